@@ -1,0 +1,50 @@
+# `make help` lists the targets. Everything runs in .venv, which is made on first use.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+# One BLAS thread: the optimizer's points are then the same, bit for bit, from run to run.
+export OMP_NUM_THREADS ?= 1
+export OPENBLAS_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help venv run test test-real check format schemas bench clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: $(STAMP)  ## make .venv with everything but torch and Horovod
+
+$(STAMP): setup.cfg pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[service,test,check,bench]'
+	@touch $@
+
+run: venv  ## scan the hyper-parameters of payloads/digits: 48 trials x 3 folds, then a report
+	$(BIN)/hpo-pilot run payloads/digits/search.yaml
+
+test: venv  ## all tests that need only Python
+	$(BIN)/pytest -n 2 tests --ignore tests/real
+
+check: venv  ## format, lint, strict typing, import contracts, runner syntax, schemas
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --config setup.cfg
+	$(BIN)/vermin --quiet --no-tips --target=3.6- --violations hpo_pilot/runner
+	$(BIN)/python -m hpo_pilot.config.schema --check schemas
+
+format: venv  ## mend what can be mended by a tool
+	$(BIN)/ruff check --fix --quiet . || true
+	$(BIN)/ruff format .
+
+schemas: venv  ## write schemas/ from the models
+	$(BIN)/python -m hpo_pilot.config.schema schemas
+
+bench: venv  ## the benchmarks: how fast, as a ratio to the peer named
+	$(BIN)/python -m tests.performance
+
+clean:  ## remove what make made
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache

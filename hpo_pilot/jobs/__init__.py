@@ -1,0 +1,6 @@
+"""PanDA's tasks and jobs as values, without I/O."""
+
+from hpo_pilot.jobs.job_state import JobState, TaskState
+from hpo_pilot.jobs.task import JobNeeds, JobReport, TaskRef, TaskSpec, Verdict, task_name
+
+__all__ = ["JobNeeds", "JobReport", "JobState", "TaskRef", "TaskSpec", "TaskState", "Verdict", "task_name"]

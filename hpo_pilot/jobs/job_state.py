@@ -1,0 +1,71 @@
+"""The states of PanDA's jobs and tasks, and what they mean to us.
+
+Source of the names: panda-server 1.0.4, `pandaserver/taskbuffer/JobSpec.py` and `JediTaskSpec.py`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class JobState(StrEnum):
+    """The life of one attempt of a job."""
+
+    DEFINED = "defined"  #: made from its task, not yet for any pilot
+    ACTIVATED = "activated"  #: waits for a pilot
+    SENT = "sent"  #: handed to a pilot that has not reported yet
+    STARTING = "starting"  #: the pilot stages in
+    RUNNING = "running"  #: the payload runs
+    TRANSFERRING = "transferring"  #: outputs are on their way
+    HOLDING = "holding"  #: the pilot is done, the server still checks; real servers pass every finished job through it
+    FINISHED = "finished"  #: done, with metadata
+    FAILED = "failed"  #: this attempt ended by error; the task may start another
+    CANCELLED = "cancelled"  #: killed on request
+    CLOSED = "closed"  #: ended unseen by any pilot, for the server gave up on it
+
+    @property
+    def is_over(self) -> bool:
+        """True where this attempt will change no more."""
+        return self in _JOB_OVER
+
+    @property
+    def is_at_pilot(self) -> bool:
+        """True while a pilot has it, so that heartbeats are due."""
+        return self in (JobState.SENT, JobState.STARTING, JobState.RUNNING, JobState.TRANSFERRING)
+
+
+_JOB_OVER = frozenset({JobState.FINISHED, JobState.FAILED, JobState.CANCELLED, JobState.CLOSED})
+
+
+class TaskState(StrEnum):
+    """The life of a task."""
+
+    REGISTERED = "registered"  #: accepted, not looked at
+    DEFINED = "defined"  #: parameters parsed
+    READY = "ready"  #: may make jobs
+    PENDING = "pending"  #: waits for something it needs, often its sandbox
+    SCOUTING = "scouting"  #: a few jobs go ahead (real servers only)
+    RUNNING = "running"  #: jobs exist
+    PAUSED = "paused"  #: on request; no new jobs go out
+    ABORTING = "aborting"  #: killed, its jobs are ending
+    FINISHING = "finishing"  #: finish was asked for
+    PASSED = "passed"  #: between states, on real servers
+    THROTTLED = "throttled"  #: held back for its user's quota
+    DONE = "done"  #: every job finished
+    FINISHED = "finished"  #: some jobs finished, some failed
+    FAILED = "failed"  #: no job finished
+    ABORTED = "aborted"  #: killed
+    BROKEN = "broken"  #: its parameters make no sense
+    EXHAUSTED = (
+        "exhausted"  #: the server stopped it for its failures and waits for its owner: collected, never waited on
+    )
+
+    @property
+    def is_over(self) -> bool:
+        """True where no job of the task will start or go on without a user's action."""
+        return self in _TASK_OVER
+
+
+_TASK_OVER = frozenset(
+    {TaskState.DONE, TaskState.FINISHED, TaskState.FAILED, TaskState.ABORTED, TaskState.BROKEN, TaskState.EXHAUSTED}
+)

@@ -1,0 +1,69 @@
+"""Optimizers behind one ask/tell contract, by name.
+
+The implementations are imported when they are asked for: naming `random` loads neither scikit-optimize nor DEAP.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from hpo_pilot.errors import InputError
+from hpo_pilot.optimizers.base import Observation, Optimizer, Settings
+from hpo_pilot.search import SearchSpace
+
+#: Name in a search file -> (module, class).
+_OPTIMIZERS = {
+    "random": ("random_search", "RandomSearch"),
+    "grid": ("grid", "GridSearch"),
+    "bayesian": ("bayesian", "BayesianOptimizer"),
+    "evolutionary": ("evolutionary", "EvolutionaryOptimizer"),
+    "cma": ("cma", "CmaOptimizer"),
+}
+
+__all__ = ["Observation", "Optimizer", "Settings", "create_optimizer", "optimizer_class", "optimizer_names"]
+
+
+def optimizer_names() -> tuple[str, ...]:
+    """The names that a search file may use."""
+    return tuple(_OPTIMIZERS)
+
+
+def optimizer_class(name: str) -> type[Optimizer]:
+    """The optimizer called `name`.
+
+    Raises:
+        InputError: there is none of that name; the message says which was probably meant.
+    """
+    if name not in _OPTIMIZERS:
+        near = difflib.get_close_matches(str(name).lower(), _OPTIMIZERS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(_OPTIMIZERS)}"
+        raise InputError(f"unknown optimizer {name!r}; {hint}")
+    module, cls = _OPTIMIZERS[name]
+    found: type[Optimizer] = getattr(importlib.import_module(f"hpo_pilot.optimizers.{module}"), cls)
+    return found
+
+
+def create_optimizer(
+    name: str,
+    space: SearchSpace,
+    *,
+    seed: int = 0,
+    settings: Mapping[str, Any] | None = None,
+    trials: int | None = None,
+) -> Optimizer:
+    """An optimizer that knows nothing yet.
+
+    Args:
+        name: one of `optimizer_names()`.
+        space: what it searches.
+        seed: same seed and same history, same points.
+        settings: what stands beside the name in the search file.
+        trials: how many trials the search may spend; schedules (the evolution's mutation, the grid's pitch) follow it.
+
+    Raises:
+        InputError: the name is unknown, or a setting is unknown or wrong.
+    """
+    return optimizer_class(name)(space, seed=seed, settings=settings, trials=trials)

@@ -1,0 +1,160 @@
+"""What every optimizer promises: ask and tell."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from hpo_pilot.errors import InputError
+from hpo_pilot.optimizers.placement import unit_vector
+from hpo_pilot.optimizers.proposals import Proposals
+from hpo_pilot.search import Point, SearchSpace, point_key
+
+
+class Settings(BaseModel):
+    """What a search file may say beside an optimizer's name; each optimizer has its own subclass."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One told trial.
+
+    Attributes:
+        point: the canonical point; as it was told, where it is not a point of the space.
+        value: what to minimise; None for a failed trial. Never NaN or infinite.
+        std: standard error of `value`, where folds give one.
+        key: the point's identity.
+        unit: its place in the unit cube, shape (n_dims,); outside [0, 1] for values beyond the bounds; None where the
+            space has no place for it (other names, an unknown choice), so that it teaches nothing.
+    """
+
+    point: Point
+    value: float | None
+    std: float | None
+    key: str
+    unit: tuple[float, ...] | None
+
+
+class Optimizer(ABC):
+    """Proposes points; learns from their values. Lower is better.
+
+    The contract, which `tests/contracts/test_optimizers.py` runs against every implementation:
+
+    - `ask` returns exactly `n` distinct, feasible, canonical points (native Python values, JSON-ready), none equal to a told
+      or pending one. Where the space has fewer left it returns those; where it has none it raises `ExhaustedError`.
+    - `ask` is a pure function of (space, settings, seed, what was told in which order, pending): it changes no state that a
+      later call can see. The same history gives the same points, bit for bit, in this process or a rebuilt one.
+    - `tell` takes failed trials (None, NaN, inf) and learns from them what it can, at least not to propose them again. It
+      takes points from outside the space's present bounds (an older search) and points told before. Only the model
+      based optimizers learn from values beyond the bounds; points with other names or unknown choices teach none.
+    - One thread at a time.
+
+    Args of every constructor: the space, the seed, the settings as a search file gives them, and the number of trials
+    that the search may spend (a schedule's length; None: unknown).
+    """
+
+    Settings: type[Settings] = Settings
+
+    def __init__(
+        self, space: SearchSpace, *, seed: int = 0, settings: Mapping[str, Any] | None = None, trials: int | None = None
+    ) -> None:
+        """Makes an optimizer that knows nothing yet.
+
+        Raises:
+            InputError: a setting is unknown or wrong.
+        """
+        self.space = space
+        self.seed = seed
+        self.trials = trials
+        try:
+            self.settings = self.check_settings(settings or {})
+        except ValidationError as error:
+            wrong = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'settings'}: {e['msg']}" for e in error.errors())
+            raise InputError(f"optimizer settings: {wrong}") from error
+        self.history: list[Observation] = []
+        self._told_keys: set[str] = set()
+        self._asked: dict[str, Point] = {}
+
+    @classmethod
+    def check_settings(cls, settings: Mapping[str, Any]) -> Settings:
+        """The settings as a value of `cls.Settings`.
+
+        Raises:
+            pydantic.ValidationError: a setting is unknown or wrong (a ValueError; callers translate it).
+        """
+        return cls.Settings.model_validate(dict(settings))
+
+    def ask(self, n: int, pending: Sequence[Mapping[str, Any]] | None = None) -> list[Point]:
+        """Up to `n` new points.
+
+        Args:
+            n: how many, 1 or more.
+            pending: the points that are out and have no value yet. None: whatever this object has proposed and not
+                been told since; this bookkeeping is for callers who have none of their own.
+
+        Raises:
+            ExhaustedError: every point of the space is told or pending.
+        """
+        if n < 1:
+            raise ValueError(f"ask for 1 or more points, not {n}")
+        out = list(self._asked.values()) if pending is None else [self._settle(point) for point in pending]
+        points = self._propose(n, out)
+        for point in points:
+            self._asked[point_key(point)] = point
+        return points
+
+    def tell(self, trials: Iterable[tuple[Mapping[str, Any], float | None] | tuple[Mapping[str, Any], float | None, float | None]]) -> None:
+        """Takes results in the order in which they came.
+
+        Args:
+            trials: (point, value) or (point, value, standard error); a value of None, NaN or ±inf says that the trial failed.
+        """
+        for point, value, *rest in trials:
+            settled = self._settle(point)
+            key = point_key(settled)
+            observation = Observation(
+                settled, _finite(value), _finite(rest[0]) if rest else None, key, unit_vector(self.space, settled)
+            )
+            self._asked.pop(key, None)
+            self._told_keys.add(key)
+            self.history.append(observation)
+            self._learn(observation)
+
+    @abstractmethod
+    def _propose(self, n: int, pending: list[Point]) -> list[Point]:
+        """`ask`, with the pending points settled."""
+
+    def _learn(self, observation: Observation) -> None:
+        """Called after each told trial is in `history`; for optimizers that keep a running state."""
+
+    def _settle(self, point: Mapping[str, Any]) -> Point:
+        """`point` in canonical form, so that equal points have equal keys; as it is, where it is not in the space."""
+        plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in point.items()}
+        try:
+            return self.space.canonical(plain)
+        except InputError:
+            return plain
+
+    def _collect(self, n: int, pending: Sequence[Point]) -> Proposals:
+        """Where `_propose` gathers its points: it refuses those told, pending, infeasible or gathered before."""
+        return Proposals(self.space, n, self._told_keys, pending)
+
+
+def _finite(value: Any) -> float | None:
+    """`value` as a finite number; None for whatever is none (None, NaN, ±inf, booleans, text, containers)."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:  # a whole number beyond 1.8e308
+        return None
+    return number if math.isfinite(number) else None

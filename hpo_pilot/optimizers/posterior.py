@@ -1,0 +1,157 @@
+"""What a Gaussian process says about points, given data, and given points whose values are believed."""
+
+from __future__ import annotations
+
+import math
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg import LinAlgError, cho_solve, cholesky, solve_triangular
+
+from hpo_pilot.optimizers.gaussian_process import Hyperparameters
+
+Array = npt.NDArray[np.float64]
+
+#: A variance never falls below this share of the prior's: rounding must not make it 0 or negative.
+_LEAST_VARIANCE = 1e-10
+
+
+class Posterior:
+    """Mean and variance of the value without noise, as functions of the features.
+
+    Attributes:
+        fit: the hyper-parameters.
+        points: what it is conditioned on, shape (n, n_features); first the data, then the believed points.
+        factor: Cholesky factor of their covariance with noise, shape (n, n), lower.
+        weights: what multiplies the covariances with `points` in the mean, shape (n,); 0 for believed points, for a
+            value believed at its own prediction leaves the mean as it was.
+    """
+
+    def __init__(self, fit: Hyperparameters, points: Array, factor: Array, weights: Array) -> None:
+        """Use `of_data`."""
+        self.fit = fit
+        self.points = points
+        self.factor = factor
+        self.weights = weights
+
+    @classmethod
+    def of_data(cls, fit: Hyperparameters, features: Array, values: Array) -> Self:
+        """The posterior of distinct points, shape (n, n_features), and their normalised values, shape (n,)."""
+        factor = _factor(fit.covariance(features, features), fit)
+        return cls(fit, features, factor, cho_solve((factor, True), values, check_finite=False))
+
+    def fitted(self) -> Array:
+        """The mean at the data themselves, shape (n_data,): their values less the noise."""
+        return self.fit.covariance(self.points, self.points) @ self.weights
+
+    def believing(self, features: Array) -> Self:
+        """The posterior when the values at `features`, shape (m, n_features), are what it now predicts for them."""
+        if not len(features):
+            return self
+        known, added = len(self.points), len(features)
+        cross = solve_triangular(self.factor, self.fit.covariance(self.points, features), lower=True, check_finite=False)
+        factor = np.zeros((known + added, known + added), order="F")
+        factor[:known, :known] = self.factor
+        factor[known:, :known] = cross.T
+        factor[known:, known:] = _factor(self.fit.covariance(features, features) - cross.T @ cross, self.fit)
+        return type(self)(
+            self.fit, np.concatenate([self.points, features]), factor, np.concatenate([self.weights, np.zeros(added)])
+        )
+
+    def halfway(self, features: Array) -> tuple[Array, Array]:
+        """Covariances with `points` solved against the factor, shape (n, m), and the mean, shape (m,)."""
+        covariance = self.fit.covariance(self.points, features)
+        mean = self.weights @ covariance
+        return solve_triangular(self.factor, covariance, lower=True, overwrite_b=True, check_finite=False), mean
+
+    def predict(self, features: Array) -> tuple[Array, Array]:
+        """Mean and variance, each of shape (m,)."""
+        half, mean = self.halfway(features)
+        return mean, self.floored(self.fit.amplitude - np.einsum("nm,nm->m", half, half))
+
+    def floored(self, variance: Array) -> Array:
+        """`variance`, kept above what rounding leaves of 0."""
+        return np.maximum(variance, _LEAST_VARIANCE * self.fit.amplitude)
+
+    def gradients(self, features: Array) -> tuple[Array, Array, Array, Array]:
+        """Mean and variance, shape (m,), and their derivatives with respect to the features, shape (m, n_features)."""
+        scaled, scaled_points = features / self.fit.scales, self.points / self.fit.scales
+        half, mean = self.halfway(features)
+        variance = self.floored(self.fit.amplitude - np.einsum("nm,nm->m", half, half))
+        back = solve_triangular(self.factor, half, lower=True, trans="T", overwrite_b=True, check_finite=False)
+        square = np.maximum(
+            (scaled * scaled).sum(axis=1)[:, None]
+            + (scaled_points * scaled_points).sum(axis=1)[None, :]
+            - 2.0 * scaled @ scaled_points.T,
+            0.0,
+        )
+        distance = np.sqrt(5.0 * square)
+        # dk/dx = -slope (x - x_i) / scale^2, summed over the points x_i with their weights
+        slope = (5.0 / 3.0) * self.fit.amplitude * (1.0 + distance) * np.exp(-distance)
+        in_mean = slope * self.weights[None, :]
+        in_variance = -2.0 * slope * back.T
+        d_mean = -(scaled * in_mean.sum(axis=1)[:, None] - in_mean @ scaled_points) / self.fit.scales
+        d_variance = -(scaled * in_variance.sum(axis=1)[:, None] - in_variance @ scaled_points) / self.fit.scales
+        return mean, variance, d_mean, d_variance
+
+
+def _factor(covariance: Array, fit: Hyperparameters) -> Array:
+    """Cholesky factor of covariance + noise; with a little more noise where points lie too close for rounding."""
+    extra = 1e-9 * fit.amplitude
+    diagonal = np.diag_indices_from(covariance)
+    plain = covariance[diagonal] + fit.noise
+    while True:
+        covariance[diagonal] = plain + extra
+        try:
+            return np.asarray(cholesky(covariance, lower=True, check_finite=False))
+        except LinAlgError:
+            extra *= 10.0
+            if not math.isfinite(extra) or extra > 1e6 * fit.amplitude:
+                raise
+
+
+class Pool:
+    """Candidates whose mean and variance are kept up to date while one point after the other is believed.
+
+    Attributes:
+        features: shape (m, n_features).
+        mean: shape (m,).
+        variance: shape (m,).
+    """
+
+    def __init__(self, posterior: Posterior, features: Array, room: int) -> None:
+        """Evaluates all candidates.
+
+        Args:
+            posterior: what is known.
+            features: the candidates, shape (m, n_features).
+            room: how many points will be believed at most.
+        """
+        self.features = features
+        self._fit = posterior.fit
+        half, self.mean = posterior.halfway(features)
+        self._rows = len(half)
+        self._half = np.empty((self._rows + room, len(features)))
+        self._half[: self._rows] = half
+        self.variance = posterior.floored(posterior.fit.amplitude - np.einsum("nm,nm->m", half, half))
+        self._least = _LEAST_VARIANCE * posterior.fit.amplitude
+
+    def believe(self, features: Array, half: Array | None = None) -> None:
+        """Conditions on a point, shape (n_features,), whose value is believed.
+
+        Args:
+            features: the point.
+            half: its covariances with everything before it, solved against the factor, shape (n,).
+        """
+        assert half is not None
+        rest = self._fit.amplitude + self._fit.noise + 1e-9 * self._fit.amplitude - float(half @ half)
+        row = self._fit.covariance(features[None, :], self.features)[0] - half @ self._half[: self._rows]
+        row /= math.sqrt(max(rest, self._fit.noise + self._least))
+        self._half[self._rows] = row
+        self._rows += 1
+        self.variance = np.maximum(self.variance - row * row, self._least)
+
+    def believe_candidate(self, index: int) -> None:
+        """Conditions on one of the candidates."""
+        self.believe(self.features[index], self._half[: self._rows, index].copy())

@@ -1,0 +1,1 @@
+"""The workflow manager for PanDA: task parameters, panda-client calls, metadata to figures of merit."""

@@ -1,0 +1,104 @@
+"""The sandbox: one content-addressed archive per search, with the payload's files and the runner."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import tarfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from hpo_pilot.errors import InputError, TryAgainError
+
+RUNNER = "hpo_pilot_runner.py"
+PAYLOAD_DOCUMENT = "hpo_pilot_payload.json"
+
+#: panda-client refuses larger archives (`SOURCES_LIMIT`), in bytes.
+SIZE_LIMIT = 768 * 1024 * 1024
+
+#: Never part of a payload: version control, caches, and our own work folder beside the search file.
+_SKIPPED = frozenset({".git", "__pycache__", ".ipynb_checkpoints", ".venv", "hpo-pilot"})
+
+
+def build_sandbox(payload: Path | None, document: Mapping[str, Any], folder: Path) -> Path:
+    """Packs the payload's folder, the runner and `document` into ``folder/sources.<sha256>.tar.gz``.
+
+    The same files give the same archive: times, owners and order are left out of it.
+
+    Raises:
+        InputError: the payload cannot be read, is too large, has a file under one of the runner's names, or a link that
+            leads out of it.
+        TryAgainError: the archive cannot be written.
+    """
+    digest = hashlib.sha256()
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / f".sources.{os.getpid()}.tmp"
+    try:
+        with (
+            temporary.open("wb") as raw,
+            gzip.GzipFile(fileobj=raw, mode="wb", filename="", mtime=0) as packed,
+            tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+        ):
+            for name, path in _files(payload):
+                _add(archive, name, path)
+            runner = Path(__file__).parent.parent / "runner" / RUNNER
+            _add_bytes(archive, RUNNER, runner.read_bytes())
+            _add_bytes(archive, PAYLOAD_DOCUMENT, json.dumps(dict(document), sort_keys=True, indent=1).encode())
+        size = temporary.stat().st_size
+        if size > SIZE_LIMIT:
+            raise InputError(
+                f"payload.files: {payload} packs to {size / 1e6:.0f} MB, and PanDA takes at most "
+                f"{SIZE_LIMIT / 1e6:.0f} MB: move data out of it and name it under payload.inputs"
+            )
+        with temporary.open("rb") as packed_file:
+            for block in iter(lambda: packed_file.read(1 << 20), b""):
+                digest.update(block)
+        final = folder / f"sources.{digest.hexdigest()}.tar.gz"
+        temporary.replace(final)
+    except OSError as error:
+        raise TryAgainError(f"cannot write the sandbox to {folder}: {error.strerror or error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return final
+
+
+def _files(payload: Path | None) -> Iterator[tuple[str, Path]]:
+    if payload is None:
+        return
+    root = payload.resolve()
+
+    def refuse(error: OSError) -> None:
+        raise InputError(f"payload.files: cannot read {error.filename}: {error.strerror}") from error
+
+    for where, folders, names in os.walk(root, onerror=refuse):
+        folders[:] = sorted(name for name in folders if name not in _SKIPPED)
+        for name in sorted(names):
+            path = Path(where, name)
+            inside = path.relative_to(root).as_posix()
+            if inside in (RUNNER, PAYLOAD_DOCUMENT):
+                raise InputError(f"payload.files: {path} has a name that the payload runner needs; rename it")
+            if path.is_symlink() and not path.resolve().is_relative_to(root):
+                raise InputError(f"payload.files: {path} is a link that leads out of the folder; copy the file into it")
+            if path.is_file():
+                yield inside, path
+
+
+def _add(archive: tarfile.TarFile, name: str, path: Path) -> None:
+    try:
+        with path.open("rb") as content:
+            info = tarfile.TarInfo(name)
+            status = os.fstat(content.fileno())
+            info.size, info.mode = status.st_size, 0o755 if status.st_mode & 0o100 else 0o644
+            archive.addfile(info, content)
+    except PermissionError as error:
+        raise InputError(f"payload.files: cannot read {path}: {error.strerror}") from error
+
+
+def _add_bytes(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    info = tarfile.TarInfo(name)
+    info.size, info.mode = len(content), 0o644
+    archive.addfile(info, io.BytesIO(content))

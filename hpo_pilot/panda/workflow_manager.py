@@ -1,0 +1,77 @@
+"""The workflow manager: what takes our tasks to a workload system and brings back what became of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from pathlib import Path
+
+from hpo_pilot.errors import TryAgainError
+from hpo_pilot.jobs import JobReport, TaskRef, TaskSpec, TaskState
+
+
+class UnknownOutcomeError(TryAgainError):
+    """A submission was sent and no answer came: the task may exist. Look it up by name before submitting again."""
+
+
+class UnknownTaskError(TryAgainError):
+    """The server does not know a task that it once accepted: its database was lost. Submit the open jobs again."""
+
+
+class WorkflowManager(ABC):
+    """Submits tasks, watches them, collects their jobs' verdicts, kills them.
+
+    Found through the entry-point group ``hpo_pilot.workflow_managers``. Every call ends within a deadline of its own.
+    One thread at a time uses a manager, except that `wait` may run in another one, and `close` in any.
+    """
+
+    @abstractmethod
+    def submit(self, task: TaskSpec, *, maybe_submitted: bool = False) -> TaskRef:
+        """Submits `task`, or finds it where a task of that name exists: at most one task per name, ever.
+
+        Args:
+            task: what to submit.
+            maybe_submitted: True after an unknown outcome or a crash: the name is looked up first.
+
+        Raises:
+            UnknownOutcomeError: no answer; call again with ``maybe_submitted=True``.
+            TryAgainError: the server refused for now (down, too many tasks); nothing was submitted.
+            GiveUpError: the server refuses the task for good.
+        """
+
+    @abstractmethod
+    def status(self, refs: Collection[TaskRef]) -> dict[int, TaskState]:
+        """The states of the tasks that the server knows, by its id; a task that is missing there is missing here."""
+
+    @abstractmethod
+    def results(self, ref: TaskRef, missing: Collection[int]) -> list[JobReport]:
+        """What is known of the jobs whose numbers are in `missing` (at least those), every attempt on its own.
+
+        Raises:
+            TryAgainError: the server does not answer.
+            UnknownTaskError: the server does not know the task.
+        """
+
+    @abstractmethod
+    def kill(self, ref: TaskRef) -> None:
+        """Asks the server to kill the task; succeeds also where it is over already."""
+
+    @abstractmethod
+    def wait(self, seconds: float) -> set[int] | None:
+        """Waits until tasks may have changed, at most `seconds`.
+
+        Returns:
+            The ids of the tasks that changed since the last call; None where the server cannot tell: look at all.
+        """
+
+    @abstractmethod
+    def fetch(self, output: str, destination: Path) -> None:
+        """Downloads a job's packed outputs to the file `destination`, completely or not at all."""
+
+    @abstractmethod
+    def discard(self, output: str) -> None:
+        """Deletes a job's packed outputs at the server; succeeds also where they are gone."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends what the manager started; may be called from another thread, and twice."""

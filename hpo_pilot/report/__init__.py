@@ -1,0 +1,7 @@
+"""Summaries of a search and the report on it: pure functions of values."""
+
+from hpo_pilot.report.facts import ReportFacts
+from hpo_pilot.report.render import render_report
+from hpo_pilot.report.summary import Standing, best_trial, convergence, ranking, top_trials
+
+__all__ = ["ReportFacts", "Standing", "best_trial", "convergence", "ranking", "render_report", "top_trials"]

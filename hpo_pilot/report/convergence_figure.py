@@ -1,0 +1,107 @@
+"""The figure of convergence: what each trial gave, and the best so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hpo_pilot.report.axis import figure_axis, label
+from hpo_pilot.report.figure import (
+    BLUE,
+    GREEN,
+    LEGEND,
+    ORANGE,
+    PALE_BLUE,
+    POINT_LIMIT,
+    Figure,
+    add_failures,
+    is_finite,
+    joined_notes,
+    outside_note,
+    rounded,
+    sample_note,
+    thinned,
+    value_of,
+)
+from hpo_pilot.report.summary import convergence, figure_of
+from hpo_pilot.report.wording import count, number, plus_minus, scalar
+from hpo_pilot.search import Search, Trial, TrialState
+
+HOVER_PARAMETERS = 12
+#: Above this many trials error bars only hide the points.
+BAR_LIMIT = 200
+
+
+def convergence_figure(search: Search, trials: Sequence[Trial]) -> Figure:
+    """Each trial's figure of merit in the order of results, and the best so far."""
+    told = [trial for trial in trials if trial.told is not None]
+    scanned = [trial for trial in told if trial.confirms is None and figure_of(trial) is not None]
+    shown = sorted(thinned(search, scanned, POINT_LIMIT), key=lambda trial: trial.told or 0)
+    repeated = [trial for trial in told if trial.confirms is not None and figure_of(trial) is not None][:POINT_LIMIT]
+    steps = convergence(search, trials)
+    axis = figure_axis(search, [value_of(trial) for trial in scanned])
+    data: list[dict[str, Any]] = [
+        {**_markers(search, shown), "name": "trial"},
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": "best so far",
+            "line": {"shape": "hv", "color": ORANGE, "width": 2.5},
+            "hoverinfo": "skip",
+            **_corners(steps),
+        },
+    ]
+    if repeated:
+        symbols = {"symbol": "diamond-open", "color": GREEN, "size": 9}
+        data.append({**_markers(search, repeated), "name": "confirmation run", "marker": symbols})
+    failed = [trial for trial in told if trial.state is TrialState.FAILED]
+    layout = {
+        "xaxis": {"title": {"text": "results, in the order in which they came"}},
+        "yaxis": axis.layout,
+        "legend": LEGEND,
+    }
+    add_failures(data, layout, [(trial.told, trial) for trial in failed])
+    metric = search.objective.metric
+    reached = f"; the best {metric} reached is {number(steps[-1][1])}" if steps else ""
+    return Figure(
+        "convergence",
+        "Convergence",
+        f"{metric} of {count(len(scanned), 'finished trial')} in the order of results, with the best so far"
+        f"{reached}; {count(len(failed), 'failed trial')}.",
+        joined_notes(sample_note(len(shown), len(scanned)), outside_note(axis.outside)),
+        {"data": data, "layout": layout},
+    )
+
+
+def _markers(search: Search, trials: Sequence[Trial]) -> dict[str, Any]:
+    trace: dict[str, Any] = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [trial.told for trial in trials],
+        "y": [value_of(trial) for trial in trials],
+        "text": [_hover(search, trial) for trial in trials],
+        "hovertemplate": "%{text}<extra></extra>",
+        "marker": {"color": BLUE, "size": 7, "opacity": 0.75},
+    }
+    spreads = [trial.std if is_finite(trial.std) else None for trial in trials]
+    if len(trials) <= BAR_LIMIT and any(spread is not None for spread in spreads):
+        bars = [0 if spread is None else rounded(spread) for spread in spreads]
+        trace["error_y"] = {"type": "data", "array": bars, "color": PALE_BLUE, "thickness": 1, "width": 0}
+    return trace
+
+
+def _hover(search: Search, trial: Trial) -> str:
+    lines = [f"<b>trial {trial.number}</b>  {label(search.objective.metric)} {plus_minus(trial.value, trial.std)}"]
+    if trial.confirms is not None:
+        lines.append(f"confirms trial {trial.confirms}")
+    names = list(trial.point)[:HOVER_PARAMETERS]
+    lines += [f"{label(name)}: {label(scalar(trial.point[name]))}" for name in names]
+    if len(trial.point) > len(names):
+        lines.append(f"and {len(trial.point) - len(names)} more")
+    return "<br>".join(lines)
+
+
+def _corners(steps: Sequence[tuple[int, float]]) -> dict[str, Any]:
+    """The places where the best so far changes, and the end: a step line needs no others."""
+    kept = [s for i, s in enumerate(steps) if i in (0, len(steps) - 1) or s[1] != steps[i - 1][1]]
+    return {"x": [place for place, _ in kept], "y": [rounded(best) for _, best in kept]}

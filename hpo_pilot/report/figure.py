@@ -1,0 +1,117 @@
+"""A figure of the report, as a specification for plotly.js, and what all figures have in common.
+
+Plain dictionaries rather than plotly's Python objects: those would cost every report half a second of checks that a
+test makes once. Colours of text and grid come from the page's style sheet, so that figures follow its theme.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeGuard
+
+from hpo_pilot.report.wording import count
+from hpo_pilot.search import Search, Trial
+
+#: Markers in one figure: more only cost size and time.
+POINT_LIMIT = 2000
+FAILURE_LIMIT = 500
+
+BLUE, PALE_BLUE, ORANGE, RED, GREEN = "#3987d6", "rgba(57,135,214,0.4)", "#e0810b", "#d64545", "#2a9d6f"
+
+#: Above the plot, where it hides nothing.
+LEGEND = {"orientation": "h", "x": 0, "y": 1, "xanchor": "left", "yanchor": "bottom"}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of the report.
+
+    Attributes:
+        key: its id in the page.
+        title: what it shows.
+        description: the same in a sentence with the main numbers, for those who do not see it.
+        note: what a reader must know to read it right; may be empty.
+        spec: plotly's ``data`` and ``layout``.
+    """
+
+    key: str
+    title: str
+    description: str
+    note: str = ""
+    spec: dict[str, Any] = field(default_factory=dict)
+
+
+def add_failures(data: list[dict[str, Any]], layout: dict[str, Any], failed: Sequence[tuple[Any, Trial]]) -> None:
+    """Marks failed trials in a strip of their own under the plot: they have no place on its axis."""
+    if not failed:
+        return
+    layout["yaxis"] = {**layout["yaxis"], "domain": [0.14, 1]}
+    layout["xaxis"] = {**layout["xaxis"], "anchor": "y2"}
+    layout["yaxis2"] = {
+        "domain": [0, 0.09],
+        "range": [-1, 1],
+        "tickvals": [0],
+        "ticktext": ["failed"],
+        "fixedrange": True,
+        "showgrid": False,
+        "zeroline": False,
+    }
+    data.append(
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": "failed trial",
+            "yaxis": "y2",
+            "x": [x for x, _ in failed[:FAILURE_LIMIT]],
+            "y": [0] * len(failed[:FAILURE_LIMIT]),
+            "text": [f"trial {trial.number} failed" for _, trial in failed[:FAILURE_LIMIT]],
+            "hovertemplate": "%{text}<extra></extra>",
+            "marker": {"symbol": "x-thin", "size": 7, "line": {"color": RED, "width": 2}},
+        }
+    )
+
+
+def thinned(search: Search, trials: Sequence[Trial], limit: int) -> list[Trial]:
+    """At most `limit` of the finished `trials`, in their order: the best quarter of the limit, and an even sample."""
+    if len(trials) <= limit:
+        return list(trials)
+    best = sorted(trials, key=lambda trial: value_of(trial) * search.objective.sign)[: limit // 4]
+    keep = {trial.number for trial in best}
+    rest = [trial.number for trial in trials if trial.number not in keep]
+    wanted = limit - len(keep)
+    keep.update(rest[i * len(rest) // wanted] for i in range(wanted))
+    return [trial for trial in trials if trial.number in keep]
+
+
+def value_of(trial: Trial) -> float:
+    """The figure of merit of a finished trial."""
+    assert trial.value is not None
+    return float(rounded(trial.value))
+
+
+def rounded(value: Any) -> Any:
+    """Nine significant digits are more than a figure shows; the rest would only add to its size."""
+    return float(f"{value:.9g}") if isinstance(value, float) else value
+
+
+def is_finite(value: float | None) -> TypeGuard[float]:
+    """Whether `value` can be drawn."""
+    return value is not None and math.isfinite(value)
+
+
+def sample_note(shown: int, all_of_them: int) -> str:
+    """Says that a figure shows only some of the trials; empty where it shows all."""
+    return f"shows {shown:,} of {all_of_them:,} trials: the best and an even sample" if shown < all_of_them else ""
+
+
+def outside_note(n: int) -> str:
+    """Says that `n` trials lie outside the first view; empty where none does."""
+    return f"{count(n, 'far worse trial')} outside the first view; double-click shows all" if n else ""
+
+
+def joined_notes(*notes: str) -> str:
+    """The notes that are not empty, as a sentence."""
+    text = "; ".join(note for note in notes if note)
+    return text[:1].upper() + text[1:] + "." if text else ""

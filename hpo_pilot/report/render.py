@@ -1,0 +1,175 @@
+"""The report: one HTML file that needs nothing else, made from values."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import yaml
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs, get_plotlyjs_version
+
+from hpo_pilot.report import wording
+from hpo_pilot.report.convergence_figure import convergence_figure
+from hpo_pilot.report.facts import ReportFacts
+from hpo_pilot.report.failures import failure_groups, shortened
+from hpo_pilot.report.figure import Figure
+from hpo_pilot.report.fold_figure import fold_figure
+from hpo_pilot.report.parameter_figure import parameter_figures
+from hpo_pilot.report.summary import Standing, ranking
+from hpo_pilot.search import Point, Search, Trial, TrialState
+
+TOP = 10
+EVENT_LIMIT = 300
+ERROR_LIMIT = 300
+#: Above this many parameters a table shows a point in one column.
+COLUMN_LIMIT = 12
+#: Cells of the table of all trials: they bound the file's size.
+CELL_LIMIT = 16_000
+
+
+def render_report(
+    search: Search, trials: Sequence[Trial], events: Sequence[tuple[datetime, str, str]], facts: ReportFacts
+) -> str:
+    """The report on a search as one HTML document, of less than 6 MB.
+
+    It asks for nothing from outside, and says so to the browser (a content security policy): scripts run only if they
+    are the ones put in here. Texts of payloads and users are escaped. The same values give the same document.
+
+    Args:
+        search: what was searched.
+        trials: all its trials, in any order and state; none is fine.
+        events: (when, who, what) in the order in which they happened.
+        facts: how it ran.
+    """
+    trials = sorted(trials, key=lambda trial: trial.number)
+    standings = ranking(search, trials)
+    states = Counter(trial.state for trial in trials)
+    folds = fold_figure(search, trials)
+    parameters = parameter_figures(search, trials) if standings else []
+    overview = convergence_figure(search, trials) if standings else None
+    figures = [figure for figure in (overview, folds, *parameters) if figure is not None]
+    rows = _rows(search, trials, standings)
+    environment = _environment()
+    # Plotly first: it defines the name that the page's own script uses.
+    scripts = [_as_text(get_plotlyjs()), _as_text(environment.get_template("report.js.j2").render())]
+    return environment.get_template("report.html.j2").render(
+        search=search,
+        facts=facts,
+        metric=search.objective.metric,
+        outcome=_outcome(search, trials, standings),
+        seconds=wording.span(facts.started, facts.ended),
+        states=states,
+        best=standings[0] if standings else None,
+        best_json=_point_json(standings[0].trial.point) if standings else "",
+        best_yaml=_yaml(standings[0].trial.point) if standings else "",
+        top=standings[:TOP],
+        overview=overview,
+        folds=folds,
+        parameters=parameters,
+        failures=failure_groups(trials),
+        rows=rows,
+        total=len(trials),
+        linked={trial.number for trial in rows},
+        columns=search.space.names if len(search.space.names) <= COLUMN_LIMIT else (),
+        events=list(events)[-EVENT_LIMIT:],
+        dropped_events=max(0, len(events) - EVENT_LIMIT),
+        retries=sum(max(0, fold.attempt - 1) for trial in trials for fold in trial.folds),
+        versions={**facts.versions, "plotly.js": get_plotlyjs_version()},
+        search_yaml=_yaml(search.to_dict()),
+        style=Markup(environment.get_template("report.css.j2").render()),  # noqa: S704  a constant
+        scripts=[Markup(script) for script in scripts],  # noqa: S704  ours and plotly's, no data in them
+        script_hashes=[_csp_hash(script) for script in scripts],
+        specs=_specs(figures),
+    )
+
+
+def _outcome(search: Search, trials: Sequence[Trial], standings: Sequence[Standing]) -> str:
+    """The result in one sentence."""
+    scanned = [trial for trial in trials if trial.confirms is None]
+    if not scanned:
+        return "No trial has been made yet."
+    ends = Counter(trial.state for trial in scanned)
+    parts = [f"{ends[state]:,} {state}" for state in (TrialState.FAILED, TrialState.STOPPED) if ends[state]]
+    out = ends[TrialState.PENDING] + ends[TrialState.RUNNING]
+    parts += [f"{out:,} not ended yet"] if out else []
+    others = f" ({', '.join(parts)})" if parts else ""
+    metric = search.objective.metric
+    if not standings:
+        return f"No {metric} yet: none of {wording.count(len(scanned), 'trial')} has finished{others}."
+    best = standings[0]
+    figure = wording.plus_minus(best.trial.value, best.trial.std)
+    confirmed = f", {wording.number(best.value)} on average over {best.runs} runs" if best.runs > 1 else ""
+    word = "lowest" if search.objective.sign > 0 else "highest"
+    return (
+        f"The {word} {metric} is {figure}{confirmed}, found by trial {best.trial.number}; "
+        f"{len(standings):,} of {wording.count(len(scanned), 'trial')} finished{others}."
+    )
+
+
+def _rows(search: Search, trials: Sequence[Trial], standings: Sequence[Standing]) -> list[Trial]:
+    """The trials of the big table: all, or the best, the latest failed and the latest of the rest, in their order."""
+    columns = min(len(search.space.names), COLUMN_LIMIT) + 8
+    limit = CELL_LIMIT // columns
+    if len(trials) <= limit:
+        return list(trials)
+    keep = {standing.trial.number for standing in standings[: limit // 2]}
+    failed = [trial.number for trial in trials if trial.state is TrialState.FAILED]
+    keep.update(failed[-(limit // 4) :])
+    rest = [trial.number for trial in trials if trial.number not in keep]
+    keep.update(rest[len(rest) - (limit - len(keep)) :])
+    return [trial for trial in trials if trial.number in keep]
+
+
+def _point_json(point: Point) -> str:
+    return json.dumps(point, indent=2, ensure_ascii=False)
+
+
+def _yaml(value: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(dict(value), sort_keys=False, allow_unicode=True, width=110)
+
+
+def _specs(figures: Sequence[Figure]) -> Markup:
+    """The figures' specifications as JSON that may stand inside a script element."""
+    text = json.dumps({figure.key: figure.spec for figure in figures}, allow_nan=False, separators=(",", ":"))
+    # Inside a string these are the only signs that can end the element or open a comment in it.
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))  # noqa: S704
+
+
+def _as_text(script: str) -> str:
+    """`script` as a browser reads it back: a hash of it is then the browser's hash."""
+    return script.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _csp_hash(script: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def _finalize(value: Any) -> Any:
+    """Every value on its way into the page; markup is ours and stays as it is."""
+    return wording.printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    for name in ("count", "duration", "exact", "number", "plus_minus", "scalar", "when"):
+        environment.filters[name] = getattr(wording, name)
+    environment.filters["shortened"] = lambda text: shortened(text, ERROR_LIMIT)
+    environment.globals["span"] = wording.span
+    return environment

@@ -1,0 +1,83 @@
+"""What came out of a search: ranking, best trial, convergence. Pure functions of values."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hpo_pilot.search import Search, Trial, TrialState
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A trial in the ranking.
+
+    Attributes:
+        trial: the trial; never a confirmation run.
+        value: what it is ranked by: the mean of its own figure of merit and of those of its confirmation runs.
+        runs: how many figures that mean is over; 1 where nothing confirmed it.
+    """
+
+    trial: Trial
+    value: float
+    runs: int = 1
+
+
+def figure_of(trial: Trial) -> float | None:
+    """The trial's figure of merit if it finished with a finite one, else None."""
+    if trial.state is not TrialState.FINISHED or trial.value is None or not math.isfinite(trial.value):
+        return None
+    return trial.value
+
+
+def ranking(search: Search, trials: Sequence[Trial]) -> list[Standing]:
+    """All trials with a figure of merit, best first; equal ones in the order of their numbers.
+
+    Confirmation runs have no place of their own: they count towards the trial that they confirm.
+    """
+    confirmations: defaultdict[int, list[float]] = defaultdict(list)
+    for trial in trials:
+        figure = figure_of(trial)
+        if trial.confirms is not None and figure is not None:
+            confirmations[trial.confirms].append(figure)
+    standings = []
+    for trial in trials:
+        figure = figure_of(trial)
+        if trial.confirms is None and figure is not None:
+            figures = [figure, *confirmations.get(trial.number, ())]
+            standings.append(Standing(trial, statistics.fmean(figures), len(figures)))
+    return sorted(standings, key=lambda s: (s.value * search.objective.sign, s.trial.number))
+
+
+def top_trials(search: Search, trials: Sequence[Trial], count: int = 10) -> list[Trial]:
+    """The `count` best trials, best first."""
+    return [standing.trial for standing in ranking(search, trials)[:count]]
+
+
+def best_trial(search: Search, trials: Sequence[Trial]) -> Trial | None:
+    """The best finished trial; None where no trial has a figure of merit.
+
+    A trial with confirmation runs is ranked by the mean over them and itself.
+    """
+    return next(iter(top_trials(search, trials, 1)), None)
+
+
+def convergence(search: Search, trials: Sequence[Trial]) -> list[tuple[int, float]]:
+    """The best figure of merit after each result, as (place in the order of results, best so far).
+
+    Starts at the first figure of merit; failed trials repeat what was best before them. Confirmation runs are left
+    out, for they try no new point. Figures are as reported, not sign-flipped.
+    """
+    results = [(trial.told, figure_of(trial)) for trial in trials if trial.told is not None and trial.confirms is None]
+    better = min if search.objective.sign > 0 else max
+    steps: list[tuple[int, float]] = []
+    best: float | None = None
+    for place, figure in sorted(results, key=lambda result: result[0]):
+        if figure is not None:
+            best = figure if best is None else better(best, figure)
+        if best is not None:
+            steps.append((place, best))
+    return steps

@@ -1,0 +1,101 @@
+"""Numbers, times and values in words for people."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+NOTHING = "–"
+
+#: Control characters but tab and line feed, and lone surrogates: logs have them, HTML and UTF-8 must not.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+_TERMINAL_CODE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+def printable(text: str) -> str:
+    """`text` without terminal colours and with unprintable characters replaced."""
+    return _UNPRINTABLE.sub("\ufffd", _TERMINAL_CODE.sub("", text.replace("\r\n", "\n").replace("\r", "\n")))
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """`value` with `digits` significant digits; whole numbers in full; a dash for None, NaN and infinity."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    if isinstance(value, int) or (value == int(value) and abs(value) < 1e6):
+        return str(int(value)).replace("-", "−")
+    return format(value, f".{digits}g").replace("-", "−")
+
+
+def plus_minus(value: float | None, std: float | None) -> str:
+    """A figure of merit and its spread, rounded to two digits of the spread: ``0.0912 ± 0.0041``."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    if std is None or not math.isfinite(std):
+        return number(value)
+    if std <= 0:
+        return f"{number(value)} ± 0"
+    decimals = 1 - math.floor(math.log10(std))
+    if 0 <= decimals <= 8 and abs(value) < 1e9:
+        return f"{value:.{decimals}f} ± {std:.{decimals}f}".replace("-", "−")
+    return f"{number(value)} ± {std:.2g}"
+
+
+def scalar(value: Any) -> str:
+    """A hyper-parameter's value; None, true and false in JSON's words."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool) or value is None:
+        return json.dumps(value)
+    return number(value)
+
+
+def exact(value: Any) -> str:
+    """A bound or choice as the search file has it: all digits, strings that look like something else in quotes."""
+    if isinstance(value, str):
+        return value if re.fullmatch(r"[A-Za-z][\w./+-]*", value) and value not in _WORDS else json.dumps(value)
+    if isinstance(value, float):
+        return number(value, 12).replace("−", "-")
+    return json.dumps(value)
+
+
+#: Words that YAML does not take for strings.
+_WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off"})
+
+
+def duration(seconds: float | None) -> str:
+    """A time span in its two largest units: ``4.2 s``, ``3 min 12 s``, ``1 h 5 min``, ``2 d 3 h``."""
+    if seconds is None or not math.isfinite(seconds) or seconds < 0:
+        return NOTHING
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for size, unit, smaller_size, smaller in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            rest = whole % size // smaller_size
+            return f"{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
+    return f"{whole} s"
+
+
+def span(start: datetime | None, end: datetime | None) -> float | None:
+    """Seconds from `start` to `end`; None where one is missing."""
+    if start is None or end is None:
+        return None
+    return (_utc(end) - _utc(start)).total_seconds()
+
+
+def when(moment: datetime | None) -> str:
+    """A moment in UTC, to the second."""
+    return NOTHING if moment is None else f"{_utc(moment):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _utc(moment: datetime) -> datetime:
+    # SQLite gives times without a zone back; ours are UTC.
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def count(n: int, noun: str, plural: str | None = None) -> str:
+    """``1 trial``, ``2 trials``, ``12,345 trials``."""
+    return f"{n:,} {noun if n == 1 else plural or noun + 's'}"

@@ -1,0 +1,477 @@
+#!/usr/bin/env python3
+"""Runs one hyper-parameter point: the file that travels in every sandbox.
+
+    python3 -I -S hpo_pilot_runner.py --task <table of points> --number <n>
+
+It picks point n, writes input.json, runs the payload's command, reads output.json, writes userJobMetadata.json.
+What the payload does wrong (a crash, NaN, no output.json, its time limit) is a verdict: exit 0 and the reason in the
+metadata, for PanDA keeps nothing of failed jobs and a retry would only repeat it. Other exits are PanDA's to retry:
+2 the task argument or hpo_pilot_payload.json is broken, 73 no room or right to work here, 143 told to stop, or the
+pilot died. It stands alone: standard library, Python 3.6 syntax, no site-packages. It starts once per job, so what not
+every job needs is imported where it is used.
+"""
+
+import binascii
+import os
+import select
+import sys
+import time
+import zlib
+
+try:  # the parts written in C: `import signal` takes 5 ms more for its enums, `import json` 9 for regular expressions
+    import _json
+    import _signal as signal  # type: ignore[import-not-found]
+except ImportError:
+    import signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterable, Iterator, List, NoReturn, Optional, Tuple
+
+PAYLOAD_FILE = "hpo_pilot_payload.json"
+STOP_FILE = (
+    "hpo_pilot_stop.txt"  # a pilot that ends a payload for its own fault leaves the reason here, then sends TERM
+)
+LOG_HEAD = LOG_TAIL = 512 * 1024  # bytes of log kept from its beginning and from its end
+LOG_SHOWN = 64 * 1024  # bytes of log in the metadata
+OUTPUT_LIMIT = 10 * 1024 * 1024  # bytes of output.json
+METADATA_LIMIT = 1000 * 1000  # bytes: PanDA keeps less than 1 MB
+PROGRESS_KEPT = 200  # pairs
+GRACE = 10.0  # seconds between TERM and KILL: time for the payload to write its checkpoint
+SAVE_EVERY = 5.0  # seconds between looks at the checkpoints
+QUIET = 0.5  # seconds without a write after which a checkpoint counts as complete
+SECRETS = {"TOKEN", "TOKENS", "SECRET", "SECRETS", "PASSWORD", "PASSWD", "CREDENTIAL", "CREDENTIALS", "X509", "OIDC"}
+SHELL_SIGNS = set("\"'\\$`;&|<>()[]{}*?!#~=\n")
+
+
+class Trouble(Exception):
+    """The job cannot be judged here, PanDA may retry it: (message, exit code)."""
+
+
+def from_json(data: bytes) -> "Any":
+    """Decode JSON; ValueError, in json's words, where it is none."""
+    text = data.decode("utf-8-sig").strip(" \t\r\n")
+    wanted = dict.fromkeys(("object_hook", "object_pairs_hook", "array_hook"))  # type: Dict[str, Any]
+    wanted.update(strict=True, parse_float=float, parse_int=int, parse_constant=float)
+    try:
+        scanner = type("Wanted", (), wanted)  # type: Any
+        value, end = _json.make_scanner(scanner)(text, 0)
+        if end == len(text):
+            return value
+    except Exception:  # noqa: BLE001, S110  whatever the short cut does not like, the public way decides
+        pass
+    import json
+
+    return json.loads(text)
+
+
+def to_json(value: "Any") -> bytes:
+    """Encode as JSON, in ASCII."""
+    try:
+        how = (None, None, _json.encode_basestring_ascii, None, ": ", ", ", False, False, True)  # type: Any
+        return "".join(_json.make_encoder(*how)(value, 0)).encode()
+    except Exception:  # noqa: BLE001  as above
+        import json
+
+        return json.dumps(value).encode()
+
+
+def read(path: str) -> bytes:
+    """A whole file."""
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def write(path: str, data: bytes) -> None:
+    """Write a file so that it is there complete or not at all."""
+    with open(path + ".new", "wb") as file:
+        file.write(data)
+    os.rename(path + ".new", path)
+
+
+def number(value: "Any") -> "Optional[float]":
+    """The value as a finite float, else None: a bool is no number."""
+    try:
+        value = None if isinstance(value, (bool, str)) else float(value)
+        return value if value - value == 0 else None
+    except (TypeError, OverflowError):
+        return None
+
+
+def clean(data: bytes, limit: int) -> str:
+    """The last `limit` bytes as harmless lines of text: terminals and pages show what payloads write."""
+    text = data.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
+    text = "".join(c if c in "\n\t" or c.isprintable() else "\ufffd" for c in text)
+    return text.encode("utf-8", "replace")[-limit:].decode("utf-8", "ignore")
+
+
+def files_in(names: "Iterable[str]") -> "Iterator[str]":
+    """The files of the declared files and folders, without those that lead out of the job's folder."""
+    here = os.path.realpath(".") + os.sep
+    for name in names:
+        found = (os.path.join(folder, file) for folder, _, files in os.walk(name) for file in files)
+        for file in found if os.path.isdir(name) else [name]:
+            if os.path.isfile(file) and os.path.realpath(file).startswith(here):
+                yield os.path.relpath(file)
+
+
+class Job:
+    """What to run: the payload's description, the point, and which it is."""
+
+    def __init__(self, task: str, index: str) -> None:
+        try:
+            table = from_json(zlib.decompress(binascii.a2b_base64(task.translate({45: "+", 95: "/"}) + "===")))
+            self.number = int(index)
+            self.trial, self.fold, self.seed = dict(enumerate(table["jobs"], 1))[self.number]
+            self.point, self.folds = table["points"][str(self.trial)], table["folds"]
+            self.search, self.uid, self.generation = table["search"], table["uid"], table["generation"]
+            self.payload = from_json(read(PAYLOAD_FILE))
+            self.command = self.payload["command"].replace("%FOLDS", str(self.folds)).replace("%FOLD", str(self.fold))
+            self.attempt = int(os.environ.get("PANDA_ATTEMPTNR") or 1)
+        except Exception as error:
+            what = "--task, --number %s or %s is broken: %s: %s" % (index, PAYLOAD_FILE, type(error).__name__, error)
+            raise Trouble(what, 2) from error
+        root = os.environ.get("HPO_PILOT_CHECKPOINT_ROOT") or os.path.abspath("hpo_pilot_checkpoints")
+        self.checkpoint_dir = os.path.join(root, self.uid, "t%sf%s" % (self.trial, self.fold))
+
+    def facts(self, names: str) -> "Dict[str, Any]":
+        """The named attributes, for files."""
+        return {name: getattr(self, name) for name in names.split()}
+
+    def prepare(self) -> "Dict[str, str]":
+        """Write the payload's files; returns its environment, in which there are no tokens."""
+        for stale in ("output.json", "progress.jsonl", "outputs.tar.gz"):  # the user's own dry run may have left some
+            if os.path.lexists(stale):
+                os.unlink(stale)
+        about = self.facts("search trial fold folds seed attempt checkpoint_dir")
+        about.update(nodes=self.payload.get("nodes") or 1, gpus=self.payload.get("gpus_per_node") or 0)
+        write("input.json", to_json(self.point))
+        write("job.json", to_json(about))
+        write("input_ds.json", to_json(self.payload.get("inputs") or []))
+        env = {name: value for name, value in os.environ.items() if not SECRETS & set(name.upper().split("_"))}
+        env.pop("HPO_PILOT_LIFELINE_FD", None)
+        env.update(("HPO_PILOT_" + name.upper(), str(value)) for name, value in about.items())
+        return env
+
+
+class Log:
+    """payload.log: its head, then a ring for the tail, so that 2 GB of log take 1 MB of disk."""
+
+    def __init__(self) -> None:
+        self.file, self.size = open("payload.log", "wb+", 0), 0  # noqa: SIM115  closed with the process
+
+    def add(self, data: bytes) -> None:
+        """Keep what the payload said."""
+        while data:
+            at = self.size if self.size < LOG_HEAD else LOG_HEAD + (self.size - LOG_HEAD) % LOG_TAIL
+            self.file.seek(at)
+            done = self.file.write(data[: (LOG_HEAD if at < LOG_HEAD else LOG_HEAD + LOG_TAIL) - at])
+            self.size, data = self.size + done, data[done:]
+
+    def close(self) -> str:
+        """Put the ring in order; returns the last part."""
+        left_out = self.size - LOG_HEAD - LOG_TAIL
+        if left_out > 0:
+            self.file.seek(LOG_HEAD)
+            ring = self.file.read(LOG_TAIL)
+            note = b"\n... %d bytes are left out here ...\n" % left_out
+            self.file.seek(LOG_HEAD)
+            self.file.write(note + ring[left_out % LOG_TAIL :] + ring[: left_out % LOG_TAIL])
+        self.file.seek(max(0, self.file.seek(0, os.SEEK_END) - LOG_SHOWN))
+        return clean(self.file.read(), LOG_SHOWN)
+
+
+class Checkpoints:
+    """The declared checkpoints of a trial's fold, kept between attempts.
+
+    They are copied to `.new`, then renamed to `.kept`: complete, or not there. Files that a writer may be at work on
+    (changed within QUIET) wait for the next look.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self.names, self.changed = job.payload.get("checkpoint") or [], 0.0
+        self.kept, self.old, self.new = (os.path.join(job.checkpoint_dir, name) for name in (".kept", ".old", ".new"))
+        self.next = time.monotonic() + SAVE_EVERY if self.names else 1e9
+        os.makedirs(job.checkpoint_dir, exist_ok=True)
+        try:
+            import fcntl
+
+            self.lock = open(job.checkpoint_dir + ".lock", "wb")  # noqa: SIM115  held until the end
+            fcntl.flock(self.lock, fcntl.LOCK_EX)  # the attempt before, if its pilot died, may be saving its last one
+        except OSError:
+            pass  # a file system without locks
+        self.copy(self.kept if os.path.isdir(self.kept) else self.old, ".")
+        self.saved = self.look()
+
+    @staticmethod
+    def copy(source: str, target: str, names: "Iterable[str]" = ()) -> None:
+        """Copy the named files, or all, from one folder to another."""
+        found = (os.path.join(folder, file) for folder, _, files in os.walk(source) for file in files)
+        for name in names or [os.path.relpath(file, source) for file in found]:
+            import shutil
+
+            os.makedirs(os.path.dirname(os.path.join(target, name)) or ".", exist_ok=True)
+            shutil.copy2(os.path.join(source, name), os.path.join(target, name))
+
+    def look(self) -> "List[Tuple[str, int, float]]":
+        """What is there: (file, bytes, unix time of its last change)."""
+        found = ((file, os.stat(file)) for file in files_in(self.names))
+        return sorted((file, about.st_size, about.st_mtime) for file, about in found)
+
+    def save(self, settled: bool = False) -> None:
+        """Keep what changed, unless it may be half-written; `settled`: no writer is left."""
+        import shutil
+
+        began = time.monotonic()
+        try:
+            seen, self.next = self.look(), began + SAVE_EVERY
+            if not seen or seen == self.saved:
+                return
+            self.changed = self.changed or began
+            settled = settled or began - self.changed > SAVE_EVERY  # one that never rests is copied between two writes
+            self.next = began + QUIET / 4
+            if settled or time.time() - max(changed for _, _, changed in seen) >= QUIET:
+                shutil.rmtree(self.new, ignore_errors=True)
+                self.copy(".", self.new, [file for file, _, _ in seen])
+                if self.look() == seen:
+                    shutil.rmtree(self.old, ignore_errors=True)
+                    if os.path.isdir(self.kept):
+                        os.rename(self.kept, self.old)
+                    os.rename(self.new, self.kept)
+                    self.saved, self.changed = seen, 0.0
+                    self.next = began + SAVE_EVERY + 20 * (time.monotonic() - began)  # copies take 5% of the time
+        except OSError as error:  # a file that went away, a full disk: the copy before is still there
+            self.next = began + SAVE_EVERY
+            print("hpo_pilot_runner: checkpoint not kept: %s" % error, file=sys.stderr)
+
+
+class Life:
+    """The payload from its start to the end of its process group."""
+
+    def __init__(self, job: Job, env: "Dict[str, str]", log: Log, checkpoints: Checkpoints) -> None:
+        self.log, self.checkpoints = log, checkpoints
+        self.limit = time.monotonic() + 60 * (number(job.payload.get("minutes")) or 1e7)
+        self.wake, alarm = os.pipe()
+        os.set_blocking(alarm, False)
+        signal.set_wakeup_fd(alarm)
+        for noticed in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(noticed, lambda *_: None)  # its number comes through the pipe
+        try:
+            self.lifeline = int(os.environ.get("HPO_PILOT_LIFELINE_FD") or -1)
+            os.set_inheritable(self.lifeline, False)
+        except OSError:
+            self.lifeline = self.wake  # there is none, or a container runtime has closed it
+        self.pipe, output = os.pipe()
+        os.set_blocking(self.pipe, False)
+        self.poll = select.poll()
+        for fd in (self.wake, self.lifeline, self.pipe):
+            self.poll.register(fd, select.POLLIN)
+        self.pid = os.fork()
+        if not self.pid:
+            self.become(job.command, env, output)
+        os.close(output)
+
+    @staticmethod
+    def become(command: str, env: "Dict[str, str]", output: int) -> "NoReturn":
+        """In the child: lead a process group and turn into the payload."""
+        try:
+            os.setpgid(0, 0)
+            signal.set_wakeup_fd(-1)
+            for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and exec would hand that on
+                signal.signal(ignored, signal.SIG_DFL)
+            for source, target in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (output, 2)):
+                os.dup2(source, target)
+            try:  # without a shell, where none is needed: then none stands between the payload and our signals
+                if not SHELL_SIGNS & set(command):
+                    os.execvpe(command.split()[0], command.split(), env)  # noqa: S606, PLC0207
+            except (OSError, IndexError):
+                pass  # a word of the shell, perhaps; if not, the shell says what is wrong
+            os.execve("/bin/sh", ["sh", "-c", command], env)  # noqa: S606
+        finally:
+            os._exit(127)
+
+    def read_log(self) -> bool:
+        """Take what the payload says; False if that is nothing."""
+        try:
+            data = os.read(self.pipe, 1 << 16)
+        except BlockingIOError:
+            return False
+        self.log.add(data)
+        return bool(data)
+
+    def tell(self, which: int) -> bool:
+        """Send a signal to the payload's group; False if nobody is left in it."""
+        try:
+            os.killpg(self.pid, which)
+            return True
+        except OSError:
+            return False
+
+    def watch(self) -> str:
+        """Wait until the payload ended ("") or must end: limit, term, lifeline."""
+        while True:
+            due = min(self.limit, self.checkpoints.next) - time.monotonic()
+            events = dict(self.poll.poll(1000 * min(max(0, due), 1e6)))
+            if self.pipe in events and not self.read_log():
+                self.poll.unregister(self.pipe)
+            if self.wake in events:
+                if set(os.read(self.wake, 512)) - {signal.SIGCHLD}:
+                    return "term"
+                if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                    return ""
+            elif self.lifeline in events:
+                return "lifeline"
+            if time.monotonic() >= self.limit:
+                return "limit"
+            if time.monotonic() >= self.checkpoints.next:
+                self.checkpoints.save()
+
+    def end(self, cause: str) -> int:
+        """End what is left of the group, keep the checkpoints; returns the leader's wait status."""
+        reaped, status, until = 0, 0, time.monotonic() + GRACE
+        which = signal.SIGTERM
+        while cause and time.monotonic() < until and self.tell(which):
+            which = 0  # from now on only: is anybody left?
+            reaped, status = (reaped, status) if reaped else os.waitpid(self.pid, os.WNOHANG)
+            self.poll.poll(20)
+            while self.read_log():
+                pass
+        killed = self.tell(signal.SIGKILL)
+        status = status if reaped else os.waitpid(self.pid, 0)[1]
+        for _ in range(1024):  # 64 MB: one who left the group may go on writing
+            if not self.read_log():
+                break
+        if self.checkpoints.names:
+            self.checkpoints.changed = 0.0
+            self.checkpoints.save(settled=os.WIFEXITED(status) and not (cause and killed))
+        return status
+
+
+def how_it_ended(status: int) -> str:
+    """The payload's end in words; none after exit code 0."""
+    names = {getattr(signal, name): name for name in dir(signal) if name.startswith("SIG") and "_" not in name}
+    code = os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status) - 128
+    how = "was ended by signal %d" % code if os.WIFSIGNALED(status) else "ended with exit code %d" % (code + 128)
+    how += " (%s)" % names[code] if code in names else ""
+    how += ", as the system does when memory runs out" if code == signal.SIGKILL else ""
+    return how if status else ""
+
+
+def judge(metric: str, ended: str) -> "Tuple[Optional[float], Dict[str, float], str]":
+    """The verdict: (value, further metrics, why there is no value)."""
+    output, wrong = {}, ""  # type: Any, str
+    try:
+        if not os.path.lexists("output.json"):
+            wrong = "the payload wrote no output.json"
+        elif not os.path.isfile("output.json") or os.path.getsize("output.json") > OUTPUT_LIMIT:
+            wrong = "output.json is no plain file of at most %d MB" % (OUTPUT_LIMIT >> 20)
+        else:
+            output = from_json(read("output.json"))
+    except (ValueError, RecursionError) as error:
+        wrong = "output.json is not JSON: %s" % error
+    if not isinstance(output, dict):
+        output, wrong = {}, "output.json holds no object, {...}"
+    metrics = output["metrics"] if isinstance(output.get("metrics"), dict) else {}
+    value, status = output.get(metric, metrics.get(metric)), output.get("status", 0)
+    if status != 0 or isinstance(status, bool):
+        wrong = "the payload reported status %s: %s" % (to_json(status).decode(), output.get("message") or "no message")
+        wrong += "; it " + ended if ended else ""
+    elif ended:
+        wrong = "the payload " + ended
+    elif not wrong and metric not in output and metric not in metrics:
+        wrong = "output.json has no key %r; it has %s" % (metric, ", ".join(map(repr, output)) or "none")
+    elif not wrong and number(value) is None:
+        wrong = "%r in output.json is no finite number but %.60s" % (metric, to_json(value).decode())
+    numbers = ((str(key)[:100], number(metrics[key])) for key in list(metrics)[:200])
+    return None if wrong else number(value), {key: x for key, x in numbers if x is not None}, wrong
+
+
+def read_progress() -> "List[List[Any]]":
+    """The [step, value] of progress.jsonl, thinned, the last one always among them; broken lines are passed over."""
+    pairs, last, count, stride = [], [], 0, 1  # type: List[List[Any]], List[List[Any]], int, int
+    if os.path.isfile("progress.jsonl"):
+        with open("progress.jsonl", "rb") as file:
+            for line in iter(lambda: file.readline(1 << 16), b""):
+                try:
+                    entry = from_json(line)
+                    last = [[entry["step"], number(entry["value"])]]
+                except (ValueError, TypeError, KeyError, RecursionError):
+                    continue
+                pairs += last if count % stride == 0 else []
+                count += 1
+                if len(pairs) == 2 * PROGRESS_KEPT:
+                    pairs, stride = pairs[::2], 2 * stride
+    pairs = pairs[:: len(pairs) // PROGRESS_KEPT + 1]
+    return pairs if pairs[-1:] == last else pairs + last
+
+
+def pack(names: "List[str]") -> "List[str]":
+    """Put the declared outputs into outputs.tar.gz; returns those that were found."""
+    import tarfile
+
+    found = {name: list(files_in([name])) for name in names}
+    with tarfile.open("outputs.tar.gz.new", "w:gz", compresslevel=3, dereference=True) as archive:
+        for file in sorted(set(sum(found.values(), []))):
+            archive.add(file, recursive=False)
+    os.rename("outputs.tar.gz.new", "outputs.tar.gz")
+    return [name for name in names if found[name]]
+
+
+def run(options: "Dict[str, str]") -> None:
+    """The whole job; Trouble or OSError where it cannot be judged."""
+    started = time.time()
+    job = Job(options.get("--task", ""), options.get("--number", ""))
+    env, log, checkpoints = job.prepare(), Log(), Checkpoints(job)
+    life = Life(job, env, log, checkpoints)
+    try:
+        cause = life.watch()
+    except BaseException:
+        life.tell(signal.SIGKILL)
+        raise
+    status = life.end(cause)
+    tail = log.close()
+    if cause == "limit":
+        ended = "reached its time limit of %s minutes" % job.payload["minutes"]
+    elif cause == "term" and os.path.exists(STOP_FILE):
+        ended = clean(read(STOP_FILE), 1000)
+    elif cause:
+        raise Trouble("told to stop" if cause == "term" else "the pilot died", 143)
+    else:
+        ended = how_it_ended(status)
+        ended += ended and ": " + tail.strip().rpartition("\n")[2][-300:]
+    value, metrics, message = judge(job.payload.get("metric") or "loss", ended)
+    declared = job.payload.get("outputs") or []
+    outputs = pack(declared) if declared and value is not None else []
+    if value is not None and len(outputs) < len(declared):
+        message = "declared outputs not found: " + ", ".join(name for name in declared if name not in outputs)
+    progress = read_progress()
+    verdict = job.facts("search uid generation trial fold number attempt")
+    verdict.update(version=1, status=int(value is None), value=value, metrics=metrics, outputs=outputs)
+    verdict.update(message=clean(message.encode("utf-8", "replace"), 2000), log_tail=tail if value is None else "")
+    verdict.update(started=started, ended=time.time(), seconds=time.time() - started, node=os.uname().nodename)
+    verdict["progress"] = progress
+    verdict["last_progress"] = dict(zip(("step", "value"), progress[-1])) if progress else None
+    for spare in ("", "progress", "metrics", "log_tail", "last_progress"):  # what is left out where it gets too long
+        verdict.pop(spare, None)
+        data = to_json({"hpo_pilot": verdict})
+        if len(data) < METADATA_LIMIT:
+            break
+    write("userJobMetadata.json", data)
+    try:
+        os.rmdir(job.checkpoint_dir)
+    except OSError:
+        if value is not None:  # after success nobody goes on from there
+            import shutil
+
+            shutil.rmtree(job.checkpoint_dir, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    try:
+        run(dict(zip(sys.argv[1::2], sys.argv[2::2])))  # noqa: B905  strict= is newer than 3.6
+    except Trouble as trouble:
+        print("hpo_pilot_runner: %s" % trouble.args[0], file=sys.stderr)
+        sys.exit(trouble.args[1])
+    except OSError as error:
+        print("hpo_pilot_runner: cannot work in %s: %s" % (os.getcwd(), error), file=sys.stderr)
+        sys.exit(73)

@@ -1,0 +1,48 @@
+"""What is searched, and what was found: values without I/O."""
+
+from hpo_pilot.search.dimension import Categorical, Dimension, Integer, Ordinal, Real
+from hpo_pilot.search.misfit import Misfit, MisfitError
+from hpo_pilot.search.point import Point, Scalar, point_key
+from hpo_pilot.search.search import (
+    Budget,
+    Confirm,
+    EarlyStopping,
+    Folds,
+    Objective,
+    OptimizerChoice,
+    Payload,
+    Resources,
+    Search,
+    SiteChoice,
+)
+from hpo_pilot.search.space import SearchSpace
+from hpo_pilot.search.trial import FoldResult, Generation, Trial, TrialState, mean_and_std
+
+__all__ = [
+    "Budget",
+    "Categorical",
+    "Confirm",
+    "Dimension",
+    "EarlyStopping",
+    "FoldResult",
+    "Folds",
+    "Generation",
+    "Integer",
+    "Misfit",
+    "MisfitError",
+    "Objective",
+    "OptimizerChoice",
+    "Ordinal",
+    "Payload",
+    "Point",
+    "Real",
+    "Resources",
+    "Scalar",
+    "Search",
+    "SearchSpace",
+    "SiteChoice",
+    "Trial",
+    "TrialState",
+    "mean_and_std",
+    "point_key",
+]

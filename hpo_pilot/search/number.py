@@ -1,0 +1,233 @@
+"""Hyper-parameters that are numbers: real and integer."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from hpo_pilot.search.domain import Domain
+from hpo_pilot.search.misfit import Misfit, MisfitError
+from hpo_pilot.search.point import StrictFloat, StrictInt, is_number, show
+
+#: Whole numbers beyond this one are not all floats, so that the way through the unit interval would lose some.
+LARGEST_INTEGER = 2**53
+
+_Scale = Annotated[
+    Literal["linear", "log"],
+    Field(description="log spreads the search evenly over orders of magnitude; low must be above 0."),
+]
+
+
+def _refuse(key: str, message: str, hint: str = "") -> MisfitError:
+    return MisfitError([Misfit((key,), message, hint)])
+
+
+def _check_bounds(low: float, high: float, scale: str, step: float | None) -> None:
+    for key, bound in (("low", low), ("high", high)):
+        if not math.isfinite(bound):
+            raise _refuse(key, f"must be a finite number, not {bound}")
+    if low > high:
+        raise _refuse("low", f"low ({show(low)}) must be below high ({show(high)})", "swap the two?")
+    if low == high:
+        raise _refuse(
+            "low", f"low and high are both {show(low)}", "leave the parameter out, or use categorical with one choice"
+        )
+    if not math.isfinite(float(high) - float(low)):
+        raise _refuse("low", "high - low is larger than the largest float")
+    if scale == "log" and low <= 0:
+        raise _refuse(
+            "low", f"a log scale needs low above 0, not {show(low)}", "use scale: linear, or a small positive low"
+        )
+    if step is None:
+        return
+    if not (math.isfinite(step) and step > 0):
+        raise _refuse("step", f"must be above 0, not {show(step)}")
+    if scale == "log":
+        raise _refuse("step", "does not go with scale: log", "leave one of the two out")
+    if step > high - low:
+        raise _refuse("step", f"{show(step)} is larger than high - low, which is {show(high - low)}")
+    if step < 1e-9 * max(abs(low), abs(high)):
+        raise _refuse("step", f"{show(step)} is too small beside the bounds to tell the values apart", "leave it out")
+
+
+def _clip(u: float) -> float:
+    return min(1.0, max(0.0, float(u)))
+
+
+class Real(Domain):
+    """A real number between `low` and `high`, both included.
+
+    Attributes:
+        scale: `log` spreads the search evenly over orders of magnitude.
+        step: values are low, low + step, …, up to high; linear scale only.
+    """
+
+    type: Literal["real"] = "real"
+    low: StrictFloat = Field(description="The smallest value.")
+    high: StrictFloat = Field(description="The largest value.")
+    scale: _Scale = "linear"
+    step: StrictFloat | None = Field(None, description="Only low, low + step, … up to high; linear scale only.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Real:
+        _check_bounds(self.low, self.high, self.scale, self.step)
+        return self
+
+    @property
+    def size(self) -> float:
+        """How many values the domain has; `math.inf` without a step."""
+        if self.step is None:
+            return math.inf
+        return math.floor((self.high - self.low) / self.step + 1e-9) + 1
+
+    @cached_property
+    def _digits(self) -> int:
+        # 13 significant digits of the larger bound: 0.05 * 3 is 0.15 and -0.3 + 3 * 0.1 is 0, so that equal points
+        # have equal keys.
+        return 12 - math.floor(math.log10(max(abs(self.low), abs(self.high))))
+
+    def _stepped(self, index: int) -> float:
+        assert self.step is not None
+        value = round(self.low + index * self.step, self._digits)
+        return min(self.high, max(self.low, value)) + 0.0  # -0.0 becomes 0.0
+
+    def from_unit(self, u: float) -> float:
+        """The value at `u`; the ends of [0, 1] are exactly `low` and `high`."""
+        u = _clip(u)
+        if self.step is not None:
+            n = int(self.size)
+            return self._stepped(min(n - 1, int(u * n)))
+        if u in (0.0, 1.0):
+            return self.high if u else self.low
+        if self.scale == "log":
+            value = math.exp(math.log(self.low) + u * (math.log(self.high) - math.log(self.low)))
+        else:
+            value = self.low + u * (self.high - self.low)
+        return min(self.high, max(self.low, value)) + 0.0
+
+    def to_unit(self, value: Any) -> float:
+        """The place of `value`; on a log scale numbers that have no logarithm stand at 0."""
+        if not is_number(value):
+            raise ValueError(f"must be a number, not {show(value)}")
+        number = float(value)
+        if self.step is not None:
+            return (round((number - self.low) / self.step) + 0.5) / self.size
+        if self.scale == "log":
+            if number <= 0:
+                return 0.0
+            return (math.log(number) - math.log(self.low)) / (math.log(self.high) - math.log(self.low))
+        return (number - self.low) / (self.high - self.low)
+
+    def canonical(self, value: Any) -> float:
+        """`value` as a float."""
+        if not is_number(value):
+            raise ValueError(f"must be a number between {show(self.low)} and {show(self.high)}, not {show(value)}")
+        number = float(value) + 0.0
+        if self.step is None:
+            if not self.low <= number <= self.high:
+                raise self._outside(number)
+            return number
+        index = round((number - self.low) / self.step)
+        if not 0 <= index < self.size:
+            raise self._outside(number)
+        nearest = self._stepped(index)
+        if abs(nearest - number) > 1e-6 * self.step:
+            raise ValueError(
+                f"must be {show(self.low)} plus a multiple of {show(self.step)}, not {show(number)}; "
+                f"the nearest is {show(nearest)}"
+            )
+        return nearest
+
+    def _outside(self, number: float) -> ValueError:
+        return ValueError(f"must be between {show(self.low)} and {show(self.high)}, not {show(number)}")
+
+    def grid(self, points: int) -> list[float]:
+        """Evenly spread values, both ends included."""
+        if self.step is not None:
+            n = int(self.size)
+            count = min(points, n)
+            if count == 1:
+                return [self._stepped(n // 2)]
+            return [self._stepped(round(i * (n - 1) / (count - 1))) for i in range(count)]
+        if points == 1:
+            return [self.from_unit(0.5)]
+        return list(dict.fromkeys(self.from_unit(i / (points - 1)) for i in range(points)))
+
+
+class Integer(Domain):
+    """A whole number between `low` and `high`, both included.
+
+    Attributes:
+        scale: `log` spreads the search evenly over orders of magnitude.
+        step: values are low, low + step, …, up to high; linear scale only.
+    """
+
+    type: Literal["integer"] = "integer"
+    low: StrictInt = Field(description="The smallest value.")
+    high: StrictInt = Field(description="The largest value.")
+    scale: _Scale = "linear"
+    step: StrictInt = Field(1, description="Only low, low + step, … up to high; linear scale only.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Integer:
+        for key, bound in (("low", self.low), ("high", self.high)):
+            if abs(bound) > LARGEST_INTEGER:
+                raise _refuse(key, f"must be within ±2^53 ({LARGEST_INTEGER})", "use type: real for such numbers")
+        _check_bounds(self.low, self.high, self.scale, None if self.step == 1 else self.step)
+        return self
+
+    @property
+    def size(self) -> float:
+        """How many values the domain has."""
+        return (self.high - self.low) // self.step + 1
+
+    @cached_property
+    def _log_ends(self) -> tuple[float, float]:
+        # Half a unit is added at each end, so that the end values get their share.
+        return math.log(self.low - 0.5), math.log(self.high + 0.5)
+
+    def from_unit(self, u: float) -> int:
+        """The value at `u`."""
+        u = _clip(u)
+        if self.scale == "log":
+            low, high = self._log_ends
+            return min(self.high, max(self.low, round(math.exp(low + u * (high - low)))))
+        n = int(self.size)
+        return self.low + self.step * min(n - 1, int(u * n))
+
+    def to_unit(self, value: Any) -> float:
+        """The place of `value`; on a log scale numbers that have no logarithm stand at 0."""
+        if not is_number(value):
+            raise ValueError(f"must be a number, not {show(value)}")
+        number = float(value)
+        if self.scale == "log":
+            low, high = self._log_ends
+            return (math.log(number) - low) / (high - low) if number > 0 else 0.0
+        return ((number - self.low) / self.step + 0.5) / self.size
+
+    def canonical(self, value: Any) -> int:
+        """`value` as an int; 2.0 is 2."""
+        if not is_number(value) or value != int(value):
+            raise ValueError(f"must be a whole number between {self.low} and {self.high}, not {show(value)}")
+        number = int(value)
+        if not self.low <= number <= self.high:
+            raise ValueError(f"must be between {self.low} and {self.high}, not {number}")
+        if (number - self.low) % self.step:
+            raise ValueError(f"must be {self.low} plus a multiple of {self.step}, not {number}")
+        return number
+
+    def grid(self, points: int) -> list[int]:
+        """Evenly spread values, both ends included; all of them where `points` is enough."""
+        n = int(self.size)
+        if points >= n:
+            return list(range(self.low, self.high + 1, self.step))
+        if points == 1:
+            return [self.from_unit(0.5)]
+        if self.scale == "log":
+            low, high = math.log(self.low), math.log(self.high)
+            spread = [round(math.exp(low + i * (high - low) / (points - 1))) for i in range(points)]
+            return list(dict.fromkeys(min(self.high, max(self.low, value)) for value in spread))
+        return [self.low + self.step * round(i * (n - 1) / (points - 1)) for i in range(points)]

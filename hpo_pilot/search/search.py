@@ -1,0 +1,241 @@
+"""A search: everything the search file says, as frozen values.
+
+The models are the search file's schema too: `schemas/search.json` is generated from `Search`.
+Defaults and bounds stand here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    field_validator,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from hpo_pilot.search.dimension import Dimension
+from hpo_pilot.search.misfit import Misfit, MisfitError
+from hpo_pilot.search.point import Scalar, StrictFloat, StrictInt, StrictStr, point_key
+from hpo_pilot.search.space import SearchSpace
+from hpo_pilot.search.wording import NAME_PATTERN, QUEUE_PATTERN
+
+_Text = Annotated[StrictStr, Field(min_length=1)]
+_Count = Annotated[StrictInt, Field(ge=1)]
+_Amount = Annotated[StrictFloat, Field(gt=0, allow_inf_nan=False)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Objective(_Section):
+    """Which of the payload's figures is optimised."""
+
+    metric: _Text = Field("loss", description="The key in output.json whose value is the figure of merit.")
+    goal: Literal["minimize", "maximize"] = Field("minimize", description="Which way is better.")
+
+    @property
+    def sign(self) -> int:
+        """+1 to minimise, -1 to maximise: figure x sign is what optimizers minimise."""
+        return 1 if self.goal == "minimize" else -1
+
+
+class OptimizerChoice(_Section):
+    """Which optimizer, with its own settings beside the name."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    name: _Text = Field(description="random, grid, bayesian, evolutionary or cma.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        short = {"type": "string", "minLength": 1, "description": "The optimizer's name alone."}
+        return {"anyOf": [short, handler(schema)]}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings: whatever stands beside `name`. The optimizer itself checks them."""
+        return dict(self.__pydantic_extra__ or {})
+
+
+class Budget(_Section):
+    """When the search ends, and how wide it is."""
+
+    trials: _Count = Field(64, description="How many points are tried in all.")
+    parallel: _Count = Field(8, description="How many trials are out at once.")
+    queued: Annotated[StrictInt, Field(ge=0)] | Literal["auto"] = Field(
+        "auto",
+        description="How many more points wait at the server, so that a free slot finds work at once. "
+        "auto: as many as the measured hand-over time asks for.",
+    )
+    hours: _Amount | None = Field(None, description="No new trials after this many hours since the start.")
+    gpu_hours: _Amount | None = Field(None, description="No new trials once the jobs used this many GPU-hours.")
+    failures: _Count = Field(10, description="This many failed trials in a row stop the search.")
+
+
+class Confirm(_Section):
+    """The best points run again at the end with fresh seeds, against winner's luck."""
+
+    top: Annotated[StrictInt, Field(ge=0)] = Field(0, description="How many of the best points; 0: none.")
+    repeats: _Count = Field(3, description="How many times each.")
+
+
+class Folds(_Section):
+    """k-fold cross-validation: k jobs per trial, mean and standard deviation of their figures."""
+
+    k: _Count = Field(1, description="How many folds, each a job of its own.")
+    require: _Count | None = Field(None, description="Fewer good folds than this: the trial fails. Default: all k.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Folds:
+        if self.require is not None and self.require > self.k:
+            message = f"{self.require} good folds cannot be required of k = {self.k}"
+            raise MisfitError([Misfit(("require",), message, f"use {self.k} or less")])
+        return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_number(cls, value: Any) -> Any:
+        return {"k": value} if isinstance(value, int) and not isinstance(value, bool) else value
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"anyOf": [{"type": "integer", "minimum": 1, "description": "k alone."}, handler(schema)]}
+
+    @property
+    def needed(self) -> int:
+        """How many good folds a trial needs."""
+        return self.k if self.require is None else self.require
+
+
+class EarlyStopping(_Section):
+    """Whether hopeless trials are stopped before their end."""
+
+    method: Literal["none"] = Field("none", description="none: every trial runs to its end.")
+
+
+class Payload(_Section):
+    """What runs for each fold of each trial."""
+
+    files: _Text | None = Field(None, description="A folder that is sent along, relative to the search file.")
+    command: _Text = Field(description="The shell command that trains and writes output.json.")
+    container: _Text | None = Field(None, description="Image, .sif, .sqfs, or an unpacked root; null: none.")
+    inputs: tuple[_Text, ...] = Field((), description="Input files; their names go to input_ds.json.")
+    outputs: tuple[_Text, ...] = Field((), description="Files kept for the best trials: hpo-pilot fetch best.")
+    checkpoint: tuple[_Text, ...] = Field((), description="Files and folders kept between attempts of a fold.")
+
+    @field_validator("outputs", "checkpoint")
+    @classmethod
+    def _inside(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        misfits = [
+            Misfit((index,), f"must be a path inside the job's folder, not {name!r}", "no '/' at the start, no '..'")
+            for index, name in enumerate(names)
+            if name.startswith(("/", "~")) or ".." in name.split("/")
+        ]
+        if misfits:
+            raise MisfitError(misfits)
+        return names
+
+
+class Resources(_Section):
+    """What one job needs."""
+
+    nodes: _Count = Field(1, description="Nodes per job.")
+    gpus_per_node: Annotated[StrictInt, Field(ge=0)] = Field(0, description="GPUs per node.")
+    cores: _Count = Field(1, description="CPU cores per node.")
+    memory_mb: _Count = Field(2000, description="Memory per node, in MB.")
+    minutes: _Amount = Field(60, description="Walltime limit of one job, in minutes.")
+    trials_per_job: Literal[1] = Field(1, description="Several points in one job are not supported yet.")
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the whole job."""
+        return self.nodes * self.gpus_per_node
+
+
+class SiteChoice(_Section):
+    """Where the jobs run."""
+
+    profile: Literal["local"] = Field("local", description="The site profile; local is this machine.")
+    queue: Annotated[StrictStr, Field(pattern=QUEUE_PATTERN)] = Field("LOCAL", description="The PanDA queue.")
+
+
+class Search(_Section):
+    """A hyper-parameter search, complete and checked."""
+
+    name: Annotated[
+        StrictStr, Field(alias="search", pattern=NAME_PATTERN, description="Its name, by which every command finds it.")
+    ]
+    objective: Objective = Objective()
+    space_dimensions: dict[str, Dimension] = Field(
+        alias="space", min_length=1, description="The hyper-parameters by name, each with its domain."
+    )
+    constraints: tuple[_Text, ...] = Field(
+        (), description="Expressions over the parameters that every point satisfies, as 'layers * width <= 1024'."
+    )
+    start: tuple[dict[str, Scalar], ...] = Field((), description="Points to try first.")
+    optimizer: OptimizerChoice = OptimizerChoice(name="bayesian")
+    budget: Budget = Budget()
+    confirm: Confirm = Confirm()
+    folds: Folds = Folds()
+    seed: Annotated[StrictInt, Field(ge=0, lt=2**32)] = Field(0, description="Same seed, same points.")
+    early_stopping: EarlyStopping = EarlyStopping()
+    payload: Payload
+    resources: Resources = Resources()
+    site: SiteChoice = SiteChoice()
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_by_name=True, validate_by_alias=True)
+
+    @model_validator(mode="after")
+    def _check(self) -> Search:
+        misfits = [
+            *start_misfits(self.space, self.start),
+            *confirm_misfits(self.confirm, self.budget),
+        ]
+        if misfits:
+            raise MisfitError(misfits)
+        return self
+
+    @cached_property
+    def space(self) -> SearchSpace:
+        """The space with its constraints."""
+        return SearchSpace(dimensions=self.space_dimensions, constraints=self.constraints)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The search as JSON-ready values under the file's names; `Search.model_validate` reads it back."""
+        return self.model_dump(mode="json", by_alias=True)
+
+
+def start_misfits(space: SearchSpace, start: Sequence[Mapping[str, Any]]) -> list[Misfit]:
+    """What is wrong with the points to try first; paths are those of a search file."""
+    misfits: list[Misfit] = []
+    first: dict[str, int] = {}
+    for index, point in enumerate(start):
+        wrong = space.misfits(point)
+        misfits += [misfit.under("start", index) for misfit in wrong]
+        if not wrong:
+            same = first.setdefault(point_key(space.canonical(point)), index)
+            if same != index:
+                misfits.append(Misfit(("start", index), f"is the same point as start[{same}]", "remove one of the two"))
+    return misfits
+
+
+def confirm_misfits(confirm: Confirm, budget: Budget) -> list[Misfit]:
+    """Whether there are as many trials as are to be confirmed; paths are those of a search file."""
+    if confirm.top <= budget.trials:
+        return []
+    message = f"the best {confirm.top} cannot be confirmed of {budget.trials} trials (budget.trials)"
+    return [Misfit(("confirm", "top"), message, f"use {budget.trials} or less")]

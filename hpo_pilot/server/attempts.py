@@ -1,0 +1,183 @@
+"""Attempts: making jobs, ending them, and what that means for their task.
+
+Every change to a job goes through here, so that counts, cursors and states of its task can never disagree with it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Row, bindparam, insert, select, update
+
+from hpo_pilot.jobs import JobState, TaskState
+from hpo_pilot.server.database import Transaction
+from hpo_pilot.server.known_tasks import known_task
+from hpo_pilot.server.tables import jobs, tasks
+
+_TASK_COLUMNS = (
+    tasks.c.task_id,
+    tasks.c.name,
+    tasks.c.user_name,
+    tasks.c.label,
+    tasks.c.status,
+    tasks.c.old_status,
+    tasks.c.priority,
+    tasks.c.queue,
+    tasks.c.sandbox,
+    tasks.c.n_jobs,
+    tasks.c.n_finished,
+    tasks.c.n_failed,
+    tasks.c.next_serial,
+    tasks.c.started,
+    tasks.c.revision,
+)
+_TASK = select(*_TASK_COLUMNS).where(tasks.c.task_id == bindparam("id"))
+_JOB = select(
+    jobs.c.panda_id,
+    jobs.c.task_id,
+    jobs.c.number,
+    jobs.c.attempt_nr,
+    jobs.c.max_attempt,
+    jobs.c.status,
+    jobs.c.command,
+    jobs.c.debug,
+    jobs.c.queue,
+    jobs.c.label,
+    jobs.c.priority,
+    jobs.c.core_count,
+    jobs.c.ram_mb,
+    jobs.c.max_walltime,
+    jobs.c.started,
+    jobs.c.ended,
+    jobs.c.heartbeat,
+    jobs.c.report,
+).where(jobs.c.panda_id == bindparam("id"))
+
+#: States in which a task starts no new attempt.
+_NO_RETRY = frozenset({TaskState.ABORTING, TaskState.FINISHING})
+
+
+def task_row(tx: Transaction, task_id: int) -> Row[Any] | None:
+    """A task's row without its parameters; None: there is no such task."""
+    return tx.connection.execute(_TASK, {"id": task_id}).one_or_none()
+
+
+def job_row(tx: Transaction, panda_id: int) -> Row[Any] | None:
+    """One attempt's row; None: there is no such job."""
+    return tx.connection.execute(_JOB, {"id": panda_id}).one_or_none()
+
+
+def change_task(tx: Transaction, task: Row[Any], **values: Any) -> None:
+    """Writes `values` and marks the task as changed."""
+    if "status" in values and values["status"] != task.status:
+        values["state_changed"] = tx.now
+    tx.connection.execute(
+        update(tasks)
+        .where(tasks.c.task_id == task.task_id)
+        .values(modified=tx.now, change=tx.next_change(), **values)
+    )
+    tx.users.add(task.user_name)
+
+
+def make_jobs(tx: Transaction, task: Row[Any]) -> None:
+    """The first attempt of every job of a task that has none; the task then runs."""
+    parameters = known_task(tx, task.task_id).parameters
+    common = {
+        "task_id": task.task_id,
+        "attempt_nr": 1,
+        "max_attempt": parameters.max_attempt,
+        "status": JobState.ACTIVATED.value,
+        "debug": False,
+        "queue": task.queue,
+        "label": task.label,
+        "priority": task.priority,
+        "core_count": parameters.core_count,
+        "ram_mb": parameters.ram_mb,
+        "max_walltime": parameters.max_walltime,
+        "created": tx.now,
+        "modified": tx.now,
+        "state_changed": tx.now,
+    }
+    tx.connection.execute(
+        insert(jobs), [common | {"number": number, "serial": number} for number in range(1, task.n_jobs + 1)]
+    )
+    tx.activated[task.queue] += task.n_jobs
+    change_task(
+        tx, task, status=TaskState.RUNNING.value, next_serial=task.n_jobs + 1, n_finished=0, n_failed=0, ended=None
+    )
+
+
+def add_attempt(tx: Transaction, task: Row[Any], job: Row[Any], serial: int, max_attempt: int) -> None:
+    """The next attempt of `job`'s part of the task, with today's resources of the task."""
+    parameters = known_task(tx, task.task_id).parameters
+    tx.connection.execute(
+        insert(jobs).values(
+            task_id=task.task_id,
+            number=job.number,
+            serial=serial,
+            attempt_nr=job.attempt_nr + 1,
+            max_attempt=max_attempt,
+            # The jobs of a paused task wait aside, out of brokerage's sight.
+            status=(JobState.DEFINED if task.status == TaskState.PAUSED else JobState.ACTIVATED).value,
+            debug=False,
+            queue=task.queue,
+            label=job.label,
+            priority=task.priority,
+            core_count=parameters.core_count,
+            ram_mb=parameters.ram_mb,
+            max_walltime=parameters.max_walltime,
+            created=tx.now,
+            modified=tx.now,
+            state_changed=tx.now,
+        )
+    )
+    if task.status != TaskState.PAUSED:
+        tx.activated[task.queue] += 1
+
+
+def end_attempt(tx: Transaction, job: Row[Any], status: JobState, **values: Any) -> None:
+    """Ends an attempt that was not over, starts the next one where one is due, and settles the task.
+
+    Args:
+        tx: a writing transaction.
+        job: the attempt, as `job_row` gave it in this transaction.
+        status: its final state. A failed attempt of a job that was to be killed counts as cancelled.
+        values: further columns of the job.
+    """
+    if status is JobState.FAILED and job.command == "tobekilled":
+        status = JobState.CANCELLED
+    tx.connection.execute(
+        update(jobs)
+        .where(jobs.c.panda_id == job.panda_id)
+        .values({"ended": tx.now, "heartbeat": tx.now} | values)
+        .values(status=status.value, modified=tx.now, state_changed=tx.now)
+    )
+    task = task_row(tx, job.task_id)
+    if task is None:
+        raise LookupError(f"job {job.panda_id} belongs to task {job.task_id}, which does not exist")
+    if status is JobState.FINISHED:
+        settle(tx, task, finished=1)
+    elif status is JobState.FAILED and job.attempt_nr < job.max_attempt and task.status not in _NO_RETRY:
+        add_attempt(tx, task, job, task.next_serial, job.max_attempt)
+        change_task(tx, task, next_serial=task.next_serial + 1)
+    else:
+        settle(tx, task, failed=1)
+
+
+def settle(tx: Transaction, task: Row[Any], *, finished: int = 0, failed: int = 0) -> None:
+    """Counts jobs that are over for good, and ends the task with its last one."""
+    n_finished, n_failed = task.n_finished + finished, task.n_failed + failed
+    values: dict[str, Any] = {"n_finished": n_finished, "n_failed": n_failed}
+    if n_finished + n_failed >= task.n_jobs:
+        values |= {"status": _final_state(tx, task, n_finished, n_failed).value, "old_status": None, "ended": tx.now}
+    change_task(tx, task, **values)
+
+
+def _final_state(tx: Transaction, task: Row[Any], n_finished: int, n_failed: int) -> TaskState:
+    if task.status == TaskState.ABORTING:
+        return TaskState.ABORTED
+    if n_failed == 0:
+        return TaskState.DONE
+    if task.status != TaskState.FINISHING and known_task(tx, task.task_id).parameters.params.get("useExhausted"):
+        return TaskState.EXHAUSTED
+    return TaskState.FINISHED if n_finished else TaskState.FAILED

@@ -1,0 +1,182 @@
+"""The tables of the server's database. Times are seconds since the epoch (UTC), as floats.
+
+A job's parameters and files are not stored: they follow from its task's parameters and its two numbers (`task_parameters`), so that
+a job costs a few hundred bytes whatever its task carries.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Boolean, Float, Index, Integer, MetaData, String, Table, Text, text
+from sqlalchemy import Column as C
+
+#: The version of what follows. A newer one in the database means a newer program wrote it.
+SCHEMA_VERSION = 1
+
+metadata = MetaData(
+    naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "pk": "pk_%(table_name)s"},
+)
+
+# Ids never come back: a pilot may still hold one from before. AUTOINCREMENT wants SQLite's own INTEGER.
+_Id = BigInteger().with_variant(Integer, "sqlite")
+
+schema = Table("server_schema", metadata, C("version", Integer, primary_key=True))
+
+tasks = Table(
+    "tasks",
+    metadata,
+    C("task_id", _Id, primary_key=True, autoincrement=True),
+    C("name", Text, nullable=False),
+    C("user_name", String(128), nullable=False),
+    C("vo", String(64), nullable=False),
+    C("label", String(32), nullable=False),  # prodSourceLabel
+    C("status", String(16), nullable=False),  # jobs.TaskState
+    C("old_status", String(16), nullable=True),  # what a paused task returns to
+    C("error_dialog", Text, nullable=True),
+    C("parent_id", _Id, nullable=True),
+    C("priority", Integer, nullable=False),
+    C("queue", String(128), nullable=False),  # empty: any queue that `included` and `excluded` allow
+    C("included", Text, nullable=True),  # ",A,B,"
+    C("excluded", Text, nullable=True),
+    C("sandbox", Text, nullable=True),  # the archive that must be in the cache
+    C("params", Text, nullable=False),  # JSON, as submitted
+    C("revision", Integer, nullable=False, default=0),  # counts changes of `params`
+    C("n_jobs", Integer, nullable=False),  # numbers, not attempts
+    C("n_finished", Integer, nullable=False, default=0),
+    C("n_failed", Integer, nullable=False, default=0),  # numbers that are given up
+    C("next_serial", Integer, nullable=False, default=1),
+    C("created", Float, nullable=False),
+    C("modified", Float, nullable=False),
+    C("state_changed", Float, nullable=False),
+    C("started", Float, nullable=True),
+    C("ended", Float, nullable=True),
+    C("change", _Id, nullable=False),  # the cursor of the last change to the task or to one of its jobs
+    Index(None, "user_name", "name"),
+    Index(None, "user_name", "modified"),
+    Index(None, "change"),
+    # The partial indices name their condition as it must stand in the query, literally, for the database to use them.
+    Index(
+        "ix_tasks_pending",
+        "sandbox",
+        sqlite_where=text("status = 'pending'"),
+        postgresql_where=text("status = 'pending'"),
+    ),
+    sqlite_autoincrement=True,
+)
+
+#: A job that waits for a pilot.
+WAITS = text("jobs.status = 'activated'")
+#: A job that a pilot has, hence owes heartbeats.
+AT_PILOT = text("jobs.status IN ('sent', 'starting', 'running', 'transferring', 'holding')")
+_WAITS_INDEX = text("status = 'activated'")
+_AT_PILOT_INDEX = text("status IN ('sent', 'starting', 'running', 'transferring', 'holding')")
+
+jobs = Table(
+    "jobs",
+    metadata,
+    C("panda_id", _Id, primary_key=True, autoincrement=True),
+    C("task_id", _Id, nullable=False),
+    C("number", Integer, nullable=False),  # from 1: which part of the task
+    C("serial", Integer, nullable=False),  # ${SN}: new for every attempt, so that no two attempts share an output file
+    C("attempt_nr", Integer, nullable=False),
+    C("max_attempt", Integer, nullable=False),
+    C("status", String(16), nullable=False),  # jobs.JobState
+    C("sub_status", String(80), nullable=True),
+    C("command", String(32), nullable=True),  # for the pilot: tobekilled
+    C("debug", Boolean, nullable=False, default=False),
+    # What brokerage looks at, copied from the task so that it needs one index and no join.
+    C("queue", String(128), nullable=False),
+    C("label", String(32), nullable=False),
+    C("priority", Integer, nullable=False),
+    C("core_count", Integer, nullable=False),
+    C("ram_mb", Integer, nullable=False),
+    C("max_walltime", Integer, nullable=False),  # seconds; 0: unknown
+    # Where it is.
+    C("site", String(128), nullable=True),
+    C("computing_element", String(128), nullable=True),
+    C("node", String(128), nullable=True),
+    C("harvester_id", String(128), nullable=True),
+    C("worker_id", String(128), nullable=True),
+    C("scheduler_id", String(128), nullable=True),
+    C("pilot_id", String(200), nullable=True),
+    C("batch_id", String(80), nullable=True),
+    C("created", Float, nullable=False),
+    C("modified", Float, nullable=False),
+    C("state_changed", Float, nullable=False),
+    C("started", Float, nullable=True),
+    C("ended", Float, nullable=True),
+    C("heartbeat", Float, nullable=True),
+    # What the pilot said.
+    C("job_metrics", String(500), nullable=True),
+    C("trans_exit_code", Integer, nullable=True),
+    C("pilot_error_code", Integer, nullable=True),
+    C("pilot_error_diag", String(500), nullable=True),
+    C("exe_error_code", Integer, nullable=True),
+    C("exe_error_diag", String(500), nullable=True),
+    C("report", Text, nullable=True),  # JSON: the many numbers that only descriptions show
+    # What the server found.
+    C("dispatcher_error_code", Integer, nullable=True),
+    C("dispatcher_error_diag", String(250), nullable=True),
+    C("buffer_error_code", Integer, nullable=True),
+    C("buffer_error_diag", String(300), nullable=True),
+    Index(None, "task_id", "number"),
+    Index(
+        "ix_jobs_waits",
+        "queue",
+        text("priority DESC"),
+        "panda_id",
+        sqlite_where=_WAITS_INDEX,
+        postgresql_where=_WAITS_INDEX,
+    ),
+    Index("ix_jobs_heartbeat", "heartbeat", sqlite_where=_AT_PILOT_INDEX, postgresql_where=_AT_PILOT_INDEX),
+    Index(
+        "ix_jobs_worker",
+        "harvester_id",
+        "worker_id",
+        sqlite_where=_AT_PILOT_INDEX,
+        postgresql_where=_AT_PILOT_INDEX,
+    ),
+    sqlite_autoincrement=True,
+)
+
+job_documents = Table(
+    "job_documents",
+    metadata,
+    C("panda_id", _Id, primary_key=True, autoincrement=False),
+    C("meta_data", Text, nullable=True),  # the payload's job report, JSON text
+    C("output_report", Text, nullable=True),
+    C("pilot_log", Text, nullable=True),
+    C("stdout", Text, nullable=True),
+)
+
+cache_files = Table(
+    "cache_files",
+    metadata,
+    C("name", String(255), primary_key=True),
+    C("user_name", String(128), nullable=False),  # empty: found in the folder, nobody's
+    C("size", BigInteger, nullable=False),
+    C("checksum", String(64), nullable=True),  # the CRC in a gzip file's footer, as the client computes it
+    C("created", Float, nullable=False),
+    C("touched", Float, nullable=False),
+    Index(None, "user_name", "size", "checksum"),
+)
+
+workers = Table(
+    "workers",
+    metadata,
+    C("harvester_id", String(128), primary_key=True),
+    C("worker_id", String(128), primary_key=True),
+    C("status", String(16), nullable=False),
+    C("node_id", String(128), nullable=True),
+    C("started", Float, nullable=True),
+    C("ended", Float, nullable=True),
+)
+
+worker_nodes = Table(
+    "worker_nodes",
+    metadata,
+    C("site", String(128), primary_key=True),
+    C("host_name", String(128), primary_key=True),
+    C("cpu_model", String(128), primary_key=True),
+    C("description", Text, nullable=False),  # JSON
+    C("last_seen", Float, nullable=False),
+)

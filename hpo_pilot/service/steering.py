@@ -1,0 +1,346 @@
+"""The steering of one search: ask, submit, collect, tell, until the budget is spent.
+
+All lasting state is in the store; what is held here is rebuilt from it. Each step is committed before the next one
+depends on it, so that a kill at any instant repeats at most a look at the server, never a submission or a result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import replace
+
+from hpo_pilot.errors import GiveUpError, TryAgainError
+from hpo_pilot.jobs import TaskRef
+from hpo_pilot.panda.workflow_manager import UnknownTaskError, WorkflowManager
+from hpo_pilot.report.summary import best_trial, top_trials
+from hpo_pilot.search import Point, Trial, TrialState, point_key
+from hpo_pilot.service.ledger import Changes, Ledger, OpenTrial
+from hpo_pilot.service.lookahead import Lookahead
+from hpo_pilot.service.proposer import Proposer
+from hpo_pilot.service.submissions import LOOK_SECONDS, Submissions
+from hpo_pilot.store import NewTask, NewTrial, SearchRecord, SearchState, SteeringStore, TaskRecord
+
+#: Points asked for at once; a wider search asks several times in a row.
+_ASK_LIMIT = 500
+
+#: After a call that failed for now the next try waits this long, in seconds, doubled up to a limit.
+_RETRY_SECONDS = (0.25, 60.0)
+
+#: At least this many of the best trials keep their outputs.
+_KEPT_OUTPUTS = 3
+
+log = logging.getLogger(__name__)
+
+
+class SearchSteering:
+    """Drives one search. Used by one thread."""
+
+    def __init__(
+        self,
+        record: SearchRecord,
+        store: SteeringStore,
+        manager: WorkflowManager,
+        executor: Executor,
+        wake: Callable[[], None],
+    ) -> None:
+        """Loads the search from the store.
+
+        Args:
+            record: the search.
+            store: the store, whose steering lease this process holds.
+            manager: takes tasks to PanDA.
+            executor: where the optimizer works.
+            wake: called from another thread when `advance` has something to do.
+        """
+        self.record = record
+        self.state = record.state
+        self._search = search = record.search
+        self._store = store
+        self._manager = manager
+        self._proposer = Proposer(search, executor, wake)
+        self._tasks = Submissions(record, store, manager)
+        self._lookahead = Lookahead(search.budget.parallel, search.budget.queued)
+        self._retry_pause = _RETRY_SECONDS[0]
+        self._slot_freed: float | None = None
+        self._cut: tuple[int, list[int]] = (0, [])
+        self._trials = {trial.number: trial for trial in store.trials(record.id)}
+        # Trials that were stopped on request gave nothing and do not count.
+        counted = [t for t in self._trials.values() if t.confirms is None and t.state is not TrialState.STOPPED]
+        self._searched = len(counted)
+        self._confirmed = any(trial.confirms is not None for trial in self._trials.values())
+        tried = {point_key(trial.point) for trial in counted}
+        starts = [search.space.canonical(point) for point in search.start]
+        self._starts = [point for point in starts if point_key(point) not in tried]
+        self._generation = max((trial.generation for trial in self._trials.values()), default=0)
+        self._job_seconds = store.job_seconds(record.id)
+        self._failures_in_a_row = 0
+        self._last_failure = ""
+        self._with_outputs = {
+            n for n, trial in self._trials.items() if search.payload.outputs and trial.value is not None
+        }
+        history = sorted((t for t in self._trials.values() if t.told is not None), key=lambda t: t.told or 0)
+        self._ledger = Ledger(uid=record.uid, folds=search.folds.k, needed=search.folds.needed, told=len(history))
+        for trial in history:
+            self._tell(trial, sum(1 for fold in trial.folds if fold.value is not None))
+        for trial in self._trials.values():
+            if not trial.state.is_over:
+                self._ledger.add(OpenTrial(trial.number, trial.point, trial.seed, trial.confirms))
+        self._ledger.restore(store.open_outcomes(record.id))
+
+    # --- one look at everything ---
+
+    def advance(self, changed: set[int] | None, state: SearchState) -> float:
+        """Does whatever can be done now.
+
+        Args:
+            changed: JEDI task ids that the server reports as changed; None: any may have.
+            state: the search's state in the store, for users change it there.
+
+        Returns:
+            Seconds after which it should be called again even if nothing happens.
+        """
+        self.state = state
+        self._tasks.mark(changed)
+        try:
+            if state is SearchState.STOPPING:
+                self._stop(SearchState.STOPPED, "stopped on request")
+                return LOOK_SECONDS
+            if state is SearchState.SUBMITTED:
+                self._set_state(SearchState.RUNNING, only_from=(SearchState.SUBMITTED,))
+            for task in self._tasks.unsent:
+                self._send(task)
+            for task in self._tasks.to_look_at():
+                self._collect(task)
+            self._register(self._proposer.take())
+            if self.state is SearchState.RUNNING:
+                self._refill()
+                self._end_if_done()
+            self._retry_pause = _RETRY_SECONDS[0]
+        except TryAgainError as error:
+            pause, self._retry_pause = self._retry_pause, min(self._retry_pause * 2, _RETRY_SECONDS[1])
+            log.warning("search %s: %s; trying again in %.2f s", self.record.name, error, pause)
+            return pause
+        except GiveUpError as error:
+            self._stop(SearchState.FAILED, str(error))
+        return LOOK_SECONDS
+
+    # --- submit ---
+
+    def _send(self, task: TaskRecord) -> None:
+        self._tasks.send(task, {number: self._trials[number].point for number, _, _ in task.jobs})
+        if self._slot_freed is not None:
+            self._lookahead.handed_over(time.monotonic() - self._slot_freed)
+            self._slot_freed = None
+
+    def _register(self, points: list[Point], confirms: list[int] | None = None) -> None:
+        """Commits a new generation, with the intent to submit it; then submits it."""
+        if not points:
+            return
+        self._generation += 1
+        first = len(self._trials) + 1
+        trials = [
+            NewTrial(number, point, _seed(self._search.seed, number), confirms[number - first] if confirms else None)
+            for number, point in enumerate(points, start=first)
+        ]
+        trials = self._tasks.fitting(self._generation, trials)  # the rest is asked for again, as the next generation
+        name = self._tasks.name(self._generation, 0)
+        history, pending = self._cut
+        task = self._store.add_generation(
+            self.record.id,
+            history=history,
+            pending=pending,
+            trials=trials,
+            task=NewTask(name, self._generation, 0, self._tasks.jobs(trials)),
+        )
+        for new in trials:
+            trial = Trial(new.number, self._generation, new.point, seed=new.seed, confirms=new.confirms)
+            self._trials[new.number] = trial
+            self._ledger.add(OpenTrial(new.number, new.point, new.seed, new.confirms))
+        self._searched += 0 if confirms else len(trials)
+        self._tasks.add(task)
+        self._send(task)
+
+    # --- collect ---
+
+    def _collect(self, task: TaskRecord) -> None:
+        """Takes what the server knows of a task's jobs; a task that is over with folds unheard of has lost them."""
+        assert task.jedi_task_id is not None
+        ref = TaskRef(task.name, task.jedi_task_id)
+        changes, over, now = Changes(), "", time.time()
+        missing = self._ledger.missing(task)
+        try:
+            alive = False
+            if missing:
+                reports = self._manager.results(ref, missing)
+                alive = any(not report.state.is_over for report in reports)
+                changes += self._ledger.absorb(task, reports, now)
+                missing = self._ledger.missing(task)
+            if missing and not alive:
+                state = self._manager.status([ref]).get(ref.jedi_task_id)
+                if state is None:
+                    raise UnknownTaskError("the server no longer knows the task")
+                if state.is_over:
+                    # Its last job may have ended between the two calls.
+                    changes += self._ledger.absorb(task, self._manager.results(ref, missing), now)
+                    missing = self._ledger.missing(task)
+                    over = f"the task ended as {state.value}"
+        except UnknownTaskError as error:
+            over = str(error)
+        again: list[tuple[int, int, int]] = []
+        if missing and over:
+            lost, again = self._ledger.give_up(task, over, now)
+            changes += lost
+        self._tasks.looked_at(task)
+        self._commit(task, changes, ended=not missing or bool(over), again=again)
+
+    def _commit(self, task: TaskRecord, changes: Changes, *, ended: bool, again: list[tuple[int, int, int]]) -> None:
+        if not (changes or ended):
+            return
+        resubmitted = self._store.record(
+            self.record.id,
+            changes.outcomes,
+            changes.ends,
+            ended_tasks=[task.id] if ended else [],
+            started=changes.started,
+            events=changes.events,
+            resubmit=self._tasks.resubmission(task, again),
+        )
+        if ended:
+            self._tasks.ended(task)
+        self._learn(changes)
+        if resubmitted is not None:
+            self._tasks.add(resubmitted)
+            self._send(resubmitted)
+
+    def _learn(self, changes: Changes) -> None:
+        """Keeps the picture in memory level with what was just committed."""
+        for outcome in changes.outcomes:
+            self._job_seconds += outcome.seconds or 0.0
+        for end in changes.ends:
+            trial = replace(
+                self._trials[end.number], state=end.state, value=end.value, std=end.std, error=end.error, told=end.told
+            )
+            self._trials[end.number] = trial
+            if end.seconds is not None:
+                self._lookahead.ran(end.seconds)
+            if end.told is not None:
+                self._tell(trial, end.good_folds)
+                self._slot_freed = self._slot_freed or time.monotonic()
+        if self._search.payload.outputs and changes.ends:
+            self._keep_best_outputs({end.number for end in changes.ends if end.value is not None})
+
+    def _tell(self, trial: Trial, good_folds: int) -> None:
+        self._proposer.tell(trial, good_folds)
+        failed = trial.state is TrialState.FAILED and (trial.told or 0) > self.record.forgiven
+        self._failures_in_a_row = self._failures_in_a_row + 1 if failed else 0
+        self._last_failure = trial.error or "" if failed else ""
+
+    def _keep_best_outputs(self, new: set[int]) -> None:
+        """Deletes the outputs of trials that are no longer among the best."""
+        self._with_outputs |= new
+        trials = [self._trials[number] for number in self._with_outputs]
+        best = {t.number for t in top_trials(self._search, trials, max(_KEPT_OUTPUTS, self._search.confirm.top))}
+        gone = sorted(self._with_outputs - best)
+        for number in gone:
+            for output in self._store.outputs(self.record.id, number).values():
+                self._manager.discard(output)
+        if gone:
+            self._store.discard_outputs(self.record.id, gone)
+            self._with_outputs &= best
+
+    # --- ask ---
+
+    def _refill(self) -> None:
+        """Asks for new points where slots are free."""
+        if self._failures_in_a_row >= self._search.budget.failures:
+            name = self._search.name
+            raise GiveUpError(
+                f"{self._failures_in_a_row} trials failed in a row (budget.failures); the last: {self._last_failure}. "
+                f"See `hpo-pilot trials {name}`, mend the payload, then `hpo-pilot resume {name}`"
+            )
+        if self._proposer.busy or self._tasks.unsent:
+            return
+        count = self._wanted()
+        if count <= 0:
+            return
+        pending = sorted(number for number, trial in self._ledger.open.items() if trial.confirms is None)
+        self._cut = (self._ledger.told, pending)
+        starts, self._starts = self._starts[:count], self._starts[count:]
+        if starts:
+            self._register(starts)
+        else:
+            self._proposer.start(count, [self._trials[number].point for number in pending])
+
+    def _wanted(self) -> int:
+        """How many new points may go out now."""
+        budget = self._search.budget
+        if self._proposer.exhausted or self._time_is_up():
+            return 0
+        room = budget.parallel + self._lookahead.waiting - len(self._ledger.open)
+        return min(room, budget.trials - self._searched, _ASK_LIMIT)
+
+    def _time_is_up(self) -> bool:
+        budget, started = self._search.budget, self.record.started
+        if budget.hours is not None and started and time.time() - started.timestamp() > budget.hours * 3600:
+            return True
+        gpu_hours = self._job_seconds * self._search.resources.gpus / 3600
+        return budget.gpu_hours is not None and gpu_hours >= budget.gpu_hours
+
+    # --- end ---
+
+    def _end_if_done(self) -> None:
+        if self._ledger.open or self._tasks.open or self._proposer.busy or self._wanted() > 0 or self._confirm():
+            return
+        name, told = self._search.name, self._ledger.told
+        if best_trial(self._search, list(self._trials.values())) is None:
+            reason = f"none of its {told} trials gave a figure of merit" if told else "its budget allowed no trial"
+            self._set_state(SearchState.FAILED, f"{reason}; see `hpo-pilot trials {name}`")
+        elif self._proposer.exhausted:
+            self._set_state(SearchState.DONE, f"every point of the space was tried: {told} trials")
+        elif told < self._search.budget.trials:
+            self._set_state(SearchState.DONE, f"the time or GPU-hour budget was spent after {told} trials")
+        else:
+            self._set_state(SearchState.DONE)
+
+    def _confirm(self) -> bool:
+        """Sends the best points out again with fresh seeds; True where there is something to wait for."""
+        confirm = self._search.confirm
+        if not confirm.top or self._confirmed:
+            return False
+        again = [
+            trial
+            for trial in top_trials(self._search, list(self._trials.values()), confirm.top)
+            for _ in range(confirm.repeats)
+        ]
+        self._cut = (self._ledger.told, [])
+        self._confirmed = True
+        self._register([trial.point for trial in again], [trial.number for trial in again])
+        return bool(again)
+
+    def _stop(self, state: SearchState, message: str) -> None:
+        """Kills what is out and ends the search."""
+        self._tasks.kill_all()
+        changes = self._ledger.stop(time.time(), message)
+        self._store.record(self.record.id, (), changes.ends, ended_tasks=list(self._tasks.open))
+        self._tasks.open.clear()
+        self._learn(changes)
+        self._set_state(state, message)
+
+    def abandon(self, message: str) -> None:
+        """Ends the search as failed, for a reason that is not its own."""
+        self._stop(SearchState.FAILED, message)
+
+    def _set_state(self, state: SearchState, message: str = "", only_from: tuple[SearchState, ...] = ()) -> None:
+        self._store.set_state(self.record.id, state, "service", message, only_from=only_from)
+        self.record = self._store.search(self.record.id)
+        self.state = self.record.state
+
+
+def _seed(search_seed: int, number: int) -> int:
+    """The seed that trial `number` gives its payload: the same for all its folds, different for every trial."""
+    digest = hashlib.sha256(f"{search_seed}/{number}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") >> 1

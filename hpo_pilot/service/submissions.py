@@ -1,0 +1,164 @@
+"""The tasks of one search that are out, and how they get there: intent, submission, resubmission."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from hpo_pilot.errors import TryAgainError
+from hpo_pilot.jobs import JobNeeds, TaskRef, TaskSpec, task_name
+from hpo_pilot.panda.task_parameters import ENCODED_LIMIT, encode_points
+from hpo_pilot.panda.workflow_manager import UnknownOutcomeError, WorkflowManager
+from hpo_pilot.search import Point
+from hpo_pilot.store import NewTask, NewTrial, SearchRecord, SteeringStore, TaskRecord, TaskStage
+
+#: A task is looked at this often, in seconds, even when the server reports no change of it: for the states of running
+#: jobs and their intermediate values, and should a report of the server's ever get lost.
+LOOK_SECONDS = 5.0
+
+#: With many open tasks the looks are spread, to at most one in so many seconds.
+_LOOK_SPACING = 0.1
+
+log = logging.getLogger(__name__)
+
+
+class Submissions:
+    """The open tasks, at most once each at the server."""
+
+    def __init__(self, record: SearchRecord, store: SteeringStore, manager: WorkflowManager) -> None:
+        """Loads the open tasks from the store; each is looked at once."""
+        self._record = record
+        self._search = record.search
+        self._store = store
+        self._manager = manager
+        self.open: dict[int, TaskRecord] = {task.id: task for task in store.open_tasks(record.id)}
+        """By our own number."""
+        self._revisions = store.revisions(record.id)
+        # After a crash nobody knows whether these reached the server: their names are looked up first.
+        self._doubtful = {task.id for task in self.open.values() if task.stage is TaskStage.INTENT}
+        self._looked: dict[int, float] = {}
+        self._dirty = set(self.open)
+        # Changes that the server reported of tasks whose number we had not been told yet.
+        self._unclaimed: set[int] = set()
+
+    # --- which to look at ---
+
+    def mark(self, changed: set[int] | None) -> None:
+        """Notes which tasks may have changed: JEDI ids, or None for all."""
+        now = time.monotonic()
+        overdue = now - max(LOOK_SECONDS, _LOOK_SPACING * len(self.open))
+        for task in self.open.values():
+            told = changed is None or task.jedi_task_id in changed
+            if told or self._looked.get(task.id, now) < overdue:
+                self._dirty.add(task.id)
+        if changed:
+            known = {task.jedi_task_id for task in self.open.values()}
+            self._unclaimed = (self._unclaimed | changed) - known
+
+    def to_look_at(self) -> list[TaskRecord]:
+        """The submitted tasks that may have changed, oldest first."""
+        self._dirty &= self.open.keys()
+        return [self.open[number] for number in sorted(self._dirty) if self.open[number].jedi_task_id is not None]
+
+    def looked_at(self, task: TaskRecord) -> None:
+        """The task has been looked at."""
+        self._looked[task.id] = time.monotonic()
+        self._dirty.discard(task.id)
+
+    def ended(self, task: TaskRecord) -> None:
+        """Nothing more is expected from the task."""
+        self.open.pop(task.id, None)
+        self._looked.pop(task.id, None)
+
+    # --- submit ---
+
+    @property
+    def unsent(self) -> list[TaskRecord]:
+        """Tasks that are registered and not yet at the server."""
+        return [task for task in self.open.values() if task.stage is TaskStage.INTENT]
+
+    def add(self, task: TaskRecord) -> None:
+        """A task was registered just now, by this process: it cannot be at the server yet."""
+        self.open[task.id] = task
+
+    def send(self, task: TaskRecord, points: Mapping[int, Point]) -> None:
+        """Submits a registered task.
+
+        Raises:
+            TryAgainError: not now; call again.
+            GiveUpError: the server refuses it for good.
+        """
+        try:
+            spec = self.spec(task.name, task.generation, task.jobs, points)
+            ref = self._manager.submit(spec, maybe_submitted=task.id in self._doubtful)
+        except UnknownOutcomeError:
+            self._doubtful.add(task.id)
+            raise
+        self._store.task_submitted(task.id, ref.jedi_task_id)
+        self._doubtful.discard(task.id)
+        self.open[task.id] = replace(task, stage=TaskStage.SUBMITTED, jedi_task_id=ref.jedi_task_id)
+        self._looked[task.id] = time.monotonic()
+        if ref.jedi_task_id in self._unclaimed:
+            self._dirty.add(task.id)
+        self._unclaimed.clear()
+
+    def resubmission(self, task: TaskRecord, jobs: list[tuple[int, int, int]]) -> NewTask | None:
+        """The next revision of a task's generation, for jobs that were lost; None for no jobs."""
+        if not jobs:
+            return None
+        revision = self._revisions[task.generation] = self._revisions.get(task.generation, 0) + 1
+        return NewTask(self.name(task.generation, revision), task.generation, revision, tuple(jobs))
+
+    def kill_all(self) -> None:
+        """Asks the server to kill every open task; one that cannot be killed now ends by itself, unseen."""
+        for task in self.open.values():
+            if task.jedi_task_id is None:
+                continue
+            try:
+                self._manager.kill(TaskRef(task.name, task.jedi_task_id))
+            except TryAgainError as error:
+                log.warning("search %s: %s", self._record.name, error)
+
+    # --- what a task is made of ---
+
+    def name(self, generation: int, revision: int) -> str:
+        """The task's name, unique for ever."""
+        return task_name(self._record.owner, self._search.name, self._record.uid, generation, revision)
+
+    def jobs(self, trials: list[NewTrial]) -> tuple[tuple[int, int, int], ...]:
+        """(trial, fold, seed) of every job of new trials."""
+        return tuple((trial.number, fold, trial.seed) for trial in trials for fold in range(self._search.folds.k))
+
+    def fitting(self, generation: int, trials: list[NewTrial]) -> list[NewTrial]:
+        """As many of the first trials as one task's parameters can carry, at least one."""
+        points = {trial.number: trial.point for trial in trials}
+        while len(trials) > 1:
+            numbers = {trial.number for trial in trials}
+            spec = self.spec("", generation, self.jobs(trials), {n: points[n] for n in numbers})
+            if len(encode_points(spec)) <= ENCODED_LIMIT:
+                break
+            trials = trials[: len(trials) // 2]
+        return trials
+
+    def spec(
+        self, name: str, generation: int, jobs: tuple[tuple[int, int, int], ...], points: Mapping[int, Point]
+    ) -> TaskSpec:
+        """What the workflow manager submits."""
+        search, needs = self._search, self._search.resources
+        return TaskSpec(
+            name=name,
+            search=search.name,
+            uid=self._record.uid,
+            generation=generation,
+            folds=search.folds.k,
+            points={trial: points[trial] for trial, _, _ in jobs},
+            jobs=jobs,
+            sandbox=Path(self._record.sandbox or ""),
+            needs=JobNeeds(needs.nodes, needs.gpus_per_node, needs.cores, needs.memory_mb, needs.minutes),
+            container=search.payload.container,
+            has_outputs=bool(search.payload.outputs),
+            queue=search.site.queue,
+        )

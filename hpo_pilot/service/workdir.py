@@ -1,0 +1,79 @@
+"""The work folder: where the store, the logs, the reports and the embedded server's files are."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpo_pilot.errors import InputError
+
+STORE_VARIABLE = "HPO_PILOT_STORE"
+DEFAULT = Path("hpo-pilot")
+
+
+@dataclass(frozen=True)
+class WorkDir:
+    """Paths below one work folder."""
+
+    root: Path
+
+    @classmethod
+    def make(cls, root: str | Path | None = None) -> WorkDir:
+        """The work folder at `root` (default ./hpo-pilot), made if need be.
+
+        Raises:
+            InputError: it cannot be made or written.
+        """
+        folder = cls(Path(root or DEFAULT).absolute())
+        try:
+            folder.root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"cannot make the work folder {folder.root}: {error.strerror}; choose another --workdir"
+            ) from error
+        if not os.access(folder.root, os.W_OK | os.X_OK):
+            raise InputError(f"the work folder {folder.root} cannot be written; choose another with --workdir")
+        return folder
+
+    def store_url(self, given: str | None = None) -> str:
+        """The store's URL: as given, else from HPO_PILOT_STORE, else SQLite in the work folder."""
+        return given or os.environ.get(STORE_VARIABLE) or f"sqlite:///{self.root / 'hpo-pilot.db'}"
+
+    @property
+    def panda_database(self) -> Path:
+        """The embedded PanDA server's database."""
+        return self.root / "panda.db"
+
+    @property
+    def panda_files(self) -> Path:
+        """The embedded PanDA server's file cache and storage."""
+        return self.root / "panda-files"
+
+    @property
+    def sandboxes(self) -> Path:
+        """Packed payloads, by content."""
+        return self.root / "sandboxes"
+
+    @property
+    def pilots(self) -> Path:
+        """Work folders of local pilots."""
+        return self.root / "pilots"
+
+    @property
+    def checkpoints(self) -> Path:
+        """What local jobs keep between attempts."""
+        return self.root / "checkpoints"
+
+    @property
+    def tokens(self) -> Path:
+        """Tokens of the embedded server, mode 0600."""
+        return self.root / "tokens"
+
+    def log(self, name: str) -> Path:
+        """The log file of one of our processes."""
+        return self.root / "logs" / f"{name}.log"
+
+    def report(self, search: str) -> Path:
+        """The report of a search."""
+        return self.root / "reports" / f"{search}.html"

@@ -1,0 +1,29 @@
+"""The SQL store: searches, generations, trials, jobs, intermediate values, events."""
+
+from hpo_pilot.store.records import (
+    Event,
+    JobOutcome,
+    NewTask,
+    NewTrial,
+    SearchRecord,
+    SearchState,
+    TaskRecord,
+    TaskStage,
+    TrialEnd,
+)
+from hpo_pilot.store.steering_store import SteeringStore
+from hpo_pilot.store.store import Store
+
+__all__ = [
+    "Event",
+    "JobOutcome",
+    "NewTask",
+    "NewTrial",
+    "SearchRecord",
+    "SearchState",
+    "SteeringStore",
+    "Store",
+    "TaskRecord",
+    "TaskStage",
+    "TrialEnd",
+]

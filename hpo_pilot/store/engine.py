@@ -1,0 +1,113 @@
+"""Opening a database: one place for what SQLite and the others need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, NoSuchModuleError, OperationalError
+
+from hpo_pilot.errors import GiveUpError, InputError, TryAgainError
+
+_BUSY_MS = 30_000
+
+
+def open_engine(url: str) -> Engine:
+    """An engine for `url`; SQLite in WAL mode, so that readers never wait for the writer.
+
+    Raises:
+        InputError: the URL is malformed, its driver is missing, or its folder cannot be made.
+    """
+    try:
+        parsed = make_url(url)
+        if parsed.get_backend_name() != "sqlite":
+            return create_engine(parsed, pool_pre_ping=True)
+        if parsed.database and parsed.database != ":memory:":
+            Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+        # None: the driver's own transaction handling commits before DDL; ours (below) keeps migrations whole.
+        engine = create_engine(parsed, connect_args={"timeout": _BUSY_MS / 1000, "isolation_level": None})
+    except (ArgumentError, NoSuchModuleError) as error:
+        raise InputError(
+            f"store {url!r}: not a database URL that works here ({error}); e.g. sqlite:///scan.db"
+        ) from error
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"store: the driver {error.name} is not installed; pip install 'hpo-pilot[postgresql]'"
+        ) from error
+    except OSError as error:
+        raise InputError(
+            f"store: cannot make the folder of {parsed.database}: {error.strerror}; choose another --workdir"
+        ) from error
+
+    @event.listens_for(engine, "connect")
+    def _configure(connection: Any, _record: Any) -> None:
+        cursor = connection.cursor()
+        cursor.execute(f"PRAGMA busy_timeout={_BUSY_MS}")
+        cursor.execute("PRAGMA journal_mode=WAL")
+        # NORMAL: a killed process loses nothing; a power cut may lose the last commits, never the file's integrity.
+        cursor.execute("PRAGMA synchronous=NORMAL")
+        cursor.execute("PRAGMA foreign_keys=ON")
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        # IMMEDIATE takes the write lock at once: a transaction that reads first and writes later could not be retried.
+        write = connection.get_execution_options().get("hpo_pilot_write", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+    return engine
+
+
+@contextmanager
+def writing(engine: Engine) -> Iterator[Connection]:
+    """A transaction that writes: committed at the end, rolled back on any error."""
+    with (
+        database_errors(engine),
+        engine.connect().execution_options(hpo_pilot_write=True) as connection,
+        connection.begin(),
+    ):
+        yield connection
+
+
+@contextmanager
+def reading(engine: Engine) -> Iterator[Connection]:
+    """A transaction that only reads: one consistent view."""
+    with database_errors(engine), engine.connect() as connection, connection.begin():
+        yield connection
+
+
+@contextmanager
+def database_errors(engine: Engine) -> Iterator[None]:
+    """Turns the driver's errors into ours, with the remedy.
+
+    Raises:
+        TryAgainError: the database is locked, full or out of reach.
+        InputError: the file may not be written, or is no database.
+        GiveUpError: anything else.
+    """
+    where = engine.url.render_as_string(hide_password=True)
+    try:
+        yield
+    except OperationalError as error:
+        text = str(error.orig)
+        if "readonly" in text or "unable to open" in text:
+            raise InputError(
+                f"store {where}: {text}: is its folder writable? Choose another with --workdir or --store"
+            ) from error
+        if "disk is full" in text:
+            raise TryAgainError(
+                f"store {where}: the disk is full; nothing is lost: free some space and try again"
+            ) from error
+        raise TryAgainError(f"store {where}: {text}; nothing is lost: try again") from error
+    except DatabaseError as error:
+        if "not a database" in str(error.orig) or "malformed" in str(error.orig):
+            raise InputError(
+                f"store {where}: {error.orig}: the file is damaged or of another kind; name another store"
+            ) from error
+        raise GiveUpError(f"store {where}: {error.orig}") from error
+    except DBAPIError as error:
+        raise GiveUpError(f"store {where}: {error.orig}") from error

@@ -1,0 +1,114 @@
+"""The lease on steering: one service at a time per store, and none for long after a crash."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import psutil
+from sqlalchemy import Engine, delete, insert, select, update
+
+from hpo_pilot.errors import TryAgainError
+from hpo_pilot.store.engine import writing
+from hpo_pilot.store.tables import leases
+
+#: How long a lease outlives its last renewal, in seconds; only where its holder is on another host.
+LEASE_SECONDS = 60.0
+_NAME = "steering"
+
+
+class LeaseHeldError(TryAgainError):
+    """A live service steers the store.
+
+    Attributes:
+        mode: the command that it was started by, `run` or `serve`.
+    """
+
+    def __init__(self, mode: str, message: str) -> None:
+        super().__init__(message)
+        self.mode = mode
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A held lease. `renew` it well within `LEASE_SECONDS`."""
+
+    engine: Engine
+    holder: str
+
+    def renew(self) -> None:
+        """Extends the lease.
+
+        Raises:
+            TryAgainError: another process has taken it meanwhile: this one must stop steering.
+        """
+        with writing(self.engine) as connection:
+            held = connection.execute(
+                update(leases)
+                .where(leases.c.name == _NAME, leases.c.holder == self.holder)
+                .values(expires=time.time() + LEASE_SECONDS)
+            )
+            if not held.rowcount:
+                raise TryAgainError("another service has taken over this store; this one stops steering")
+
+    def release(self) -> None:
+        """Gives the lease back."""
+        with writing(self.engine) as connection:
+            connection.execute(delete(leases).where(leases.c.name == _NAME, leases.c.holder == self.holder))
+
+
+def acquire(engine: Engine, mode: str) -> Lease:
+    """Takes the lease for this process.
+
+    A lease whose holder is a dead process of this host is taken at once, so that the same command works right after
+    ``kill -9``; one of another host when it has expired.
+
+    Raises:
+        LeaseHeldError: a live service holds it; the message names it.
+    """
+    holder, host, me = secrets.token_hex(8), socket.gethostname(), psutil.Process()
+    values = {
+        "holder": holder,
+        "mode": mode,
+        "host": host,
+        "pid": me.pid,
+        "pid_started": me.create_time(),
+        "expires": time.time() + LEASE_SECONDS,
+    }
+    with writing(engine) as connection:
+        row = connection.execute(select(leases).where(leases.c.name == _NAME)).one_or_none()
+        if row is None:
+            connection.execute(insert(leases).values(name=_NAME, **values))
+        elif _is_live(row.host, row.pid, row.pid_started, row.expires, host):
+            raise LeaseHeldError(
+                row.mode,
+                f"`hpo-pilot {row.mode}` (process {row.pid} on {row.host}) is steering this store: "
+                "wait for it, stop it, or use another --workdir"
+            )
+        else:
+            connection.execute(update(leases).where(leases.c.name == _NAME).values(**values))
+    return Lease(engine, holder)
+
+
+def _is_live(host: str, pid: int, started: float, expires: float, here: str) -> bool:
+    if host != here:
+        return time.time() < expires
+    try:
+        # A process id may have been given to another process since.
+        return abs(psutil.Process(pid).create_time() - started) < 2.0
+    except psutil.NoSuchProcess:
+        return False
+
+
+@contextmanager
+def held(engine: Engine, mode: str) -> Iterator[Lease]:
+    """The lease for the length of a block."""
+    lease = acquire(engine, mode)
+    try:
+        yield lease
+    finally:
+        lease.release()

@@ -1,0 +1,170 @@
+"""What the store hands out beside trials: searches, tasks, events. Copies, never rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from hpo_pilot.jobs import JobState
+from hpo_pilot.search import Point, Search, TrialState
+
+
+class SearchState(StrEnum):
+    """The life of a search."""
+
+    SUBMITTED = "submitted"  #: registered; no service has looked at it yet
+    RUNNING = "running"  #: steered by a service, or waiting for the next one to go on
+    PAUSED = "paused"  #: on request: no new trials; those that are out end as they end
+    STOPPING = "stopping"  #: on request: its jobs are being killed
+    DONE = "done"  #: its budget is spent and there is a best point
+    STOPPED = "stopped"  #: ended on request
+    FAILED = "failed"  #: ended without a usable result; `message` says why
+
+    @property
+    def is_over(self) -> bool:
+        """True where no service will touch it, unless it is extended or resumed."""
+        return self in (SearchState.DONE, SearchState.STOPPED, SearchState.FAILED)
+
+
+class TaskStage(StrEnum):
+    """How far the submission of a task got, as far as the store knows."""
+
+    INTENT = "intent"  #: about to be submitted; after a crash it is looked up by name before it is submitted
+    SUBMITTED = "submitted"  #: the server has given it an id
+    ENDED = "ended"  #: nothing more is expected from it
+
+
+@dataclass(frozen=True)
+class SearchRecord:
+    """A registered search.
+
+    Attributes:
+        forgiven: failures up to this place in the order of results no longer count as failures in a row.
+    """
+
+    id: int
+    name: str
+    uid: str
+    owner: str
+    state: SearchState
+    message: str
+    search: Search
+    source: str
+    forgiven: int
+    sandbox: str | None
+    created: datetime
+    started: datetime | None
+    ended: datetime | None
+
+
+@dataclass(frozen=True)
+class TaskRecord:
+    """One submission: a generation's jobs, or lost folds sent again.
+
+    Attributes:
+        jobs: (trial, fold, seed) of job number 1, 2, …
+    """
+
+    id: int
+    generation: int
+    revision: int
+    name: str
+    stage: TaskStage
+    jedi_task_id: int | None
+    jobs: tuple[tuple[int, int, int], ...]
+    created: datetime
+
+
+@dataclass(frozen=True)
+class Event:
+    """Who did what when."""
+
+    time: datetime
+    who: str
+    what: str
+
+
+def from_epoch(seconds: float | None) -> datetime | None:
+    """Seconds since the epoch as an aware UTC datetime."""
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+
+
+def to_epoch(time: datetime | None) -> float | None:
+    """An aware datetime as seconds since the epoch."""
+    return None if time is None else time.timestamp()
+
+
+@dataclass(frozen=True)
+class NewTrial:
+    """A trial about to be registered."""
+
+    number: int
+    point: Point
+    seed: int
+    confirms: int | None = None
+
+
+@dataclass(frozen=True)
+class NewTask:
+    """A submission about to be made."""
+
+    name: str
+    generation: int
+    revision: int
+    jobs: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True)
+class JobOutcome:
+    """What is known of one attempt of one fold's job.
+
+    Attributes:
+        state: FINISHED with a value, or FINISHED with an error (the payload's own verdict); FAILED or CANCELLED for an
+            attempt that the infrastructure lost; RUNNING and the like while it lasts.
+        output: logical file name of its packed outputs at the server, if any.
+    """
+
+    task_id: int
+    trial: int
+    fold: int
+    attempt: int
+    state: JobState
+    panda_id: int | None = None
+    value: float | None = None
+    metrics: dict[str, Any] | None = None
+    error: str | None = None
+    log_tail: str | None = None
+    output: str | None = None
+    node: str | None = None
+    seconds: float | None = None
+    started: float | None = None
+    ended: float | None = None
+    progress: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def is_verdict(self) -> bool:
+        """True where the payload itself has spoken: a figure of merit, or its own failure. A retry would repeat it."""
+        return self.state is JobState.FINISHED
+
+
+@dataclass(frozen=True)
+class TrialEnd:
+    """How a trial ended.
+
+    Attributes:
+        told: its place in the order of results; None for trials that no optimizer is told of.
+        good_folds: how many folds `value` is the mean of.
+        seconds: run time of its longest fold.
+    """
+
+    number: int
+    state: TrialState
+    value: float | None
+    std: float | None
+    error: str | None
+    told: int | None
+    ended: float
+    good_folds: int = 0
+    seconds: float | None = None

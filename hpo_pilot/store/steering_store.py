@@ -1,0 +1,245 @@
+"""The part of the store that only the holder of the steering lease writes: generations, tasks, results."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, and_, insert, select, update
+
+from hpo_pilot.jobs import JobState
+from hpo_pilot.search import TrialState
+from hpo_pilot.store import tables as t
+from hpo_pilot.store.engine import reading, writing
+from hpo_pilot.store.records import JobOutcome, NewTask, NewTrial, TaskRecord, TaskStage, TrialEnd
+from hpo_pilot.store.store import Store, task_record
+
+
+class SteeringStore(Store):
+    """What the steering loop adds to the store."""
+
+    def add_generation(
+        self, search_id: int, *, history: int, pending: Sequence[int], trials: Sequence[NewTrial], task: NewTask
+    ) -> TaskRecord:
+        """Registers a generation, its trials and the intent to submit them as `task`, before anything is submitted."""
+        now = time.time()
+        with writing(self.engine) as connection:
+            connection.execute(
+                insert(t.generations).values(
+                    search_id=search_id, number=task.generation, history=history, pending=list(pending), created=now
+                )
+            )
+            connection.execute(
+                insert(t.trials),
+                [
+                    {
+                        "search_id": search_id,
+                        "number": trial.number,
+                        "generation": task.generation,
+                        "point": trial.point,
+                        "state": TrialState.PENDING,
+                        "seed": trial.seed,
+                        "confirms": trial.confirms,
+                        "submitted": now,
+                    }
+                    for trial in trials
+                ],
+            )
+            return self._add_task(connection, search_id, task, now)
+
+    @staticmethod
+    def _add_task(connection: Connection, search_id: int, task: NewTask, now: float) -> TaskRecord:
+        key = connection.execute(
+            insert(t.tasks).values(
+                search_id=search_id,
+                generation=task.generation,
+                revision=task.revision,
+                name=task.name,
+                state=TaskStage.INTENT,
+                jobs=[list(job) for job in task.jobs],
+                created=now,
+            )
+        ).inserted_primary_key
+        assert key is not None
+        connection.execute(
+            insert(t.jobs),
+            [
+                {
+                    "search_id": search_id,
+                    "task_id": key[0],
+                    "trial": trial,
+                    "fold": fold,
+                    "attempt": 1,
+                    "state": JobState.DEFINED,
+                }
+                for trial, fold, _seed in task.jobs
+            ],
+        )
+        return task_record(connection.execute(select(t.tasks).where(t.tasks.c.id == key[0])).one())
+
+    def task_submitted(self, task_id: int, jedi_task_id: int) -> None:
+        """Records the id that the server gave."""
+        values = {"state": TaskStage.SUBMITTED, "jedi_task_id": jedi_task_id, "submitted": time.time()}
+        with writing(self.engine) as connection:
+            connection.execute(update(t.tasks).where(t.tasks.c.id == task_id).values(**values))
+
+    def open_tasks(self, search_id: int) -> list[TaskRecord]:
+        """The tasks from which something is still expected, oldest first."""
+        with reading(self.engine) as connection:
+            rows = connection.execute(
+                select(t.tasks)
+                .where(t.tasks.c.search_id == search_id, t.tasks.c.state != TaskStage.ENDED)
+                .order_by(t.tasks.c.id)
+            )
+            return [task_record(row) for row in rows]
+
+    def revisions(self, search_id: int) -> dict[int, int]:
+        """The highest revision submitted so far, by generation."""
+        with reading(self.engine) as connection:
+            rows = connection.execute(
+                select(t.tasks.c.generation, t.tasks.c.revision)
+                .where(t.tasks.c.search_id == search_id)
+                .order_by(t.tasks.c.revision)
+            )
+            return {row.generation: row.revision for row in rows}
+
+    def open_outcomes(self, search_id: int) -> list[JobOutcome]:
+        """What is known of the jobs of trials that are not over, oldest task first."""
+        over = [state.value for state in TrialState if state.is_over]
+        query = (
+            select(t.jobs)
+            .join(t.trials, and_(t.trials.c.search_id == t.jobs.c.search_id, t.trials.c.number == t.jobs.c.trial))
+            .where(t.jobs.c.search_id == search_id, t.trials.c.state.not_in(over))
+            .order_by(t.jobs.c.id)
+        )
+        with reading(self.engine) as connection:
+            return [_outcome(row) for row in connection.execute(query)]
+
+    def record(
+        self,
+        search_id: int,
+        outcomes: Iterable[JobOutcome] = (),
+        ends: Iterable[TrialEnd] = (),
+        *,
+        ended_tasks: Iterable[int] = (),
+        started: Iterable[tuple[int, float]] = (),
+        events: Iterable[str] = (),
+        resubmit: NewTask | None = None,
+    ) -> TaskRecord | None:
+        """Records everything that one look at the server brought, in one transaction.
+
+        Args:
+            outcomes: attempts of jobs, new or changed.
+            ends: trials that are over by them.
+            ended_tasks: ids of tasks from which nothing more is expected.
+            started: (trial, seconds since the epoch) of trials whose first job has started.
+            events: what to log.
+            resubmit: the intent to submit lost folds again.
+
+        Returns:
+            The task of `resubmit`.
+        """
+        with writing(self.engine) as connection:
+            for outcome in outcomes:
+                self._record_outcome(connection, search_id, outcome)
+            for number, when in started:
+                connection.execute(
+                    update(t.trials)
+                    .where(t.trials.c.search_id == search_id, t.trials.c.number == number, t.trials.c.started.is_(None))
+                    .values(state=TrialState.RUNNING, started=when)
+                )
+            for end in ends:
+                connection.execute(
+                    update(t.trials)
+                    .where(t.trials.c.search_id == search_id, t.trials.c.number == end.number)
+                    .values(
+                        state=end.state, value=end.value, std=end.std, error=end.error, told=end.told, ended=end.ended
+                    )
+                )
+            for task_id in ended_tasks:
+                connection.execute(
+                    update(t.tasks).where(t.tasks.c.id == task_id).values(state=TaskStage.ENDED, ended=time.time())
+                )
+            for what in events:
+                self._event(connection, search_id, "service", what)
+            return self._add_task(connection, search_id, resubmit, time.time()) if resubmit else None
+
+    @staticmethod
+    def _record_outcome(connection: Connection, search_id: int, outcome: JobOutcome) -> None:
+        key = (
+            (t.jobs.c.task_id == outcome.task_id)
+            & (t.jobs.c.trial == outcome.trial)
+            & (t.jobs.c.fold == outcome.fold)
+            & (t.jobs.c.attempt == outcome.attempt)
+        )
+        values: dict[str, Any] = {
+            "state": outcome.state,
+            "panda_id": outcome.panda_id,
+            "value": outcome.value,
+            "metrics": outcome.metrics,
+            "error": outcome.error,
+            "log_tail": outcome.log_tail,
+            "output": outcome.output,
+            "node": outcome.node,
+            "seconds": outcome.seconds,
+            "started": outcome.started,
+            "ended": outcome.ended,
+        }
+        if not connection.execute(update(t.jobs).where(key).values(**values)).rowcount:
+            connection.execute(
+                insert(t.jobs).values(
+                    search_id=search_id,
+                    task_id=outcome.task_id,
+                    trial=outcome.trial,
+                    fold=outcome.fold,
+                    attempt=outcome.attempt,
+                    **values,
+                )
+            )
+        if outcome.progress:
+            table = t.intermediate_values
+            place = (table.c.search_id == search_id) & (table.c.trial == outcome.trial) & (table.c.fold == outcome.fold)
+            known = set(connection.execute(select(table.c.step).where(place)).scalars())
+            rows = {step: value for step, value in outcome.progress if step not in known}
+            if rows:
+                connection.execute(
+                    insert(table),
+                    [
+                        {
+                            "search_id": search_id,
+                            "trial": outcome.trial,
+                            "fold": outcome.fold,
+                            "step": step,
+                            "value": value,
+                        }
+                        for step, value in rows.items()
+                    ],
+                )
+
+    def discard_outputs(self, search_id: int, trials: Sequence[int]) -> None:
+        """Records that the kept outputs of these trials are gone from the server."""
+        with writing(self.engine) as connection:
+            connection.execute(
+                update(t.jobs).where(t.jobs.c.search_id == search_id, t.jobs.c.trial.in_(trials)).values(output=None)
+            )
+
+
+def _outcome(row: Any) -> JobOutcome:
+    return JobOutcome(
+        task_id=row.task_id,
+        trial=row.trial,
+        fold=row.fold,
+        attempt=row.attempt,
+        state=JobState(row.state),
+        panda_id=row.panda_id,
+        value=row.value,
+        metrics=row.metrics,
+        error=row.error,
+        log_tail=row.log_tail,
+        output=row.output,
+        node=row.node,
+        seconds=row.seconds,
+        started=row.started,
+        ended=row.ended,
+    )

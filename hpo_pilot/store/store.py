@@ -1,0 +1,319 @@
+"""The store: all that lasts of searches. Values in, copies out.
+
+Every method is one transaction: what it says has either happened or not, also after ``kill -9``. Methods may be called
+from any thread and any process; only the holder of the steering lease may call those of `SteeringStore`.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Engine, Row, func, insert, select, update
+
+from hpo_pilot.errors import InputError
+from hpo_pilot.jobs import JobState
+from hpo_pilot.search import FoldResult, Generation, Search, Trial, TrialState
+from hpo_pilot.store import tables as t
+from hpo_pilot.store.engine import database_errors, open_engine, reading, writing
+from hpo_pilot.store.records import Event, SearchRecord, SearchState, TaskRecord, TaskStage, from_epoch
+from hpo_pilot.store.upgrade import upgrade
+
+
+class Store:
+    """The searches of one database."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Wraps an engine whose tables are up to date; `Store.open` makes sure of that."""
+        self.engine = engine
+
+    @classmethod
+    def open(cls, url: str) -> Store:
+        """Opens the store at a SQLAlchemy URL; makes or migrates its tables.
+
+        Raises:
+            InputError: the URL is wrong, the place cannot be written, or the store is of a newer version.
+            TryAgainError: the database is locked or out of reach.
+        """
+        engine = open_engine(url)
+        with database_errors(engine):
+            upgrade(engine)
+        return cls(engine)
+
+    def close(self) -> None:
+        """Closes its connections."""
+        self.engine.dispose()
+
+    # --- searches ---
+
+    def create_search(self, search: Search, *, source: str, sandbox: str | None, owner: str) -> SearchRecord:
+        """Registers a search.
+
+        Raises:
+            InputError: there is one of that name.
+        """
+        with writing(self.engine) as connection:
+            if connection.execute(select(t.searches.c.id).where(t.searches.c.name == search.name)).first():
+                raise InputError(f"the store already has a search {search.name!r}: give this one another name")
+            row_id = connection.execute(
+                insert(t.searches).values(
+                    name=search.name,
+                    uid=secrets.token_hex(4),
+                    owner=owner,
+                    state=SearchState.SUBMITTED,
+                    message="",
+                    definition=search.to_dict(),
+                    source=source,
+                    sandbox=sandbox,
+                    created=time.time(),
+                )
+            ).inserted_primary_key
+            assert row_id is not None
+            self._event(connection, row_id[0], owner, "submitted")
+        return self.search(row_id[0])
+
+    def search(self, identity: int | str) -> SearchRecord:
+        """The search of that number or name.
+
+        Raises:
+            InputError: there is none; the message lists those that are.
+        """
+        with reading(self.engine) as connection:
+            wanted = t.searches.c.name == identity
+            if isinstance(identity, int) or identity.isdigit():
+                wanted = t.searches.c.id == int(identity)
+            row = connection.execute(select(t.searches).where(wanted)).one_or_none()
+            if row is None:
+                names = (
+                    connection.execute(select(t.searches.c.name).order_by(t.searches.c.id.desc()).limit(10))
+                    .scalars()
+                    .all()
+                )
+                there = f"there are {', '.join(names)}" if names else "the store is empty"
+                raise InputError(
+                    f"no search {identity!r} in {self.engine.url.render_as_string(hide_password=True)}: {there}"
+                )
+        return _search_record(row)
+
+    def find_search(self, name: str) -> SearchRecord | None:
+        """The search of that name, or None."""
+        with reading(self.engine) as connection:
+            row = connection.execute(select(t.searches).where(t.searches.c.name == name)).one_or_none()
+        return None if row is None else _search_record(row)
+
+    def searches(self) -> list[SearchRecord]:
+        """All searches, oldest first."""
+        with reading(self.engine) as connection:
+            return [_search_record(row) for row in connection.execute(select(t.searches).order_by(t.searches.c.id))]
+
+    def search_states(self) -> dict[int, SearchState]:
+        """The state of every search that is not over, by number: what a service polls, so it stays cheap."""
+        with reading(self.engine) as connection:
+            over = [state.value for state in SearchState if state.is_over]
+            rows = connection.execute(
+                select(t.searches.c.id, t.searches.c.state).where(t.searches.c.state.not_in(over))
+            )
+            return {row.id: SearchState(row.state) for row in rows}
+
+    def set_state(
+        self, search_id: int, state: SearchState, who: str, message: str = "", *, only_from: Sequence[SearchState] = ()
+    ) -> bool:
+        """Moves a search to another state and logs it.
+
+        Args:
+            only_from: if given, nothing happens where its state is none of these.
+
+        Returns:
+            Whether the state was changed.
+        """
+        now = time.time()
+        values: dict[str, Any] = {"state": state, "message": message, "ended": now if state.is_over else None}
+        with writing(self.engine) as connection:
+            change = update(t.searches).where(t.searches.c.id == search_id)
+            if only_from:
+                change = change.where(t.searches.c.state.in_([s.value for s in only_from]))
+            if not connection.execute(change.values(**values)).rowcount:
+                return False
+            if state is SearchState.RUNNING:
+                first = t.searches.c.started.is_(None)
+                connection.execute(update(t.searches).where(t.searches.c.id == search_id, first).values(started=now))
+            self._event(connection, search_id, who, state.value + (f": {message}" if message else ""))
+        return True
+
+    def reopen(self, search_id: int, who: str, what: str, *, sandbox: str | None = None) -> None:
+        """Lets a search that is over or paused go on, and logs it; its failures so far no longer count in a row.
+
+        Args:
+            sandbox: a new payload archive; None: as it was.
+        """
+        with writing(self.engine) as connection:
+            told = connection.execute(select(func.max(t.trials.c.told)).where(t.trials.c.search_id == search_id)).scalar()
+            values = {"state": SearchState.RUNNING, "message": "", "ended": None, "forgiven": told or 0}
+            if sandbox is not None:
+                values["sandbox"] = sandbox
+            connection.execute(update(t.searches).where(t.searches.c.id == search_id).values(**values))
+            self._event(connection, search_id, who, what)
+
+    def redefine(self, search_id: int, search: Search, who: str, what: str) -> None:
+        """Replaces a search's definition (an extended budget) and logs it."""
+        with writing(self.engine) as connection:
+            connection.execute(
+                update(t.searches).where(t.searches.c.id == search_id).values(definition=search.to_dict())
+            )
+            self._event(connection, search_id, who, what)
+
+    # --- trials ---
+
+    def trials(self, search_id: int) -> list[Trial]:
+        """All trials with their folds, by number."""
+        with reading(self.engine) as connection:
+            rows = connection.execute(
+                select(t.trials).where(t.trials.c.search_id == search_id).order_by(t.trials.c.number)
+            ).all()
+            jobs = connection.execute(
+                select(t.jobs)
+                .where(t.jobs.c.search_id == search_id)
+                .order_by(t.jobs.c.fold, t.jobs.c.task_id, t.jobs.c.attempt)
+            ).all()
+        folds: dict[int, dict[int, list[Row[Any]]]] = defaultdict(lambda: defaultdict(list))
+        for job in jobs:
+            folds[job.trial][job.fold].append(job)
+        return [_trial(row, folds.get(row.number, {})) for row in rows]
+
+    def generations(self, search_id: int) -> list[Generation]:
+        """All generations, by number."""
+        with reading(self.engine) as connection:
+            rows = connection.execute(
+                select(t.generations).where(t.generations.c.search_id == search_id).order_by(t.generations.c.number)
+            ).all()
+            members: dict[int, list[int]] = defaultdict(list)
+            numbers = select(t.trials.c.generation, t.trials.c.number).where(t.trials.c.search_id == search_id)
+            for generation, number in connection.execute(numbers.order_by(t.trials.c.number)):
+                members[generation].append(number)
+        return [Generation(r.number, r.history, tuple(r.pending), tuple(members[r.number])) for r in rows]
+
+    def counts(self, search_id: int) -> dict[TrialState, int]:
+        """How many trials are in each state."""
+        with reading(self.engine) as connection:
+            rows = connection.execute(
+                select(t.trials.c.state, func.count())
+                .where(t.trials.c.search_id == search_id)
+                .group_by(t.trials.c.state)
+            )
+            return {TrialState(state): count for state, count in rows}
+
+    def job_seconds(self, search_id: int) -> float:
+        """Seconds that all jobs of the search ran, retries included."""
+        with reading(self.engine) as connection:
+            total = connection.execute(
+                select(func.sum(t.jobs.c.seconds)).where(t.jobs.c.search_id == search_id)
+            ).scalar()
+        return float(total or 0.0)
+
+    def outputs(self, search_id: int, trial: int) -> dict[int, str]:
+        """The logical file names of a trial's kept outputs, by fold."""
+        with reading(self.engine) as connection:
+            rows = connection.execute(
+                select(t.jobs.c.fold, t.jobs.c.output).where(
+                    t.jobs.c.search_id == search_id, t.jobs.c.trial == trial, t.jobs.c.output.is_not(None)
+                )
+            )
+            return {row.fold: row.output for row in rows}
+
+    def intermediate_values(self, search_id: int, trial: int) -> dict[int, list[tuple[int, float]]]:
+        """The values that a trial reported while it ran: (step, value) by fold."""
+        table = t.intermediate_values
+        values: dict[int, list[tuple[int, float]]] = defaultdict(list)
+        with reading(self.engine) as connection:
+            query = select(table.c.fold, table.c.step, table.c.value).where(
+                table.c.search_id == search_id, table.c.trial == trial
+            )
+            for fold, step, value in connection.execute(query.order_by(table.c.fold, table.c.step)):
+                values[fold].append((step, value))
+        return dict(values)
+
+    # --- events ---
+
+    def events(self, search_id: int) -> list[Event]:
+        """Who did what when, oldest first."""
+        with reading(self.engine) as connection:
+            rows = connection.execute(select(t.events).where(t.events.c.search_id == search_id).order_by(t.events.c.id))
+            return [Event(_time(row.time), row.who, row.what) for row in rows]
+
+    def add_event(self, search_id: int, who: str, what: str) -> None:
+        """Logs something that happened."""
+        with writing(self.engine) as connection:
+            self._event(connection, search_id, who, what)
+
+    @staticmethod
+    def _event(connection: Any, search_id: int, who: str, what: str) -> None:
+        connection.execute(insert(t.events).values(search_id=search_id, time=time.time(), who=who, what=what))
+
+
+def task_record(row: Row[Any]) -> TaskRecord:
+    """A row of `tasks` as a value."""
+    jobs = tuple((int(trial), int(fold), int(seed)) for trial, fold, seed in row.jobs)
+    return TaskRecord(
+        row.id, row.generation, row.revision, row.name, TaskStage(row.state), row.jedi_task_id, jobs, _time(row.created)
+    )
+
+
+def _time(seconds: float) -> Any:
+    return from_epoch(seconds)
+
+
+def _search_record(row: Row[Any]) -> SearchRecord:
+    return SearchRecord(
+        id=row.id,
+        name=row.name,
+        uid=row.uid,
+        owner=row.owner,
+        state=SearchState(row.state),
+        message=row.message,
+        search=Search.model_validate(row.definition),
+        source=row.source,
+        forgiven=row.forgiven,
+        sandbox=row.sandbox,
+        created=_time(row.created),
+        started=from_epoch(row.started),
+        ended=from_epoch(row.ended),
+    )
+
+
+def _trial(row: Row[Any], jobs: dict[int, list[Row[Any]]]) -> Trial:
+    return Trial(
+        number=row.number,
+        generation=row.generation,
+        point=row.point,
+        state=TrialState(row.state),
+        value=row.value,
+        std=row.std,
+        folds=tuple(_fold(fold, attempts) for fold, attempts in sorted(jobs.items())),
+        error=row.error,
+        seed=row.seed,
+        confirms=row.confirms,
+        told=row.told,
+        submitted=from_epoch(row.submitted),
+        started=from_epoch(row.started),
+        ended=from_epoch(row.ended),
+    )
+
+
+def _fold(fold: int, attempts: list[Row[Any]]) -> FoldResult:
+    """The fold's good attempt where there is one, else its last."""
+    good = [job for job in attempts if job.state == JobState.FINISHED and job.value is not None]
+    job = good[0] if good else attempts[-1]
+    return FoldResult(
+        fold=fold,
+        value=job.value,
+        error=job.error,
+        log_tail=job.log_tail,
+        attempt=attempts.index(job) + 1,
+        seconds=job.seconds,
+        metrics=job.metrics or {},
+        panda_id=job.panda_id,
+        node=job.node,
+    )

@@ -1,0 +1,144 @@
+"""The tables of the store. Times are seconds since the epoch (UTC), as floats; documents are JSON.
+
+A change here needs a migration in `migrations/versions/`; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import JSON, Float, ForeignKey, Index, Integer, MetaData, String, Table, Text, UniqueConstraint
+from sqlalchemy import Column as C
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+searches = Table(
+    "searches",
+    metadata,
+    C("id", Integer, primary_key=True),
+    C("name", String(60), nullable=False, unique=True),
+    C("uid", String(8), nullable=False),  # random; part of every task name, so that no two searches ever share one
+    C("owner", String(60), nullable=False),
+    C("state", String(20), nullable=False),
+    C("message", Text, nullable=False, default=""),
+    C("definition", JSON, nullable=False),  # Search.to_dict()
+    C("source", Text, nullable=False),  # where the search file was, for messages and the report
+    C("forgiven", Integer, nullable=False, default=0),  # results up to this one no longer count as failures in a row
+    C("sandbox", Text, nullable=True),  # the payload's archive, in the work folder
+    C("created", Float, nullable=False),
+    C("started", Float, nullable=True),
+    C("ended", Float, nullable=True),
+)
+
+generations = Table(
+    "generations",
+    metadata,
+    C("id", Integer, primary_key=True),
+    C("search_id", ForeignKey("searches.id"), nullable=False),
+    C("number", Integer, nullable=False),
+    C("history", Integer, nullable=False),  # how many results had been told: the cut of the history
+    C("pending", JSON, nullable=False),  # numbers of the trials that were out
+    C("created", Float, nullable=False),
+    UniqueConstraint("search_id", "number"),
+)
+
+tasks = Table(
+    "tasks",
+    metadata,
+    C("id", Integer, primary_key=True),
+    C("search_id", ForeignKey("searches.id"), nullable=False),
+    C("generation", Integer, nullable=False),
+    C("revision", Integer, nullable=False),  # 0: first submission; k: lost folds sent again as .r<k>
+    C("name", String(132), nullable=False, unique=True),
+    C("state", String(20), nullable=False),  # TaskStage
+    C("jedi_task_id", Integer, nullable=True),
+    C("jobs", JSON, nullable=False),  # [[trial, fold, seed], …]: job number n is entry n - 1
+    C("created", Float, nullable=False),
+    C("submitted", Float, nullable=True),
+    C("ended", Float, nullable=True),
+    Index(None, "search_id", "state"),
+)
+
+trials = Table(
+    "trials",
+    metadata,
+    C("id", Integer, primary_key=True),
+    C("search_id", ForeignKey("searches.id"), nullable=False),
+    C("number", Integer, nullable=False),
+    C("generation", Integer, nullable=False),
+    C("point", JSON, nullable=False),
+    C("state", String(20), nullable=False),
+    C("seed", Integer, nullable=False),
+    C("confirms", Integer, nullable=True),
+    C("told", Integer, nullable=True),
+    C("value", Float, nullable=True),
+    C("std", Float, nullable=True),
+    C("error", Text, nullable=True),
+    C("submitted", Float, nullable=True),
+    C("started", Float, nullable=True),
+    C("ended", Float, nullable=True),
+    UniqueConstraint("search_id", "number"),
+    UniqueConstraint("search_id", "told"),
+)
+
+jobs = Table(
+    "jobs",
+    metadata,
+    C("id", Integer, primary_key=True),
+    C("search_id", ForeignKey("searches.id"), nullable=False),
+    C("task_id", ForeignKey("tasks.id"), nullable=False),
+    C("trial", Integer, nullable=False),
+    C("fold", Integer, nullable=False),
+    C("attempt", Integer, nullable=False),
+    C("state", String(20), nullable=False),  # jobs.JobState
+    C("panda_id", Integer, nullable=True),
+    C("value", Float, nullable=True),
+    C("metrics", JSON, nullable=True),
+    C("error", Text, nullable=True),
+    C("log_tail", Text, nullable=True),
+    C("output", Text, nullable=True),  # logical file name of the kept outputs; null: none, or discarded
+    C("node", String(128), nullable=True),
+    C("seconds", Float, nullable=True),
+    C("started", Float, nullable=True),
+    C("ended", Float, nullable=True),
+    UniqueConstraint("task_id", "trial", "fold", "attempt"),
+    Index(None, "search_id", "trial"),
+)
+
+intermediate_values = Table(
+    "intermediate_values",
+    metadata,
+    C("search_id", ForeignKey("searches.id"), primary_key=True),
+    C("trial", Integer, primary_key=True),
+    C("fold", Integer, primary_key=True),
+    C("step", Integer, primary_key=True),
+    C("value", Float, nullable=False),
+)
+
+events = Table(
+    "events",
+    metadata,
+    C("id", Integer, primary_key=True),
+    C("search_id", ForeignKey("searches.id"), nullable=True),
+    C("time", Float, nullable=False),
+    C("who", String(60), nullable=False),
+    C("what", Text, nullable=False),
+    Index(None, "search_id", "time"),
+)
+
+leases = Table(
+    "leases",
+    metadata,
+    C("name", String(60), primary_key=True),
+    C("holder", String(32), nullable=False),  # random, one per process
+    C("mode", String(20), nullable=False),
+    C("host", String(255), nullable=False),
+    C("pid", Integer, nullable=False),
+    C("pid_started", Float, nullable=False),
+    C("expires", Float, nullable=False),
+)

@@ -1,0 +1,177 @@
+"""The digits payload: run as a job runs it, as a process in a folder of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from hpo_pilot.search import Search
+
+PAYLOAD = Path(__file__).parents[2] / "payloads" / "digits"
+train = SimpleNamespace(**runpy.run_path(str(PAYLOAD / "train.py")))
+POINT = {"learning_rate": 0.01, "layers": 1, "width": 16, "alpha": 1e-4, "solver": "adam", "batch": 128, "epochs": 4}
+RESULTS = ("output.json", "progress.jsonl", "model.npz")
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML takes `1e-4` for a string; the product's own reader does not, and neither does this one."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?([eE][-+]?[0-9]+)$"), list("-+0123456789")
+)
+
+
+def load(name: str) -> Search:
+    return Search.model_validate(yaml.load((PAYLOAD / name).read_text(), _Loader))  # noqa: S506  a SafeLoader
+
+
+def start(folder: Path, point: Any, **environment: str) -> subprocess.Popen[str]:
+    """A training of `point` in `folder`."""
+    folder.mkdir(exist_ok=True)
+    shutil.copy(PAYLOAD / "train.py", folder)
+    (folder / "input.json").write_text(point if isinstance(point, str) else json.dumps(point))
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("HPO_PILOT_")}
+    return subprocess.Popen(
+        [sys.executable, "train.py"], cwd=folder, env={**inherited, **environment}, stdout=subprocess.PIPE, text=True
+    )
+
+
+def run(folder: Path, point: Any, **environment: str) -> dict[str, Any]:
+    """The verdict of a training that ran to its end."""
+    process = start(folder, point, **environment)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    verdict: dict[str, Any] = json.loads((folder / "output.json").read_text())
+    return verdict
+
+
+def test_a_training_reports_its_epochs_and_its_loss(tmp_path: Path) -> None:
+    verdict = run(tmp_path, POINT, HPO_PILOT_FOLD="2", HPO_PILOT_FOLDS="3", HPO_PILOT_SEED="11")
+    lines = [json.loads(line) for line in (tmp_path / "progress.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3, 4]
+    assert verdict["status"] == 0
+    assert verdict["message"] == ""
+    assert verdict["loss"] == lines[-1]["value"] < lines[0]["value"]
+    assert verdict["metrics"] == {"accuracy": lines[-1]["accuracy"], "epochs": 4}
+    assert (tmp_path / "model.npz").exists()
+
+
+def test_fold_and_seed_change_the_result_and_equal_ones_do_not(tmp_path: Path) -> None:
+    def loss(name: str, fold: int, seed: int) -> float:
+        environment = {"HPO_PILOT_FOLD": str(fold), "HPO_PILOT_FOLDS": "3", "HPO_PILOT_SEED": str(seed)}
+        return float(run(tmp_path / name, {**POINT, "epochs": 1}, **environment)["loss"])
+
+    first = loss("a", 0, 1)
+    assert loss("b", 0, 1) == first
+    assert loss("c", 1, 1) != first
+    assert loss("d", 0, 2) != first
+
+
+@pytest.mark.parametrize("solver", [{"solver": "adam"}, {"solver": "sgd", "momentum": 0.8}], ids=["adam", "sgd"])
+def test_killed_and_gone_on_equals_undisturbed_bit_for_bit(tmp_path: Path, solver: dict[str, Any]) -> None:
+    point = {**POINT, "width": 64, "layers": 2, "batch": 32, "epochs": 32, **solver}
+    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
+    run(undisturbed, point)
+
+    process = start(killed, point)
+    deadline = time.monotonic() + 60
+    while not list((killed / "ckpt").glob("*.joblib")) and time.monotonic() < deadline:
+        time.sleep(0.002)
+    process.kill()
+    process.communicate()
+    assert not (killed / "output.json").exists(), "it had ended before the kill: give it more epochs"
+    (killed / "progress.jsonl").unlink()  # the next attempt starts in a new folder, with the checkpoint alone
+
+    again = start(killed, point)
+    log, _ = again.communicate(timeout=60)
+    assert log.startswith("going on after epoch ")
+    for name in RESULTS:
+        assert (killed / name).read_bytes() == (undisturbed / name).read_bytes(), name
+
+
+def test_a_checkpoint_of_another_point_is_not_picked_up(tmp_path: Path) -> None:
+    point = {**POINT, "epochs": 5}
+    run(tmp_path, point)
+    process = start(tmp_path, {**point, "width": 17})
+    log, _ = process.communicate(timeout=60)
+    assert log.startswith("epoch   1")
+
+
+def test_a_diverged_training_says_so(tmp_path: Path) -> None:
+    verdict = run(tmp_path, {**POINT, "solver": "sgd", "momentum": 0.9, "learning_rate": 1e8})
+    assert verdict["status"] == 1
+    assert verdict["loss"] is None
+    assert "training diverged in epoch" in verdict["message"]
+
+
+@pytest.mark.parametrize(
+    ("point", "reason"),
+    [
+        ({**POINT, "learning_rates": 0.1}, "unknown ['learning_rates']"),
+        ({name: value for name, value in POINT.items() if name != "width"}, "missing ['width']"),
+        ({**POINT, "solver": "lbfgs"}, "solver must be one of adam, sgd"),
+        ({**POINT, "epochs": 0}, "epochs must be 1 or more"),
+        ("[]", "must hold an object"),
+        ("{", "cannot read the point"),
+    ],
+)
+def test_a_wrong_point_is_refused_with_a_reason(tmp_path: Path, point: Any, reason: str) -> None:
+    path = tmp_path / "input.json"
+    path.write_text(point if isinstance(point, str) else json.dumps(point))
+    with pytest.raises(train.TrainingError, match=re.escape(reason)):
+        train.read_point(path)
+
+
+def test_a_wrong_point_ends_with_a_verdict(tmp_path: Path) -> None:
+    assert run(tmp_path, "{")["status"] == 1
+
+
+def test_a_fold_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    verdict = run(tmp_path, POINT, HPO_PILOT_FOLD="3", HPO_PILOT_FOLDS="3")
+    assert verdict["status"] == 1
+    assert "no fold 3 of 3" in verdict["message"]
+
+
+@pytest.mark.parametrize("name", ["search.yaml", "search-evolutionary.yaml"])
+def test_the_search_files_are_searches(name: str) -> None:
+    search = load(name)
+    assert (search.budget.trials, search.folds.k, search.resources.cores) == (48, 3, 1)
+    assert search.payload.checkpoint == ("ckpt",)
+    assert (PAYLOAD / (search.payload.files or "")).resolve() == PAYLOAD
+
+
+def test_the_two_searches_differ_in_name_and_optimizer_only() -> None:
+    bayesian, evolutionary = load("search.yaml").to_dict(), load("search-evolutionary.yaml").to_dict()
+    differing = {key for key in bayesian if bayesian[key] != evolutionary[key]}
+    assert differing == {"search", "optimizer"}
+    assert evolutionary["optimizer"] == {"name": "evolutionary", "population": 12}
+
+
+def test_every_point_of_the_search_is_one_that_the_training_takes(tmp_path: Path) -> None:
+    space = load("search.yaml").space
+    for name, unit in (("sgd", [0.9] * 7), ("adam", [0.1] * 7)):
+        point = space.decode(unit)
+        assert point["solver"] == name
+        assert run(tmp_path / name, {**point, "epochs": 1})["status"] == 0
+
+
+def test_the_point_for_running_by_hand_is_in_the_space() -> None:
+    point = json.loads((PAYLOAD / "input.json").read_text())
+    assert load("search.yaml").space.canonical(point) == point
+
+
+def test_the_payload_stands_alone() -> None:
+    assert not re.search(r"^\s*(import|from)\s+hpo_pilot", (PAYLOAD / "train.py").read_text(), re.MULTILINE)
