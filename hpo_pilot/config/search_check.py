@@ -7,8 +7,11 @@ spans sections is checked with whatever parts are sound.
 
 from __future__ import annotations
 
+import copy
+import itertools
+import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path as FilePath
 from typing import Annotated, Any, cast
 
@@ -21,16 +24,20 @@ from hpo_pilot.search import Budget, Confirm, OptimizerChoice, Payload, Resource
 from hpo_pilot.search.consistency import condition_misfits, constraint_misfits, name_misfits
 from hpo_pilot.search.dimension import DIMENSION, DIMENSION_TYPES, Dimension
 from hpo_pilot.search.feasibility import feasibility_misfits
-from hpo_pilot.search.misfit import Misfit, Path, did_you_mean
+from hpo_pilot.search.misfit import Misfit, Path, closest, did_you_mean, listing
+from hpo_pilot.search.point import show
 from hpo_pilot.search.search import confirm_misfits, start_misfits
 from hpo_pilot.search.wording import keys_of, misfits_of, unknown_key
 
 #: A wrong key may hide a wrong value, which may hide wrong bounds: so many looks at one section.
 _ROUNDS = 4
 
+#: Finite spaces up to this size are counted, to see whether the budget is larger.
+_COUNTABLE = 20_000
+
 _FIELDS = {field.alias or name: field for name, field in Search.model_fields.items()}
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {
-    key: TypeAdapter(Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation)
+    key: TypeAdapter(cast(Any, Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation))
     for key, field in _FIELDS.items()
     if key != "space"
 }
@@ -39,11 +46,16 @@ _MODELS: dict[str, type[BaseModel]] = {
     for key, field in _FIELDS.items()
     if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
 }
-#: For keys that stand in the wrong place: the sections that know them.
-_SECTIONS_OF: dict[str, list[str]] = {}
-for _section, _model in _MODELS.items():
-    for _key in keys_of(_model):
-        _SECTIONS_OF.setdefault(_key, []).append(_section)
+#: Where keys belong that stand in the wrong place; keys of several sections are left out.
+_ELSEWHERE = {
+    **{
+        key: f"under {section}"
+        for section, model in _MODELS.items()
+        for key in keys_of(model)
+        if sum(key in keys_of(other) for other in _MODELS.values()) == 1
+    },
+    **dict.fromkeys(_FIELDS, "at the top level"),
+}
 
 
 class SearchCheck:
@@ -67,7 +79,9 @@ class SearchCheck:
         data = self._document.value
         if not isinstance(data, Mapping):
             if not self.problems:
-                self._tell(Misfit((), "must be a mapping of search, space, payload and so on, not a list or single value"))
+                self._tell(
+                    Misfit((), "must be a mapping of search, space, payload and so on, not a list or single value")
+                )
             return None
         data = self._top_level(dict(data))
         self._objective(data)
@@ -92,9 +106,7 @@ class SearchCheck:
         for misfit in misfits:
             path = under + misfit.path
             if path not in self._document.faulty:
-                self.problems.append(
-                    self._document.problem(path, misfit.message, misfit.hint, at_key=misfit.at_key)
-                )
+                self.problems.append(self._document.problem(path, misfit.message, misfit.hint, at_key=misfit.at_key))
 
     def _note(self, path: Path, message: str, suggestion: str = "") -> None:
         self.notes.append(self._document.problem(path, message, suggestion))
@@ -102,7 +114,7 @@ class SearchCheck:
     def _top_level(self, data: dict[str, Any]) -> dict[str, Any]:
         """`data` without unknown keys, those renamed whose meaning is clear."""
         for key in [key for key in data if key not in _FIELDS]:
-            misfit = self._unknown(key, list(_FIELDS), data)
+            misfit = unknown_key(key, list(_FIELDS), data, _ELSEWHERE)
             self._tell(misfit)
             value = data.pop(key)
             if misfit.rename is not None:
@@ -112,12 +124,6 @@ class SearchCheck:
             if field.is_required() and key not in data:
                 self._tell(Misfit((key,), "is missing"))
         return data
-
-    def _unknown(self, key: str, known: list[str], present: Mapping[str, Any]) -> Misfit:
-        sections = _SECTIONS_OF.get(key, [])
-        if len(sections) == 1 and sections[0] not in present.get(key, {} if present else {}):
-            return Misfit((key,), "is not a key that is known here", f"it belongs under {sections[0]}", at_key=True)
-        return unknown_key(key, known, present)
 
     def _objective(self, data: dict[str, Any]) -> None:
         if isinstance(data.get("objective"), list):
@@ -139,12 +145,162 @@ class SearchCheck:
             try:
                 return adapter.validate_python(value)
             except ValidationError as error:
-                misfits = misfits_of(error, value, model)
-            misfits = [self._misplaced(misfit) for misfit in misfits]
+                misfits = misfits_of(error, value, model, _ELSEWHERE)
             self._tell(*(m for m in misfits if (m.path, m.message) not in told), under=path)
             told |= {(misfit.path, misfit.message) for misfit in misfits}
-            if not all(misfit.substitute or _is_unknown_key(misfit) for misfit in misfits):
+            mended = copy.deepcopy(value)
+            if not all(self._mend(mended, misfit, path) for misfit in misfits):
                 return None
-            for misfit in misfits:
-                value = self._mend(value, misfit, path)
+            value = mended
         return None
+
+    def _mend(self, value: Any, misfit: Misfit, under: Path) -> bool:
+        """Puts into `value` what was meant; False where that is not clear."""
+        if not misfit.path:
+            return False
+        *way, last = misfit.path
+        for part in way:
+            value = value[part]
+        if misfit.substitute:
+            value[last] = misfit.substitute[0]
+            return True
+        if not misfit.unknown_key:
+            return False
+        meant = value.pop(last)
+        if misfit.rename is not None and misfit.rename not in value:
+            value[misfit.rename] = meant
+            self._document.rename((*under, *misfit.path), (*under, *way, misfit.rename))
+        return True
+
+    def _space(self, value: Any) -> SearchSpace | None:
+        """Checks the space and all that names its parameters; the space if it is sound."""
+        if not isinstance(value, Mapping) or not value:
+            hint = "as in space: {learning_rate: {type: real, low: 1e-4, high: 0.1, scale: log}}"
+            what = "is empty" if not value else f"must be a mapping of parameters, not {show(value)}"
+            self._tell(Misfit(("space",), what, hint))
+            return None
+        before = len(self.problems)
+        self._tell(*name_misfits(value), under=("space",))
+        sound: dict[str, Dimension] = {}
+        for name, domain in value.items():
+            dimension = self._validate(DIMENSION, domain, ("space", name), DIMENSION_TYPES)
+            if dimension is not None:
+                sound[name] = dimension
+        faulty = value.keys() - sound.keys()
+        wrong = condition_misfits(sound, faulty)
+        self._tell(*wrong, under=("space",))
+        constraints = self._parts.get("constraints", ())
+        broken = constraint_misfits(constraints, sound, faulty)
+        self._tell(*broken, under=("constraints",))
+        usable = _usable(sound, {*faulty, *(str(misfit.path[0]) for misfit in wrong)})
+        # A start point cannot break a constraint that makes no sense, or that reads a parameter that makes none.
+        complete = len(usable) == len(value) and not broken
+        if not usable:
+            return None
+        space = SearchSpace(dimensions=usable, constraints=constraints if complete else ())
+        self._start(space, value.keys() - usable.keys())
+        if not complete:
+            return None
+        self._tell(*feasibility_misfits(space))
+        return space if len(self.problems) == before else None
+
+    def _start(self, space: SearchSpace, unusable: Collection[str]) -> None:
+        points = [
+            {name: value for name, value in point.items() if name not in unusable}
+            for point in self._parts.get("start", ())
+        ]
+        misfits = start_misfits(space, points)
+        if unusable:  # two points may differ in what was left out
+            misfits = [misfit for misfit in misfits if len(misfit.path) > 2]
+        self._tell(*misfits)
+
+    def _across(self) -> None:
+        """What spans sections, or needs more than the file."""
+        confirm, budget = self._parts.get("confirm"), self._parts.get("budget")
+        if isinstance(confirm, Confirm) and isinstance(budget, Budget):
+            self._tell(*confirm_misfits(confirm, budget))
+        optimizer = self._parts.get("optimizer")
+        if isinstance(optimizer, OptimizerChoice):
+            self._optimizer(optimizer)
+        site, resources = self._parts.get("site"), self._parts.get("resources")
+        if isinstance(site, SiteChoice) and isinstance(resources, Resources) and site.profile == "local":
+            self._tell(*local_misfits(resources, this_machine()), under=("resources",))
+        payload = self._parts.get("payload")
+        if isinstance(payload, Payload) and self._folder is not None:
+            self._files(payload, self._folder)
+
+    def _optimizer(self, choice: OptimizerChoice) -> None:
+        # Only here, for the optimizers' libraries take a second to load.
+        from hpo_pilot.optimizers import optimizer_class, optimizer_names  # noqa: PLC0415
+
+        names = optimizer_names()
+        if choice.name not in names:
+            short = ("optimizer", "name") not in self._document.values
+            hint = did_you_mean(choice.name, names)
+            message = f"must be {listing(names, 'or')}, not {show(choice.name)}"
+            self._tell(Misfit(("optimizer",) if short else ("optimizer", "name"), message, hint))
+            return
+        optimizer = optimizer_class(choice.name)
+        try:
+            optimizer.check_settings(choice.settings)
+        except ValidationError as error:
+            self._tell(*misfits_of(error, choice.settings, optimizer.Settings, _ELSEWHERE), under=("optimizer",))
+
+    def _files(self, payload: Payload, base: FilePath) -> None:
+        if payload.files is None:
+            return
+        folder = base / FilePath(payload.files).expanduser()
+        path = ("payload", "files")
+        try:
+            is_folder, exists = folder.is_dir(), folder.exists()
+        except (OSError, ValueError) as error:
+            self._tell(Misfit(path, f"cannot be looked at: {error}"))
+            return
+        if not is_folder:
+            what = "is a file, not a folder" if exists else "there is no such folder"
+            self._tell(
+                Misfit(path, f"{what}: {folder}", _nearest_folder(folder, base) or "it is relative to this file")
+            )
+            return
+        for word in _words(payload.command):
+            if word.endswith((".py", ".sh")) and not word.startswith(("/", "$", "~")) and not (folder / word).exists():
+                self._note(("payload", "command"), f"{word} is not in {payload.files}", "is the name right?")
+
+    def _notes_on_size(self, space: SearchSpace) -> None:
+        budget = self._parts.get("budget")
+        if not isinstance(budget, Budget):
+            return
+        if space.size <= max(budget.trials, _COUNTABLE):
+            points = sum(1 for _ in itertools.islice(space.all_points(), budget.trials))
+            if points < budget.trials:
+                message = f"the space has {points} points, fewer than {budget.trials} trials (budget.trials)"
+                self._note(("space",), message, "the search ends when all are tried")
+        start = self._parts.get("start", ())
+        if len(start) > budget.trials:
+            message = f"there are {len(start)} start points, more than {budget.trials} trials (budget.trials)"
+            self._note(("start",), message, "the last ones will not be tried")
+
+
+def _usable(sound: Mapping[str, Dimension], unusable: set[str]) -> dict[str, Dimension]:
+    """The dimensions whose conditions hang on no unusable one."""
+    usable = {name: dimension for name, dimension in sound.items() if name not in unusable}
+    while hanging := [name for name, dimension in usable.items() if not dimension.when.keys() <= usable.keys()]:
+        for name in hanging:
+            del usable[name]
+    return usable
+
+
+def _words(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError:  # an open quote: the shell will say so
+        return []
+
+
+def _nearest_folder(folder: FilePath, base: FilePath) -> str:
+    """The hint for a misspelt folder."""
+    if not folder.parent.is_dir():
+        return ""
+    names = {child.name: child for child in folder.parent.iterdir() if child.is_dir()}
+    meant = closest(folder.name, names)
+    return f"did you mean {os.path.relpath(names[meant], base)}?" if meant else ""

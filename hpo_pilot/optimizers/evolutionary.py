@@ -13,15 +13,15 @@ from pydantic import Field, model_validator
 from hpo_pilot.optimizers.base import Observation, Optimizer
 from hpo_pilot.optimizers.base import Settings as BaseSettings
 from hpo_pilot.optimizers.deap_toolbox import RECIPE, Operator, deap_randomness, make_toolbox
-from hpo_pilot.optimizers.proposals import Proposals, random_unit
+from hpo_pilot.optimizers.proposals import Proposals, reflected
 from hpo_pilot.optimizers.recipe import Individual
 from hpo_pilot.optimizers.streams import stream
 from hpo_pilot.search import Point, SearchSpace
 
 #: A budget is spent in about this many generations, unless the population is given.
-_GENERATIONS = 8
-_LEAST_POPULATION, _MOST_POPULATION = 10, 60
-_POPULATION_WITHOUT_BUDGET = 24
+_GENERATIONS = 12
+_LEAST_POPULATION, _MOST_POPULATION = 8, 50
+_POPULATION_WITHOUT_BUDGET = 20
 
 #: Where the budget is unknown, g/G is g / (g + this): the mutation cools, and never ends.
 _HALF_COOLED = 10
@@ -34,11 +34,11 @@ class EvolutionarySettings(BaseSettings):
     """What a search file may set.
 
     Attributes:
-        population: how many individuals may be parents, and how many trials make a generation. None: an eighth of the
-            budget, between 10 and 60.
+        population: how many individuals may be parents, and how many trials make a generation. None: a twelfth of the
+            budget, between 8 and 50.
         elite: the share of the population that is kept for its fitness; the rest is the newest. 1: the best of all
             that is known.
-        mutation: probability that a gene of a child is mutated (recipe operator). None: 1/n_dims, at least 0.1.
+        mutation: probability that a gene of a child is mutated (recipe operator).
         select: how parents are chosen.
         mate: how two parents make a child.
         mutate: how a child is changed.
@@ -46,7 +46,7 @@ class EvolutionarySettings(BaseSettings):
 
     population: Annotated[int, Field(ge=2, strict=True)] | None = None
     elite: Annotated[float, Field(ge=0, le=1)] = 0.2
-    mutation: Annotated[float, Field(ge=0, le=1)] | None = None
+    mutation: Annotated[float, Field(ge=0, le=1)] = 1.0
     select: Operator = Operator(name="selTournament")
     mate: Operator = Operator(name=RECIPE)
     mutate: Operator = Operator(name=RECIPE)
@@ -120,41 +120,36 @@ class EvolutionaryOptimizer(Optimizer):
     def _propose(self, n: int, pending: list[Point]) -> list[Point]:
         proposals = self._collect(n, pending)
         rng = stream(self.seed, proposals.known)
+        feasible = [*(observation.point for observation in self.history[-64:]), *pending]
         parents = self.parents()
-        if not self.space.constraints:
-            self._draw_founders(proposals, max(0, self.population - proposals.known), rng)
-        elif proposals.known < self.population or len(parents) < 2:
-            return proposals.complete(rng, [*(o.point for o in self.history[-64:]), *pending])
+        founders = min(n, max(0, self.population - proposals.known)) if len(parents) >= 2 else n
+        if founders:
+            proposals.complete(rng, feasible, limit=founders)
         if len(parents) >= 2:
             with deap_randomness(rng):
                 self._breed(proposals, parents, rng)
-        return proposals.complete(rng, [*(o.point for o in self.history[-64:]), *pending])
-
-    def _draw_founders(self, proposals: Proposals, count: int, rng: random.Random) -> None:
-        for _ in range(min(count, proposals.missing)):
-            proposals.offer(random_unit(self.space, rng))
+        return proposals.complete(rng, feasible)
 
     def _breed(self, proposals: Proposals, parents: list[Individual], rng: random.Random) -> None:
-        progress = self.progress()
-        probability = self.settings.mutation
-        if probability is None:
-            probability = max(0.1, 1.0 / len(self.space.dimensions))
-        make = {"select": self.settings.select, "mate": self.settings.mate, "mutate": self.settings.mutate, "rng": rng}
-        cooling = make_toolbox(self.space, **make, progress=progress, probability=probability)
-        # A child that may not be proposed is mutated harder and harder, so that a converged population still finds news.
-        for child in range(proposals.missing):
+        """Children for all points that are missing, as far as they can be found."""
+        progress, probability = self.progress(), self.settings.mutation
+        while proposals.missing > 0:
+            # A child that may not be proposed is bred again, mutated harder each time: a converged population in a
+            # discrete space has few other ways to something new.
             for attempt in range(_RETRIES):
-                toolbox = cooling
-                if attempt:
-                    hotter = progress * (1.0 - attempt / _RETRIES)
-                    toolbox = make_toolbox(
-                        self.space, **make, progress=hotter, probability=max(probability, attempt / _RETRIES)
-                    )
+                toolbox = make_toolbox(
+                    self.space,
+                    select=self.settings.select,
+                    mate=self.settings.mate,
+                    mutate=self.settings.mutate,
+                    rng=rng,
+                    progress=progress * (1.0 - attempt / _RETRIES),
+                    probability=max(probability, attempt / _RETRIES),
+                )
                 if proposals.offer(self._child(toolbox, parents)):
                     break
             else:
                 return
-            del child
 
     @staticmethod
     def _child(toolbox: Any, parents: list[Individual]) -> list[float]:
@@ -163,7 +158,7 @@ class EvolutionaryOptimizer(Optimizer):
         child.fitness = first.fitness
         child, _ = toolbox.mate(child, toolbox.clone(second))
         (child,) = toolbox.mutate(child)
-        return [min(1.0, max(0.0, float(gene))) for gene in child]
+        return [reflected(float(gene)) for gene in child]  # DEAP's own operators know no bounds
 
 
 def default_population(trials: int | None) -> int:

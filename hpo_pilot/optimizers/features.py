@@ -98,6 +98,8 @@ class FeatureMap:
         """The features of snapped units."""
         if not self._categorical:
             return units.copy()
+        if not len(units):
+            return np.empty((0, self.size))
         rows = units.tolist()
         for index in self._categorical:
             size = self._sizes[index]

@@ -75,8 +75,9 @@ def fit_hyperparameters(features: Array, values: Array) -> Hyperparameters:
         # A length scale at its bound says that a dimension does not matter: nothing to warn of.
         warnings.simplefilter("ignore", ConvergenceWarning)
         process.fit(features, values)
-    amplitude, *scales = np.exp(process.kernel_.theta[: 1 + count])
-    return Hyperparameters(float(amplitude), np.array(scales), float(process.noise_))
+    smooth = process.kernel_.k1
+    scales = np.atleast_1d(np.asarray(smooth.k2.length_scale, dtype=float))
+    return Hyperparameters(float(smooth.k1.constant_value), scales, float(process.noise_))
 
 
 def _log_prior(theta: Array) -> tuple[float, Array]:

@@ -137,15 +137,14 @@ class Pool:
         self.variance = posterior.floored(posterior.fit.amplitude - np.einsum("nm,nm->m", half, half))
         self._least = _LEAST_VARIANCE * posterior.fit.amplitude
 
-    def believe(self, features: Array, half: Array | None = None) -> None:
-        """Conditions on a point, shape (n_features,), whose value is believed.
+    def believe(self, features: Array, half: Array) -> None:
+        """Conditions on a point whose value is believed.
 
         Args:
-            features: the point.
+            features: the point, shape (n_features,).
             half: its covariances with everything before it, solved against the factor, shape (n,).
         """
-        assert half is not None
-        rest = self._fit.amplitude + self._fit.noise + 1e-9 * self._fit.amplitude - float(half @ half)
+        rest = self._fit.amplitude * (1.0 + 1e-9) + self._fit.noise - float(half @ half)
         row = self._fit.covariance(features[None, :], self.features)[0] - half @ self._half[: self._rows]
         row /= math.sqrt(max(rest, self._fit.noise + self._least))
         self._half[self._rows] = row

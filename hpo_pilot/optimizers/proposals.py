@@ -71,7 +71,7 @@ class Proposals:
         self.points.append(point)
         return True
 
-    def complete(self, rng: random.Random, feasible: Sequence[Point] = ()) -> list[Point]:
+    def complete(self, rng: random.Random, feasible: Sequence[Point] = (), limit: int | None = None) -> list[Point]:
         """The points, after whatever is missing was found at random.
 
         First anywhere in the space; then around feasible points, which finds room where constraints leave little; last
@@ -81,6 +81,7 @@ class Proposals:
             rng: the random stream of this `ask`.
             feasible: points of the space that are known to be feasible (pending and told ones); those that are not
                 are passed over.
+            limit: stop at this many points in all, and leave the rest missing. None: at the number wanted.
 
         Returns:
             All points wanted, or fewer where no more were found.
@@ -88,11 +89,13 @@ class Proposals:
         Raises:
             ExhaustedError: not one point was found.
         """
+        wanted, self._wanted = self._wanted, self._wanted if limit is None else min(limit, self._wanted)
         self._draw_anywhere(rng)
         if self.missing > 0 and self.space.constraints:
             self._draw_nearby(rng, feasible)
         if self.missing > 0 and self.space.size <= _LISTABLE:
             self._draw_from_list(rng)
+        self._wanted = wanted
         if not self.points:
             raise ExhaustedError(
                 "no point is left to propose: every feasible point of the space that could be found is told or pending; "

@@ -7,7 +7,9 @@ generation to generation (Michalewicz 1992, non-uniform mutation).
 What the recipe leaves open, and how it is settled here:
 
 - Genes live in [0, 1] on the dimension's scale, so logarithmic dimensions are bred by their order of magnitude.
-- A child beyond a bound is set on the bound.
+- A child beyond a bound is folded back at the bound. On quadratics, many-peaked and mixed problems (96 trials, 20 seeds) that beat
+  setting it on the bound, which gathers children in the corners; drawing r again or shortening it did no better.
+- Every gene of every child is mutated, as the formulas read; rarer mutation is a setting, and was worse there.
 - A categorical gene comes from the fitter parent with probability `FROM_FITTER`, else from the other; as a mutation it
   is drawn afresh with probability ``1 - r1^((1 - g/G)^3)``, the share by which a number would move.
 - A gene that is inactive in one parent is the other's; one that is inactive in both is drawn at random, so that a child in
@@ -21,6 +23,7 @@ from collections.abc import Sequence
 
 from deap import base
 
+from hpo_pilot.optimizers.proposals import reflected
 from hpo_pilot.search import SearchSpace
 
 #: How often a child has the fitter parent's category: the crossover of numbers favours A too, this is its mild likeness.
@@ -88,7 +91,7 @@ def heuristic_crossover(
         elif not dimension.is_ordered:
             genes.append(a if r < FROM_FITTER else b)
         else:
-            genes.append(min(1.0, max(0.0, crossed(a, b, r))))
+            genes.append(reflected(crossed(a, b, r)))
     first[:] = genes
     return first, second
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,13 +11,17 @@ from typing import Any
 
 from markupsafe import escape
 
-from hpo_pilot.report.wording import scalar
+from hpo_pilot.report.wording import number, scalar
 from hpo_pilot.search import Search
 
 #: A figure of merit that spans more than this factor is drawn on a log scale.
 _LOG_FACTOR = 20.0
 #: Far values are left outside the first view only where they would take more than this share of it.
 _FAR_SHARE = 2.0
+#: Room at each end of an axis, as a share of what it shows.
+_MARGIN = 0.06
+#: An integer parameter with no more values than this gets a tick at each.
+_TICKS = 12
 
 
 @dataclass(frozen=True)
@@ -38,35 +43,63 @@ def figure_axis(search: Search, figures: Sequence[float]) -> FigureAxis:
     Positive figures over several orders of magnitude get a log scale. On a linear one, values far on the bad side are
     left outside the first view.
     """
-    layout: dict[str, Any] = {"title": {"text": label(search.objective.metric)}, "exponentformat": "power"}
+    layout: dict[str, Any] = {"title": {"text": label(search.objective.metric)}}
     if not figures:
         return FigureAxis(layout)
     low, high = min(figures), max(figures)
     if low > 0 and high / low > _LOG_FACTOR:
-        return FigureAxis({**layout, "type": "log"})
-    sign = search.objective.sign
-    costs = sorted(figure * sign for figure in figures)
-    if len(costs) < 8:
-        return FigureAxis(layout)
-    first, _, third = statistics.quantiles(costs, n=4)
-    fence = third + 3 * (third - first)
-    near = [cost for cost in costs if cost <= fence]
-    view = near[-1] - near[0]
-    if view <= 0 or costs[-1] - near[-1] <= _FAR_SHARE * view:
-        return FigureAxis(layout)
-    ends = sorted((sign * (near[0] - 0.06 * view), sign * (near[-1] + 0.06 * view)))
-    return FigureAxis({**layout, "range": ends}, len(costs) - len(near))
+        return FigureAxis({**layout, **_log_scale(low, high)})
+    near = _without_far(sorted(figure * search.objective.sign for figure in figures))
+    return FigureAxis(
+        {**layout, **_linear_scale(*sorted((near[0] * search.objective.sign, near[-1] * search.objective.sign)))},
+        len(figures) - len(near),
+    )
 
 
-def parameter_axis(search: Search, name: str) -> dict[str, Any]:
-    """Plotly's settings for the axis of a numeric parameter."""
+def parameter_axis(search: Search, name: str, values: Sequence[Any]) -> dict[str, Any]:
+    """Plotly's settings for the axis of a numeric parameter: its whole domain, and `values` that lie outside it."""
     dimension = search.space_dimensions[name]
-    layout: dict[str, Any] = {"title": {"text": label(name)}, "exponentformat": "power"}
-    if getattr(dimension, "scale", "linear") == "log":
-        layout |= {"type": "log"}
-    elif dimension.type == "integer" and dimension.size <= 12:
-        layout |= {"tickmode": "array", "tickvals": dimension.grid(12)}
-    return layout
+    assert dimension.type in ("real", "integer")
+    low, high = min([dimension.low, *values]), max([dimension.high, *values])
+    scale = _log_scale(low, high) if dimension.scale == "log" and low > 0 else _linear_scale(low, high)
+    if dimension.type == "integer" and dimension.size <= _TICKS and dimension.scale == "linear":
+        scale |= {"tickmode": "array", "tickvals": dimension.grid(_TICKS)}
+    return {"title": {"text": label(name)}, **scale}
+
+
+def _without_far(costs: Sequence[float]) -> Sequence[float]:
+    """Sorted `costs` without those, at the upper end, that would leave the others little room."""
+    if len(costs) < 8:
+        return costs
+    first, _, third = statistics.quantiles(costs, n=4)
+    near = [cost for cost in costs if cost <= third + 3 * (third - first)]
+    view = near[-1] - near[0]
+    return near if view > 0 and costs[-1] - near[-1] > _FAR_SHARE * view else costs
+
+
+def _linear_scale(low: float, high: float) -> dict[str, Any]:
+    margin = _MARGIN * (high - low) or 0.1 * abs(low) or 1.0
+    return {"range": [low - margin, high + margin]}
+
+
+def _log_scale(low: float, high: float) -> dict[str, Any]:
+    """A log scale with ticks at round numbers, as many as can be read: plotly's own mix powers and lone digits."""
+    decades = math.log10(high / low)
+    digits = (1, 2, 5) if decades <= 2 else (1, 3) if decades <= 2.5 else (1,)
+    every = max(1, math.ceil(decades / 6))
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1, every)
+    ticks = [float(f"{digit}e{power}") for power in powers for digit in digits]
+    return {
+        "type": "log",
+        # Plotly takes the range of a log axis as powers of ten.
+        "range": _linear_scale(math.log10(low), math.log10(high))["range"],
+        "tickmode": "array",
+        "tickvals": ticks,
+        "ticktext": [
+            number(tick) if 1e-3 <= tick < 1e5 else f"{tick:.0e}".replace("e-0", "e-").replace("e+0", "e")
+            for tick in ticks
+        ],
+    }
 
 
 def choice_labels(choices: Sequence[Any]) -> list[str]:

@@ -39,7 +39,7 @@ def convergence_figure(search: Search, trials: Sequence[Trial]) -> Figure:
     shown = sorted(thinned(search, scanned, POINT_LIMIT), key=lambda trial: trial.told or 0)
     repeated = [trial for trial in told if trial.confirms is not None and figure_of(trial) is not None][:POINT_LIMIT]
     steps = convergence(search, trials)
-    axis = figure_axis(search, [value_of(trial) for trial in scanned])
+    axis = figure_axis(search, [value_of(trial) for trial in [*scanned, *repeated]])
     data: list[dict[str, Any]] = [
         {**_markers(search, shown), "name": "trial"},
         {
@@ -55,8 +55,11 @@ def convergence_figure(search: Search, trials: Sequence[Trial]) -> Figure:
         symbols = {"symbol": "diamond-open", "color": GREEN, "size": 9}
         data.append({**_markers(search, repeated), "name": "confirmation run", "marker": symbols})
     failed = [trial for trial in told if trial.state is TrialState.FAILED]
+    order: dict[str, Any] = {"title": {"text": "results, in the order in which they came"}}
+    if len(told) <= 12:
+        order["dtick"] = 1
     layout = {
-        "xaxis": {"title": {"text": "results, in the order in which they came"}},
+        "xaxis": order,
         "yaxis": axis.layout,
         "legend": LEGEND,
     }
@@ -91,6 +94,7 @@ def _markers(search: Search, trials: Sequence[Trial]) -> dict[str, Any]:
 
 
 def _hover(search: Search, trial: Trial) -> str:
+    """The text beside a point; the page's script makes its line ends plotly's."""
     lines = [f"<b>trial {trial.number}</b>  {label(search.objective.metric)} {plus_minus(trial.value, trial.std)}"]
     if trial.confirms is not None:
         lines.append(f"confirms trial {trial.confirms}")
@@ -98,7 +102,7 @@ def _hover(search: Search, trial: Trial) -> str:
     lines += [f"{label(name)}: {label(scalar(trial.point[name]))}" for name in names]
     if len(trial.point) > len(names):
         lines.append(f"and {len(trial.point) - len(names)} more")
-    return "<br>".join(lines)
+    return "\n".join(lines)
 
 
 def _corners(steps: Sequence[tuple[int, float]]) -> dict[str, Any]:

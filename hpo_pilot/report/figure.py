@@ -9,14 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
 
 from hpo_pilot.report.wording import count
 from hpo_pilot.search import Search, Trial
 
+_Item = TypeVar("_Item")
+
 #: Markers in one figure: more only cost size and time.
-POINT_LIMIT = 2000
-FAILURE_LIMIT = 500
+POINT_LIMIT = 1500
+FAILURE_LIMIT = 300
 
 BLUE, PALE_BLUE, ORANGE, RED, GREEN = "#3987d6", "rgba(57,135,214,0.4)", "#e0810b", "#d64545", "#2a9d6f"
 
@@ -47,6 +49,7 @@ def add_failures(data: list[dict[str, Any]], layout: dict[str, Any], failed: Seq
     """Marks failed trials in a strip of their own under the plot: they have no place on its axis."""
     if not failed:
         return
+    failed = evenly(failed, FAILURE_LIMIT)
     layout["yaxis"] = {**layout["yaxis"], "domain": [0.14, 1]}
     layout["xaxis"] = {**layout["xaxis"], "anchor": "y2"}
     layout["yaxis2"] = {
@@ -64,9 +67,9 @@ def add_failures(data: list[dict[str, Any]], layout: dict[str, Any], failed: Seq
             "mode": "markers",
             "name": "failed trial",
             "yaxis": "y2",
-            "x": [x for x, _ in failed[:FAILURE_LIMIT]],
-            "y": [0] * len(failed[:FAILURE_LIMIT]),
-            "text": [f"trial {trial.number} failed" for _, trial in failed[:FAILURE_LIMIT]],
+            "x": [x for x, _ in failed],
+            "y": [0] * len(failed),
+            "text": [f"trial {trial.number} failed" for _, trial in failed],
             "hovertemplate": "%{text}<extra></extra>",
             "marker": {"symbol": "x-thin", "size": 7, "line": {"color": RED, "width": 2}},
         }
@@ -80,9 +83,13 @@ def thinned(search: Search, trials: Sequence[Trial], limit: int) -> list[Trial]:
     best = sorted(trials, key=lambda trial: value_of(trial) * search.objective.sign)[: limit // 4]
     keep = {trial.number for trial in best}
     rest = [trial.number for trial in trials if trial.number not in keep]
-    wanted = limit - len(keep)
-    keep.update(rest[i * len(rest) // wanted] for i in range(wanted))
+    keep.update(evenly(rest, limit - len(keep)))
     return [trial for trial in trials if trial.number in keep]
+
+
+def evenly(items: Sequence[_Item], limit: int) -> list[_Item]:
+    """At most `limit` of the items, spread evenly, in their order."""
+    return [items[i * len(items) // limit] for i in range(limit)] if len(items) > limit else list(items)
 
 
 def value_of(trial: Trial) -> float:

@@ -8,7 +8,6 @@ from typing import Any
 from hpo_pilot.report.axis import choice_labels, figure_axis, label, parameter_axis
 from hpo_pilot.report.figure import (
     BLUE,
-    FAILURE_LIMIT,
     ORANGE,
     POINT_LIMIT,
     Figure,
@@ -26,7 +25,7 @@ from hpo_pilot.search import Search, Trial, TrialState
 from hpo_pilot.search.dimension import value_key
 
 #: Markers in all parameter figures together.
-PARAMETER_POINT_LIMIT = 16_000
+PARAMETER_POINT_LIMIT = 10_000
 
 
 def parameter_figures(search: Search, trials: Sequence[Trial]) -> list[Figure]:
@@ -37,10 +36,7 @@ def parameter_figures(search: Search, trials: Sequence[Trial]) -> list[Figure]:
     limit = min(POINT_LIMIT, max(100, PARAMETER_POINT_LIMIT // len(names)))
     shown = thinned(search, finished, limit)
     best = next((standing.trial for standing in ranking(search, trials)), None)
-    return [
-        _parameter_figure(search, name, finished=finished, shown=shown, failed=failed[:FAILURE_LIMIT], best=best)
-        for name in names
-    ]
+    return [_parameter_figure(search, name, finished=finished, shown=shown, failed=failed, best=best) for name in names]
 
 
 def _parameter_figure(
@@ -69,7 +65,7 @@ def _parameter_figure(
         "name": "trial",
         "x": [place(trial) for trial in marks],
         "y": [value_of(trial) for trial in marks],
-        "text": [str(trial.number) for trial in marks],
+        "text": [trial.number for trial in marks],
         "hovertemplate": "trial %{text}<br>%{x}<br>%{y}<extra></extra>",
         "marker": {"color": BLUE, "size": 7, "opacity": 0.65},
     }
@@ -80,7 +76,7 @@ def _parameter_figure(
         horizontal |= {"categoryorder": "array", "categoryarray": labels}
     else:
         data = [{**common, "type": "scatter", "mode": "markers"}]
-        horizontal = parameter_axis(search, name)
+        horizontal = parameter_axis(search, name, [place(trial) for trial in [*finished, *failed] if has(trial)])
     if best is not None and has(best):
         data.append(_star(place(best), best))
     axis = figure_axis(search, [value_of(trial) for trial in finished])
@@ -109,7 +105,7 @@ def _star(x: Any, best: Trial) -> dict[str, Any]:
         "name": "best",
         "x": [x],
         "y": [value_of(best)],
-        "text": [str(best.number)],
+        "text": [best.number],
         "hovertemplate": "best: trial %{text}<br>%{x}<br>%{y}<extra></extra>",
         "marker": {"symbol": "star", "color": ORANGE, "size": 14},
     }

@@ -29,11 +29,12 @@ from hpo_pilot.search import Point, Search, Trial, TrialState
 
 TOP = 10
 EVENT_LIMIT = 300
+FAILURE_LIMIT = 30
 ERROR_LIMIT = 300
 #: Above this many parameters a table shows a point in one column.
 COLUMN_LIMIT = 12
 #: Cells of the table of all trials: they bound the file's size.
-CELL_LIMIT = 16_000
+CELL_LIMIT = 9_000
 
 
 def render_report(
@@ -52,11 +53,12 @@ def render_report(
     """
     trials = sorted(trials, key=lambda trial: trial.number)
     standings = ranking(search, trials)
-    states = Counter(trial.state for trial in trials)
+    states = Counter(trial.state for trial in trials if trial.confirms is None)
     folds = fold_figure(search, trials)
     parameters = parameter_figures(search, trials) if standings else []
     overview = convergence_figure(search, trials) if standings else None
     figures = [figure for figure in (overview, folds, *parameters) if figure is not None]
+    failures = failure_groups(trials)
     rows = _rows(search, trials, standings)
     environment = _environment()
     # Plotly first: it defines the name that the page's own script uses.
@@ -75,7 +77,8 @@ def render_report(
         overview=overview,
         folds=folds,
         parameters=parameters,
-        failures=failure_groups(trials),
+        failures=failures[:FAILURE_LIMIT],
+        dropped_failures=max(0, len(failures) - FAILURE_LIMIT),
         rows=rows,
         total=len(trials),
         linked={trial.number for trial in rows},
@@ -117,8 +120,7 @@ def _outcome(search: Search, trials: Sequence[Trial], standings: Sequence[Standi
 
 def _rows(search: Search, trials: Sequence[Trial], standings: Sequence[Standing]) -> list[Trial]:
     """The trials of the big table: all, or the best, the latest failed and the latest of the rest, in their order."""
-    columns = min(len(search.space.names), COLUMN_LIMIT) + 8
-    limit = CELL_LIMIT // columns
+    limit = max(50, CELL_LIMIT // (len(search.space.names) + 8))
     if len(trials) <= limit:
         return list(trials)
     keep = {standing.trial.number for standing in standings[: limit // 2]}

@@ -12,6 +12,8 @@ NOTHING = "–"
 
 #: Control characters but tab and line feed, and lone surrogates: logs have them, HTML and UTF-8 must not.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+#: The zeros and the plus sign of an exponent: 1e-05 reads 1e-5 here.
+_EXPONENT = re.compile(r"e(?:\+0*|(-)0*)")
 _TERMINAL_CODE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -25,8 +27,8 @@ def number(value: float | None, digits: int = 4) -> str:
     if value is None or not math.isfinite(value):
         return NOTHING
     if isinstance(value, int) or (value == int(value) and abs(value) < 1e6):
-        return str(int(value)).replace("-", "−")
-    return format(value, f".{digits}g").replace("-", "−")
+        return str(int(value))
+    return _EXPONENT.sub(r"e\1", format(value, f".{digits}g"))
 
 
 def plus_minus(value: float | None, std: float | None) -> str:
@@ -39,8 +41,8 @@ def plus_minus(value: float | None, std: float | None) -> str:
         return f"{number(value)} ± 0"
     decimals = 1 - math.floor(math.log10(std))
     if 0 <= decimals <= 8 and abs(value) < 1e9:
-        return f"{value:.{decimals}f} ± {std:.{decimals}f}".replace("-", "−")
-    return f"{number(value)} ± {std:.2g}"
+        return f"{value:.{decimals}f} ± {std:.{decimals}f}"
+    return f"{number(value)} ± {number(std, 2)}"
 
 
 def scalar(value: Any) -> str:
@@ -57,7 +59,7 @@ def exact(value: Any) -> str:
     if isinstance(value, str):
         return value if re.fullmatch(r"[A-Za-z][\w./+-]*", value) and value not in _WORDS else json.dumps(value)
     if isinstance(value, float):
-        return number(value, 12).replace("−", "-")
+        return number(value, 12)
     return json.dumps(value)
 
 
@@ -69,7 +71,7 @@ def duration(seconds: float | None) -> str:
     """A time span in its two largest units: ``4.2 s``, ``3 min 12 s``, ``1 h 5 min``, ``2 d 3 h``."""
     if seconds is None or not math.isfinite(seconds) or seconds < 0:
         return NOTHING
-    if seconds < 10:
+    if 0 < seconds < 10:
         return f"{seconds:.1f} s"
     whole = round(seconds)
     for size, unit, smaller_size, smaller in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):

@@ -1,0 +1,1 @@
+"""The stand-alone payload runner, which travels in every sandbox as a file."""

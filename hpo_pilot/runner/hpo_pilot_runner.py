@@ -5,11 +5,11 @@
 
 It picks point n, writes input.json, runs the payload's command, reads output.json, writes userJobMetadata.json.
 What the payload does wrong (a crash, NaN, no output.json, its time limit) is a verdict: exit 0 and the reason in the
-metadata, for PanDA keeps nothing of failed jobs and a retry would only repeat it. Other exits are PanDA's to retry:
-2 the task argument or hpo_pilot_payload.json is broken, 73 no room or right to work here, 143 told to stop, or the
-pilot died. It stands alone: standard library, Python 3.6 syntax, no site-packages. It starts once per job, so what not
-every job needs is imported where it is used.
+metadata, for PanDA keeps nothing of failed jobs and a retry would only repeat it. What PanDA shall retry ends with
+exit 1 and one line: a disk full, told to stop, the pilot died, a broken --task. The file stands alone: standard
+library, Python 3.6 syntax, no site-packages. It starts once per job: what few jobs need is imported where it is used.
 """
+# ruff: noqa: PLC0415, B905  (imports where they are used, see above; zip's strict= is newer than 3.6)
 
 import binascii
 import os
@@ -29,23 +29,16 @@ if TYPE_CHECKING:
     from typing import Any, Dict, Iterable, Iterator, List, NoReturn, Optional, Tuple
 
 PAYLOAD_FILE = "hpo_pilot_payload.json"
-STOP_FILE = (
-    "hpo_pilot_stop.txt"  # a pilot that ends a payload for its own fault leaves the reason here, then sends TERM
-)
+STOP_FILE = "hpo_pilot_stop.txt"  # where a pilot that ends a payload for its own fault leaves the reason
 LOG_HEAD = LOG_TAIL = 512 * 1024  # bytes of log kept from its beginning and from its end
 LOG_SHOWN = 64 * 1024  # bytes of log in the metadata
 OUTPUT_LIMIT = 10 * 1024 * 1024  # bytes of output.json
-METADATA_LIMIT = 1000 * 1000  # bytes: PanDA keeps less than 1 MB
-PROGRESS_KEPT = 200  # pairs
+PROGRESS_KEPT = METRICS_KEPT = 200  # with LOG_SHOWN these keep the metadata far below the 1 MB that PanDA takes
 GRACE = 10.0  # seconds between TERM and KILL: time for the payload to write its checkpoint
 SAVE_EVERY = 5.0  # seconds between looks at the checkpoints
 QUIET = 0.5  # seconds without a write after which a checkpoint counts as complete
 SECRETS = {"TOKEN", "TOKENS", "SECRET", "SECRETS", "PASSWORD", "PASSWD", "CREDENTIAL", "CREDENTIALS", "X509", "OIDC"}
 SHELL_SIGNS = set("\"'\\$`;&|<>()[]{}*?!#~=\n")
-
-
-class Trouble(Exception):
-    """The job cannot be judged here, PanDA may retry it: (message, exit code)."""
 
 
 def from_json(data: bytes) -> "Any":
@@ -56,13 +49,13 @@ def from_json(data: bytes) -> "Any":
     try:
         scanner = type("Wanted", (), wanted)  # type: Any
         value, end = _json.make_scanner(scanner)(text, 0)
-        if end == len(text):
-            return value
-    except Exception:  # noqa: BLE001, S110  whatever the short cut does not like, the public way decides
-        pass
-    import json
+        if text[end:]:
+            raise ValueError(end)
+        return value
+    except Exception:  # noqa: BLE001  whatever the short cut does not like, the public way decides
+        import json
 
-    return json.loads(text)
+        return json.loads(text)
 
 
 def to_json(value: "Any") -> bytes:
@@ -115,43 +108,29 @@ def files_in(names: "Iterable[str]") -> "Iterator[str]":
                 yield os.path.relpath(file)
 
 
-class Job:
-    """What to run: the payload's description, the point, and which it is."""
-
-    def __init__(self, task: str, index: str) -> None:
-        try:
-            table = from_json(zlib.decompress(binascii.a2b_base64(task.translate({45: "+", 95: "/"}) + "===")))
-            self.number = int(index)
-            self.trial, self.fold, self.seed = dict(enumerate(table["jobs"], 1))[self.number]
-            self.point, self.folds = table["points"][str(self.trial)], table["folds"]
-            self.search, self.uid, self.generation = table["search"], table["uid"], table["generation"]
-            self.payload = from_json(read(PAYLOAD_FILE))
-            self.command = self.payload["command"].replace("%FOLDS", str(self.folds)).replace("%FOLD", str(self.fold))
-            self.attempt = int(os.environ.get("PANDA_ATTEMPTNR") or 1)
-        except Exception as error:
-            what = "--task, --number %s or %s is broken: %s: %s" % (index, PAYLOAD_FILE, type(error).__name__, error)
-            raise Trouble(what, 2) from error
-        root = os.environ.get("HPO_PILOT_CHECKPOINT_ROOT") or os.path.abspath("hpo_pilot_checkpoints")
-        self.checkpoint_dir = os.path.join(root, self.uid, "t%sf%s" % (self.trial, self.fold))
-
-    def facts(self, names: str) -> "Dict[str, Any]":
-        """The named attributes, for files."""
-        return {name: getattr(self, name) for name in names.split()}
-
-    def prepare(self) -> "Dict[str, str]":
-        """Write the payload's files; returns its environment, in which there are no tokens."""
-        for stale in ("output.json", "progress.jsonl", "outputs.tar.gz"):  # the user's own dry run may have left some
-            if os.path.lexists(stale):
-                os.unlink(stale)
-        about = self.facts("search trial fold folds seed attempt checkpoint_dir")
-        about.update(nodes=self.payload.get("nodes") or 1, gpus=self.payload.get("gpus_per_node") or 0)
-        write("input.json", to_json(self.point))
-        write("job.json", to_json(about))
-        write("input_ds.json", to_json(self.payload.get("inputs") or []))
-        env = {name: value for name, value in os.environ.items() if not SECRETS & set(name.upper().split("_"))}
-        env.pop("HPO_PILOT_LIFELINE_FD", None)
-        env.update(("HPO_PILOT_" + name.upper(), str(value)) for name, value in about.items())
-        return env
+def prepare(task: str, index: str) -> "Tuple[Dict[str, Any], Dict[str, Any]]":
+    """Pick the point and write the payload's files; returns (which job it is, the payload's description)."""
+    try:
+        table = from_json(zlib.decompress(binascii.a2b_base64(task.translate({45: "+", 95: "/"}) + "===")))
+        job = {name: table[name] for name in ("search", "uid", "generation", "folds")}
+        job["number"], job["attempt"] = int(index), int(os.environ.get("PANDA_ATTEMPTNR") or 1)
+        job["trial"], job["fold"], job["seed"] = dict(enumerate(table["jobs"], 1))[job["number"]]
+        point, payload = table["points"][str(job["trial"])], from_json(read(PAYLOAD_FILE))
+        command = payload["command"].replace("%FOLDS", str(job["folds"])).replace("%FOLD", str(job["fold"]))
+    except Exception as error:
+        raise SystemExit(
+            "hpo_pilot_runner: --task or %s is broken: %r, number %s" % (PAYLOAD_FILE, error, index)
+        ) from error
+    root = os.environ.get("HPO_PILOT_CHECKPOINT_ROOT") or os.path.abspath("hpo_pilot_checkpoints")
+    job["checkpoint_dir"] = os.path.join(root, job["uid"], "t%sf%s" % (job["trial"], job["fold"]))
+    job["nodes"], job["gpus"] = payload.get("nodes") or 1, payload.get("gpus_per_node") or 0
+    for stale in ("output.json", "progress.jsonl", "outputs.tar.gz"):  # the user's own dry run may have left some
+        if os.path.lexists(stale):
+            os.unlink(stale)
+    write("input.json", to_json(point))
+    write("job.json", to_json(job))
+    write("input_ds.json", to_json(payload.get("inputs") or []))
+    return job, dict(payload, command=command)
 
 
 class Log:
@@ -188,15 +167,15 @@ class Checkpoints:
     (changed within QUIET) wait for the next look.
     """
 
-    def __init__(self, job: Job) -> None:
-        self.names, self.changed = job.payload.get("checkpoint") or [], 0.0
-        self.kept, self.old, self.new = (os.path.join(job.checkpoint_dir, name) for name in (".kept", ".old", ".new"))
+    def __init__(self, folder: str, names: "List[str]") -> None:
+        self.names, self.changed = names, 0.0
+        self.kept, self.old, self.new = (os.path.join(folder, name) for name in (".kept", ".old", ".new"))
         self.next = time.monotonic() + SAVE_EVERY if self.names else 1e9
-        os.makedirs(job.checkpoint_dir, exist_ok=True)
+        os.makedirs(folder, exist_ok=True)
         try:
             import fcntl
 
-            self.lock = open(job.checkpoint_dir + ".lock", "wb")  # noqa: SIM115  held until the end
+            self.lock = open(folder + ".lock", "wb")  # noqa: SIM115  held until the end
             fcntl.flock(self.lock, fcntl.LOCK_EX)  # the attempt before, if its pilot died, may be saving its last one
         except OSError:
             pass  # a file system without locks
@@ -245,19 +224,37 @@ class Checkpoints:
             print("hpo_pilot_runner: checkpoint not kept: %s" % error, file=sys.stderr)
 
 
+def become(command: str, env: "Dict[str, str]", output: int) -> "NoReturn":
+    """In the child: lead a process group and turn into the payload."""
+    try:
+        os.setpgid(0, 0)
+        signal.set_wakeup_fd(-1)
+        for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and exec would hand that on
+            signal.signal(ignored, signal.SIG_DFL)
+        for source, target in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (output, 2)):
+            os.dup2(source, target)
+        words = [] if SHELL_SIGNS & set(command) else command.split()
+        try:  # without a shell, where none is needed: then none stands between the payload and our signals
+            os.execvpe(words[0], words, env)  # noqa: S606
+        except (OSError, IndexError):  # it needs one, or is a word of its own; if not, the shell says what is wrong
+            os.execve("/bin/sh", ["sh", "-c", command], env)  # noqa: S606
+    finally:
+        os._exit(127)
+
+
 class Life:
     """The payload from its start to the end of its process group."""
 
-    def __init__(self, job: Job, env: "Dict[str, str]", log: Log, checkpoints: Checkpoints) -> None:
+    def __init__(self, job: "Dict[str, Any]", payload: "Dict[str, Any]", log: Log, checkpoints: Checkpoints) -> None:
         self.log, self.checkpoints = log, checkpoints
-        self.limit = time.monotonic() + 60 * (number(job.payload.get("minutes")) or 1e7)
+        self.limit = time.monotonic() + 60 * (number(payload.get("minutes")) or 1e7)
         self.wake, alarm = os.pipe()
         os.set_blocking(alarm, False)
         signal.set_wakeup_fd(alarm)
         for noticed in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(noticed, lambda *_: None)  # its number comes through the pipe
         try:
-            self.lifeline = int(os.environ.get("HPO_PILOT_LIFELINE_FD") or -1)
+            self.lifeline = int(os.environ.pop("HPO_PILOT_LIFELINE_FD", "") or -1)
             os.set_inheritable(self.lifeline, False)
         except OSError:
             self.lifeline = self.wake  # there is none, or a container runtime has closed it
@@ -266,29 +263,16 @@ class Life:
         self.poll = select.poll()
         for fd in (self.wake, self.lifeline, self.pipe):
             self.poll.register(fd, select.POLLIN)
+        env = {name: value for name, value in os.environ.items() if not SECRETS & set(name.upper().split("_"))}
+        env.update(("HPO_PILOT_" + name.upper(), str(value)) for name, value in job.items())
         self.pid = os.fork()
         if not self.pid:
-            self.become(job.command, env, output)
-        os.close(output)
-
-    @staticmethod
-    def become(command: str, env: "Dict[str, str]", output: int) -> "NoReturn":
-        """In the child: lead a process group and turn into the payload."""
+            become(payload["command"], env, output)
         try:
-            os.setpgid(0, 0)
-            signal.set_wakeup_fd(-1)
-            for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and exec would hand that on
-                signal.signal(ignored, signal.SIG_DFL)
-            for source, target in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (output, 2)):
-                os.dup2(source, target)
-            try:  # without a shell, where none is needed: then none stands between the payload and our signals
-                if not SHELL_SIGNS & set(command):
-                    os.execvpe(command.split()[0], command.split(), env)  # noqa: S606, PLC0207
-            except (OSError, IndexError):
-                pass  # a word of the shell, perhaps; if not, the shell says what is wrong
-            os.execve("/bin/sh", ["sh", "-c", command], env)  # noqa: S606
-        finally:
-            os._exit(127)
+            os.setpgid(self.pid, self.pid)
+        except OSError as error:
+            del error  # the child was quicker
+        os.close(output)
 
     def read_log(self) -> bool:
         """Take what the payload says; False if that is nothing."""
@@ -362,15 +346,14 @@ def judge(metric: str, ended: str) -> "Tuple[Optional[float], Dict[str, float], 
     output, wrong = {}, ""  # type: Any, str
     try:
         if not os.path.lexists("output.json"):
-            wrong = "the payload wrote no output.json"
-        elif not os.path.isfile("output.json") or os.path.getsize("output.json") > OUTPUT_LIMIT:
-            wrong = "output.json is no plain file of at most %d MB" % (OUTPUT_LIMIT >> 20)
-        else:
-            output = from_json(read("output.json"))
+            raise ValueError("the payload wrote none")
+        if not os.path.isfile("output.json") or os.path.getsize("output.json") > OUTPUT_LIMIT:
+            raise ValueError("no plain file of at most %d MB" % (OUTPUT_LIMIT >> 20))
+        output = from_json(read("output.json"))
+        if not isinstance(output, dict):
+            raise ValueError("not an object, {...}")
     except (ValueError, RecursionError) as error:
-        wrong = "output.json is not JSON: %s" % error
-    if not isinstance(output, dict):
-        output, wrong = {}, "output.json holds no object, {...}"
+        output, wrong = {}, "no usable output.json: %s" % error
     metrics = output["metrics"] if isinstance(output.get("metrics"), dict) else {}
     value, status = output.get(metric, metrics.get(metric)), output.get("status", 0)
     if status != 0 or isinstance(status, bool):
@@ -382,7 +365,7 @@ def judge(metric: str, ended: str) -> "Tuple[Optional[float], Dict[str, float], 
         wrong = "output.json has no key %r; it has %s" % (metric, ", ".join(map(repr, output)) or "none")
     elif not wrong and number(value) is None:
         wrong = "%r in output.json is no finite number but %.60s" % (metric, to_json(value).decode())
-    numbers = ((str(key)[:100], number(metrics[key])) for key in list(metrics)[:200])
+    numbers = ((str(key)[:100], number(metrics[key])) for key in list(metrics)[:METRICS_KEPT])
     return None if wrong else number(value), {key: x for key, x in numbers if x is not None}, wrong
 
 
@@ -394,11 +377,13 @@ def read_progress() -> "List[List[Any]]":
             for line in iter(lambda: file.readline(1 << 16), b""):
                 try:
                     entry = from_json(line)
-                    last = [[entry["step"], number(entry["value"])]]
+                    pair = [entry["step"], number(entry["value"])]
                 except (ValueError, TypeError, KeyError, RecursionError):
                     continue
-                pairs += last if count % stride == 0 else []
-                count += 1
+                if number(pair[0]) is not None and pair[1] is not None:
+                    last = [pair]
+                    pairs += last if count % stride == 0 else []
+                    count += 1
                 if len(pairs) == 2 * PROGRESS_KEPT:
                     pairs, stride = pairs[::2], 2 * stride
     pairs = pairs[:: len(pairs) // PROGRESS_KEPT + 1]
@@ -406,72 +391,60 @@ def read_progress() -> "List[List[Any]]":
 
 
 def pack(names: "List[str]") -> "List[str]":
-    """Put the declared outputs into outputs.tar.gz; returns those that were found."""
+    """Put the declared outputs into outputs.tar.gz; returns those that were not found."""
     import tarfile
 
-    found = {name: list(files_in([name])) for name in names}
     with tarfile.open("outputs.tar.gz.new", "w:gz", compresslevel=3, dereference=True) as archive:
-        for file in sorted(set(sum(found.values(), []))):
+        for file in sorted(set(files_in(names))):
             archive.add(file, recursive=False)
     os.rename("outputs.tar.gz.new", "outputs.tar.gz")
-    return [name for name in names if found[name]]
+    return [name for name in names if not any(files_in([name]))]
 
 
 def run(options: "Dict[str, str]") -> None:
     """The whole job; Trouble or OSError where it cannot be judged."""
     started = time.time()
-    job = Job(options.get("--task", ""), options.get("--number", ""))
-    env, log, checkpoints = job.prepare(), Log(), Checkpoints(job)
-    life = Life(job, env, log, checkpoints)
+    job, payload = prepare(options.get("--task", ""), options.get("--number", ""))
+    log, checkpoints = Log(), Checkpoints(job["checkpoint_dir"], payload.get("checkpoint") or [])
+    life = Life(job, payload, log, checkpoints)
     try:
         cause = life.watch()
-    except BaseException:
+        status = life.end(cause)
+    finally:
         life.tell(signal.SIGKILL)
-        raise
-    status = life.end(cause)
     tail = log.close()
     if cause == "limit":
-        ended = "reached its time limit of %s minutes" % job.payload["minutes"]
+        ended = "reached its time limit of %s minutes" % payload["minutes"]
     elif cause == "term" and os.path.exists(STOP_FILE):
         ended = clean(read(STOP_FILE), 1000)
     elif cause:
-        raise Trouble("told to stop" if cause == "term" else "the pilot died", 143)
+        sys.exit("hpo_pilot_runner: " + ("told to stop" if cause == "term" else "the pilot died"))
     else:
         ended = how_it_ended(status)
-        ended += ended and ": " + tail.strip().rpartition("\n")[2][-300:]
-    value, metrics, message = judge(job.payload.get("metric") or "loss", ended)
-    declared = job.payload.get("outputs") or []
-    outputs = pack(declared) if declared and value is not None else []
-    if value is not None and len(outputs) < len(declared):
-        message = "declared outputs not found: " + ", ".join(name for name in declared if name not in outputs)
+        ended += ": " + tail.strip().rpartition("\n")[2][-300:] if ended and tail.strip() else ""
+    value, metrics, message = judge(payload.get("metric") or "loss", ended)
+    outputs, missing = payload.get("outputs") if value is not None else None, []  # type: Any, List[str]
+    if outputs:
+        missing = pack(outputs)
+        message = "declared outputs not found: " + ", ".join(missing) if missing else ""
     progress = read_progress()
-    verdict = job.facts("search uid generation trial fold number attempt")
-    verdict.update(version=1, status=int(value is None), value=value, metrics=metrics, outputs=outputs)
+    verdict = dict(job, version=1, status=int(value is None), value=value, metrics=metrics)
+    verdict["outputs"] = [name for name in outputs or [] if name not in missing]
     verdict.update(message=clean(message.encode("utf-8", "replace"), 2000), log_tail=tail if value is None else "")
     verdict.update(started=started, ended=time.time(), seconds=time.time() - started, node=os.uname().nodename)
-    verdict["progress"] = progress
     verdict["last_progress"] = dict(zip(("step", "value"), progress[-1])) if progress else None
-    for spare in ("", "progress", "metrics", "log_tail", "last_progress"):  # what is left out where it gets too long
-        verdict.pop(spare, None)
-        data = to_json({"hpo_pilot": verdict})
-        if len(data) < METADATA_LIMIT:
-            break
-    write("userJobMetadata.json", data)
+    write("userJobMetadata.json", to_json({"hpo_pilot": dict(verdict, progress=progress)}))
     try:
-        os.rmdir(job.checkpoint_dir)
+        os.rmdir(job["checkpoint_dir"])
     except OSError:
         if value is not None:  # after success nobody goes on from there
             import shutil
 
-            shutil.rmtree(job.checkpoint_dir, ignore_errors=True)
+            shutil.rmtree(job["checkpoint_dir"], ignore_errors=True)
 
 
 if __name__ == "__main__":
     try:
-        run(dict(zip(sys.argv[1::2], sys.argv[2::2])))  # noqa: B905  strict= is newer than 3.6
-    except Trouble as trouble:
-        print("hpo_pilot_runner: %s" % trouble.args[0], file=sys.stderr)
-        sys.exit(trouble.args[1])
+        run(dict(zip(sys.argv[1::2], sys.argv[2::2])))
     except OSError as error:
-        print("hpo_pilot_runner: cannot work in %s: %s" % (os.getcwd(), error), file=sys.stderr)
-        sys.exit(73)
+        sys.exit("hpo_pilot_runner: cannot work in %s: %s" % (os.getcwd(), error))

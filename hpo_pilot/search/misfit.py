@@ -20,6 +20,8 @@ class Misfit:
         message: what is wrong, to be read after the path: "must be above 0, not -3".
         hint: what was probably meant, or what to do; empty where nobody knows.
         at_key: True where the key is what is wrong, not its value.
+        missing: True where nothing stands at `path`, and something must.
+        unknown_key: True where the last part of `path` is a key that is not known there.
         rename: the key that was meant, if that is sure enough to go on checking as if it were there.
         substitute: the value that was meant, in the same sense, as a tuple of one; empty: nobody knows.
     """
@@ -28,6 +30,8 @@ class Misfit:
     message: str
     hint: str = ""
     at_key: bool = False
+    missing: bool = False
+    unknown_key: bool = False
     rename: str | None = None
     substitute: tuple[Any, ...] = ()
 

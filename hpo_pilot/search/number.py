@@ -47,7 +47,7 @@ def _check_bounds(low: float, high: float, scale: str, step: float | None) -> No
         raise _refuse("step", f"must be above 0, not {show(step)}")
     if scale == "log":
         raise _refuse("step", "does not go with scale: log", "leave one of the two out")
-    if step > high - low:
+    if step > (high - low) * (1 + 1e-9):  # 0.7 - 0.2 is a little less than 0.5
         raise _refuse("step", f"{show(step)} is larger than high - low, which is {show(high - low)}")
     if step < 1e-9 * max(abs(low), abs(high)):
         raise _refuse("step", f"{show(step)} is too small beside the bounds to tell the values apart", "leave it out")

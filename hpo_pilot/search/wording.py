@@ -1,7 +1,7 @@
 """Pydantic's complaints in plain words, with what was probably meant.
 
-One table goes from pydantic's error types to our texts; the tables of synonyms hold what people write who come from
-other tools. Whoever shows a validation error to a user shows it through `misfits_of`.
+One table goes from pydantic's error types to our texts. Whoever shows a validation error to a user does it through
+`misfits_of`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pydantic_core import ErrorDetails
 
 from hpo_pilot.search.misfit import Misfit, MisfitError, Path, closest, did_you_mean, listing
 from hpo_pilot.search.point import is_number, show
+from hpo_pilot.search.synonym import KEY_SYNONYMS, VALUE_SYNONYMS
 
 #: Patterns of the search file, and their meaning in words: `must ...`.
 NAME_PATTERN = r"^[A-Za-z][A-Za-z0-9_-]{0,49}$"
@@ -24,60 +25,10 @@ _PATTERNS = {
     QUEUE_PATTERN: "must consist of letters, digits, '_', '.' and '-'",
 }
 
-#: Keys under other names, as other tools have them; the one that the model knows is taken.
-KEY_SYNONYMS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("min", "minimum", "lower", "lower_bound", "from", "start"), ("low",)),
-    **dict.fromkeys(("max", "maximum", "upper", "upper_bound", "to", "stop", "end"), ("high",)),
-    **dict.fromkeys(("values", "options", "categories", "items"), ("choices",)),
-    **dict.fromkeys(("distribution", "prior", "spacing"), ("scale",)),
-    **dict.fromkeys(("kind", "method"), ("type", "name")),
-    **dict.fromkeys(("if", "condition", "conditions", "active"), ("when",)),
-    **dict.fromkeys(("q", "increment", "resolution"), ("step",)),
-    **dict.fromkeys(("direction", "mode", "sense"), ("goal",)),
-    **dict.fromkeys(("target", "loss", "score"), ("metric",)),
-    **dict.fromkeys(("max_trials", "num_trials", "n_trials", "points", "evaluations", "max_points"), ("trials",)),
-    **dict.fromkeys(("concurrent", "max_concurrent", "workers", "jobs", "n_jobs"), ("parallel",)),
-    **dict.fromkeys(("k_folds", "kfold", "kfolds", "n_folds", "n_splits", "number", "splits"), ("k", "folds")),
-    **dict.fromkeys(("walltime", "time", "duration", "timeout"), ("minutes", "hours")),
-    **dict.fromkeys(("memory", "mem", "ram"), ("memory_mb",)),
-    **dict.fromkeys(("cpus", "cpu", "ncores", "cores_per_node"), ("cores",)),
-    **dict.fromkeys(("gpus", "gpu", "ngpus"), ("gpus_per_node",)),
-    **dict.fromkeys(("parameters", "params", "search_space", "hyperparameters", "dimensions"), ("space",)),
-    **dict.fromkeys(("algorithm", "algo", "sampler", "strategy"), ("optimizer", "name")),
-    **dict.fromkeys(("initial_points", "initial", "warm_start", "start_points"), ("start",)),
-    **dict.fromkeys(("random_state", "random_seed"), ("seed",)),
-    **dict.fromkeys(("project", "project_name", "title"), ("search", "name")),
-    **dict.fromkeys(("exec", "cmd", "run", "script"), ("command",)),
-    **dict.fromkeys(("image", "sif"), ("container",)),
-    **dict.fromkeys(("folder", "directory", "dir", "path", "code"), ("files",)),
-    **dict.fromkeys(("limits", "stopping"), ("budget",)),
-}
-
-#: Values under other names, by the key they stand at.
-VALUE_SYNONYMS: dict[str, dict[str, str]] = {
-    "type": {
-        **dict.fromkeys(("float", "double", "number", "uniform", "loguniform", "continuous", "scalar"), "real"),
-        **dict.fromkeys(("int", "uniformint", "whole", "discrete", "randint", "long"), "integer"),
-        **dict.fromkeys(
-            ("choice", "cat", "category", "choices", "enum", "str", "string", "bool", "boolean"), "categorical"
-        ),
-        **dict.fromkeys(("ordered", "ord", "levels"), "ordinal"),
-    },
-    "goal": {
-        **dict.fromkeys(("min", "minimise", "minimum", "lower", "smallest", "down"), "minimize"),
-        **dict.fromkeys(("max", "maximise", "maximum", "higher", "largest", "up"), "maximize"),
-    },
-    "scale": {
-        **dict.fromkeys(("logarithmic", "log10", "ln", "log2", "exp", "exponential", "geometric", "loguniform"), "log"),
-        **dict.fromkeys(("lin", "uniform", "none", "normal", "flat", "arithmetic"), "linear"),
-    },
-}
-
 #: What the search file will know one day, so that nobody looks for a misspelling.
-_PLANNED = {
-    "early_stopping.method": {"median", "asha"},
-    "resources.trials_per_job": None,
-    "site.profile": {"summit", "frontier", "perlmutter", "grid"},
+_PLANNED: dict[str, set[object]] = {
+    "method": {"median", "asha"},
+    "profile": {"summit", "frontier", "perlmutter", "grid"},
 }
 
 #: What a pydantic error type expected; `must be …`.
@@ -117,7 +68,10 @@ _ANY_SCALAR = ("true or false", "a whole number", "a number", "text")
 
 
 def misfits_of(
-    error: ValidationError, data: Any, model: type[BaseModel] | Mapping[str, type[BaseModel]] | None = None
+    error: ValidationError,
+    data: Any,
+    model: type[BaseModel] | Mapping[str, type[BaseModel]] | None = None,
+    elsewhere: Mapping[str, str] | None = None,
 ) -> list[Misfit]:
     """The mistakes that `error` tells of, one per place.
 
@@ -125,6 +79,7 @@ def misfits_of(
         error: what pydantic raised.
         data: what it was given; the paths lead into it.
         model: what it should have become; for one of several models, those by the `type` that chooses between them.
+        elsewhere: as for `unknown_key`.
     """
     if isinstance(model, Mapping):
         tag = data.get("type") if isinstance(data, Mapping) else None
@@ -141,12 +96,14 @@ def misfits_of(
     misfits: list[Misfit] = []
     for path, group in places.items():
         if group[0]["type"] == "extra_forbidden" and len(path) == 1 and known:
-            misfits.append(unknown_key(str(path[0]), known, data))
+            misfits.append(unknown_key(str(path[0]), known, data, elsewhere))
         elif group[0]["type"] == "model_type" and not path and known:
             misfits.append(Misfit((), f"must be a mapping, not {show(data)}", f"its keys are {listing(known)}"))
         else:
             misfits += _misfits_at(path, group)
-    return misfits
+    # Under its wrong name it is one mistake, not two.
+    meant = {(*misfit.path[:-1], misfit.rename) for misfit in misfits if misfit.unknown_key}
+    return [misfit for misfit in misfits if not (misfit.missing and misfit.path in meant)]
 
 
 def keys_of(model: type[BaseModel]) -> list[str]:
@@ -154,26 +111,34 @@ def keys_of(model: type[BaseModel]) -> list[str]:
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
-def unknown_key(key: str, known: Sequence[str], present: Collection[str]) -> Misfit:
+def unknown_key(
+    key: str, known: Sequence[str], present: Collection[str], elsewhere: Mapping[str, str] | None = None
+) -> Misfit:
     """What to say of a key that is not one of `known`.
 
     Args:
         key: the key.
         known: the keys that could stand there.
         present: the keys that stand there; what was meant is not one of them.
+        elsewhere: for keys that are known in other places of the file, where: "under budget".
     """
     free = [name for name in known if name not in present]
     synonyms = [name for name in KEY_SYNONYMS.get(key.casefold(), ()) if name in free]
-    meant = synonyms[0] if synonyms else closest(key, free)
-    if meant is not None:
+    place = (elsewhere or {}).get(key)
+    meant = synonyms[0] if synonyms else closest(key, free) if place is None else None
+    if place is not None and meant is None:
+        hint = f"it belongs {place}"
+    elif meant is not None:
         hint = f"did you mean {meant}?"
     elif key.partition(":")[0] in known:
         hint = "put a blank after the colon"
     elif key in ("log", "logarithmic") and "scale" in known:
         hint = "did you mean scale: log?"
+    elif (given := closest(key, known)) is not None:
+        hint = f"did you mean {given}? it is given too"
     else:
         hint = f"there is {listing(known)}"
-    return Misfit((key,), "is not a key that is known here", hint, at_key=True, rename=meant)
+    return Misfit((key,), "is not a key that is known here", hint, at_key=True, unknown_key=True, rename=meant)
 
 
 def _path(location: tuple[int | str, ...], data: Any, is_missing: bool) -> Path:
@@ -198,7 +163,7 @@ def _misfits_at(path: Path, group: list[ErrorDetails]) -> list[Misfit]:
         if cause is not None:
             return [Misfit(path, str(cause))]
         if details["type"] == "missing":
-            return [Misfit(path, "is missing", at_key=True)]
+            return [Misfit(path, "is missing", at_key=True, missing=True)]
         if details["type"] == "extra_forbidden":
             return [Misfit(path, "is not a key that is known here", at_key=True)]
         if details["type"] in ("union_tag_invalid", "union_tag_not_found"):
@@ -228,12 +193,11 @@ def _expected(group: Sequence[ErrorDetails]) -> list[str]:
 
 
 def _wrong_kind(path: Path, expected: list[str], value: Any) -> Misfit:
-    names = [part for part in path if isinstance(part, str)]
-    key = names[-1] if names else ""
-    place = ".".join(names[-2:])
-    if place in _PLANNED and (_PLANNED[place] is None or value in (_PLANNED[place] or ())):
+    key = next((part for part in reversed(path) if isinstance(part, str)), "")
+    if isinstance(value, str) and value in _PLANNED.get(key, ()):
         return Misfit(path, f"{show(value)} is not supported yet", f"there is {listing(expected, 'or')}")
-    message = f"must be {listing(expected, 'or')}, not {show(value)}"
+    given = repr(value) if isinstance(value, float) else show(value)
+    message = f"must be {listing(expected, 'or')}, not {given}"
     meant = VALUE_SYNONYMS.get(key, {}).get(value.casefold()) if isinstance(value, str) else None
     if meant is None and isinstance(value, str):
         meant = closest(value, [word for word in expected if " " not in word])

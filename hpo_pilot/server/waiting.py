@@ -7,15 +7,17 @@ from collections import Counter, deque
 from collections.abc import Iterable
 
 
-class _Waiter:
+class Waiter:
     """One pilot that waits at a queue."""
 
     def __init__(self, site: str) -> None:
         self.site = site
         self.tried = 0  # the round in which it last looked for a job
+        self.called_for = site  # the queue of the jobs that it was roused for
         self.wake: asyncio.Future[None] | None = None
 
-    def rouse(self) -> None:
+    def rouse(self, called_for: str) -> None:
+        self.called_for = called_for
         if self.wake is not None and not self.wake.done():
             self.wake.set_result(None)
 
@@ -29,31 +31,31 @@ class WaitingPilots:
 
     def __init__(self) -> None:
         self._round = 0
-        self._waiters: deque[_Waiter] = deque()
+        self._waiters: deque[Waiter] = deque()
         self._closed = False
 
-    def enter(self, site: str) -> _Waiter:
+    def enter(self, site: str) -> Waiter:
         """Joins the queue of those who wait; call before the first look, so that no job slips between."""
-        waiter = _Waiter(site)
+        waiter = Waiter(site)
         waiter.tried = self._round
         self._waiters.append(waiter)
         return waiter
 
-    def leave(self, waiter: _Waiter) -> None:
+    def leave(self, waiter: Waiter) -> None:
         """Ends waiting; a call that came meanwhile goes to the next."""
         self._waiters.remove(waiter)
         if waiter.tried < self._round:
-            self._rouse(waiter.site, 1)
+            self._rouse(waiter.called_for, 1)
 
-    def looks(self, waiter: _Waiter) -> None:
+    def looks(self, waiter: Waiter) -> None:
         """Say so before looking for a job."""
         waiter.tried = self._round
 
-    def found_nothing(self, waiter: _Waiter) -> None:
+    def found_nothing(self, waiter: Waiter) -> None:
         """Passes the call on."""
-        self._rouse(waiter.site, 1)
+        self._rouse(waiter.called_for, 1)
 
-    async def wait(self, waiter: _Waiter, seconds: float) -> bool:
+    async def wait(self, waiter: Waiter, seconds: float) -> bool:
         """Waits until there may be a job.
 
         Returns:
@@ -61,6 +63,8 @@ class WaitingPilots:
         """
         if self._closed or seconds <= 0:
             return False
+        if waiter.tried < self._round:
+            return True  # called while it was looking
         waiter.wake = asyncio.get_running_loop().create_future()
         try:
             await asyncio.wait_for(waiter.wake, seconds)
@@ -80,15 +84,16 @@ class WaitingPilots:
         for waiter in self._waiters:
             if count <= 0:
                 return
-            if waiter.tried < self._round and site in ("", waiter.site) and waiter.wake is not None and not waiter.wake.done():
-                waiter.rouse()
+            asleep = waiter.wake is not None and not waiter.wake.done()
+            if asleep and waiter.tried < self._round and site in ("", waiter.site):
+                waiter.rouse(site)
                 count -= 1
 
     def close(self) -> None:
         """Sends everybody away."""
         self._closed = True
         for waiter in self._waiters:
-            waiter.rouse()
+            waiter.rouse("")
 
 
 class Changes:
@@ -120,6 +125,10 @@ class Changes:
         finally:
             self._waiting.pop(future, None)
         return not self._closed
+
+    def forget(self, future: asyncio.Future[None]) -> None:
+        """Ends listening without waiting."""
+        self._waiting.pop(future, None)
 
     def announce(self, users: Iterable[str]) -> None:
         """Tasks of these users changed."""

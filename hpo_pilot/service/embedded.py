@@ -28,6 +28,9 @@ WORKER = 1
 
 _START_SECONDS = 60.0
 
+#: The file in the token folder that says where the server is.
+_ADDRESS = "address"
+
 
 class EmbeddedPanda:
     """Server and pilot of one work folder."""
@@ -68,6 +71,11 @@ class EmbeddedPanda:
         )
         self._slots = slots
 
+    @property
+    def token_folder(self) -> Path:
+        """Where the tokens are, one file per role."""
+        return self._workdir.tokens
+
     def start(self) -> None:
         """Starts both; returns when the server answers.
 
@@ -76,6 +84,7 @@ class EmbeddedPanda:
         """
         self._server.start()
         self._wait_for_server()
+        (self._workdir.tokens / _ADDRESS).write_text(self.url)
         if self._slots:
             self._start_pilot()
 
@@ -125,6 +134,18 @@ class EmbeddedPanda:
         raise TryAgainError(
             f"the embedded PanDA server did not answer within {_START_SECONDS:.0f} s; see {self._workdir.log('server')}"
         )
+
+
+def running_server(workdir: WorkDir) -> PandaServer | None:
+    """The embedded server of the work folder, if one runs and takes our token."""
+    token = workdir.tokens / "user.token"
+    try:
+        url = (workdir.tokens / _ADDRESS).read_text()
+        headers = {"Authorization": f"Bearer {token.read_text()}", "Origin": "hpo_pilot"}
+        answer = requests.get(f"{url}/api/v1/hpo_pilot/changes?cursor=-1&timeout=0", headers=headers, timeout=5)
+    except (OSError, requests.RequestException):
+        return None
+    return PandaServer(url, token, nickname()) if answer.ok else None
 
 
 def default_slots(cores: int) -> int:

@@ -11,7 +11,7 @@ from hpo_pilot.search import Point, Search, Trial
 
 
 class Proposer:
-    """Owns the optimizer of one search. An ask never blocks the steering loop, and sees exactly what was told before."""
+    """Owns the optimizer of one search. An ask never blocks the steering loop, and sees all that was told before."""
 
     def __init__(self, search: Search, executor: Executor, wake: Callable[[], None]) -> None:
         """Makes an optimizer that knows nothing yet.

@@ -61,17 +61,17 @@ def register(store: Store, workdir: WorkDir, search_file: Path, *, go_on: bool) 
     sandbox = pack_payload(search, search_file, workdir)
     found = store.find_search(search.name)
     if found is None:
-        return store.create_search(
-            search, source=str(search_file.absolute()), sandbox=str(sandbox), owner=nickname()
-        )
+        return store.create_search(search, source=str(search_file.absolute()), sandbox=str(sandbox), owner=nickname())
     if not go_on:
         raise InputError(
-            f"the store already has a search {search.name!r} ({found.state.value}); `hpo-pilot run {search_file}` goes on "
-            f"with it, `hpo-pilot extend` gives it more budget, another name in the file starts a new one"
+            f"the store already has a search {search.name!r} ({found.state.value}); `hpo-pilot run {search_file}` "
+            "goes on with it, `hpo-pilot extend` gives it more budget, another name in the file starts a new one"
         )
     _check_same(found, search, sandbox, search_file)
     if found.search.budget != search.budget:
-        store.redefine(found.id, search, nickname(), f"budget changed: {_difference(found.search.budget, search.budget)}")
+        store.redefine(
+            found.id, search, nickname(), f"budget changed: {_difference(found.search.budget, search.budget)}"
+        )
     elif found.state is SearchState.DONE:
         return found
     if found.state.is_over or found.state is SearchState.PAUSED:
@@ -126,11 +126,15 @@ def resume(store: Store, record: SearchRecord, workdir: WorkDir, *, new_payload:
         InputError: the search is running, or done with its budget spent.
     """
     if record.state is SearchState.DONE:
-        raise InputError(f"search {record.name!r} is done; `hpo-pilot extend {record.name} --trials +N` gives it more budget")
+        raise InputError(
+            f"search {record.name!r} is done; `hpo-pilot extend {record.name} --trials +N` gives it more budget"
+        )
     if not (record.state.is_over or record.state is SearchState.PAUSED) and not new_payload:
         raise InputError(f"search {record.name!r} is {record.state.value} already")
     sandbox = str(pack_payload(record.search, Path(record.source), workdir)) if new_payload else None
-    store.reopen(record.id, nickname(), "resumed with the payload's new files" if new_payload else "resumed", sandbox=sandbox)
+    store.reopen(
+        record.id, nickname(), "resumed with the payload's new files" if new_payload else "resumed", sandbox=sandbox
+    )
 
 
 def stop(store: Store, record: SearchRecord) -> None:
@@ -181,4 +185,6 @@ def trial_of(store: Store, record: SearchRecord, number: int) -> Trial:
         if trial.number == number:
             return trial
     finished = sum(1 for trial in trials if trial.state is TrialState.FINISHED)
-    raise InputError(f"search {record.name!r} has no trial {number}; it has {len(trials)}, of which {finished} finished")
+    raise InputError(
+        f"search {record.name!r} has no trial {number}; it has {len(trials)}, of which {finished} finished"
+    )

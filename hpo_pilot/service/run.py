@@ -20,7 +20,7 @@ from hpo_pilot.service.embedded import EmbeddedPanda, default_slots
 from hpo_pilot.service.registration import register
 from hpo_pilot.service.service import Service
 from hpo_pilot.service.workdir import WorkDir
-from hpo_pilot.store import SearchRecord, SearchState, SteeringStore, Store
+from hpo_pilot.store import SearchRecord, SteeringStore, Store
 from hpo_pilot.store.lease import LeaseHeldError, held
 
 #: How long the next command waits for the processes of a killed one to end, in seconds.
@@ -240,6 +240,3 @@ def render(store: Store, record: SearchRecord, trials: list[Trial]) -> str:
 def _versions() -> dict[str, str]:
     packages = ("hpo-pilot", "panda-client", "scikit-optimize", "scikit-learn", "deap", "numpy", "scipy", "sqlalchemy")
     return {"python": platform.python_version(), **{name: version(name) for name in packages}}
-
-
-__all__ = ["InterruptedRunError", "RunResult", "SearchState", "render", "result_of", "run", "serve"]

@@ -143,7 +143,9 @@ class SearchSteering:
         self._generation += 1
         first = len(self._trials) + 1
         trials = [
-            NewTrial(number, point, _seed(self._search.seed, number), confirms[number - first] if confirms else None)
+            NewTrial(
+                number, point, trial_seed(self._search.seed, number), confirms[number - first] if confirms else None
+            )
             for number, point in enumerate(points, start=first)
         ]
         trials = self._tasks.fitting(self._generation, trials)  # the rest is asked for again, as the next generation
@@ -340,7 +342,7 @@ class SearchSteering:
         self.state = self.record.state
 
 
-def _seed(search_seed: int, number: int) -> int:
+def trial_seed(search_seed: int, number: int) -> int:
     """The seed that trial `number` gives its payload: the same for all its folds, different for every trial."""
     digest = hashlib.sha256(f"{search_seed}/{number}".encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1

@@ -12,7 +12,7 @@ from hpo_pilot.errors import TryAgainError
 from hpo_pilot.jobs import JobNeeds, TaskRef, TaskSpec, task_name
 from hpo_pilot.panda.task_parameters import ENCODED_LIMIT, encode_points
 from hpo_pilot.panda.workflow_manager import UnknownOutcomeError, WorkflowManager
-from hpo_pilot.search import Point
+from hpo_pilot.search import Point, Search
 from hpo_pilot.store import NewTask, NewTrial, SearchRecord, SteeringStore, TaskRecord, TaskStage
 
 #: A task is looked at this often, in seconds, even when the server reports no change of it: for the states of running
@@ -147,18 +147,42 @@ class Submissions:
         self, name: str, generation: int, jobs: tuple[tuple[int, int, int], ...], points: Mapping[int, Point]
     ) -> TaskSpec:
         """What the workflow manager submits."""
-        search, needs = self._search, self._search.resources
-        return TaskSpec(
-            name=name,
-            search=search.name,
-            uid=self._record.uid,
-            generation=generation,
-            folds=search.folds.k,
-            points={trial: points[trial] for trial, _, _ in jobs},
-            jobs=jobs,
-            sandbox=Path(self._record.sandbox or ""),
-            needs=JobNeeds(needs.nodes, needs.gpus_per_node, needs.cores, needs.memory_mb, needs.minutes),
-            container=search.payload.container,
-            has_outputs=bool(search.payload.outputs),
-            queue=search.site.queue,
-        )
+        sandbox = Path(self._record.sandbox or "")
+        return task_spec(self._search, self._record.uid, sandbox, name, generation, jobs, points)
+
+
+def task_spec(
+    search: Search,
+    uid: str,
+    sandbox: Path,
+    name: str,
+    generation: int,
+    jobs: tuple[tuple[int, int, int], ...],
+    points: Mapping[int, Point],
+) -> TaskSpec:
+    """A generation of `search`, or part of one, as the workflow manager takes it.
+
+    Args:
+        search: the search.
+        uid: its random identity.
+        sandbox: its packed payload.
+        name: the task's name.
+        generation: the generation's number.
+        jobs: (trial, fold, seed) of job number 1, 2, …
+        points: the points of these trials, and perhaps of others.
+    """
+    needs = search.resources
+    return TaskSpec(
+        name=name,
+        search=search.name,
+        uid=uid,
+        generation=generation,
+        folds=search.folds.k,
+        points={trial: points[trial] for trial, _, _ in jobs},
+        jobs=jobs,
+        sandbox=sandbox,
+        needs=JobNeeds(needs.nodes, needs.gpus_per_node, needs.cores, needs.memory_mb, needs.minutes),
+        container=search.payload.container,
+        has_outputs=bool(search.payload.outputs),
+        queue=search.site.queue,
+    )

@@ -19,13 +19,18 @@ class WorkDir:
     root: Path
 
     @classmethod
+    def at(cls, root: str | Path | None = None) -> WorkDir:
+        """The work folder at `root` (default ./hpo-pilot), whether it is there or not."""
+        return cls(Path(root or DEFAULT).absolute())
+
+    @classmethod
     def make(cls, root: str | Path | None = None) -> WorkDir:
         """The work folder at `root` (default ./hpo-pilot), made if need be.
 
         Raises:
             InputError: it cannot be made or written.
         """
-        folder = cls(Path(root or DEFAULT).absolute())
+        folder = cls.at(root)
         try:
             folder.root.mkdir(parents=True, exist_ok=True)
         except OSError as error:

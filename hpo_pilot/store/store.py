@@ -10,7 +10,7 @@ import secrets
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 from sqlalchemy import Engine, Row, func, insert, select, update
 
@@ -31,7 +31,7 @@ class Store:
         self.engine = engine
 
     @classmethod
-    def open(cls, url: str) -> Store:
+    def open(cls, url: str) -> Self:
         """Opens the store at a SQLAlchemy URL; makes or migrates its tables.
 
         Raises:
@@ -150,7 +150,8 @@ class Store:
             sandbox: a new payload archive; None: as it was.
         """
         with writing(self.engine) as connection:
-            told = connection.execute(select(func.max(t.trials.c.told)).where(t.trials.c.search_id == search_id)).scalar()
+            last = select(func.max(t.trials.c.told)).where(t.trials.c.search_id == search_id)
+            told = connection.execute(last).scalar()
             values = {"state": SearchState.RUNNING, "message": "", "ended": None, "forgiven": told or 0}
             if sandbox is not None:
                 values["sandbox"] = sandbox

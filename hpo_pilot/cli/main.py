@@ -1,0 +1,62 @@
+"""The command `hpo-pilot`."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Annotated
+
+import typer
+
+from hpo_pilot import __version__
+from hpo_pilot.cli import control, inspection, processes, searches
+from hpo_pilot.errors import HpoPilotError
+
+app = typer.Typer(
+    name="hpo-pilot",
+    help="Hyper-parameter scanning on PanDA: a YAML search space in, containerised jobs out, the best point back.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+searches.add_to(app)
+inspection.add_to(app)
+control.add_to(app)
+processes.add_to(app)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"hpo-pilot {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say what the service does, on stderr.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING,
+        format="%(asctime)s %(levelname)s %(message)s",
+        stream=sys.stderr,
+    )
+
+
+def main() -> None:
+    """Runs a command; every error of ours ends it with one clear message and its own status."""
+    try:
+        app()
+    except HpoPilotError as error:
+        typer.echo(f"hpo-pilot: {error}", err=True)
+        raise SystemExit(error.exit_code) from None
+    except KeyboardInterrupt:
+        typer.echo("hpo-pilot: interrupted", err=True)
+        raise SystemExit(3) from None
+    except BrokenPipeError:
+        # The reader of our output, such as `head`, has seen enough.
+        sys.stderr.close()
+        raise SystemExit(0) from None

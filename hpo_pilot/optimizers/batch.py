@@ -1,0 +1,150 @@
+"""Choosing a batch: one point after the other, each as if those before it had returned what was predicted for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import minimize
+from scipy.spatial.distance import cdist
+
+from hpo_pilot.optimizers.acquisition import log_expected_improvement, log_expected_improvement_gradient
+from hpo_pilot.optimizers.features import FeatureMap
+from hpo_pilot.optimizers.posterior import Pool, Posterior
+from hpo_pilot.optimizers.proposals import Proposals
+
+Array = npt.NDArray[np.float64]
+
+#: The climb starts from this many candidates, at least this far apart in length scales.
+_STARTS, _APART = 4, 0.3
+
+#: Steps of the climb.
+_STEPS = 15
+
+#: How many points of a batch are climbed to; the rest are the pool's best. The cost of a climb grows with the square of the
+#: points known, so it is the first few that get one.
+_MOST_CLIMBS, _LEAST_CLIMBS, _CLIMB_BUDGET = 16, 2, 4_000_000
+
+
+class BatchChooser:
+    """Greedy choice by expected improvement times the probability of success (kriging believer)."""
+
+    def __init__(
+        self,
+        features: FeatureMap,
+        posterior: Posterior,
+        best: float,
+        log_success: Callable[[Array], Array] | None,
+        feasible: Callable[[Array], Array],
+    ) -> None:
+        """Knows what is told and pending.
+
+        Args:
+            features: the map from unit vectors.
+            posterior: conditioned on the told points, and believing the pending ones.
+            best: the value to improve on, normalised.
+            log_success: logarithm of the probability of success at features of shape (m, n_features); None: it is 1.
+            feasible: those of some unit vectors that satisfy the constraints.
+        """
+        self._map = features
+        self._posterior = posterior
+        self._best = best
+        self._log_success = log_success
+        self._feasible = feasible
+
+    def fill(self, proposals: Proposals, units: Array) -> None:
+        """Offers the best candidates until none is missing, or none is left.
+
+        Args:
+            proposals: where accepted points go.
+            units: the candidates, snapped, shape (m, n_dims); m above 0.
+        """
+        features = self._map.features(units)
+        pool = Pool(self._posterior, features, room=proposals.missing)
+        bonus = self._bonus(features)
+        is_open = np.ones(len(units), dtype=bool)
+        known = len(self._posterior.points)
+        climbs = int(np.clip(_CLIMB_BUDGET / known**2, _LEAST_CLIMBS, _MOST_CLIMBS))
+        while proposals.missing > 0 and is_open.any():
+            scores = np.where(is_open, log_expected_improvement(pool.mean, pool.variance, self._best) + bonus, -np.inf)
+            if climbs > 0:
+                climbs -= 1
+                chosen = self._climb(proposals, units[self._starts(features, scores)])
+                if chosen is not None:
+                    self._posterior = self._posterior.believing(chosen[None, :])
+                    pool.believe(chosen, self._posterior.factor[-1, :-1])
+                    continue
+                climbs = 0  # the pool's rows run ahead of the posterior from here on
+            index = int(np.argmax(scores))
+            is_open[index] = False
+            if proposals.offer(units[index].tolist()):
+                self._best = min(self._best, float(pool.mean[index]))
+                pool.believe_candidate(index)
+
+    def _bonus(self, features: Array) -> Array:
+        return np.zeros(len(features)) if self._log_success is None else self._log_success(features)
+
+    def _starts(self, features: Array, scores: Array) -> list[int]:
+        """The best candidates that are apart from each other."""
+        scaled = features / self._posterior.fit.scales
+        left = scores.copy()
+        starts: list[int] = []
+        while len(starts) < _STARTS:
+            index = int(np.argmax(left))
+            if left[index] == -np.inf:
+                break
+            starts.append(index)
+            left[cdist(scaled[index : index + 1], scaled)[0] < _APART] = -np.inf
+            left[index] = -np.inf
+        return starts
+
+    def _climb(self, proposals: Proposals, starts: Array) -> Array | None:
+        """Offers the best of the starts, their discrete neighbours and what a gradient climb makes of the best of these.
+
+        Returns:
+            The features of the point taken, shape (n_features,); None where none was taken.
+        """
+        units = np.concatenate([self._map.neighbours(start) for start in starts])
+        units = self._feasible(np.unique(units, axis=0))
+        if not len(units):
+            return None
+        scores, _, _ = self._score(units)
+        best = units[np.argsort(-scores, kind="stable")[:_STARTS]]
+        units = np.concatenate([units, self._feasible(self._uphill(best))])
+        scores, features, mean = self._score(units)
+        for index in np.argsort(-scores, kind="stable"):
+            if proposals.offer(units[index].tolist()):
+                self._best = min(self._best, float(mean[index]))
+                return np.asarray(features[index])
+        return None
+
+    def _score(self, units: Array) -> tuple[Array, Array, Array]:
+        features = self._map.features(units)
+        mean, variance = self._posterior.predict(features)
+        return log_expected_improvement(mean, variance, self._best) + self._bonus(features), features, mean
+
+    def _uphill(self, units: Array) -> Array:
+        """Where L-BFGS leads from `units`, all at once: their sum is separable, and one matrix product serves them all."""
+        features = self._map.features(units)
+        free = np.zeros(features.shape, dtype=bool)
+        for row, unit in zip(free, units, strict=True):
+            moves = self._map.is_active(unit) & self._map.is_climbed
+            row[self._map.columns] = moves[self._map.ordered]
+        if not free.any():
+            return units[:0]
+
+        def descent(variables: Array) -> tuple[float, Array]:
+            at = features.copy()
+            at[free] = variables
+            value, gradient = log_expected_improvement_gradient(*self._posterior.gradients(at), self._best)
+            return -float(value.sum()), -gradient[free]
+
+        bounds = [(0.0, 1.0)] * int(free.sum())
+        found = minimize(
+            descent, features[free], jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _STEPS}
+        )
+        features[free] = found.x
+        moved = units.copy()
+        moved[:, self._map.ordered] = features[:, self._map.columns]
+        return self._map.snapped(moved)

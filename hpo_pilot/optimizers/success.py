@@ -1,0 +1,36 @@
+"""Where trials fail: the probability that a point gives a value at all."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from hpo_pilot.optimizers.gaussian_process import Hyperparameters
+from hpo_pilot.optimizers.posterior import Posterior
+
+Array = npt.NDArray[np.float64]
+
+#: No region is given up for good: failures may be chance.
+_LEAST_PROBABILITY = 0.01
+
+
+class SuccessModel:
+    """A Gaussian process on the outcomes themselves, 1 for a value and 0 for a failure (least-squares classification)."""
+
+    def __init__(self, fit: Hyperparameters, features: Array, failed: npt.NDArray[np.bool_]) -> None:
+        """Learns from distinct points, shape (n, n_features), of which some failed, shape (n,), but not all."""
+        outcomes, self._mean, self._deviation = standard_outcomes(failed)
+        self._posterior = Posterior.of_data(fit, features, outcomes)
+
+    def log_probability(self, features: Array) -> Array:
+        """The logarithm of the probability of success at `features`, shape (m, n_features)."""
+        covariance = self._posterior.fit.covariance(self._posterior.points, features)
+        outcome = self._mean + self._deviation * (self._posterior.weights @ covariance)
+        return np.log(np.clip(outcome, _LEAST_PROBABILITY, 1.0))
+
+
+def standard_outcomes(failed: npt.NDArray[np.bool_]) -> tuple[Array, float, float]:
+    """Outcomes with mean 0 and deviation 1, and what the mean and deviation were."""
+    outcomes = np.where(failed, 0.0, 1.0)
+    mean, deviation = float(outcomes.mean()), float(outcomes.std())
+    return (outcomes - mean) / deviation, mean, deviation

@@ -1,0 +1,54 @@
+"""What was told, as arrays: distinct points with the mean of their values."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from hpo_pilot.optimizers.base import Observation
+
+Array = npt.NDArray[np.float64]
+
+#: Points further beyond the bounds than this share of the range (an older search's) say nothing about what lies within.
+_REACH = 0.5
+
+
+class Told:
+    """Grows with every told trial; any earlier state can be read back, for fits belong to a cut of the history."""
+
+    def __init__(self) -> None:
+        """Empty."""
+        self._row_of: dict[str, int] = {}
+        self._rows: list[int] = []
+        self._values: list[float] = []
+        self._units: list[tuple[float, ...]] = []
+
+    def __len__(self) -> int:
+        """How many trials it has, repetitions counted."""
+        return len(self._rows)
+
+    def add(self, observation: Observation) -> None:
+        """Takes a trial, if the space has a place for it."""
+        unit = observation.unit
+        if unit is None or not all(-_REACH <= place <= 1.0 + _REACH for place in unit):
+            return
+        row = self._row_of.setdefault(observation.key, len(self._units))
+        if row == len(self._units):
+            self._units.append(unit)
+        self._rows.append(row)
+        self._values.append(np.nan if observation.value is None else observation.value)
+
+    def table(self, length: int) -> tuple[Array, Array]:
+        """The distinct points of the first `length` trials.
+
+        Returns:
+            Units, shape (n, n_dims), and values, shape (n,): the mean of a point's good values, NaN where all failed.
+        """
+        rows = np.array(self._rows[:length], dtype=int)
+        values = np.array(self._values[:length])
+        count = int(rows.max()) + 1 if length else 0
+        good = ~np.isnan(values)
+        times = np.bincount(rows[good], minlength=count)
+        # Divided before they are added up: a sum of huge values would overflow.
+        means = np.bincount(rows[good], weights=values[good] / times[rows[good]], minlength=count)
+        return np.array(self._units[:count]), np.where(times > 0, means, np.nan)

@@ -1,0 +1,103 @@
+"""What this machine has, and what is missing for what."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import psutil
+
+from hpo_pilot.errors import HpoPilotError
+from hpo_pilot.service.workdir import WorkDir
+from hpo_pilot.store import Store
+
+_RUNTIMES = ("apptainer", "singularity", "podman", "ch-run", "shifter", "bwrap")
+_LAUNCHERS = ("srun", "jsrun", "mpirun", "horovodrun", "torchrun")
+_BATCH = ("sbatch", "bsub", "qsub", "flux")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at.
+
+    Attributes:
+        what: the thing.
+        ok: whether it is there and works.
+        detail: what it is, or what it would be needed for.
+        needed: whether nothing works without it.
+    """
+
+    what: str
+    ok: bool
+    detail: str
+    needed: bool = False
+
+
+def examine(workdir: Path | None, store: str | None) -> list[Finding]:
+    """Looks at this machine."""
+    memory = psutil.virtual_memory()
+    return [
+        Finding("cores", True, f"{len(os.sched_getaffinity(0))} usable", needed=True),
+        Finding("memory", True, f"{memory.total / 1e9:.1f} GB, {memory.available / 1e9:.1f} GB free", needed=True),
+        _gpus(),
+        *(_package(name, use, needed=needed) for name, use, needed in _packages()),
+        _programs("container runtime", _RUNTIMES, "payload.container needs one"),
+        _programs("launcher", _LAUNCHERS, "payloads over several ranks need one"),
+        _programs("batch system", _BATCH, "pilots in allocations need one"),
+        _attempt("work folder", lambda: _work_folder(workdir)),
+        _attempt("store", lambda: _store(workdir, store)),
+    ]
+
+
+def _packages() -> tuple[tuple[str, str, bool], ...]:
+    return (
+        ("panda-client", "talks to PanDA servers", True),
+        ("scikit-optimize", "the bayesian optimizer", True),
+        ("deap", "the evolutionary and cma optimizers", True),
+        ("torch", "PyTorch payloads", False),
+        ("horovod", "payloads over several GPUs or nodes; `make horovod` builds it", False),
+    )
+
+
+def _package(name: str, use: str, *, needed: bool) -> Finding:
+    try:
+        return Finding(name, True, version(name), needed)
+    except PackageNotFoundError:
+        return Finding(name, False, f"not installed; {use}", needed)
+
+
+def _gpus() -> Finding:
+    nvidia = sorted(path.name for path in Path("/dev").glob("nvidia[0-9]*"))
+    amd = sorted(path.name for path in Path("/dev/dri").glob("renderD*")) if Path("/dev/kfd").exists() else []
+    found = nvidia + amd
+    return Finding("GPU", bool(found), ", ".join(found) or "none; payloads that ask for one will not run here")
+
+
+def _programs(what: str, names: tuple[str, ...], use: str) -> Finding:
+    found = [name for name in names if shutil.which(name)]
+    return Finding(what, bool(found), ", ".join(found) or f"none of {', '.join(names)}; {use}")
+
+
+def _work_folder(workdir: Path | None) -> str:
+    folder = WorkDir.make(workdir)
+    free = shutil.disk_usage(folder.root).free
+    return f"{folder.root}, {free / 1e9:.1f} GB free"
+
+
+def _store(workdir: Path | None, store: str | None) -> str:
+    opened = Store.open(WorkDir.make(workdir).store_url(store))
+    try:
+        return f"{opened.engine.url.render_as_string(hide_password=True)}, {len(opened.searches())} searches"
+    finally:
+        opened.close()
+
+
+def _attempt(what: str, look: Callable[[], str]) -> Finding:
+    try:
+        return Finding(what, True, look(), needed=True)
+    except HpoPilotError as error:
+        return Finding(what, False, str(error), needed=True)

@@ -1,0 +1,96 @@
+"""A search as a value: defaults, short forms, what does not fit, and the way through JSON."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from hpo_pilot.search import Search
+from hpo_pilot.search.wording import misfits_of
+
+DATA: dict[str, Any] = {
+    "search": "digits-mlp",
+    "space": {
+        "learning_rate": {"type": "real", "low": 1e-4, "high": 0.1, "scale": "log"},
+        "flag": {"type": "categorical", "choices": [1, True, "1", 1.0, None]},
+        "momentum": {"type": "real", "low": 0.5, "high": 0.99, "when": {"flag": [True, "1"]}},
+    },
+    "start": [{"learning_rate": 0.001, "flag": 1.0}, {"learning_rate": 0.001, "flag": 1}],
+    "payload": {"command": "python train.py"},
+}
+
+
+def refused(**changes: Any) -> str:
+    data = {**DATA, **changes}
+    with pytest.raises(ValidationError) as caught:
+        Search.model_validate(data)
+    return "; ".join(str(misfit) for misfit in misfits_of(caught.value, data, Search))
+
+
+def test_defaults() -> None:
+    search = Search.model_validate(DATA)
+    assert search.name == "digits-mlp"
+    assert search.objective.sign == 1
+    assert (search.optimizer.name, search.optimizer.settings) == ("bayesian", {})
+    assert search.folds.needed == 1
+    assert search.resources.gpus == 0
+    assert search.budget.queued == "auto"
+
+
+def test_short_forms() -> None:
+    search = Search.model_validate({**DATA, "optimizer": "random", "folds": 5})
+    assert search.optimizer.name == "random"
+    assert search.folds.needed == 5
+    assert Search.model_validate({**DATA, "folds": {"k": 5, "require": 3}}).folds.needed == 3
+    assert Search.model_validate({**DATA, "optimizer": {"name": "x", "population": 3}}).optimizer.settings == {
+        "population": 3
+    }
+
+
+def test_through_json_and_back_every_type_stays() -> None:
+    search = Search.model_validate({**DATA, "optimizer": {"name": "evolutionary", "population": 24, "rate": 0.5}})
+    again = Search.model_validate(json.loads(json.dumps(search.to_dict())))
+    assert again == search
+    assert again.to_dict() == search.to_dict()
+    choices = again.space.dimensions["flag"].to_unit(True), again.to_dict()["space"]["flag"]["choices"]
+    assert [type(c) for c in choices[1]] == [int, bool, str, float, type(None)]
+    assert choices[0] == pytest.approx(0.3)
+    assert [type(point["flag"]) for point in again.start] == [float, int]
+
+
+def test_the_space_is_made_once() -> None:
+    search = Search.model_validate(DATA)
+    assert search.space is search.space
+    assert pickle.loads(pickle.dumps(search)) == search  # noqa: S301  our own bytes
+
+
+def test_frozen() -> None:
+    with pytest.raises(ValidationError):
+        Search.model_validate(DATA).seed = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"folds": {"k": 3, "require": 5}}, "folds.require: 5 good folds cannot be required of k = 3"),
+        ({"folds": True}, "folds: must be a mapping, not true"),
+        ({"confirm": {"top": 65}}, "confirm.top: the best 65 cannot be confirmed of 64 trials"),
+        ({"start": [{"learning_rate": 1, "flag": 1}]}, "start[0].learning_rate: must be between 0.0001 and 0.1, not 1"),
+        ({"start": [{"learning_rate": 0.01, "flag": 1}] * 2}, "start[1]: is the same point as start[0]"),
+        ({"seed": 2**32}, "seed: must be below 4294967296, not 4294967296"),
+        ({"search": "a b"}, "search: must start with a letter"),
+        ({"search": "x" * 51}, "search: must start with a letter"),
+        (
+            {"payload": {"command": "x", "outputs": ["../a"]}},
+            "payload.outputs[0]: must be a path inside the job's folder",
+        ),
+        ({"budget": {"queued": -1}}, "budget.queued: must be 0 or more, not -1"),
+        ({"budget": {"hours": 0}}, "budget.hours: must be above 0, not 0"),
+    ],
+)
+def test_what_does_not_fit_is_refused(changes: dict[str, Any], text: str) -> None:
+    assert text in refused(**changes)

@@ -1,0 +1,180 @@
+"""The ledger: results in any order, late, twice, lost or foreign, each with its one effect."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from hpo_pilot.jobs import JobReport, JobState, Verdict
+from hpo_pilot.search import TrialState
+from hpo_pilot.service.ledger import MAX_RESUBMISSIONS, Ledger, OpenTrial
+from hpo_pilot.store import TaskRecord, TaskStage
+
+UID = "cafecafe"
+
+
+def task(jobs, *, number=1, generation=1, revision=0):
+    jobs = tuple((trial, fold, 1) for trial, fold in jobs)
+    return TaskRecord(
+        number, generation, revision, f"t{number}/", TaskStage.SUBMITTED, 900 + number, jobs, datetime.now(UTC)
+    )
+
+
+def finished(number, trial, fold, value, *, panda_id=None, uid=UID, attempt=1, message=""):
+    verdict = Verdict(uid, 1, trial, fold, number, attempt, value, message, seconds=2.0, started=10.0, ended=12.0)
+    return JobReport(panda_id or 100 + number, JobState.FINISHED, attempt, number, verdict)
+
+
+def other(number, state, *, panda_id=None, attempt=1, error=None):
+    return JobReport(panda_id or 100 + number, state, attempt, number, error=error)
+
+
+def ledger(*trials, folds=1, needed=None):
+    made = Ledger(uid=UID, folds=folds, needed=needed or folds, told=0)
+    for number in trials:
+        made.add(OpenTrial(number, {"x": number}, 1, None))
+    return made
+
+
+def test_the_mean_and_spread_of_all_folds():
+    book, t = ledger(1, folds=3), task([(1, 0), (1, 1), (1, 2)])
+    assert not book.absorb(t, [finished(1, 1, 0, 1.0), finished(3, 1, 2, 3.0)], 50.0).ends
+    assert book.missing(t) == [2]
+    (end,) = book.absorb(t, [finished(2, 1, 1, 2.0)], 60.0).ends
+    assert (end.state, end.value, end.std, end.told, end.good_folds) == (TrialState.FINISHED, 2.0, 1.0, 1, 3)
+    assert not book.open
+
+
+@pytest.mark.parametrize("value", [0.0, -3.5, 1e300])
+def test_zero_and_negative_figures_are_values(value):
+    (end,) = ledger(1).absorb(task([(1, 0)]), [finished(1, 1, 0, value)], 1.0).ends
+    assert (end.state, end.value, end.std) == (TrialState.FINISHED, value, None)
+
+
+def test_order_of_results_is_the_order_of_ends():
+    book, t = ledger(1, 2, 3), task([(1, 0), (2, 0), (3, 0)])
+    ends = book.absorb(t, [finished(2, 2, 0, 1.0)], 1.0).ends + book.absorb(t, [finished(1, 1, 0, 1.0)], 2.0).ends
+    assert [(end.number, end.told) for end in ends] == [(2, 1), (1, 2)]
+
+
+def test_the_same_report_twice_changes_nothing():
+    book, t = ledger(1, 2), task([(1, 0), (2, 0)])
+    reports = [finished(1, 1, 0, 1.0), other(2, JobState.RUNNING)]
+    assert book.absorb(t, reports, 1.0)
+    assert not book.absorb(t, reports, 2.0)
+
+
+def test_the_payloads_own_failure_fails_the_trial_with_its_reason():
+    (end,) = ledger(1).absorb(task([(1, 0)]), [finished(1, 1, 0, None, message="loss is NaN")], 1.0).ends
+    assert (end.state, end.value, end.error, end.told) == (TrialState.FAILED, None, "loss is NaN", 1)
+
+
+def test_too_few_good_folds_fail_the_trial_and_say_which():
+    book, t = ledger(1, folds=3, needed=3), task([(1, 0), (1, 1), (1, 2)])
+    reports = [finished(1, 1, 0, 1.0), finished(2, 1, 1, None, message="crash"), finished(3, 1, 2, 1.0)]
+    (end,) = book.absorb(t, reports, 1.0).ends
+    assert end.state is TrialState.FAILED
+    assert end.error == "2 of 3 folds good, 3 required: fold 1: crash"
+
+
+def test_enough_good_folds_make_a_trial():
+    book, t = ledger(1, folds=3, needed=2), task([(1, 0), (1, 1), (1, 2)])
+    reports = [finished(1, 1, 0, 1.0), finished(2, 1, 1, None, message="crash"), finished(3, 1, 2, 3.0)]
+    (end,) = book.absorb(t, reports, 1.0).ends
+    assert (end.state, end.value, end.good_folds) == (TrialState.FINISHED, 2.0, 2)
+
+
+def test_a_finished_job_without_metadata_is_a_failure_with_a_reason():
+    (end,) = ledger(1).absorb(task([(1, 0)]), [other(1, JobState.FINISHED)], 1.0).ends
+    assert end.state is TrialState.FAILED
+    assert "without a figure of merit" in (end.error or "")
+
+
+def test_a_lost_attempt_is_not_a_verdict():
+    book, t = ledger(1), task([(1, 0)])
+    changes = book.absorb(t, [other(1, JobState.FAILED, error="lost heartbeat")], 1.0)
+    assert [outcome.state for outcome in changes.outcomes] == [JobState.FAILED]
+    assert not changes.ends
+    retry = finished(1, 1, 0, 5.0, panda_id=200, attempt=2)
+    (end,) = book.absorb(t, [other(1, JobState.FAILED, error="lost heartbeat"), retry], 2.0).ends
+    assert end.value == 5.0
+
+
+def test_only_the_lost_fold_goes_out_again_and_not_for_ever():
+    book, t = ledger(1, folds=2), task([(1, 0), (1, 1)])
+    book.absorb(t, [finished(1, 1, 0, 1.0), other(2, JobState.FAILED, error="node died")], 1.0)
+    for number in range(2, MAX_RESUBMISSIONS + 2):
+        changes, again = book.give_up(t, "the task ended as finished", 2.0)
+        assert again == [(1, 1, 1)]
+        assert not changes.ends
+        t = task([(1, 1)], number=number, revision=number - 1)
+    changes, again = book.give_up(t, "the task ended as failed", 3.0)
+    assert again == []
+    (end,) = changes.ends
+    assert end.state is TrialState.FAILED
+    assert "lost 3 times" in (end.error or "")
+
+
+def test_a_late_result_after_a_resubmission_counts_once():
+    book, first = ledger(1), task([(1, 0)])
+    book.give_up(first, "the server no longer knows the task", 1.0)
+    second = task([(1, 0)], number=2, revision=1)
+    (end,) = book.absorb(first, [finished(1, 1, 0, 7.0)], 2.0).ends
+    assert end.value == 7.0
+    late = book.absorb(second, [finished(1, 1, 0, 8.0, panda_id=300)], 3.0)
+    assert not late.ends
+    assert not late.outcomes
+
+
+def test_a_second_verdict_on_a_fold_of_an_open_trial_is_logged():
+    book, first = ledger(1, folds=2), task([(1, 0), (1, 1)])
+    book.absorb(first, [finished(1, 1, 0, 1.0)], 1.0)
+    changes = book.absorb(task([(1, 0)], number=2), [finished(1, 1, 0, 9.0, panda_id=300)], 2.0)
+    assert not changes.outcomes
+    assert any("second result" in event for event in changes.events)
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        finished(1, 1, 0, 1.0, uid="deadbeef"),
+        finished(1, 2, 0, 1.0),
+        finished(7, 1, 0, 1.0),
+        JobReport(5, JobState.FINISHED, 1, None),
+    ],
+    ids=["another search", "another trial", "unknown number", "no number"],
+)
+def test_what_is_not_ours_is_ignored_and_logged_once(report):
+    book, t = ledger(1), task([(1, 0)])
+    changes = book.absorb(t, [report], 1.0)
+    assert not changes.outcomes
+    assert len(changes.events) == 1
+    assert not book.absorb(t, [report], 2.0)
+    assert book.missing(t) == [1]
+
+
+def test_a_confirmation_run_has_no_place_in_the_history():
+    book = ledger()
+    book.add(OpenTrial(9, {"x": 1}, 1, confirms=3))
+    (end,) = book.absorb(task([(9, 0)]), [finished(1, 9, 0, 1.0)], 1.0).ends
+    assert end.told is None
+    assert book.told == 0
+
+
+def test_stopping_ends_what_is_out_as_stopped():
+    book = ledger(1, 2)
+    book.absorb(task([(1, 0)]), [finished(1, 1, 0, 1.0)], 1.0)
+    (end,) = book.stop(2.0, "stopped on request").ends
+    assert (end.number, end.state, end.told) == (2, TrialState.STOPPED, None)
+    assert not book.open
+
+
+def test_a_restored_ledger_goes_on_where_the_store_was():
+    book, t = ledger(1, folds=2), task([(1, 0), (1, 1)])
+    outcomes = book.absorb(t, [finished(1, 1, 0, 1.0), other(2, JobState.FAILED, error="lost")], 1.0).outcomes
+    again = ledger(1, folds=2)
+    again.restore(outcomes)
+    assert again.missing(t) == [2]
+    (end,) = again.absorb(t, [finished(2, 1, 1, 3.0, panda_id=200, attempt=2)], 2.0).ends
+    assert end.value == 2.0

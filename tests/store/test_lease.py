@@ -1,0 +1,53 @@
+"""The lease: one holder, gone with a dead process, kept by a live one."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from sqlalchemy import update
+
+from hpo_pilot.errors import TryAgainError
+from hpo_pilot.store import lease
+from hpo_pilot.store.engine import writing
+from hpo_pilot.store.tables import leases
+
+
+def test_a_live_holder_keeps_it(store):
+    with lease.held(store.engine, "serve"):
+        with pytest.raises(lease.LeaseHeldError, match=f"process {os.getpid()}") as caught:
+            lease.acquire(store.engine, "run")
+        assert caught.value.mode == "serve"
+    lease.acquire(store.engine, "run").release()
+
+
+def test_a_dead_holder_loses_it_at_once(store):
+    code = (
+        "import os, sys; from hpo_pilot.store import Store; from hpo_pilot.store import lease; "
+        "lease.acquire(Store.open(sys.argv[1]).engine, 'run'); os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", code, store.engine.url.render_as_string()], check=False)
+    lease.acquire(store.engine, "run").renew()
+
+
+def test_one_of_another_host_lasts_until_it_expires(store):
+    lease.acquire(store.engine, "run")
+    with writing(store.engine) as connection:
+        connection.execute(update(leases).values(host=socket.gethostname() + "-other"))
+    with pytest.raises(TryAgainError):
+        lease.acquire(store.engine, "run")
+    with writing(store.engine) as connection:
+        connection.execute(update(leases).values(expires=time.time() - 1))
+    lease.acquire(store.engine, "run")
+
+
+def test_who_lost_it_is_told(store):
+    mine = lease.acquire(store.engine, "run")
+    with writing(store.engine) as connection:
+        connection.execute(update(leases).values(holder="somebody else"))
+    with pytest.raises(TryAgainError, match="taken over"):
+        mine.renew()

@@ -1,0 +1,149 @@
+"""The store: what goes in comes out, each method is one transaction, states move only where they may."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import text
+
+from hpo_pilot.errors import InputError
+from hpo_pilot.jobs import JobState
+from hpo_pilot.search import TrialState
+from hpo_pilot.store import JobOutcome, NewTask, NewTrial, SearchState, Store, TaskStage, TrialEnd
+
+
+def add_search(store, search):
+    return store.create_search(search, source="demo.yaml", sandbox="/s", owner="me")
+
+
+def add_generation(store, record, points, generation=1, first=1):
+    trials = [NewTrial(n, point, seed=n * 10) for n, point in enumerate(points, start=first)]
+    jobs = tuple((t.number, fold, t.seed) for t in trials for fold in range(2))
+    task = NewTask(f"user.me.demo.{record.uid}.g{generation}/", generation, 0, jobs)
+    return store.add_generation(record.id, history=first - 1, pending=[], trials=trials, task=task)
+
+
+POINTS = [{"x": 0.25, "kind": 1}, {"x": 0.5, "kind": True}]
+
+
+def test_a_search_comes_back_as_it_was(store, search):
+    record = add_search(store, search)
+    again = store.search("demo")
+    assert again == record == store.search(record.id) == store.search(str(record.id))
+    assert again.search == search
+    assert again.state is SearchState.SUBMITTED
+    assert len(again.uid) == 8
+    choices = again.search.space.dimensions["kind"].choices
+    assert [type(choice) for choice in choices] == [int, bool, str]
+
+
+def test_two_searches_of_one_name_are_refused(store, search):
+    add_search(store, search)
+    with pytest.raises(InputError, match="already has a search 'demo'"):
+        add_search(store, search)
+
+
+def test_an_unknown_search_names_those_that_are(store, search):
+    with pytest.raises(InputError, match="the store is empty"):
+        store.search("nope")
+    add_search(store, search)
+    with pytest.raises(InputError, match="there are demo"):
+        store.search("nope")
+
+
+def test_points_keep_their_types(store, search):
+    record = add_search(store, search)
+    add_generation(store, record, POINTS)
+    points = [trial.point for trial in store.trials(record.id)]
+    assert points == POINTS
+    assert [type(point["kind"]) for point in points] == [int, bool]
+
+
+def test_a_generation_is_an_intent_first(store, search):
+    record = add_search(store, search)
+    task = add_generation(store, record, POINTS)
+    assert task.stage is TaskStage.INTENT
+    assert task.jobs == ((1, 0, 10), (1, 1, 10), (2, 0, 20), (2, 1, 20))
+    assert store.open_tasks(record.id) == [task]
+    store.task_submitted(task.id, 77)
+    (submitted,) = store.open_tasks(record.id)
+    assert (submitted.stage, submitted.jedi_task_id) == (TaskStage.SUBMITTED, 77)
+    (generation,) = store.generations(record.id)
+    assert (generation.number, generation.history, generation.trials) == (1, 0, (1, 2))
+
+
+def test_results_are_recorded_with_their_trials(store, search):
+    record = add_search(store, search)
+    task = add_generation(store, record, POINTS)
+    outcomes = [
+        JobOutcome(task.id, 1, 0, 1, JobState.FAILED, panda_id=5, error="lost"),
+        JobOutcome(
+            task.id, 1, 0, 2, JobState.FINISHED, panda_id=6, value=0.5, seconds=2.0, progress=((1, 0.9), (2, 0.7))
+        ),
+        JobOutcome(task.id, 1, 1, 1, JobState.FINISHED, panda_id=7, value=0.7, seconds=3.0, output="out.tgz"),
+    ]
+    end = TrialEnd(1, TrialState.FINISHED, 0.6, 0.1414, None, 1, 100.0)
+    store.record(record.id, outcomes, [end], started=[(1, 90.0)], events=["hello"])
+    first, second = store.trials(record.id)
+    assert (first.state, first.value, first.told) == (TrialState.FINISHED, 0.6, 1)
+    assert [(fold.value, fold.attempt) for fold in first.folds] == [(0.5, 2), (0.7, 1)]
+    assert second.state is TrialState.PENDING
+    assert store.job_seconds(record.id) == 5.0
+    assert store.outputs(record.id, 1) == {1: "out.tgz"}
+    assert store.intermediate_values(record.id, 1) == {0: [(1, 0.9), (2, 0.7)]}
+    assert store.counts(record.id) == {TrialState.FINISHED: 1, TrialState.PENDING: 1}
+    assert "hello" in [event.what for event in store.events(record.id)]
+    assert {o.trial for o in store.open_outcomes(record.id)} == {2}
+
+
+def test_no_place_in_the_order_of_results_is_given_twice(store, search):
+    record = add_search(store, search)
+    add_generation(store, record, POINTS)
+    store.record(record.id, [], [TrialEnd(1, TrialState.FINISHED, 0.1, None, None, 1, 1.0)])
+    with pytest.raises(Exception, match="UNIQUE"):
+        store.record(record.id, [], [TrialEnd(2, TrialState.FINISHED, 0.1, None, None, 1, 1.0)], events=["never seen"])
+    assert store.trials(record.id)[1].state is TrialState.PENDING
+    assert "never seen" not in [event.what for event in store.events(record.id)]
+
+
+def test_states_change_only_from_those_named(store, search):
+    record = add_search(store, search)
+    assert store.set_state(record.id, SearchState.RUNNING, "service", only_from=[SearchState.SUBMITTED])
+    assert store.search(record.id).started is not None
+    assert not store.set_state(record.id, SearchState.PAUSED, "me", only_from=[SearchState.SUBMITTED])
+    assert store.search_states() == {record.id: SearchState.RUNNING}
+    store.set_state(record.id, SearchState.DONE, "service")
+    assert store.search(record.id).ended is not None
+    assert store.search_states() == {}
+    store.reopen(record.id, "me", "resumed")
+    assert store.search(record.id).ended is None
+    assert [event.what for event in store.events(record.id)] == ["submitted", "running", "done", "resumed"]
+
+
+def test_reopening_forgives_the_failures_so_far(store, search):
+    record = add_search(store, search)
+    add_generation(store, record, POINTS)
+    store.record(record.id, [], [TrialEnd(2, TrialState.FAILED, None, None, "broken", 1, 1.0)])
+    store.reopen(record.id, "me", "resumed")
+    assert store.search(record.id).forgiven == 1
+
+
+def test_a_store_of_a_newer_version_is_refused_and_left_alone(store, tmp_path):
+    with store.engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(InputError, match="has version 9999"):
+        Store.open(f"sqlite:///{tmp_path / 'hpo-pilot.db'}")
+    with store.engine.connect() as connection:
+        assert connection.execute(text("SELECT version_num FROM alembic_version")).scalar() == "9999"
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("not a database at all, but long enough to look at" * 20)
+    with pytest.raises(InputError, match="not a database"):
+        Store.open(f"sqlite:///{path}")
+
+
+@pytest.mark.parametrize(("url", "message"), [("no url", "not a database URL"), ("nosuch://x/y", "not a database URL")])
+def test_a_wrong_url_is_refused(url, message):
+    with pytest.raises(InputError, match=message):
+        Store.open(url)
