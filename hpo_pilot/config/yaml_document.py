@@ -170,7 +170,7 @@ def parse_document(text: str, file: str) -> Document:
             raise _Stop("is larger than any search file", "", None)
         loader = _Composer(text)
         node = loader.get_single_node()
-        if node is None:
+        if node is None or (isinstance(node, yaml.ScalarNode) and not node.value):
             raise _Stop("the file is empty", "start with search:, space: and payload:", None)
         document.value = _Builder(document).build(node, (), None)
     except yaml.reader.ReaderError as error:
@@ -256,7 +256,7 @@ class _Builder:
             if key.tag == MERGE:
                 merged += value.value if isinstance(value, yaml.SequenceNode) else [value]
                 continue
-            name = self._name(key, path)
+            name = self._name(key, value, path)
             if name is None:
                 continue
             if name in entries:
@@ -274,7 +274,7 @@ class _Builder:
                 entries.setdefault(name, entry)
         return entries
 
-    def _name(self, key: yaml.Node, path: Path) -> str | None:
+    def _name(self, key: yaml.Node, value: yaml.Node, path: Path) -> str | None:
         if not isinstance(key, yaml.ScalarNode):
             self._problem(key, path, "a key must be text, not a list or mapping", "text that starts so needs quotes")
             return None
@@ -283,7 +283,11 @@ class _Builder:
             self._problem(key, path, "a key is missing before ':'", "")
             return None
         if key.tag != STR:
-            self._problem(key, (*path, name), f"a key must be text, and {name} is not", f'put it in quotes: "{name}"')
+            hint = f'put it in quotes: "{name}"'
+            if key.tag == INT and value.tag == NULL:  # {minutes: 1,5}
+                hint = "is it a decimal comma? write a point"
+            self._problem(key, (*path, name), f"a key must be text, and {name} is not", hint)
+            self._document.faulty.add((*path, name))
         return name
 
     def _refuse(self, path: Path, message: str, suggestion: str = "") -> None:

@@ -106,13 +106,16 @@ class Optimizer(ABC):
         """
         if n < 1:
             raise ValueError(f"ask for 1 or more points, not {n}")
-        out = list(self._asked.values()) if pending is None else [self._settle(point) for point in pending]
-        points = self._propose(n, out)
+        out = self._asked if pending is None else {point_key(p): p for p in map(self._settle, pending)}
+        points = self._propose(n, [out[key] for key in sorted(out)])  # a set: its order says nothing
         for point in points:
             self._asked[point_key(point)] = point
         return points
 
-    def tell(self, trials: Iterable[tuple[Mapping[str, Any], float | None] | tuple[Mapping[str, Any], float | None, float | None]]) -> None:
+    def tell(
+        self,
+        trials: Iterable[tuple[Mapping[str, Any], float | None] | tuple[Mapping[str, Any], float | None, float | None]],
+    ) -> None:
         """Takes results in the order in which they came.
 
         Args:

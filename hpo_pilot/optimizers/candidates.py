@@ -37,7 +37,12 @@ class Candidates:
         self._list: Array | None = None
 
     def draw(
-        self, wanted: int, best: Array, anchors: Sequence[Sequence[float]], numbers: np.random.Generator, rng: random.Random
+        self,
+        wanted: int,
+        best: Array,
+        anchors: Sequence[Sequence[float]],
+        numbers: np.random.Generator,
+        rng: random.Random,
     ) -> Array:
         """Candidates for a batch of `wanted` points; shape (n, n_dims), n = 0 where no feasible point was found.
 

@@ -101,7 +101,10 @@ def make_toolbox(
     toolbox = base.Toolbox()
     recipes: dict[str, tuple[Any, dict[str, Any]]] = {
         "mate": (heuristic_crossover, {"space": space, "rng": rng}),
-        "mutate": (non_uniform_mutation, {"space": space, "rng": rng, "progress": progress, "probability": probability}),
+        "mutate": (
+            non_uniform_mutation,
+            {"space": space, "rng": rng, "progress": progress, "probability": probability},
+        ),
     }
     for kind, operator in (("select", select), ("mate", mate), ("mutate", mutate)):
         if operator.name == RECIPE:

@@ -45,7 +45,9 @@ class Genotype:
         vector = filling.copy()
         start = 0
         for (name, dimension), width, place in zip(self.space.dimensions.items(), self._widths, unit, strict=True):
-            r = [rng.random() for _ in range(width)]  # drawn for inactive ones too: what follows must not depend on them
+            r = [
+                rng.random() for _ in range(width)
+            ]  # drawn for inactive ones too: what follows must not depend on them
             if name in point:
                 if width > 1:
                     chosen = min(width - 1, int(place * width))
@@ -54,7 +56,9 @@ class Genotype:
                     low, high = dimension.to_unit(point[name] - 0.5), dimension.to_unit(point[name] + 0.5)
                     vector[start] = low + r[0] * (high - low)
                 elif dimension.is_discrete:
-                    vector[start] = (min(dimension.size - 1, math.floor(place * dimension.size)) + r[0]) / dimension.size
+                    vector[start] = (
+                        min(dimension.size - 1, math.floor(place * dimension.size)) + r[0]
+                    ) / dimension.size
                 else:
                     vector[start] = place
             start += width

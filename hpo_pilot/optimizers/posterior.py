@@ -50,7 +50,9 @@ class Posterior:
         if not len(features):
             return self
         known, added = len(self.points), len(features)
-        cross = solve_triangular(self.factor, self.fit.covariance(self.points, features), lower=True, check_finite=False)
+        cross = solve_triangular(
+            self.factor, self.fit.covariance(self.points, features), lower=True, check_finite=False
+        )
         factor = np.zeros((known + added, known + added), order="F")
         factor[:known, :known] = self.factor
         factor[known:, :known] = cross.T

@@ -113,7 +113,9 @@ class Proposals:
             self.offer(random_unit(self.space, rng))
 
     def _draw_nearby(self, rng: random.Random, feasible: Sequence[Point]) -> None:
-        anchors: list[Sequence[float]] = list(itertools.islice(placed(self.space, itertools.chain(self.points, reversed(feasible))), 64))
+        anchors: list[Sequence[float]] = list(
+            itertools.islice(placed(self.space, itertools.chain(self.points, reversed(feasible))), 64)
+        )
         if not anchors:
             anchors.extend(feasible_units(self.space, 1, rng, ()))
             if not anchors:

@@ -101,7 +101,7 @@ def task_parameters(task: TaskSpec, *, owner: str, vo: str, server: str, sandbox
         "userName": owner,
         "prodSourceLabel": "user",
         "processingType": "hpo-pilot",
-        "architecture": "",
+        "architecture": "" if task.container else None,
         "transUses": "",
         "transHome": None,
         "transPath": server + _TRANSFORMATION,

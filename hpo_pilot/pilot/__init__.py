@@ -1,0 +1,1 @@
+"""The pilot: it pulls jobs from a PanDA server, runs them, and reports."""

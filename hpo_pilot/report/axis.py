@@ -79,27 +79,31 @@ def _without_far(costs: Sequence[float]) -> Sequence[float]:
 
 def _linear_scale(low: float, high: float) -> dict[str, Any]:
     margin = _MARGIN * (high - low) or 0.1 * abs(low) or 1.0
-    return {"range": [low - margin, high + margin]}
+    ends = [low - margin, high + margin]
+    return {"range": ends} if all(map(math.isfinite, ends)) else {}  # beyond floats: plotly's own choice
 
 
 def _log_scale(low: float, high: float) -> dict[str, Any]:
     """A log scale with ticks at round numbers, as many as can be read: plotly's own mix powers and lone digits."""
-    decades = math.log10(high / low)
+    decades = math.log10(high) - math.log10(low)
     digits = (1, 2, 5) if decades <= 2 else (1, 3) if decades <= 2.5 else (1,)
     every = max(1, math.ceil(decades / 6))
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1, every)
     ticks = [float(f"{digit}e{power}") for power in powers for digit in digits]
     return {
-        "type": "log",
         # Plotly takes the range of a log axis as powers of ten.
-        "range": _linear_scale(math.log10(low), math.log10(high))["range"],
+        **_linear_scale(math.log10(low), math.log10(high)),
+        "type": "log",
         "tickmode": "array",
         "tickvals": ticks,
-        "ticktext": [
-            number(tick) if 1e-3 <= tick < 1e5 else f"{tick:.0e}".replace("e-0", "e-").replace("e+0", "e")
-            for tick in ticks
-        ],
+        "ticktext": [_tick(tick) for tick in ticks],
     }
+
+
+def _tick(value: float) -> str:
+    """`value`, short: 0.001 and 1e-4."""
+    text = number(value) if 1e-3 <= value < 1e5 else f"{value:.0e}"
+    return text.replace("e-0", "e-").replace("e+0", "e")
 
 
 def choice_labels(choices: Sequence[Any]) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,8 +47,13 @@ def ranking(search: Search, trials: Sequence[Trial]) -> list[Standing]:
         figure = figure_of(trial)
         if trial.confirms is None and figure is not None:
             figures = [figure, *confirmations.get(trial.number, ())]
-            standings.append(Standing(trial, statistics.fmean(figures), len(figures)))
+            standings.append(Standing(trial, _mean(figures), len(figures)))
     return sorted(standings, key=lambda s: (s.value * search.objective.sign, s.trial.number))
+
+
+def _mean(figures: Sequence[float]) -> float:
+    """The mean; divided before it is summed up, so that figures near the largest float do not overflow."""
+    return figures[0] if len(figures) == 1 else math.fsum(figure / len(figures) for figure in figures)
 
 
 def top_trials(search: Search, trials: Sequence[Trial], count: int = 10) -> list[Trial]:

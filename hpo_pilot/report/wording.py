@@ -40,8 +40,9 @@ def plus_minus(value: float | None, std: float | None) -> str:
     if std <= 0:
         return f"{number(value)} ± 0"
     decimals = 1 - math.floor(math.log10(std))
-    if 0 <= decimals <= 8 and abs(value) < 1e9:
-        return f"{value:.{decimals}f} ± {std:.{decimals}f}"
+    if -6 <= decimals <= 8 and abs(value) < 1e9:
+        places = max(0, decimals)
+        return f"{round(value, decimals):.{places}f} ± {round(std, decimals):.{places}f}"
     return f"{number(value)} ± {number(std, 2)}"
 
 

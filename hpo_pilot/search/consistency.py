@@ -29,7 +29,7 @@ def condition_misfits(dimensions: Mapping[str, Dimension], faulty: Collection[st
     misfits = []
     for name, dimension in dimensions.items():
         for parent, wanted in dimension.when.items():
-            if parent in faulty:
+            if parent in faulty or parent == name:  # the latter is a circle, see below
                 continue
             if parent not in dimensions:
                 hint = did_you_mean(parent, [n for n in dimensions if n != name])

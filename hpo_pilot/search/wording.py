@@ -92,10 +92,10 @@ def misfits_of(
         if tag is not None and location and location[0] == tag:
             location = location[1:]
         places.setdefault(_path(location, data, details["type"] == "missing"), []).append(details)
-    known = keys_of(model) if model else []
+    known = keys_of(model) if model is not None else []
     misfits: list[Misfit] = []
     for path, group in places.items():
-        if group[0]["type"] == "extra_forbidden" and len(path) == 1 and known:
+        if group[0]["type"] == "extra_forbidden" and len(path) == 1 and model is not None:
             misfits.append(unknown_key(str(path[0]), known, data, elsewhere))
         elif group[0]["type"] == "model_type" and not path and known:
             misfits.append(Misfit((), f"must be a mapping, not {show(data)}", f"its keys are {listing(known)}"))
@@ -137,7 +137,7 @@ def unknown_key(
     elif (given := closest(key, known)) is not None:
         hint = f"did you mean {given}? it is given too"
     else:
-        hint = f"there is {listing(known)}"
+        hint = f"there is {listing(known)}" if known else "there is none"
     return Misfit((key,), "is not a key that is known here", hint, at_key=True, unknown_key=True, rename=meant)
 
 

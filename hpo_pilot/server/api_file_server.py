@@ -8,7 +8,7 @@ import logging
 from sqlalchemy import delete, insert, select, update
 
 from hpo_pilot.server.call import Call
-from hpo_pilot.server.database import Transaction
+from hpo_pilot.server.database import Transaction, in_slices
 from hpo_pilot.server.endpoints import USERS, Access, endpoint
 from hpo_pilot.server.envelope import Envelope, failure, success
 from hpo_pilot.server.file_store import (
@@ -36,7 +36,7 @@ def reconcile(tx: Transaction, cache: Folder) -> None:
     """Makes the database agree with the folder, whatever was cut short between the two."""
     there = {path.name: path for path in cache}
     known = set(tx.connection.scalars(select(cache_files.c.name)))
-    if gone := known - there.keys():
+    for gone in in_slices(sorted(known - there.keys())):
         tx.connection.execute(delete(cache_files).where(cache_files.c.name.in_(gone)))
     for name in sorted(there.keys() - known):
         path = there[name]
@@ -53,9 +53,7 @@ def _register(tx: Transaction, user_name: str, name: str, size: int, checksum: s
 
 def _touch(tx: Transaction, name: str) -> bool:
     return bool(
-        tx.connection.execute(
-            update(cache_files).where(cache_files.c.name == name).values(touched=tx.now)
-        ).rowcount
+        tx.connection.execute(update(cache_files).where(cache_files.c.name == name).values(touched=tx.now)).rowcount
     )
 
 
@@ -80,7 +78,8 @@ async def upload_cache_file(call: Call) -> Envelope:
             upload.keep(name)
             size, checksum = upload.size, upload.checksum
     except FileExistsError as error:
-        await server.database.write(lambda tx: _touch(tx, str(error.filename)))
+        present = str(error.filename)
+        await server.database.write(lambda tx: _touch(tx, present))
         return failure(ERROR_OVERWRITE)
     except FileRefused as error:
         return failure(_refusal(str(error)))

@@ -95,7 +95,11 @@ class Server:
             routes=[
                 Route("/api/{version}/{group}/{function}", self._api, methods=_METHODS),
                 Route("/cache/{name}", files_http.handler(self, files_http.cache_file), methods=["GET"]),
-                Route("/storage/{name}", files_http.handler(self, files_http.storage_file), methods=["GET", "PUT", "DELETE"]),
+                Route(
+                    "/storage/{name}",
+                    files_http.handler(self, files_http.storage_file),
+                    methods=["GET", "PUT", "DELETE"],
+                ),
             ],
             lifespan=lifespan,
         )

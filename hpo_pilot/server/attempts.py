@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Row, bindparam, insert, select, update
+from sqlalchemy import bindparam, insert, select, update
 
 from hpo_pilot.jobs import JobState, TaskState
-from hpo_pilot.server.database import Transaction
+from hpo_pilot.server.database import AnyRow, Transaction
 from hpo_pilot.server.known_tasks import known_task
 from hpo_pilot.server.tables import jobs, tasks
 
@@ -57,29 +57,27 @@ _JOB = select(
 _NO_RETRY = frozenset({TaskState.ABORTING, TaskState.FINISHING})
 
 
-def task_row(tx: Transaction, task_id: int) -> Row[Any] | None:
+def task_row(tx: Transaction, task_id: int) -> AnyRow | None:
     """A task's row without its parameters; None: there is no such task."""
     return tx.connection.execute(_TASK, {"id": task_id}).one_or_none()
 
 
-def job_row(tx: Transaction, panda_id: int) -> Row[Any] | None:
+def job_row(tx: Transaction, panda_id: int) -> AnyRow | None:
     """One attempt's row; None: there is no such job."""
     return tx.connection.execute(_JOB, {"id": panda_id}).one_or_none()
 
 
-def change_task(tx: Transaction, task: Row[Any], **values: Any) -> None:
+def change_task(tx: Transaction, task: AnyRow, **values: Any) -> None:
     """Writes `values` and marks the task as changed."""
     if "status" in values and values["status"] != task.status:
         values["state_changed"] = tx.now
     tx.connection.execute(
-        update(tasks)
-        .where(tasks.c.task_id == task.task_id)
-        .values(modified=tx.now, change=tx.next_change(), **values)
+        update(tasks).where(tasks.c.task_id == task.task_id).values(modified=tx.now, change=tx.next_change(), **values)
     )
     tx.users.add(task.user_name)
 
 
-def make_jobs(tx: Transaction, task: Row[Any]) -> None:
+def make_jobs(tx: Transaction, task: AnyRow) -> None:
     """The first attempt of every job of a task that has none; the task then runs."""
     parameters = known_task(tx, task.task_id).parameters
     common = {
@@ -107,7 +105,7 @@ def make_jobs(tx: Transaction, task: Row[Any]) -> None:
     )
 
 
-def add_attempt(tx: Transaction, task: Row[Any], job: Row[Any], serial: int, max_attempt: int) -> None:
+def add_attempt(tx: Transaction, task: AnyRow, job: AnyRow, serial: int, max_attempt: int) -> None:
     """The next attempt of `job`'s part of the task, with today's resources of the task."""
     parameters = known_task(tx, task.task_id).parameters
     tx.connection.execute(
@@ -135,7 +133,7 @@ def add_attempt(tx: Transaction, task: Row[Any], job: Row[Any], serial: int, max
         tx.activated[task.queue] += 1
 
 
-def end_attempt(tx: Transaction, job: Row[Any], status: JobState, **values: Any) -> None:
+def end_attempt(tx: Transaction, job: AnyRow, status: JobState, **values: Any) -> None:
     """Ends an attempt that was not over, starts the next one where one is due, and settles the task.
 
     Args:
@@ -164,7 +162,7 @@ def end_attempt(tx: Transaction, job: Row[Any], status: JobState, **values: Any)
         settle(tx, task, failed=1)
 
 
-def settle(tx: Transaction, task: Row[Any], *, finished: int = 0, failed: int = 0) -> None:
+def settle(tx: Transaction, task: AnyRow, *, finished: int = 0, failed: int = 0) -> None:
     """Counts jobs that are over for good, and ends the task with its last one."""
     n_finished, n_failed = task.n_finished + finished, task.n_failed + failed
     values: dict[str, Any] = {"n_finished": n_finished, "n_failed": n_failed}
@@ -173,7 +171,7 @@ def settle(tx: Transaction, task: Row[Any], *, finished: int = 0, failed: int = 
     change_task(tx, task, **values)
 
 
-def _final_state(tx: Transaction, task: Row[Any], n_finished: int, n_failed: int) -> TaskState:
+def _final_state(tx: Transaction, task: AnyRow, n_finished: int, n_failed: int) -> TaskState:
     if task.status == TaskState.ABORTING:
         return TaskState.ABORTED
     if n_failed == 0:

@@ -82,7 +82,9 @@ class Tokens:
             status = self._path.stat()
             text = self._path.read_text()
         except OSError as error:
-            raise InputError(f"token file {self._path}: {error.strerror}; name a readable file with --tokens") from error
+            raise InputError(
+                f"token file {self._path}: {error.strerror}; name a readable file with --tokens"
+            ) from error
         if stat.S_IMODE(status.st_mode) & 0o077:
             raise InputError(f"token file {self._path} can be read by others: chmod 600 {self._path}")
         try:
@@ -92,7 +94,8 @@ class Tokens:
             ]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(
-                f'token file {self._path}: expected {{"<sha256 hex>": {{"name": …, "role": "user"|"pilot"|"operator"}}}} ({error})'
+                f"token file {self._path} ({error}): expected "
+                '{"<sha256 hex>": {"name": …, "role": "user" | "pilot" | "operator"}}'
             ) from error
         return status.st_mtime_ns, callers
 

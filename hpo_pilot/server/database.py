@@ -11,19 +11,22 @@ import fcntl
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine, event, func, insert, select, text
+from sqlalchemy import Connection, Engine, Row, create_engine, event, func, insert, select, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.server import tables
+
+#: A row of whatever columns were asked for.
+AnyRow: TypeAlias = "Row[*tuple[Any, ...]]"
 
 _Result = TypeVar("_Result")
 
@@ -53,6 +56,13 @@ class Transaction:
     def next_change(self) -> int:
         """A cursor that no change had before."""
         return self._next_change()
+
+
+def in_slices(values: Iterable[_Result], size: int = 500) -> Iterator[list[_Result]]:
+    """`values` in lists of at most `size`: databases limit how many one statement takes."""
+    found = list(values)
+    for start in range(0, len(found), size):
+        yield found[start : start + size]
 
 
 class Database:
@@ -168,7 +178,9 @@ def _engine(url: str) -> Engine:
             return create_engine(parsed)
         if parsed.database in (None, "", ":memory:"):
             raise InputError("the server's database must be a file: jobs have to outlive the process")
-        engine = create_engine(parsed, connect_args={"isolation_level": None, "timeout": 30, "check_same_thread": False})
+        engine = create_engine(
+            parsed, connect_args={"isolation_level": None, "timeout": 30, "check_same_thread": False}
+        )
     except (ArgumentError, NoSuchModuleError) as error:
         raise InputError(f"database {url!r}: {error}; e.g. sqlite:////full/path/panda.db") from error
     except ModuleNotFoundError as error:

@@ -1,6 +1,6 @@
 """How jobs look from outside: to a pilot, and to whoever asks about them.
 
-Field names: `pandaserver/jobdispatcher/Protocol.py`, `taskbuffer/JobSpec.py` and `taskbuffer/FileSpec.py` of panda-server 1.0.4.
+The answer to a pilot follows `pandaserver/jobdispatcher/Protocol.py` of panda-server 1.0.4, descriptions its JobSpec and FileSpec.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Row, select
+from sqlalchemy import select
 
 from hpo_pilot.jobs import JobState
-from hpo_pilot.server.database import Transaction
+from hpo_pilot.server.database import AnyRow, Transaction, in_slices
 from hpo_pilot.server.envelope import utc
+from hpo_pilot.server.field_names import FILE_FIELDS, INPUT_FIELDS, JOB_FIELDS, ZERO_FIELDS
 from hpo_pilot.server.known_tasks import KnownTask, known_task
 from hpo_pilot.server.tables import job_documents, jobs
 from hpo_pilot.server.task_parameters import JobTexts, OutputFile
@@ -24,33 +25,8 @@ MAX_DESCRIBED = 5500
 #: MB per core above which PanDA's resource types end in _HIMEM.
 HIGH_MEMORY = 2000
 
-_JOB_FIELDS = (
-    "PandaID jobDefinitionID schedulerID pilotID creationTime creationHost modificationTime modificationHost AtlasRelease "
-    "transformation homepackage prodSeriesLabel prodSourceLabel prodUserID assignedPriority currentPriority attemptNr maxAttempt "
-    "jobStatus jobName maxCpuCount maxCpuUnit maxDiskCount maxDiskUnit ipConnectivity minRamCount minRamUnit startTime endTime "
-    "cpuConsumptionTime cpuConsumptionUnit commandToPilot transExitCode pilotErrorCode pilotErrorDiag exeErrorCode exeErrorDiag "
-    "supErrorCode supErrorDiag ddmErrorCode ddmErrorDiag brokerageErrorCode brokerageErrorDiag jobDispatcherErrorCode "
-    "jobDispatcherErrorDiag taskBufferErrorCode taskBufferErrorDiag computingSite computingElement jobParameters metadata prodDBlock "
-    "dispatchDBlock destinationDBlock destinationSE nEvents grid cloud cpuConversion sourceSite destinationSite transferType taskID "
-    "cmtConfig stateChangeTime prodDBUpdateTime lockedby relocationFlag jobExecutionID VO pilotTiming workingGroup processingType "
-    "prodUserName nInputFiles countryGroup batchID parentID specialHandling jobsetID coreCount nInputDataFiles inputFileType "
-    "inputFileProject inputFileBytes nOutputDataFiles outputFileBytes jobMetrics workQueue_ID jediTaskID jobSubStatus "
-    "actualCoreCount reqID maxRSS maxVMEM maxSWAP maxPSS avgRSS avgVMEM avgSWAP avgPSS maxWalltime nucleus eventService "
-    "failedAttempt hs06sec gshare hs06 totRCHAR totWCHAR totRBYTES totWBYTES rateRCHAR rateWCHAR rateRBYTES rateWBYTES "
-    "resource_type diskIO memory_leak memory_leak_x2 container_name job_label gco2_regional gco2_global cpu_architecture_level "
-    "outputFileType"
-).split()
-_FILE_FIELDS = (
-    "row_ID PandaID GUID lfn type dataset status prodDBlock prodDBlockToken dispatchDBlock dispatchDBlockToken destinationDBlock "
-    "destinationDBlockToken destinationSE fsize md5sum checksum scope jediTaskID datasetID fileID attemptNr"
-).split()
-_ZERO_FIELDS = dict.fromkeys(
-    "maxCpuCount maxDiskCount cpuConsumptionTime pilotErrorCode exeErrorCode supErrorCode ddmErrorCode brokerageErrorCode "
-    "jobDispatcherErrorCode taskBufferErrorCode relocationFlag jobExecutionID jobDefinitionID outputFileBytes".split(),
-    0,
-)
-_NO_JOB = dict.fromkeys(_JOB_FIELDS) | _ZERO_FIELDS
-_NO_FILE = dict.fromkeys(_FILE_FIELDS) | {"fsize": 0}
+_NO_JOB = dict.fromkeys(JOB_FIELDS) | dict.fromkeys(ZERO_FIELDS, 0)
+_NO_FILE = dict.fromkeys(FILE_FIELDS) | {"fsize": 0}
 
 _FILE_STATES = {JobState.FINISHED: "ready", JobState.FAILED: "failed", JobState.CANCELLED: "cancelled"}
 
@@ -58,16 +34,14 @@ _FILE_STATES = {JobState.FINISHED: "ready", JobState.FAILED: "failed", JobState.
 def scope(dataset: str) -> str:
     """The scope of a dataset's files: ``user.me`` of ``user.me.x/``, or what stands before a colon."""
     if ":" in dataset:
-        return dataset.split(":")[0]
+        return dataset.split(":", maxsplit=1)[0]
     fields = dataset.split(".")
     return ".".join(fields[:2]) if fields[0] in ("user", "group") else fields[0]
 
 
-def texts_of(known: KnownTask, job: Row[Any]) -> JobTexts:
+def texts_of(known: KnownTask, job: AnyRow) -> JobTexts:
     """The parameters and files of `job`."""
-    return known.parameters.job(
-        task_id=known.task_id, number=job.number, serial=job.serial, attempt_nr=job.attempt_nr
-    )
+    return known.parameters.job(task_id=known.task_id, number=job.number, serial=job.serial, attempt_nr=job.attempt_nr)
 
 
 def resource_type(core_count: int, ram_mb: int) -> str:
@@ -76,7 +50,7 @@ def resource_type(core_count: int, ram_mb: int) -> str:
     return name if ram_mb <= core_count * HIGH_MEMORY else f"{name}_HIMEM"
 
 
-def pilot_job(known: KnownTask, job: Row[Any]) -> dict[str, Any]:
+def pilot_job(known: KnownTask, job: AnyRow) -> dict[str, Any]:
     """A job as the answer to a pilot."""
     parameters, texts = known.parameters, texts_of(known, job)
     log = next((file for file in texts.files if file.kind == "log"), None)
@@ -133,11 +107,7 @@ def pilot_job(known: KnownTask, job: Row[Any]) -> dict[str, Any]:
     return answer
 
 
-_NO_INPUT = dict.fromkeys(
-    "inFiles dispatchDblock dispatchDBlockToken dispatchDBlockTokenForOut prodDBlocks prodDBlockToken realDatasetsIn GUID checksum "
-    "fsize scopeIn ddmEndPointIn".split(),
-    "",
-)
+_NO_INPUT = dict.fromkeys(INPUT_FIELDS, "")
 
 
 def _joined(items: Any) -> str:
@@ -153,9 +123,8 @@ def describe_jobs(tx: Transaction, panda_ids: Sequence[int]) -> list[dict[str, A
     """The full description of each job, None where there is no such job; in the order asked for."""
     wanted = list(panda_ids[:MAX_DESCRIBED])
     found: dict[int, dict[str, Any]] = {}
-    # In slices: databases limit how many values one statement takes.
-    for start in range(0, len(wanted), 500):
-        rows = tx.connection.execute(_ROWS.where(jobs.c.panda_id.in_(wanted[start : start + 500])))
+    for some in in_slices(wanted):
+        rows = tx.connection.execute(_ROWS.where(jobs.c.panda_id.in_(some))).all()
         found |= {row.panda_id: describe(tx, row) for row in rows}
     return [found.get(panda_id) for panda_id in wanted]
 
@@ -176,7 +145,7 @@ def describe_task_jobs(tx: Transaction, task_id: int, *, unsuccessful_only: bool
 _ROWS = select(jobs)
 
 
-def describe(tx: Transaction, job: Row[Any]) -> dict[str, Any]:
+def describe(tx: Transaction, job: AnyRow) -> dict[str, Any]:
     """One job as PanDA's JobSpec would give it."""
     known = known_task(tx, job.task_id)
     parameters, texts = known.parameters, texts_of(known, job)
@@ -247,13 +216,15 @@ def describe(tx: Transaction, job: Row[Any]) -> dict[str, Any]:
     )
 
 
-def _files(known: KnownTask, job: Row[Any], texts: JobTexts) -> list[dict[str, Any]]:
+def _files(known: KnownTask, job: AnyRow, texts: JobTexts) -> list[dict[str, Any]]:
     common = {"PandaID": job.panda_id, "jediTaskID": known.task_id, "attemptNr": job.attempt_nr, "fileID": job.number}
     files = []
     if texts.sequence is not None:
         dataset = known.parameters.sequence_dataset
         files.append(
-            _NO_FILE | common | {"lfn": str(texts.sequence), "type": "pseudo_input", "dataset": dataset, "status": "ready"}
+            _NO_FILE
+            | common
+            | {"lfn": str(texts.sequence), "type": "pseudo_input", "dataset": dataset, "status": "ready"}
         )
     status = _FILE_STATES.get(JobState(job.status), "unknown")
     for file in texts.files:

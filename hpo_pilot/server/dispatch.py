@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Row, Select, bindparam, or_, select, update
+from sqlalchemy import Select, bindparam, or_, select, update
 
 from hpo_pilot.jobs import JobState
 from hpo_pilot.server.attempts import change_task, task_row
-from hpo_pilot.server.database import Transaction
+from hpo_pilot.server.database import AnyRow, Transaction
 from hpo_pilot.server.descriptions import HIGH_MEMORY, pilot_job
 from hpo_pilot.server.known_tasks import known_task
 from hpo_pilot.server.tables import WAITS, jobs, tasks
@@ -71,7 +71,7 @@ def acquire(tx: Transaction, request: JobRequest) -> list[dict[str, Any]]:
     return [_described(tx, job) for job in found]
 
 
-def _candidates(tx: Transaction, request: JobRequest) -> list[Row[Any]]:
+def _candidates(tx: Transaction, request: JobRequest) -> list[AnyRow]:
     limit = max(1, min(request.n_jobs, MAX_JOBS))
     values = {
         "site": request.site,
@@ -142,17 +142,22 @@ def _escaped(name: str) -> str:
     return name.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
+_SENT_COLUMNS = (
+    "status",
+    "site",
+    "node",
+    "computing_element",
+    "harvester_id",
+    "worker_id",
+    "scheduler_id",
+    "modified",
+    "state_changed",
+    "heartbeat",
+)
 _SEND = (
     update(jobs)
     .where(jobs.c.panda_id == bindparam("id"))
-    .values(
-        {
-            name: bindparam(f"new_{name}")
-            for name in (
-                "status site node computing_element harvester_id worker_id scheduler_id modified state_changed heartbeat"
-            ).split()
-        }
-    )
+    .values({name: bindparam(f"new_{name}") for name in _SENT_COLUMNS})
 )
 
 
@@ -177,5 +182,5 @@ def _note(tx: Transaction, task_ids: Iterable[int]) -> None:
             change_task(tx, task, **({} if task.started else {"started": tx.now}))
 
 
-def _described(tx: Transaction, job: Row[Any]) -> dict[str, Any]:
+def _described(tx: Transaction, job: AnyRow) -> dict[str, Any]:
     return pilot_job(known_task(tx, job.task_id), job)

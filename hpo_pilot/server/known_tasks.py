@@ -44,5 +44,5 @@ def known_task(tx: Transaction, task_id: int) -> KnownTask:
             for key in list(tx.cache)[: _LIMIT // 2]:
                 tx.cache.pop(key, None)
         tx.cache[task_id, revision] = known
-    assert isinstance(known, KnownTask)  # noqa: S101  # tells the type checker what the cache holds
+    assert isinstance(known, KnownTask)  # tells the type checker what the cache holds
     return known

@@ -27,7 +27,11 @@ WORKER_STATES = ("started", "finished", "failed", "cancelled")
 def _lose(tx: Transaction, panda_id: int, diag: str) -> None:
     if (job := job_row(tx, panda_id)) is not None and not JobState(job.status).is_over:
         end_attempt(
-            tx, job, JobState.FAILED, dispatcher_error_code=LOST_HEARTBEAT, dispatcher_error_diag=f"lost heartbeat : {diag}"
+            tx,
+            job,
+            JobState.FAILED,
+            dispatcher_error_code=LOST_HEARTBEAT,
+            dispatcher_error_diag=f"lost heartbeat : {diag}",
         )
 
 

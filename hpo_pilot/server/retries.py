@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from sqlalchemy import Row, func, select
+from sqlalchemy import func, select
 
 from hpo_pilot.jobs import JobState, TaskState
 from hpo_pilot.server.attempts import add_attempt, change_task, job_row, make_jobs
-from hpo_pilot.server.database import Transaction
+from hpo_pilot.server.database import AnyRow, Transaction
 from hpo_pilot.server.known_tasks import known_task
 from hpo_pilot.server.tables import cache_files, jobs
 
 _GIVEN_UP = (JobState.FAILED.value, JobState.CANCELLED.value, JobState.CLOSED.value)
 
 
-def retry_jobs(tx: Transaction, task: Row[Any]) -> None:
+def retry_jobs(tx: Transaction, task: AnyRow) -> None:
     """Another round of attempts for every job of the task whose last attempt did not finish."""
     last = select(func.max(jobs.c.panda_id)).where(jobs.c.task_id == task.task_id).group_by(jobs.c.number)
     given_up = tx.connection.scalars(
-        select(jobs.c.panda_id)
-        .where(jobs.c.panda_id.in_(last), jobs.c.status.in_(_GIVEN_UP))
-        .order_by(jobs.c.panda_id)
+        select(jobs.c.panda_id).where(jobs.c.panda_id.in_(last), jobs.c.status.in_(_GIVEN_UP)).order_by(jobs.c.panda_id)
     ).all()
     if not given_up:
         if task.status not in (TaskState.RUNNING, TaskState.PENDING) and not task.n_finished:
@@ -41,7 +37,7 @@ def retry_jobs(tx: Transaction, task: Row[Any]) -> None:
     )
 
 
-def _start_over(tx: Transaction, task: Row[Any]) -> None:
+def _start_over(tx: Transaction, task: AnyRow) -> None:
     """A task that ended before it had jobs."""
     there = select(func.count()).where(cache_files.c.name == task.sandbox)
     if task.sandbox is None or tx.connection.scalar(there):

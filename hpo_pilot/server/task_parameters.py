@@ -32,7 +32,9 @@ _UNSUPPORTED = {
     "hpoWorkflow": "it does not steer hyper-parameter tasks through iDDS: hpo-pilot steers its searches itself",
 }
 
-_PLACEHOLDER = re.compile(r"\$\{(SN/P|SN|SEQNUMBER|RNDMSEED|FIRSTEVENT|ATTEMPTNR|MAXEVENTS|SKIPEVENTS|SURL)\}|\$(JEDITASKID)")
+_PLACEHOLDER = re.compile(
+    r"\$\{(SN/P|SN|SEQNUMBER|RNDMSEED|FIRSTEVENT|ATTEMPTNR|MAXEVENTS|SKIPEVENTS|SURL)\}|\$(JEDITASKID)"
+)
 _INPUT = re.compile(r"\$\{(IN[^}]*)\}")
 _ARCHIVE = re.compile(r"(?:^|\s)-a\s+[\"']?([^\s\"']+)")
 
@@ -71,7 +73,7 @@ class _Piece:
         if "$" not in self.text:
             return self.text
         counted = {"SEQNUMBER": self.offset + number, "RNDMSEED": self.offset + number}
-        return _PLACEHOLDER.sub(lambda match: str((values | counted)[match[1] or match[2]]), self.text)
+        return _PLACEHOLDER.sub(lambda match: str(({**values, **counted})[match[1] or match[2]]), self.text)
 
 
 @dataclass(frozen=True)

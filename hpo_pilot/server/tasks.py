@@ -1,8 +1,8 @@
 """Tasks: accepting them, and the commands to them. Codes and messages are those of panda-server 1.0.4.
 
-Source: `pandaserver/taskbuffer/db_proxy_mods/task_event_module.py`, `insertTaskParamsPanda` and `sendCommandTaskPanda`. Unlike
-there a command is carried out at once, and **no task is ever reactivated by a submission**: a name that is taken is a duplicate
-(code 2) whatever state its task is in.
+Source: `pandaserver/taskbuffer/db_proxy_mods/task_event_module.py`, `insertTaskParamsPanda` and `sendCommandTaskPanda`.
+Unlike there a command is carried out at once, and **no task is ever reactivated by a submission**: a name that is taken
+is a duplicate (code 2) whatever state its task is in.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Row, exists, func, insert, select, text, update
+from sqlalchemy import exists, func, insert, select, text, update
 
 from hpo_pilot.jobs import JobState, TaskState
 from hpo_pilot.server.attempts import change_task, make_jobs, settle, task_row
 from hpo_pilot.server.auth import Caller
-from hpo_pilot.server.database import Transaction
+from hpo_pilot.server.database import AnyRow, Transaction
+from hpo_pilot.server.field_names import CHANGEABLE_PARAMETERS
 from hpo_pilot.server.retries import retry_jobs
 from hpo_pilot.server.tables import AT_PILOT, cache_files, jobs, tasks
 from hpo_pilot.server.task_parameters import TaskParameters, TaskParametersError
@@ -28,10 +29,6 @@ _PENDING = text("tasks.status = 'pending'")  # as it stands in the index
 _USER_PRIORITY = 1000  # what PanDA gives users' tasks; theirs may be lower, never higher
 _ENDED = frozenset({"finished", "done", "prepared", "broken", "aborted", "toabort", "aborting", "failed"})
 _RETRYABLE = frozenset({"finished", "failed", "exhausted"})
-_CHANGEABLE = frozenset(
-    "maxAttempt ramCount ramUnit ramCountUnit coreCount maxWalltime site includedSite excludedSite "
-    "taskPriority currentPriority cliParams".split()
-)
 
 
 def submit(tx: Transaction, caller: Caller, params: Mapping[str, Any], parent_id: int | None = None) -> Outcome:
@@ -51,7 +48,7 @@ def submit(tx: Transaction, caller: Caller, params: Mapping[str, Any], parent_id
     return 0, f"succeeded. new jediTaskID={task_id}"
 
 
-def _same_name(tx: Transaction, params: Mapping[str, Any]) -> Row[Any] | None:
+def _same_name(tx: Transaction, params: Mapping[str, Any]) -> AnyRow | None:
     return tx.connection.execute(
         select(tasks.c.task_id, tasks.c.status)
         .where(
@@ -101,11 +98,17 @@ def _insert(tx: Transaction, params: dict[str, Any], priority: int, parent_id: i
         sandbox = parameters.sandbox
         values |= _brokered(parameters) | {"n_jobs": parameters.n_jobs, "sandbox": sandbox}
         values["status"] = (TaskState.READY if _in_cache(tx, sandbox) else TaskState.PENDING).value
-    task_id = int(tx.connection.execute(insert(tasks).values(values)).inserted_primary_key[0])
+    task_id = _new_id(tx.connection.execute(insert(tasks).values(values)).inserted_primary_key)
     tx.users.add(params["userName"])
     if values["status"] == TaskState.READY:
         make_jobs(tx, _existing(tx, task_id))
     return task_id
+
+
+def _new_id(key: AnyRow | None) -> int:
+    if key is None:
+        raise LookupError("the database gave the new task no id")
+    return int(key[0])
 
 
 def _brokered(parameters: TaskParameters) -> dict[str, Any]:
@@ -124,7 +127,7 @@ def _in_cache(tx: Transaction, sandbox: str | None) -> bool:
     return sandbox is None or bool(tx.connection.scalar(select(exists().where(cache_files.c.name == sandbox))))
 
 
-def _existing(tx: Transaction, task_id: int) -> Row[Any]:
+def _existing(tx: Transaction, task_id: int) -> AnyRow:
     row = task_row(tx, task_id)
     if row is None:
         raise LookupError(f"task {task_id} vanished")
@@ -201,15 +204,19 @@ def retry_with(tx: Transaction, task_id: int, new: Mapping[str, Any]) -> Outcome
     """Retries a task that is over with some parameters changed.
 
     Returns:
-        3 with a message, as PanDA does; 1: it cannot be done with these parameters; 2: no such task; 4: not in its present state.
+        3 with a message, as PanDA does; 1: it cannot be done with these parameters; 2: no such task; 4: not in its
+        present state.
     """
     task = task_row(tx, task_id)
     if task is None:
         return 2, f"jediTaskID={task_id} not found"
     if task.status not in _RETRYABLE and task.status != TaskState.DONE:
         return 4, f"Command rejected: the retry command is not accepted if the task is in {task.status} status"
-    if unknown := sorted(set(new) - _CHANGEABLE):
-        return 1, f"new parameter conversion failed with {', '.join(unknown)}: only {', '.join(sorted(_CHANGEABLE))} can change"
+    if unknown := sorted(set(new) - CHANGEABLE_PARAMETERS):
+        return (
+            1,
+            f"new parameter conversion failed with {', '.join(unknown)}: only {', '.join(sorted(CHANGEABLE_PARAMETERS))} can change",
+        )
     old = json.loads(tx.connection.scalar(select(tasks.c.params).where(tasks.c.task_id == task_id)) or "{}")
     params = old | dict(new)
     try:
@@ -224,7 +231,7 @@ def retry_with(tx: Transaction, task_id: int, new: Mapping[str, Any]) -> Outcome
     )
 
 
-def _set_waiting(tx: Transaction, task: Row[Any], old: JobState, new: JobState) -> int:
+def _set_waiting(tx: Transaction, task: AnyRow, old: JobState, new: JobState) -> int:
     return tx.connection.execute(
         update(jobs)
         .where(jobs.c.task_id == task.task_id, jobs.c.status == old.value)
@@ -232,9 +239,7 @@ def _set_waiting(tx: Transaction, task: Row[Any], old: JobState, new: JobState) 
     ).rowcount
 
 
-def _stop(
-    tx: Transaction, task: Row[Any], state: TaskState, ended: JobState, reason: str, *, kill_running: bool
-) -> None:
+def _stop(tx: Transaction, task: AnyRow, state: TaskState, ended: JobState, reason: str, *, kill_running: bool) -> None:
     """Ends the jobs that wait, tells the pilots to end theirs, and ends the task once none is left."""
     change_task(tx, task, status=state.value, old_status=None)
     n_ended = tx.connection.execute(

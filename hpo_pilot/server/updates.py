@@ -1,7 +1,7 @@
 """What pilots report about their jobs.
 
-After `updateJobStatus` of panda-server 1.0.4: a job never goes back a step, and an answer may carry a command. What a late or
-foreign report gets:
+After `updateJobStatus` of panda-server 1.0.4: a job never goes back a step, and an answer may carry a command. What a
+late or foreign report gets:
 
 ========================================  ==============  =====================================================
 report                                    command         effect
@@ -21,11 +21,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Row, insert, update
+from sqlalchemy import insert, update
 
 from hpo_pilot.jobs import JobState
 from hpo_pilot.server.attempts import change_task, end_attempt, job_row, task_row
-from hpo_pilot.server.database import Transaction
+from hpo_pilot.server.database import AnyRow, Transaction
 from hpo_pilot.server.tables import job_documents, jobs
 
 #: How far a job is; a report never takes it back.
@@ -82,9 +82,7 @@ def _late(state: JobState, report: JobReport) -> str | None:
     return None if repeated else "alreadydone"
 
 
-def _heartbeat(
-    tx: Transaction, job: Row[Any], state: JobState, report: JobReport, columns: dict[str, Any]
-) -> str | None:
+def _heartbeat(tx: Transaction, job: AnyRow, state: JobState, report: JobReport, columns: dict[str, Any]) -> str | None:
     status = max(state, report.status, key=_STEPS.index)
     if status is not state:
         columns["state_changed"] = tx.now

@@ -17,6 +17,7 @@ class Waiter:
         self.wake: asyncio.Future[None] | None = None
 
     def rouse(self, called_for: str) -> None:
+        """Calls it to look for a job at `called_for`."""
         self.called_for = called_for
         if self.wake is not None and not self.wake.done():
             self.wake.set_result(None)
@@ -25,8 +26,9 @@ class Waiter:
 class WaitingPilots:
     """Pilots that wait for jobs, first come, first served.
 
-    A job that comes to wait rouses one pilot, not all. A pilot that then finds nothing that fits passes the call on to the next that
-    has not looked since, so no fitting pilot sleeps through a job and five hundred need no five hundred queries.
+    A job that comes to wait rouses one pilot, not all. A pilot that then finds nothing that fits passes the call on to
+    the next that has not looked since, so no fitting pilot sleeps through a job and five hundred need no five hundred
+    queries.
     """
 
     def __init__(self) -> None:

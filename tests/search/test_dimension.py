@@ -102,8 +102,6 @@ def test_numbers_outside_the_unit_interval_are_clipped(u: float, dimension: Doma
 @pytest.mark.parametrize("value", [None, True, "0.5", float("nan"), float("inf"), -1, 2, 10**400, [0.5], {}])
 @pytest.mark.parametrize("dimension", [Real(low=0, high=1), Real(low=0, high=1, step=0.25), Integer(low=0, high=1)])
 def test_values_outside_are_refused_with_the_bounds(dimension: Domain, value: Any) -> None:
-    if value is True or not isinstance(value, int):
-        assert not isinstance(value, float) or not math.isfinite(value)
     with pytest.raises(ValueError, match=r"between 0 and 1"):
         dimension.canonical(value)
 

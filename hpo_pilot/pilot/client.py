@@ -1,0 +1,282 @@
+"""The PanDA server as a pilot sees it.
+
+`JobServer` is the interface; `HttpJobServer` speaks `/api/v1` of panda-server 1.0.4.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from http.cookiejar import DefaultCookiePolicy
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import quote, urlsplit
+
+import requests
+from requests.adapters import HTTPAdapter
+from requests.utils import get_environ_proxies
+
+from hpo_pilot.errors import GiveUpError, InputError, TryAgainError
+from hpo_pilot.pilot.settings import PilotSettings
+
+log = logging.getLogger(__name__)
+
+#: Answers that mean "later": timeout, too many requests, and whatever a server or proxy calls its own trouble.
+_LATER = frozenset({408, 425, 429, 500, 502, 503, 504, 507})
+_CONNECT_SECONDS = 10.0
+_ANSWER_SECONDS = 60.0
+_BLOCK = 1 << 20
+
+
+class ServerAway(TryAgainError):
+    """No answer, or one that says later. Said once in the log; the caller repeats the call."""
+
+
+class TokenRefused(InputError):
+    """The server does not take the token."""
+
+
+class CallRefused(GiveUpError):
+    """The server understood and said no: repeating will not help."""
+
+
+class JobServer(ABC):
+    """What a pilot wants of a server. Every method may be called from any thread.
+
+    Each raises ServerAway, TokenRefused or CallRefused, and nothing else.
+    """
+
+    @abstractmethod
+    def acquire(self, count: int, wait: float, disk_mb: int, remaining: int) -> list[dict[str, Any]]:
+        """Asks for up to `count` jobs; they are this pilot's when it returns.
+
+        Args:
+            count: at most so many.
+            wait: seconds to wait at the server for one, where it can.
+            disk_mb: free disk.
+            remaining: seconds that this pilot still lives; 0: not said.
+        """
+
+    @abstractmethod
+    def update(self, report: Mapping[str, Any]) -> str:
+        """Sends a report on a job; returns the server's command, often empty. May be repeated without harm."""
+
+    @abstractmethod
+    def worker_finished(self) -> None:
+        """Says that this worker holds no job any more: what the server thinks it holds is lost."""
+
+    @abstractmethod
+    def download(self, source_url: str, name: str, target: BinaryIO, limit: int) -> None:
+        """Fetches a file of at most `limit` bytes from the server's cache."""
+
+    @abstractmethod
+    def upload(self, name: str, content: Path | bytes) -> None:
+        """Puts a file into the storage; a repeat replaces it."""
+
+
+class HttpJobServer(JobServer):
+    """Over HTTP, on kept connections."""
+
+    def __init__(self, settings: PilotSettings) -> None:
+        self._settings = settings
+        self._token = ""
+        self._token_seen = (0, 0)
+        self._read_token()
+        self._session = requests.Session()
+        # What requests otherwise works out anew for each call: proxies and certificates of the environment.
+        self._session.trust_env = False
+        self._session.proxies = get_environ_proxies(settings.server)
+        self._session.verify = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("SSL_CERT_FILE") or True
+        self._session.headers.update({"Origin": settings.vo, "User-Agent": "hpo-pilot"})
+        self._session.cookies.set_policy(
+            DefaultCookiePolicy(allowed_domains=[])
+        )  # the one thing that threads would share
+        adapter = HTTPAdapter(pool_connections=4, pool_maxsize=min(64, settings.slots + 8))
+        self._session.mount("http://", adapter)
+        self._session.mount("https://", adapter)
+        self._api = f"{settings.server}/api/v1/"
+        self._lock = threading.Lock()
+        self._away_since: float | None = None
+
+    def acquire(self, count: int, wait: float, disk_mb: int, remaining: int) -> list[dict[str, Any]]:
+        """See JobServer."""
+        settings = self._settings
+        body = {
+            "site_name": settings.queue,
+            "prod_source_label": settings.label,
+            "node": settings.node,
+            "n_jobs": count,
+            "disk_space": disk_mb,
+            "harvester_id": settings.harvester_id,
+            "worker_id": settings.worker_id,
+        }
+        if settings.memory_mb:
+            body["memory"] = settings.memory_mb
+        if remaining:
+            body["remaining_time"] = remaining
+        envelope = self._call("pilot/acquire_jobs", body, {"X-HPO-Pilot-Wait": f"{wait:g}"}, wait + _ANSWER_SECONDS)
+        data = envelope.get("data")
+        jobs = data.get("jobs") if isinstance(data, dict) else None
+        if envelope.get("success") and isinstance(jobs, list):
+            return [job for job in jobs if isinstance(job, dict)]
+        message = str(envelope.get("message") or "")
+        if "No jobs" in message or envelope.get("success"):
+            return []
+        if "role" in message:
+            raise TokenRefused(f"{settings.server} gives this token no jobs: {message}")
+        raise ServerAway(f"{settings.server} gave no job: {message or envelope}")
+
+    def update(self, report: Mapping[str, Any]) -> str:
+        """See JobServer."""
+        envelope = self._call("pilot/update_job", report)
+        data = envelope.get("data")
+        status = data.get("StatusCode", 0) if isinstance(data, dict) else 0
+        if status in (10, 30):  # the server's timeout and failure
+            raise ServerAway(f"{self._settings.server} could not store a report: {envelope.get('message')}")
+        if not envelope.get("success"):
+            raise CallRefused(f"{self._settings.server} refused a report: {envelope.get('message')}")
+        return str(data.get("command") or "") if isinstance(data, dict) else ""
+
+    def worker_finished(self) -> None:
+        """See JobServer."""
+        settings = self._settings
+        body = {"worker_id": settings.worker_id, "harvester_id": settings.harvester_id, "status": "finished"}
+        self._call("pilot/update_worker_status", body, timeout=_CONNECT_SECONDS)
+
+    def download(self, source_url: str, name: str, target: BinaryIO, limit: int) -> None:
+        """See JobServer."""
+        source = source_url or self._settings.server
+        # The URL comes from a user's task: the token goes to our own server alone.
+        headers = self._authorization() if _origin(source) == _origin(self._settings.server) else {}
+        answer = self._send("GET", f"{source}/cache/{quote(name)}", headers=headers, stream=True)
+        with answer:
+            self._check(answer)
+            size = 0
+            try:
+                for block in answer.iter_content(_BLOCK):
+                    size += len(block)
+                    if size > limit:
+                        raise CallRefused(f"{name} is larger than {limit >> 20} MB")
+                    target.write(block)
+            except requests.RequestException as error:
+                raise ServerAway(f"{name} broke off after {size} bytes: {error}") from error
+            announced = answer.headers.get("Content-Length")
+            if announced is not None and "Content-Encoding" not in answer.headers and int(announced) != size:
+                raise ServerAway(f"{name} broke off after {size} of {announced} bytes")
+
+    def upload(self, name: str, content: Path | bytes) -> None:
+        """See JobServer."""
+        url = f"{self._settings.server}/storage/{quote(name)}"
+        if isinstance(content, bytes):
+            self._check(self._send("PUT", url, headers=self._authorization(), data=content))
+            return
+        with content.open("rb") as file:
+            self._check(self._send("PUT", url, headers=self._authorization(), data=file))
+
+    def _call(
+        self,
+        function: str,
+        body: Mapping[str, Any],
+        headers: Mapping[str, str] | None = None,
+        timeout: float = _ANSWER_SECONDS,
+    ) -> dict[str, Any]:
+        every = self._authorization() | {"Content-Type": "application/json"} | dict(headers or {})
+        answer = self._send(
+            "POST", self._api + function, headers=every, data=json.dumps(body).encode(), timeout=timeout
+        )
+        self._check(answer)
+        try:
+            envelope = json.loads(answer.content)
+        except ValueError as error:
+            raise ServerAway(f"{answer.url} answered no JSON: is {self._settings.server} a PanDA server?") from error
+        if not isinstance(envelope, dict):
+            raise ServerAway(f"{answer.url} answered no envelope: is {self._settings.server} a PanDA server?")
+        return envelope
+
+    def _send(self, method: str, url: str, *, timeout: float = _ANSWER_SECONDS, **options: Any) -> requests.Response:
+        try:
+            limits = (_CONNECT_SECONDS, timeout)
+            answer = self._session.request(method, url, timeout=limits, allow_redirects=False, **options)
+        except requests.RequestException as error:
+            self._note(error)
+            raise ServerAway(f"{_origin(url)[1]} does not answer: {error}") from error
+        if answer.status_code not in _LATER:
+            self._note(None)
+        return answer
+
+    def _check(self, answer: requests.Response) -> None:
+        status = answer.status_code
+        if status == 200 or 200 < status < 300:
+            return
+        text = f"{answer.url} answered {status} {answer.reason}: {_message(answer)}"
+        if status in (401, 403):
+            raise TokenRefused(f"{text}; {self._settings.token_file} must hold a pilot's token")
+        if status in _LATER:
+            self._note(text)
+            raise ServerAway(text)
+        raise CallRefused(text)
+
+    def _note(self, trouble: object) -> None:
+        """Says once that the server is away, and once that it is back."""
+        with self._lock:
+            if trouble is not None and self._away_since is None:
+                self._away_since = time.monotonic()
+                log.warning("the server is away, payloads go on: %s", trouble)
+            elif trouble is None and self._away_since is not None:
+                log.warning("the server is back after %.1f s", time.monotonic() - self._away_since)
+                self._away_since = None
+
+    def _authorization(self) -> dict[str, str]:
+        self._read_token()
+        return {"Authorization": f"Bearer {self._token}"}
+
+    def _read_token(self) -> None:
+        path = self._settings.token_file
+        try:
+            about = path.stat()
+            if (seen := (about.st_mtime_ns, about.st_ino)) != self._token_seen:
+                self._token, self._token_seen = path.read_text().strip(), seen
+        except (OSError, ValueError) as error:
+            if not self._token:
+                raise InputError(f"--token-file {path}: {error}") from error
+            return  # it is being replaced: the old token does for now
+        if not self._token or not self._token.isascii() or any(c.isspace() for c in self._token):
+            raise InputError(f"--token-file {path}: holds no token; one line with the token is wanted")
+
+
+class Backoff:
+    """Growing pauses between tries."""
+
+    def __init__(self, first: float = 0.25, most: float = 15.0) -> None:
+        self._first, self._most = first, most
+        self._next = first
+
+    def pause(self, unless: threading.Event) -> None:
+        """Waits, longer each time; not at all once `unless` is set."""
+        unless.wait(self.seconds())
+
+    def seconds(self) -> float:
+        """The next pause, in seconds."""
+        now, self._next = self._next, min(self._most, 2 * self._next)
+        return now
+
+    def reset(self) -> None:
+        """After a success."""
+        self._next = self._first
+
+
+def _origin(url: str) -> tuple[str, str]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.netloc
+
+
+def _message(answer: requests.Response) -> str:
+    try:
+        return str(json.loads(answer.content).get("message"))[:300]
+    except (ValueError, AttributeError, requests.RequestException):
+        return answer.reason or ""

@@ -1,0 +1,29 @@
+"""Why a job failed at the pilot, in the codes that PanDA's pilots use."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from hpo_pilot.errors import HpoPilotError
+
+
+class PilotErrorCode(IntEnum):
+    """From `pilot/common/errorcodes.py` of panda-pilot 3.7.0.36."""
+
+    NO_LOCAL_SPACE = 1098  #: the disk is full
+    STAGE_IN_FAILED = 1099  #: the sandbox does not come, or is not what it should be
+    STAGE_OUT_FAILED = 1137  #: an output cannot be stored
+    PANDA_KILL = 1144  #: the server said `tobekilled`
+    SIGTERM = 1201  #: the pilot was told to stop
+    REACHED_MAX_TIME = 1213  #: over its walltime, and the runner did not end it
+    PAYLOAD_EXECUTION_FAILURE = 1305  #: it cannot be started, or the runner itself failed
+    INTERNAL_PILOT_PROBLEM = 1319  #: a defect of this pilot
+    NO_CONTAINER_RUNTIME = 1325  #: its image cannot be run here
+
+
+class JobFailure(HpoPilotError):
+    """This attempt of a job failed; the pilot goes on."""
+
+    def __init__(self, code: PilotErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code

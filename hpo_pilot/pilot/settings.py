@@ -1,0 +1,105 @@
+"""What a pilot is told when it starts."""
+
+from __future__ import annotations
+
+import os
+import socket
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hpo_pilot.errors import InputError
+
+
+def _host() -> str:
+    return socket.gethostname()[:100] or "unknown"
+
+
+@dataclass(frozen=True)
+class PilotSettings:
+    """Settings of one pilot process.
+
+    Attributes:
+        server: the PanDA server's base URL, without a path.
+        queue: the PanDA queue that it serves.
+        slots: how many jobs run side by side.
+        token_file: holds the pilot's bearer token; read again when it changes.
+        workdir: for job folders, the sandbox cache, and reports that could not be sent yet.
+        checkpoints: where checkpoints outlive attempts; None: in the work folder.
+        worker_id: with `harvester_id` what the server knows this pilot by; one pilot at a time may have it.
+        harvester_id: empty: made from the host and the work folder.
+        vo: sent as `Origin`, as panda-client does.
+        label: which jobs are asked for (`prodSourceLabel`).
+        heartbeat: seconds between reports on a running job.
+        first_report: seconds until the first one; a shorter job is reported once, when it is over.
+        poll: seconds that a request for jobs may wait at the server.
+        idle: the longest pause, in seconds, between requests to a server that does not wait.
+        drain: seconds that running jobs get to end by themselves after SIGTERM.
+        grace: seconds between TERM and KILL for a job; more than the runner gives its payload.
+        walltime_grace: seconds that a job may go on beyond its maxWalltime.
+        refused: seconds during which a refused token is tried again, for its file may be under renewal.
+        lifetime: seconds until it takes no more jobs; 0: for ever.
+        memory_mb: what the largest job may need; 0: not said.
+        cache_mb: the size to which unpacked sandboxes are kept.
+        unpack_mb: the largest sandbox, unpacked.
+        min_free_mb: with less free disk no job is taken.
+        container_runtime: `auto`, `none`, `apptainer`, `charliecloud`, `bubblewrap`.
+        own_python: jobs without a container find the pilot's own Python first in their PATH.
+        keep: job folders stay after the job.
+        lifeline_fd: a pipe; its end is the end of whoever started this pilot, and then of the pilot.
+    """
+
+    server: str
+    queue: str
+    slots: int
+    token_file: Path
+    workdir: Path
+    checkpoints: Path | None = None
+    worker_id: int = 1
+    harvester_id: str = ""
+    vo: str = "hpo_pilot"
+    label: str = "user"
+    heartbeat: float = 20.0
+    first_report: float = 0.5
+    poll: float = 25.0
+    idle: float = 30.0
+    drain: float = 3.0
+    grace: float = 15.0
+    walltime_grace: float = 60.0
+    refused: float = 60.0
+    lifetime: float = 0.0
+    memory_mb: int = 0
+    cache_mb: int = 5_000
+    unpack_mb: int = 20_000
+    min_free_mb: int = 200
+    container_runtime: str = "auto"
+    own_python: bool = True
+    keep: bool = False
+    lifeline_fd: int | None = None
+    node: str = field(default_factory=_host)
+
+    def __post_init__(self) -> None:
+        for name in ("workdir", "checkpoints", "token_file"):
+            if (path := getattr(self, name)) is not None:
+                object.__setattr__(self, name, Path(path).absolute())
+        if not self.server.startswith(("http://", "https://")):
+            raise InputError(f"--server {self.server!r}: give a URL such as https://panda.example.org:25443")
+        object.__setattr__(self, "server", self.server.rstrip("/"))
+        if self.slots < 1:
+            raise InputError(f"--slots {self.slots}: at least one")
+        if self.heartbeat <= 0:
+            raise InputError(f"--heartbeat {self.heartbeat}: a time in seconds, above zero")
+        if not self.harvester_id:
+            mark = zlib.crc32(os.fsencode(self.workdir.resolve()))
+            object.__setattr__(self, "harvester_id", f"hpo-pilot-{self.node}-{mark:08x}")
+
+    @property
+    def checkpoint_root(self) -> Path:
+        """Where checkpoints outlive attempts."""
+        return self.checkpoints or self.workdir / "checkpoints"
+
+    @property
+    def worker_name(self) -> str:
+        """The worker in file names and marks."""
+        safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in self.harvester_id)
+        return f"{safe}-{self.worker_id}"

@@ -1,0 +1,133 @@
+"""Kill anything, at any time, and give the same command again."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+
+import psutil
+import pytest
+
+SLOW_BOWL = """
+import json, time
+point = json.load(open("input.json"))
+time.sleep(0.25)
+json.dump({"status": 0, "loss": (point["x"] - 0.3) ** 2}, open("output.json", "w"))
+"""
+
+
+def processes(root: psutil.Process) -> dict[str, psutil.Process]:
+    """The service's children by what they are."""
+    found = {"service": root}
+    for child in root.children():
+        command = " ".join(child.cmdline())
+        for name in ("hpo_pilot.server", "hpo_pilot.pilot", "client_worker"):
+            if name in command:
+                found[name] = child
+    return found
+
+
+def kill_something(process: subprocess.Popen[str], dice: random.Random) -> None:
+    try:
+        found = processes(psutil.Process(process.pid))
+        found[dice.choice(sorted(found))].kill()
+    except psutil.NoSuchProcess:
+        pass  # it ended by itself in the meantime
+
+
+def run_with_kills(scan, dice: random.Random, kills: int) -> None:
+    for _ in range(kills):
+        process = scan.start("run", str(scan.file))
+        time.sleep(dice.uniform(0.8, 4.0))
+        kill_something(process, dice)
+        time.sleep(dice.uniform(0.0, 1.5))
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=60)
+    scan("run", str(scan.file))
+
+
+def test_kills_lose_nothing_and_repeat_nothing(scan):
+    scan.write({"budget": {"trials": 20, "parallel": 4}, "folds": 2}, SLOW_BOWL)
+    run_with_kills(scan, random.Random(5), 6)
+    trials = scan.trials()
+    assert [trial["number"] for trial in trials] == list(range(1, 21))
+    assert [trial["state"] for trial in trials] == ["finished"] * 20
+    assert sorted(trial["told"] for trial in trials) == list(range(1, 21))
+    assert len({trial["point"]["x"] for trial in trials}) == 20
+    for trial in trials:
+        assert [fold["fold"] for fold in trial["folds"]] == [0, 1]
+        assert all(fold["value"] == pytest.approx((trial["point"]["x"] - 0.3) ** 2) for fold in trial["folds"])
+
+
+@pytest.mark.parametrize("optimizer", ["bayesian", "evolutionary"])
+def test_the_same_points_as_an_undisturbed_run(scan, tmp_path, optimizer):
+    document = {"optimizer": optimizer, "budget": {"trials": 14, "parallel": 1}, "seed": 3}
+    scan.write(document, SLOW_BOWL)
+    run_with_kills(scan, random.Random(7), 3)
+    disturbed = [(trial["point"], trial["value"]) for trial in scan.trials()]
+    (tmp_path / "quiet").mkdir()
+    quiet = type(scan)(tmp_path / "quiet")
+    quiet.write(document, SLOW_BOWL)
+    quiet("run", str(quiet.file))
+    assert disturbed == [(trial["point"], trial["value"]) for trial in quiet.trials()]
+
+
+def test_nothing_is_left_running_after_a_kill(scan):
+    scan.write({"budget": {"trials": 50}}, "import time; time.sleep(30)")
+    process = scan.start("run", str(scan.file))
+    mine: list[psutil.Process] = []
+    for _ in range(100):
+        time.sleep(0.1)
+        mine = psutil.Process(process.pid).children(recursive=True)
+        if any("train.py" in " ".join(child.cmdline()) for child in mine if child.is_running()):
+            break
+    assert any("train.py" in " ".join(child.cmdline()) for child in mine), scan.logs()
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    _, alive = psutil.wait_procs(mine, timeout=15)
+    assert not alive, [child.cmdline() for child in alive]
+
+
+def test_ctrl_c_ends_in_order_and_the_same_command_goes_on(scan):
+    scan.write({"budget": {"trials": 8, "parallel": 2}}, SLOW_BOWL)
+    process = scan.start("run", str(scan.file))
+    time.sleep(3.0)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    if process.returncode != 0:  # it may just have ended by itself
+        assert process.returncode == 3, output
+        assert "the same command goes on" in output
+    scan("run", str(scan.file))
+    assert [trial["state"] for trial in scan.trials()] == ["finished"] * 8
+
+
+def test_a_lost_panda_database_costs_no_result(scan):
+    scan.write({"budget": {"trials": 12, "parallel": 2}}, SLOW_BOWL)
+    process = scan.start("run", str(scan.file))
+    time.sleep(3.5)
+    process.kill()
+    process.communicate()
+    done = [trial for trial in scan.trials() if trial["state"] == "finished"]
+    time.sleep(1.0)
+    for path in scan.workdir.glob("panda.db*"):
+        path.unlink()
+    scan("run", str(scan.file))
+    trials = scan.trials()
+    assert [trial["state"] for trial in trials] == ["finished"] * 12
+    assert [trial for trial in trials if trial["number"] in {t["number"] for t in done}] == done
+
+
+def test_a_second_run_in_the_same_folder_is_told_who_has_it(scan):
+    scan.write({"budget": {"trials": 50}}, SLOW_BOWL)
+    process = scan.start("run", str(scan.file))
+    try:
+        time.sleep(2.5)
+        refused = scan("run", str(scan.file), status=3)
+        assert f"process {process.pid}" in refused.stderr
+    finally:
+        process.kill()
+        process.communicate()

@@ -1,0 +1,166 @@
+"""`hpo-pilot run`: the whole way, through the real panda-client, server, pilot and runner."""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+import tarfile
+
+import pytest
+
+
+def test_a_search_runs_to_its_end(scan):
+    scan.write(
+        {
+            "folds": 2,
+            "budget": {"trials": 6, "parallel": 3},
+            "payload": {"files": "payload", "command": "python3 -I -S train.py", "outputs": ["model.txt"]},
+        }
+    )
+    result = scan("run", str(scan.file))
+    assert "search 'demo' is done: 6 trials" in result.stdout
+    trials = scan.trials()
+    assert [trial["number"] for trial in trials] == [1, 2, 3, 4, 5, 6]
+    for trial in trials:
+        values = [fold["value"] for fold in trial["folds"]]
+        assert trial["state"] == "finished"
+        assert trial["value"] == pytest.approx(statistics.fmean(values))
+        assert trial["std"] == pytest.approx(statistics.stdev(values))
+        assert values[0] == pytest.approx((trial["point"]["x"] - 0.3) ** 2)
+        assert trial["submitted"] <= trial["started"] <= trial["ended"]
+    best = scan.json("best", "demo")
+    assert best["value"] == min(trial["value"] for trial in trials)
+    report = scan.workdir / "reports" / "demo.html"
+    assert f"trial {best['number']}" in report.read_text().lower()
+
+    # again: nothing is run twice
+    again = scan("run", str(scan.file))
+    assert "6 trials" in again.stdout
+    assert scan.trials() == trials
+
+    rows = list(csv.DictReader(io.StringIO(scan("export", "demo", "--format", "csv").stdout)))
+    assert [float(row["value"]) for row in rows] == [trial["value"] for trial in trials]
+
+    scan("fetch", "best", "demo", "-o", str(scan.root / "out"))
+    for fold in range(2):
+        text = (scan.root / "out" / f"trial{best['number']}" / f"fold{fold}" / "model.txt").read_text()
+        assert text == f"trial {best['number']} fold {fold}\n"
+    kept = [path for path in scan.workdir.rglob("*.outputs.tar.gz") if tarfile.is_tarfile(path)]
+    assert len(kept) == 3 * 2, "outputs of the three best trials, and no others"
+
+
+def test_a_larger_budget_goes_on_and_any_other_change_is_refused(scan):
+    scan.write({"budget": {"trials": 2}})
+    scan("run", str(scan.file))
+    first = scan.trials()
+    scan.write({"budget": {"trials": 5}})
+    scan("run", str(scan.file))
+    assert len(scan.trials()) == 5
+    assert scan.trials()[:2] == first
+    scan.write({"budget": {"trials": 5}, "seed": 99})
+    refused = scan("run", str(scan.file), status=2)
+    assert "seed changed since search 'demo' began" in refused.stderr
+    scan.write({"budget": {"trials": 6}}, payload="raise SystemExit(1)")
+    refused = scan("run", str(scan.file), status=2)
+    assert "--new-payload" in refused.stderr
+    assert len(scan.trials()) == 5
+
+
+BROKEN = r"""
+import json, os, sys, time
+kind = json.load(open("input.json"))["kind"]
+print("this is payload", kind)
+def write(text): open("output.json", "w").write(text)
+if kind == "crash": raise RuntimeError("no such layer")
+elif kind == "signal": os.kill(os.getpid(), 11)
+elif kind == "hang": time.sleep(600)
+elif kind == "garbage": write("{{{{")
+elif kind == "nothing": pass
+elif kind == "nan": write('{"status": 0, "loss": NaN}')
+elif kind == "string": write('{"status": 0, "loss": "0.5"}')
+elif kind == "status": write('{"status": 3, "loss": 1.0, "message": "diverged"}')
+elif kind == "flood":
+    block = "x" * 999 + "\n"
+    for _ in range(200_000): sys.stdout.write(block)
+    write('{"status": 0, "loss": 0.25}')
+elif kind == "good": write('{"status": 0, "loss": 0.5}')
+"""
+
+REASONS = {
+    "crash": "no such layer",
+    "signal": "SIGSEGV",
+    "hang": "minutes",
+    "garbage": "output.json",
+    "nothing": "output.json",
+    "nan": "nan",
+    "string": "0.5",
+    "status": "diverged",
+}
+
+
+def test_every_bad_payload_fails_its_trial_alone_and_says_why(scan):
+    kinds = [*REASONS, "flood", "good"]
+    scan.write(
+        {
+            "space": {"kind": {"type": "categorical", "choices": kinds}},
+            "optimizer": "grid",
+            "budget": {"trials": len(kinds), "parallel": 2, "failures": 20},
+            "resources": {"minutes": 0.1, "memory_mb": 500},
+        },
+        BROKEN,
+    )
+    result = scan("run", str(scan.file))
+    trials = {trial["point"]["kind"]: trial for trial in scan.trials()}
+    assert set(trials) == set(kinds)
+    for kind, reason in REASONS.items():
+        assert trials[kind]["state"] == "failed", kind
+        assert reason.lower() in trials[kind]["error"].lower(), (kind, trials[kind]["error"])
+        assert f"this is payload {kind}" in trials[kind]["folds"][0]["log_tail"] or kind == "signal"
+    assert trials["good"]["value"] == 0.5
+    assert trials["flood"]["value"] == 0.25
+    assert "8 failed" in result.stdout
+    shown = scan("trials", "demo").stdout
+    assert "RuntimeError: no such layer" in shown
+
+
+def test_failures_in_a_row_stop_the_search_and_a_mended_payload_goes_on(scan):
+    scan.write({"budget": {"trials": 8, "parallel": 1, "failures": 3}}, "raise SystemExit('bad day')")
+    failed = scan("run", str(scan.file), status=1)
+    assert "3 trials failed in a row" in failed.stdout
+    assert "bad day" in failed.stdout
+    assert len(scan.trials()) == 3
+    scan.write({"budget": {"trials": 8, "parallel": 1, "failures": 3}})
+    scan("resume", "demo", "--new-payload")
+    scan("run", str(scan.file))
+    trials = scan.trials()
+    assert [trial["state"] for trial in trials] == ["failed"] * 3 + ["finished"] * 5
+
+
+def test_a_space_that_is_used_up_ends_the_search(scan):
+    scan.write({"space": {"x": {"type": "ordinal", "choices": [0.1, 0.2, 0.3]}}, "budget": {"trials": 10}})
+    result = scan("run", str(scan.file))
+    assert "every point of the space was tried: 3 trials" in result.stdout
+    assert len(scan.trials()) == 3
+
+
+def test_the_best_points_are_confirmed_with_fresh_seeds(scan):
+    scan.write({"budget": {"trials": 3}, "confirm": {"top": 1, "repeats": 2}})
+    scan("run", str(scan.file))
+    trials = scan.trials()
+    confirming = [trial for trial in trials if trial["confirms"]]
+    assert len(trials) == 5
+    best = min(trials[:3], key=lambda trial: trial["value"])
+    assert [trial["confirms"] for trial in confirming] == [best["number"]] * 2
+    assert all(trial["point"] == best["point"] for trial in confirming)
+    assert len({trial["seed"] for trial in trials}) == 5
+
+
+@pytest.mark.parametrize("optimizer", ["bayesian", "evolutionary", "cma"])
+def test_every_optimizer_gets_through(scan, optimizer):
+    scan.write({"optimizer": optimizer, "budget": {"trials": 14, "parallel": 4}, "start": [{"x": 0.9}]})
+    scan("run", str(scan.file))
+    trials = scan.trials()
+    assert len({trial["point"]["x"] for trial in trials}) == 14
+    assert trials[0]["point"] == {"x": 0.9}
+    assert scan.json("best", "demo")["value"] < 0.05

@@ -1,0 +1,139 @@
+"""`hpo-pilot serve` with submit, pause, resume, stop, extend, as several people would use it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from contextlib import contextmanager
+
+import pytest
+
+SLOW = """
+import json, time
+time.sleep(0.3)
+json.dump({"status": 0, "loss": json.load(open("input.json"))["x"]}, open("output.json", "w"))
+"""
+
+
+@contextmanager
+def serving(scan):
+    process = scan.start("serve", "--slots", "2")
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert "serving" in line, (line, scan.logs())
+        yield process
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+def wait_for(scan, state, name="demo", seconds=60.0, trials=0):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        status = scan.json("status", name)
+        over = sum(n for kind, n in status["trials"].items() if kind in ("finished", "failed"))
+        if status["state"] == state and over >= trials:
+            return status
+        time.sleep(0.2)
+    raise AssertionError(f"{name} never became {state}: {status}; {scan.logs()}")
+
+
+def test_a_search_is_steered_by_the_service(scan):
+    scan.write({"budget": {"trials": 400, "parallel": 2}}, SLOW)
+    scan("submit", str(scan.file))
+    refused = scan("submit", str(scan.file), status=2)
+    assert "already has a search 'demo'" in refused.stderr
+    with serving(scan):
+        wait_for(scan, "running", trials=2)
+        scan("pause", "demo")
+        wait_for(scan, "paused")
+        time.sleep(1.5)
+        paused = scan.json("status", "demo")["trials"]
+        time.sleep(1.5)
+        assert scan.json("status", "demo")["trials"] == paused
+        assert set(paused) == {"finished"}
+        scan("resume", "demo")
+        wait_for(scan, "running", trials=paused["finished"] + 1)
+        scan("stop", "demo")
+        stopped = wait_for(scan, "stopped")
+        assert stopped["ended"]
+        before = sum(stopped["trials"].values())
+        scan("extend", "demo", "--trials", "+1")
+        wait_for(scan, "running", trials=stopped["trials"]["finished"] + 1)
+        scan("stop", "demo")
+        after = wait_for(scan, "stopped")
+        assert sum(after["trials"].values()) > before
+        assert after["budget"]["trials"] == 401
+    assert "demo" in scan("list").stdout
+    assert (scan.workdir / "reports" / "demo.html").exists()
+
+
+def test_two_searches_at_once(scan, tmp_path):
+    scan.write({"budget": {"trials": 4, "parallel": 2}}, SLOW)
+    scan("submit", str(scan.file))
+    scan.write({"search": "other", "budget": {"trials": 4, "parallel": 2}}, SLOW)
+    scan("submit", str(scan.file))
+    with serving(scan):
+        wait_for(scan, "done")
+        wait_for(scan, "done", "other")
+    assert [row["name"] for row in scan.json("list")] == ["demo", "other"]
+
+
+def test_run_leaves_the_work_to_a_service_that_is_there(scan):
+    scan.write({"budget": {"trials": 3}}, SLOW)
+    scan("list", status=2)
+    with serving(scan):
+        assert "3 trials" in scan("run", str(scan.file)).stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["status", "nope"], "no search 'nope'"),
+        (["resume", "demo"], "is submitted already"),
+        (["extend", "demo"], "extend by what"),
+        (["extend", "demo", "--trials", "-3"], "may only grow"),
+        (["fetch", "best", "demo"], "declares no outputs"),
+        (["trials", "demo", "--workdir", "/proc/none"], "there is no store"),
+    ],
+)
+def test_wrong_commands_say_what_to_do(scan, command, message):
+    scan.write({})
+    scan("submit", str(scan.file))
+    if "--workdir" in command:
+        import subprocess
+        import sys
+
+        result = subprocess.run(
+            [sys.executable, "-m", "hpo_pilot.cli", *command], capture_output=True, text=True, check=False
+        )
+    else:
+        result = scan(*command, status=2)
+    assert result.returncode == 2
+    assert message in result.stderr
+
+
+def test_best_of_nothing_is_status_1(scan):
+    scan.write({})
+    scan("submit", str(scan.file))
+    assert "no finished trial" in scan("best", "demo", status=1).stderr
+
+
+def test_dry_run_prints_the_task_and_registers_nothing(scan):
+    scan.write({})
+    task = json.loads(scan("submit", str(scan.file), "--dry-run").stdout)
+    assert task["uniqueTaskName"] is True
+    assert task["nEvents"] == 2
+    assert not scan.workdir.exists()
+
+
+def test_doctor(scan):
+    findings = {finding["what"]: finding for finding in scan.json("doctor")}
+    assert findings["panda-client"]["ok"]
+    assert findings["store"]["ok"]

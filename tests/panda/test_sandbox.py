@@ -1,0 +1,67 @@
+"""The sandbox: the same files give the same archive; what may not travel is refused."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+import time
+
+import pytest
+
+from hpo_pilot.errors import InputError
+from hpo_pilot.panda.sandbox import build_sandbox
+
+
+@pytest.fixture
+def payload(tmp_path):
+    folder = tmp_path / "payload"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "train.py").write_text("print(1)")
+    (folder / "sub" / "data.csv").write_text("1,2")
+    script = folder / "go.sh"
+    script.write_text("#!/bin/sh\n")
+    script.chmod(0o755)
+    (folder / "__pycache__").mkdir()
+    (folder / "__pycache__" / "x.pyc").write_bytes(b"")
+    return folder
+
+
+def test_what_is_packed(payload, tmp_path):
+    archive = build_sandbox(payload, {"command": "true"}, tmp_path / "out")
+    with tarfile.open(archive) as packed:
+        modes = {member.name: member.mode for member in packed}
+    assert modes == {
+        "go.sh": 0o755,
+        "train.py": 0o644,
+        "sub/data.csv": 0o644,
+        "hpo_pilot_runner.py": 0o644,
+        "hpo_pilot_payload.json": 0o644,
+    }
+
+
+def test_the_name_is_the_content(payload, tmp_path):
+    first = build_sandbox(payload, {"command": "true"}, tmp_path / "a")
+    os.utime(payload / "train.py", (time.time() - 1000, time.time() - 1000))
+    second = build_sandbox(payload, {"command": "true"}, tmp_path / "b")
+    assert first.name == second.name
+    assert first.read_bytes() == second.read_bytes()
+    (payload / "train.py").write_text("print(2)")
+    assert build_sandbox(payload, {"command": "true"}, tmp_path / "c").name != first.name
+
+
+def test_no_payload_folder_is_fine(tmp_path):
+    assert build_sandbox(None, {"command": "true"}, tmp_path / "out").is_file()
+
+
+def test_a_link_that_leads_out_is_refused(payload, tmp_path):
+    (tmp_path / "secret").write_text("s")
+    (payload / "link").symlink_to(tmp_path / "secret")
+    with pytest.raises(InputError, match="leads out of the folder"):
+        build_sandbox(payload, {}, tmp_path / "out")
+
+
+def test_the_runner_s_names_are_taken(payload, tmp_path):
+    (payload / "hpo_pilot_runner.py").write_text("evil")
+    with pytest.raises(InputError, match="rename it"):
+        build_sandbox(payload, {}, tmp_path / "out")
+    assert not list((tmp_path / "out").glob("sources.*"))

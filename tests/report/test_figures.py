@@ -1,0 +1,143 @@
+"""What the figures show; that plotly takes them is checked by plotly's own validation."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import plotly.graph_objects as go
+import pytest
+
+from hpo_pilot.report.axis import choice_labels, figure_axis, parameter_axis
+from hpo_pilot.report.convergence_figure import convergence_figure
+from hpo_pilot.report.figure import FAILURE_LIMIT, POINT_LIMIT, Figure
+from hpo_pilot.report.fold_figure import fold_figure
+from hpo_pilot.report.parameter_figure import PARAMETER_POINT_LIMIT, parameter_figures
+from hpo_pilot.search import FoldResult, Search, Trial, TrialState
+
+SearchOf = Callable[..., Search]
+TrialOf = Callable[..., Trial]
+TrialsOf = Callable[..., list[Trial]]
+
+
+def checked(figure: Figure | None) -> Figure:
+    """`figure`, once plotly has taken it and JSON too."""
+    assert figure is not None
+    assert figure.description
+    json.dumps(figure.spec, allow_nan=False)
+    go.Figure(figure.spec)
+    return figure
+
+
+def trace(figure: Figure, name: str) -> dict[str, Any]:
+    found = [each for each in figure.spec["data"] if each["name"] == name]
+    assert len(found) == 1
+    result: dict[str, Any] = found[0]
+    return result
+
+
+def test_convergence_shows_trials_best_and_failures(search: Search, trials: list[Trial]) -> None:
+    figure = checked(convergence_figure(search, trials))
+    finished = [trial for trial in trials if trial.state is TrialState.FINISHED]
+    assert trace(figure, "trial")["x"] == [trial.told for trial in finished]
+    steps = trace(figure, "best so far")
+    assert steps["y"] == sorted(steps["y"], reverse=True)
+    assert steps["y"][-1] == pytest.approx(min(trial.value or 9 for trial in finished))
+    assert trace(figure, "failed trial")["x"] == [11, 22, 33, 44]
+
+
+def test_convergence_marks_confirmation_runs(search: Search, trials: list[Trial]) -> None:
+    repeat = replace(trials[0], number=49, told=49, confirms=1)
+    figure = checked(convergence_figure(search, [*trials, repeat]))
+    assert trace(figure, "confirmation run")["x"] == [49]
+    assert trace(figure, "best so far")["x"][-1] == 48
+
+
+def test_every_parameter_has_a_figure(search: Search, trials: list[Trial]) -> None:
+    figures = {figure.title: checked(figure) for figure in parameter_figures(search, trials)}
+    assert tuple(figures) == search.space.names
+    assert figures["learning_rate"].spec["layout"]["xaxis"]["type"] == "log"
+    assert "type" not in figures["momentum"].spec["layout"]["xaxis"]
+    assert trace(figures["solver"], "trial")["type"] == "box"
+    assert figures["batch"].spec["layout"]["xaxis"]["categoryarray"] == ["32", "64", "128", "256"]
+
+
+def test_a_parameter_that_is_not_active_is_left_out_and_said_so(search: Search, trials: list[Trial]) -> None:
+    figure = parameter_figures(search, trials)[-1]
+    active = [t for t in trials if t.state is TrialState.FINISHED and t.point["solver"] == "sgd"]
+    assert len(trace(figure, "trial")["x"]) == len(active)
+    assert f"Not active in {44 - len(active)} trials" in figure.note
+
+
+def test_folds_of_the_best(search: Search, trials: list[Trial]) -> None:
+    figure = checked(fold_figure(search, trials))
+    assert len(trace(figure, "fold")["x"]) == 20 * 3
+    assert len(trace(figure, "mean ± standard deviation")["x"]) == 20
+
+
+def test_without_folds_there_is_no_fold_figure(search: Search, trial_of: TrialOf) -> None:
+    assert fold_figure(search, [trial_of(1, 0.5, folds=(FoldResult(fold=0, value=0.5),))]) is None
+    assert fold_figure(search, []) is None
+
+
+def test_many_trials_are_thinned_and_the_best_stays(search: Search, trials_of: TrialsOf) -> None:
+    trials = trials_of(search, 4000)
+    best = min((trial for trial in trials if trial.value is not None), key=lambda trial: trial.value or 0)
+    overview = checked(convergence_figure(search, trials))
+    assert len(trace(overview, "trial")["x"]) == POINT_LIMIT
+    assert best.told in trace(overview, "trial")["x"]
+    assert overview.note.startswith("Shows 1,500 of 3,637 trials")
+    crosses = trace(overview, "failed trial")["x"]
+    assert len(crosses) == FAILURE_LIMIT
+    assert crosses[-1] > 3900
+    figures = parameter_figures(search, trials)
+    assert sum(len(trace(figure, "trial")["x"]) for figure in figures) <= PARAMETER_POINT_LIMIT
+
+
+def test_log_scale_where_figures_span_orders_of_magnitude(search: Search) -> None:
+    axis = figure_axis(search, [0.01, 0.5, 3.0]).layout
+    assert axis["type"] == "log"
+    assert axis["range"][0] < -2 < math.log10(3) < axis["range"][1]
+    assert "0.01" in axis["ticktext"]
+
+
+@pytest.mark.parametrize("figures", [[-0.5, 0.01, 30.0], [0.0, 1.0, 50.0], [0.5, 0.5, 0.5], [0.0, 0.0], [-3.0]])
+def test_linear_scale_where_a_log_scale_cannot_be(search: Search, figures: list[float]) -> None:
+    axis = figure_axis(search, figures).layout
+    assert "type" not in axis
+    low, high = axis["range"]
+    assert low < min(figures) <= max(figures) < high
+
+
+@pytest.mark.parametrize("goal", ["minimize", "maximize"])
+def test_far_worse_figures_do_not_hide_the_differences_among_good_ones(search_of: SearchOf, goal: str) -> None:
+    search = search_of(objective={"goal": goal})
+    sign = search.objective.sign
+    axis = figure_axis(search, [sign * value for value in (*range(-10, 10), 900, 1000)])
+    assert axis.outside == 2
+    assert max(abs(end) for end in axis.layout["range"]) < 20
+    best = figure_axis(search, [sign * value for value in (*range(-10, 10), -1000)])
+    assert best.outside == 0, "unusually good is never hidden"
+
+
+def test_a_value_outside_the_domain_widens_the_axis(search: Search) -> None:
+    low, high = parameter_axis(search, "learning_rate", [1e-6, 0.5])["range"]
+    assert low < -6 < math.log10(0.5) < high
+
+
+def test_choices_that_look_alike_stay_different() -> None:
+    assert choice_labels(["adam", None, True]) == ["adam", "null", "true"]
+    labels = choice_labels([1, "1", True, "true"])
+    assert len(set(labels)) == 4
+    assert labels[0] == "1"
+
+
+def test_choices_of_mixed_types_find_their_place(search_of: SearchOf, trial_of: TrialOf) -> None:
+    search = search_of(space={"x": {"type": "categorical", "choices": [1, True, "1", None, 1.5]}}, constraints=[])
+    trials = [trial_of(n, 0.1 * n, point={"x": x}) for n, x in enumerate([1, True, "1", None, 1.5], 1)]
+    (figure,) = parameter_figures(search, trials)
+    checked(figure)
+    assert len(set(trace(figure, "trial")["x"])) == 5

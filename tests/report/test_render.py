@@ -1,0 +1,277 @@
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import re
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+import yaml
+
+from hpo_pilot.report import ReportFacts, render_report
+from hpo_pilot.search import FoldResult, Search, Trial, TrialState
+
+Events = list[tuple[datetime, str, str]]
+SIZE_LIMIT = 6_000_000
+_VOID = {"meta", "link", "br", "hr", "img", "input"}
+_ATTACK = "</script></pre><script>alert(1)</script><img src=x onerror=alert(1)>\"'&{{ 7 * 7 }}"
+
+
+@dataclass
+class Element:
+    tag: str
+    attributes: dict[str, str]
+    text: str = ""
+
+
+class Page(HTMLParser):
+    """The document's elements; a tag that closes none, or is never closed, is an error."""
+
+    def __init__(self, document: str) -> None:
+        super().__init__()
+        self.elements: list[Element] = []
+        self._open: list[Element] = []
+        self.feed(document)
+        self.close()
+        assert not self._open, f"never closed: {self._open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        element = Element(tag, {name: value or "" for name, value in attrs})
+        self.elements.append(element)
+        if tag not in _VOID:
+            self._open.append(element)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open[-1].tag == tag, f"</{tag}> closes <{self._open[-1].tag}>"
+        self._open.pop()
+
+    def handle_data(self, data: str) -> None:
+        for element in self._open:
+            element.text += data
+
+    def all(self, tag: str, **attributes: str) -> list[Element]:
+        return [
+            element
+            for element in self.elements
+            if element.tag == tag and all(element.attributes.get(name) == value for name, value in attributes.items())
+        ]
+
+    def by_id(self, name: str) -> Element:
+        (element,) = [each for each in self.elements if each.attributes.get("id") == name]
+        return element
+
+    @property
+    def text(self) -> str:
+        return " ".join(element.text for element in self.elements if element.tag in ("header", "main"))
+
+
+def assert_sound(document: str) -> Page:
+    """What holds for every report: well-formed, accessible, small, complete in itself."""
+    document.encode()
+    assert len(document.encode()) < SIZE_LIMIT
+    page = Page(document)
+    ids = Counter(each.attributes["id"] for each in page.elements if "id" in each.attributes)
+    assert max(ids.values()) == 1, ids.most_common(1)
+    for each in page.elements:
+        for name in ("src", "href", "action", "poster", "data"):
+            target = each.attributes.get(name, "#")
+            assert target.startswith("#") or target == "data:,", f"{each.tag} asks for {target}"
+            assert target == "#" or not target.startswith("#") or target[1:] in ids, f"no target {target}"
+        assert not [name for name in each.attributes if name.startswith("on")]
+        for name in ("aria-labelledby",):
+            assert each.attributes.get(name, next(iter(ids))) in ids
+    for head in page.all("th"):
+        assert head.attributes["scope"] in ("row", "col")
+    assert len(page.all("caption")) == len(page.all("table"))
+    specs = json.loads(page.by_id("figures").text, parse_constant=lambda name: pytest.fail(f"{name} in JSON"))
+    plots = [
+        each
+        for each in page.all("div")
+        if each.attributes.get("class", "").startswith("plot ") or each.attributes.get("class") == "plot"
+    ]
+    assert {plot.attributes["id"] for plot in plots} == set(specs)
+    assert all(plot.attributes["role"] == "img" and plot.attributes["aria-label"] for plot in plots)
+    (policy,) = page.all("meta", **{"http-equiv": "Content-Security-Policy"})
+    scripts = [each for each in page.all("script") if each.attributes.get("type") != "application/json"]
+    assert len(scripts) == 2
+    for script in scripts:
+        digest = base64.b64encode(hashlib.sha256(script.text.encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in policy.attributes["content"]
+    assert policy.attributes["content"].startswith("default-src 'none'; script-src 'sha256-")
+    return page
+
+
+def test_a_report_says_it_all(search: Search, trials: list[Trial], events: Events, facts: ReportFacts) -> None:
+    page = assert_sound(render_report(search, trials, events, facts))
+    best = min((trial for trial in trials if trial.value is not None), key=lambda trial: trial.value or 0)
+    text = " ".join(page.text.split())
+    for words in (
+        f"found by trial {best.number}; 44 of 48 trials finished (4 failed)",
+        "The budget of 48 trials is spent.",
+        "48 of 48",
+        "3 min 12 s",
+        "layers * width <= 512",
+        "solver is sgd",
+        "1.8 jobs ran at once on average",
+        "hpo-pilot run payloads/digits/search.yaml",
+        "training diverged in epoch 3",
+        "generation 1: 4 trials",
+        "plotly.js",
+    ):
+        assert words in text, words
+    codes = [element.text for element in page.all("pre")]
+    assert yaml.safe_load(codes[0]) == best.point
+    assert json.loads(codes[1]) == best.point
+    complete = next(code for code in codes if code.startswith("search: digits-mlp"))
+    assert Search.model_validate(yaml.safe_load(complete)) == search
+    assert page.by_id(f"trial-{best.number}").attributes["class"] == "best"
+    assert len(page.all("tr", **{"class": "best"})) == 2
+
+
+def test_the_same_values_give_the_same_document(
+    search: Search, trials: list[Trial], events: Events, facts: ReportFacts
+) -> None:
+    document = render_report(search, trials, events, facts)
+    assert render_report(search, list(reversed(trials)), events, facts) == document
+
+
+def test_no_trial_yet(search: Search) -> None:
+    page = assert_sound(render_report(search, [], [], ReportFacts()))
+    assert "No trial has been made yet." in page.text
+    assert page.all("div", role="img") == []
+
+
+def test_no_finished_trial(search: Search, trial_of: Callable[..., Trial], facts: ReportFacts) -> None:
+    trials = [trial_of(1, None), trial_of(2, math.nan), trial_of(3, None, state=TrialState.RUNNING, told=None)]
+    page = assert_sound(render_report(search, trials, [], facts))
+    assert "No loss yet: none of 3 trials has finished (1 failed, 1 not ended yet)." in page.text
+
+
+def test_one_trial(search: Search, trial_of: Callable[..., Trial], facts: ReportFacts) -> None:
+    page = assert_sound(render_report(search, [trial_of(1, 0.0)], [], facts))
+    assert "The lowest loss is 0, found by trial 1; 1 of 1 trial finished." in page.text
+
+
+def test_trials_that_are_still_out(search: Search, trials: list[Trial], facts: ReportFacts) -> None:
+    out = [replace(trials[0], number=49, state=state, value=None, std=None, told=None) for state in ("pending",)]
+    running = replace(trials[0], number=50, state=TrialState.RUNNING, value=None, std=None, told=None, ended=None)
+    page = assert_sound(render_report(search, [*trials, *out, running], [], replace(facts, ended=None)))
+    assert "(4 failed, 2 not ended yet)" in page.text
+
+
+def test_maximize_and_confirmations(search_of: Callable[..., Search], trials: list[Trial], facts: ReportFacts) -> None:
+    search = search_of(objective={"metric": "auc", "goal": "maximize"}, confirm={"top": 1, "repeats": 2})
+    best = max((trial for trial in trials if trial.value is not None), key=lambda trial: trial.value or 0)
+    assert best.value is not None
+    repeats = [replace(best, number=49 + n, told=49 + n, confirms=best.number) for n in (0, 1)]
+    page = assert_sound(render_report(search, [*trials, *repeats], [], facts))
+    assert "The highest auc is" in page.text
+    assert "on average over 3 runs" in page.text
+    assert "44 of 48 trials finished" in page.text, "a confirmation run is no trial of the budget"
+    assert f"confirms trial {best.number}" in page.text
+
+
+@pytest.mark.parametrize(
+    "values", [[0.5] * 12, [0.0] * 12, [-1.0, -1e9, 3.0, 0.0], [1e-300, 1e300], [1.7e308, -1.7e308]]
+)
+def test_values_of_every_kind(
+    search: Search, trial_of: Callable[..., Trial], facts: ReportFacts, values: list[float]
+) -> None:
+    trials = [trial_of(n, value, std=math.nan) for n, value in enumerate(values, 1)]
+    assert_sound(render_report(search, trials, [], replace(facts, job_seconds=math.nan)))
+
+
+def test_untrusted_text_stays_text(search_of: Callable[..., Search], facts: ReportFacts) -> None:
+    space = {
+        _ATTACK: {"type": "categorical", "choices": [_ATTACK, "other"]},
+        "<b>x</b>": {"type": "real", "low": 0.0, "high": 1.0},
+    }
+    search = search_of(space=space, constraints=[], objective={"metric": _ATTACK}, payload={"command": _ATTACK})
+    point = {_ATTACK: _ATTACK, "<b>x</b>": 0.5}
+    fold = FoldResult(fold=0, error=_ATTACK, log_tail=_ATTACK + "\x00\x1b[31m\udc80")
+    trials = [
+        Trial(1, 1, point, state=TrialState.FINISHED, value=0.5, told=1),
+        Trial(2, 1, point, state=TrialState.FAILED, error=_ATTACK + "\udcff", told=2, folds=(fold,)),
+    ]
+    attacked = replace(
+        facts, state=_ATTACK, message=_ATTACK, command=_ATTACK, store=_ATTACK, versions={_ATTACK: _ATTACK}
+    )
+    events = [(datetime(2026, 3, 1), _ATTACK, _ATTACK)]
+    page = assert_sound(render_report(search, trials, events, attacked))
+    assert page.all("img") == []
+    assert page.all("b") == []
+    assert _ATTACK in page.by_id("trial-2").text
+    assert "49" not in page.text.replace(_ATTACK, "")
+    assert not re.search("[\x00\x1b\ud800-\udfff]", page.text)
+    # Plotly reads some HTML in its texts: none may come from outside.
+    assert not any("<img" in text or "<script" in text for text in _strings(json.loads(page.by_id("figures").text)))
+
+
+def _strings(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, dict):
+        return [text for each in value.values() for text in _strings(each)]
+    return [text for each in value for text in _strings(each)] if isinstance(value, list) else []
+
+
+def test_ten_thousand_trials(
+    search: Search, trials_of: Callable[..., list[Trial]], events: Events, facts: ReportFacts
+) -> None:
+    trials = trials_of(search, 10_000)
+    started = time.perf_counter()
+    document = render_report(search, trials, events * 1000, facts)
+    assert time.perf_counter() - started < 5
+    page = assert_sound(document)
+    assert re.search(r"Shows [\d,]+ of 10,000 trials", page.text)
+    assert "hpo-pilot export digits-mlp --format csv" in page.text
+    assert "2,700 earlier ones are left out" in page.text
+
+
+def test_ten_thousand_long_and_different_failures(search: Search, trial_of: Callable[..., Trial]) -> None:
+    reasons = ["".join(chr(97 + int(digit)) for digit in str(n)) + " failed " * 200 for n in range(10_000)]
+    trials = [
+        trial_of(n, None, error=reason, folds=(FoldResult(fold=0, error=reason, log_tail="<log>" * 10_000),))
+        for n, reason in enumerate(reasons, 1)
+    ]
+    page = assert_sound(render_report(search, trials, [], ReportFacts()))
+    assert "rarer reasons" in page.text
+
+
+def test_a_hundred_parameters(search_of: Callable[..., Search], facts: ReportFacts) -> None:
+    space = {f"parameter_{n}": {"type": "real", "low": 0.0, "high": 1.0} for n in range(100)}
+    search = search_of(space=space, constraints=[])
+    trials = [
+        Trial(n, 1, dict.fromkeys(space, n / 2000), state=TrialState.FINISHED, value=1.0 / n, told=n)
+        for n in range(1, 1501)
+    ]
+    page = assert_sound(render_report(search, trials, [], facts))
+    assert "parameter_99=" in page.text
+
+
+def test_lost_folds_and_retries_are_told(search: Search, trial_of: Callable[..., Trial], facts: ReportFacts) -> None:
+    folds = (FoldResult(fold=0, value=0.1, attempt=3), FoldResult(fold=1, error="out of memory"), FoldResult(2, 0.2))
+    page = assert_sound(render_report(search, [trial_of(1, 0.15, std=0.07, folds=folds)], [], facts))
+    text = " ".join(page.text.split())
+    assert "out of memory 1 fold of 1 trial that finished with the other folds: 1" in text
+    assert "over 2 folds" in text
+    assert "repeated attempts2" in text
+
+
+def test_gpu_hours_show_where_there_are_any(search: Search, trials: list[Trial], facts: ReportFacts) -> None:
+    page = assert_sound(render_report(search, trials, [], replace(facts, gpu_hours=12.5)))
+    assert [element.text for element in page.all("dd")].count("12.5") == 2
+
+
+def test_times_with_and_without_zone_mix(search: Search, trials: list[Trial], facts: ReportFacts) -> None:
+    naive = datetime(2026, 3, 1, 12, 0, 0)
+    page = assert_sound(render_report(search, trials, [], replace(facts, ended=naive + timedelta(hours=1))))
+    assert "1 h" in page.text
