@@ -21,7 +21,7 @@ def trial_document(trial: Trial, *, logs: bool = True) -> dict[str, Any]:
     """One trial; `logs` includes the log tails of failed folds."""
     folds = []
     for fold in trial.folds:
-        document = asdict(fold)
+        document = {**asdict(fold), "started": time_text(fold.started), "ended": time_text(fold.ended)}
         if not logs:
             del document["log_tail"]
         folds.append(document)

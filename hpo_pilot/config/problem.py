@@ -31,8 +31,9 @@ class Problem:
     def __str__(self) -> str:
         place = self.file if self.line is None else f"{self.file}:{self.line}:{self.column}"
         text = ": ".join(part for part in (place, self.path, self.message) if part)
-        # One line each, whatever the file's own text has in it.
-        return " ".join((f"{text} — {self.suggestion}" if self.suggestion else text).split())
+        line = " ".join((f"{text} — {self.suggestion}" if self.suggestion else text).split())
+        # One line each, and nothing that a terminal obeys, whatever the file's own text has in it.
+        return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
 
 
 class SearchFileError(InputError):

@@ -180,7 +180,8 @@ class SearchCheck:
             self._tell(Misfit(("space",), what, hint))
             return None
         before = len(self.problems)
-        self._tell(*name_misfits(value), under=("space",))
+        misnamed = name_misfits(value)
+        self._tell(*misnamed, under=("space",))
         sound: dict[str, Dimension] = {}
         for name, domain in value.items():
             dimension = self._validate(DIMENSION, domain, ("space", name), DIMENSION_TYPES)
@@ -192,7 +193,7 @@ class SearchCheck:
         constraints = self._parts.get("constraints", ())
         broken = constraint_misfits(constraints, sound, faulty)
         self._tell(*broken, under=("constraints",))
-        usable = _usable(sound, {*faulty, *(str(misfit.path[0]) for misfit in wrong)})
+        usable = _usable(sound, {*faulty, *(str(misfit.path[0]) for misfit in [*misnamed, *wrong])})
         # A start point cannot break a constraint that makes no sense, or that reads a parameter that makes none.
         complete = len(usable) == len(value) and not broken
         if not usable:

@@ -278,7 +278,11 @@ class _Builder:
         if not isinstance(key, yaml.ScalarNode):
             self._problem(key, path, "a key must be text, not a list or mapping", "text that starts so needs quotes")
             return None
-        name = str(key.value)
+        try:
+            name = str(scalar_value(STR, key.value))
+        except ValueError as error:
+            self._problem(key, path, f"the key {error}", "")
+            return None
         if key.tag == NULL and not name:
             self._problem(key, path, "a key is missing before ':'", "")
             return None

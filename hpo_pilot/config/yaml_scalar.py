@@ -25,6 +25,8 @@ _INT = re.compile(r"(?:[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)\Z")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z")
 _NOT_FINITE = re.compile(r"(?:[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z")
 
+_UNUSABLE = re.compile("[\\0\\ud800-\\udfff]")
+
 
 def plain_tag(text: str) -> str:
     """The tag of a plain scalar."""
@@ -46,6 +48,8 @@ def scalar_value(tag: str, text: str) -> bool | int | float | str | None:
         ValueError: the text is not of the tag's type, or a number that no search can use; the message says why.
     """
     if tag in (STR, MERGE):
+        if _UNUSABLE.search(text):
+            raise ValueError("has a null character or half a surrogate pair, which no file name or store takes")
         return text
     found = plain_tag(text)
     if tag == FLOAT and found in (INT, FLOAT):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -10,6 +9,8 @@ from pathlib import Path
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.pilot.failure import JobFailure, PilotErrorCode
+
+_SCRATCH = "/tmp"  # noqa: S108  inside the container, empty and its own
 
 
 class ContainerRuntime(ABC):
@@ -63,7 +64,7 @@ class Apptainer(ContainerRuntime):
         self, argv: Sequence[str], image: str, binds: Sequence[Path], env: Mapping[str, str], workdir: Path
     ) -> list[str]:
         """See ContainerRuntime. The environment passes by itself; the GPU flags follow what the site offers."""
-        gpus = ["--nv"] if os.path.exists("/dev/nvidiactl") else ["--rocm"] if os.path.exists("/dev/kfd") else []
+        gpus = ["--nv"] if Path("/dev/nvidiactl").exists() else ["--rocm"] if Path("/dev/kfd").exists() else []
         mounts = [part for bind in binds for part in ("--bind", f"{bind}:{bind}")]
         return [self.program() or self.name, "exec", *gpus, *mounts, "--pwd", str(workdir), image, *argv]
 
@@ -76,7 +77,7 @@ class Charliecloud(ContainerRuntime):
 
     def can_run(self, image: str) -> bool:
         """Folders and squashfs files."""
-        return super().can_run(image) and (os.path.isdir(image) or image.endswith(".sqfs"))
+        return super().can_run(image) and (Path(image).is_dir() or image.endswith(".sqfs"))
 
     def wrap(
         self, argv: Sequence[str], image: str, binds: Sequence[Path], env: Mapping[str, str], workdir: Path
@@ -94,7 +95,7 @@ class Bubblewrap(ContainerRuntime):
 
     def can_run(self, image: str) -> bool:
         """Folders."""
-        return super().can_run(image) and os.path.isdir(image)
+        return super().can_run(image) and Path(image).is_dir()
 
     def wrap(
         self, argv: Sequence[str], image: str, binds: Sequence[Path], env: Mapping[str, str], workdir: Path
@@ -103,27 +104,25 @@ class Bubblewrap(ContainerRuntime):
 
         The root is made of the image's entries, each bound read-only, so that mount points can be made beside them.
         """
-        root = [part for entry in _entries(Path(image), "/", binds) for part in entry]
+        root = [part for entry in _entries(Path(image), Path("/"), binds) for part in entry]
         mounts = [part for bind in binds for part in ("--bind", str(bind), str(bind))]
-        system = ["--dev", "/dev", "--proc", "/proc"]
-        if not any(str(bind).startswith("/tmp/") for bind in binds):
-            system += ["--tmpfs", "/tmp"]
+        system = ["--dev", "/dev", "--proc", "/proc", "--tmpfs", _SCRATCH]
         ending = ["--die-with-parent", "--chdir", str(workdir), "--"]
         return [self.program() or "bwrap", *root, *system, *mounts, *ending, *argv]
 
 
-def _entries(folder: Path, inside: str, binds: Sequence[Path]) -> list[tuple[str, str, str]]:
+def _entries(folder: Path, inside: Path, binds: Sequence[Path]) -> list[tuple[str, str, str]]:
     found = []
-    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
-        path = os.path.join(inside, entry.name)
-        if path in ("/dev", "/proc", "/tmp"):
+    for entry in sorted(folder.iterdir()):
+        path = inside / entry.name
+        if str(path) in ("/dev", "/proc", _SCRATCH):
             continue
         if entry.is_symlink():
-            found.append(("--symlink", os.readlink(entry.path), path))
-        elif any(str(bind).startswith(path + "/") for bind in binds) and entry.is_dir():
-            found += _entries(Path(entry.path), path, binds)
+            found.append(("--symlink", str(entry.readlink()), str(path)))
+        elif entry.is_dir() and any(path in bind.parents for bind in binds):
+            found += _entries(entry, path, binds)
         else:
-            found.append(("--ro-bind", entry.path, path))
+            found.append(("--ro-bind", str(entry), str(path)))
     return found
 
 

@@ -27,7 +27,8 @@ _CHECKED = re.compile(r"sources\.([0-9a-f]{64})\.tar\.gz")
 class SandboxCache:
     """Unpacked sandboxes by name, the least recently used going first when they grow too large.
 
-    Several pilots may share the folder: a sandbox appears under its name complete, and is moved away before it is deleted.
+    Several pilots may share the folder: a sandbox appears under its name complete, and is moved away before it is
+    deleted.
     """
 
     def __init__(self, folder: Path, server: JobServer, *, limit_mb: int, unpack_mb: int) -> None:
@@ -64,8 +65,6 @@ class SandboxCache:
                 full = error.errno in (errno.ENOSPC, errno.EDQUOT)
                 code = PilotErrorCode.NO_LOCAL_SPACE if full else PilotErrorCode.STAGE_IN_FAILED
                 raise JobFailure(code, f"{job.archive}: {error}") from error
-            except TryAgainError as error:
-                raise JobFailure(PilotErrorCode.STAGE_IN_FAILED, str(error)) from error
             except HpoPilotError as error:
                 raise JobFailure(PilotErrorCode.STAGE_IN_FAILED, str(error)) from error
 
@@ -124,7 +123,7 @@ class SandboxCache:
     def _size(self, folder: Path) -> int:
         if folder.name not in self._sizes:
             self._sizes[folder.name] = sum(
-                os.lstat(os.path.join(where, file)).st_size for where, _, files in os.walk(folder) for file in files
+                Path(where, file).lstat().st_size for where, _, files in os.walk(folder) for file in files
             )
         return self._sizes[folder.name]
 
@@ -136,15 +135,14 @@ def _last_use(folder: Path) -> float:
         return 0.0
 
 
-def copy_tree(source: Path | str, target: Path | str) -> None:
+def copy_tree(source: Path, target: Path) -> None:
     """Copies a folder's contents into an existing folder; links stay links."""
-    with os.scandir(source) as entries:
-        for entry in entries:
-            to = os.path.join(target, entry.name)
-            if entry.is_symlink():
-                os.symlink(os.readlink(entry.path), to)
-            elif entry.is_dir():
-                os.mkdir(to)
-                copy_tree(entry.path, to)
-            else:
-                shutil.copy(entry.path, to)
+    for entry in source.iterdir():
+        to = target / entry.name
+        if entry.is_symlink():
+            to.symlink_to(entry.readlink())
+        elif entry.is_dir():
+            to.mkdir()
+            copy_tree(entry, to)
+        else:
+            shutil.copy(entry, to)

@@ -89,7 +89,7 @@ def _log_scale(low: float, high: float) -> dict[str, Any]:
     digits = (1, 2, 5) if decades <= 2 else (1, 3) if decades <= 2.5 else (1,)
     every = max(1, math.ceil(decades / 6))
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1, every)
-    ticks = [float(f"{digit}e{power}") for power in powers for digit in digits]
+    ticks = [tick for power in powers for digit in digits if 0 < (tick := float(f"{digit}e{power}")) < math.inf]
     return {
         # Plotly takes the range of a log axis as powers of ten.
         **_linear_scale(math.log10(low), math.log10(high)),

@@ -49,6 +49,8 @@ class FoldResult:
     metrics: dict[str, Any] = field(default_factory=dict)
     panda_id: int | None = None
     node: str | None = None
+    started: datetime | None = None
+    ended: datetime | None = None
 
 
 @dataclass(frozen=True)

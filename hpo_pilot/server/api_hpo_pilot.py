@@ -24,8 +24,8 @@ _OVER = [state.value for state in TaskState if state.is_over]
 async def changes(call: Call, *, cursor: int, timeout: float = 0.0) -> Envelope:
     """The caller's tasks (an operator's: everybody's) that changed, or any of whose jobs did, after `cursor`.
 
-    A long poll: the answer waits for a change, at most `timeout` seconds and at most `MAX_WAIT`. With cursor -1 it comes
-    at once and holds all tasks that are not over.
+    A long poll: the answer waits for a change, at most `timeout` seconds and at most `MAX_WAIT`. With cursor -1 it
+    comes at once and holds all tasks that are not over.
 
     Returns:
         data ``{"cursor": the next one, "task_ids": […]}``; cursors stay valid over restarts.

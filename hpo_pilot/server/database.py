@@ -166,8 +166,8 @@ class Database:
                 self._writing.execute(insert(tables.schema).values(version=tables.SCHEMA_VERSION))
             elif version > tables.SCHEMA_VERSION:
                 raise InputError(
-                    f"the database {_shown(self._engine)} is of version {version}, this program knows {tables.SCHEMA_VERSION}: "
-                    "use the newer hpo-pilot, or another work folder"
+                    f"the database {_shown(self._engine)} is of version {version}, this program knows "
+                    f"{tables.SCHEMA_VERSION}: use the newer hpo-pilot, or another work folder"
                 )
 
 

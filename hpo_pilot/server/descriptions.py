@@ -1,6 +1,7 @@
 """How jobs look from outside: to a pilot, and to whoever asks about them.
 
-The answer to a pilot follows `pandaserver/jobdispatcher/Protocol.py` of panda-server 1.0.4, descriptions its JobSpec and FileSpec.
+The answer to a pilot follows `pandaserver/jobdispatcher/Protocol.py` of panda-server 1.0.4, descriptions its JobSpec
+and FileSpec.
 """
 
 from __future__ import annotations

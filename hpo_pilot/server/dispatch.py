@@ -1,8 +1,8 @@
 """Brokerage: which jobs a pilot gets.
 
-A job fits where its queue is the pilot's (or it names none), and where its needs are within what the pilot says it has: memory, cores,
-remaining time, resource type, label, task, user. The highest priority goes first, then the lowest PandaID. The cost does not grow
-with the number of jobs that are over: one partial index holds those that wait.
+A job fits where its queue is the pilot's (or it names none), and where its needs are within what the pilot says it
+has: memory, cores, remaining time, resource type, label, task, user. The highest priority goes first, then the lowest
+PandaID. The cost does not grow with the number of jobs that are over: one partial index holds those that wait.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The table of API calls: one declaration each, arguments checked in one place.
 
-A call is a function whose keyword-only arguments are the API's arguments, with their types and defaults; `endpoint` puts it into
-the table. What a caller gets for a wrong method, a missing, unknown or wrong-typed argument is said here alone, in
-the words of panda-server 1.0.4 (`pandaserver/api/v1/common.py`), which clients show to their users.
+A call is a function whose keyword-only arguments are the API's arguments, with their types and defaults; `endpoint`
+puts it into the table. What a caller gets for a wrong method, a missing, unknown or wrong-typed argument is said here
+alone, in the words of panda-server 1.0.4 (`pandaserver/api/v1/common.py`), which clients show to their users.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Files on disk: sandboxes in ``cache/``, jobs' outputs and logs in ``storage/``.
 
-A file appears under its name whole or not at all: it is written beside and renamed. Names come from outside, so they are
-single, plain path components or refused.
+A file appears under its name whole or not at all: it is written beside and renamed. Names come from outside, so they
+are single, plain path components or refused.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tasks whose parameters are already understood: reading them again for every job would be most of a dispatch's cost."""
+"""Tasks whose parameters are understood already: reading them again for every job would be most of its cost."""
 
 from __future__ import annotations
 

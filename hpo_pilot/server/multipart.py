@@ -6,11 +6,15 @@ panda-client sends sandboxes so, up to 768 MB: they are neither kept in memory n
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING
 
 from python_multipart.exceptions import MultipartParseError
-from python_multipart.multipart import MultipartCallbacks, MultipartParser, parse_options_header
+from python_multipart.multipart import MultipartParser, parse_options_header
 
 from hpo_pilot.server.file_store import FileRefused, Upload
+
+if TYPE_CHECKING:
+    from python_multipart.multipart import MultipartCallbacks
 
 _HEADER_LIMIT = 16 * 1024
 

@@ -1,7 +1,7 @@
 """The tables of the server's database. Times are seconds since the epoch (UTC), as floats.
 
-A job's parameters and files are not stored: they follow from its task's parameters and its two numbers (`task_parameters`), so that
-a job costs a few hundred bytes whatever its task carries.
+A job's parameters and files are not stored: they follow from its task's parameters and its two numbers
+(`task_parameters`), so that a job costs a few hundred bytes whatever its task carries.
 """
 
 from __future__ import annotations

@@ -1,9 +1,12 @@
 """Task parameters, as prun writes them: what a task needs, and the parameters and files of each of its jobs.
 
-The rules are those of panda-server 1.0.4 (`pandajedi/jedirefine/TaskRefinerBase.py`, `pandajedi/jediorder/JobGenerator.py`):
+The rules are those of panda-server 1.0.4 (`pandajedi/jedirefine/TaskRefinerBase.py`,
+`pandajedi/jediorder/JobGenerator.py`):
 
-- the pieces of ``jobParameters`` are joined by blanks, but hidden ones are left out and ``"padding": false`` joins without;
-- ``${SN}`` in a file's name and ``${SN/P}`` anywhere are the job's serial number with six digits, ``${SN}`` elsewhere without zeros;
+- the pieces of ``jobParameters`` are joined by blanks, but hidden ones are left out and ``"padding": false`` joins
+  without;
+- ``${SN}`` in a file's name and ``${SN/P}`` anywhere are the job's serial number with six digits, ``${SN}`` elsewhere
+  without zeros;
 - ``${SEQNUMBER}`` is the piece's offset plus the job's number in its task, from 1; ``$JEDITASKID`` the task's id.
 
 A retried job keeps its number and gets a new serial number.

@@ -212,10 +212,11 @@ def retry_with(tx: Transaction, task_id: int, new: Mapping[str, Any]) -> Outcome
         return 2, f"jediTaskID={task_id} not found"
     if task.status not in _RETRYABLE and task.status != TaskState.DONE:
         return 4, f"Command rejected: the retry command is not accepted if the task is in {task.status} status"
-    if unknown := sorted(set(new) - CHANGEABLE_PARAMETERS):
+    if unknown := sorted(set(new) - set(CHANGEABLE_PARAMETERS)):
         return (
             1,
-            f"new parameter conversion failed with {', '.join(unknown)}: only {', '.join(sorted(CHANGEABLE_PARAMETERS))} can change",
+            f"new parameter conversion failed with {', '.join(unknown)}: "
+            f"only {', '.join(CHANGEABLE_PARAMETERS)} can change",
         )
     old = json.loads(tx.connection.scalar(select(tasks.c.params).where(tasks.c.task_id == task_id)) or "{}")
     params = old | dict(new)

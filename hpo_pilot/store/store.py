@@ -317,4 +317,6 @@ def _fold(fold: int, attempts: list[Row[Any]]) -> FoldResult:
         metrics=job.metrics or {},
         panda_id=job.panda_id,
         node=job.node,
+        started=from_epoch(job.started),
+        ended=from_epoch(job.ended),
     )

@@ -46,7 +46,7 @@ ONE_MISTAKE = [
         "scale: log}\n  layers",
         "scale: logarithmic}\n  layers",
         4,
-        60,
+        61,
         "scale: must be linear or log",
         "did you mean log?",
     ),

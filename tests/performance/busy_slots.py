@@ -1,8 +1,9 @@
-"""The share of slot time that is busy when run times differ widely: log-normal with sigma 1, eight slots that only sleep."""
+"""The share of slot time that is busy when run times differ widely: log-normal with sigma 1, eight sleeping slots."""
 
 from __future__ import annotations
 
 import tempfile
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,11 @@ def _busy(optimizer: str, count: int) -> float:
             payload={"files": "payload", "command": "python3 -I -S sleep.py"},
         )
         found = trials(folder)
-    return busy_share([(fold["started"], fold["ended"]) for trial in found for fold in trial["folds"]])
+    return busy_share([(_time(fold["started"]), _time(fold["ended"])) for trial in found for fold in trial["folds"]])
+
+
+def _time(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
 
 
 def busy_share(spans: list[tuple[float, float]]) -> float:

@@ -1,4 +1,4 @@
-"""What `hpo-pilot serve` costs while it waits: CPU of the service and all its children, with one paused and one slow search."""
+"""What `hpo-pilot serve` costs while it waits for one slow search: CPU of the service and all its children."""
 
 from __future__ import annotations
 

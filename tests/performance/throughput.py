@@ -1,7 +1,7 @@
 """Orchestration's cost: trials per second of a payload that does nothing, two at a time.
 
-The peer is Optuna with a SQLite store and the same payload started as a subprocess by two threads: a single process without a
-server, pilots, sandboxes or tasks, so less than we do.
+The peer is Optuna with a SQLite store and the same payload started as a subprocess by two threads: a single process
+without a server, pilots, sandboxes or tasks, so less than we do.
 """
 
 from __future__ import annotations
@@ -24,9 +24,7 @@ def measure(*, quick: bool) -> dict[str, Any]:
     count = 300 if quick else 1000
     ours, steady = _ours(count)
     peer = _optuna(count)
-    print(
-        f"hpo-pilot  {ours:6.1f} trials/s from command to report ({count} trials), {steady:.1f}/s between trial 50 and the last"
-    )
+    print(f"hpo-pilot  {ours:6.1f} trials/s from command to report ({count} trials); {steady:.1f}/s after trial 50")
     print(f"optuna     {peer:6.1f} trials/s (SQLite store, same payload as a subprocess, {SLOTS} threads)")
     print(f"ratio      {ours / peer:6.2f} (steady {steady / peer:.2f})")
     return {"trials": count, "hpo_pilot": ours, "hpo_pilot_steady": steady, "optuna": peer, "ratio": ours / peer}

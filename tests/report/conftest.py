@@ -57,7 +57,7 @@ def make_trial(number: int, value: float | None, /, **changes: Any) -> Trial:
 
 def make_trials(search: Search, n: int, *, fail_every: int = 11, seed: int = 1) -> list[Trial]:
     """`n` trials of a search whose figure of merit looks like a training's loss."""
-    rng = random.Random(seed)  # noqa: S311  made-up data, no secret
+    rng = random.Random(seed)
     space = search.space
     trials: list[Trial] = []
     for number in range(1, n + 1):

@@ -29,7 +29,7 @@ def space() -> SearchSpace:
 
 
 def test_decoded_points_are_valid_and_come_back(space: SearchSpace) -> None:
-    numbers = random.Random(1)  # noqa: S311  nothing secret
+    numbers = random.Random(1)
     seen = set()
     for _ in range(500):
         point = space.decode([numbers.random() for _ in space.names])

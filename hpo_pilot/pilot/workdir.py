@@ -1,0 +1,103 @@
+"""A pilot's folders, and what an earlier pilot of the same worker left in them."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hpo_pilot.errors import InputError, TryAgainError
+from hpo_pilot.pilot.settings import PilotSettings
+
+log = logging.getLogger(__name__)
+
+
+class WorkDir:
+    """The work folder.
+
+    ::
+
+        cache/            unpacked sandboxes, for all pilots here
+        jobs/WORKER/      one folder per running job
+        jobs/WORKER.lock  held while a pilot of that name lives
+        unsent/WORKER/    reports that the server has not got yet
+        checkpoints/      of trials, kept between attempts
+    """
+
+    def __init__(self, settings: PilotSettings) -> None:
+        """Makes the folders and takes the worker's name.
+
+        Raises:
+            InputError: the folder cannot be written.
+            TryAgainError: a pilot of this name lives.
+        """
+        self.root = settings.workdir
+        self.cache = self.root / "cache"
+        self._jobs = self.root / "jobs" / settings.worker_name
+        self._unsent = self.root / "unsent" / settings.worker_name
+        try:
+            for folder in (self.cache, self._jobs, self._unsent, settings.checkpoint_root):
+                folder.mkdir(parents=True, exist_ok=True)
+            self._lock = self._jobs.with_name(self._jobs.name + ".lock").open("w")
+        except OSError as error:
+            raise InputError(f"--workdir {self.root} cannot be used: {error}") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise TryAgainError(
+                f"a pilot {settings.worker_name} runs in {self.root} already; give this one another --worker-id"
+            ) from error
+        self.stale = [entry for entry in self._jobs.iterdir() if entry.is_dir()]
+
+    def new_job_folder(self, panda_id: int, attempt: int) -> Path:
+        """An empty folder for a job."""
+        folder = self._jobs / f"{panda_id}.{attempt}"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        return folder
+
+    def free_mb(self) -> int:
+        """Free disk, in MB."""
+        about = os.statvfs(self.root)
+        return about.f_bavail * about.f_frsize >> 20
+
+    def remove_stale(self) -> None:
+        """Deletes what an earlier pilot left; nothing of it runs any more."""
+        for folder in self.stale:
+            shutil.rmtree(folder, ignore_errors=True)
+        if self.stale:
+            log.info("%d job folders of an earlier pilot removed", len(self.stale))
+        self.stale = []
+
+    def keep_report(self, report: dict[str, Any]) -> None:
+        """Stores a report that could not be sent, for this pilot or the next of its name."""
+        path = self._report(report)
+        temporary = path.with_suffix(".tmp")
+        try:
+            temporary.write_text(json.dumps(report))
+            temporary.replace(path)
+        except OSError as error:
+            log.error("a report on job %s is in memory alone: %s", report["job_id"], error)
+
+    def drop_report(self, report: dict[str, Any]) -> None:
+        """Forgets a report: it was sent, or nobody wants it."""
+        self._report(report).unlink(missing_ok=True)
+
+    def kept_reports(self) -> Iterator[dict[str, Any]]:
+        """Reports that an earlier pilot of this name could not send."""
+        for path in sorted(self._unsent.glob("*.json")):
+            try:
+                report = json.loads(path.read_text())
+                report["job_id"], report["attempt_nr"], report["job_status"]
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                log.error("%s is no report and is left alone: %s", path, error)
+                continue
+            yield report
+
+    def _report(self, report: dict[str, Any]) -> Path:
+        return self._unsent / f"{int(report['job_id'])}.{int(report['attempt_nr'])}.json"
