@@ -15,17 +15,18 @@ from collections.abc import Collection, Mapping
 from pathlib import Path as FilePath
 from typing import Annotated, Any, cast
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from hpo_pilot.config.machine import local_misfits, this_machine
 from hpo_pilot.config.problem import Problem
 from hpo_pilot.config.yaml_document import Document
+from hpo_pilot.config.yaml_scalar import plain_tag, scalar_value
 from hpo_pilot.search import Budget, Confirm, OptimizerChoice, Payload, Resources, Search, SearchSpace, SiteChoice
 from hpo_pilot.search.consistency import condition_misfits, constraint_misfits, name_misfits
 from hpo_pilot.search.dimension import DIMENSION, DIMENSION_TYPES, Dimension
 from hpo_pilot.search.feasibility import feasibility_misfits
-from hpo_pilot.search.misfit import Misfit, Path, closest, did_you_mean, listing
-from hpo_pilot.search.point import show
+from hpo_pilot.search.misfit import Misfit, Path, closest, listing
+from hpo_pilot.search.point import Scalar, StrictStr, show
 from hpo_pilot.search.search import confirm_misfits, start_misfits
 from hpo_pilot.search.wording import keys_of, misfits_of, unknown_key
 
@@ -46,6 +47,12 @@ _MODELS: dict[str, type[BaseModel]] = {
     for key, field in _FIELDS.items()
     if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
 }
+#: Sections that are lists, and the reader of one item.
+_ITEMS: dict[str, TypeAdapter[Any]] = {
+    "constraints": TypeAdapter(Annotated[StrictStr, Field(min_length=1)]),
+    "start": TypeAdapter(dict[str, Scalar]),
+}
+
 #: Where keys belong that stand in the wrong place; keys of several sections are left out.
 _ELSEWHERE = {
     **{
@@ -132,6 +139,10 @@ class SearchCheck:
             del data["objective"]
 
     def _section(self, key: str, value: Any) -> None:
+        if key in _ITEMS and isinstance(value, list):
+            # Item by item, so that a wrong one hides nothing in the others; None stands for it.
+            self._parts[key] = [self._validate(_ITEMS[key], item, (key, i), None) for i, item in enumerate(value)]
+            return
         part = self._validate(_ADAPTERS[key], value, (key,), _MODELS.get(key))
         if part is not None:
             self._parts[key] = part
@@ -167,6 +178,9 @@ class SearchCheck:
         if not misfit.unknown_key:
             return False
         meant = value.pop(last)
+        if meant is None and isinstance(last, str) and ":" in last:  # {low:1} is {"low:1": null}
+            text = last.partition(":")[2]
+            meant = scalar_value(plain_tag(text), text)
         if misfit.rename is not None and misfit.rename not in value:
             value[misfit.rename] = meant
             self._document.rename((*under, *misfit.path), (*under, *way, misfit.rename))
@@ -195,7 +209,7 @@ class SearchCheck:
         self._tell(*broken, under=("constraints",))
         usable = _usable(sound, {*faulty, *(str(misfit.path[0]) for misfit in [*misnamed, *wrong])})
         # A start point cannot break a constraint that makes no sense, or that reads a parameter that makes none.
-        complete = len(usable) == len(value) and not broken
+        complete = len(usable) == len(value) and not broken and None not in constraints
         if not usable:
             return None
         space = SearchSpace(dimensions=usable, constraints=constraints if complete else ())
@@ -207,7 +221,7 @@ class SearchCheck:
 
     def _start(self, space: SearchSpace, unusable: Collection[str]) -> None:
         points = [
-            {name: value for name, value in point.items() if name not in unusable}
+            None if point is None else {name: value for name, value in point.items() if name not in unusable}
             for point in self._parts.get("start", ())
         ]
         misfits = start_misfits(space, points)
@@ -237,7 +251,8 @@ class SearchCheck:
         names = optimizer_names()
         if choice.name not in names:
             short = ("optimizer", "name") not in self._document.values
-            hint = did_you_mean(choice.name, names)
+            meant = closest(choice.name, names)
+            hint = f"did you mean {meant}?" if meant else ""
             message = f"must be {listing(names, 'or')}, not {show(choice.name)}"
             self._tell(Misfit(("optimizer",) if short else ("optimizer", "name"), message, hint))
             return

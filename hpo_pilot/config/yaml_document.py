@@ -290,6 +290,8 @@ class _Builder:
             hint = f'put it in quotes: "{name}"'
             if key.tag == INT and value.tag == NULL:  # {minutes: 1,5}
                 hint = "is it a decimal comma? write a point"
+            if key.tag not in _SCALAR_TAGS | {MERGE}:
+                hint = "remove its tag"
             self._problem(key, (*path, name), f"a key must be text, and {name} is not", hint)
             self._document.faulty.add((*path, name))
         return name

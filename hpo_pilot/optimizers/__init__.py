@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.optimizers.base import Observation, Optimizer, Settings
+from hpo_pilot.optimizers.base import BaseSettings, Observation, Optimizer
 from hpo_pilot.search import SearchSpace
 
 #: Name in a search file -> (module, class).
@@ -23,7 +23,7 @@ _OPTIMIZERS = {
     "cma": ("cma", "CmaOptimizer"),
 }
 
-__all__ = ["Observation", "Optimizer", "Settings", "create_optimizer", "optimizer_class", "optimizer_names"]
+__all__ = ["BaseSettings", "Observation", "Optimizer", "create_optimizer", "optimizer_class", "optimizer_names"]
 
 
 def optimizer_names() -> tuple[str, ...]:

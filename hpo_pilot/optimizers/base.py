@@ -18,7 +18,7 @@ from hpo_pilot.optimizers.proposals import Proposals
 from hpo_pilot.search import Point, SearchSpace, point_key
 
 
-class Settings(BaseModel):
+class BaseSettings(BaseModel):
     """What a search file may say beside an optimizer's name; each optimizer has its own subclass."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -49,20 +49,24 @@ class Optimizer(ABC):
 
     The contract, which `tests/contracts/test_optimizers.py` runs against every implementation:
 
-    - `ask` returns exactly `n` distinct, feasible, canonical points (native Python values, JSON-ready), none equal to a told
-      or pending one. Where the space has fewer left it returns those; where it has none it raises `ExhaustedError`.
-    - `ask` is a pure function of (space, settings, seed, what was told in which order, pending): it changes no state that a
-      later call can see. The same history gives the same points, bit for bit, in this process or a rebuilt one.
-    - `tell` takes failed trials (None, NaN, inf) and learns from them what it can, at least not to propose them again. It
-      takes points from outside the space's present bounds (an older search) and points told before. Only the model
-      based optimizers learn from values beyond the bounds; points with other names or unknown choices teach none.
+    - `ask` returns exactly `n` distinct, feasible, canonical points (native Python values, JSON-ready), none equal to
+      a told or pending one. Where the space has fewer left it returns those; where it has none it raises
+      `ExhaustedError`.
+    - `ask` is a pure function of (space, settings, seed, what was told in which order, pending): it changes no state
+      that a later call can see. The same history gives the same points, bit for bit, in this process or a rebuilt
+      one.
+    - `tell` takes failed trials (None, NaN, inf) and learns from them what it can, at least not to propose them
+      again. It takes points from outside the space's present bounds (an older search) and points told before. Only
+      the model based optimizers learn from values beyond the bounds; points with other names or unknown choices teach
+      none.
     - One thread at a time.
 
     Args of every constructor: the space, the seed, the settings as a search file gives them, and the number of trials
     that the search may spend (a schedule's length; None: unknown).
     """
 
-    Settings: type[Settings] = Settings
+    Settings: type[BaseSettings] = BaseSettings
+    settings: BaseSettings
 
     def __init__(
         self, space: SearchSpace, *, seed: int = 0, settings: Mapping[str, Any] | None = None, trials: int | None = None
@@ -85,7 +89,7 @@ class Optimizer(ABC):
         self._asked: dict[str, Point] = {}
 
     @classmethod
-    def check_settings(cls, settings: Mapping[str, Any]) -> Settings:
+    def check_settings(cls, settings: Mapping[str, Any]) -> BaseSettings:
         """The settings as a value of `cls.Settings`.
 
         Raises:
@@ -119,7 +123,8 @@ class Optimizer(ABC):
         """Takes results in the order in which they came.
 
         Args:
-            trials: (point, value) or (point, value, standard error); a value of None, NaN or ±inf says that the trial failed.
+            trials: (point, value) or (point, value, standard error); a value of None, NaN or ±inf says that the trial
+            failed.
         """
         for point, value, *rest in trials:
             settled = self._settle(point)
@@ -136,7 +141,7 @@ class Optimizer(ABC):
     def _propose(self, n: int, pending: list[Point]) -> list[Point]:
         """`ask`, with the pending points settled."""
 
-    def _learn(self, observation: Observation) -> None:
+    def _learn(self, observation: Observation) -> None:  # noqa: B027 - most have nothing to do here
         """Called after each told trial is in `history`; for optimizers that keep a running state."""
 
     def _settle(self, point: Mapping[str, Any]) -> Point:

@@ -22,8 +22,8 @@ _STARTS, _APART = 4, 0.3
 #: Steps of the climb.
 _STEPS = 15
 
-#: How many points of a batch are climbed to; the rest are the pool's best. The cost of a climb grows with the square of the
-#: points known, so it is the first few that get one.
+#: How many points of a batch are climbed to; the rest are the pool's best. The cost of a climb grows with the square
+#: of the points known, so it is the first few that get one.
 _MOST_CLIMBS, _LEAST_CLIMBS, _CLIMB_BUDGET = 16, 2, 4_000_000
 
 
@@ -100,7 +100,7 @@ class BatchChooser:
         return starts
 
     def _climb(self, proposals: Proposals, starts: Array) -> Array | None:
-        """Offers the best of the starts, their discrete neighbours and what a gradient climb makes of the best of these.
+        """Offers the best of the starts, their discrete neighbours and what a gradient makes of the best of these.
 
         Returns:
             The features of the point taken, shape (n_features,); None where none was taken.
@@ -125,7 +125,7 @@ class BatchChooser:
         return log_expected_improvement(mean, variance, self._best) + self._bonus(features), features, mean
 
     def _uphill(self, units: Array) -> Array:
-        """Where L-BFGS leads from `units`, all at once: their sum is separable, and one matrix product serves them all."""
+        """Where L-BFGS leads from `units`; all climb together, so that one matrix product serves them all."""
         features = self._map.features(units)
         free = np.zeros(features.shape, dtype=bool)
         for row, unit in zip(free, units, strict=True):

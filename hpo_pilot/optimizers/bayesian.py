@@ -11,8 +11,7 @@ import numpy.typing as npt
 from pydantic import Field
 from scipy.stats import qmc
 
-from hpo_pilot.optimizers.base import Observation, Optimizer
-from hpo_pilot.optimizers.base import Settings as BaseSettings
+from hpo_pilot.optimizers.base import BaseSettings, Observation, Optimizer
 from hpo_pilot.optimizers.batch import BatchChooser
 from hpo_pilot.optimizers.candidates import Candidates
 from hpo_pilot.optimizers.features import FeatureMap
@@ -30,8 +29,8 @@ from hpo_pilot.search import Point, SearchSpace
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
-#: Hyper-parameters are fitted on this many points at most, the posterior is conditioned on this many, the probability of
-#: success on this many: their costs grow with the cube.
+#: Hyper-parameters are fitted on this many points at most, the posterior is conditioned on this many, the probability
+#: of success on this many: their costs grow with the cube.
 _FITTED, _CONDITIONED, _OUTCOMES = 256, 2_000, 500
 
 #: Up to this many trials every one brings a new fit; from then on, growth by this share does.
@@ -61,12 +60,12 @@ class BayesianSettings(BaseSettings):
 class BayesianOptimizer(Optimizer):
     """A scikit-optimize Gaussian process with a batch choice of its own.
 
-    Scrambled Sobol points first. Then, for each `ask`: values are normalised; the process is conditioned on the told points and
-    believes the pending ones to return what it predicts; the batch is chosen greedily by log expected improvement.
-    Failed trials have no value; a second process learns where they lie, and the batch keeps away.
+    Scrambled Sobol points first. Then, for each `ask`: values are normalised; the process is conditioned on the told
+    points and believes the pending ones to return what it predicts; the batch is chosen greedily by log expected
+    improvement. Failed trials have no value; a second process learns where they lie, and the batch keeps away.
 
-    Hyper-parameters belong to a cut of the history: they are fitted from fixed starts on the trials up to the last refit
-    that the number of trials calls for, so a rebuilt optimizer finds the very same ones. Nothing else is kept.
+    Hyper-parameters belong to a cut of the history: they are fitted from fixed starts on the trials up to the last
+    refit that the number of trials calls for, so a rebuilt optimizer finds the very same ones. Nothing else is kept.
     """
 
     Settings = BayesianSettings
@@ -172,8 +171,10 @@ def default_start_points(dimensions: int, trials: int | None) -> int:
 
 
 def refit_cut(length: int) -> int:
-    """How many of `length` trials the hyper-parameters are fitted on: the last step of a ladder that does not depend on
-    how many were told at a time."""
+    """How many of `length` trials the hyper-parameters are fitted on.
+
+    The last step of a ladder that does not depend on how many were told at a time.
+    """
     if length <= _FIT_EACH:
         return length
     cut = _FIT_EACH

@@ -69,7 +69,7 @@ class Candidates:
         if not self._space.constraints:
             return units
         holds = [self._space.is_feasible(self._space.decode(unit)) for unit in units.tolist()]
-        return units[np.array(holds, dtype=bool)]
+        return np.asarray(units[np.array(holds, dtype=bool)])
 
     def _listed(self) -> Array:
         if self._list is None:

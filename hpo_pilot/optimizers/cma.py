@@ -10,8 +10,7 @@ import numpy as np
 from deap import cma
 from pydantic import Field
 
-from hpo_pilot.optimizers.base import Observation, Optimizer
-from hpo_pilot.optimizers.base import Settings as BaseSettings
+from hpo_pilot.optimizers.base import BaseSettings, Observation, Optimizer
 from hpo_pilot.optimizers.genotype import Array, Genotype
 from hpo_pilot.optimizers.recipe import Individual
 from hpo_pilot.optimizers.streams import array_stream, stream
@@ -46,9 +45,10 @@ class CmaSettings(BaseSettings):
 class CmaOptimizer(Optimizer):
     """DEAP's CMA-ES, rebuilt by replaying what was told.
 
-    Results are taken in the order in which they were told, a population at a time, whichever generation they were proposed
-    in: nobody waits for the slowest. An update needs as many good values as it has parents; failed trials rank last.
-    When the distribution has collapsed, or its generations stopped improving, it starts over elsewhere with twice the population.
+    Results are taken in the order in which they were told, a population at a time, whichever generation they were
+    proposed in: nobody waits for the slowest. An update needs as many good values as it has parents; failed trials
+    rank last. When the distribution has collapsed, or its generations stopped improving, it starts over elsewhere
+    with twice the population.
     """
 
     Settings = CmaSettings

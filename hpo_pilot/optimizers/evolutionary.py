@@ -10,8 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from hpo_pilot.optimizers.base import Observation, Optimizer
-from hpo_pilot.optimizers.base import Settings as BaseSettings
+from hpo_pilot.optimizers.base import BaseSettings, Observation, Optimizer
 from hpo_pilot.optimizers.deap_toolbox import RECIPE, Operator, deap_randomness, make_toolbox
 from hpo_pilot.optimizers.proposals import Proposals, reflected
 from hpo_pilot.optimizers.recipe import Individual
@@ -64,8 +63,8 @@ class EvolutionaryOptimizer(Optimizer):
 
     The first `population` points are random. Then parents come from a population of that size: the `elite` share of it
     are the fittest of all told, the rest the newest told. Told in whole generations this is the textbook's loop
-    (the fittest fifth survives, children replace the others); told one by one it is its steady state. The generation number
-    that cools the mutation is told // population, out of budget / population.
+    (the fittest fifth survives, children replace the others); told one by one it is its steady state. The generation
+    number that cools the mutation is told // population, out of budget / population.
 
     Failed trials have no fitness: they count as told and never become parents. Neither do points beyond the bounds.
     """

@@ -1,4 +1,4 @@
-"""Units as the Gaussian process sees them: numbers for ordered dimensions, one column per choice for categorical ones."""
+"""Points as the Gaussian process sees them: a number per ordered dimension, a column per categorical choice."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _FINE = 12
 class FeatureMap:
     """From unit vectors, shape (n, n_dims), to features, shape (n, n_features).
 
-    scikit-optimize's transformers do the work, on numbers that `SearchSpace` has made: choices go in by their index, for
-    its own categorical dimension cannot tell 1 from True.
+    scikit-optimize's transformers do the work, on numbers that `SearchSpace` has made: choices go in by their index,
+    for its own categorical dimension cannot tell 1 from True.
     """
 
     def __init__(self, space: SearchSpace) -> None:
@@ -108,7 +108,7 @@ class FeatureMap:
         return np.asarray(self._transform.transform(rows), dtype=float)
 
     def neighbours(self, unit: Array) -> Array:
-        """Every unit vector that differs from a snapped one in the value of one stepwise dimension; shape (n, n_dims)."""
+        """The unit vectors that differ from a snapped one in one stepwise dimension, and itself; shape (n, n_dims)."""
         found = [unit[None, :]]
         for index in self.stepwise:
             size = self._sizes[index]

@@ -1,4 +1,4 @@
-"""The Gaussian process: scikit-optimize's regressor fits the kernel, with a likelihood that is quick to differentiate."""
+"""The Gaussian process: scikit-optimize's regressor, with a likelihood that is quick to differentiate."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _SCALE_BOUNDS = (0.03, 100.0)
 _AMPLITUDE_BOUNDS = (0.05, 20.0)
 _NOISE_BOUNDS = (1e-6, 1.0)
 
-#: Priors of the logarithms, (mean, deviation). Length scales: Hvarfner et al. 2024, "Vanilla Bayesian optimization performs
-#: great in high dimensions": the mean grows with the square root of the number of features, so that many features do not
-#: make every point a stranger to every other.
+#: Priors of the logarithms, (mean, deviation). Length scales: Hvarfner et al. 2024, "Vanilla Bayesian optimization
+#: performs great in high dimensions": the mean grows with the square root of the number of features, so that many
+#: features do not make every point a stranger to every other.
 _AMPLITUDE_PRIOR = (0.0, 1.0)
 _NOISE_PRIOR = (math.log(1e-4), 3.0)
 _SCALE_PRIOR_MEAN, _SCALE_PRIOR_DEVIATION = math.sqrt(2.0), math.sqrt(3.0)
@@ -55,8 +55,7 @@ class Hyperparameters:
         result = np.exp(-distance)
         distance += 1.0 + distance * distance / 3.0
         result *= distance
-        result *= self.amplitude
-        return result
+        return np.asarray(result * self.amplitude)
 
 
 def fit_hyperparameters(features: Array, values: Array) -> Hyperparameters:
@@ -116,9 +115,9 @@ def _most_probable(
 class QuickGaussianProcess(GaussianProcessRegressor):  # type: ignore[misc]  # scikit-optimize ships no types
     """scikit-optimize's regressor with the same likelihood, differentiated in a tenth of the time.
 
-    The parent makes an array of shape (n, n, n_features) of derivatives. Summed against the weights, the derivative with
-    respect to each length scale needs only products of (n, n) and (n, n_features).
-    The kernel must be amplitude x Matérn 5/2 + noise.
+    The parent makes an array of shape (n, n, n_features) of derivatives. Summed against the weights, the derivative
+    with respect to each length scale needs only products of (n, n) and (n, n_features). The kernel must be amplitude
+    x Matérn 5/2 + noise.
     """
 
     def log_marginal_likelihood(

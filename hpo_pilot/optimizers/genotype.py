@@ -1,9 +1,9 @@
 """Points as vectors of real numbers that a normal distribution can describe: what CMA-ES evolves.
 
 An ordered dimension is one coordinate, its place in [0, 1]; a categorical one with k > 2 choices is k coordinates, and
-the largest of them wins. Discrete values fill their whole cell: a told point's coordinate is spread over the cell by a random
-number that belongs to the point. Its variance can then not fall far below the cell's width, where rounding alone lets the
-distribution shrink inside one cell and never look into the next.
+the largest of them wins. Discrete values fill their whole cell: a told point's coordinate is spread over the cell by
+a random number that belongs to the point. Its variance can then not fall far below the cell's width, where rounding
+alone lets the distribution shrink inside one cell and never look into the next.
 """
 
 from __future__ import annotations

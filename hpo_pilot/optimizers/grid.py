@@ -9,15 +9,14 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from hpo_pilot.errors import ExhaustedError
-from hpo_pilot.optimizers.base import Observation, Optimizer
-from hpo_pilot.optimizers.base import Settings as BaseSettings
+from hpo_pilot.optimizers.base import BaseSettings, Observation, Optimizer
 from hpo_pilot.search import Point, SearchSpace, point_key
 
 #: Grid points per long dimension where the search names no budget.
 _WITHOUT_BUDGET = 5
 
-#: At most this many cells of a candidate grid are looked at per trial of the budget while a fitting one is sought: enough
-#: for constraints that leave a few percent, and still milliseconds.
+#: At most this many cells of a candidate grid are looked at per trial of the budget while a fitting one is sought:
+#: enough for constraints that leave a few percent, and still milliseconds.
 _CELLS_PER_TRIAL = 30
 
 
@@ -47,8 +46,8 @@ class GridSearch(Optimizer):
         """Chooses the grid; see `Optimizer`."""
         super().__init__(space, seed=seed, settings=settings, trials=trials)
         self.points_per_dimension = self.settings.points_per_dimension or fitting_grid(space, trials)
-        # What was enumerated so far and is not told, in the grid's order. It is a memory of the enumeration, not a state:
-        # an ask sees the same untold points in the same order however far others went before.
+        # What was enumerated so far and is not told, in the grid's order. It is a memory of the enumeration, not a
+        # state: an ask sees the same untold points in the same order however far others went before.
         self._open: dict[str, Point] = {}
         self._rest = space.grid(self.points_per_dimension)
 

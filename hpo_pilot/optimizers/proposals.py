@@ -1,4 +1,4 @@
-"""Gathering the points of one `ask`: distinct, feasible, neither told nor pending. Every optimizer proposes through this."""
+"""Gathering the points of one `ask`: distinct, feasible, neither told nor pending. Every optimizer uses it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from hpo_pilot.errors import ExhaustedError
 from hpo_pilot.optimizers.placement import unit_vector
 from hpo_pilot.search import Point, SearchSpace, point_key
 
-#: Draws from the whole space before the neighbourhood of known points is tried, at about 20 µs each: where 1% of the box is
-#: feasible they find every point of a batch, where 0.1% is, the first few.
+#: Draws from the whole space before the neighbourhood of known points is tried, at about 20 µs each: where 1% of the
+#: box is feasible they find every point of a batch, where 0.1% is, the first few.
 _DRAWS_PER_POINT = 200
 _LEAST_DRAWS = 2_000
 
-#: Draws from the whole space while not one feasible point is known, about a second: they miss a share of 0.1% of the box once
-#: in 10^26 searches, a share of 0.01% once in 400.
+#: Draws from the whole space while not one feasible point is known, about a second: they miss a share of 0.1% of the
+#: box once in 10^26 searches, a share of 0.01% once in 400.
 _DRAWS_FOR_THE_FIRST = 60_000
 
 #: Draws around known feasible points per missing point.
@@ -98,7 +98,7 @@ class Proposals:
         self._wanted = wanted
         if not self.points:
             raise ExhaustedError(
-                "no point is left to propose: every feasible point of the space that could be found is told or pending; "
+                "no point is left to propose: every feasible point that could be found is told or pending; "
                 "widen a range, loosen a constraint, or end the search here"
             )
         return self.points

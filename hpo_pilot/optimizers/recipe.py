@@ -1,19 +1,20 @@
 """The evolution's recipe: heuristic crossover and non-uniform mutation, gene by gene, in the unit cube.
 
-Crossover moves a child from the fitter parent A away from the other, B: ``r (p_A - p_B) + p_A`` with r ~ U(0, 1) for each gene
-(Wright 1991, heuristic crossover). Mutation moves a gene towards one of its bounds by a share that shrinks from
-generation to generation (Michalewicz 1992, non-uniform mutation).
+Crossover moves a child from the fitter parent A away from the other, B: ``r (p_A - p_B) + p_A`` with r ~ U(0, 1) for
+each gene (Wright 1991, heuristic crossover). Mutation moves a gene towards one of its bounds by a share that shrinks
+from generation to generation (Michalewicz 1992, non-uniform mutation).
 
 What the recipe leaves open, and how it is settled here:
 
 - Genes live in [0, 1] on the dimension's scale, so logarithmic dimensions are bred by their order of magnitude.
-- A child beyond a bound is folded back at the bound. On quadratics, many-peaked and mixed problems (96 trials, 20 seeds) that beat
-  setting it on the bound, which gathers children in the corners; drawing r again or shortening it did no better.
+- A child beyond a bound is folded back at the bound. On quadratics, many-peaked and mixed problems (96 trials, 20
+  seeds) that beat setting it on the bound, which gathers children in the corners; drawing r again or shortening it
+  did no better.
 - Every gene of every child is mutated, as the formulas read; rarer mutation is a setting, and was worse there.
 - A categorical gene comes from the fitter parent with probability `FROM_FITTER`, else from the other; as a mutation it
   is drawn afresh with probability ``1 - r1^((1 - g/G)^3)``, the share by which a number would move.
-- A gene that is inactive in one parent is the other's; one that is inactive in both is drawn at random, so that a child in
-  which it becomes active tries something.
+- A gene that is inactive in one parent is the other's; one that is inactive in both is drawn at random, so that a
+  child in which it becomes active tries something.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from deap import base
 from hpo_pilot.optimizers.proposals import reflected
 from hpo_pilot.search import SearchSpace
 
-#: How often a child has the fitter parent's category: the crossover of numbers favours A too, this is its mild likeness.
+#: How often a child has the fitter parent's category: the crossover of numbers favours A too, this is its mild
+#: likeness.
 FROM_FITTER = 0.75
 
 #: The exponent of the mutation's schedule.

@@ -1,4 +1,4 @@
-"""Random streams that depend on what they are named after and nothing else: not on the process, machine or call order."""
+"""Random streams that depend on what they are named after: not on the process, machine or order of calls."""
 
 from __future__ import annotations
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import log_ndtr
 
 from hpo_pilot.optimizers.gaussian_process import Hyperparameters
 from hpo_pilot.optimizers.posterior import Posterior
 
 Array = npt.NDArray[np.float64]
 
-#: No region is given up for good: failures may be chance.
-_LEAST_PROBABILITY = 0.01
-
-
 class SuccessModel:
-    """A Gaussian process on the outcomes themselves, 1 for a value and 0 for a failure (least-squares classification)."""
+    """A Gaussian process on the outcomes, 1 for a value and 0 for a failure (least-squares classification)."""
 
     def __init__(self, fit: Hyperparameters, features: Array, failed: npt.NDArray[np.bool_]) -> None:
         """Learns from distinct points, shape (n, n_features), of which some failed, shape (n,), but not all."""
@@ -23,10 +20,14 @@ class SuccessModel:
         self._posterior = Posterior.of_data(fit, features, outcomes)
 
     def log_probability(self, features: Array) -> Array:
-        """The logarithm of the probability of success at `features`, shape (m, n_features)."""
-        covariance = self._posterior.fit.covariance(self._posterior.points, features)
-        outcome = self._mean + self._deviation * (self._posterior.weights @ covariance)
-        return np.log(np.clip(outcome, _LEAST_PROBABILITY, 1.0))
+        """The logarithm of the probability of success at `features`, shape (m, n_features).
+
+        It is the chance that the predicted outcome comes out above one half: sure where failures crowd, undecided where
+        little is known, and never far from the average where failures strike at random, for the fitted noise is large then.
+        """
+        mean, variance = self._posterior.predict(features)
+        distance = self._mean - 0.5 + self._deviation * mean
+        return np.asarray(log_ndtr(distance / (self._deviation * np.sqrt(variance + self._posterior.fit.noise))))
 
 
 def standard_outcomes(failed: npt.NDArray[np.bool_]) -> tuple[Array, float, float]:

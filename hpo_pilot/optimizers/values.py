@@ -9,7 +9,8 @@ from scipy.optimize import minimize_scalar
 
 Array = npt.NDArray[np.float64]
 
-#: Beyond this many robust deviations from the median, values count by their logarithm; on the bad side also no more than so.
+#: Beyond this many robust deviations from the median, values count by their logarithm; on the bad side also no more
+#: than so.
 _TAIL = 3.0
 _WORST = 6.0
 

@@ -131,7 +131,8 @@ class PandaManager(WorkflowManager):
         if done is not None and not again and time.monotonic() - done < _SANDBOX_AGE:
             return
         status, message = self._client.call("putFile", str(sandbox), False, False, False, 1, deadline=600.0)
-        if status != 0 or str(message) != "True":
+        # The name is the content: a file that is there already is this one.
+        if status != 0 or not (str(message) == "True" or "cannot overwrite" in str(message)):
             raise TryAgainError(f"cannot upload the sandbox {sandbox.name}: {message}")
         self._uploaded[sandbox.name] = time.monotonic()
 
@@ -158,11 +159,7 @@ class PandaManager(WorkflowManager):
 
     @override
     def results(self, ref: TaskRef, missing: Collection[int]) -> list[JobReport]:
-        status, metadata = self._client.call("getUserJobMetadata", ref.jedi_task_id)
-        if status != 0 or metadata is None:
-            if not self._knows(ref):
-                raise UnknownTaskError(f"the server does not know task {ref.jedi_task_id} ({ref.name})")
-            raise TryAgainError(f"the server does not give the results of task {ref.jedi_task_id}")
+        metadata = self._metadata(ref)
         verdicts = {int(panda_id): read_verdict(document) for panda_id, document in metadata.items()}
         finished = [finished_report(panda_id, verdict) for panda_id, verdict in verdicts.items() if verdict]
         if len(finished) == len(verdicts) and set(missing) <= {report.number for report in finished}:
@@ -170,7 +167,18 @@ class PandaManager(WorkflowManager):
         status, jobs = self._client.call("get_job_descriptions", ref.jedi_task_id)
         if status != 0 or jobs is None:
             raise TryAgainError(f"the server does not describe the jobs of task {ref.jedi_task_id}")
+        if any(job["jobStatus"] == "finished" and str(job["PandaID"]) not in metadata for job in jobs):
+            metadata = self._metadata(ref)  # it finished between the two calls
         return [read_description(job, metadata.get(str(job["PandaID"]))) for job in jobs]
+
+    def _metadata(self, ref: TaskRef) -> dict[str, object]:
+        """The metadata of the task's finished jobs, by PandaID."""
+        status, metadata = self._client.call("getUserJobMetadata", ref.jedi_task_id)
+        if status == 0 and metadata is not None:
+            return dict(metadata)
+        if not self._knows(ref):
+            raise UnknownTaskError(f"the server does not know task {ref.jedi_task_id} ({ref.name})")
+        raise TryAgainError(f"the server does not give the results of task {ref.jedi_task_id}")
 
     @override
     def kill(self, ref: TaskRef) -> None:

@@ -24,10 +24,18 @@ SIZE_LIMIT = 768 * 1024 * 1024
 _SKIPPED = frozenset({".git", "__pycache__", ".ipynb_checkpoints", ".venv", "hpo-pilot"})
 
 
-def build_sandbox(payload: Path | None, document: Mapping[str, Any], folder: Path) -> Path:
+def build_sandbox(
+    payload: Path | None, document: Mapping[str, Any], folder: Path, *, without: Path | None = None
+) -> Path:
     """Packs the payload's folder, the runner and `document` into ``folder/sources.<sha256>.tar.gz``.
 
     The same files give the same archive: times, owners and order are left out of it.
+
+    Args:
+        payload: the payload's folder; None: no files.
+        document: what the runner is told.
+        folder: where the archive goes.
+        without: a file that is left out: the search file, whose budget may be extended while its payload stays the same.
 
     Raises:
         InputError: the payload cannot be read, is too large, has a file under one of the runner's names, or a link that
@@ -43,7 +51,7 @@ def build_sandbox(payload: Path | None, document: Mapping[str, Any], folder: Pat
             gzip.GzipFile(fileobj=raw, mode="wb", filename="", mtime=0) as packed,
             tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
         ):
-            for name, path in _files(payload):
+            for name, path in _files(payload, without):
                 _add(archive, name, path)
             runner = Path(__file__).parent.parent / "runner" / RUNNER
             _add_bytes(archive, RUNNER, runner.read_bytes())
@@ -66,10 +74,11 @@ def build_sandbox(payload: Path | None, document: Mapping[str, Any], folder: Pat
     return final
 
 
-def _files(payload: Path | None) -> Iterator[tuple[str, Path]]:
+def _files(payload: Path | None, without: Path | None) -> Iterator[tuple[str, Path]]:
     if payload is None:
         return
     root = payload.resolve()
+    left_out = without.resolve() if without else None
 
     def refuse(error: OSError) -> None:
         raise InputError(f"payload.files: cannot read {error.filename}: {error.strerror}") from error
@@ -83,7 +92,7 @@ def _files(payload: Path | None) -> Iterator[tuple[str, Path]]:
                 raise InputError(f"payload.files: {path} has a name that the payload runner needs; rename it")
             if path.is_symlink() and not path.resolve().is_relative_to(root):
                 raise InputError(f"payload.files: {path} is a link that leads out of the folder; copy the file into it")
-            if path.is_file():
+            if path.is_file() and path.resolve() != left_out:
                 yield inside, path
 
 

@@ -117,8 +117,11 @@ def job_report(folder: Path) -> str:
 
 def job_metrics(folder: Path) -> str:
     """The last intermediate value as `hpoStep=12 hpoValue=0.345`, empty where there is none."""
+    path = folder / "progress.jsonl"
+    if not path.is_file():  # a pipe would keep us waiting
+        return ""
     try:
-        with (folder / "progress.jsonl").open("rb") as file:
+        with path.open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - _TAIL))
             lines = file.read(_TAIL).split(b"\n")
     except OSError:

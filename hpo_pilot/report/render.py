@@ -110,7 +110,7 @@ def _outcome(search: Search, trials: Sequence[Trial], standings: Sequence[Standi
         return f"No {metric} yet: none of {wording.count(len(scanned), 'trial')} has finished{others}."
     best = standings[0]
     figure = wording.plus_minus(best.trial.value, best.trial.std)
-    confirmed = f", {wording.number(best.value)} on average over {best.runs} runs" if best.runs > 1 else ""
+    confirmed = f", {wording.number(best.value)} on average when run again {best.runs} times" if best.confirmed else ""
     word = "lowest" if search.objective.sign > 0 else "highest"
     return (
         f"The {word} {metric} is {figure}{confirmed}, found by trial {best.trial.number}; "

@@ -16,13 +16,15 @@ class Standing:
 
     Attributes:
         trial: the trial; never a confirmation run.
-        value: what it is ranked by: the mean of its own figure of merit and of those of its confirmation runs.
-        runs: how many figures that mean is over; 1 where nothing confirmed it.
+        value: what it is ranked by: the mean of its confirmation runs, or its own figure of merit where it has none.
+        runs: how many figures that mean is over.
+        confirmed: whether it has confirmation runs.
     """
 
     trial: Trial
     value: float
     runs: int = 1
+    confirmed: bool = False
 
 
 def figure_of(trial: Trial) -> float | None:
@@ -35,7 +37,9 @@ def figure_of(trial: Trial) -> float | None:
 def ranking(search: Search, trials: Sequence[Trial]) -> list[Standing]:
     """All trials with a figure of merit, best first; equal ones in the order of their numbers.
 
-    Confirmation runs have no place of their own: they count towards the trial that they confirm.
+    Confirmation runs have no place of their own: they count for the trial that they confirm. Confirmed trials stand first,
+    by the mean of their confirmation runs alone: the figure that had a trial chosen flatters it (winner's luck), and one
+    that was not among the best enough to be confirmed must not overtake by the same luck.
     """
     confirmations: defaultdict[int, list[float]] = defaultdict(list)
     for trial in trials:
@@ -46,9 +50,10 @@ def ranking(search: Search, trials: Sequence[Trial]) -> list[Standing]:
     for trial in trials:
         figure = figure_of(trial)
         if trial.confirms is None and figure is not None:
-            figures = [figure, *confirmations.get(trial.number, ())]
-            standings.append(Standing(trial, _mean(figures), len(figures)))
-    return sorted(standings, key=lambda s: (s.value * search.objective.sign, s.trial.number))
+            again = confirmations.get(trial.number, [])
+            figures = again or [figure]
+            standings.append(Standing(trial, _mean(figures), len(figures), bool(again)))
+    return sorted(standings, key=lambda s: (not s.confirmed, s.value * search.objective.sign, s.trial.number))
 
 
 def _mean(figures: Sequence[float]) -> float:
@@ -64,7 +69,7 @@ def top_trials(search: Search, trials: Sequence[Trial], count: int = 10) -> list
 def best_trial(search: Search, trials: Sequence[Trial]) -> Trial | None:
     """The best finished trial; None where no trial has a figure of merit.
 
-    A trial with confirmation runs is ranked by the mean over them and itself.
+    Where trials were confirmed, it is the one whose confirmation runs were best.
     """
     return next(iter(top_trials(search, trials, 1)), None)
 

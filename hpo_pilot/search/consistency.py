@@ -74,22 +74,26 @@ def _circles(dimensions: Mapping[str, Dimension]) -> list[Misfit]:
 
 
 def constraint_misfits(
-    constraints: Sequence[str], names: Collection[str], faulty: Collection[str] = ()
+    constraints: Sequence[str | None], names: Collection[str], faulty: Collection[str] = ()
 ) -> list[Misfit]:
-    """What is wrong with each constraint by itself; paths start at its index."""
+    """What is wrong with each constraint by itself; paths start at its index. None: one that is not even text."""
     misfits = []
     known = {*names, *faulty}
     for index, expression in enumerate(constraints):
+        if expression is None:
+            continue
         try:
-            unknown = Constraint(expression).names - known
+            unknown = sorted(Constraint(expression).names - known)
         except ValueError as error:
             misfits.append(Misfit((index,), f"{expression!r} {error}"))
             continue
-        for name in sorted(unknown):
+        if dashed := [name for name in known if "-" in name and set(name.split("-")) & set(unknown)]:
+            message = f"{expression!r} reads {dashed[0]} as a subtraction"
+            misfits.append(Misfit((index,), message, "name the parameter with '_' instead of '-'"))
+            continue
+        for name in unknown:
             hint = did_you_mean(name, sorted(known))
-            if any(name in other.split("-") for other in known):
-                hint = "a name with '-' reads as a subtraction in a constraint: use '_' in the name"
-            elif not hint.startswith("did") and expression.count(name) and f"== {name}" in expression:
+            if not hint.startswith("did") and f"= {name}" in expression:
                 hint = f"is it text? put it in quotes: '{name}'"
             misfits.append(Misfit((index,), f"{expression!r} names {name}, which is not in the space", hint))
     return misfits

@@ -160,7 +160,8 @@ def _parse(expression: str) -> ast.expr:
         for pattern, foreign, meant in _FOREIGN:
             if pattern.search(expression):
                 raise ValueError(f"is not a valid expression: write {meant}, not {foreign}") from error
-        raise ValueError(f"is not a valid expression: {error.msg} (character {error.offset})") from error
+        where = f" (character {error.offset})" if error.offset else ""
+        raise ValueError(f"is not a valid expression: {error.msg}{where}") from error
     except (ValueError, MemoryError, RecursionError) as error:  # null bytes; hundreds of brackets
         raise ValueError("is not a valid expression") from error
     if _depth(tree) > MAX_DEPTH:

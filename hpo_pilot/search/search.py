@@ -219,11 +219,13 @@ class Search(_Section):
         return self.model_dump(mode="json", by_alias=True)
 
 
-def start_misfits(space: SearchSpace, start: Sequence[Mapping[str, Any]]) -> list[Misfit]:
-    """What is wrong with the points to try first; paths are those of a search file."""
+def start_misfits(space: SearchSpace, start: Sequence[Mapping[str, Any] | None]) -> list[Misfit]:
+    """What is wrong with the points to try first; paths are those of a search file. None: what is not even a point."""
     misfits: list[Misfit] = []
     first: dict[str, int] = {}
     for index, point in enumerate(start):
+        if point is None:
+            continue
         wrong = space.misfits(point)
         misfits += [misfit.under("start", index) for misfit in wrong]
         if not wrong:

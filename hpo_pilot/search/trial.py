@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -100,6 +101,14 @@ class Generation:
 
 
 def mean_and_std(values: Sequence[float]) -> tuple[float, float | None]:
-    """Mean and sample standard deviation of the folds' figures; no deviation for a single one."""
-    mean = statistics.fmean(values)
-    return mean, statistics.stdev(values) if len(values) > 1 else None
+    """Mean and sample standard deviation of the folds' figures; no deviation for a single one.
+
+    Both are finite for any finite figures, those near the largest float included.
+    """
+    n = len(values)
+    if n == 1:
+        return values[0], None
+    scale = max(1.0, max(map(abs, values)) / 1e150)
+    scaled = [value / scale for value in values]
+    largest = sys.float_info.max
+    return statistics.fmean(scaled) * scale, min(statistics.stdev(scaled) * scale, largest)

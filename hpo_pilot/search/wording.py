@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from hpo_pilot.search.misfit import Misfit, MisfitError, Path, closest, did_you_mean, listing
+from hpo_pilot.search.misfit import Misfit, MisfitError, Path, closest, listing
 from hpo_pilot.search.point import is_number, show
 from hpo_pilot.search.synonym import KEY_SYNONYMS, VALUE_SYNONYMS
 
@@ -125,13 +125,16 @@ def unknown_key(
     free = [name for name in known if name not in present]
     synonyms = [name for name in KEY_SYNONYMS.get(key.casefold(), ()) if name in free]
     place = (elsewhere or {}).get(key)
-    meant = synonyms[0] if synonyms else closest(key, free) if place is None else None
-    if place is not None and meant is None:
+    before_colon = key.partition(":")[0]
+    meant = None
+    if before_colon != key and before_colon in free:
+        meant, hint = before_colon, "put a blank after the colon"
+    elif synonyms:
+        meant, hint = synonyms[0], f"did you mean {synonyms[0]}?"
+    elif place is not None:
         hint = f"it belongs {place}"
-    elif meant is not None:
-        hint = f"did you mean {meant}?"
-    elif key.partition(":")[0] in known:
-        hint = "put a blank after the colon"
+    elif (near := closest(key, free)) is not None:
+        meant, hint = near, f"did you mean {near}?"
     elif key in ("log", "logarithmic") and "scale" in known:
         hint = "did you mean scale: log?"
     elif (given := closest(key, known)) is not None:
@@ -213,7 +216,7 @@ def _kind_hint(expected: Sequence[str], value: Any) -> str:
         return "give it a value, or leave the key out"
     if isinstance(value, str) and numeric:
         return _number_hint(value, "a whole number" in expected and "a number" not in expected)
-    if numeric and is_number(value) and value == int(value):
+    if numeric and is_number(value) and value == int(value) and abs(value) < 1e15:
         return f"write {int(value)}"
     if isinstance(value, str) and "true or false" in expected:
         spoken = {"yes": "true", "on": "true", "y": "true", "true": "true"}
@@ -252,7 +255,7 @@ def _of_tag(path: Path, details: ErrorDetails) -> Misfit:
     tag = given["type"] if isinstance(given, Mapping) else given
     word = str(tag).casefold()
     meant = VALUE_SYNONYMS["type"].get(word) or closest(word, kinds)
-    hint = f"did you mean {meant}?" if meant else did_you_mean(word, kinds)
+    hint = f"did you mean {meant}?" if meant else ""
     message = f"must be {listing(kinds, 'or')}, not {show(tag)}"
     return Misfit((*path, "type"), message, hint, substitute=(meant,) if meant else ())
 

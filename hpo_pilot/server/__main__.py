@@ -124,8 +124,10 @@ class _Uvicorn(uvicorn.Server):
             self._end()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        # Called by the signal itself, between any two steps of the loop: only leave word for it.
-        super().handle_exit(sig, frame)
+        # Called by the signal itself, between any two steps of the loop: only leave word for it. uvicorn's own would
+        # send the signal again once it has ended in order, and the process would seem killed.
+        self.force_exit = self.should_exit
+        self.should_exit = True
         self._loop.call_soon_threadsafe(self._parts.close_waiting)
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
@@ -150,11 +152,7 @@ def _serve(server: Server, listener: socket.socket, lifeline: int | None) -> Non
         timeout_keep_alive=120,
         timeout_graceful_shutdown=_GRACE,
     )
-    uvicorn_server = _Uvicorn(config, server, lifeline)
-    try:
-        uvicorn_server.run(sockets=[listener])
-    except KeyboardInterrupt:
-        return  # uvicorn sends itself the signal again after it has ended in order
+    _Uvicorn(config, server, lifeline).run(sockets=[listener])
 
 
 if __name__ == "__main__":

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import bindparam, insert, select, update
+from sqlalchemy import bindparam, insert, select
 
 from hpo_pilot.jobs import JobState, TaskState
-from hpo_pilot.server.database import AnyRow, Transaction
+from hpo_pilot.server.database import AnyRow, Transaction, set_columns
 from hpo_pilot.server.known_tasks import known_task
 from hpo_pilot.server.tables import jobs, tasks
 
@@ -71,9 +71,7 @@ def change_task(tx: Transaction, task: AnyRow, **values: Any) -> None:
     """Writes `values` and marks the task as changed."""
     if "status" in values and values["status"] != task.status:
         values["state_changed"] = tx.now
-    tx.connection.execute(
-        update(tasks).where(tasks.c.task_id == task.task_id).values(modified=tx.now, change=tx.next_change(), **values)
-    )
+    set_columns(tx, tasks.c.task_id, task.task_id, values | {"modified": tx.now, "change": tx.next_change()})
     tx.users.add(task.user_name)
 
 
@@ -144,12 +142,8 @@ def end_attempt(tx: Transaction, job: AnyRow, status: JobState, **values: Any) -
     """
     if status is JobState.FAILED and job.command == "tobekilled":
         status = JobState.CANCELLED
-    tx.connection.execute(
-        update(jobs)
-        .where(jobs.c.panda_id == job.panda_id)
-        .values({"ended": tx.now, "heartbeat": tx.now} | values)
-        .values(status=status.value, modified=tx.now, state_changed=tx.now)
-    )
+    ended = {"status": status.value, "modified": tx.now, "state_changed": tx.now, "heartbeat": tx.now}
+    set_columns(tx, jobs.c.panda_id, job.panda_id, {"ended": tx.now} | values | ended)
     task = task_row(tx, job.task_id)
     if task is None:
         raise LookupError(f"job {job.panda_id} belongs to task {job.task_id}, which does not exist")

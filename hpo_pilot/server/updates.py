@@ -21,11 +21,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import insert, update
+from sqlalchemy import insert
 
 from hpo_pilot.jobs import JobState
 from hpo_pilot.server.attempts import change_task, end_attempt, job_row, task_row
-from hpo_pilot.server.database import AnyRow, Transaction
+from hpo_pilot.server.database import AnyRow, Transaction, set_columns
 from hpo_pilot.server.tables import job_documents, jobs
 
 #: How far a job is; a report never takes it back.
@@ -88,11 +88,8 @@ def _heartbeat(tx: Transaction, job: AnyRow, state: JobState, report: JobReport,
         columns["state_changed"] = tx.now
         if job.started is None and status is not JobState.STARTING:
             columns.setdefault("started", tx.now)
-    tx.connection.execute(
-        update(jobs)
-        .where(jobs.c.panda_id == job.panda_id)
-        .values(**columns, status=status.value, modified=tx.now, heartbeat=tx.now)
-    )
+    columns |= {"status": status.value, "modified": tx.now, "heartbeat": tx.now}
+    set_columns(tx, jobs.c.panda_id, job.panda_id, columns)
     _store_documents(tx, report)
     if status is not state and (task := task_row(tx, job.task_id)) is not None:
         change_task(tx, task)
@@ -108,8 +105,5 @@ def _store_documents(tx: Transaction, report: JobReport) -> None:
             documents[name] = documents[name][-_DOCUMENT_LIMIT:]
     if not documents:
         return
-    there = tx.connection.execute(
-        update(job_documents).where(job_documents.c.panda_id == report.panda_id).values(documents)
-    ).rowcount
-    if not there:
+    if not set_columns(tx, job_documents.c.panda_id, report.panda_id, documents):
         tx.connection.execute(insert(job_documents).values(panda_id=report.panda_id, **documents))

@@ -24,7 +24,7 @@ def pack_payload(search: Search, search_file: Path, workdir: WorkDir) -> Path:
     folder = (search_file.parent / payload.files).resolve() if payload.files else None
     if folder is not None and not folder.is_dir():
         raise InputError(f"payload.files: {folder} is not a folder; the path is relative to {search_file}")
-    return build_sandbox(folder, payload_document(search), workdir.sandboxes)
+    return build_sandbox(folder, payload_document(search), workdir.sandboxes, without=search_file)
 
 
 def payload_document(search: Search) -> dict[str, Any]:

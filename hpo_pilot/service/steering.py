@@ -65,6 +65,7 @@ class SearchSteering:
         self._tasks = Submissions(record, store, manager)
         self._lookahead = Lookahead(search.budget.parallel, search.budget.queued)
         self._retry_pause = _RETRY_SECONDS[0]
+        self._not_before = 0.0
         self._slot_freed: float | None = None
         self._cut: tuple[int, list[int]] = (0, [])
         self._trials = {trial.number: trial for trial in store.trials(record.id)}
@@ -103,8 +104,11 @@ class SearchSteering:
         Returns:
             Seconds after which it should be called again even if nothing happens.
         """
-        self.state = state
         self._tasks.mark(changed)
+        waits = self._not_before - time.monotonic()
+        if waits > 0 and state is self.state:
+            return waits
+        self.state = state
         try:
             if state is SearchState.STOPPING:
                 self._stop(SearchState.STOPPED, "stopped on request")
@@ -122,6 +126,7 @@ class SearchSteering:
             self._retry_pause = _RETRY_SECONDS[0]
         except TryAgainError as error:
             pause, self._retry_pause = self._retry_pause, min(self._retry_pause * 2, _RETRY_SECONDS[1])
+            self._not_before = time.monotonic() + pause
             log.warning("search %s: %s; trying again in %.2f s", self.record.name, error, pause)
             return pause
         except GiveUpError as error:

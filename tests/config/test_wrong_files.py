@@ -185,6 +185,33 @@ def test_a_wrong_parameter_spoils_nothing_that_names_it(problems: Find) -> None:
     assert len(problems("low: 1, high: 4", "low: one, high: 4")) == 1
 
 
+def test_a_wrong_item_hides_nothing_in_the_others(problems: Find) -> None:
+    text = """\
+search: items
+space: {x: {type: integer, low: 0, high: 9}}
+constraints: [5, "x < y", "x >"]
+start: [{x: 3}, 4, {x: 3.0}, {x: 10}]
+payload: {command: x}
+"""
+    assert [str(problem).partition(".yaml:")[2] for problem in problems(text)] == [
+        "3:15: constraints[0]: must be text, not 5 — put it in quotes: '5'",
+        "3:18: constraints[1]: 'x < y' names y, which is not in the space — there is x",
+        "3:27: constraints[2]: 'x >' is not a valid expression: invalid syntax",
+        "4:17: start[1]: must be a mapping, not 4",
+        "4:20: start[2]: is the same point as start[0] — remove one of the two",
+        "4:34: start[3].x: must be between 0 and 9, not 10",
+    ]
+
+
+def test_a_missing_blank_after_a_colon(problems: Find) -> None:
+    found = problems("low: 1, high: 4", "low:4, high:1")
+    assert [(p.line, p.column, p.path, p.suggestion) for p in found] == [
+        (5, 27, "space.layers.low:4", "put a blank after the colon"),
+        (5, 32, "space.layers.low", "swap the two?"),
+        (5, 34, "space.layers.high:1", "put a blank after the colon"),
+    ]
+
+
 def test_an_empty_file(problems: Find) -> None:
     for text in ("", "\n\n", "# nothing\n", "---\n"):
         (problem,) = problems(text)

@@ -65,3 +65,12 @@ def test_the_runner_s_names_are_taken(payload, tmp_path):
     with pytest.raises(InputError, match="rename it"):
         build_sandbox(payload, {}, tmp_path / "out")
     assert not list((tmp_path / "out").glob("sources.*"))
+
+
+def test_the_search_file_itself_is_left_out(payload, tmp_path):
+    (payload / "search.yaml").write_text("budget: {trials: 4}")
+    before = build_sandbox(payload, {}, tmp_path / "out", without=payload / "search.yaml")
+    (payload / "search.yaml").write_text("budget: {trials: 9}")
+    assert build_sandbox(payload, {}, tmp_path / "out", without=payload / "search.yaml") == before
+    with tarfile.open(before) as packed:
+        assert "search.yaml" not in packed.getnames()

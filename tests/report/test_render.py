@@ -173,7 +173,7 @@ def test_maximize_and_confirmations(search_of: Callable[..., Search], trials: li
     repeats = [replace(best, number=49 + n, told=49 + n, confirms=best.number) for n in (0, 1)]
     page = assert_sound(render_report(search, [*trials, *repeats], [], facts))
     assert "The highest auc is" in page.text
-    assert "on average over 3 runs" in page.text
+    assert "on average over 2 confirmation runs" in page.text
     assert "44 of 48 trials finished" in page.text, "a confirmation run is no trial of the budget"
     assert f"confirms trial {best.number}" in page.text
 

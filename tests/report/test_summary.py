@@ -42,8 +42,13 @@ def test_confirmations_count_towards_the_trial_that_they_confirm(search: Search,
     repeats = [trial_of(3, 0.20, confirms=1), trial_of(4, 0.24, confirms=1), trial_of(5, 0.12, confirms=2)]
     failed = trial_of(6, None, confirms=2)
     first, second = ranking(search, [lucky, steady, *repeats, failed])
-    assert (first.trial, first.value, first.runs) == (steady, pytest.approx(0.12), 2)
-    assert (second.trial, second.value, second.runs) == (lucky, pytest.approx(0.18), 3)
+    assert (first.trial, first.value, first.runs, first.confirmed) == (steady, pytest.approx(0.12), 1, True)
+    assert (second.trial, second.value, second.runs, second.confirmed) == (lucky, pytest.approx(0.22), 2, True)
+
+
+def test_a_lucky_trial_that_nothing_confirmed_does_not_overtake(search: Search, trial_of: TrialOf) -> None:
+    lucky, steady = trial_of(1, 0.10), trial_of(2, 0.12)
+    assert best_trial(search, [lucky, steady, trial_of(3, 0.13, confirms=2)]) == steady
 
 
 def test_a_good_confirmation_does_not_rescue_a_trial_without_a_figure(search: Search, trial_of: TrialOf) -> None:

@@ -148,7 +148,7 @@ def test_from_dict_names_every_mistake_in_plain_words() -> None:
             ["xx < 1"],
             "names xx, which is not in the space — did you mean x",
         ),
-        ({"a-b": {"type": "integer", "low": 0, "high": 1}}, ["a-b < 1"], "a name with '-' reads as a subtraction"),
+        ({"a-b": {"type": "integer", "low": 0, "high": 1}}, ["a-b < 1"], "reads a-b as a subtraction"),
     ],
 )
 def test_wrong_spaces(dimensions: dict[str, Any], constraints: list[str], text: str) -> None:

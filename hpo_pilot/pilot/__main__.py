@@ -1,0 +1,72 @@
+"""`python -m hpo_pilot.pilot`: one pilot, started by hand, by the service, or by a batch job."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpo_pilot.errors import HpoPilotError
+from hpo_pilot.pilot.container import RUNTIMES
+from hpo_pilot.pilot.pilot import Pilot
+from hpo_pilot.pilot.settings import PilotSettings
+
+log = logging.getLogger("hpo_pilot.pilot")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a pilot; returns its exit status."""
+    options = vars(_parser().parse_args(arguments))
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.DEBUG if options.pop("debug") else logging.INFO,
+        format="%(asctime)s %(levelname)-7s %(message)s",
+    )
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # the client says itself when the server is away
+    try:
+        pilot = Pilot(PilotSettings(**options))
+        pilot.handle_signals()
+        return pilot.run()
+    except HpoPilotError as error:
+        log.error("%s", error)
+        return error.exit_code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="hpo-pilot pilot",
+        description="Pulls jobs of one queue from a PanDA server and runs them.",
+        argument_default=argparse.SUPPRESS,
+    )
+    add = parser.add_argument
+    add("--server", required=True, help="base URL of the PanDA server")
+    add("--queue", required=True, help="PanDA queue to serve")
+    add("--slots", type=int, default=1, help="jobs side by side (default: 1)")
+    add("--token-file", type=Path, required=True, help="file with the pilot's bearer token; read again when it changes")
+    add("--workdir", type=Path, default=Path("hpo-pilot-work"), help="job folders, cache, unsent reports")
+    add("--checkpoints", type=Path, help="where checkpoints outlive attempts (default: in the work folder)")
+    add("--worker-id", type=int, help="with --harvester-id, the name under which the server knows this pilot")
+    add("--harvester-id", help="see --worker-id (default: made from host and work folder)")
+    add("--vo", help="virtual organisation (default: hpo_pilot)")
+    add("--heartbeat", type=float, help="seconds between reports on a running job (default: 20)")
+    add("--drain-seconds", type=float, dest="drain", help="what running jobs get after SIGTERM (default: 3)")
+    add("--lifetime", type=float, help="seconds until no more jobs are taken (default: for ever)")
+    add("--memory-mb", type=int, help="what the largest job may need (default: not said)")
+    add("--cache-mb", type=int, help="size of the sandbox cache (default: 5000)")
+    add("--min-free-mb", type=int, help="free disk below which no jobs are taken (default: 200)")
+    add("--container-runtime", choices=["auto", *RUNTIMES], help="how jobs with an image are run (default: auto)")
+    add("--no-own-python", action="store_false", dest="own_python", help="do not put the pilot's Python first in PATH")
+    add("--keep", action="store_true", help="keep job folders")
+    add("--lifeline-fd", type=int, help="end when this inherited pipe closes")
+    add("--debug", action="store_true", default=False, help="say more")
+    return parser
+
+
+if __name__ == "__main__":
+    status = main()
+    logging.shutdown()
+    # Threads that wait at the server would otherwise keep the process until their answer comes.
+    os._exit(status)

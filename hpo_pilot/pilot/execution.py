@@ -1,0 +1,181 @@
+"""One job's command as a process: start, stop, end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpo_pilot.pilot.container import choose_runtime
+from hpo_pilot.pilot.failure import JobFailure, PilotErrorCode
+from hpo_pilot.pilot.job import Job
+from hpo_pilot.pilot.report import Outcome
+from hpo_pilot.pilot.settings import PilotSettings
+
+log = logging.getLogger(__name__)
+
+#: What the runner reads when it is told to stop: then the end is the payload's own fault, and no retry would help.
+STOP_FILE = "hpo_pilot_stop.txt"
+LOG_FILE = "runner.log"
+
+#: Parts of variable names that mark secrets; jobs get none of ours.
+_SECRETS = frozenset(
+    {"TOKEN", "TOKENS", "SECRET", "SECRETS", "PASSWORD", "PASSWD", "CREDENTIAL", "CREDENTIALS", "X509", "OIDC"}
+)
+
+#: Marks every process of this worker's jobs, so that strays are known again.
+WORKER_MARK = "HPO_PILOT_WORKER"
+
+
+class Execution:
+    """A running job. `wait` belongs to the thread that started it; the rest may be called from any."""
+
+    def __init__(self, settings: PilotSettings, job: Job, folder: Path, lifeline: int) -> None:
+        """Prepares.
+
+        Args:
+            settings: of the pilot.
+            job: what to run.
+            folder: where, filled.
+            lifeline: a pipe's end that closes when the pilot dies; the runner watches it.
+        """
+        self.job, self.folder = job, folder
+        self.started = 0.0
+        self._settings, self._lifeline = settings, lifeline
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+        self._failure: JobFailure | None = None
+        self._insist_at = float("inf")
+        self._ends_at = float("inf")
+
+    @property
+    def pid(self) -> int | None:
+        """The runner's process; None while there is none."""
+        with self._lock:
+            return self._process.pid if self._process is not None else None
+
+    def start(self) -> None:
+        """Starts the command in a process group of its own.
+
+        Raises:
+            JobFailure: it cannot be started, or was stopped before.
+        """
+        env = _environment(self._settings, self.job, self._lifeline)
+        binds = [self.folder, self._settings.checkpoint_root]
+        runtime = choose_runtime(self._settings.container_runtime, self.job.container)
+        argv = runtime.wrap(self.job.argv, self.job.container, binds, env, self.folder)
+        with self._lock, (self.folder / LOG_FILE).open("wb") as output:
+            if self._failure is not None:
+                raise self._failure
+            try:
+                self._process = subprocess.Popen(
+                    argv,
+                    cwd=self.folder,
+                    env=env,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    pass_fds=[self._lifeline],
+                    process_group=0,
+                )
+            except OSError as error:
+                raise JobFailure(
+                    PilotErrorCode.PAYLOAD_EXECUTION_FAILURE, f"{argv[0]} cannot be started: {error}"
+                ) from error
+        self.started = time.time()
+        if self.job.walltime:
+            self._ends_at = time.monotonic() + self.job.walltime + self._settings.walltime_grace
+
+    def wait(self) -> Outcome:
+        """Waits for the end of the command, ends what is left of its group, and says how it was."""
+        process = self._process
+        if process is None:
+            raise RuntimeError("wait before start")
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        with self._lock:  # from here on nobody may signal this pid: it will be another's
+            _signal_group(process.pid, signal.SIGKILL)
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            self._process = None
+        return Outcome(
+            exit_code=process.returncode,
+            last_line=_last_line(self.folder / LOG_FILE),
+            failure=self._failure,
+            started=self.started,
+            cpu_seconds=usage.ru_utime + usage.ru_stime,
+            max_rss_kb=usage.ru_maxrss,
+        )
+
+    def stop(self, failure: JobFailure) -> None:
+        """Ends the job; this attempt failed, and the reason is ours."""
+        with self._lock:
+            if self._failure is None:
+                self._failure = failure
+                self._terminate()
+
+    def stop_payload(self, reason: str) -> None:
+        """Ends the payload for its own fault: the runner reports the reason as its verdict."""
+        with self._lock:
+            if self._insist_at != float("inf"):
+                return
+            try:
+                (self.folder / STOP_FILE).write_text(reason)
+            except OSError as error:
+                log.error("job %s: cannot leave the reason for its end: %s", self.job.panda_id, error)
+            self._terminate()
+
+    def check(self) -> None:
+        """To be called every second or so: insists where a command does not end."""
+        now = time.monotonic()
+        if now > self._ends_at:
+            self._ends_at = float("inf")
+            limit = self.job.walltime + self._settings.walltime_grace
+            self.stop(JobFailure(PilotErrorCode.REACHED_MAX_TIME, f"still running {limit:.0f} s after its start"))
+        if now > self._insist_at:
+            with self._lock:
+                self._insist_at = float("inf")
+                if self._process is not None:
+                    log.warning("job %s does not end and is killed", self.job.panda_id)
+                    _signal_group(self._process.pid, signal.SIGKILL)
+
+    def _terminate(self) -> None:
+        self._insist_at = min(self._insist_at, time.monotonic() + self._settings.grace)
+        if self._process is not None:
+            _signal_group(self._process.pid, signal.SIGTERM)
+
+
+def _environment(settings: PilotSettings, job: Job, lifeline: int) -> dict[str, str]:
+    env = {name: value for name, value in os.environ.items() if not _SECRETS & set(name.upper().split("_"))}
+    env["PANDAID"] = str(job.panda_id)
+    env["PanDA_TaskID"] = str(job.task_id)
+    env["PANDA_ATTEMPTNR"] = str(job.attempt or 1)
+    env["HPO_PILOT_CHECKPOINT_ROOT"] = str(settings.checkpoint_root)
+    env["HPO_PILOT_LIFELINE_FD"] = str(lifeline)
+    env[WORKER_MARK] = f"{settings.worker_name}@{settings.workdir}"
+    if settings.own_python and not job.container:
+        env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env.get('PATH', os.defpath)}"
+    return env
+
+
+def _signal_group(pid: int, which: signal.Signals) -> None:
+    try:
+        os.killpg(pid, which)
+    except (ProcessLookupError, PermissionError) as error:
+        log.debug("group %s: %s", pid, error)  # nobody is left in it
+
+
+def _last_line(path: Path) -> str:
+    lines: Sequence[str] = ()
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 2000))
+            lines = file.read().decode(errors="replace").strip().splitlines()
+    except OSError as error:
+        return str(error)
+    return lines[-1] if lines else ""

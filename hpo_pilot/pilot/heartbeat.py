@@ -1,0 +1,100 @@
+"""Reports on running jobs, and the commands that come back."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import threading
+import time
+
+from hpo_pilot.errors import HpoPilotError, TryAgainError
+from hpo_pilot.pilot import report
+from hpo_pilot.pilot.client import Backoff, JobServer
+from hpo_pilot.pilot.execution import Execution
+from hpo_pilot.pilot.failure import JobFailure, PilotErrorCode
+from hpo_pilot.pilot.settings import PilotSettings
+
+log = logging.getLogger(__name__)
+
+
+class Forgotten(JobFailure):
+    """The server wants to hear no more of this attempt: it ends without a report."""
+
+
+def obey(command: str, panda_id: int) -> JobFailure | None:
+    """What a command in a reply means for the job.
+
+    Returns:
+        The failure with which it must end; None: it goes on.
+    """
+    if "tobekilled" in command:
+        return JobFailure(PilotErrorCode.PANDA_KILL, "killed by the server (tobekilled)")
+    if "badattemptnr" in command or "alreadydone" in command:
+        return Forgotten(PilotErrorCode.PANDA_KILL, f"the server is done with this attempt ({command})")
+    if command and command != "NULL":
+        log.debug("job %s: command %r is not for us", panda_id, command)
+    return None
+
+
+class Heartbeats(threading.Thread):
+    """One thread that reports on all running jobs, the first time shortly after the start.
+
+    A job that is over before has no heartbeat: the server takes its final report as it is, and a call is saved.
+    """
+
+    def __init__(self, settings: PilotSettings, server: JobServer) -> None:
+        super().__init__(name="heartbeats", daemon=True)
+        self._settings, self._server = settings, server
+        self._due: list[tuple[float, int, Execution]] = []
+        self._running: set[int] = set()
+        self._changed = threading.Condition()
+        self._backoff = Backoff(first=1.0, most=max(2.0, settings.heartbeat))
+
+    def add(self, execution: Execution) -> None:
+        """Reports on this job until `remove`."""
+        with self._changed:
+            self._running.add(execution.job.panda_id)
+            self._push(execution, self._settings.first_report)
+
+    def remove(self, execution: Execution) -> None:
+        """Ends that; a report that is on its way may still arrive, which the server allows for."""
+        with self._changed:
+            self._running.discard(execution.job.panda_id)
+
+    def run(self) -> None:
+        """Reports until the process ends."""
+        while True:
+            execution = self._next()
+            pause = self._settings.heartbeat
+            job = execution.job
+            try:
+                command = self._server.update(
+                    report.heartbeat(self._settings, job.panda_id, job.attempt, execution.started, execution.folder)
+                )
+                self._backoff.reset()
+                if failure := obey(command, job.panda_id):
+                    log.warning("job %s: %s", job.panda_id, failure)
+                    execution.stop(failure)
+                    continue
+            except TryAgainError:  # the client has said so, once
+                pause = self._backoff.seconds()
+            except HpoPilotError as error:
+                log.error("heartbeat of job %s: %s", job.panda_id, error)
+            with self._changed:
+                self._push(execution, pause)
+
+    def _push(self, execution: Execution, pause: float) -> None:
+        heapq.heappush(self._due, (time.monotonic() + pause, execution.job.panda_id, execution))
+        self._changed.notify()
+
+    def _next(self) -> Execution:
+        with self._changed:
+            while True:
+                while self._due and self._due[0][1] not in self._running:
+                    heapq.heappop(self._due)
+                if not self._due:
+                    self._changed.wait()
+                elif (pause := self._due[0][0] - time.monotonic()) > 0:
+                    self._changed.wait(pause)
+                else:
+                    return heapq.heappop(self._due)[2]

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import math
+import statistics
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpo_pilot.optimizers import create_optimizer
+from hpo_pilot.optimizers.base import Observation
+from hpo_pilot.optimizers.bayesian import default_start_points, refit_cut
+from hpo_pilot.optimizers.told import Told
+from hpo_pilot.search import SearchSpace, point_key
+
+REAL = {"type": "real", "low": 0.0, "high": 1.0}
+VALLEY = SearchSpace.from_dict(
+    {"x": {"type": "real", "low": -5, "high": 10}, "y": {"type": "real", "low": 0, "high": 15}}
+)
+
+
+def valley(p: dict[str, Any]) -> float:
+    """A curved valley with three equal minima, near 0.4."""
+    x, y = p["x"], p["y"]
+    return (y - 0.129 * x * x + 1.59 * x - 6) ** 2 + 9.6 * math.cos(x) + 10
+
+
+def run(name: str, space: SearchSpace, function: Any, seed: int, batches: int, batch: int = 4) -> list[Any]:
+    optimizer = create_optimizer(name, space, seed=seed, trials=batches * batch)
+    results: list[Any] = []
+    for _ in range(batches):
+        told = [(point, function(point)) for point in optimizer.ask(batch, [])]
+        results += told
+        optimizer.tell(told)
+    return results
+
+
+def test_it_beats_random_search_with_few_evaluations() -> None:
+    def median_best(name: str) -> float:
+        return statistics.median(min(v for _, v in run(name, VALLEY, valley, seed, 8)) for seed in range(5))
+
+    bayesian, plain = median_best("bayesian"), median_best("random")
+    assert bayesian < 0.6
+    assert bayesian < plain - 0.5
+
+
+def test_it_finds_the_right_choice() -> None:
+    space = SearchSpace.from_dict({"x": REAL, "kind": {"type": "categorical", "choices": ["a", "b", "c", "d"]}})
+    offsets = {"a": 1.0, "b": 0.5, "c": 0.0, "d": 2.0}
+    results = run("bayesian", space, lambda p: offsets[p["kind"]] + (p["x"] - 0.7) ** 2, 1, 8)
+    assert min(value for _, value in results) < 0.01
+    late = [point["kind"] for point, _ in results[-8:]]
+    assert late.count("c") >= 4
+
+
+def test_pending_points_are_believed() -> None:
+    """What is out is not sought again right beside it, though nothing was told about it."""
+    optimizer = create_optimizer("bayesian", VALLEY, seed=2, trials=40)
+    points = create_optimizer("random", VALLEY, seed=8).ask(16, [])
+    optimizer.tell([(p, valley(p)) for p in points])
+    (first,) = optimizer.ask(1, [])
+    (second,) = optimizer.ask(1, [first])
+    distance = math.hypot((first["x"] - second["x"]) / 15, (first["y"] - second["y"]) / 15)
+    assert distance > 0.02
+
+
+def test_a_region_that_fails_is_avoided() -> None:
+    space = SearchSpace.from_dict({"x": REAL, "y": REAL})
+    # The values pull towards the region in which every trial fails.
+    results = run("bayesian", space, lambda p: None if p["x"] > 0.6 else 1 - p["x"] + (p["y"] - 0.5) ** 2, 4, 12)
+    late = [value for _, value in results[24:]]
+    assert sum(value is None for value in late) <= len(late) // 3
+    assert min(value for _, value in results if value is not None) < 0.45
+
+
+def test_inactive_dimensions_do_not_mislead() -> None:
+    space = SearchSpace.from_dict(
+        {
+            "kind": {"type": "categorical", "choices": ["plain", "tuned"]},
+            "t": {**REAL, "when": {"kind": "tuned"}},
+            "x": REAL,
+        }
+    )
+    results = run("bayesian", space, lambda p: (p["x"] - 0.3) ** 2 + ((p["t"] - 0.8) ** 2 if "t" in p else 0.2), 1, 9)
+    assert min(value for _, value in results) < 0.01
+
+
+def test_one_diverged_training_is_no_obstacle() -> None:
+    results = run("bayesian", VALLEY, lambda p: 1e300 if p["x"] < -4 else valley(p), 3, 8)
+    assert min(value for _, value in results) < 1.5
+
+
+def test_starts_spread_evenly() -> None:
+    optimizer = create_optimizer("bayesian", SearchSpace.from_dict({"x": REAL, "y": REAL}), seed=1)
+    points = [*optimizer.ask(3), *optimizer.ask(5)]
+    cells = {(int(p["x"] * 4), int(p["y"] * 2)) for p in points}
+    assert len(cells) == 8  # eight Sobol points: one in each cell of a 4 x 2 grid
+
+
+def test_start_points_by_space_and_budget() -> None:
+    assert [default_start_points(d, None) for d in (1, 6, 50)] == [8, 12, 40]
+    assert [default_start_points(6, trials) for trials in (1, 12, 96)] == [1, 4, 12]
+
+
+def test_cuts_of_the_history_do_not_depend_on_the_way_there() -> None:
+    assert [refit_cut(n) for n in (0, 5, 20, 21, 22, 41)] == [0, 5, 20, 21, 22, 40]
+    assert refit_cut(10_000) > 9_400
+    assert all(refit_cut(refit_cut(n)) == refit_cut(n) <= n for n in range(1, 500))
+
+
+def test_rebuilt_between_two_fits_it_proposes_the_same() -> None:
+    points = create_optimizer("random", VALLEY, seed=8).ask(70, [])
+    told = [(p, valley(p)) for p in points]
+    grown, rebuilt = (create_optimizer("bayesian", VALLEY, seed=2, trials=100) for _ in range(2))
+    for start in range(0, 70, 7):
+        grown.ask(2, [])
+        grown.tell(told[start : start + 7])
+    rebuilt.tell(told)
+    assert grown.ask(6, points[:3]) == rebuilt.ask(6, points[:3])
+
+
+def test_wide_batches_and_a_long_history() -> None:
+    space = SearchSpace.from_dict(
+        {**{f"x{i}": REAL for i in range(4)}, "n": {"type": "integer", "low": 1, "high": 64, "scale": "log"}}
+    )
+    points = create_optimizer("random", space, seed=8).ask(2300, [])
+    optimizer = create_optimizer("bayesian", space, seed=2)
+    optimizer.tell([(p, sum((p[f"x{i}"] - 0.2) ** 2 for i in range(4)) + p["n"] / 64) for p in points])
+    asked = optimizer.ask(100, [])
+    assert len({point_key(p) for p in [*points, *asked]}) == 2400
+    assert statistics.median(sum((p[f"x{i}"] - 0.2) ** 2 for i in range(4)) for p in asked) < 0.3
+
+
+def observation(key: str, value: float | None, place: float = 0.5) -> Observation:
+    return Observation({"x": place}, value, None, key, (place,))
+
+
+def test_told_reads_any_earlier_state_back() -> None:
+    told = Told()
+    for key, value in (("a", 1.0), ("b", None), ("a", 3.0), ("c", 2.0), ("b", 5.0)):
+        told.add(observation(key, value))
+    told.add(Observation({}, 1.0, None, "nowhere", None))
+    told.add(observation("far", 1.0, place=1.6))
+    assert len(told) == 5
+    assert told.table(5)[1].tolist() == [2.0, 5.0, 2.0]
+    units, values = told.table(2)
+    assert units.shape == (2, 1)
+    assert values[0] == 1.0
+    assert math.isnan(values[1])
+
+
+def test_the_mean_of_huge_values_is_finite() -> None:
+    told = Told()
+    for _ in range(4):
+        told.add(observation("a", 1.7e308))
+    assert told.table(4)[1] == pytest.approx(np.array([1.7e308]))

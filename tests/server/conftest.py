@@ -1,0 +1,288 @@
+"""A real server in a process of its own, and the clients to talk to it: requests, and the real panda-client."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from hpo_pilot.server.auth import Caller, Role
+from hpo_pilot.server.database import Database
+from hpo_pilot.server.process import ServerProcess, write_tokens
+
+TOKENS = {
+    "token-of-me": ("me", Role.USER),
+    "token-of-you": ("you", Role.USER),
+    "token-of-pilot": ("pilot", Role.PILOT),
+    "token-of-operator": ("operator", Role.OPERATOR),
+}
+
+
+def make_params(name: str = "user.me.test/", n_jobs: int = 3, **more: Any) -> dict[str, Any]:
+    """Task parameters like those that hpo-pilot submits, without a sandbox."""
+    return {
+        "taskName": name,
+        "uniqueTaskName": True,
+        "vo": "hpo_pilot",
+        "userName": "me",
+        "prodSourceLabel": "user",
+        "processingType": "hpo-pilot",
+        "site": "LOCAL",
+        "architecture": "",
+        "transUses": "",
+        "transHome": None,
+        "transPath": "http://127.0.0.1/trf/user/runGen-00-00-02",
+        "noInput": True,
+        "nEvents": n_jobs,
+        "nEventsPerJob": 1,
+        "coreCount": 1,
+        "ramCount": 2000,
+        "maxWalltime": 600,
+        "maxAttempt": 3,
+        "skipScout": True,
+        "cliParams": "hpo-pilot run",
+        "sourceURL": "http://127.0.0.1:1",
+        "log": {
+            "dataset": f"{name[:-1]}.log/",
+            "container": f"{name[:-1]}.log/",
+            "type": "template",
+            "param_type": "log",
+            "value": f"{name[:-1]}.log.$JEDITASKID.${{SN}}.log.tgz",
+        },
+        "jobParameters": [
+            {"type": "constant", "value": '-j "" --sourceURL ${SURL}'},
+            {
+                "type": "template",
+                "value": "user.me.$JEDITASKID._${SN/P}.outputs.tar.gz",
+                "param_type": "output",
+                "dataset": f"{name[:-1]}_outputs/",
+                "container": f"{name[:-1]}_outputs/",
+                "hidden": True,
+            },
+            {"type": "constant", "value": "-o \"{'outputs.tar.gz': 'user.me.$JEDITASKID._${SN/P}.outputs.tar.gz'}\""},
+            {"type": "constant", "value": '-p "', "padding": False},
+            {"type": "constant", "value": "runner%20--number%20", "padding": False},
+            {
+                "type": "template",
+                "value": "${SEQNUMBER}",
+                "param_type": "pseudo_input",
+                "dataset": "seq_number",
+                "offset": 0,
+                "padding": False,
+            },
+            {"type": "constant", "value": '"'},
+        ],
+        **more,
+    }
+
+
+class Clock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def params() -> Callable[..., dict[str, Any]]:
+    return make_params
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def database(tmp_path: Path, clock: Clock) -> Iterator[Database]:
+    opened = Database(f"sqlite:///{tmp_path}/panda.db", clock=clock)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def me() -> Caller:
+    return Caller("me", Role.USER)
+
+
+class Api:
+    """Calls of one token's owner."""
+
+    def __init__(self, url: str, token: str | None) -> None:
+        self.url = url
+        self.session = requests.Session()
+        if token:
+            self.session.headers["Authorization"] = f"Bearer {token}"
+
+    def post(self, path: str, headers: dict[str, str] | None = None, **arguments: Any) -> dict[str, Any]:
+        return self._reply(self.session.post(f"{self.url}/api/v1/{path}", json=arguments, headers=headers, timeout=60))
+
+    def get(self, path: str, **arguments: Any) -> dict[str, Any]:
+        return self._reply(self.session.get(f"{self.url}/api/v1/{path}", params=arguments, timeout=60))
+
+    @staticmethod
+    def _reply(response: requests.Response) -> dict[str, Any]:
+        assert response.status_code == 200, response.text
+        reply: dict[str, Any] = response.json()
+        return reply
+
+    def submit(self, params: dict[str, Any]) -> int:
+        reply = self.post("task/submit", task_parameters=params)
+        assert reply["success"], reply
+        return int(reply["data"])
+
+    def acquire(self, n_jobs: int = 1, **more: Any) -> list[dict[str, Any]]:
+        arguments = {"site_name": "LOCAL", "prod_source_label": "user", "n_jobs": n_jobs, **more}
+        reply = self.post("pilot/acquire_jobs", **arguments)
+        return list(reply["data"]["jobs"]) if reply["success"] else []
+
+    def update(self, panda_id: int, status: str, **more: Any) -> dict[str, Any]:
+        reply = self.post("pilot/update_job", job_id=panda_id, job_status=status, **more)
+        assert reply["success"], reply
+        data: dict[str, Any] = reply["data"]
+        return data
+
+
+class RunningServer:
+    """A server process with its files; can be killed and started again on the same port."""
+
+    def __init__(self, folder: Path, heartbeat_timeout: float = 60.0) -> None:
+        self.folder = folder
+        self.heartbeat_timeout = heartbeat_timeout
+        self.tokens = folder / "tokens.json"
+        self.log = folder / "server.log"
+        write_tokens(self.tokens, TOKENS)
+        self._port = 0
+        self.start()
+
+    def start(self) -> None:
+        self.process = ServerProcess(
+            database=f"sqlite:///{self.folder}/panda.db",
+            files=self.folder / "files",
+            tokens=self.tokens,
+            port=self._port,
+            heartbeat_timeout=self.heartbeat_timeout,
+            stderr=self.log,
+        )
+        self.url = self.process.url
+        self._port = int(self.url.rsplit(":", 1)[1])
+
+    def kill(self) -> None:
+        """Kill -9."""
+        self.process.process.kill()
+        self.process.stop()
+
+    def stop(self) -> int:
+        return self.process.stop()
+
+    def api(self, name: str | None) -> Api:
+        return Api(self.url, f"token-of-{name}" if name else None)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """One server for a module's tests; each uses task names and queues of its own."""
+    running = RunningServer(tmp_path_factory.mktemp("server"))
+    yield running
+    assert running.stop() == 0
+    assert "Traceback" not in running.log.read_text()
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[Callable[..., RunningServer]]:
+    """Starts servers that a test may kill."""
+    started: list[RunningServer] = []
+
+    def start(**options: Any) -> RunningServer:
+        started.append(RunningServer(tmp_path, **options))
+        return started[-1]
+
+    yield start
+    for running in started:
+        running.stop()
+
+
+_CLIENT = """
+import json, sys
+from pandaclient import Client
+for line in sys.stdin:
+    name, args, kwargs = json.loads(line)
+    answer = getattr(Client, name)(*args, **kwargs)
+    print("\\x01" + json.dumps(answer, default=lambda o: o.to_dict() if hasattr(o, "to_dict") else str(o)))
+    sys.stdout.flush()
+"""
+
+
+class PandaClient:
+    """The real panda-client, in a process of its own because it reads its environment once."""
+
+    def __init__(self, url: str, token: str, folder: Path) -> None:
+        token_file = folder / f"{token}.token"
+        token_file.write_text(token)
+        base = f"{url}/server/panda"
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(folder),
+            "PANDA_URL": base,
+            "PANDA_URL_SSL": base,
+            "PANDACACHE_URL": base,
+            "PANDA_BEHIND_REAL_LB": "1",
+            "PANDA_AUTH": "oidc",
+            "PANDA_AUTH_VO": "hpo_pilot",
+            "OIDC_AUTH_TOKEN_FILE": str(token_file),
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _CLIENT],
+            env=environment,
+            cwd=folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            assert self._process.stdin is not None
+            assert self._process.stdout is not None
+            self._process.stdin.write(json.dumps([name, args, kwargs]) + "\n")
+            self._process.stdin.flush()
+            printed = []
+            for line in self._process.stdout:
+                if line.startswith("\x01"):
+                    return json.loads(line[1:])
+                printed.append(line)
+            raise AssertionError(f"panda-client ended: {''.join(printed)}")
+
+        return call
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(20)
+
+
+@pytest.fixture(scope="module")
+def client(server: RunningServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PandaClient]:
+    started = PandaClient(server.url, "token-of-me", tmp_path_factory.mktemp("client"))
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def user(server: RunningServer) -> Api:
+    return server.api("me")
+
+
+@pytest.fixture
+def pilot(server: RunningServer) -> Api:
+    return server.api("pilot")
