@@ -25,24 +25,30 @@ def add_to(app: typer.Typer) -> None:
 
 def validate(file: FileArgument, as_json: JsonOption = False) -> None:
     """Check a search file; every mistake is reported with its place."""
-    from hpo_pilot.config import SearchFileError, load_search
+    from hpo_pilot.config import SearchFileError, examine
 
+    found = examine(file)
+    search = found.search
+    if as_json:
+        document = {
+            "valid": search is not None,
+            "problems": [asdict(problem) for problem in found.problems],
+            "notes": [asdict(note) for note in found.notes],
+            "search": None if search is None else search.to_dict(),
+        }
+        typer.echo(json.dumps(document, indent=1))
+    if search is None:
+        if as_json:
+            raise typer.Exit(SearchFileError.exit_code)
+        raise SearchFileError(found.problems)
     if not as_json:
-        search = load_search(file)
-        space = len(search.space.names)
+        for note in found.notes:
+            typer.echo(f"note: {note}")
+        jobs = search.budget.trials * search.folds.k
         typer.echo(
-            f"{file}: search {search.name!r} is valid: {space} parameters, {search.optimizer.name}, "
-            f"{search.budget.trials} trials x {search.folds.k} folds = {search.budget.trials * search.folds.k} jobs"
+            f"{file}: search {search.name!r} is valid: {len(search.space.names)} parameters, {search.optimizer.name}, "
+            f"{search.budget.trials} trials x {search.folds.k} folds = {jobs} jobs"
         )
-        return
-    try:
-        search = load_search(file)
-    except SearchFileError as error:
-        typer.echo(
-            json.dumps({"valid": False, "problems": [asdict(problem) for problem in error.problems]}, indent=1)
-        )
-        raise typer.Exit(error.exit_code) from None
-    typer.echo(json.dumps({"valid": True, "problems": [], "search": search.to_dict()}, indent=1))
 
 
 def run(

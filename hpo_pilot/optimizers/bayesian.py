@@ -20,7 +20,7 @@ from hpo_pilot.optimizers.placement import unit_vector
 from hpo_pilot.optimizers.posterior import Posterior
 from hpo_pilot.optimizers.proposals import Proposals, placed
 from hpo_pilot.optimizers.streams import array_stream, stream
-from hpo_pilot.optimizers.success import SuccessModel, standard_outcomes
+from hpo_pilot.optimizers.success import SuccessModel, fit_outcomes
 from hpo_pilot.optimizers.threads import one_thread
 from hpo_pilot.optimizers.told import Told
 from hpo_pilot.optimizers.values import normalised
@@ -155,13 +155,11 @@ class BayesianOptimizer(Optimizer):
             if failed.all() or not failed.any():  # the first failure came after the cut
                 return _wide(self._features.size)
             rows = _some_of_both(failed, _FITTED, rng)
-            targets = standard_outcomes(failed[rows])[0]
-        else:
-            rows = _most_telling(values, _FITTED, rng)
-            if len(rows) < _LEAST_VALUES:  # the first values came after the cut
-                return _wide(self._features.size)
-            targets = normalised(values[rows])
-        return fit_hyperparameters(self._features.features(units[rows]), targets)
+            return fit_outcomes(self._features.features(units[rows]), failed[rows])
+        rows = _most_telling(values, _FITTED, rng)
+        if len(rows) < _LEAST_VALUES:  # the first values came after the cut
+            return _wide(self._features.size)
+        return fit_hyperparameters(self._features.features(units[rows]), normalised(values[rows]))
 
 
 def default_start_points(dimensions: int, trials: int | None) -> int:

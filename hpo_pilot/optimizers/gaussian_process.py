@@ -58,18 +58,22 @@ class Hyperparameters:
         return np.asarray(result * self.amplitude)
 
 
-def fit_hyperparameters(features: Array, values: Array) -> Hyperparameters:
+def fit_hyperparameters(
+    features: Array, values: Array, *, least_scale: float = _SCALE_BOUNDS[0], least_noise: float = _NOISE_BOUNDS[0]
+) -> Hyperparameters:
     """The most probable hyper-parameters for normalised values; from fixed starts, so for the same data the same.
 
     Args:
         features: shape (n, n_features), distinct rows; a few hundred at most.
         values: shape (n,), mean 0, deviation 1.
+        least_scale: no length scale is shorter than this.
+        least_noise: the variance of the noise is no lower than this.
     """
     count = features.shape[1]
-    kernel = ConstantKernel(1.0, _AMPLITUDE_BOUNDS) * Matern(np.ones(count), [_SCALE_BOUNDS] * count, nu=2.5)
-    process = QuickGaussianProcess(
-        kernel=kernel + WhiteKernel(1e-3, _NOISE_BOUNDS), noise="gaussian", optimizer=_most_probable, alpha=1e-9
-    )
+    scale_bounds, noise_bounds = (least_scale, _SCALE_BOUNDS[1]), (least_noise, _NOISE_BOUNDS[1])
+    kernel = ConstantKernel(1.0, _AMPLITUDE_BOUNDS) * Matern(np.ones(count), [scale_bounds] * count, nu=2.5)
+    kernel += WhiteKernel(max(1e-3, least_noise), noise_bounds)
+    process = QuickGaussianProcess(kernel=kernel, noise="gaussian", optimizer=_most_probable, alpha=1e-9)
     with warnings.catch_warnings():
         # A length scale at its bound says that a dimension does not matter: nothing to warn of.
         warnings.simplefilter("ignore", ConvergenceWarning)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hpo_pilot.config import load_search
+from hpo_pilot.config import load_search, payload_folder
 from hpo_pilot.errors import InputError
 from hpo_pilot.panda.sandbox import build_sandbox
 from hpo_pilot.search import Budget, Search, Trial, TrialState
@@ -20,8 +20,7 @@ def pack_payload(search: Search, search_file: Path, workdir: WorkDir) -> Path:
     Raises:
         InputError: the payload's files cannot be read.
     """
-    payload = search.payload
-    folder = (search_file.parent / payload.files).resolve() if payload.files else None
+    folder = payload_folder(search, search_file)
     if folder is not None and not folder.is_dir():
         raise InputError(f"payload.files: {folder} is not a folder; the path is relative to {search_file}")
     return build_sandbox(folder, payload_document(search), workdir.sandboxes, without=search_file)

@@ -70,7 +70,7 @@ def test_a_larger_budget_goes_on_and_any_other_change_is_refused(scan):
 BROKEN = r"""
 import json, os, sys, time
 kind = json.load(open("input.json"))["kind"]
-print("this is payload", kind)
+print("this is payload", kind, flush=True)
 def write(text): open("output.json", "w").write(text)
 if kind == "crash": raise RuntimeError("no such layer")
 elif kind == "signal": os.kill(os.getpid(), 11)

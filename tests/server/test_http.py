@@ -1,0 +1,285 @@
+"""The server over HTTP: tokens, roles, arguments, bodies, files."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import socket
+import stat
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import requests
+
+from hpo_pilot.server.app import BODY_LIMIT
+from hpo_pilot.server.auth import Role, hash_token
+from hpo_pilot.server.endpoints import TABLE
+from hpo_pilot.server.file_store import CACHE_LIMIT
+from hpo_pilot.server.process import write_tokens
+from tests.server.conftest import TOKENS
+
+Params = Callable[..., dict[str, Any]]
+
+
+def send(server: Any, method: str, path: str, token: str | None = None, **more: Any) -> requests.Response:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    headers |= more.pop("headers", {})
+    return requests.request(method, f"{server.url}{path}", headers=headers, timeout=20, **more)
+
+
+@pytest.mark.parametrize("path", sorted(TABLE))
+def test_every_call_wants_the_right_token(server: Any, path: str) -> None:
+    endpoint = TABLE[path]
+    method = endpoint.method or "GET"
+    url = f"/api/v1/{path}"
+    if not endpoint.roles:
+        assert send(server, method, url).json() == {"success": True, "message": "", "data": None}
+        return
+    for token in (None, "wrong", ""):
+        answer = send(server, method, url, token)
+        assert answer.status_code == 401
+        assert answer.json()["success"] is False
+    for token, (_, role) in TOKENS.items():
+        answer = send(server, method, url, token, headers={"Origin": "hpo_pilot"})
+        assert (answer.status_code == 403) is (role not in endpoint.roles)
+        if role in endpoint.roles and any(parameter.required for parameter in endpoint.parameters.values()):
+            assert answer.json()["message"].startswith("Argument error: missing a required argument: '")
+
+
+def test_a_pilot_cannot_submit_and_a_user_is_no_pilot(server: Any) -> None:
+    assert send(server, "POST", "/api/v1/task/submit", "token-of-pilot").json()["message"] == "user role required"
+    answer = send(server, "POST", "/api/v1/pilot/acquire_jobs", "token-of-me")
+    assert answer.json()["message"] == "production or pilot role required"
+
+
+def test_tokens_come_and_go_without_a_restart(server: Any) -> None:
+    path = "/api/v1/system/get_attributes"
+    assert send(server, "GET", path, "new").status_code == 401
+    write_tokens(server.tokens, TOKENS | {"new": ("new", Role.USER)})
+    answer = send(server, "GET", path, "new")
+    assert answer.json()["data"]["environment"]["SSL_CLIENT_S_DN"] == "new"
+    assert "Bearer" not in answer.text
+    write_tokens(server.tokens, TOKENS)
+    assert send(server, "GET", path, "new").status_code == 401
+    server.tokens.write_text("{half a fi")
+    assert send(server, "GET", path, "token-of-me").status_code == 200
+    write_tokens(server.tokens, TOKENS)
+
+
+def test_wrong_method_and_wrong_call(server: Any, user: Any) -> None:
+    assert user.get("task/kill", task_id=1)["message"] == "expecting POST, received GET"
+    assert user.post("task/get_status", task_id=1)["message"] == "expecting GET, received POST"
+    assert send(server, "GET", "/api/v1/task/nothing", "token-of-me").status_code == 404
+    assert send(server, "GET", "/api/v7/task/get_status", "token-of-me").status_code == 404
+    assert send(server, "GET", "/api/latest/system/is_alive").status_code == 200
+
+
+def test_wrong_arguments(user: Any, pilot: Any) -> None:
+    assert user.get("task/get_status", task_id="x")["message"] == (
+        "Type error: 'task_id' with value 'x' could not be casted to type int from str."
+    )
+    assert user.get("task/get_status", task_id="1e999")["success"] is False
+    assert user.get("task/get_status", task_id=str(2**70))["success"] is False
+    assert user.get("task/get_status", task_id=["1", "2"])["success"] is False
+    assert user.get("task/get_status", task_id="12.0")["message"] == "Task not found"
+    assert user.get("task/get_status", task_id=1, more=2)["message"] == (
+        "Argument error: got an unexpected keyword argument 'more'"
+    )
+    assert user.post("task/kill", task_id="1")["message"] == "Type error: 'task_id' must be of type int, got str."
+    assert user.post("task/kill", task_id=True)["success"] is False
+    assert user.post("task/submit", task_parameters=[])["message"] == (
+        "Type error: 'task_parameters' must be of type dict, got list."
+    )
+    assert user.post("job/kill", job_ids=["1"])["message"] == "Type error: All elements in 'job_ids' must be int."
+    assert user.get("job/get_description", job_ids=["7", "8"])["data"] == [None, None]
+    assert user.get("job/get_status", job_ids=7)["data"] == [{"status": "unknown", "command": "tobekilled"}]
+    assert pilot.post("pilot/update_job", job_id=1, job_status="odd") == {
+        "success": False,
+        "message": "Invalid job status: odd",
+        "data": {"StatusCode": 50},
+    }
+    assert user.get("task/get_tasks_modified_since", since="yesterday")["data"] == {}
+    assert user.get("task/get_tasks_detailed_info_since", filters="{")["message"] == "filters is not valid JSON"
+    assert user.get("task/get_tasks_detailed_info_since", filters='{"odd": "1"}')["success"] is False
+    assert user.get("task/get_tasks_detailed_info_since", filters='{"status": "("}')["data"] == []
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"{", 400),
+        (b"[1]", 400),
+        (b"\xff\xfe", 200),
+        (b'{"task_id": "\\ud800"}', 400),
+        (b'{"task_id": "\\u0000"}', 400),
+        (b"[" * 100_000, 400),
+        (b" " * (BODY_LIMIT + 1), 413),
+    ],
+)
+def test_odd_bodies(server: Any, body: bytes, status: int) -> None:
+    kind = {"Content-Type": "application/json"} if status != 200 else {}
+    answer = send(server, "POST", "/api/v1/task/kill", "token-of-me", data=body, headers=kind)
+    assert (answer.status_code, answer.json()["success"]) == (status, False)
+
+
+def test_packed_bodies(server: Any) -> None:
+    def post(body: bytes) -> requests.Response:
+        headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+        return send(server, "POST", "/api/v1/task/kill", "token-of-me", data=body, headers=headers)
+
+    assert post(gzip.compress(b'{"task_id": 987654}')).json()["message"] == "jediTaskID=987654 not found"
+    assert post(gzip.compress(b" " * (BODY_LIMIT + 1))).status_code == 413
+    assert post(b"no gzip").status_code == 400
+
+
+def test_only_the_owner_changes_a_task_but_everybody_sees_it(server: Any, user: Any, params: Params) -> None:
+    task_id = user.submit(params("user.me.mine/", 1, site="MINE"))
+    you, operator = server.api("you"), server.api("operator")
+    for name in ("kill", "finish", "retry", "pause", "resume"):
+        reply = you.post(f"task/{name}", task_id=task_id)
+        assert (reply["success"], reply["message"]) == (False, "not the task owner or no production role")
+    assert you.get("task/get_status", task_id=task_id)["data"] == "running"
+    (panda_id,) = you.get("task/get_job_ids", task_id=task_id)["data"]
+    assert you.post("job/kill", job_ids=[panda_id])["data"] == [False]
+    assert you.post("job/set_debug_mode", job_id=panda_id, mode=True)["success"] is False
+    assert operator.post("task/kill", task_id=task_id)["success"] is True
+
+
+def test_a_user_cannot_submit_for_another(server: Any, user: Any, params: Params) -> None:
+    task_id = user.submit(params("user.me.for-you/", 1, site="FORYOU", userName="you", taskPriority=9999))
+    info = user.get("task/get_detailed_info", task_id=task_id)["data"]
+    assert (info["userName"], info["taskPriority"]) == ("me", 1000)
+    operator = server.api("operator")
+    task_id = operator.submit(params("user.me.for-you/", 1, site="FORYOU", userName="you"))
+    assert user.get("task/get_detailed_info", task_id=task_id)["data"]["userName"] == "you"
+
+
+def test_a_broken_task_says_why(user: Any, params: Params) -> None:
+    task_id = user.submit(params("user.me.broken/", 1, nEvents="some"))
+    info = user.get("task/get_detailed_info", task_id=task_id)["data"]
+    assert (info["status"], info["errorDialog"]) == ("broken", "nEvents must be a whole number, not 'some'")
+    assert user.get("task/get_details", task_id=task_id)["success"] is True
+    assert user.get("task/get_datasets_and_files", task_id=task_id)["message"] == "No data found for the task"
+
+
+UNSAFE = ["..%2Ftokens.json", "%2e%2e", ".hidden", "a%00b", "a%2Fb", "x" * 300, "a.part", "-rf", "%C3%A4"]
+
+
+@pytest.mark.parametrize("name", UNSAFE)
+def test_no_way_out_of_the_folders(server: Any, name: str) -> None:
+    for method, folder in (("GET", "cache"), ("GET", "storage"), ("PUT", "storage"), ("DELETE", "storage")):
+        answer = send(server, method, f"/{folder}/{name}", "token-of-operator", data=b"x")
+        assert answer.status_code in (400, 404, 405)
+    assert not (server.folder / "files" / "x").exists()
+
+
+def test_a_raw_path_leads_nowhere(server: Any) -> None:
+    """As sent by a client that does not tidy paths."""
+    host, port = server.url.removeprefix("http://").split(":")
+    for path in ("/cache/../tokens.json", "/storage/../../tokens.json", "//etc/passwd"):
+        with socket.create_connection((host, int(port)), 5) as connection:
+            connection.sendall(
+                f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer token-of-operator\r\nConnection: close\r\n\r\n".encode()
+            )
+            answer = b"".join(iter(lambda: connection.recv(65536), b""))
+        assert answer.split(b" ", 2)[1] in (b"400", b"404")
+        assert b"sha" not in answer
+
+
+@pytest.mark.parametrize("name", ["../sources.x", "/etc/sources.y", "a/b/sources.z"])
+def test_an_upload_lands_in_the_cache_whatever_folder_it_names(server: Any, name: str) -> None:
+    files = {"file": (name, b"content")}
+    answer = send(server, "POST", "/api/v1/file_server/upload_cache_file", "token-of-me", files=files)
+    assert answer.json()["success"] is True
+    path = server.folder / "files" / "cache" / name.rsplit("/", 1)[-1]
+    assert path.read_bytes() == b"content"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_size_limits_of_uploads(server: Any) -> None:
+    def upload(name: str, size: int) -> dict[str, Any]:
+        files = {"file": (name, b"\0" * size)}
+        answer = send(server, "POST", "/api/v1/file_server/upload_cache_file", "token-of-me", files=files)
+        reply: dict[str, Any] = answer.json()
+        return reply
+
+    assert upload("jobO.small", CACHE_LIMIT)["success"] is True
+    too_large = upload("jobO.large", CACHE_LIMIT + 1)
+    assert too_large["success"] is False
+    assert too_large["message"].startswith("ERROR: upload failure. Exceeded size limit 10 MB > 10 MB.")
+    assert upload("sources.large", CACHE_LIMIT + 1)["success"] is True
+    left = os.listdir(server.folder / "files" / "cache")
+    assert not [name for name in left if name.endswith(".part") or name == "jobO.large"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"data": b"x"},
+        {"json": {"file": "x"}},
+        {"files": {"other": ("sources.a", b"x")}},
+        {"data": b"--b\r\n", "headers": {"Content-Type": "multipart/form-data; boundary=b"}},
+        {"data": b"nonsense", "headers": {"Content-Type": "multipart/form-data; boundary=b"}},
+    ],
+)
+def test_uploads_without_a_file(server: Any, more: dict[str, Any]) -> None:
+    answer = send(server, "POST", "/api/v1/file_server/upload_cache_file", "token-of-me", **more)
+    assert (answer.status_code, answer.json()["success"]) == (200, False)
+
+
+def test_an_upload_that_breaks_off_leaves_nothing(server: Any) -> None:
+    host, port = server.url.removeprefix("http://").split(":")
+    part = b'--b\r\nContent-Disposition: form-data; name="file"; filename="sources.cut"\r\n\r\nhalf of it'
+    head = (
+        "POST /api/v1/file_server/upload_cache_file HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer token-of-me\r\n"
+        "Content-Type: multipart/form-data; boundary=b\r\nContent-Length: 1000\r\n\r\n"
+    )
+    with socket.create_connection((host, int(port)), 5) as connection:
+        connection.sendall(head.encode() + part)
+    for _ in range(100):
+        names = os.listdir(server.folder / "files" / "cache")
+        if not [name for name in names if name.endswith(".part")]:
+            break
+        requests.get(f"{server.url}/api/v1/system/is_alive", timeout=5)
+    assert "sources.cut" not in names
+    assert not [name for name in names if name.endswith(".part")]
+
+
+def test_storage(server: Any) -> None:
+    path = "/storage/user.me.7._000001.outputs.tar.gz"
+    assert send(server, "PUT", path, data=b"x").status_code == 401
+    assert send(server, "PUT", path, "token-of-me", data=b"x").status_code == 403
+    for content in (b"first", b"second" * 100_000):
+        assert send(server, "PUT", path, "token-of-pilot", data=content).json()["success"] is True
+        assert send(server, "GET", path, "token-of-you").content == content
+    assert send(server, "GET", path, "token-of-pilot").status_code == 403
+    assert send(server, "DELETE", path, "token-of-you").status_code == 403
+    assert send(server, "DELETE", path, "token-of-me").status_code == 200
+    assert send(server, "DELETE", path, "token-of-me").status_code == 404
+    assert send(server, "GET", path, "token-of-me").status_code == 404
+
+
+def test_a_sandbox_is_for_pilots_and_its_owner(server: Any) -> None:
+    files = {"file": ("sources.secret", b"content")}
+    send(server, "POST", "/api/v1/file_server/upload_cache_file", "token-of-me", files=files)
+    codes = [send(server, "GET", "/cache/sources.secret", token).status_code for token in [*TOKENS, None]]
+    assert codes == [200, 403, 200, 200, 401]
+    assert server.api("me").post("file_server/touch_cache_file", file_name="sources.secret")["success"] is True
+    assert server.api("me").post("file_server/touch_cache_file", file_name="sources.none")["success"] is False
+
+
+def test_nothing_is_readable_by_others(server: Any, user: Any) -> None:
+    user.get("system/is_alive")
+    for folder, _, names in os.walk(server.folder / "files"):
+        assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
+        assert all(stat.S_IMODE(os.stat(os.path.join(folder, name)).st_mode) == 0o600 for name in names)
+    for path in server.folder.glob("panda.db*"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+
+
+def test_no_token_is_kept_or_logged(server: Any) -> None:
+    assert json.loads(server.tokens.read_text())[hash_token("token-of-me")] == {"name": "me", "role": "user"}
+    for path in (server.tokens, server.log, server.folder / "panda.db", server.folder / "panda.db-wal"):
+        assert b"token-of-" not in path.read_bytes()

@@ -1,0 +1,177 @@
+"""The pilots' calls, with requests."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+Params = Callable[..., dict[str, Any]]
+WAIT = "X-HPO-Pilot-Wait"
+
+
+def test_nothing_to_do_is_said_at_once(pilot: Any) -> None:
+    start = time.monotonic()
+    reply = pilot.post("pilot/acquire_jobs", site_name="EMPTY")
+    assert (reply["success"], reply["message"]) == (False, "No jobs in PanDA")
+    assert time.monotonic() - start < 2
+
+
+def test_everything_that_a_pilot_may_say(user: Any, pilot: Any, params: Params) -> None:
+    user.submit(params("user.me.say/", 2, site="SAY"))
+    reply = pilot.post(
+        "pilot/acquire_jobs", site_name="SAY", timeout=60, memory=4000, disk_space=1000, prod_source_label="user", node="n",
+        computing_element="ce", prod_user_id=None, get_proxy_key="FALSE", task_id=None, n_jobs=1, background=False,
+        resource_type="SCORE", harvester_id="h", worker_id=7, scheduler_id="s", job_type="user", via_topic=False,
+        remaining_time=3600, target_architecture={"gpus": []},
+    )  # fmt: skip
+    (job,) = reply["data"]["jobs"]
+    assert (reply["data"]["StatusCode"], job["StatusCode"], job["maxWalltime"]) == (0, 0, 600)
+    panda_id = job["PandaID"]
+    report = {
+        "job_id": panda_id, "job_status": "running", "attempt_nr": 1, "node": "x" * 200, "job_metrics": "m" * 600, "pilot_id": "p",
+        "batch_id": "b", "start_time": "2025-01-01 10:00:00", "core_count": 1, "mean_core_count": 0.5, "max_rss": 10, "avg_rss": 9.5,
+        "tot_rchar": 2048, "cpu_consumption_time": 12, "job_sub_status": "s", "pilot_log": "log", "stdout": "out", "n_events": 1,
+        "cpu_conversion_factor": 1.0, "site_name": "SAY", "scheduler_id": "s", "timeout": 60, "end_time": "no time",
+    }  # fmt: skip
+    assert pilot.post("pilot/update_job", **report)["data"] == {"StatusCode": 0, "command": None}
+    (described,) = user.post("job/get_description", job_ids=[panda_id])["data"]
+    assert (len(described["modificationHost"]), len(described["jobMetrics"])) == (128, 500)
+    assert (described["maxRSS"], described["totRCHAR"], described["jobSubStatus"]) == (10, 2.0, "s")
+    assert described["startTime"] == {"__datetime__": "2025-01-01T10:00:00"}
+    assert pilot.get("pilot/get_job_status", job_ids=[panda_id, 987654])["data"] == [
+        {"job_id": panda_id, "status": "running", "attempt_number": 1},
+        {"job_id": 987654, "status": "not found", "attempt_number": 0},
+    ]
+    assert user.get("job/get_status", job_ids=[panda_id])["data"] == [{"status": "running", "command": None}]
+
+
+def test_reports_in_bulk(user: Any, pilot: Any, params: Params) -> None:
+    task_id = user.submit(params("user.me.bulk/", 2, site="BULK"))
+    ids = [job["PandaID"] for job in pilot.acquire(5, site_name="BULK")]
+    wrong = [{"job_id": ids[0], "job_status": "finished"}, {"job_status": "finished"}]
+    reply = pilot.post("pilot/update_jobs_bulk", job_list=wrong)
+    assert (reply["success"], reply["data"]) == (False, [])
+    assert "job_id" in reply["message"]
+    assert pilot.get("pilot/get_job_status", job_ids=[ids[0]])["data"][0]["status"] == "sent"
+    right = [{"job_id": panda_id, "job_status": "finished", "meta_data": {"a": panda_id}} for panda_id in ids]
+    reply = pilot.post("pilot/update_jobs_bulk", job_list=right, harvester_id="h")
+    assert [one["data"]["StatusCode"] for one in reply["data"]] == [0, 0]
+    assert user.get("task/get_status", task_id=task_id)["data"] == "done"
+    metadata = user.get("job/get_metadata_for_analysis_jobs", task_id=task_id)["data"]
+    assert metadata == {str(panda_id): {"a": panda_id} for panda_id in ids}
+
+
+def test_workers(user: Any, pilot: Any, params: Params) -> None:
+    task_id = user.submit(params("user.me.worker/", 1, site="WORKER", maxAttempt=2))
+    worker = {"harvester_id": "hpo", "worker_id": "w-1"}
+    assert pilot.post("pilot/update_worker_status", status="started", **worker)["success"] is True
+    (job,) = pilot.acquire(site_name="WORKER", **worker)
+    assert pilot.post("pilot/update_worker_status", status="odd", **worker)["success"] is False
+    assert pilot.post("pilot/update_worker_status", status="failed", **worker)["success"] is True
+    (described,) = user.post("job/get_description", job_ids=[job["PandaID"]])["data"]
+    assert (described["jobStatus"], described["jobDispatcherErrorCode"]) == ("failed", 100)
+    assert user.get("task/get_status", task_id=task_id)["data"] == "running"
+    (again,) = pilot.acquire(site_name="WORKER", **worker)
+    assert again["attemptNr"] == 2
+    node = {"site": "S", "host_name": "slot1@node", "cpu_model": "c", "n_logical_cpus": 4, "clock_speed": 2000.0}
+    assert pilot.post("pilot/update_worker_node", **node)["message"] == "Inserted new worker node"
+    assert (
+        pilot.post("pilot/update_worker_node", **node | {"host_name": "node"})["message"]
+        == "Updated existing worker node"
+    )
+
+
+def test_cores_by_header(user: Any, pilot: Any, params: Params) -> None:
+    user.submit(params("user.me.cores/", 1, site="CORES", coreCount=4))
+    ask = {"site_name": "CORES"}
+    assert pilot.post("pilot/acquire_jobs", headers={"X-HPO-Pilot-Cores": "2"}, **ask)["success"] is False
+    assert pilot.post("pilot/acquire_jobs", headers={"X-HPO-Pilot-Cores": "4"}, **ask)["success"] is True
+
+
+def test_a_waiting_pilot_gets_the_job_the_moment_it_comes(server: Any, user: Any, params: Params) -> None:
+    got: list[tuple[float, dict[str, Any]]] = []
+
+    def wait() -> None:
+        reply = server.api("pilot").post("pilot/acquire_jobs", headers={WAIT: "20"}, site_name="LONG")
+        got.append((time.monotonic(), reply))
+
+    threads = [threading.Thread(target=wait) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.5)
+    assert got == []
+    start = time.monotonic()
+    user.submit(params("user.me.long1/", 2, site="LONG"))
+    user.submit(params("user.me.long2/", 1, site="LONG"))
+    for thread in threads:
+        thread.join(10)
+    assert all(when - start < 2 for when, _ in got)
+    assert len({reply["data"]["jobs"][0]["PandaID"] for _, reply in got}) == 3
+
+
+def test_waiting_ends_when_its_time_is_over(pilot: Any) -> None:
+    start = time.monotonic()
+    assert pilot.post("pilot/acquire_jobs", headers={WAIT: "0.5"}, site_name="LONGER")["success"] is False
+    assert 0.4 < time.monotonic() - start < 5
+
+
+def test_a_pilot_that_hung_up_while_waiting_gets_no_job(server: Any, user: Any, params: Params) -> None:
+    """Its job would be silent until it counts as lost."""
+    with pytest.raises(Exception, match="timed out"):
+        server.api("pilot").session.post(
+            f"{server.url}/api/v1/pilot/acquire_jobs", json={"site_name": "GONE"}, headers={WAIT: "20"}, timeout=0.3
+        )
+    task_id = user.submit(params("user.me.gone/", 1, site="GONE"))
+    time.sleep(0.3)
+    assert user.get("task/get_details", task_id=task_id)["data"]["statistics"] == "activated*1"
+
+
+def test_changes(server: Any, user: Any, pilot: Any, params: Params) -> None:
+    you = server.api("you")
+    task_id = user.submit(params("user.me.changes/", 1, site="CHANGES"))
+    start = user.get("hpo_pilot/changes", cursor=-1)["data"]
+    assert task_id in start["task_ids"]
+    assert you.get("hpo_pilot/changes", cursor=-1)["data"]["task_ids"] == []
+    assert user.get("hpo_pilot/changes", cursor=start["cursor"])["data"] == {"cursor": start["cursor"], "task_ids": []}
+    got: list[tuple[float, dict[str, Any]]] = []
+
+    def wait() -> None:
+        data = server.api("me").get("hpo_pilot/changes", cursor=start["cursor"], timeout=20)["data"]
+        got.append((time.monotonic(), data))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    time.sleep(0.3)
+    you.submit(params("user.you.changes/", 1, site="CHANGES"))  # somebody else's
+    time.sleep(0.3)
+    assert got == []
+    begin = time.monotonic()
+    (job,) = pilot.acquire(site_name="CHANGES", task_id=task_id)
+    thread.join(10)
+    when, data = got[0]
+    assert when - begin < 2
+    assert data["task_ids"] == [task_id]
+    assert data["cursor"] > start["cursor"]
+    pilot.update(job["PandaID"], "finished")
+    after = user.get("hpo_pilot/changes", cursor=data["cursor"], timeout=5)["data"]
+    assert after["task_ids"] == [task_id]
+    assert task_id not in user.get("hpo_pilot/changes", cursor=-1)["data"]["task_ids"]
+    assert task_id in server.api("operator").get("hpo_pilot/changes", cursor=0)["data"]["task_ids"]
+    # A cursor from a database that was lost: a fresh start instead of an endless wait.
+    assert user.get("hpo_pilot/changes", cursor=10**9, timeout=20)["data"]["cursor"] >= after["cursor"]
+
+
+def test_many_jobs_are_quick(user: Any, pilot: Any, params: Params) -> None:
+    start = time.monotonic()
+    task_id = user.submit(params("user.me.many/", 2000, site="MANY"))
+    jobs = [job for _ in range(2) for job in pilot.acquire(1000, site_name="MANY")]
+    reports = [{"job_id": job["PandaID"], "job_status": "finished", "meta_data": "{}"} for job in jobs]
+    assert pilot.post("pilot/update_jobs_bulk", job_list=reports)["success"] is True
+    assert user.get("task/get_status", task_id=task_id)["data"] == "done"
+    assert len(user.get("job/get_metadata_for_analysis_jobs", task_id=task_id)["data"]) == 2000
+    assert len(user.get("task/get_job_descriptions", task_id=task_id)["data"]) == 2000
+    assert time.monotonic() - start < 20

@@ -1,0 +1,308 @@
+"""The server as a process: starting, ending, being killed."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from hpo_pilot.errors import TryAgainError
+from hpo_pilot.server.auth import Role
+from hpo_pilot.server.process import write_tokens
+
+Params = Callable[..., dict[str, Any]]
+
+
+def run_server(folder: Path, *more: str, timeout: float = 30) -> subprocess.CompletedProcess[str]:
+    """A server that should not come to run."""
+    command = [sys.executable, "-m", "hpo_pilot.server", "--database", f"sqlite:///{folder}/panda.db"]
+    command += ["--files", str(folder / "files"), "--tokens", str(folder / "tokens.json"), *more]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+
+
+def one_line(done: subprocess.CompletedProcess[str]) -> str:
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1, done.stderr
+    return lines[0]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_tokens(tmp_path / "tokens.json", {"t": ("me", Role.USER)})
+    return tmp_path
+
+
+def test_kill_9_loses_nothing(own_server: Callable[..., Any], params: Params) -> None:
+    server = own_server()
+    user, pilot = server.api("me"), server.api("pilot")
+    done = user.submit(params("user.me.done/", 1, site="A"))
+    running = user.submit(params("user.me.running/", 1, site="B"))
+    waiting = user.submit(params("user.me.waiting/", 2, site="C"))
+    (job,) = pilot.acquire(site_name="A")
+    pilot.update(job["PandaID"], "finished", meta_data='{"x": 1}')
+    (job,) = pilot.acquire(site_name="B")
+    pilot.update(job["PandaID"], "running")
+    cursor = user.get("hpo_pilot/changes", cursor=-1)["data"]["cursor"]
+    server.kill()
+    server.start()
+    user, pilot = server.api("me"), server.api("pilot")
+    assert user.get("task/get_status", task_id=done)["data"] == "done"
+    assert user.get("job/get_metadata_for_analysis_jobs", task_id=done)["data"] == {"1": {"x": 1}}
+    assert user.get("hpo_pilot/changes", cursor=cursor)["data"] == {"cursor": cursor, "task_ids": []}
+    assert pilot.update(job["PandaID"], "finished", attempt_nr=1)["command"] is None
+    assert user.get("hpo_pilot/changes", cursor=cursor)["data"]["task_ids"] == [running]
+    assert len(pilot.acquire(9, site_name="C")) == 2
+    assert user.post("task/submit", task_parameters=params("user.me.waiting/"))["data"] == 2
+    assert waiting
+
+
+def test_kill_9_at_any_moment(own_server: Callable[..., Any], params: Params) -> None:
+    """Pilots that keep trying get every job done exactly once, however often the server dies."""
+    server = own_server()
+    n_jobs = 60
+    task_id = server.api("me").submit(params("user.me.chaos/", n_jobs, site="CHAOS", maxAttempt=50))
+    finished: list[int] = []
+    over = threading.Event()
+
+    def keep_trying(call: Callable[[Any], Any]) -> Any:
+        while not over.is_set():
+            try:
+                return call(server.api("pilot"))
+            except (OSError, AssertionError):
+                time.sleep(0.02)
+        return []
+
+    def work(worker: str) -> None:
+        who = {"harvester_id": "h", "worker_id": worker}
+        while not over.is_set():
+            for job in keep_trying(lambda api: api.acquire(site_name="CHAOS", **who)):
+                panda_id = job["PandaID"]
+                keep_trying(lambda api, i=panda_id: api.update(i, "running"))
+                answer = keep_trying(lambda api, i=panda_id: api.update(i, "finished", meta_data="{}"))
+                if answer and answer["command"] is None:
+                    finished.append(panda_id)
+
+    workers = [threading.Thread(target=work, args=(str(number),)) for number in range(2)]
+    for thread in workers:
+        thread.start()
+    status = None
+    deadline = time.monotonic() + 60
+    kills = 0
+    while status != "done" and time.monotonic() < deadline:
+        if kills < 4:
+            time.sleep(0.15)
+            server.kill()
+            server.start()
+            kills += 1
+        else:
+            # Jobs whose answer died with the server are at a worker that does not know of them.
+            time.sleep(0.5)
+            for number in range(2):
+                body = {"harvester_id": "h", "worker_id": str(number), "status": "finished"}
+                server.api("pilot").post("pilot/update_worker_status", **body)
+        status = server.api("me").get("task/get_status", task_id=task_id)["data"]
+    over.set()
+    for thread in workers:
+        thread.join(10)
+    assert status == "done"
+    jobs = server.api("me").get("task/get_job_descriptions", task_id=task_id)["data"]
+    good = [job for job in jobs if job["jobStatus"] == "finished"]
+    assert len(good) == n_jobs
+    assert len({job["Files"][0]["lfn"] for job in good}) == n_jobs
+    assert len(server.api("me").get("job/get_metadata_for_analysis_jobs", task_id=task_id)["data"]) == n_jobs
+    assert set(finished) <= {job["PandaID"] for job in good}
+
+
+def test_lost_heartbeats(own_server: Callable[..., Any], params: Params) -> None:
+    server = own_server(heartbeat_timeout=1.0)
+    user, pilot = server.api("me"), server.api("pilot")
+    task_id = user.submit(params("user.me.lost/", 1, site="LOST", maxAttempt=2))
+    (job,) = pilot.acquire(site_name="LOST")
+    start = time.monotonic()
+    reply = pilot.post("pilot/acquire_jobs", headers={"X-HPO-Pilot-Wait": "20"}, site_name="LOST")
+    assert 0.5 < time.monotonic() - start < 10
+    (again,) = reply["data"]["jobs"]
+    assert (again["attemptNr"], again["PandaID"] > job["PandaID"]) == (2, True)
+    pilot.update(again["PandaID"], "finished")
+    assert user.get("task/get_status", task_id=task_id)["data"] == "done"
+    described = user.post("job/get_description", job_ids=[job["PandaID"]])["data"][0]
+    assert (described["jobStatus"], described["jobDispatcherErrorCode"]) == ("failed", 100)
+
+
+def test_a_sandbox_that_came_just_before_a_kill_is_found(own_server: Callable[..., Any], params: Params) -> None:
+    server = own_server()
+    given = params("user.me.found/", 1, site="FOUND")
+    given["jobParameters"].append({"type": "constant", "value": "-a sources.found.tar.gz"})
+    task_id = server.api("me").submit(given)
+    cache = server.folder / "files" / "cache"
+    server.kill()
+    (cache / "sources.found.tar.gz").write_bytes(b"x" * 20)  # renamed, but not yet in the database
+    (cache / "0123456789ab.part").write_bytes(b"half")
+    server.start()
+    assert server.api("me").get("task/get_status", task_id=task_id)["data"] == "running"
+    assert not list(cache.glob("*.part"))
+
+
+def test_idle_costs_nothing(own_server: Callable[..., Any], params: Params) -> None:
+    server = own_server()
+    server.api("me").submit(params("user.me.idle/", 1, site="IDLE"))
+    listening = threading.Thread(target=server.api("me").get, args=("hpo_pilot/changes",), kwargs={"cursor": 10**6})
+    listening.start()
+    process = psutil.Process(server.process.pid)
+    before = sum(process.cpu_times()[:2])
+    time.sleep(3)
+    assert sum(process.cpu_times()[:2]) - before < 3 * 0.02
+    listening.join(10)
+
+
+def test_it_ends_in_order_and_quickly_though_somebody_waits(own_server: Callable[..., Any]) -> None:
+    server = own_server()
+    waiting = threading.Thread(
+        target=server.api("pilot").post,
+        args=("pilot/acquire_jobs",),
+        kwargs={"headers": {"X-HPO-Pilot-Wait": "30"}, "site_name": "X"},
+    )
+    waiting.start()
+    time.sleep(0.5)
+    start = time.monotonic()
+    server.process.process.terminate()
+    assert server.process.process.wait(10) == 0
+    waiting.join(5)
+    assert time.monotonic() - start < 5
+    assert server.log.read_text() == ""
+
+
+def test_a_second_server_is_kept_out(own_server: Callable[..., Any]) -> None:
+    server = own_server()
+    start = time.monotonic()
+    done = run_server(server.folder)
+    assert done.returncode == 3
+    assert "another hpo-pilot server" in one_line(done)
+    assert str(server.process.pid) in one_line(done)
+    assert 9 < time.monotonic() - start < 20
+
+
+def test_a_second_server_waits_for_the_first_to_end(own_server: Callable[..., Any]) -> None:
+    server = own_server()
+    ending = threading.Timer(1.0, server.stop)
+    ending.start()
+    command = [sys.executable, "-m", "hpo_pilot.server", "--database", f"sqlite:///{server.folder}/panda.db"]
+    command += ["--files", str(server.folder / "files"), "--tokens", str(server.tokens)]
+    second = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert second.stdout is not None
+    assert " ready on http://127.0.0.1:" in second.stdout.readline()
+    second.terminate()
+    assert second.wait(10) == 0
+    second.stdout.close()
+    ending.join()
+
+
+def test_a_taken_port(own_server: Callable[..., Any], folder: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        done = run_server(folder, "--port", str(taken.getsockname()[1]))
+    assert done.returncode == TryAgainError.exit_code
+    assert "cannot listen on 127.0.0.1 port" in one_line(done)
+
+
+def test_a_database_of_a_newer_version(own_server: Callable[..., Any]) -> None:
+    server = own_server()
+    server.stop()
+    with sqlite3.connect(server.folder / "panda.db") as database:
+        database.execute("UPDATE server_schema SET version = 99")
+    done = run_server(server.folder)
+    assert (done.returncode, "version 99" in one_line(done)) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "word"),
+    [
+        ("--database", "odd", "database"),
+        ("--database", "sqlite://", "must be a file"),
+        ("--database", "nothing://x", "database"),
+        ("--tokens", "/nowhere/tokens", "token file"),
+        ("--heartbeat-timeout", "0", "heartbeat"),
+        ("--host", "no such host.", "--host"),
+        ("--port", "70000", "port"),
+    ],
+)
+def test_wrong_options(folder: Path, option: str, value: str, word: str) -> None:
+    done = run_server(folder, option, value)
+    assert (done.returncode, word in one_line(done)) == (2, True)
+
+
+def test_tokens_that_others_can_read(folder: Path) -> None:
+    (folder / "tokens.json").chmod(0o644)
+    done = run_server(folder)
+    assert (done.returncode, "chmod 600" in one_line(done)) == (2, True)
+
+
+def test_a_file_that_is_no_database(folder: Path) -> None:
+    (folder / "panda.db").write_bytes(b"this is no database, but a text that is long enough to be looked at" * 20)
+    done = run_server(folder)
+    assert (done.returncode, "panda.db" in one_line(done)) == (2, True)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only for root")
+def test_a_read_only_folder(folder: Path) -> None:
+    folder.chmod(0o500)
+    done = run_server(folder)
+    folder.chmod(0o700)
+    assert (done.returncode, "writable" in one_line(done)) == (2, True)
+
+
+def test_it_ends_with_its_lifeline(folder: Path) -> None:
+    end, lifeline = os.pipe()
+    command = [sys.executable, "-m", "hpo_pilot.server", "--database", f"sqlite:///{folder}/panda.db", "--files"]
+    command += [str(folder / "files"), "--tokens", str(folder / "tokens.json"), "--lifeline-fd", str(end)]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, pass_fds=[end])
+    os.close(end)
+    assert server.stdout is not None
+    assert b"ready" in server.stdout.readline()
+    os.close(lifeline)
+    assert server.wait(10) == 0
+    server.stdout.close()
+
+
+def test_many_old_jobs_cost_nothing(own_server: Callable[..., Any], params: Params) -> None:
+    """Acquiring and reporting beside 30,000 finished jobs takes no longer than beside none."""
+    server = own_server()
+    user, pilot = server.api("me"), server.api("pilot")
+    process = psutil.Process(server.process.pid)
+
+    def cost(name: str) -> float:
+        user.submit(params(f"user.me.{name}/", 150, site=name))
+        before = sum(process.cpu_times()[:2])
+        for _ in range(150):
+            (job,) = pilot.acquire(site_name=name)
+            pilot.update(job["PandaID"], "finished", meta_data="{}")
+        return (sum(process.cpu_times()[:2]) - before) / 300
+
+    cost("WARM")
+    fresh = cost("FRESH")
+    server.stop()
+    columns = (
+        "task_id, number, serial, attempt_nr, max_attempt, status, debug, queue, label, priority, core_count, ram_mb, "
+    )
+    columns += "max_walltime, created, modified, state_changed, heartbeat"
+    with sqlite3.connect(server.folder / "panda.db") as database:
+        database.executemany(
+            f"INSERT INTO jobs ({columns}) VALUES (1, ?, ?, 1, 1, 'finished', 0, 'OLD', 'user', 1000, 1, 1, 1, 0, 0, 0, 0)",  # noqa: S608
+            [(number, number) for number in range(1000, 31000)],
+        )
+    server.start()
+    user, pilot = server.api("me"), server.api("pilot")
+    process = psutil.Process(server.process.pid)
+    cost("WARM2")
+    assert cost("OLD") < 2 * fresh + 0.001
