@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -26,6 +27,9 @@ _STEPS = 15
 #: of the points known, so it is the first few that get one.
 _MOST_CLIMBS, _LEAST_CLIMBS, _CLIMB_BUDGET = 16, 2, 4_000_000
 
+#: More than any logarithm of an expected improvement that matters.
+_LAST_RESORT = 1e4
+
 
 class BatchChooser:
     """Greedy choice by expected improvement times the probability of success (kriging believer)."""
@@ -36,6 +40,7 @@ class BatchChooser:
         posterior: Posterior,
         best: float,
         log_success: Callable[[Array], Array] | None,
+        caution: float,
         feasible: Callable[[Array], Array],
     ) -> None:
         """Knows what is told and pending.
@@ -45,12 +50,15 @@ class BatchChooser:
             posterior: conditioned on the told points, and believing the pending ones.
             best: the value to improve on, normalised.
             log_success: logarithm of the probability of success at features of shape (m, n_features); None: it is 1.
+            caution: candidates less likely to succeed than this share of the likeliest are the last resort, in [0, 1].
             feasible: those of some unit vectors that satisfy the constraints.
         """
         self._map = features
         self._posterior = posterior
         self._best = best
         self._log_success = log_success
+        self._log_caution = math.log(max(caution, 1e-300))
+        self._least_log_success = -math.inf
         self._feasible = feasible
 
     def fill(self, proposals: Proposals, units: Array) -> None:
@@ -62,6 +70,8 @@ class BatchChooser:
         """
         features = self._map.features(units)
         pool = Pool(self._posterior, features, room=proposals.missing)
+        if self._log_success is not None:
+            self._least_log_success = float(self._log_success(features).max()) + self._log_caution
         bonus = self._bonus(features)
         is_open = np.ones(len(units), dtype=bool)
         known = len(self._posterior.points)
@@ -83,7 +93,11 @@ class BatchChooser:
                 pool.believe_candidate(index)
 
     def _bonus(self, features: Array) -> Array:
-        return np.zeros(len(features)) if self._log_success is None else self._log_success(features)
+        """What the chance of failure takes from the logarithm of the expected improvement; shape (m,)."""
+        if self._log_success is None:
+            return np.zeros(len(features))
+        log_success = self._log_success(features)
+        return np.where(log_success < self._least_log_success, log_success - _LAST_RESORT, log_success)
 
     def _starts(self, features: Array, scores: Array) -> list[int]:
         """The best candidates that are apart from each other."""

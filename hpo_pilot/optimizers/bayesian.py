@@ -42,6 +42,11 @@ _LEAST_VALUES = 3
 #: Local candidates surround this many of the best points.
 _BEST = 10
 
+#: Where an optimum lies at the edge of a region that fails, a large improvement that probably fails outweighs a small
+#: one that does not, time after time. So the more of this many recent trials failed, the likelier to succeed a point
+#: must be.
+_RECENT, _CAUTION = 16, 0.8
+
 #: Start points tried per point wanted before random ones fill up: constraints and small spaces refuse many.
 _TRIES_PER_START = 16
 
@@ -134,7 +139,12 @@ class BayesianOptimizer(Optimizer):
         )
         if len(candidates):
             chooser = BatchChooser(
-                self._features, posterior, float(fitted.min()), log_success, self._candidates.feasible
+                self._features,
+                posterior,
+                best=float(fitted.min()),
+                log_success=log_success,
+                caution=_CAUTION * self._told.failing(_RECENT),
+                feasible=self._candidates.feasible,
             )
             chooser.fill(proposals, candidates)
 

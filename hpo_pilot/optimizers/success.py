@@ -13,9 +13,9 @@ from hpo_pilot.optimizers.posterior import Posterior
 
 Array = npt.NDArray[np.float64]
 
-#: Outcomes jump where a region begins to fail, and a smooth process fits a jump best with a very short length scale, which
-#: learns nothing about the rest of the region. These bounds make it see regions: scales per square root of the number of
-#: features, and the variance of the outcomes' noise.
+#: Outcomes jump where a region begins to fail, and a smooth process fits a jump best with a very short length scale,
+#: which learns nothing about the rest of the region. These bounds make it see regions: scales per square root of the
+#: number of features, and the variance of the outcomes' noise.
 _LEAST_SCALE, _LEAST_NOISE = 0.25, 0.02
 
 
@@ -31,7 +31,8 @@ class SuccessModel:
         """The logarithm of the probability of success at `features`, shape (m, n_features).
 
         It is the chance that the predicted outcome comes out above one half: sure where failures crowd, undecided where
-        little is known, and never far from the average where failures strike at random, for the fitted noise is large then.
+        little is known, and never far from the average where failures strike at random, for the fitted noise is large
+        then.
         """
         mean, variance = self._posterior.predict(features)
         distance = self._mean - 0.5 + self._deviation * mean

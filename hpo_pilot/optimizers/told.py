@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
@@ -37,6 +39,11 @@ class Told:
             self._units.append(unit)
         self._rows.append(row)
         self._values.append(np.nan if observation.value is None else observation.value)
+
+    def failing(self, window: int) -> float:
+        """The share of failures among the last `window` trials; 0 where there are none."""
+        recent = self._values[-window:]
+        return sum(math.isnan(value) for value in recent) / max(1, len(recent))
 
     def table(self, length: int) -> tuple[Array, Array]:
         """The distinct points of the first `length` trials.

@@ -53,35 +53,37 @@ class Watchdog(threading.Thread):
     def run(self) -> None:
         """Watches until the process ends."""
         _adopt_orphans()
+        unseen = False  # whether jobs ran since the last look at all processes
         while True:
-            busy = bool(self._running()) or self._clean_at != float("inf")
-            self._wake.wait(None if not busy else _TICK)
+            unseen = self._wake.wait(_TICK if unseen or self._clean_at != float("inf") else None) or unseen
             self._wake.clear()
-            for execution in self._running():
+            running = self._running()
+            for execution in running:
                 execution.check()
             now = time.monotonic()
-            if now >= self._scan_at:
+            if unseen and now >= self._scan_at:
                 self._scan_at = now + _SCAN
-                self._scan()
+                unseen = self._scan() or bool(running)
             if now >= self._clean_at:
                 self._clean_at = float("inf")
                 self._kill_leftovers()
                 self._workdir.remove_stale()
             time.sleep(_TICK / 4)  # however often it is woken
 
-    def _scan(self) -> None:
-        """One pass over all processes: memory of each job, and strays."""
+    def _scan(self) -> bool:
+        """One pass over all processes: memory of each job, and strays; True where there were some."""
         children: defaultdict[int, list[psutil.Process]] = defaultdict(list)
         for process in psutil.process_iter(["ppid", "memory_info"]):
             children[process.info["ppid"]].append(process)
         # Asked only now, so that every command seen above is known: its status belongs to the thread that waits for it.
         executions = {pid: execution for execution in self._running() if (pid := execution.pid) is not None}
-        for process in children[os.getpid()]:
-            if process.pid not in executions:
-                self._end_stray(process)
+        strays = [process for process in children[os.getpid()] if process.pid not in executions]
+        for process in strays:
+            self._end_stray(process, _tree(process.pid, children))
         for pid, execution in executions.items():
             if execution.job.memory_mb:
                 self._check_memory(execution, _tree(pid, children))
+        return bool(strays)
 
     def _check_memory(self, execution: Execution, processes: list[psutil.Process]) -> None:
         limit = execution.job.memory_mb << 20
@@ -96,8 +98,8 @@ class Watchdog(threading.Thread):
             log.warning("job %s %s", execution.job.panda_id, reason)
             execution.stop_payload(reason)
 
-    def _end_stray(self, process: psutil.Process) -> None:
-        """Kills and reaps a child that no job started, if its mark says that its job was ours and is over."""
+    def _end_stray(self, process: psutil.Process, below: list[psutil.Process]) -> None:
+        """Kills and reaps a child that we did not start, and those below it, if its mark says that its job is over."""
         try:
             if process.status() == psutil.STATUS_ZOMBIE:
                 os.waitpid(process.pid, os.WNOHANG)
@@ -106,7 +108,8 @@ class Watchdog(threading.Thread):
             over = env.get("PANDAID") not in {str(execution.job.panda_id) for execution in self._running()}
             if env.get(WORKER_MARK) == self._mark and over:
                 log.warning("process %s of job %s outlived it and is killed", process.pid, env.get("PANDAID"))
-                process.kill()
+                for each in (process, *below):
+                    each.kill()
                 os.waitpid(process.pid, 0)
         except (psutil.Error, OSError) as error:
             log.debug("process %s: %s", process.pid, error)  # it ended meanwhile, or the job's own thread reaped it

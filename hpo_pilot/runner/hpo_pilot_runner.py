@@ -207,9 +207,11 @@ class Checkpoints:
             if not seen or seen == self.saved:
                 return
             self.changed = self.changed or began
-            settled = settled or began - self.changed > SAVE_EVERY  # one that never rests is copied between two writes
+            quiet = (
+                QUIET / 10 if began - self.changed > SAVE_EVERY else QUIET
+            )  # one that never rests: between two writes
             self.next = began + QUIET / 4
-            if settled or time.time() - max(changed for _, _, changed in seen) >= QUIET:
+            if settled or time.time() - max(changed for _, _, changed in seen) >= quiet:
                 shutil.rmtree(self.new, ignore_errors=True)
                 self.copy(".", self.new, [file for file, _, _ in seen])
                 if self.look() == seen:
@@ -312,16 +314,20 @@ class Life:
 
     def end(self, cause: str) -> int:
         """End what is left of the group, keep the checkpoints; returns the leader's wait status."""
-        reaped, status, until = 0, 0, time.monotonic() + GRACE
-        which = signal.SIGTERM
+        status, which, until = None, signal.SIGTERM, time.monotonic() + GRACE  # type: Optional[int], int, float
+        if cause:
+            import ctypes
+
+            ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: orphans of the payload are ours to reap
         while cause and time.monotonic() < until and self.tell(which):
             which = 0  # from now on only: is anybody left?
-            reaped, status = (reaped, status) if reaped else os.waitpid(self.pid, os.WNOHANG)
-            self.poll.poll(20)
+            reaped, ended = os.waitpid(-1, os.WNOHANG)
+            status = ended if reaped == self.pid else status
             while self.read_log():
                 pass
+            time.sleep(0 if reaped else 0.01)
         killed = self.tell(signal.SIGKILL)
-        status = status if reaped else os.waitpid(self.pid, 0)[1]
+        status = os.waitpid(self.pid, 0)[1] if status is None else status
         for _ in range(1024):  # 64 MB: one who left the group may go on writing
             if not self.read_log():
                 break

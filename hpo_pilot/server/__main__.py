@@ -10,6 +10,7 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from types import FrameType
 
@@ -58,25 +59,24 @@ def _parser() -> argparse.ArgumentParser:
 def _run(options: argparse.Namespace) -> None:
     if not options.heartbeat_timeout > 0:
         raise InputError(f"--heartbeat-timeout must be above 0 seconds, not {options.heartbeat_timeout}")
+    if not 0 <= options.port <= 65535:
+        raise InputError(f"--port must be between 0 and 65535, not {options.port}")
     os.umask(0o077)
     tokens = Tokens(options.tokens)
-    listener = _listen(options.host, options.port)
-    try:
-        database = Database(options.database)
-        try:
-            server = Server(database, options.files, tokens, options.heartbeat_timeout)
-            _serve(server, listener, options.lifeline_fd)
-        finally:
-            database.close()
-    finally:
-        listener.close()
+    # The database first: opening it waits for a server that is just ending, and that one's port is free by then.
+    with (
+        closing(Database(options.database)) as database,
+        closing(_listen(options.host, options.port)) as listener,
+    ):
+        server = Server(database, options.files, tokens, options.heartbeat_timeout)
+        _serve(server, listener, options.lifeline_fd)
 
 
 def _listen(host: str, port: int) -> socket.socket:
     """A socket that is bound, so that a taken port is told from every other trouble."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except (OSError, UnicodeError, OverflowError) as error:
+    except (OSError, UnicodeError) as error:
         raise InputError(f"--host {host} --port {port}: {error}") from error
     if not ipaddress.ip_address(str(address[0]).split("%")[0]).is_loopback:
         logging.getLogger(__name__).warning(
@@ -91,9 +91,6 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise TryAgainError(f"cannot listen on {host} port {port}: {error.strerror}; choose another --port") from error
-    except OverflowError as error:
-        listener.close()
-        raise InputError(f"--port {port}: {error}") from error
     return listener
 
 

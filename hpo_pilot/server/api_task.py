@@ -190,7 +190,10 @@ def get_tasks_modified_since(
     min_task_id: int | None = None,
     prod_source_label: str = "user",
 ) -> Envelope:
-    """Somebody's tasks (the caller's own unless `dn` names another) that changed since then, by request id."""
+    """Somebody's tasks (the caller's own unless `dn` names another) that changed since then, by request id.
+
+    The full list holds the newest ones alone.
+    """
     if (start := _since(since, tx.now, _MODIFIED_DAYS)) is None:
         return success({})
     query = (
@@ -200,7 +203,7 @@ def get_tasks_modified_since(
             tasks.c.modified >= start,
             tasks.c.label == prod_source_label,
         )
-        .order_by(tasks.c.task_id)
+        .order_by(tasks.c.task_id.desc())
     )
     if min_task_id is not None:
         query = query.where(tasks.c.task_id > min_task_id)

@@ -27,7 +27,6 @@ _TASK_COLUMNS = (
     tasks.c.n_jobs,
     tasks.c.n_finished,
     tasks.c.n_failed,
-    tasks.c.next_serial,
     tasks.c.started,
     tasks.c.revision,
 )
@@ -94,23 +93,18 @@ def make_jobs(tx: Transaction, task: AnyRow) -> None:
         "modified": tx.now,
         "state_changed": tx.now,
     }
-    tx.connection.execute(
-        insert(jobs), [common | {"number": number, "serial": number} for number in range(1, task.n_jobs + 1)]
-    )
+    tx.connection.execute(insert(jobs), [common | {"number": number} for number in range(1, task.n_jobs + 1)])
     tx.activated[task.queue] += task.n_jobs
-    change_task(
-        tx, task, status=TaskState.RUNNING.value, next_serial=task.n_jobs + 1, n_finished=0, n_failed=0, ended=None
-    )
+    change_task(tx, task, status=TaskState.RUNNING.value, n_finished=0, n_failed=0, ended=None)
 
 
-def add_attempt(tx: Transaction, task: AnyRow, job: AnyRow, serial: int, max_attempt: int) -> None:
+def add_attempt(tx: Transaction, task: AnyRow, job: AnyRow, max_attempt: int) -> None:
     """The next attempt of `job`'s part of the task, with today's resources of the task."""
     parameters = known_task(tx, task.task_id).parameters
     tx.connection.execute(
         insert(jobs).values(
             task_id=task.task_id,
             number=job.number,
-            serial=serial,
             attempt_nr=job.attempt_nr + 1,
             max_attempt=max_attempt,
             # The jobs of a paused task wait aside, out of brokerage's sight.
@@ -150,8 +144,8 @@ def end_attempt(tx: Transaction, job: AnyRow, status: JobState, **values: Any) -
     if status is JobState.FINISHED:
         settle(tx, task, finished=1)
     elif status is JobState.FAILED and job.attempt_nr < job.max_attempt and task.status not in _NO_RETRY:
-        add_attempt(tx, task, job, task.next_serial, job.max_attempt)
-        change_task(tx, task, next_serial=task.next_serial + 1)
+        add_attempt(tx, task, job, job.max_attempt)
+        change_task(tx, task)
     else:
         settle(tx, task, failed=1)
 

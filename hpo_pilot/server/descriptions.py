@@ -42,7 +42,7 @@ def scope(dataset: str) -> str:
 
 def texts_of(known: KnownTask, job: AnyRow) -> JobTexts:
     """The parameters and files of `job`."""
-    return known.parameters.job(task_id=known.task_id, number=job.number, serial=job.serial, attempt_nr=job.attempt_nr)
+    return known.parameters.job(task_id=known.task_id, number=job.number, attempt_nr=job.attempt_nr)
 
 
 def resource_type(core_count: int, ram_mb: int) -> str:

@@ -101,7 +101,6 @@ def _waiting(said: frozenset[str], resource_type: str, anywhere: bool) -> Select
         jobs.c.panda_id,
         jobs.c.task_id,
         jobs.c.number,
-        jobs.c.serial,
         jobs.c.attempt_nr,
         jobs.c.priority,
         jobs.c.label,

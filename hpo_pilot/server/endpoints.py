@@ -73,6 +73,11 @@ class Endpoint:
     raw_body: bool
     any_argument: bool
 
+    @property
+    def required(self) -> list[str]:
+        """The arguments that must be given."""
+        return [parameter.name for parameter in self.parameters.values() if parameter.required]
+
     def check(self, given: Mapping[str, Any], *, from_query: bool) -> dict[str, Any]:
         """The arguments for `handler`.
 
@@ -130,9 +135,8 @@ def endpoint(
     """
 
     def register(handler: _Handler) -> _Handler:
-        TABLE[path] = Endpoint(
-            path, method, roles, access, handler, _declared(handler), owner_of, raw_body, any_argument
-        )
+        parameters = {} if any_argument else _declared(handler)
+        TABLE[path] = Endpoint(path, method, roles, access, handler, parameters, owner_of, raw_body, any_argument)
         return handler
 
     return register
@@ -147,7 +151,8 @@ def _declared(handler: Callable[..., Any]) -> dict[str, Parameter]:
         hint = hints[name]
         alternatives = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
         kinds = tuple(typing.get_origin(kind) or kind for kind in alternatives if kind is not types.NoneType)
-        element = next((typing.get_args(kind)[0] for kind in alternatives if typing.get_origin(kind) is list), None)
+        elements = [typing.get_args(kind)[0] for kind in alternatives if typing.get_origin(kind) is list]
+        element = (typing.get_origin(elements[0]) or elements[0]) if elements else None
         required = parameter.default is inspect.Parameter.empty
         declared[name] = Parameter(name, kinds, element, required, None if required else parameter.default)
     return declared

@@ -6,16 +6,20 @@ The error is PanDA's: jobDispatcherErrorCode 100, "lost heartbeat" (`pandaserver
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from typing import Any
 
 from sqlalchemy import func, insert, select, update
+from sqlalchemy.exc import DBAPIError
 
 from hpo_pilot.jobs import JobState
 from hpo_pilot.server.attempts import end_attempt, job_row
 from hpo_pilot.server.database import Database, Transaction
 from hpo_pilot.server.envelope import utc
 from hpo_pilot.server.tables import AT_PILOT, jobs, workers
+
+log = logging.getLogger(__name__)
 
 LOST_HEARTBEAT = 100
 _BATCH = 200  # jobs ended in one transaction, so that pilots' calls get in between
@@ -86,19 +90,34 @@ class HeartbeatWatch:
         self._jobs_out.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
-        await self._database.write(give_grace)
+        """Until cancelled; a database that fails for a while (a full disk) is tried again."""
+        absent = True  # nobody could reach this server before it started
         while True:
-            self._jobs_out.clear()
-            due = await self._database.write(lambda tx: lose_silent(tx, self._timeout))
-            if due is None:
-                await self._jobs_out.wait()
-                due = self._timeout
-            # Jobs are not looked at more often than this, however many there are.
-            pause = max(due, min(1.0, self._timeout / 4))
-            before = time.monotonic(), time.time()
-            await asyncio.sleep(pause)
-            late = max(time.monotonic() - before[0], time.time() - before[1]) - pause
-            if late > self._timeout / 2:
-                # The machine slept or its clock jumped: the silence was ours, not the pilots'.
-                await self._database.write(give_grace)
+            try:
+                absent = await self._watch(absent)
+            except DBAPIError as error:
+                log.error("looking for lost jobs: %s", error.orig)
+                await asyncio.sleep(min(10.0, self._timeout))
+
+    async def _watch(self, absent: bool) -> bool:
+        """One look, and the pause after it.
+
+        Args:
+            absent: the pilots could not report, so their silence says nothing.
+
+        Returns:
+            `absent` for the next look.
+        """
+        if absent:
+            await self._database.write(give_grace)
+        self._jobs_out.clear()
+        due = await self._database.write(lambda tx: lose_silent(tx, self._timeout))
+        if due is None:
+            await self._jobs_out.wait()
+            due = self._timeout
+        # Jobs are not looked at more often than this, however many there are.
+        pause = max(due, min(1.0, self._timeout / 4))
+        before = time.monotonic(), time.time()
+        await asyncio.sleep(pause)
+        # Where the pause was far too long the machine slept or its clock jumped: the silence was ours.
+        return max(time.monotonic() - before[0], time.time() - before[1]) - pause > self._timeout / 2

@@ -24,14 +24,13 @@ def retry_jobs(tx: Transaction, task: AnyRow) -> None:
             _start_over(tx, task)
         return
     max_attempt = known_task(tx, task.task_id).parameters.max_attempt
-    for place, panda_id in enumerate(given_up):
+    for panda_id in given_up:
         if (job := job_row(tx, panda_id)) is not None:
-            add_attempt(tx, task, job, task.next_serial + place, job.attempt_nr + max_attempt)
+            add_attempt(tx, task, job, job.attempt_nr + max_attempt)
     change_task(
         tx,
         task,
         status=TaskState.RUNNING.value,
-        next_serial=task.next_serial + len(given_up),
         n_failed=task.n_failed - len(given_up),
         ended=None,
     )

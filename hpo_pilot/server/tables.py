@@ -1,6 +1,6 @@
 """The tables of the server's database. Times are seconds since the epoch (UTC), as floats.
 
-A job's parameters and files are not stored: they follow from its task's parameters and its two numbers
+A job's parameters and files are not stored: they follow from its task's parameters and its number
 (`task_parameters`), so that a job costs a few hundred bytes whatever its task carries.
 """
 
@@ -43,7 +43,6 @@ tasks = Table(
     C("n_jobs", Integer, nullable=False),  # numbers, not attempts
     C("n_finished", Integer, nullable=False, default=0),
     C("n_failed", Integer, nullable=False, default=0),  # numbers that are given up
-    C("next_serial", Integer, nullable=False, default=1),
     C("created", Float, nullable=False),
     C("modified", Float, nullable=False),
     C("state_changed", Float, nullable=False),
@@ -75,8 +74,7 @@ jobs = Table(
     metadata,
     C("panda_id", _Id, primary_key=True, autoincrement=True),
     C("task_id", _Id, nullable=False),
-    C("number", Integer, nullable=False),  # from 1: which part of the task
-    C("serial", Integer, nullable=False),  # ${SN}: new for every attempt, so that no two attempts share an output file
+    C("number", Integer, nullable=False),  # from 1: which part of the task; all its attempts share it
     C("attempt_nr", Integer, nullable=False),
     C("max_attempt", Integer, nullable=False),
     C("status", String(16), nullable=False),  # jobs.JobState

@@ -5,11 +5,12 @@ The rules are those of panda-server 1.0.4 (`pandajedi/jedirefine/TaskRefinerBase
 
 - the pieces of ``jobParameters`` are joined by blanks, but hidden ones are left out and ``"padding": false`` joins
   without;
-- ``${SN}`` in a file's name and ``${SN/P}`` anywhere are the job's serial number with six digits, ``${SN}`` elsewhere
-  without zeros;
-- ``${SEQNUMBER}`` is the piece's offset plus the job's number in its task, from 1; ``$JEDITASKID`` the task's id.
+- ``${SN}`` in a file's name and ``${SN/P}`` anywhere are the job's number in its task, from 1, with six digits;
+  ``${SN}`` elsewhere has no zeros before it;
+- ``${SEQNUMBER}`` is the piece's offset plus the job's number; ``$JEDITASKID`` the task's id.
 
-A retried job keeps its number and gets a new serial number.
+Other than there a retried job keeps ``${SN}``: its outputs take the place of those of the attempt before, and whoever
+knows task and number knows their names.
 """
 
 from __future__ import annotations
@@ -238,18 +239,17 @@ class TaskParameters:
         """Where the outputs go, logs last, each once."""
         return list(dict.fromkeys(file.dataset for file in self._files))
 
-    def job(self, *, task_id: int, number: int, serial: int, attempt_nr: int) -> JobTexts:
+    def job(self, *, task_id: int, number: int, attempt_nr: int) -> JobTexts:
         """What one job carries.
 
         Args:
             task_id: of the task.
             number: which part of the task it is, from 1.
-            serial: the attempt's serial number within the task.
             attempt_nr: from 1.
         """
         values: dict[str, int | str] = {
-            "SN": serial,
-            "SN/P": f"{serial:06d}",
+            "SN": number,
+            "SN/P": f"{number:06d}",
             "JEDITASKID": task_id,
             "ATTEMPTNR": attempt_nr,
             "MAXEVENTS": self.n_events_per_job,

@@ -165,12 +165,12 @@ def datasets_and_files(
     wanted: list[tuple[str, str]] = []
     if "pseudo_input" in types:
         wanted.append((parameters.sequence_dataset, "pseudo_input"))
-    sample = parameters.job(task_id=task_id, number=1, serial=1, attempt_nr=1)
+    sample = parameters.job(task_id=task_id, number=1, attempt_nr=1)
     wanted += [(name, kind) for name, kind in dict.fromkeys((f.dataset, f.kind) for f in sample.files) if kind in types]
     rows: Sequence[AnyRow] = []
     if wanted and not dataset_only:
         latest = select(func.max(jobs.c.panda_id)).where(jobs.c.task_id == task_id).group_by(jobs.c.number)
-        columns = (jobs.c.number, jobs.c.serial, jobs.c.attempt_nr, jobs.c.status)
+        columns = (jobs.c.number, jobs.c.attempt_nr, jobs.c.status)
         rows = tx.connection.execute(select(*columns).where(jobs.c.panda_id.in_(latest)).order_by(jobs.c.number)).all()
     found = []
     for place, (name, kind) in enumerate(wanted, start=1):
@@ -186,6 +186,6 @@ def _file(parameters: TaskParameters, task_id: int, job: AnyRow, dataset: str, k
         offset = parameters.sequence_offset
         lfn = "pseudo_lfn" if offset is None else str(offset + job.number)
         return {"lfn": lfn, "scope": None, "id": job.number, "status": status}
-    texts = parameters.job(task_id=task_id, number=job.number, serial=job.serial, attempt_nr=job.attempt_nr)
+    texts = parameters.job(task_id=task_id, number=job.number, attempt_nr=job.attempt_nr)
     lfn = next(file.lfn for file in texts.files if file.dataset == dataset and file.kind == kind)
     return {"lfn": lfn, "scope": scope(dataset), "id": job.number, "status": status}

@@ -93,11 +93,17 @@ def _steer_to_the_end(
 
     try:
         with contextlib.ExitStack() as stack:
+            workdir.check_space()
             lease = stack.enter_context(held(store.engine, "run"))
             count = slots or default_slots(record.search.resources.cores)
             panda = EmbeddedPanda(workdir, slots=count, queue=record.search.site.queue)
             manager = stack.enter_context(_started(panda, workdir))
-            service = Service(store, manager, lease, supervise=panda.check, only=[record.id])
+
+            def supervise() -> None:
+                panda.check()
+                workdir.check_space()
+
+            service = Service(store, manager, lease, supervise=supervise, only=[record.id])
             with _signals(service) as stopped:
                 service.run(over)
             if stopped.is_set() and not store.search(record.id).state.is_over:

@@ -12,7 +12,7 @@ from queue import Empty, SimpleQueue
 from hpo_pilot.errors import HpoPilotError
 from hpo_pilot.panda.workflow_manager import WorkflowManager
 from hpo_pilot.service.steering import SearchSteering
-from hpo_pilot.store import SearchState, SteeringStore
+from hpo_pilot.store import SearchState, SteeringStore, StoreAwayError
 from hpo_pilot.store.lease import LEASE_SECONDS, Lease
 
 #: How often the store is asked whether a user wants something, in seconds.
@@ -20,6 +20,10 @@ _POLL_SECONDS = 0.5
 
 #: How long one wait for the server's changes lasts, in seconds.
 _WAIT_SECONDS = 25.0
+
+#: How long a store that is out of reach is waited for, and the pause between the tries, in seconds.
+_STORE_PATIENCE = 120.0
+_STORE_PAUSE = 2.0
 
 log = logging.getLogger(__name__)
 
@@ -70,26 +74,43 @@ class Service:
         """
         waiter = threading.Thread(target=self._wait_for_changes, name="changes", daemon=True)
         waiter.start()
-        renew_at = poll_at = 0.0
-        changed: set[int] | None = None
-        states: dict[int, SearchState] = {}
+        away_since: float | None = None
         try:
             while not self._stopping.is_set():
-                now = time.monotonic()
-                if now >= renew_at:
-                    self._lease.renew()
-                    renew_at = now + LEASE_SECONDS / 4
-                if now >= poll_at:
-                    self._supervise()
-                    states = self._wanted_states()
-                    if until():
-                        return
-                    poll_at = now + _POLL_SECONDS
-                self._advance(states, changed)
-                changed = self._next_news(min([poll_at, *self._due.values()]) - time.monotonic())
+                begun = time.monotonic()
+                try:
+                    return self._loop(until)
+                except StoreAwayError as error:
+                    # What is in memory may be ahead of the store: it is built anew once the store is back.
+                    self._steerings.clear()
+                    self._due.clear()
+                    if away_since is None or time.monotonic() - begun > _STORE_PATIENCE:
+                        away_since = begun
+                    elif time.monotonic() - away_since > _STORE_PATIENCE:
+                        raise
+                    log.warning("%s", error)
+                    self._stopping.wait(_STORE_PAUSE)
         finally:
             self._stopping.set()
             self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _loop(self, until: Callable[[], bool]) -> None:
+        renew_at = poll_at = 0.0
+        changed: set[int] | None = None
+        states: dict[int, SearchState] = {}
+        while not self._stopping.is_set():
+            now = time.monotonic()
+            if now >= renew_at:
+                self._lease.renew()
+                renew_at = now + LEASE_SECONDS / 4
+            if now >= poll_at:
+                self._supervise()
+                states = self._wanted_states()
+                if until():
+                    return
+                poll_at = now + _POLL_SECONDS
+            self._advance(states, changed)
+            changed = self._next_news(min([poll_at, *self._due.values()]) - time.monotonic())
 
     def _wanted_states(self) -> dict[int, SearchState]:
         states = self._store.search_states()

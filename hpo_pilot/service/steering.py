@@ -22,7 +22,15 @@ from hpo_pilot.service.ledger import Changes, Ledger, OpenTrial
 from hpo_pilot.service.lookahead import Lookahead
 from hpo_pilot.service.proposer import Proposer
 from hpo_pilot.service.submissions import LOOK_SECONDS, Submissions
-from hpo_pilot.store import NewTask, NewTrial, SearchRecord, SearchState, SteeringStore, TaskRecord
+from hpo_pilot.store import (
+    NewTask,
+    NewTrial,
+    SearchRecord,
+    SearchState,
+    SteeringStore,
+    StoreAwayError,
+    TaskRecord,
+)
 
 #: Points asked for at once; a wider search asks several times in a row.
 _ASK_LIMIT = 500
@@ -103,6 +111,9 @@ class SearchSteering:
 
         Returns:
             Seconds after which it should be called again even if nothing happens.
+
+        Raises:
+            StoreAwayError: something could not be recorded; this object is of no use any more.
         """
         self._tasks.mark(changed)
         waits = self._not_before - time.monotonic()
@@ -124,6 +135,8 @@ class SearchSteering:
                 self._refill()
                 self._end_if_done()
             self._retry_pause = _RETRY_SECONDS[0]
+        except StoreAwayError:
+            raise  # the picture in memory may be ahead of the store now: whoever holds this object makes a new one
         except TryAgainError as error:
             pause, self._retry_pause = self._retry_pause, min(self._retry_pause * 2, _RETRY_SECONDS[1])
             self._not_before = time.monotonic() + pause
@@ -177,32 +190,35 @@ class SearchSteering:
         """Takes what the server knows of a task's jobs; a task that is over with folds unheard of has lost them."""
         assert task.jedi_task_id is not None
         ref = TaskRef(task.name, task.jedi_task_id)
-        changes, over, now = Changes(), "", time.time()
-        missing = self._ledger.missing(task)
+        over = ""
         try:
-            alive = False
-            if missing:
-                reports = self._manager.results(ref, missing)
-                alive = any(not report.state.is_over for report in reports)
-                changes += self._ledger.absorb(task, reports, now)
-                missing = self._ledger.missing(task)
-            if missing and not alive:
+            alive = self._look(task, ref)
+            if self._ledger.missing(task) and not alive:
                 state = self._manager.status([ref]).get(ref.jedi_task_id)
                 if state is None:
                     raise UnknownTaskError("the server no longer knows the task")
                 if state.is_over:
-                    # Its last job may have ended between the two calls.
-                    changes += self._ledger.absorb(task, self._manager.results(ref, missing), now)
-                    missing = self._ledger.missing(task)
+                    self._look(task, ref)  # its last job may have ended between the two calls
                     over = f"the task ended as {state.value}"
         except UnknownTaskError as error:
             over = str(error)
         again: list[tuple[int, int, int]] = []
+        changes = Changes()
+        missing = self._ledger.missing(task)
         if missing and over:
-            lost, again = self._ledger.give_up(task, over, now)
-            changes += lost
-        self._tasks.looked_at(task)
+            changes, again = self._ledger.give_up(task, over, time.time())
         self._commit(task, changes, ended=not missing or bool(over), again=again)
+        self._tasks.looked_at(task)
+
+    def _look(self, task: TaskRecord, ref: TaskRef) -> bool:
+        """Records what the server says of the task's jobs; True where some of them are still on their way."""
+        missing = self._ledger.missing(task)
+        if not missing:
+            return False
+        reports = self._manager.results(ref, missing)
+        # Committed before anything else is asked: a call that fails must not take with it what another one brought.
+        self._commit(task, self._ledger.absorb(task, reports, time.time()), ended=False, again=[])
+        return any(not report.state.is_over for report in reports)
 
     def _commit(self, task: TaskRecord, changes: Changes, *, ended: bool, again: list[tuple[int, int, int]]) -> None:
         if not (changes or ended):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpo_pilot.errors import InputError
+from hpo_pilot.errors import InputError, TryAgainError
+from hpo_pilot.pilot.settings import PilotSettings
 
 STORE_VARIABLE = "HPO_PILOT_STORE"
 DEFAULT = Path("hpo-pilot")
@@ -40,6 +42,19 @@ class WorkDir:
         if not os.access(folder.root, os.W_OK | os.X_OK):
             raise InputError(f"the work folder {folder.root} cannot be written; choose another with --workdir")
         return folder
+
+    def check_space(self) -> None:
+        """Makes sure that there is disk for jobs to run.
+
+        Raises:
+            TryAgainError: there is so little that the local pilot takes no jobs.
+        """
+        free = shutil.disk_usage(self.root).free / 1e6
+        if free < PilotSettings.min_free_mb:
+            raise TryAgainError(
+                f"only {free:.0f} MB of disk are free in {self.root}, too little to run jobs; nothing is lost: free "
+                f"some space ({PilotSettings.min_free_mb} MB at least), then give the same command again"
+            )
 
     def store_url(self, given: str | None = None) -> str:
         """The store's URL: as given, else from HPO_PILOT_STORE, else SQLite in the work folder."""

@@ -1,5 +1,6 @@
 """The SQL store: searches, generations, trials, jobs, intermediate values, events."""
 
+from hpo_pilot.store.engine import StoreAwayError
 from hpo_pilot.store.records import (
     Event,
     JobOutcome,
@@ -23,6 +24,7 @@ __all__ = [
     "SearchState",
     "SteeringStore",
     "Store",
+    "StoreAwayError",
     "TaskRecord",
     "TaskStage",
     "TrialEnd",

@@ -16,6 +16,10 @@ from hpo_pilot.errors import GiveUpError, InputError, TryAgainError
 _BUSY_MS = 30_000
 
 
+class StoreAwayError(TryAgainError):
+    """The database is locked, full or out of reach: what was under way did not happen."""
+
+
 def open_engine(url: str) -> Engine:
     """An engine for `url`; SQLite in WAL mode, so that readers never wait for the writer.
 
@@ -85,7 +89,7 @@ def database_errors(engine: Engine) -> Iterator[None]:
     """Turns the driver's errors into ours, with the remedy.
 
     Raises:
-        TryAgainError: the database is locked, full or out of reach.
+        StoreAwayError: the database is locked, full or out of reach.
         InputError: the file may not be written, or is no database.
         GiveUpError: anything else.
     """
@@ -99,10 +103,10 @@ def database_errors(engine: Engine) -> Iterator[None]:
                 f"store {where}: {text}: is its folder writable? Choose another with --workdir or --store"
             ) from error
         if "disk is full" in text:
-            raise TryAgainError(
+            raise StoreAwayError(
                 f"store {where}: the disk is full; nothing is lost: free some space and try again"
             ) from error
-        raise TryAgainError(f"store {where}: {text}; nothing is lost: try again") from error
+        raise StoreAwayError(f"store {where}: {text}; nothing is lost: try again") from error
     except DatabaseError as error:
         if "not a database" in str(error.orig) or "malformed" in str(error.orig):
             raise InputError(

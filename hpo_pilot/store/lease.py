@@ -87,7 +87,7 @@ def acquire(engine: Engine, mode: str) -> Lease:
             raise LeaseHeldError(
                 row.mode,
                 f"`hpo-pilot {row.mode}` (process {row.pid} on {row.host}) is steering this store: "
-                "wait for it, stop it, or use another --workdir"
+                "wait for it, stop it, or use another --workdir",
             )
         else:
             connection.execute(update(leases).where(leases.c.name == _NAME).values(**values))

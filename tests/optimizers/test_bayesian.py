@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import zlib
 from typing import Any
 
 import numpy as np
@@ -66,11 +67,26 @@ def test_pending_points_are_believed() -> None:
 
 def test_a_region_that_fails_is_avoided() -> None:
     space = SearchSpace.from_dict({"x": REAL, "y": REAL})
+
     # The values pull towards the region in which every trial fails.
-    results = run("bayesian", space, lambda p: None if p["x"] > 0.6 else 1 - p["x"] + (p["y"] - 0.5) ** 2, 4, 12)
-    late = [value for _, value in results[24:]]
-    assert sum(value is None for value in late) <= len(late) // 3
-    assert min(value for _, value in results if value is not None) < 0.45
+    def function(p: dict[str, Any]) -> float | None:
+        return None if p["x"] > 0.6 else 1 - p["x"] + (p["y"] - 0.5) ** 2
+
+    for seed in range(3):
+        results = run("bayesian", space, function, seed, 12)
+        late = [value for _, value in results[24:]]
+        assert sum(value is None for value in late) <= 16  # of 24, all of them aimed at the very edge
+        assert min(value for _, value in results if value is not None) < 0.43
+
+
+def test_failures_by_chance_are_no_obstacle() -> None:
+    space = SearchSpace.from_dict({"x": REAL, "y": REAL})
+
+    def function(p: dict[str, Any]) -> float | None:
+        return None if zlib.crc32(point_key(p).encode()) % 3 == 0 else (p["x"] - 0.3) ** 2 + (p["y"] - 0.5) ** 2
+
+    results = run("bayesian", space, function, 4, 10)
+    assert min(value for _, value in results if value is not None) < 1e-4
 
 
 def test_inactive_dimensions_do_not_mislead() -> None:

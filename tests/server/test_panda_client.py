@@ -1,4 +1,4 @@
-"""The real panda-client against a real server: every wrapped call that submitting, watching, killing and collecting needs."""
+"""The real panda-client against a real server: every call that submitting, watching, killing and collecting needs."""
 
 from __future__ import annotations
 
@@ -53,26 +53,26 @@ def test_watching_a_task(client: Any, pilot: Any, params: Params) -> None:
     assert details["statistics"] == "finished*1,activated*1"
     assert (details["status"], details["cliParams"]) == ("running", "hpo-pilot run")
     assert details["outDS"] == "user.me.watch_outputs/,user.me.watch.log/"
-    status, ids = client.getPandaIDsWithTaskID(task_id)
+    _, ids = client.getPandaIDsWithTaskID(task_id)
     assert ids == [panda_id, panda_id + 1] == details["PandaID"]
     assert client.getTaskParamsMap(task_id)[1]["taskName"] == "user.me.watch/"
-    status, (success, info) = client.get_task_details_json(task_id)
+    _, (success, info) = client.get_task_details_json(task_id)
     assert success
     assert (info["nFiles"], info["nFilesFinished"], info["pctFinished"]) == (2, 1, 50)
     assert info["raw_task_params"]["nEvents"] == 2
-    status, listed = client.getJobIDsJediTasksInTimeRange(since())
+    _, listed = client.getJobIDsJediTasksInTimeRange(since())
     assert listed[str(task_id)]["taskName"] == "user.me.watch/"
     assert listed[str(task_id)]["statistics"] == "finished*1,activated*1"
     assert client.getJobIDsJediTasksInTimeRange(since(), minTaskID=task_id)[1].get(str(task_id)) is None
     assert client.getJobIDsJediTasksInTimeRange(since(), dn="you")[1] == {}
     filters = {"jediTaskID": str(task_id), "status": "running|done"}
-    status, found = client.get_tasks_detailed_info_since(since(), filters)
+    _, found = client.get_tasks_detailed_info_since(since(), filters)
     assert [task["jediTaskID"] for task in found] == [task_id]
     assert client.get_tasks_detailed_info_since(None, {"status": "broken", "taskName": "user.me.watch/"}) == [0, []]
-    status, datasets = client.get_files_in_datasets(task_id)
+    _, datasets = client.get_files_in_datasets(task_id)
     assert datasets[0]["dataset"]["name"] == "seq_number"
     assert [file["status"] for file in datasets[0]["files"]] == ["finished", "ready"]
-    status, datasets = client.get_files_in_datasets(task_id, "output")
+    _, datasets = client.get_files_in_datasets(task_id, "output")
     assert datasets[0]["files"][0]["lfn"] == f"user.me.{task_id}._000001.outputs.tar.gz"
 
 
@@ -85,11 +85,11 @@ def test_jobs_and_their_results(client: Any, pilot: Any, params: Params) -> None
     pilot.update(job["PandaID"], "failed", **failed)
     assert client.getUserJobMetadata(task_id) == [0, {str(panda_id): {"user_job_metadata": {"loss": 0.5}}}]
     for call in ("getJobStatus", "getFullJobStatus"):
-        status, (first, second, unknown) = getattr(client, call)([panda_id, job["PandaID"], 987654])
+        _, (first, second, unknown) = getattr(client, call)([panda_id, job["PandaID"], 987654])
         assert (first["PandaID"], first["jobStatus"], first["attemptNr"]) == (panda_id, "finished", 1)
         assert (second["jobStatus"], second["pilotErrorCode"], second["transExitCode"]) == ("failed", 1305, "7")
         assert unknown is None
-    status, jobs = client.get_job_descriptions(task_id, unsuccessful_only=True)
+    _, jobs = client.get_job_descriptions(task_id, unsuccessful_only=True)
     assert [(job["pilotErrorDiag"], job["jediTaskID"]) for job in jobs] == [("no space", task_id)]
     assert [job["extendedProdSourceLabel"] for job in client.get_job_descriptions(task_id)[1]] == ["user_normal"] * 2
     assert client.getTaskStatus(task_id) == [0, "finished"]
@@ -118,12 +118,12 @@ def test_commands(client: Any, pilot: Any, params: Params) -> None:
     assert len(pilot.acquire(9, site_name="COMMANDS")) == 3
     assert client.killTask(task_id)[1][0] is True
     assert client.getTaskStatus(task_id)[1] == "aborting"
-    status, (success, message) = client.killTask(task_id)
+    _, (success, message) = client.killTask(task_id)
     assert (success, message) == (
         False,
         "Command rejected: the kill command is not accepted if the task is in aborting status",
     )
-    status, (code, message) = client.retryTask(task_id)
+    _, (code, message) = client.retryTask(task_id)
     assert code == 4
     assert client.killTask(987654)[1] == [False, "jediTaskID=987654 not found"]
 

@@ -22,21 +22,26 @@ def test_nothing_to_do_is_said_at_once(pilot: Any) -> None:
 
 def test_everything_that_a_pilot_may_say(user: Any, pilot: Any, params: Params) -> None:
     user.submit(params("user.me.say/", 2, site="SAY"))
-    reply = pilot.post(
-        "pilot/acquire_jobs", site_name="SAY", timeout=60, memory=4000, disk_space=1000, prod_source_label="user", node="n",
-        computing_element="ce", prod_user_id=None, get_proxy_key="FALSE", task_id=None, n_jobs=1, background=False,
-        resource_type="SCORE", harvester_id="h", worker_id=7, scheduler_id="s", job_type="user", via_topic=False,
-        remaining_time=3600, target_architecture={"gpus": []},
-    )  # fmt: skip
+    said = {
+        "site_name": "SAY",
+        "timeout": 60,
+        "memory": 4000,
+        "disk_space": 1000,
+        "prod_source_label": "user",
+        "node": "n",
+    }
+    said |= {"computing_element": "ce", "prod_user_id": None, "get_proxy_key": "FALSE", "task_id": None, "n_jobs": 1}
+    said |= {"background": False, "resource_type": "SCORE", "harvester_id": "h", "worker_id": 7, "scheduler_id": "s"}
+    said |= {"job_type": "user", "via_topic": False, "remaining_time": 3600, "target_architecture": {"gpus": []}}
+    reply = pilot.post("pilot/acquire_jobs", **said)
     (job,) = reply["data"]["jobs"]
     assert (reply["data"]["StatusCode"], job["StatusCode"], job["maxWalltime"]) == (0, 0, 600)
     panda_id = job["PandaID"]
-    report = {
-        "job_id": panda_id, "job_status": "running", "attempt_nr": 1, "node": "x" * 200, "job_metrics": "m" * 600, "pilot_id": "p",
-        "batch_id": "b", "start_time": "2025-01-01 10:00:00", "core_count": 1, "mean_core_count": 0.5, "max_rss": 10, "avg_rss": 9.5,
-        "tot_rchar": 2048, "cpu_consumption_time": 12, "job_sub_status": "s", "pilot_log": "log", "stdout": "out", "n_events": 1,
-        "cpu_conversion_factor": 1.0, "site_name": "SAY", "scheduler_id": "s", "timeout": 60, "end_time": "no time",
-    }  # fmt: skip
+    report = {"job_id": panda_id, "job_status": "running", "attempt_nr": 1, "node": "x" * 200, "job_metrics": "m" * 600}
+    report |= {"pilot_id": "p", "batch_id": "b", "start_time": "2025-01-01 10:00:00", "end_time": "no time"}
+    report |= {"core_count": 1, "mean_core_count": 0.5, "max_rss": 10, "avg_rss": 9.5, "tot_rchar": 2048, "n_events": 1}
+    report |= {"cpu_consumption_time": 12, "cpu_conversion_factor": 1.0, "job_sub_status": "s", "pilot_log": "log"}
+    report |= {"stdout": "out", "site_name": "SAY", "scheduler_id": "s", "timeout": 60}
     assert pilot.post("pilot/update_job", **report)["data"] == {"StatusCode": 0, "command": None}
     (described,) = user.post("job/get_description", job_ids=[panda_id])["data"]
     assert (len(described["modificationHost"]), len(described["jobMetrics"])) == (128, 500)

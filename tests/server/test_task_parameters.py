@@ -59,7 +59,7 @@ def test_prun_with_numbered_jobs(tmp_path: Path) -> None:
     parameters = TaskParameters(params)
     assert (parameters.n_jobs, parameters.sandbox, parameters.queue) == (3, None, "LOCAL")
     for number in (1, 2, 3):
-        job = parameters.job(task_id=77, number=number, serial=number, attempt_nr=1)
+        job = parameters.job(task_id=77, number=number, attempt_nr=1)
         words = shlex.split(job.job_pars)
         assert unquote(words[words.index("-p") + 1]) == f"python run.py {5 + number} 'a b'"
         lfn = f"user.me.77._{number:06d}.out.json"
@@ -81,7 +81,7 @@ def test_prun_without_numbers_with_container_and_memory(tmp_path: Path) -> None:
         "--maxAttempt", "2", "--memory", "900",
     )  # fmt: skip
     parameters = TaskParameters(params)
-    job = parameters.job(task_id=9, number=2, serial=5, attempt_nr=2)
+    job = parameters.job(task_id=9, number=5, attempt_nr=2)
     assert (parameters.n_jobs, parameters.max_attempt, parameters.ram_mb, parameters.container) == (
         2,
         2,
@@ -103,7 +103,7 @@ def test_our_own_parameters(params: Params) -> None:
     """The job parameters come out to the letter: padding, hidden pieces, placeholders."""
     given = params()
     given["jobParameters"].insert(1, {"type": "constant", "value": "-a sources.0a1b.tar.gz"})
-    job = TaskParameters(given).job(task_id=3, number=2, serial=2, attempt_nr=1)
+    job = TaskParameters(given).job(task_id=3, number=2, attempt_nr=1)
     assert job.job_pars == (
         '-j "" --sourceURL http://127.0.0.1:1 -a sources.0a1b.tar.gz '
         "-o \"{'outputs.tar.gz': 'user.me.3._000002.outputs.tar.gz'}\" -p \"runner%20--number%202\""

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from hpo_pilot.errors import InputError
+from hpo_pilot.pilot.client import CallRefused, HttpJobServer, ServerAway, TokenRefused
+from hpo_pilot.pilot.settings import PilotSettings
+from tests.pilot.conftest import TOKEN, FakePanda
+
+REPORT = {"job_id": 1, "attempt_nr": 1, "job_status": "running"}
+
+
+@pytest.fixture
+def settings(tmp_path: Path, panda: FakePanda) -> PilotSettings:
+    (tmp_path / "token").write_text(TOKEN)
+    return PilotSettings(panda.url + "/", "LOCAL", 2, tmp_path / "token", tmp_path / "work", worker_id=3)
+
+
+@pytest.fixture
+def server(settings: PilotSettings) -> HttpJobServer:
+    return HttpJobServer(settings)
+
+
+def test_acquire_says_who_asks(panda: FakePanda, server: HttpJobServer, settings: PilotSettings) -> None:
+    first = panda.add_job("true")
+    panda.add_job("true")
+    assert [job["PandaID"] for job in server.acquire(1, 0, 500, 0)] == [first]
+    asked = panda.acquired[0]
+    assert asked["site_name"] == "LOCAL" and asked["n_jobs"] == 1 and asked["worker_id"] == 3
+    assert asked["harvester_id"] == settings.harvester_id and asked["disk_space"] == 500
+    assert asked["prod_source_label"] == "user"
+
+
+def test_acquire_waits_at_the_server(panda: FakePanda, server: HttpJobServer) -> None:
+    threading.Timer(0.3, lambda: panda.add_job("true")).start()
+    began = time.monotonic()
+    assert len(server.acquire(2, 10, 0, 0)) == 1
+    assert 0.2 < time.monotonic() - began < 5
+    assert server.acquire(2, 0, 0, 0) == []
+
+
+def test_commands_come_back(panda: FakePanda, server: HttpJobServer) -> None:
+    assert server.update(REPORT) == ""
+    panda.commands[1] = "tobekilled"
+    assert server.update(REPORT) == "tobekilled"
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (401, TokenRefused),
+        (403, TokenRefused),
+        (404, CallRefused),
+        (413, CallRefused),
+        (500, ServerAway),
+        (503, ServerAway),
+    ],
+)
+def test_answers_become_errors(panda: FakePanda, server: HttpJobServer, status: int, error: type[Exception]) -> None:
+    panda.refuse_with = status
+    with pytest.raises(error, match=str(status)):
+        server.update(REPORT)
+
+
+def test_away_and_back_are_said_once(panda: FakePanda, server: HttpJobServer, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    server.update(REPORT)
+    panda.down()
+    for _ in range(3):
+        with pytest.raises(ServerAway):
+            server.update(REPORT)
+    panda.up()
+    server.update(REPORT)
+    server.update(REPORT)
+    ours = [record.getMessage() for record in caplog.records if record.name.startswith("hpo_pilot")]
+    assert len(ours) == 2
+    assert "the server is away, payloads go on" in ours[0] and "the server is back after" in ours[1]
+    assert TOKEN not in caplog.text
+
+
+def test_the_token_file_is_read_again(panda: FakePanda, server: HttpJobServer, settings: PilotSettings) -> None:
+    server.update(REPORT)
+    panda.tokens = {"the-next-one"}
+    with pytest.raises(TokenRefused, match="must hold a pilot's token"):
+        server.update(REPORT)
+    fresh = settings.token_file.with_suffix(".new")
+    fresh.write_text("the-next-one\n")
+    fresh.replace(settings.token_file)
+    server.update(REPORT)
+    settings.token_file.unlink()  # under renewal: the last one does for now
+    server.update(REPORT)
+
+
+@pytest.mark.parametrize("content", [None, "", " \n", "two words", "schlüssel"])
+def test_a_token_file_without_token_is_refused(settings: PilotSettings, content: str | None) -> None:
+    settings.token_file.unlink()
+    if content is not None:
+        settings.token_file.write_text(content)
+    with pytest.raises(InputError, match="--token-file"):
+        HttpJobServer(settings)
+
+
+def test_a_server_that_is_none(panda: FakePanda, server: HttpJobServer) -> None:
+    panda.cache["x"] = b"<html>"
+    import io
+
+    target = io.BytesIO()
+    server.download(panda.url, "x", target, 100)
+    assert target.getvalue() == b"<html>"
+
+
+@pytest.mark.parametrize("changes", [{"server": "panda.example.org"}, {"slots": 0}, {"heartbeat": 0.0}])
+def test_settings_that_make_no_sense(tmp_path: Path, changes: dict[str, object]) -> None:
+    good: dict[str, object] = {
+        "server": "http://x",
+        "queue": "Q",
+        "slots": 1,
+        "token_file": tmp_path,
+        "workdir": tmp_path,
+    }
+    with pytest.raises(InputError, match="--"):
+        PilotSettings(**(good | changes))  # type: ignore[arg-type]

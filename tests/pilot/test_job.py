@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import random
+import shlex
+from typing import Any
+
+import pytest
+
+from hpo_pilot.errors import InputError
+from hpo_pilot.pilot.failure import JobFailure
+from hpo_pilot.pilot.job import parse_job, split_words
+
+PARAMETERS = (
+    '-j "" --sourceURL http://127.0.0.1:25080 -r . -a sources.ab.tar.gz '
+    "-o \"{'outputs.tar.gz': 'user.me.5._000001.outputs.tar.gz'}\" "
+    '-p "python3%20-I%20-S%20hpo_pilot_runner.py%20--task%20eJw_-%3D%3D%20--number%203"'
+)
+
+
+def described(**changes: Any) -> dict[str, Any]:
+    return {"PandaID": 7, "attemptNr": 2, "jobPars": PARAMETERS, "minRamCount": "2000", "maxWalltime": "NULL"} | changes
+
+
+def test_what_prun_writes() -> None:
+    job = parse_job(described(container_name="NULL", logFile="user.me.log.tgz", coreCount=None))
+    assert (job.panda_id, job.attempt, job.memory_mb, job.walltime, job.cores) == (7, 2, 2000, 0, 1)
+    assert job.argv == ("python3", "-I", "-S", "hpo_pilot_runner.py", "--task", "eJw_-==", "--number", "3")
+    assert job.archive == "sources.ab.tar.gz" and job.source_url == "http://127.0.0.1:25080"
+    assert job.outputs == {"outputs.tar.gz": "user.me.5._000001.outputs.tar.gz"}
+    assert job.container == "" and job.log_name == "user.me.log.tgz"
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        "",
+        "-a x",
+        '-p ""',
+        '-p "',
+        '-p ls -o "[1]"',
+        '-p ls -o "__import__(1)"',
+        "-p ls -a ../x",
+        "-p ls -a /etc/x",
+        "-p ls -a ..",
+    ],
+)
+def test_nonsense_fails_the_job(parameters: str) -> None:
+    with pytest.raises(JobFailure, match="make no sense"):
+        parse_job(described(jobPars=parameters))
+
+
+def test_a_job_without_identity_is_the_servers_fault() -> None:
+    with pytest.raises(InputError):
+        parse_job({"jobPars": PARAMETERS})
+
+
+def test_words_are_split_as_by_the_shell() -> None:
+    chance = random.Random(5)
+    for _ in range(5000):
+        text = "".join(chance.choice("ab \"'\\\t#=-\n%é\xa0") for _ in range(chance.randint(0, 14)))
+        assert _result(split_words, text) == _result(shlex.split, text), text
+
+
+def _result(split: Any, text: str) -> Any:
+    try:
+        return split(text)
+    except ValueError as error:
+        return str(error)

@@ -1,0 +1,309 @@
+"""The pilot as a process, against a server that does what each test wants."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.pilot.conftest import FakePanda, PilotProcess
+
+GOOD = """echo '{"status": 0, "loss": 0.5}' > output.json"""
+
+
+def verdict(report: dict[str, Any]) -> dict[str, Any]:
+    return dict(json.loads(report["meta_data"])["user_job_metadata"]["hpo_pilot"])
+
+
+def test_a_job_from_queue_to_report(panda: FakePanda, pilot: PilotProcess, until: Any) -> None:
+    first = panda.add_job(GOOD + "; echo m > model; env > env; sleep 0.3", outputs=["model", "env"])
+    pilot.start("--worker-id", "4", "--harvester-id", "here")
+    report = panda.final(first)
+    assert report["job_status"] == "finished" and report["attempt_nr"] == 1 and report["trans_exit_code"] == 0
+    assert verdict(report)["value"] == 0.5 and verdict(report)["trial"] == first
+    second = panda.add_job("exit 3")
+    assert verdict(panda.final(second))["message"] == "the payload ended with exit code 3"
+    assert pilot.end() == 0
+    assert panda.workers[-1] == {"worker_id": 4, "harvester_id": "here", "status": "finished"}
+    assert not list(pilot.workdir.glob("jobs/*/*"))  # job folders are gone
+    packed = panda.stored["user.me.outputs.tar.gz"]
+    import io
+    import tarfile
+
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        env = archive.extractfile("env").read().decode()
+        assert sorted(archive.getnames()) == ["env", "model"]
+    assert f"PANDAID={first}\n" in env and "PanDA_TaskID=5\n" in env and "PANDA_ATTEMPTNR=1\n" in env
+    assert "TOKEN" not in env and "geheim" not in env
+    assert f"\nPATH={Path(sys.executable).parent}{os.pathsep}" in env
+    assert json.loads(report["job_output_report"])["user.me.outputs.tar.gz"]["fsize"] == len(packed)
+
+
+def test_slots_are_filled_and_refilled(panda: FakePanda, pilot: PilotProcess) -> None:
+    jobs = [panda.add_job("sleep 0.5; " + GOOD) for _ in range(7)]
+    pilot.start(slots=3)
+    began = time.monotonic()
+    verdicts = [verdict(panda.final(job)) for job in jobs]
+    assert time.monotonic() - began < 10
+    assert {asked["n_jobs"] for asked in panda.acquired} <= {1, 2, 3} and panda.acquired[0]["n_jobs"] == 3
+    running = [sum(v["started"] <= w["started"] < v["ended"] for v in verdicts) for w in verdicts]
+    assert 2 <= max(running) <= 3
+
+
+def test_a_long_job_has_heartbeats_with_its_progress(panda: FakePanda, pilot: PilotProcess, until: Any) -> None:
+    steps = """for i in 1 2 3 4 5 6; do echo '{"step": '$i', "value": 0.25}' >> progress.jsonl; sleep 0.3; done; """
+    job = panda.add_job(steps + GOOD)
+    quick = panda.add_job(GOOD)
+    pilot.start()
+    panda.final(job)
+    metrics = [report.get("job_metrics") for report in panda.of(job, "running")]
+    assert len(metrics) >= 3 and metrics[-1].startswith("hpoStep=") and len(set(metrics)) >= 2
+    assert panda.final(job)["job_metrics"] == "hpoStep=6 hpoValue=0.25"
+    assert len(panda.of(quick)) == 1  # one report is enough for a job that is over at once
+
+
+def test_tobekilled_is_obeyed(panda: FakePanda, pilot: PilotProcess, alive: Any, until: Any) -> None:
+    job = panda.add_job("sleep 300 & sleep 300")
+    pilot.start()
+    until(lambda: panda.of(job, "running"))
+    panda.commands[job] = "tobekilled"
+    report = panda.final(job)
+    assert report["job_status"] == "failed" and report["pilot_error_code"] == 1144
+    until(lambda: not alive(pilot.workdir))
+
+
+@pytest.mark.parametrize("command", ["badattemptnr", "alreadydone"])
+def test_an_attempt_that_nobody_wants_is_ended_and_forgotten(
+    panda: FakePanda, pilot: PilotProcess, alive: Any, until: Any, command: str
+) -> None:
+    job = panda.add_job("sleep 300")
+    pilot.start()
+    until(lambda: panda.of(job, "running"))
+    panda.commands[job] = command
+    until(lambda: not alive(pilot.workdir))
+    after = panda.add_job(GOOD)
+    assert panda.final(after)["job_status"] == "finished"
+    assert not panda.of(job, "failed") and not panda.of(job, "finished")
+
+
+def test_the_server_may_be_away(panda: FakePanda, pilot: PilotProcess, until: Any) -> None:
+    short = panda.add_job("sleep 1; " + GOOD)
+    long = panda.add_job("sleep 4; " + GOOD)
+    pilot.start()
+    until(lambda: panda.of(long, "running") and panda.of(short, "running"))
+    panda.down()
+    until(lambda: list(pilot.workdir.glob("unsent/*/*.json")))  # kept on disk, should the pilot die as well
+    assert pilot.processes[0].poll() is None
+    time.sleep(0.5)
+    panda.up()
+    assert verdict(panda.final(short))["value"] == 0.5
+    assert verdict(panda.final(long))["value"] == 0.5
+    assert panda.final(panda.add_job(GOOD))["job_status"] == "finished"
+    until(lambda: not list(pilot.workdir.glob("unsent/*/*.json")))
+    assert len(panda.of(short, "finished")) == 1
+    said = pilot.said()
+    assert said.count("the server is away") == 1 and said.count("the server is back") == 1
+    assert "pilots-own-token" not in said
+
+
+def test_reports_survive_the_pilot(panda: FakePanda, pilot: PilotProcess, until: Any) -> None:
+    job = panda.add_job("sleep 1; " + GOOD)
+    process = pilot.start()
+    until(lambda: panda.of(job, "running"))
+    panda.down()
+    until(lambda: list(pilot.workdir.glob("unsent/*/*.json")))
+    process.kill()
+    process.wait()
+    panda.up()
+    pilot.start()
+    assert verdict(panda.final(job))["value"] == 0.5
+    until(lambda: not list(pilot.workdir.glob("unsent/*/*.json")))
+
+
+def test_drain_lets_running_jobs_end(panda: FakePanda, pilot: PilotProcess, until: Any) -> None:
+    job = panda.add_job("sleep 1.5; " + GOOD)
+    process = pilot.start("--drain-seconds", "20", slots=1)
+    until(lambda: panda.of(job, "running"))
+    waiting = panda.add_job(GOOD)
+    process.terminate()
+    assert process.wait(15) == 0
+    assert panda.final(job)["job_status"] == "finished"
+    assert not panda.of(waiting) and [j["PandaID"] for j in panda.waiting] == [waiting]
+
+
+@pytest.mark.parametrize("how", ["drain is over", "second signal"])
+def test_a_drained_job_is_given_back(panda: FakePanda, pilot: PilotProcess, alive: Any, until: Any, how: str) -> None:
+    job = panda.add_job("sleep 300 & wait", checkpoint=["ckpt"], files={"x": "y"})
+    process = pilot.start("--drain-seconds", "0.2" if how == "drain is over" else "100")
+    until(lambda: panda.of(job, "running"))
+    process.terminate()
+    if how == "second signal":
+        until(lambda: "no more jobs" in pilot.said())
+        process.terminate()
+    assert process.wait(15) == 0
+    report = panda.final(job)
+    assert report["job_status"] == "failed" and report["pilot_error_code"] == 1201
+    assert panda.workers[-1]["status"] == "finished"
+    assert not alive(pilot.workdir)
+
+
+def test_an_idle_pilot_ends_at_once(panda: FakePanda, pilot: PilotProcess, until: Any) -> None:
+    process = pilot.start()
+    until(lambda: panda.acquired)
+    began = time.monotonic()
+    assert pilot.end() == 0 and process.returncode == 0
+    assert time.monotonic() - began < 3
+
+
+def test_kill_9_of_the_pilot_is_the_end_of_its_payloads(
+    panda: FakePanda, pilot: PilotProcess, alive: Any, until: Any
+) -> None:
+    job = panda.add_job("sleep 300 & sleep 300")
+    process = pilot.start("--worker-id", "2")
+    until(lambda: panda.of(job, "running"))
+    process.kill()
+    process.wait()
+    until(lambda: not alive(pilot.workdir / "jobs"), 10)
+    assert list(pilot.workdir.glob("jobs/*/*/"))
+    pilot.start("--worker-id", "2")
+    until(lambda: panda.workers)  # what the dead one had is lost now, not after a timeout
+    assert panda.final(panda.add_job(GOOD))["job_status"] == "finished"
+
+
+def test_the_starters_death_is_the_pilots_end(panda: FakePanda, pilot: PilotProcess, alive: Any, until: Any) -> None:
+    reading, writing = os.pipe()
+    job = panda.add_job("sleep 300")
+    process = pilot.start("--lifeline-fd", str(reading), "--drain-seconds", "100", pass_fds=[reading])
+    os.close(reading)
+    until(lambda: panda.of(job, "running"))
+    os.close(writing)
+    assert process.wait(15) == 0
+    assert panda.final(job)["pilot_error_code"] == 1201
+    assert not alive(pilot.workdir)
+
+
+def test_kill_9_of_the_runner_fails_the_attempt_and_leaves_nothing(
+    panda: FakePanda, pilot: PilotProcess, alive: Any, until: Any
+) -> None:
+    job = panda.add_job("setsid sleep 300 & sleep 300")
+    pilot.start()
+    until(lambda: panda.of(job, "running"))
+    runner = next(p for p in alive(pilot.workdir) if b"hpo_pilot_runner" in Path(f"/proc/{p}/cmdline").read_bytes())
+    os.kill(runner, signal.SIGKILL)
+    report = panda.final(job)
+    assert report["job_status"] == "failed" and report["trans_exit_code"] == 137
+    until(lambda: not processes_of(job), 15)
+    assert "outlived it and is killed" in pilot.said()
+
+
+def processes_of(panda_id: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and f"PANDAID={panda_id}\0".encode() in (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_too_much_memory_is_the_payloads_own_fault(panda: FakePanda, pilot: PilotProcess) -> None:
+    script = "x = bytearray(120 << 20)\nimport time\ntime.sleep(60)\n"
+    job = panda.add_job(f"{sys.executable} eat.py", {"eat.py": script}, {"minRamCount": 60})
+    pilot.start()
+    report = panda.final(job)
+    assert report["job_status"] == "finished"  # a verdict: a retry would only repeat it
+    assert "MB of memory, more than the 60 MB that it asked for" in verdict(report)["message"]
+
+
+def test_a_job_over_its_walltime_is_ended(panda: FakePanda, pilot: PilotProcess, until: Any, tmp_path: Path) -> None:
+    from hpo_pilot.pilot.pilot import Pilot
+    from hpo_pilot.pilot.settings import PilotSettings
+
+    job = panda.add_job("sleep 60", job={"maxWalltime": 1})
+    settings = PilotSettings(
+        panda.url, "LOCAL", 1, pilot.token_file, tmp_path / "work", walltime_grace=0.5, grace=3.0, drain=0.1
+    )
+    import threading
+
+    inside = Pilot(settings)
+    thread = threading.Thread(target=inside.run)
+    thread.start()
+    report = panda.final(job)
+    assert report["job_status"] == "failed" and report["pilot_error_code"] == 1213
+    assert f"user.me.{job}.log.tgz" in panda.stored
+    inside.stop()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "said"),
+    [
+        ({"container_name": "/no/such/image.sif"}, 1325, "nothing here can run it"),
+        ({"jobPars": "-a x"}, 1305, "make no sense"),
+        ({"jobPars": "-a gone.tar.gz -p ls"}, 1099, "404"),
+        ({"jobPars": "-p no-such-program"}, 1305, "no-such-program cannot be started"),
+        ({"jobPars": '-p "sh%20-c%20false"'}, 1305, "status 1"),
+    ],
+)
+def test_jobs_that_cannot_run_fail_with_a_reason(
+    panda: FakePanda, pilot: PilotProcess, change: dict[str, str], code: int, said: str
+) -> None:
+    job = panda.add_job(GOOD, job=change)
+    pilot.start("--container-runtime", "auto")
+    report = panda.final(job)
+    assert report["job_status"] == "failed" and report["pilot_error_code"] == code
+    assert said in report["pilot_error_diag"]
+
+
+def test_a_refused_token_ends_the_pilot_with_a_clear_line(
+    panda: FakePanda, pilot: PilotProcess, tmp_path: Path
+) -> None:
+    from hpo_pilot.errors import InputError
+    from hpo_pilot.pilot.pilot import Pilot
+    from hpo_pilot.pilot.settings import PilotSettings
+
+    panda.tokens = {"another"}
+    settings = PilotSettings(panda.url, "LOCAL", 1, pilot.token_file, tmp_path / "work", refused=0.5)
+    with pytest.raises(InputError, match=r"401.*must hold a pilot's token") as caught:
+        Pilot(settings).run()
+    assert caught.value.exit_code == 2
+
+
+def test_one_pilot_per_name(panda: FakePanda, pilot: PilotProcess, until: Any) -> None:
+    first = pilot.start()
+    until(lambda: panda.acquired)
+    assert pilot.start().wait(10) == 3
+    assert "give this one another --worker-id" in pilot.said()
+    second = pilot.start("--worker-id", "2")
+    until(lambda: len({asked["worker_id"] for asked in panda.acquired}) == 2)
+    assert first.poll() is None and second.poll() is None
+
+
+def test_wrong_options_end_with_2(panda: FakePanda, pilot: PilotProcess) -> None:
+    assert pilot.start(slots=0).wait(10) == 2
+    pilot.token_file.unlink()
+    assert pilot.start().wait(10) == 2
+    assert "--slots 0: at least one" in pilot.said() and "No such file" in pilot.said()
+
+
+def test_no_jobs_are_taken_when_the_disk_is_nearly_full(panda: FakePanda, pilot: PilotProcess, until: Any) -> None:
+    pilot.start("--min-free-mb", "999999999")
+    until(lambda: "no jobs are taken" in pilot.said())
+    assert not panda.acquired
+    assert pilot.end() == 0
+
+
+def test_a_server_that_does_not_wait_is_asked_politely(panda: FakePanda, pilot: PilotProcess, until: Any) -> None:
+    pilot.start()
+    until(lambda: panda.acquired)
+    assert panda.acquired[0]["n_jobs"] == 2
+    time.sleep(1.0)
+    assert len(panda.acquired) == 1  # this one does wait

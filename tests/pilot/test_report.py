@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hpo_pilot.pilot.failure import JobFailure, PilotErrorCode
+from hpo_pilot.pilot.report import Outcome, final, heartbeat, job_metrics, job_report
+from hpo_pilot.pilot.settings import PilotSettings
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> PilotSettings:
+    return PilotSettings(server="http://x", queue="Q", slots=1, token_file=tmp_path / "t", workdir=tmp_path / "w")
+
+
+@pytest.mark.parametrize(
+    ("text", "metrics"),
+    [
+        ("", ""),
+        ('{"step": 1, "value": 0.5}\n', "hpoStep=1 hpoValue=0.5"),
+        ('{"step": 1, "value": 0.5}\n{"step": 2, "val', "hpoStep=1 hpoValue=0.5"),
+        ('{"step": 1, "value": 0.5}\n{"step": 2, "value": NaN}\n[]\nx\n{"step": 3}\n', "hpoStep=1 hpoValue=0.5"),
+        ("x" * 10000 + '\n{"step": 12.0, "value": -1e-7}\n', "hpoStep=12 hpoValue=-1e-07"),
+    ],
+)
+def test_the_last_intermediate_value(tmp_path: Path, text: str, metrics: str) -> None:
+    (tmp_path / "progress.jsonl").write_text(text)
+    assert job_metrics(tmp_path) == metrics
+
+
+def test_no_progress_file(tmp_path: Path) -> None:
+    assert job_metrics(tmp_path) == ""
+
+
+def test_a_heartbeat(settings: PilotSettings, tmp_path: Path) -> None:
+    (tmp_path / "progress.jsonl").write_text('{"step": 4, "value": 2}\n')
+    report = heartbeat(settings, 7, 2, 0.0, tmp_path)
+    assert (report["job_id"], report["attempt_nr"], report["job_status"]) == (7, 2, "running")
+    assert report["job_metrics"] == "hpoStep=4 hpoValue=2.0"
+    assert report["start_time"] == "1970-01-01 00:00:00"
+
+
+def test_final_reports(settings: PilotSettings, tmp_path: Path) -> None:
+    (tmp_path / "userJobMetadata.json").write_text('{"hpo_pilot": {"value": 1}}')
+    good = final(settings, 7, 1, Outcome(exit_code=0, started=1.0, cpu_seconds=2.6), tmp_path, {"o": {"fsize": 3}})
+    assert good["job_status"] == "finished" and good["trans_exit_code"] == 0 and good["cpu_consumption_time"] == 3
+    assert json.loads(good["meta_data"])["user_job_metadata"] == {"hpo_pilot": {"value": 1}}
+    assert json.loads(good["job_output_report"]) == {"o": {"fsize": 3}}
+    bad = final(settings, 7, 1, Outcome(exit_code=-9, last_line="disk full"), tmp_path, {})
+    assert bad["job_status"] == "failed" and bad["trans_exit_code"] == 137 and bad["exe_error_diag"] == "disk full"
+    assert "meta_data" not in bad
+    failure = JobFailure(PilotErrorCode.PANDA_KILL, "k" * 900)
+    killed = final(settings, 7, 1, Outcome(exit_code=0, failure=failure), None, {})
+    assert killed["job_status"] == "failed" and killed["pilot_error_code"] == 1144
+    assert len(killed["pilot_error_diag"]) == 500
+
+
+def test_metadata_that_is_none(tmp_path: Path) -> None:
+    assert json.loads(job_report(tmp_path)) == {"exitCode": 0}
+    (tmp_path / "userJobMetadata.json").write_text("{")
+    assert "pilot_error" in json.loads(job_report(tmp_path))["user_job_metadata"]
+    (tmp_path / "userJobMetadata.json").write_text('"' + "x" * 1_000_000 + '"')
+    assert "the server takes" in json.loads(job_report(tmp_path))["user_job_metadata"]["pilot_error"]

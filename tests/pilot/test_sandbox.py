@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpo_pilot.pilot.client import HttpJobServer
+from hpo_pilot.pilot.failure import JobFailure, PilotErrorCode
+from hpo_pilot.pilot.job import Job
+from hpo_pilot.pilot.sandbox import SandboxCache
+from hpo_pilot.pilot.settings import PilotSettings
+from tests.pilot.conftest import TOKEN, FakePanda, archive_of, sandbox
+
+
+@pytest.fixture
+def settings(tmp_path: Path, panda: FakePanda) -> PilotSettings:
+    (tmp_path / "token").write_text(TOKEN)
+    return PilotSettings(panda.url, "LOCAL", 1, tmp_path / "token", tmp_path / "work")
+
+
+@pytest.fixture
+def cache(tmp_path: Path, settings: PilotSettings) -> SandboxCache:
+    return SandboxCache(tmp_path / "cache", HttpJobServer(settings), limit_mb=1, unpack_mb=2)
+
+
+def job_of(panda: FakePanda, name: str) -> Job:
+    return Job(1, 1, 1, "", name, panda.url, ("true",), {}, "", "", 0, 0, 1)
+
+
+def copied(cache: SandboxCache, job: Job, folder: Path) -> dict[str, str]:
+    folder.mkdir()
+    cache.copy_to(job, folder)
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_fetched_once_copied_for_each(panda: FakePanda, cache: SandboxCache, tmp_path: Path) -> None:
+    name, packed = sandbox("true", {"d/e/train.py": "print(1)"})
+    panda.cache[name] = packed
+    first = copied(cache, job_of(panda, name), tmp_path / "1")
+    (tmp_path / "1" / "d" / "e" / "train.py").write_text("changed by the payload")
+    assert copied(cache, job_of(panda, name), tmp_path / "2") == first
+    assert first["d/e/train.py"] == "print(1)"
+    assert [fetched for fetched, _ in panda.fetched] == [name]
+
+
+def test_the_least_recently_used_goes_first(panda: FakePanda, cache: SandboxCache, tmp_path: Path) -> None:
+    import os
+
+    names = []
+    for number in range(3):
+        name, panda.cache[name] = sandbox("true", {"big": str(number) * 400_000})
+        names.append(name)
+        copied(cache, job_of(panda, name), tmp_path / f"{number}")
+        os.utime(tmp_path / "cache" / name, (number, number))
+    left = {path.name for path in (tmp_path / "cache").iterdir()}
+    assert left == {names[1], names[2]}
+    assert "big" in copied(cache, job_of(panda, names[0]), tmp_path / "again")
+
+
+def test_a_wrong_checksum_is_not_used(panda: FakePanda, cache: SandboxCache, tmp_path: Path) -> None:
+    name, _ = sandbox("true")
+    panda.cache[name] = sandbox("false")[1]
+    with pytest.raises(JobFailure, match="another checksum") as caught:
+        copied(cache, job_of(panda, name), tmp_path / "1")
+    assert caught.value.code is PilotErrorCode.STAGE_IN_FAILED
+    assert not list((tmp_path / "cache").iterdir())
+
+
+@pytest.mark.parametrize("kind", ["unsafe", "missing", "too large"])
+def test_what_cannot_be_had_fails_the_job(panda: FakePanda, cache: SandboxCache, tmp_path: Path, kind: str) -> None:
+    if kind == "unsafe":
+        panda.cache["s.tar.gz"] = archive_of((tarfile.TarInfo("../x"), b""))
+    elif kind == "too large":
+        panda.cache["s.tar.gz"] = b"x" * (3 << 20)
+    with pytest.raises(
+        JobFailure, match={"unsafe": "refused", "missing": "404", "too large": "larger than 2 MB"}[kind]
+    ):
+        copied(cache, job_of(panda, "s.tar.gz"), tmp_path / "1")
+    assert not list((tmp_path / "cache").iterdir())
+
+
+def test_the_token_goes_to_our_own_server_alone(panda: FakePanda, cache: SandboxCache, tmp_path: Path) -> None:
+    other = FakePanda()
+    name, packed = sandbox("true")
+    other.cache[name] = panda.cache[name] = packed
+    copied(cache, replace(job_of(other, name)), tmp_path / "1")
+    assert other.fetched == [(name, None)]
+    other.down()
+    own_name, panda.cache[own_name] = sandbox("false")
+    copied(cache, job_of(panda, own_name), tmp_path / "2")
+    assert panda.fetched == [(own_name, f"Bearer {TOKEN}")]
+
+
+def test_no_sandbox_is_needed(cache: SandboxCache, panda: FakePanda, tmp_path: Path) -> None:
+    job: Any = job_of(panda, "")
+    assert copied(cache, job, tmp_path / "1") == {}

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RUNNER = Path(__file__).parents[2] / "hpo_pilot" / "runner" / "hpo_pilot_runner.py"
+
+
+def encoded(jobs: list[list[int]], points: Mapping[str, Any], folds: int = 3) -> str:
+    table = {"search": "digits", "uid": "1a2b3c4d", "generation": 2, "folds": folds, "jobs": jobs, "points": points}
+    return base64.urlsafe_b64encode(zlib.compress(json.dumps(table).encode())).decode()
+
+
+@dataclass
+class Ended:
+    code: int
+    said: str
+    verdict: dict[str, Any] | None
+    folder: Path
+    seconds: float
+
+    @property
+    def message(self) -> str:
+        assert self.verdict is not None, self.said
+        return str(self.verdict["message"])
+
+
+class Bench:
+    """Runs the runner as a pilot does, on payloads that are shell commands."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder
+        self.checkpoints = folder / "checkpoints"
+        self.quick: dict[str, float] = {}
+        self._count = 0
+
+    def start(
+        self,
+        command: str,
+        *,
+        number: int = 2,
+        env: Mapping[str, str] | None = None,
+        lifeline: int | None = None,
+        task: str | None = None,
+        files: Mapping[str, str] | None = None,
+        **payload: Any,
+    ) -> tuple[subprocess.Popen[str], Path]:
+        self._count += 1
+        folder = self.root / f"job{self._count}"
+        folder.mkdir()
+        text = RUNNER.read_text()
+        for name, seconds in self.quick.items():
+            before = text
+            text = text.replace(f"\n{name} = ", f"\n{name} = {seconds}  # was ", 1)
+            assert text != before
+        (folder / RUNNER.name).write_text(text)
+        for name, content in (files or {}).items():
+            (folder / name).write_text(content)
+        document = {"command": command, "metric": "loss", "minutes": 5.0, "nodes": 1, "gpus_per_node": 0} | payload
+        (folder / "hpo_pilot_payload.json").write_text(json.dumps(document))
+        task = task or encoded([[7, 0, 11], [8, 1, 12]], {"7": {"x": 0}, "8": {"x": 0.25, "name": "é"}})
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", RUNNER.name, "--task", task, "--number", str(number)],
+            cwd=folder,
+            env={"PATH": os.environ["PATH"], "HPO_PILOT_CHECKPOINT_ROOT": str(self.checkpoints)}
+            | dict(env or {})
+            | ({"HPO_PILOT_LIFELINE_FD": str(lifeline)} if lifeline is not None else {}),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            process_group=0,
+            pass_fds=[] if lifeline is None else [lifeline],
+        )
+        return process, folder
+
+    def finish(self, process: subprocess.Popen[str], folder: Path, started: float) -> Ended:
+        said, _ = process.communicate(timeout=60)
+        path = folder / "userJobMetadata.json"
+        verdict = None
+        if path.exists():
+            assert path.stat().st_size < 1_000_000
+            verdict = json.loads(path.read_bytes(), parse_constant=_no_constant)["hpo_pilot"]
+        return Ended(process.returncode, said, verdict, folder, time.monotonic() - started)
+
+    def run(self, command: str, **options: Any) -> Ended:
+        started = time.monotonic()
+        return self.finish(*self.start(command, **options), started)
+
+
+def _no_constant(name: str) -> None:
+    raise AssertionError(f"{name} is no JSON")
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    yield Bench(tmp_path)
+
+
+@pytest.fixture
+def until() -> Callable[..., None]:
+    def wait(condition: Callable[[], object], seconds: float = 15.0) -> None:
+        end = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < end, "waited in vain"
+            time.sleep(0.02)
+
+    return wait

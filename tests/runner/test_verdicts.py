@@ -1,0 +1,238 @@
+"""What a payload can do wrong, and right."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+
+def write(text: str) -> str:
+    return f"printf '%s' '{text}' > output.json"
+
+
+GOOD = write('{"status": 0, "loss": 0.5, "message": ""}')
+
+
+def test_a_good_payload(bench: Any) -> None:
+    ended = bench.run(
+        write('{"status": 0, "loss": 0.5, "message": "", "metrics": {"auc": 0.9, "name": "x", "bad": NaN}}')
+    )
+    assert ended.code == 0
+    verdict = ended.verdict
+    assert (verdict["status"], verdict["value"], verdict["message"]) == (0, 0.5, "")
+    assert verdict["metrics"] == {"auc": 0.9}
+    identity = {
+        key: verdict[key] for key in ("search", "uid", "generation", "trial", "fold", "number", "attempt", "version")
+    }
+    assert identity == {
+        "search": "digits",
+        "uid": "1a2b3c4d",
+        "generation": 2,
+        "trial": 8,
+        "fold": 1,
+        "number": 2,
+        "attempt": 1,
+        "version": 1,
+    }
+    assert verdict["log_tail"] == "" and verdict["outputs"] == [] and verdict["progress"] == []
+    assert 0 < verdict["ended"] - verdict["started"] < 30
+    assert not list(bench.checkpoints.glob("1a2b3c4d/t*/"))
+
+
+@pytest.mark.parametrize("value", ["0", "0.0", "-3", "1e-300", "7"])
+def test_zero_and_negative_values_count(bench: Any, value: str) -> None:
+    assert bench.run(write(f'{{"status": 0, "loss": {value}}}')).verdict["value"] == float(value)
+
+
+def test_the_metric_may_stand_among_the_metrics(bench: Any) -> None:
+    ended = bench.run(write('{"status": 0, "metrics": {"auc": 0.75}}'), metric="auc")
+    assert ended.verdict["value"] == 0.75
+
+
+def test_a_byte_order_mark_is_no_offence(bench: Any) -> None:
+    assert bench.run(r"""printf '\357\273\277{"status": 0, "loss": 2}' > output.json""").verdict["value"] == 2
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("true", "no usable output.json: the payload wrote none"),
+        (write("hello"), "no usable output.json: Expecting value"),
+        (write(""), "no usable output.json: Expecting value"),
+        (write('{"status": 0, "loss": 1} x'), "no usable output.json: Extra data"),
+        ("printf '\\377\\376' > output.json", "no usable output.json: 'utf-8' codec"),
+        ("mkfifo output.json", "no plain file"),
+        ("mkdir output.json", "no plain file"),
+        ("head -c 10500000 /dev/zero > output.json", "no plain file of at most 10 MB"),
+        ("ln -s nowhere output.json", "no plain file"),
+        (write("[1]"), "not an object"),
+        ("head -c 100000 /dev/zero | tr '\\0' '[' > output.json", "no usable output.json"),
+        (write('{"status": 0}'), "output.json has no key 'loss'; it has 'status'"),
+        (write('{"status": 0, "los": 1}'), "output.json has no key 'loss'; it has 'status', 'los'"),
+        (write("{}"), "output.json has no key 'loss'; it has none"),
+        (write('{"status": 0, "loss": NaN}'), "'loss' in output.json is no finite number but NaN"),
+        (write('{"status": 0, "loss": -Infinity}'), "no finite number but -Infinity"),
+        (write('{"status": 0, "loss": 1e400}'), "no finite number but Infinity"),
+        (write('{"status": 0, "loss": 1' + "0" * 400 + "}"), "no finite number but 1000"),
+        (write('{"status": 0, "loss": "0.5"}'), 'no finite number but "0.5"'),
+        (write('{"status": 0, "loss": true}'), "no finite number but true"),
+        (write('{"status": 0, "loss": null}'), "no finite number but null"),
+        (write('{"status": 0, "loss": [1]}'), "no finite number but [1]"),
+        (write('{"status": 3, "loss": 1, "message": "no data"}'), "the payload reported status 3: no data"),
+        (write('{"status": "0", "loss": 1}'), 'the payload reported status "0"'),
+        (write('{"status": false, "loss": 1}'), "the payload reported status false"),
+        (write('{"status": null, "loss": 1}'), "the payload reported status null"),
+        ("echo one; echo two >&2; exit 3", "the payload ended with exit code 3: two"),
+        ("exit 137", "exit code 137 (SIGKILL), as the system does when memory runs out"),
+        ("kill -SEGV $$", "the payload was ended by signal 11 (SIGSEGV)"),
+        ("no-such-program --x", "the payload ended with exit code 127: sh: 1: no-such-program: not found"),
+        (GOOD + "; exit 1", "the payload ended with exit code 1"),
+        (write('{"status": 1, "message": "bad"}') + "; exit 2", "status 1: bad; it ended with exit code 2"),
+    ],
+)
+def test_wrong_payloads_get_a_verdict(bench: Any, command: str, message: str) -> None:
+    ended = bench.run(command)
+    assert ended.code == 0, ended.said
+    assert ended.verdict["status"] == 1 and ended.verdict["value"] is None
+    assert message in ended.message
+
+
+def test_a_result_that_was_packed_along_is_not_taken_for_one(bench: Any) -> None:
+    ended = bench.run(
+        "true", files={"output.json": '{"status": 0, "loss": 1}', "progress.jsonl": '{"step": 1, "value": 2}'}
+    )
+    assert "wrote none" in ended.message and ended.verdict["progress"] == []
+
+
+def test_what_the_payload_is_told(bench: Any) -> None:
+    code = (
+        "import json, os; e = os.environ; json.dump({'status': 0, 'loss': json.load(open('input.json'))['x'],"
+        " 'metrics': {'trial': int(e['HPO_PILOT_TRIAL']),"
+        " 'fold': int(e['HPO_PILOT_FOLD']), 'folds': int(e['HPO_PILOT_FOLDS']),"
+        " 'seed': int(e['HPO_PILOT_SEED']), 'attempt': int(e['HPO_PILOT_ATTEMPT']), 'nodes': int(e['HPO_PILOT_NODES']),"
+        " 'gpus': int(e['HPO_PILOT_GPUS'])}}, open('output.json', 'w'))"
+    )
+    ended = bench.run(
+        f'{sys.executable} -c "{code}"; echo %FOLD of %FOLDS > folds; env > env; pwd > $HPO_PILOT_CHECKPOINT_DIR/here',
+        env={"PANDA_ATTEMPTNR": "2", "MY_TOKEN": "geheim", "X509_USER_PROXY": "/p", "TOKENIZERS_PARALLELISM": "0"},
+        inputs=["a.h5", "b.h5"],
+        nodes=2,
+        gpus_per_node=4,
+    )
+    assert ended.verdict["value"] == 0.25
+    told = {"trial": 8, "fold": 1, "folds": 3, "seed": 12, "attempt": 2, "nodes": 2, "gpus": 4}
+    assert ended.verdict["metrics"] == told
+    assert (ended.folder / "folds").read_text() == "1 of 3\n"
+    assert json.loads((ended.folder / "input.json").read_text()) == {"x": 0.25, "name": "é"}
+    assert json.loads((ended.folder / "input_ds.json").read_text()) == ["a.h5", "b.h5"]
+    about = json.loads((ended.folder / "job.json").read_text())
+    assert told.items() <= about.items() and about["search"] == "digits"
+    assert about["checkpoint_dir"] == str(bench.checkpoints / "1a2b3c4d" / "t8f1")
+    env = (ended.folder / "env").read_text()
+    assert "HPO_PILOT_SEARCH=digits" in env and "TOKENIZERS_PARALLELISM=0" in env
+    assert "geheim" not in env and "X509" not in env
+    assert not (bench.checkpoints / "1a2b3c4d" / "t8f1").exists()  # it succeeded: nobody goes on from there
+
+
+def test_a_command_without_shell_signs_has_no_shell_above_it(bench: Any) -> None:
+    script = "import os, json\njson.dump({'status': 0, 'loss': os.getpid() - os.getpgrp()}, open('output.json', 'w'))\n"
+    assert bench.run(f"{sys.executable} train.py", files={"train.py": script}).verdict["value"] == 0
+
+
+def test_progress_is_thinned_and_broken_lines_are_passed_over(bench: Any) -> None:
+    script = (
+        "import json\nwith open('progress.jsonl', 'w') as f:\n"
+        "    for i in range(5000): f.write(json.dumps({'step': i, 'value': i / 2, 'lr': 1}) + '\\n')\n"
+        "    f.write('garbage\\n{\"step\": 1}\\n{\"step\": 5000, \"value\": NaN}\\n[1]\\n\\n' + 'x' * 100000 + '\\n')\n"
+        '    f.write(\'{"step": 5001, "value": 7}\\n{"step": 5002, "val\')\n'
+    )
+    ended = bench.run(f"{sys.executable} train.py", files={"train.py": script})
+    progress = ended.verdict["progress"]
+    assert 100 <= len(progress) <= 200
+    assert progress[0] == [0, 0.0] and progress[-1] == [5001, 7.0]
+    assert all(a[0] < b[0] for a, b in pairwise(progress))
+    assert ended.verdict["last_progress"] == {"step": 5001, "value": 7.0}
+    bench.run("mkfifo progress.jsonl")
+
+
+def test_outputs_are_packed_for_good_results_alone(bench: Any) -> None:
+    make = (
+        "echo m > model.npz; mkdir -p d/e; echo a > d/e/a; ln -s /etc/passwd d/p; ln -s e/a d/inside; ln -s /etc out; "
+    )
+    declared = ["model.npz", "d", "out", "missing", "../../input.json", "/etc/hostname"]
+    good = bench.run(make + GOOD, outputs=declared)
+    assert good.verdict["value"] == 0.5 and good.verdict["outputs"] == ["model.npz", "d"]
+    assert good.message == "declared outputs not found: out, missing, ../../input.json, /etc/hostname"
+    listed = subprocess.run(
+        ["tar", "tvzf", good.folder / "outputs.tar.gz"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert sorted(line.split()[-1] for line in listed) == ["d/e/a", "d/inside", "model.npz"]
+    assert all(line.startswith("-") for line in listed)
+    bad = bench.run(make + "exit 1", outputs=declared)
+    assert bad.verdict["outputs"] == [] and not (bad.folder / "outputs.tar.gz").exists()
+
+
+def test_a_flood_of_log_keeps_head_and_tail(bench: Any) -> None:
+    ended = bench.run("echo first; head -c 200000000 /dev/zero | tr '\\0' 'x'; echo; echo last; exit 1")
+    assert ended.message.endswith("exit code 1: last")
+    text = (ended.folder / "payload.log").read_text()
+    assert len(text) < 1_200_000
+    assert text.startswith("first\nxxx") and text.endswith("xxx\nlast\n") and "bytes are left out here" in text
+    assert ended.seconds < 20
+    assert len(ended.verdict["log_tail"]) == 65536
+
+
+def test_a_log_a_little_over_the_limit_is_complete_but_for_the_note(bench: Any) -> None:
+    ended = bench.run("seq 1 200000; exit 1")  # 1.29 MB
+    lines = (ended.folder / "payload.log").read_text().split("\n")
+    head, tail = lines[: lines.index(next(x for x in lines if "left out" in x))], lines[-10:]
+    assert head[:3] == ["1", "2", "3"] and tail[-2:] == ["200000", ""]
+    note = next(x for x in lines if "left out" in x)
+    assert int(note.split()[1]) == len("".join(f"{i}\n" for i in range(1, 200001))) - 2 * 512 * 1024
+
+
+def test_control_signs_in_the_log_do_no_harm(bench: Any) -> None:
+    ended = bench.run(r"printf 'a\033[31mred\000\007\rb\r\n\377\376 caf\303\251\n'; exit 1")
+    assert ended.verdict["log_tail"] == "a\ufffd[31mred\ufffd\ufffd\nb\n\ufffd\ufffd café\n"
+    big = bench.run("head -c 300000 /dev/urandom; exit 1")
+    assert len(big.verdict["log_tail"].encode()) <= 65536
+
+
+def test_metadata_stays_small_whatever_comes(bench: Any) -> None:
+    script = (
+        "import json\n"
+        "much = {'é' * 500 + str(i): i for i in range(900)}\n"
+        "json.dump({'status': 0, 'loss': 1, 'message': 'm' * 10**6, 'metrics': much}, open('output.json', 'w'))\n"
+    )
+    ended = bench.run(f"{sys.executable} train.py", files={"train.py": script})
+    assert ended.verdict["value"] == 1
+    script = script.replace("'status': 0", "'status': 'x' * 3000000")
+    ended = bench.run(f"{sys.executable} train.py; head -c 100000 /dev/zero", files={"train.py": script})
+    assert ended.verdict["value"] is None and len(ended.message) <= 2000
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"number": 3}, "KeyError(3)"),
+        ({"number": 0}, "KeyError(0)"),
+        ({"task": "!!"}, "--task"),
+        ({"command": None}, "--task"),
+    ],
+)
+def test_a_broken_task_is_for_the_infrastructure(bench: Any, options: dict[str, Any], said: str) -> None:
+    ended = bench.run(options.pop("command", "true"), **options)
+    assert ended.code != 0 and ended.verdict is None
+    assert said in ended.said and ended.said.count("\n") == 1
+
+
+@pytest.mark.skipif(not __import__("os").path.exists("/dev/full"), reason="no /dev/full here")
+def test_a_full_disk_is_for_the_infrastructure(bench: Any) -> None:
+    ended = bench.run("ln -s /dev/full userJobMetadata.json.new; " + GOOD)
+    assert ended.code != 0 and ended.verdict is None
+    assert "No space left on device" in ended.said and ended.said.count("\n") == 1

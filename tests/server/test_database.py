@@ -1,0 +1,91 @@
+"""The database under the queue: full disks, two threads, other databases."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, func, insert, select
+from sqlalchemy.exc import DBAPIError
+
+from hpo_pilot.server import tasks
+from hpo_pilot.server.auth import Caller
+from hpo_pilot.server.database import Database, Transaction, in_slices
+from hpo_pilot.server.dispatch import JobRequest, acquire
+from hpo_pilot.server.lost_jobs import lose_silent
+from hpo_pilot.server.tables import cache_files, jobs, metadata
+from hpo_pilot.server.updates import JobReport, JobState, update_job
+
+Params = Callable[..., dict[str, Any]]
+
+
+def test_a_full_disk_loses_the_call_and_nothing_else(database: Database, me: Caller, params: Params) -> None:
+    with database.writing() as tx:
+        tasks.submit(tx, me, params("user.me.before/", 1))
+        pages = tx.connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+    database._writing.connection.driver_connection.execute(f"PRAGMA max_page_count={pages + 2}")  # type: ignore[union-attr]
+    database._writing.rollback()
+    with pytest.raises(DBAPIError, match="full"), database.writing() as tx:
+        tasks.submit(tx, me, params("user.me.large/", 5000))
+    with database.writing() as tx:
+        assert len(acquire(tx, JobRequest(site="LOCAL", n_jobs=9))) == 1
+
+
+def test_an_exception_rolls_back(database: Database) -> None:
+    with pytest.raises(RuntimeError), database.writing() as tx:
+        tx.connection.execute(insert(cache_files).values(name="x", user_name="", size=1, created=0, touched=0))
+        raise RuntimeError
+    with database.reading() as tx:
+        assert tx.connection.scalar(select(func.count()).select_from(cache_files)) == 0
+
+
+def test_readers_and_the_writer_do_not_meet(database: Database, me: Caller, params: Params) -> None:
+    async def scenario() -> None:
+        def write(tx: Transaction) -> None:
+            tasks.submit(tx, me, params(f"user.me.{tx.next_change()}/", 20))
+
+        def read(tx: Transaction) -> int:
+            first = tx.connection.scalar(select(func.count()).select_from(jobs))
+            assert first == tx.connection.scalar(select(func.count()).select_from(jobs))
+            return int(first or 0)
+
+        counts = await asyncio.gather(*(database.write(write) if i % 2 else database.read(read) for i in range(60)))
+        assert all(count is None or count % 20 == 0 for count in counts)
+
+    asyncio.run(scenario())
+
+
+def test_slices() -> None:
+    assert list(in_slices(range(5), 2)) == [[0, 1], [2, 3], [4]]
+    assert list(in_slices([], 2)) == []
+
+
+@pytest.mark.skipif(
+    "HPO_PILOT_TEST_POSTGRESQL" not in os.environ, reason="HPO_PILOT_TEST_POSTGRESQL names no database URL"
+)
+def test_postgresql(me: Caller, params: Params, clock: Any) -> None:
+    """The same core on PostgreSQL; the database named is emptied."""
+    url = os.environ["HPO_PILOT_TEST_POSTGRESQL"]
+    engine = create_engine(url)
+    metadata.drop_all(engine)
+    engine.dispose()
+    database = Database(url, clock=clock)
+    try:
+        with database.writing() as tx:
+            assert tasks.submit(tx, me, params("user.me.pg/", 3, maxAttempt=2))[0] == 0
+            assert tasks.submit(tx, me, params("user.me.any/", 1, site=None, includedSite="A,LOCAL"))[0] == 0
+        with database.writing() as tx:
+            one, two, three, other = acquire(tx, JobRequest(site="LOCAL", label="user", n_jobs=9, memory=4000))
+            assert other["taskID"] == 2
+            assert update_job(tx, JobReport(one["PandaID"], JobState.FINISHED, documents={"meta_data": "{}"})) is None
+            assert update_job(tx, JobReport(two["PandaID"], JobState.FAILED)) is None
+        clock.now += 100
+        with database.writing() as tx:
+            assert lose_silent(tx, 60) is None
+            assert [job["attemptNr"] for job in acquire(tx, JobRequest(site="LOCAL", n_jobs=9))] == [2, 2, 2]
+        assert three["taskID"] == 1
+    finally:
+        database.close()
