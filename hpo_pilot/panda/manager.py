@@ -194,14 +194,14 @@ class PandaManager(WorkflowManager):
         try:
             answer = self._waiting.get(
                 f"{self._server.url}/api/v1/hpo_pilot/changes",
-                params={"cursor": str(self._cursor), "timeout": f"{min(seconds, 30.0):.3f}"},
+                params={"cursor": str(self._cursor), "timeout": f"{min(seconds, 30.0):.3f}", "outcomes": "true"},
                 headers=self._authorization(),
                 timeout=seconds + 30.0,
             )
         except requests.RequestException:
             time.sleep(min(seconds, 0.5))  # it is away; the calls that follow say so
             return None
-        if answer.status_code == 404:
+        if answer.status_code in (403, 404):  # a real server, which answers 403 to a call that it does not have
             self._cursor = None
             return None
         if answer.status_code != 200:

@@ -35,7 +35,7 @@ def build_sandbox(
         payload: the payload's folder; None: no files.
         document: what the runner is told.
         folder: where the archive goes.
-        without: a file that is left out: the search file, whose budget may be extended while its payload stays the same.
+        without: a file that is left out: the search file, whose budget may grow while its payload stays the same.
 
     Raises:
         InputError: the payload cannot be read, is too large, has a file under one of the runner's names, or a link that

@@ -44,14 +44,11 @@ SHELL_SIGNS = set("\"'\\$`;&|<>()[]{}*?!#~=\n")
 def from_json(data: bytes) -> "Any":
     """Decode JSON; ValueError, in json's words, where it is none."""
     text = data.decode("utf-8-sig").strip(" \t\r\n")
-    wanted = dict.fromkeys(("object_hook", "object_pairs_hook", "array_hook"))  # type: Dict[str, Any]
-    wanted.update(strict=True, parse_float=float, parse_int=int, parse_constant=float)
+    hooks = dict.fromkeys(("object_hook", "object_pairs_hook", "array_hook"))
     try:
-        scanner = type("Wanted", (), wanted)  # type: Any
-        value, end = _json.make_scanner(scanner)(text, 0)
-        if text[end:]:
-            raise ValueError(end)
-        return value
+        how = type("", (), dict(hooks, strict=1, parse_float=float, parse_int=int, parse_constant=float))  # type: Any
+        value, end = _json.make_scanner(how)(text, 0)
+        return value if not text[end:] else 1 // 0
     except Exception:  # noqa: BLE001  whatever the short cut does not like, the public way decides
         import json
 
@@ -69,10 +66,11 @@ def to_json(value: "Any") -> bytes:
         return json.dumps(value).encode()
 
 
-def read(path: str) -> bytes:
-    """A whole file."""
+def read(path: str, limit: int = OUTPUT_LIMIT) -> bytes:
+    """A file, or its last `limit` bytes."""
     with open(path, "rb") as file:
-        return file.read()
+        file.seek(max(0, file.seek(0, os.SEEK_END) - limit))
+        return file.read(limit)
 
 
 def write(path: str, data: bytes) -> None:
@@ -98,14 +96,14 @@ def clean(data: bytes, limit: int) -> str:
     return text.encode("utf-8", "replace")[-limit:].decode("utf-8", "ignore")
 
 
-def files_in(names: "Iterable[str]") -> "Iterator[str]":
-    """The files of the declared files and folders, without those that lead out of the job's folder."""
-    here = os.path.realpath(".") + os.sep
-    for name in names:
-        found = (os.path.join(folder, file) for folder, _, files in os.walk(name) for file in files)
-        for file in found if os.path.isdir(name) else [name]:
-            if os.path.isfile(file) and os.path.realpath(file).startswith(here):
-                yield os.path.relpath(file)
+def files_in(name: str) -> "Iterator[str]":
+    """A file, or the files of a folder; none that a link leads to out of the job's folder or the checkpoints."""
+    for folder, file in [os.path.split(name)] + [(folder, f) for folder, _, files in os.walk(name) for f in files]:
+        path = os.path.normpath(os.path.join(folder, file))
+        if os.path.isfile(path) and not os.path.relpath(
+            os.path.realpath(path), os.path.realpath(name if os.path.isdir(name) and 0 else ".")
+        ).startswith(".."):
+            yield path
 
 
 def prepare(task: str, index: str) -> "Tuple[Dict[str, Any], Dict[str, Any]]":

@@ -66,11 +66,22 @@ def job_row(tx: Transaction, panda_id: int) -> AnyRow | None:
     return tx.connection.execute(_JOB, {"id": panda_id}).one_or_none()
 
 
-def change_task(tx: Transaction, task: AnyRow, **values: Any) -> None:
-    """Writes `values` and marks the task as changed."""
+def change_task(tx: Transaction, task: AnyRow, *, outcome: bool = False, **values: Any) -> None:
+    """Writes `values` and marks the task as changed.
+
+    Args:
+        tx: a writing transaction.
+        task: the task's row.
+        outcome: whether an attempt of one of its jobs has ended.
+        values: columns of the task.
+    """
     if "status" in values and values["status"] != task.status:
         values["state_changed"] = tx.now
-    set_columns(tx, tasks.c.task_id, task.task_id, values | {"modified": tx.now, "change": tx.next_change()})
+        outcome = outcome or TaskState(values["status"]).is_over
+    values |= {"modified": tx.now, "change": tx.next_change()}
+    if outcome:
+        values["outcome"] = values["change"]
+    set_columns(tx, tasks.c.task_id, task.task_id, values)
     tx.users.add(task.user_name)
 
 
@@ -145,7 +156,7 @@ def end_attempt(tx: Transaction, job: AnyRow, status: JobState, **values: Any) -
         settle(tx, task, finished=1)
     elif status is JobState.FAILED and job.attempt_nr < job.max_attempt and task.status not in _NO_RETRY:
         add_attempt(tx, task, job, job.max_attempt)
-        change_task(tx, task)
+        change_task(tx, task, outcome=True)
     else:
         settle(tx, task, failed=1)
 
@@ -156,7 +167,7 @@ def settle(tx: Transaction, task: AnyRow, *, finished: int = 0, failed: int = 0)
     values: dict[str, Any] = {"n_finished": n_finished, "n_failed": n_failed}
     if n_finished + n_failed >= task.n_jobs:
         values |= {"status": _final_state(tx, task, n_finished, n_failed).value, "old_status": None, "ended": tx.now}
-    change_task(tx, task, **values)
+    change_task(tx, task, outcome=True, **values)
 
 
 def _final_state(tx: Transaction, task: AnyRow, n_finished: int, n_failed: int) -> TaskState:

@@ -49,9 +49,11 @@ tasks = Table(
     C("started", Float, nullable=True),
     C("ended", Float, nullable=True),
     C("change", _Id, nullable=False),  # the cursor of the last change to the task or to one of its jobs
+    C("outcome", _Id, nullable=False, default=0),  # the cursor of the last end of an attempt, or of the task
     Index(None, "user_name", "name"),
     Index(None, "user_name", "modified"),
     Index(None, "change"),
+    Index(None, "outcome"),
     # The partial indices name their condition as it must stand in the query, literally, for the database to use them.
     Index(
         "ix_tasks_pending",

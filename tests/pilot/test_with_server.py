@@ -1,0 +1,161 @@
+"""Pilot, runner and the embedded server together."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from hpo_pilot.jobs import JobNeeds, TaskSpec
+from hpo_pilot.panda.sandbox import build_sandbox
+from hpo_pilot.panda.task_parameters import task_parameters
+from tests.pilot.conftest import ROOT, PilotProcess
+
+GOOD = """echo '{"status": 0, "loss": 0.5}' > output.json"""
+
+
+class Embedded:
+    """`python -m hpo_pilot.server` on a free port."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "files" / "cache").mkdir(parents=True)
+        known = {}
+        for role in ("user", "pilot"):
+            known[hashlib.sha256(role.encode()).hexdigest()] = {"name": "me", "role": role}
+        (folder / "tokens").write_text(json.dumps(known))
+        (folder / "tokens").chmod(0o600)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.start()
+
+    def start(self) -> None:
+        argv = [
+            *(sys.executable, "-m", "hpo_pilot.server", "--database", f"sqlite:///{self.folder}/panda.db"),
+            *("--files", str(self.folder / "files"), "--port", str(self.port), "--tokens", str(self.folder / "tokens")),
+        ]
+        env = dict(os.environ) | {"PYTHONPATH": str(ROOT)}
+        self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=env)
+        assert self.process.stdout is not None
+        assert "ready" in self.process.stdout.readline()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def submit(self, command: str, jobs: int, **payload: Any) -> int:
+        document = {"command": command, "metric": "loss", "minutes": 5.0, **payload}
+        needs = JobNeeds(memory_mb=500, minutes=5.0)
+        task = TaskSpec(
+            name=f"user.me.s.1a2b3c4d.g{time.monotonic_ns()}/",
+            search="s",
+            uid="1a2b3c4d",
+            generation=1,
+            folds=1,
+            points={n: {"x": n} for n in range(jobs)},
+            jobs=tuple((n, 0, n) for n in range(jobs)),
+            sandbox=build_sandbox(None, document, self.folder / "files" / "cache"),
+            needs=needs,
+            container=None,
+            has_outputs="outputs" in payload,
+            queue="LOCAL",
+        )
+        # The server takes the archive for one that it has from before; uploading is tested with the server.
+        self.kill()
+        self.start()
+        parameters = task_parameters(task, owner="me", vo="hpo_pilot", server=self.url, sandbox=task.sandbox.name)
+        answer = self.call("POST", "task/submit", task_parameters=parameters, parent_tid=None)
+        return int(re.findall(r"\d+", str(answer))[-1])
+
+    def call(self, method: str, path: str, **arguments: Any) -> Any:
+        options = {"json": arguments} if method == "POST" else {"params": arguments}
+        headers = {"Authorization": "Bearer user", "Origin": "hpo_pilot"}
+        answer = requests.request(method, f"{self.url}/api/v1/{path}", headers=headers, timeout=20, **options).json()
+        assert answer["success"], answer
+        return answer["data"]
+
+    def state(self, task: int) -> str:
+        return str(self.call("GET", "task/get_status", task_id=task))
+
+    def verdicts(self, task: int) -> list[dict[str, Any]]:
+        found = self.call("GET", "job/get_metadata_for_analysis_jobs", task_id=task)
+        return [json_of(x)["user_job_metadata"]["hpo_pilot"] for x in found.values()]
+
+
+def json_of(value: Any) -> dict[str, Any]:
+    return dict(json.loads(value) if isinstance(value, str) else value)
+
+
+@pytest.fixture
+def embedded(tmp_path: Path) -> Iterator[Embedded]:
+    server = Embedded(tmp_path / "server")
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def pilot(tmp_path: Path, embedded: Embedded) -> Iterator[PilotProcess]:
+    process = PilotProcess(tmp_path, embedded.url, "pilot")
+    yield process
+    for started in process.processes:
+        started.kill()
+        started.wait()
+
+
+def test_a_task_is_done(embedded: Embedded, pilot: PilotProcess, until: Any) -> None:
+    task = embedded.submit(GOOD + "; echo m > model", 5, outputs=["model"])
+    pilot.start()
+    until(lambda: embedded.state(task) == "done")
+    verdicts = embedded.verdicts(task)
+    assert sorted(v["trial"] for v in verdicts) == [0, 1, 2, 3, 4]
+    assert all(v["value"] == 0.5 and v["trial"] + 1 == v["number"] and v["outputs"] == ["model"] for v in verdicts)
+    assert len(list((embedded.folder / "files" / "storage").iterdir())) == 5
+    assert pilot.end() == 0
+
+
+def test_a_killed_task_ends_its_payloads(embedded: Embedded, pilot: PilotProcess, until: Any, alive: Any) -> None:
+    task = embedded.submit("sleep 300", 2)
+    pilot.start()
+    until(lambda: len(alive(pilot.workdir / "jobs")) >= 4)
+    embedded.call("POST", "task/kill", task_id=task)
+    until(lambda: not alive(pilot.workdir / "jobs"))
+    until(lambda: embedded.state(task) == "aborted")
+
+
+def test_kill_9_of_pilot_and_server_costs_an_attempt_and_no_result(
+    embedded: Embedded, pilot: PilotProcess, until: Any
+) -> None:
+    script = (
+        "i=$(cat $HPO_PILOT_CHECKPOINT_DIR/i || echo 0); while [ $i -lt 12 ]; do i=$((i+1)); "
+        "echo $i > $HPO_PILOT_CHECKPOINT_DIR/n; mv $HPO_PILOT_CHECKPOINT_DIR/n $HPO_PILOT_CHECKPOINT_DIR/i; sleep 0.2; "
+        """echo '{"status": 0, "loss": '$i'}' > output.json"""
+    )
+    task = embedded.submit(script, 3)
+    process = pilot.start()
+    until(lambda: list(pilot.workdir.glob("checkpoints/1a2b3c4d/t*f0/i")))
+    embedded.kill()
+    time.sleep(0.5)
+    process.kill()
+    process.wait()
+    embedded.start()
+    pilot.start()
+    until(lambda: embedded.state(task) == "done", 40)
+    verdicts = embedded.verdicts(task)
+    assert sorted(v["trial"] for v in verdicts) == [0, 1, 2]
+    assert all(v["value"] == 12 for v in verdicts)
+    again = [v for v in verdicts if v["attempt"] == 2]
+    assert again and all(v["progress"][0][0] > 1 for v in again)  # they went on, and did not begin anew
+    assert not list(pilot.workdir.glob("checkpoints/1a2b3c4d/t*f0"))
