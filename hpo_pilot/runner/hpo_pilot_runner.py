@@ -12,6 +12,7 @@ library, Python 3.6 syntax, no site-packages. It starts once per job: what few j
 # ruff: noqa: PLC0415, B905  (imports where they are used, see above; zip's strict= is newer than 3.6)
 
 import binascii
+import fcntl
 import os
 import select
 import sys
@@ -26,13 +27,13 @@ except ImportError:
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterable, Iterator, List, NoReturn, Optional, Tuple
+    from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 
-PAYLOAD_FILE = "hpo_pilot_payload.json"
+PAYLOAD_FILE, LOG_FILE = "hpo_pilot_payload.json", "payload.log"
 STOP_FILE = "hpo_pilot_stop.txt"  # where a pilot that ends a payload for its own fault leaves the reason
 LOG_HEAD = LOG_TAIL = 512 * 1024  # bytes of log kept from its beginning and from its end
 LOG_SHOWN = 64 * 1024  # bytes of log in the metadata
-OUTPUT_LIMIT = 10 * 1024 * 1024  # bytes of output.json
+FILE_LIMIT = 10 * 1024 * 1024  # bytes of output.json, and of the end of progress.jsonl
 PROGRESS_KEPT = METRICS_KEPT = 200  # with LOG_SHOWN these keep the metadata far below the 1 MB that PanDA takes
 GRACE = 10.0  # seconds between TERM and KILL: time for the payload to write its checkpoint
 SAVE_EVERY = 5.0  # seconds between looks at the checkpoints
@@ -44,11 +45,11 @@ SHELL_SIGNS = set("\"'\\$`;&|<>()[]{}*?!#~=\n")
 def from_json(data: bytes) -> "Any":
     """Decode JSON; ValueError, in json's words, where it is none."""
     text = data.decode("utf-8-sig").strip(" \t\r\n")
-    hooks = dict.fromkeys(("object_hook", "object_pairs_hook", "array_hook"))
     try:
+        hooks = dict.fromkeys(("object_hook", "object_pairs_hook", "array_hook"))
         how = type("", (), dict(hooks, strict=1, parse_float=float, parse_int=int, parse_constant=float))  # type: Any
         value, end = _json.make_scanner(how)(text, 0)
-        return value if not text[end:] else 1 // 0
+        return {len(text): value}[end]  # nothing may follow
     except Exception:  # noqa: BLE001  whatever the short cut does not like, the public way decides
         import json
 
@@ -66,8 +67,8 @@ def to_json(value: "Any") -> bytes:
         return json.dumps(value).encode()
 
 
-def read(path: str, limit: int = OUTPUT_LIMIT) -> bytes:
-    """A file, or its last `limit` bytes."""
+def read(path: str, limit: int) -> bytes:
+    """The last `limit` bytes of a file."""
     with open(path, "rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - limit))
         return file.read(limit)
@@ -82,11 +83,8 @@ def write(path: str, data: bytes) -> None:
 
 def number(value: "Any") -> "Optional[float]":
     """The value as a finite float, else None: a bool is no number."""
-    try:
-        value = None if isinstance(value, (bool, str)) else float(value)
-        return value if value - value == 0 else None
-    except (TypeError, OverflowError):
-        return None
+    counts = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    return float(value) if counts else None
 
 
 def clean(data: bytes, limit: int) -> str:
@@ -96,14 +94,13 @@ def clean(data: bytes, limit: int) -> str:
     return text.encode("utf-8", "replace")[-limit:].decode("utf-8", "ignore")
 
 
-def files_in(name: str) -> "Iterator[str]":
-    """A file, or the files of a folder; none that a link leads to out of the job's folder or the checkpoints."""
-    for folder, file in [os.path.split(name)] + [(folder, f) for folder, _, files in os.walk(name) for f in files]:
-        path = os.path.normpath(os.path.join(folder, file))
-        if os.path.isfile(path) and not os.path.relpath(
-            os.path.realpath(path), os.path.realpath(name if os.path.isdir(name) and 0 else ".")
-        ).startswith(".."):
-            yield path
+def files_in(root: str, names: "Iterable[str]") -> "Iterator[str]":
+    """The files of the named files and folders below root; none that a name or link leads to outside."""
+    for name in names:
+        found = [os.path.join(folder, f) for folder, _, files in os.walk(os.path.join(root, name)) for f in files]
+        for file in found or [os.path.join(root, name)]:
+            if os.path.isfile(file) and os.path.realpath(file).startswith(os.path.realpath(root) + os.sep):
+                yield os.path.relpath(file, root)
 
 
 def prepare(task: str, index: str) -> "Tuple[Dict[str, Any], Dict[str, Any]]":
@@ -113,57 +110,23 @@ def prepare(task: str, index: str) -> "Tuple[Dict[str, Any], Dict[str, Any]]":
         job = {name: table[name] for name in ("search", "uid", "generation", "folds")}
         job["number"], job["attempt"] = int(index), int(os.environ.get("PANDA_ATTEMPTNR") or 1)
         job["trial"], job["fold"], job["seed"] = dict(enumerate(table["jobs"], 1))[job["number"]]
-        point, payload = table["points"][str(job["trial"])], from_json(read(PAYLOAD_FILE))
+        point, payload = table["points"][str(job["trial"])], from_json(read(PAYLOAD_FILE, FILE_LIMIT))
         command = payload["command"].replace("%FOLDS", str(job["folds"])).replace("%FOLD", str(job["fold"]))
     except Exception as error:
-        raise SystemExit(
-            "hpo_pilot_runner: --task or %s is broken: %r, number %s" % (PAYLOAD_FILE, error, index)
-        ) from error
+        raise SystemExit("hpo_pilot_runner: --task or %s is broken: %r" % (PAYLOAD_FILE, error)) from error
     root = os.environ.get("HPO_PILOT_CHECKPOINT_ROOT") or os.path.abspath("hpo_pilot_checkpoints")
     job["checkpoint_dir"] = os.path.join(root, job["uid"], "t%sf%s" % (job["trial"], job["fold"]))
     job["nodes"], job["gpus"] = payload.get("nodes") or 1, payload.get("gpus_per_node") or 0
-    for stale in ("output.json", "progress.jsonl", "outputs.tar.gz"):  # the user's own dry run may have left some
-        if os.path.lexists(stale):
-            os.unlink(stale)
+    for stale in filter(os.path.lexists, ("output.json", "progress.jsonl", "outputs.tar.gz")):
+        os.unlink(stale)  # the user's own dry run left it
     write("input.json", to_json(point))
     write("job.json", to_json(job))
     write("input_ds.json", to_json(payload.get("inputs") or []))
     return job, dict(payload, command=command)
 
 
-class Log:
-    """payload.log: its head, then a ring for the tail, so that 2 GB of log take 1 MB of disk."""
-
-    def __init__(self) -> None:
-        self.file, self.size = open("payload.log", "wb+", 0), 0  # noqa: SIM115  closed with the process
-
-    def add(self, data: bytes) -> None:
-        """Keep what the payload said."""
-        while data:
-            at = self.size if self.size < LOG_HEAD else LOG_HEAD + (self.size - LOG_HEAD) % LOG_TAIL
-            self.file.seek(at)
-            done = self.file.write(data[: (LOG_HEAD if at < LOG_HEAD else LOG_HEAD + LOG_TAIL) - at])
-            self.size, data = self.size + done, data[done:]
-
-    def close(self) -> str:
-        """Put the ring in order; returns the last part."""
-        left_out = self.size - LOG_HEAD - LOG_TAIL
-        if left_out > 0:
-            self.file.seek(LOG_HEAD)
-            ring = self.file.read(LOG_TAIL)
-            note = b"\n... %d bytes are left out here ...\n" % left_out
-            self.file.seek(LOG_HEAD)
-            self.file.write(note + ring[left_out % LOG_TAIL :] + ring[: left_out % LOG_TAIL])
-        self.file.seek(max(0, self.file.seek(0, os.SEEK_END) - LOG_SHOWN))
-        return clean(self.file.read(), LOG_SHOWN)
-
-
 class Checkpoints:
-    """The declared checkpoints of a trial's fold, kept between attempts.
-
-    They are copied to `.new`, then renamed to `.kept`: complete, or not there. Files that a writer may be at work on
-    (changed within QUIET) wait for the next look.
-    """
+    """The declared checkpoints of a trial's fold, kept between attempts; copied, then renamed: whole, or not there."""
 
     def __init__(self, folder: str, names: "List[str]") -> None:
         self.names, self.changed = names, 0.0
@@ -171,68 +134,67 @@ class Checkpoints:
         self.next = time.monotonic() + SAVE_EVERY if self.names else 1e9
         os.makedirs(folder, exist_ok=True)
         try:
-            import fcntl
-
-            self.lock = open(folder + ".lock", "wb")  # noqa: SIM115  held until the end
+            self.lock = os.open(folder, os.O_RDONLY)
             fcntl.flock(self.lock, fcntl.LOCK_EX)  # the attempt before, if its pilot died, may be saving its last one
         except OSError:
             pass  # a file system without locks
         self.copy(self.kept if os.path.isdir(self.kept) else self.old, ".")
         self.saved = self.look()
 
-    @staticmethod
-    def copy(source: str, target: str, names: "Iterable[str]" = ()) -> None:
-        """Copy the named files, or all, from one folder to another."""
-        found = (os.path.join(folder, file) for folder, _, files in os.walk(source) for file in files)
-        for name in names or [os.path.relpath(file, source) for file in found]:
+    def copy(self, source: str, target: str) -> None:
+        """Copy what is declared from one folder to another."""
+        for name in files_in(source, self.names):
             import shutil
 
-            os.makedirs(os.path.dirname(os.path.join(target, name)) or ".", exist_ok=True)
+            os.makedirs(os.path.dirname(os.path.join(target, name)), exist_ok=True)
             shutil.copy2(os.path.join(source, name), os.path.join(target, name))
 
     def look(self) -> "List[Tuple[str, int, float]]":
         """What is there: (file, bytes, unix time of its last change)."""
-        found = ((file, os.stat(file)) for file in files_in(self.names))
-        return sorted((file, about.st_size, about.st_mtime) for file, about in found)
+        return sorted((f, os.stat(f).st_size, os.stat(f).st_mtime) for f in files_in(".", self.names))
 
     def save(self, settled: bool = False) -> None:
         """Keep what changed, unless it may be half-written; `settled`: no writer is left."""
         import shutil
 
         began = time.monotonic()
+        self.next = began + SAVE_EVERY
         try:
-            seen, self.next = self.look(), began + SAVE_EVERY
+            seen = self.look()
             if not seen or seen == self.saved:
                 return
-            self.changed = self.changed or began
-            quiet = (
-                QUIET / 10 if began - self.changed > SAVE_EVERY else QUIET
-            )  # one that never rests: between two writes
-            self.next = began + QUIET / 4
-            if settled or time.time() - max(changed for _, _, changed in seen) >= quiet:
-                shutil.rmtree(self.new, ignore_errors=True)
-                self.copy(".", self.new, [file for file, _, _ in seen])
+            self.changed, self.next = self.changed or began, began + QUIET / 4
+            restless = began - self.changed > SAVE_EVERY  # then a pause between two writes must do
+            if settled or time.time() - max(entry[2] for entry in seen) >= (QUIET / 10 if restless else QUIET):
+                for old in (self.new, self.old):
+                    shutil.rmtree(old, ignore_errors=True)
+                self.copy(".", self.new)
                 if self.look() == seen:
-                    shutil.rmtree(self.old, ignore_errors=True)
                     if os.path.isdir(self.kept):
                         os.rename(self.kept, self.old)
                     os.rename(self.new, self.kept)
                     self.saved, self.changed = seen, 0.0
                     self.next = began + SAVE_EVERY + 20 * (time.monotonic() - began)  # copies take 5% of the time
         except OSError as error:  # a file that went away, a full disk: the copy before is still there
-            self.next = began + SAVE_EVERY
             print("hpo_pilot_runner: checkpoint not kept: %s" % error, file=sys.stderr)
 
 
-def become(command: str, env: "Dict[str, str]", output: int) -> "NoReturn":
-    """In the child: lead a process group and turn into the payload."""
+def start(command: str, env: "Dict[str, str]", output: int) -> int:
+    """Start the payload as the leader of a process group; returns its pid."""
+    pid = os.fork()
     try:
-        os.setpgid(0, 0)
+        os.setpgid(pid, pid)  # both do it, so that neither is too late
+    except OSError as error:
+        del error  # the child was quicker
+    if pid:
+        return pid
+    try:
         signal.set_wakeup_fd(-1)
         for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and exec would hand that on
             signal.signal(ignored, signal.SIG_DFL)
         for source, target in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (output, 2)):
             os.dup2(source, target)
+        os.closerange(3, 256)
         words = [] if SHELL_SIGNS & set(command) else command.split()
         try:  # without a shell, where none is needed: then none stands between the payload and our signals
             os.execvpe(words[0], words, env)  # noqa: S606
@@ -243,45 +205,48 @@ def become(command: str, env: "Dict[str, str]", output: int) -> "NoReturn":
 
 
 class Life:
-    """The payload from its start to the end of its process group."""
+    """The payload from its start to the end of its process group, and its log."""
 
-    def __init__(self, job: "Dict[str, Any]", payload: "Dict[str, Any]", log: Log, checkpoints: Checkpoints) -> None:
-        self.log, self.checkpoints = log, checkpoints
+    def __init__(self, job: "Dict[str, Any]", payload: "Dict[str, Any]", checkpoints: Checkpoints) -> None:
+        self.checkpoints, self.log, self.logged = checkpoints, open(LOG_FILE, "wb+", 0), 0  # noqa: SIM115
         self.limit = time.monotonic() + 60 * (number(payload.get("minutes")) or 1e7)
         self.wake, alarm = os.pipe()
         os.set_blocking(alarm, False)
         signal.set_wakeup_fd(alarm)
         for noticed in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(noticed, lambda *_: None)  # its number comes through the pipe
-        try:
-            self.lifeline = int(os.environ.pop("HPO_PILOT_LIFELINE_FD", "") or -1)
-            os.set_inheritable(self.lifeline, False)
-        except OSError:
-            self.lifeline = self.wake  # there is none, or a container runtime has closed it
+        lifeline = os.environ.pop("HPO_PILOT_LIFELINE_FD", "-")  # a container runtime may have closed it
+        self.lifeline = int(lifeline) if os.path.exists("/dev/fd/" + lifeline) else self.wake
         self.pipe, output = os.pipe()
-        os.set_blocking(self.pipe, False)
         self.poll = select.poll()
         for fd in (self.wake, self.lifeline, self.pipe):
             self.poll.register(fd, select.POLLIN)
         env = {name: value for name, value in os.environ.items() if not SECRETS & set(name.upper().split("_"))}
         env.update(("HPO_PILOT_" + name.upper(), str(value)) for name, value in job.items())
-        self.pid = os.fork()
-        if not self.pid:
-            become(payload["command"], env, output)
-        try:
-            os.setpgid(self.pid, self.pid)
-        except OSError as error:
-            del error  # the child was quicker
+        self.pid = start(payload["command"], env, output)
         os.close(output)
 
     def read_log(self) -> bool:
-        """Take what the payload says; False if that is nothing."""
-        try:
-            data = os.read(self.pipe, 1 << 16)
-        except BlockingIOError:
+        """Take what the payload says; False if that is nothing. The log's head is kept, then a ring for its tail."""
+        if self.pipe not in dict(self.poll.poll(0)):
             return False
-        self.log.add(data)
-        return bool(data)
+        data = said = os.read(self.pipe, 1 << 16)
+        while data:
+            at = self.logged if self.logged < LOG_HEAD else LOG_HEAD + (self.logged - LOG_HEAD) % LOG_TAIL
+            self.log.seek(at)
+            done = self.log.write(data[: (LOG_HEAD if at < LOG_HEAD else LOG_HEAD + LOG_TAIL) - at])
+            self.logged, data = self.logged + done, data[done:]
+        return bool(said)
+
+    def close_log(self) -> str:
+        """Put the ring in order; returns the last part."""
+        left_out = self.logged - LOG_HEAD - LOG_TAIL
+        if left_out > 0:
+            self.log.seek(LOG_HEAD)
+            ring, middle = self.log.read(LOG_TAIL), left_out % LOG_TAIL
+            self.log.seek(LOG_HEAD)
+            self.log.write(b"\n... %d bytes are left out here ...\n" % left_out + ring[middle:] + ring[:middle])
+        return clean(read(LOG_FILE, LOG_SHOWN), LOG_SHOWN)
 
     def tell(self, which: int) -> bool:
         """Send a signal to the payload's group; False if nobody is left in it."""
@@ -313,22 +278,24 @@ class Life:
     def end(self, cause: str) -> int:
         """End what is left of the group, keep the checkpoints; returns the leader's wait status."""
         status, which, until = None, signal.SIGTERM, time.monotonic() + GRACE  # type: Optional[int], int, float
-        if cause:
-            import ctypes
-
-            ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: orphans of the payload are ours to reap
-        while cause and time.monotonic() < until and self.tell(which):
-            which = 0  # from now on only: is anybody left?
-            reaped, ended = os.waitpid(-1, os.WNOHANG)
-            status = ended if reaped == self.pid else status
-            while self.read_log():
-                pass
-            time.sleep(0 if reaped else 0.01)
+        try:
+            if cause:
+                # PR_SET_CHILD_SUBREAPER: the payload's orphans are ours to reap
+                __import__("ctypes").CDLL(None).prctl(36, 1, 0, 0, 0)
+                    36, 1, 0, 0, 0
+                )  # PR_SET_CHILD_SUBREAPER: the payload's orphans are ours to reap
+            while cause and time.monotonic() < until and self.tell(which):
+                which = 0  # from now on only: is anybody left?
+                reaped, ended = os.waitpid(-1, os.WNOHANG)
+                status = ended if reaped == self.pid else status
+                while self.read_log():
+                    pass
+                time.sleep(0 if reaped else 0.01)
+        except (ImportError, AttributeError, ChildProcessError):
+            pass  # no ctypes, not Linux: then without ceremony
         killed = self.tell(signal.SIGKILL)
         status = os.waitpid(self.pid, 0)[1] if status is None else status
-        for _ in range(1024):  # 64 MB: one who left the group may go on writing
-            if not self.read_log():
-                break
+        any(not self.read_log() for _ in range(1024))  # 64 MB: one who left the group may go on writing
         if self.checkpoints.names:
             self.checkpoints.changed = 0.0
             self.checkpoints.save(settled=os.WIFEXITED(status) and not (cause and killed))
@@ -341,19 +308,16 @@ def how_it_ended(status: int) -> str:
     code = os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status) - 128
     how = "was ended by signal %d" % code if os.WIFSIGNALED(status) else "ended with exit code %d" % (code + 128)
     how += " (%s)" % names[code] if code in names else ""
-    how += ", as the system does when memory runs out" if code == signal.SIGKILL else ""
-    return how if status else ""
+    return how + (", as the system does when memory runs out" if code == signal.SIGKILL else "") if status else ""
 
 
 def judge(metric: str, ended: str) -> "Tuple[Optional[float], Dict[str, float], str]":
     """The verdict: (value, further metrics, why there is no value)."""
     output, wrong = {}, ""  # type: Any, str
     try:
-        if not os.path.lexists("output.json"):
-            raise ValueError("the payload wrote none")
-        if not os.path.isfile("output.json") or os.path.getsize("output.json") > OUTPUT_LIMIT:
-            raise ValueError("no plain file of at most %d MB" % (OUTPUT_LIMIT >> 20))
-        output = from_json(read("output.json"))
+        if not os.path.isfile("output.json") or os.path.getsize("output.json") > FILE_LIMIT:
+            raise ValueError("no plain file of at most 10 MB" if os.path.lexists("output.json") else "none was written")
+        output = from_json(read("output.json", FILE_LIMIT))
         if not isinstance(output, dict):
             raise ValueError("not an object, {...}")
     except (ValueError, RecursionError) as error:
@@ -375,76 +339,58 @@ def judge(metric: str, ended: str) -> "Tuple[Optional[float], Dict[str, float], 
 
 def read_progress() -> "List[List[Any]]":
     """The [step, value] of progress.jsonl, thinned, the last one always among them; broken lines are passed over."""
-    pairs, last, count, stride = [], [], 0, 1  # type: List[List[Any]], List[List[Any]], int, int
-    if os.path.isfile("progress.jsonl"):
-        with open("progress.jsonl", "rb") as file:
-            for line in iter(lambda: file.readline(1 << 16), b""):
-                try:
-                    entry = from_json(line)
-                    pair = [entry["step"], number(entry["value"])]
-                except (ValueError, TypeError, KeyError, RecursionError):
-                    continue
-                if number(pair[0]) is not None and pair[1] is not None:
-                    last = [pair]
-                    pairs += last if count % stride == 0 else []
-                    count += 1
-                if len(pairs) == 2 * PROGRESS_KEPT:
-                    pairs, stride = pairs[::2], 2 * stride
-    pairs = pairs[:: len(pairs) // PROGRESS_KEPT + 1]
-    return pairs if pairs[-1:] == last else pairs + last
-
-
-def pack(names: "List[str]") -> "List[str]":
-    """Put the declared outputs into outputs.tar.gz; returns those that were not found."""
-    import tarfile
-
-    with tarfile.open("outputs.tar.gz.new", "w:gz", compresslevel=3, dereference=True) as archive:
-        for file in sorted(set(files_in(names))):
-            archive.add(file, recursive=False)
-    os.rename("outputs.tar.gz.new", "outputs.tar.gz")
-    return [name for name in names if not any(files_in([name]))]
+    pairs = []  # type: List[List[Any]]
+    for line in read("progress.jsonl", FILE_LIMIT).split(b"\n") if os.path.isfile("progress.jsonl") else ():
+        try:
+            entry = from_json(line)
+            if None not in (number(entry["step"]), number(entry["value"])):
+                pairs.append([entry["step"], number(entry["value"])])
+        except (ValueError, TypeError, KeyError, RecursionError):
+            continue
+    return pairs[: -1 : len(pairs) // PROGRESS_KEPT + 1] + pairs[-1:]
 
 
 def run(options: "Dict[str, str]") -> None:
-    """The whole job; Trouble or OSError where it cannot be judged."""
+    """The whole job; SystemExit or OSError where it cannot be judged."""
     started = time.time()
     job, payload = prepare(options.get("--task", ""), options.get("--number", ""))
-    log, checkpoints = Log(), Checkpoints(job["checkpoint_dir"], payload.get("checkpoint") or [])
-    life = Life(job, payload, log, checkpoints)
+    life = Life(job, payload, Checkpoints(job["checkpoint_dir"], payload.get("checkpoint") or []))
     try:
         cause = life.watch()
         status = life.end(cause)
     finally:
         life.tell(signal.SIGKILL)
-    tail = log.close()
+    tail = life.close_log()
     if cause == "limit":
         ended = "reached its time limit of %s minutes" % payload["minutes"]
     elif cause == "term" and os.path.exists(STOP_FILE):
-        ended = clean(read(STOP_FILE), 1000)
+        ended = clean(read(STOP_FILE, 1000), 1000)
     elif cause:
         sys.exit("hpo_pilot_runner: " + ("told to stop" if cause == "term" else "the pilot died"))
     else:
         ended = how_it_ended(status)
         ended += ": " + tail.strip().rpartition("\n")[2][-300:] if ended and tail.strip() else ""
     value, metrics, message = judge(payload.get("metric") or "loss", ended)
-    outputs, missing = payload.get("outputs") if value is not None else None, []  # type: Any, List[str]
+    outputs = [] if value is None else payload.get("outputs") or []
     if outputs:
-        missing = pack(outputs)
+        missing = [name for name in outputs if not any(files_in(".", [name]))]
         message = "declared outputs not found: " + ", ".join(missing) if missing else ""
+        outputs = [name for name in outputs if name not in missing]
+        with __import__("tarfile").open("outputs.tar.gz.new", "w:gz", compresslevel=3, dereference=True) as archive:
+            for file in sorted(set(files_in(".", outputs))):
+                archive.add(file, recursive=False)
+        os.rename("outputs.tar.gz.new", "outputs.tar.gz")
     progress = read_progress()
-    verdict = dict(job, version=1, status=int(value is None), value=value, metrics=metrics)
-    verdict["outputs"] = [name for name in outputs or [] if name not in missing]
+    verdict = dict(job, version=1, status=int(value is None), value=value, metrics=metrics, outputs=outputs)
     verdict.update(message=clean(message.encode("utf-8", "replace"), 2000), log_tail=tail if value is None else "")
     verdict.update(started=started, ended=time.time(), seconds=time.time() - started, node=os.uname().nodename)
-    verdict["last_progress"] = dict(zip(("step", "value"), progress[-1])) if progress else None
-    write("userJobMetadata.json", to_json({"hpo_pilot": dict(verdict, progress=progress)}))
+    verdict.update(progress=progress, last_progress=dict(zip(("step", "value"), progress[-1])) if progress else None)
+    write("userJobMetadata.json", to_json({"hpo_pilot": verdict}))
     try:
         os.rmdir(job["checkpoint_dir"])
     except OSError:
         if value is not None:  # after success nobody goes on from there
-            import shutil
-
-            shutil.rmtree(job["checkpoint_dir"], ignore_errors=True)
+            __import__("shutil").rmtree(job["checkpoint_dir"], ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -274,12 +274,19 @@ class Ledger:
             mean, std = mean_and_std(good)
         else:
             state = TrialState.FAILED
-            error = "; ".join(f"fold {n}: {o.error}" for n, o in sorted(trial.verdicts.items()) if o.value is None)
-            if self._folds == 1:
-                error = error.removeprefix("fold 0: ")
-            else:
-                error = f"{len(good)} of {self._folds} folds good, {self._needed} required: {error}"
+            error = self._reason(trial, len(good))
         return TrialEnd(trial.number, state, mean, std, error, told, now, good_folds=len(good), seconds=seconds)
+
+    def _reason(self, trial: OpenTrial, good: int) -> str:
+        """Why a trial failed; folds that failed alike share a line."""
+        folds: dict[str, list[str]] = defaultdict(list)
+        for fold, outcome in sorted(trial.verdicts.items()):
+            if outcome.value is None:
+                folds[outcome.error or "no reason given"].append(str(fold))
+        if self._folds == 1:
+            return next(iter(folds))
+        parts = [f"fold{'s' * (len(n) > 1)} {', '.join(n)}: {error}" for error, n in folds.items()]
+        return f"{good} of {self._folds} folds good, {self._needed} required: {'; '.join(parts)}"
 
 
 def _key(outcome: JobOutcome) -> tuple[int, int, int, int]:

@@ -61,7 +61,7 @@ def test_a_byte_order_mark_is_no_offence(bench: Any) -> None:
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("true", "no usable output.json: the payload wrote none"),
+        ("true", "no usable output.json: none was written"),
         (write("hello"), "no usable output.json: Expecting value"),
         (write(""), "no usable output.json: Expecting value"),
         (write('{"status": 0, "loss": 1} x'), "no usable output.json: Extra data"),
@@ -106,7 +106,7 @@ def test_a_result_that_was_packed_along_is_not_taken_for_one(bench: Any) -> None
     ended = bench.run(
         "true", files={"output.json": '{"status": 0, "loss": 1}', "progress.jsonl": '{"step": 1, "value": 2}'}
     )
-    assert "wrote none" in ended.message and ended.verdict["progress"] == []
+    assert "none was written" in ended.message and ended.verdict["progress"] == []
 
 
 def test_what_the_payload_is_told(bench: Any) -> None:

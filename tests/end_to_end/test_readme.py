@@ -1,0 +1,76 @@
+"""What the README tells a new user to do works as it stands there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def commands() -> list[str]:
+    """Every indented command of the README."""
+    lines = re.findall(r"^    (\S.*)$", README.read_text(), re.MULTILINE)
+    return [line.split("#")[0].strip() for line in lines]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A new user's folder with the README's training and search file."""
+    (training,) = [block for block in blocks("python") if "train_and_validate" in block]
+    (search,) = [block for block in blocks("yaml") if "my-search" in block]
+    (tmp_path / "my_training").mkdir()
+    (tmp_path / "my_training" / "train.py").write_text(training)
+    (tmp_path / "search.yaml").write_text(search.replace("trials: 64", "trials: 6"))
+    return tmp_path
+
+
+def run(folder: Path, *command: str) -> str:
+    """Runs one of the README's command lines as a user whose environment is active would."""
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    result = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert result.returncode == 0, (command, result.stdout, result.stderr)
+    return result.stdout
+
+
+def test_your_own_search(folder):
+    written = commands()
+    for command in ("hpo-pilot validate search.yaml", "hpo-pilot run search.yaml"):
+        assert command in written
+        assert "my-search" in run(folder, *command.split())
+    for command in written:
+        if "digits-mlp" in command and command.startswith(".venv/bin/") and "fetch" not in command:
+            words = command.replace(".venv/bin/", "").replace("digits-mlp", "my-search").split()
+            run(folder, *words)
+    assert (folder / "hpo-pilot" / "reports" / "my-search.html").stat().st_size > 100_000
+
+
+def test_the_python_api(folder):
+    (code,) = [block for block in blocks("python") if "create_optimizer" in block]
+    check = "\nassert len(points) == 8\nassert result.best.value < 1\nassert len(result.trials) == 6\n"
+    run(folder, sys.executable, "-c", code + check + "assert result.report.exists()\n")
+
+
+def test_every_file_that_it_names_is_there():
+    text = README.read_text()
+    for target in re.findall(r"\]\(([^)#:]+)\)", text):
+        assert (README.parent / target).exists(), target
+    for folder, begin in re.findall(r"^\| `(hpo_pilot/\w+/)` \|[^|]*\| `(\w+\.py)` \|$", text, re.MULTILINE):
+        assert (README.parent / folder / begin).exists(), folder + begin
+
+
+def test_make_help_lists_the_targets_that_it_names():
+    listed = subprocess.run(["make", "help"], cwd=README.parent, capture_output=True, text=True, check=True).stdout
+    for target in re.findall(r"^    make (\S+)", README.read_text(), re.MULTILINE):
+        assert target == "help" or f"make {target} " in listed, target
