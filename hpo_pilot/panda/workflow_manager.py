@@ -49,7 +49,8 @@ class WorkflowManager(ABC):
 
         Raises:
             TryAgainError: the server does not answer.
-            UnknownTaskError: the server does not know the task.
+            UnknownTaskError: the server says that it does not know the task. (One that says nothing of it has no
+                jobs to tell of: `status` is what decides.)
         """
 
     @abstractmethod

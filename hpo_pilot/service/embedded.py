@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import hashlib
-import json
 import os
 import re
 import secrets
@@ -17,6 +15,8 @@ import requests
 
 from hpo_pilot.errors import TryAgainError
 from hpo_pilot.panda.manager import PandaServer
+from hpo_pilot.server.auth import Role
+from hpo_pilot.server.process import write_tokens
 from hpo_pilot.service.children import Child
 from hpo_pilot.service.workdir import WorkDir
 
@@ -173,20 +173,17 @@ def _free_port() -> int:
 
 def _make_tokens(workdir: WorkDir) -> dict[str, Path]:
     """New random tokens for this start of the server, each in a file of mode 0600."""
-    files = {role: workdir.tokens / f"{role}.token" for role in ("user", "pilot")}
-    hashes = {}
     workdir.tokens.mkdir(mode=0o700, exist_ok=True)
-    for role, path in files.items():
+    files = {}
+    callers = {}
+    for role in (Role.USER, Role.PILOT):
         token = secrets.token_urlsafe(32)
-        _write_private(path, token)
-        hashes[hashlib.sha256(token.encode()).hexdigest()] = {"name": nickname(), "role": role}
-    _write_private(workdir.tokens / "server.json", json.dumps(hashes))
+        callers[token] = (nickname(), role)
+        path = files[role.value] = workdir.tokens / f"{role.value}.token"
+        temporary = path.with_suffix(".tmp")
+        temporary.unlink(missing_ok=True)
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(token)
+        temporary.replace(path)
+    write_tokens(workdir.tokens / "server.json", callers)
     return files
-
-
-def _write_private(path: Path, text: str) -> None:
-    temporary = path.with_suffix(".tmp")
-    temporary.unlink(missing_ok=True)
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-    temporary.replace(path)

@@ -1,0 +1,126 @@
+"""What every workflow manager promises, kept by `panda` through the real panda-client on the real server."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hpo_pilot.errors import GiveUpError, TryAgainError
+from hpo_pilot.jobs import JobState, TaskRef, TaskState
+
+
+def test_a_name_is_submitted_once_ever(ground):
+    task = ground.task()
+    first = ground.manager.submit(task)
+    assert ground.manager.submit(task) == first
+    assert ground.manager.submit(task, maybe_submitted=True) == first
+    assert len(ground.pilot.acquire(10)) == 2
+
+
+def test_not_even_when_the_first_one_is_over(ground):
+    task = ground.task()
+    ref = ground.manager.submit(task)
+    for job in ground.pilot.acquire(2):
+        ground.pilot.finish(job, 1.0)
+    assert ground.manager.status([ref]) == {ref.jedi_task_id: TaskState.DONE}
+    assert ground.manager.submit(task) == ref
+    assert ground.pilot.acquire(10) == []
+
+
+def test_a_task_of_unknown_outcome_is_submitted_if_it_is_not_there(ground):
+    ref = ground.manager.submit(ground.task(), maybe_submitted=True)
+    assert ground.manager.status([ref]) == {ref.jedi_task_id: TaskState.RUNNING}
+
+
+def test_results_come_with_their_identity(ground):
+    ref = ground.manager.submit(ground.task())
+    one, two = ground.pilot.acquire(2)
+    ground.pilot.finish(two, 0.0)
+    reports = {report.number: report for report in ground.manager.results(ref, [1, 2])}
+    assert reports[1].state is JobState.SENT
+    assert reports[2].state is JobState.FINISHED
+    assert (reports[2].verdict.trial, reports[2].verdict.fold, reports[2].verdict.value) == (2, 0, 0.0)
+    ground.pilot.finish(one, None, "diverged")
+    reports = {report.number: report for report in ground.manager.results(ref, [1])}
+    assert (reports[1].verdict.value, reports[1].verdict.message) == (None, "diverged")
+
+
+def test_a_job_that_the_infrastructure_lost_has_its_error_and_its_next_attempt(ground):
+    ref = ground.manager.submit(ground.task(jobs=[(1, 0)]))
+    (job,) = ground.pilot.acquire()
+    ground.pilot.end(job, "failed", pilot_error_code=1201, pilot_error_diag="node died")
+    failed, waiting = sorted(ground.manager.results(ref, [1]), key=lambda report: report.attempt)
+    assert (failed.state, failed.number) == (JobState.FAILED, 1)
+    assert "node died" in failed.error
+    assert (waiting.state, waiting.attempt, waiting.number) == (JobState.ACTIVATED, 2, 1)
+
+
+def test_a_task_ends_failed_after_its_last_attempt(ground):
+    ref = ground.manager.submit(ground.task(jobs=[(1, 0)]))
+    while jobs := ground.pilot.acquire():
+        ground.pilot.end(jobs[0], "failed", pilot_error_code=1201, pilot_error_diag="node died")
+    assert ground.manager.status([ref]) == {ref.jedi_task_id: TaskState.FAILED}
+    assert len(ground.manager.results(ref, [1])) == 3
+
+
+def test_kill_ends_a_task_and_is_harmless_again(ground):
+    ref = ground.manager.submit(ground.task())
+    ground.manager.kill(ref)
+    assert ground.pilot.acquire() == []
+    assert ground.manager.status([ref])[ref.jedi_task_id].is_over
+    ground.manager.kill(ref)
+
+
+def test_an_unknown_task_is_known_as_such(ground):
+    ref = TaskRef("user.me.demo.cafecafe.g9/", 4711)
+    assert ground.manager.status([ref]) == {}
+    assert ground.manager.results(ref, [1]) == []
+
+
+def test_wait_tells_which_tasks_have_results(ground):
+    first, second = ground.manager.submit(ground.task(1)), ground.manager.submit(ground.task(2))
+    assert ground.manager.wait(5.0) is None, "the first answer may hold anything"
+    assert ground.manager.wait(0.1) == set()
+    jobs = ground.pilot.acquire(4)
+    ground.pilot.finish(jobs[-1], 1.0)
+    assert ground.manager.wait(5.0) == {second.jedi_task_id}
+    ground.pilot.finish(jobs[0], 1.0)
+    assert ground.manager.wait(5.0) == {first.jedi_task_id}
+
+
+def test_a_server_that_is_gone_is_a_reason_to_try_again(ground):
+    ref = ground.manager.submit(ground.task())
+    ground.server.stop()
+    for call in (
+        lambda: ground.manager.submit(ground.task(2)),
+        lambda: ground.manager.status([ref]),
+        lambda: ground.manager.results(ref, [1]),
+        lambda: ground.manager.kill(ref),
+        lambda: ground.manager.discard("x"),
+    ):
+        with pytest.raises(TryAgainError):
+            call()
+    assert ground.manager.wait(0.1) is None
+
+
+def test_outputs_are_fetched_whole_and_discarded(ground, tmp_path):
+    import requests
+
+    name = "user.me.77._000001.outputs.tar.gz"
+    url = f"{ground.server.url}/storage/{name}"
+    requests.put(url, data=b"content", headers={"Authorization": "Bearer pilot-token"}, timeout=10).raise_for_status()
+    ground.manager.fetch(name, tmp_path / "got" / "file")
+    assert (tmp_path / "got" / "file").read_bytes() == b"content"
+    ground.manager.discard(name)
+    ground.manager.discard(name)
+    with pytest.raises(GiveUpError, match="no longer has"):
+        ground.manager.fetch(name, tmp_path / "again")
+    assert not list(tmp_path.glob("*again*"))
+
+
+def test_a_task_that_makes_no_sense_is_not_retried_for_ever(ground):
+    broken = replace(ground.task(), queue="no such queue at all")
+    ref = ground.manager.submit(broken)
+    assert ground.pilot.acquire() == []
+    assert ref.jedi_task_id in ground.manager.status([ref])
