@@ -282,8 +282,6 @@ class Life:
             if cause:
                 # PR_SET_CHILD_SUBREAPER: the payload's orphans are ours to reap
                 __import__("ctypes").CDLL(None).prctl(36, 1, 0, 0, 0)
-                    36, 1, 0, 0, 0
-                )  # PR_SET_CHILD_SUBREAPER: the payload's orphans are ours to reap
             while cause and time.monotonic() < until and self.tell(which):
                 which = 0  # from now on only: is anybody left?
                 reaped, ended = os.waitpid(-1, os.WNOHANG)

@@ -139,8 +139,9 @@ def test_kill_9_of_pilot_and_server_costs_an_attempt_and_no_result(
     embedded: Embedded, pilot: PilotProcess, until: Any
 ) -> None:
     script = (
-        "i=$(cat $HPO_PILOT_CHECKPOINT_DIR/i || echo 0); while [ $i -lt 12 ]; do i=$((i+1)); "
-        "echo $i > $HPO_PILOT_CHECKPOINT_DIR/n; mv $HPO_PILOT_CHECKPOINT_DIR/n $HPO_PILOT_CHECKPOINT_DIR/i; sleep 0.2; "
+        "kept=$HPO_PILOT_CHECKPOINT_DIR; i=$(cat $kept/i || echo 0); while [ $i -lt 12 ]; do i=$((i+1)); "
+        "echo $i > $kept/new; mv $kept/new $kept/i; sleep 0.2; "
+        """echo '{"step": '$i', "value": 1}' >> progress.jsonl; done; """
         """echo '{"status": 0, "loss": '$i'}' > output.json"""
     )
     task = embedded.submit(script, 3)

@@ -1,0 +1,100 @@
+"""What a machine can put in the way: each ends with one clear line, status 2 or 3, and nothing lost."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+
+
+def one_line(result: subprocess.CompletedProcess[str]) -> str:
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1, result.stderr
+    assert "Traceback" not in result.stdout
+    return lines[0]
+
+
+def test_a_port_that_is_taken(scan):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        line = one_line(scan("serve", "--port", str(port), status=3))
+    assert str(port) in line
+    assert "in use" in line or "taken" in line
+
+
+@pytest.mark.parametrize("command", [["run", "search.yaml"], ["serve"], ["submit", "search.yaml"]])
+def test_a_work_folder_that_cannot_be(scan, command):
+    scan.write({})
+    scan.workdir.write_text("this is a file")
+    line = one_line(scan(*command, status=2))
+    assert "cannot make the work folder" in line
+    assert "--workdir" in line
+    assert scan.workdir.read_text() == "this is a file"
+
+
+def test_a_store_of_a_newer_version(scan):
+    scan.write({"budget": {"trials": 2}})
+    scan("run", str(scan.file))
+    engine = create_engine(f"sqlite:///{scan.workdir / 'hpo-pilot.db'}")
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    line = one_line(scan("run", str(scan.file), status=2))
+    assert "version 9999" in line
+    assert "upgrade hpo-pilot" in line
+
+
+def test_a_search_file_that_is_not_there(scan):
+    line = one_line(scan("run", "nosuch.yaml", status=2))
+    assert "nosuch.yaml" in line
+
+
+FULL_DISK = """
+set -e
+mount -t tmpfs -o size=300m tmpfs "$2"
+cp -r "$1"/search.yaml "$1"/payload "$2"
+cd "$2"
+"$0" -m hpo_pilot.cli run search.yaml --slots 2 > out 2> err & run=$!
+for i in $(seq 100); do sleep 0.2; [ -e hpo-pilot/panda.db ] && break; done
+sleep 2
+fallocate -l 150M filler
+status=0; wait $run || status=$?
+echo "status $status"; tail -n 1 err
+rm filler
+sed -i 's/trials: 2000/trials: 30/' search.yaml
+"$0" -m hpo_pilot.cli status demo --json > before.json
+"$0" -m hpo_pilot.cli stop demo > /dev/null; "$0" -m hpo_pilot.cli trials demo --json > "$1/trials.json"
+"""
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("unshare"), reason="needs root to mount a small disk of its own"
+)
+def test_a_full_disk(scan, tmp_path):
+    scan.write({"budget": {"trials": 2000, "parallel": 2}})
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    script = tmp_path / "full.sh"
+    script.write_text(FULL_DISK)
+    # bash's $0 is the interpreter, $1 the folder with the search, $2 where the disk is mounted, in a namespace that
+    # takes the mount with it.
+    result = subprocess.run(
+        ["unshare", "--mount", "bash", "-c", script.read_text(), sys.executable, str(scan.root), str(disk)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "status 3" in result.stdout, (result.stdout, result.stderr)
+    assert "of disk are free" in result.stdout
+    assert "nothing is lost" in result.stdout
+    import json
+
+    trials = json.loads(Path(scan.root, "trials.json").read_text())
+    assert [t for t in trials if t["state"] == "finished"]
+    assert not [t for t in trials if t["state"] == "failed"]
