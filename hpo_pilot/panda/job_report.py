@@ -57,7 +57,7 @@ def read_verdict(metadata: object) -> Verdict | None:
             started=_number(ours.get("started")),
             ended=_number(ours.get("ended")),
             node=ours.get("node"),
-            progress=tuple((int(step), float(x)) for step, x in ours.get("progress") or () if math.isfinite(float(x))),
+            progress=tuple((int(s), shown) for s, x in ours.get("progress") or () if (shown := _number(x)) is not None),
             has_outputs=bool(ours.get("outputs")),
         )
     except (KeyError, TypeError, ValueError):

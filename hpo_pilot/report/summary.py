@@ -37,9 +37,9 @@ def figure_of(trial: Trial) -> float | None:
 def ranking(search: Search, trials: Sequence[Trial]) -> list[Standing]:
     """All trials with a figure of merit, best first; equal ones in the order of their numbers.
 
-    Confirmation runs have no place of their own: they count for the trial that they confirm. Confirmed trials stand first,
-    by the mean of their confirmation runs alone: the figure that had a trial chosen flatters it (winner's luck), and one
-    that was not among the best enough to be confirmed must not overtake by the same luck.
+    Confirmation runs have no place of their own: they count for the trial that they confirm. Confirmed trials stand
+    first, by the mean of their confirmation runs alone: the figure that had a trial chosen flatters it (winner's luck),
+    and one that nothing confirmed must not overtake by the same luck.
     """
     confirmations: defaultdict[int, list[float]] = defaultdict(list)
     for trial in trials:

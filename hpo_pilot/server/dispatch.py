@@ -178,7 +178,7 @@ def _sent(tx: Transaction, request: JobRequest) -> dict[str, Any]:
 def _note(tx: Transaction, task_ids: Iterable[int]) -> None:
     for task_id in task_ids:
         if (task := task_row(tx, task_id)) is not None:
-            change_task(tx, task, **({} if task.started else {"started": tx.now}))
+            change_task(tx, task, started=task.started or tx.now)
 
 
 def _described(tx: Transaction, job: AnyRow) -> dict[str, Any]:

@@ -28,6 +28,9 @@ WORKER = 1
 
 _START_SECONDS = 60.0
 
+#: What the pilot gets to end its jobs and to report them; a payload may take 15 s to die.
+_PILOT_STOP_SECONDS = 30.0
+
 #: The file in the token folder that says where the server is.
 _ADDRESS = "address"
 
@@ -102,7 +105,7 @@ class EmbeddedPanda:
 
     def stop(self) -> None:
         """Ends both, the pilot first: it gives its jobs back to the server."""
-        self._pilot.stop()
+        self._pilot.stop(_PILOT_STOP_SECONDS)
         self._server.stop()
 
     def _start_pilot(self) -> None:
