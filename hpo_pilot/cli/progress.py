@@ -49,10 +49,9 @@ class RunProgress:
             self._print(record.name, over, total, note, ended=record.state.is_over)
 
     def _best_text(self, store: Store, record: SearchRecord) -> str:
-        from hpo_pilot.report import best_trial
-
-        best = best_trial(record.search, store.trials(record.id))
-        return "no result yet" if best is None else f"best {record.search.objective.metric} {value_text(best)}"
+        objective = record.search.objective
+        best = store.best_so_far(record.id, objective.sign)
+        return "no result yet" if best is None else f"best {objective.metric} {figure_text(*best)}"
 
     def _draw(self, name: str, over: int, total: int, note: str, *, ended: bool) -> None:
         if self._bar is None:
@@ -90,6 +89,9 @@ class RunProgress:
 
 def value_text(trial: Trial) -> str:
     """A trial's value with the spread of its folds."""
-    if trial.value is None:
-        return "-"
-    return f"{trial.value:.6g}" + (f" ± {trial.std:.2g}" if trial.std is not None else "")
+    return "-" if trial.value is None else figure_text(trial.value, trial.std)
+
+
+def figure_text(value: float, std: float | None) -> str:
+    """A figure of merit with its spread."""
+    return f"{value:.6g}" + (f" ± {std:.2g}" if std is not None else "")

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Self
 from urllib.parse import quote, urlparse
 
 import requests
@@ -86,11 +87,16 @@ class PandaManager(WorkflowManager):
         self._uploaded: dict[str, float] = {}
         self._cursor: int | None = -1  # None: the server has no such call
 
+    @classmethod
+    @override
+    def connect(cls, url: str, token_file: Path, owner: str, log: Path) -> Self:
+        return cls(PandaServer(url, token_file, owner), log)
+
     # --- submit ---
 
     @override
     def submit(self, task: TaskSpec, *, maybe_submitted: bool = False) -> TaskRef:
-        if maybe_submitted and (found := self._find(task.name)):
+        if maybe_submitted and (found := self.find(task.name)):
             return found
         self._upload(task.sandbox, again=maybe_submitted)
         parameters = task_parameters(
@@ -108,14 +114,15 @@ class PandaManager(WorkflowManager):
         if code == 0 and match and "reactivation" not in str(message):
             return TaskRef(task.name, int(match[1]))
         if code in _DUPLICATE_CODES:
-            found = self._find(task.name)
+            found = self.find(task.name)
             if found:
                 return found
         if code == _THROTTLED_CODE:
             raise TryAgainError(f"task {task.name}: the server has too many active tasks of yours: {message}")
         raise GiveUpError(f"task {task.name}: the server refused it (code {code}): {message}")
 
-    def _find(self, name: str) -> TaskRef | None:
+    @override
+    def find(self, name: str) -> TaskRef | None:
         since = (datetime.now(UTC) - _LOOK_BACK).strftime("%Y-%m-%d %H:%M:%S")
         status, tasks = self._client.call("getJobIDsJediTasksInTimeRange", since)
         if status != 0 or tasks is None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection
+from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Self
 
-from hpo_pilot.errors import TryAgainError
+from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.jobs import JobReport, TaskRef, TaskSpec, TaskState
 
 
@@ -18,12 +20,37 @@ class UnknownTaskError(TryAgainError):
     """The server does not know a task that it once accepted: its database was lost. Submit the open jobs again."""
 
 
+def workflow_manager(name: str) -> type[WorkflowManager]:
+    """The workflow manager registered under that name.
+
+    Raises:
+        InputError: there is none; the message lists those that are.
+    """
+    found = {entry.name: entry for entry in entry_points(group="hpo_pilot.workflow_managers")}
+    if name not in found:
+        raise InputError(f"no workflow manager {name!r} is installed; there are {', '.join(sorted(found)) or 'none'}")
+    manager: type[WorkflowManager] = found[name].load()
+    return manager
+
+
 class WorkflowManager(ABC):
     """Submits tasks, watches them, collects their jobs' verdicts, kills them.
 
     Found through the entry-point group ``hpo_pilot.workflow_managers``. Every call ends within a deadline of its own.
     One thread at a time uses a manager, except that `wait` may run in another one, and `close` in any.
     """
+
+    @classmethod
+    @abstractmethod
+    def connect(cls, url: str, token_file: Path, owner: str, log: Path) -> Self:
+        """A manager of the tasks at one server; nothing is sent yet.
+
+        Args:
+            url: scheme://host:port of the server.
+            token_file: a file with the owner's bearer token, mode 0600; read again at every call.
+            owner: the user's name there.
+            log: where the output of client software goes.
+        """
 
     @abstractmethod
     def submit(self, task: TaskSpec, *, maybe_submitted: bool = False) -> TaskRef:
@@ -37,6 +64,14 @@ class WorkflowManager(ABC):
             UnknownOutcomeError: no answer; call again with ``maybe_submitted=True``.
             TryAgainError: the server refused for now (down, too many tasks); nothing was submitted.
             GiveUpError: the server refuses the task for good.
+        """
+
+    @abstractmethod
+    def find(self, name: str) -> TaskRef | None:
+        """The task of that name, if the server has it.
+
+        Raises:
+            UnknownOutcomeError: the server does not answer.
         """
 
     @abstractmethod

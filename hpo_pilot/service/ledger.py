@@ -206,6 +206,8 @@ class Ledger:
             progress=(report.progress,) if report.progress else (),
         )
         if report.state is not JobState.FINISHED:
+            if report.state.is_over and report.started is not None and report.ended is not None:
+                return replace(base, seconds=max(0.0, report.ended - report.started))  # lost, and paid for all the same
             return base
         if verdict is None:
             return replace(

@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from hpo_pilot.errors import TryAgainError
-from hpo_pilot.panda.manager import PandaManager
+from hpo_pilot.panda.workflow_manager import WorkflowManager, workflow_manager
 from hpo_pilot.report import ReportFacts, best_trial, render_report
 from hpo_pilot.search import Trial
 from hpo_pilot.service.embedded import EmbeddedPanda, default_slots
@@ -178,9 +178,10 @@ class _ReportWriter:
 
 
 @contextlib.contextmanager
-def _started(panda: EmbeddedPanda, workdir: WorkDir) -> Iterator[PandaManager]:
+def _started(panda: EmbeddedPanda, workdir: WorkDir) -> Iterator[WorkflowManager]:
     panda.start()
-    manager = PandaManager(panda.server, workdir.log("panda-client"))
+    here = panda.server
+    manager = workflow_manager("panda").connect(here.url, here.token_file, here.owner, workdir.log("panda-client"))
     try:
         yield manager
     finally:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import replace
@@ -80,7 +81,6 @@ class SearchSteering:
         # Trials that were stopped on request gave nothing and do not count.
         counted = [t for t in self._trials.values() if t.confirms is None and t.state is not TrialState.STOPPED]
         self._searched = len(counted)
-        self._confirmed = any(trial.confirms is not None for trial in self._trials.values())
         tried = {point_key(trial.point) for trial in counted}
         starts = [search.space.canonical(point) for point in search.start]
         self._starts = [point for point in starts if point_key(point) not in tried]
@@ -129,11 +129,15 @@ class SearchSteering:
             for task in self._tasks.unsent:
                 self._send(task)
             for task in self._tasks.to_look_at():
+                begun = time.monotonic()
                 self._collect(task)
+                self._tasks.looked_at(task, time.monotonic() - begun)
             self._register(self._proposer.take())
             if self.state is SearchState.RUNNING:
                 self._refill()
                 self._end_if_done()
+            else:
+                self._slot_freed = None  # a paused search hands nothing over
             self._retry_pause = _RETRY_SECONDS[0]
         except StoreAwayError:
             raise  # the picture in memory may be ahead of the store now: whoever holds this object makes a new one
@@ -144,7 +148,7 @@ class SearchSteering:
             return pause
         except GiveUpError as error:
             self._stop(SearchState.FAILED, str(error))
-        return LOOK_SECONDS
+        return self._tasks.next_look()
 
     # --- submit ---
 
@@ -154,10 +158,14 @@ class SearchSteering:
             self._lookahead.handed_over(time.monotonic() - self._slot_freed)
             self._slot_freed = None
 
-    def _register(self, points: list[Point], confirms: list[int] | None = None) -> None:
-        """Commits a new generation, with the intent to submit it; then submits it."""
+    def _register(self, points: list[Point], confirms: list[int] | None = None) -> int:
+        """Commits a new generation, with the intent to submit it; then submits it.
+
+        Returns:
+            How many of the points it has: the first ones, as many as one task can carry.
+        """
         if not points:
-            return
+            return 0
         self._generation += 1
         first = len(self._trials) + 1
         trials = [
@@ -166,7 +174,7 @@ class SearchSteering:
             )
             for number, point in enumerate(points, start=first)
         ]
-        trials = self._tasks.fitting(self._generation, trials)  # the rest is asked for again, as the next generation
+        trials = self._tasks.fitting(self._generation, trials)
         name = self._tasks.name(self._generation, 0)
         history, pending = self._cut
         task = self._store.add_generation(
@@ -183,6 +191,7 @@ class SearchSteering:
         self._searched += 0 if confirms else len(trials)
         self._tasks.add(task)
         self._send(task)
+        return len(trials)
 
     # --- collect ---
 
@@ -208,7 +217,6 @@ class SearchSteering:
         if missing and over:
             changes, again = self._ledger.give_up(task, over, time.time())
         self._commit(task, changes, ended=not missing or bool(over), again=again)
-        self._tasks.looked_at(task)
 
     def _look(self, task: TaskRecord, ref: TaskRef) -> bool:
         """Records what the server says of the task's jobs; True where some of them are still on their way."""
@@ -292,9 +300,9 @@ class SearchSteering:
             return
         pending = sorted(number for number, trial in self._ledger.open.items() if trial.confirms is None)
         self._cut = (self._ledger.told, pending)
-        starts, self._starts = self._starts[:count], self._starts[count:]
-        if starts:
-            self._register(starts)
+        if self._starts:
+            registered = self._register(self._starts[:count])
+            self._starts = self._starts[registered:]
         else:
             self._proposer.start(count, [self._trials[number].point for number in pending])
 
@@ -332,20 +340,21 @@ class SearchSteering:
     def _confirm(self) -> bool:
         """Sends the best points out again with fresh seeds; True where there is something to wait for."""
         confirm = self._search.confirm
-        if not confirm.top or self._confirmed:
+        if not confirm.top:
             return False
+        searched = [trial for trial in self._trials.values() if trial.confirms is None]
+        done = Counter(t.confirms for t in self._trials.values() if t.state is not TrialState.STOPPED)
         again = [
             trial
-            for trial in top_trials(self._search, list(self._trials.values()), confirm.top)
-            for _ in range(confirm.repeats)
+            for trial in top_trials(self._search, searched, confirm.top)
+            for _ in range(confirm.repeats - done[trial.number])
         ]
         self._cut = (self._ledger.told, [])
-        self._confirmed = True
         self._register([trial.point for trial in again], [trial.number for trial in again])
         return bool(again)
 
     def _stop(self, state: SearchState, message: str) -> None:
-        """Kills what is out and ends the search."""
+        """Kills what is out and ends the search; while the server cannot be reached it is not over, for jobs cost."""
         self._tasks.kill_all()
         changes = self._ledger.stop(time.time(), message)
         self._store.record(self.record.id, (), changes.ends, ended_tasks=list(self._tasks.open))
@@ -355,7 +364,11 @@ class SearchSteering:
 
     def abandon(self, message: str) -> None:
         """Ends the search as failed, for a reason that is not its own."""
-        self._stop(SearchState.FAILED, message)
+        try:
+            self._stop(SearchState.FAILED, message)
+        except TryAgainError as error:
+            log.warning("search %s: its jobs could not be killed: %s", self.record.name, error)
+            self._set_state(SearchState.FAILED, message)
 
     def _set_state(self, state: SearchState, message: str = "", only_from: tuple[SearchState, ...] = ()) -> None:
         self._store.set_state(self.record.id, state, "service", message, only_from=only_from)

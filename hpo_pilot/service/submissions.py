@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from hpo_pilot.errors import TryAgainError
 from hpo_pilot.jobs import JobNeeds, TaskRef, TaskSpec, task_name
 from hpo_pilot.panda.task_parameters import ENCODED_LIMIT, encode_points
 from hpo_pilot.panda.workflow_manager import UnknownOutcomeError, WorkflowManager
@@ -22,7 +20,9 @@ LOOK_SECONDS = 5.0
 #: With many open tasks the looks are spread, to at most one in so many seconds.
 _LOOK_SPACING = 0.1
 
-log = logging.getLogger(__name__)
+#: A look that takes longer than this, in seconds, is followed by a pause of so many times its length.
+_FELT = 0.03
+_LOOK_PAUSE = 9
 
 
 class Submissions:
@@ -40,6 +40,7 @@ class Submissions:
         # After a crash nobody knows whether these reached the server: their names are looked up first.
         self._doubtful = {task.id for task in self.open.values() if task.stage is TaskStage.INTENT}
         self._looked: dict[int, float] = {}
+        self._not_before: dict[int, float] = {}
         self._dirty = set(self.open)
         # Changes that the server reported of tasks whose number we had not been told yet.
         self._unclaimed: set[int] = set()
@@ -59,19 +60,32 @@ class Submissions:
             self._unclaimed = (self._unclaimed | changed) - known
 
     def to_look_at(self) -> list[TaskRecord]:
-        """The submitted tasks that may have changed, oldest first."""
+        """The submitted tasks that may have changed and are due, oldest first."""
         self._dirty &= self.open.keys()
-        return [self.open[number] for number in sorted(self._dirty) if self.open[number].jedi_task_id is not None]
+        now = time.monotonic()
+        due = [number for number in sorted(self._dirty) if self._not_before.get(number, 0.0) <= now]
+        return [self.open[number] for number in due if self.open[number].jedi_task_id is not None]
 
-    def looked_at(self, task: TaskRecord) -> None:
-        """The task has been looked at."""
-        self._looked[task.id] = time.monotonic()
+    def looked_at(self, task: TaskRecord, seconds: float) -> None:
+        """The task has been looked at, which took `seconds`.
+
+        A look at a wide task takes long, and each of its jobs that ends asks for one: looks that are felt are spread.
+        """
+        now = self._looked[task.id] = time.monotonic()
+        self._not_before[task.id] = now + _LOOK_PAUSE * seconds if seconds > _FELT else 0.0
         self._dirty.discard(task.id)
+        if task.id not in self.open:
+            del self._looked[task.id], self._not_before[task.id]
+
+    def next_look(self) -> float:
+        """Seconds until a task that may have changed is due; at most `LOOK_SECONDS`."""
+        now = time.monotonic()
+        waits = [self._not_before.get(number, 0.0) - now for number in self._dirty]
+        return max(0.0, min([LOOK_SECONDS, *(wait for wait in waits if wait > 0)]))
 
     def ended(self, task: TaskRecord) -> None:
         """Nothing more is expected from the task."""
         self.open.pop(task.id, None)
-        self._looked.pop(task.id, None)
 
     # --- submit ---
 
@@ -113,14 +127,17 @@ class Submissions:
         return NewTask(self.name(task.generation, revision), task.generation, revision, tuple(jobs))
 
     def kill_all(self) -> None:
-        """Asks the server to kill every open task; one that cannot be killed now ends by itself, unseen."""
+        """Asks the server to kill every open task.
+
+        Raises:
+            TryAgainError: one cannot be killed now; those before it are.
+        """
         for task in self.open.values():
-            if task.jedi_task_id is None:
-                continue
-            try:
-                self._manager.kill(TaskRef(task.name, task.jedi_task_id))
-            except TryAgainError as error:
-                log.warning("search %s: %s", self._record.name, error)
+            ref = TaskRef(task.name, task.jedi_task_id) if task.jedi_task_id is not None else None
+            if ref is None and task.id in self._doubtful:
+                ref = self._manager.find(task.name)  # it may have reached the server before we were told its number
+            if ref is not None:
+                self._manager.kill(ref)
 
     # --- what a task is made of ---
 

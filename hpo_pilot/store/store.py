@@ -206,6 +206,22 @@ class Store:
             )
             return {TrialState(state): count for state, count in rows}
 
+    def best_so_far(self, search_id: int, sign: int) -> tuple[float, float | None] | None:
+        """Value and spread of the best finished trial, confirmation runs aside: cheap enough to ask all the time.
+
+        Args:
+            sign: +1 where smaller is better, -1 where larger is.
+        """
+        best = (
+            select(t.trials.c.value, t.trials.c.std)
+            .where(t.trials.c.search_id == search_id, t.trials.c.value.is_not(None), t.trials.c.confirms.is_(None))
+            .order_by(t.trials.c.value if sign > 0 else t.trials.c.value.desc())
+            .limit(1)
+        )
+        with reading(self.engine) as connection:
+            row = connection.execute(best).one_or_none()
+        return None if row is None else (row.value, row.std)
+
     def job_seconds(self, search_id: int) -> float:
         """Seconds that all jobs of the search ran, retries included."""
         with reading(self.engine) as connection:
