@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv run test test-real check format schemas bench clean
+.PHONY: help venv run test check format schemas bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,7 +26,7 @@ run: venv  ## scan the hyper-parameters of payloads/digits: 48 trials x 3 folds,
 	$(BIN)/hpo-pilot run payloads/digits/search.yaml
 
 test: venv  ## all tests that need only Python
-	$(BIN)/pytest -n 2 tests --ignore tests/real
+	$(BIN)/pytest -n 2 tests
 
 check: venv  ## format, lint, strict typing, import contracts, runner syntax, schemas
 	$(BIN)/ruff format --check .
