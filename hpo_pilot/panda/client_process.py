@@ -98,6 +98,12 @@ class ClientProcess:
         line, self._buffer = self._buffer.split(b"\n", 1)
         return line
 
+    def interrupt(self) -> None:
+        """Makes a call that waits in another thread fail at once; the next call works."""
+        process = self._process
+        if process is not None:
+            process.kill()
+
     def close(self) -> None:
         """Ends the process, if it runs."""
         process, self._process = self._process, None

@@ -10,7 +10,7 @@ import calendar
 import math
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hpo_pilot.jobs import JobReport, JobState, Verdict
@@ -26,6 +26,9 @@ _STATES = {
     "throttled": JobState.DEFINED,
     "merging": JobState.HOLDING,
 }
+
+#: Larger steps lose digits as JSON numbers.
+_LARGEST_STEP = 2**53
 
 _NUMBER = re.compile(r"--number(?:%20|\s)+(\d+)")
 _PROGRESS = re.compile(r"hpoStep=(\d+) hpoValue=(\S+)")
@@ -57,10 +60,10 @@ def read_verdict(metadata: object) -> Verdict | None:
             started=_number(ours.get("started")),
             ended=_number(ours.get("ended")),
             node=ours.get("node"),
-            progress=tuple((int(s), shown) for s, x in ours.get("progress") or () if (shown := _number(x)) is not None),
+            progress=_progress(ours.get("progress") or ()),
             has_outputs=bool(ours.get("outputs")),
         )
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None
 
 
@@ -69,7 +72,6 @@ def read_description(job: Mapping[str, Any], metadata: object) -> JobReport:
     state = job_state(str(job.get("jobStatus")))
     number = _NUMBER.search(str(job.get("jobParameters") or ""))
     progress = _PROGRESS.search(str(job.get("jobMetrics") or ""))
-    shown = _number(progress[2]) if progress else None
     return JobReport(
         panda_id=int(job["PandaID"]),
         state=state,
@@ -80,7 +82,7 @@ def read_description(job: Mapping[str, Any], metadata: object) -> JobReport:
         node=_text(job.get("modificationHost")),
         started=_seconds(job.get("startTime")),
         ended=_seconds(job.get("endTime")),
-        progress=(int(progress[1]), shown) if progress and shown is not None else None,
+        progress=next(iter(_progress([(progress[1], progress[2])] if progress else ())), None),
     )
 
 
@@ -125,14 +127,24 @@ def _text(value: object) -> str | None:
 
 
 def _number(value: object) -> float | None:
-    if isinstance(value, str):
-        try:
-            value = float(value)
-        except ValueError:
-            return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    """The value as a finite float; None where it is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
-    return float(value)
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _progress(pairs: Iterable[tuple[Any, Any]]) -> tuple[tuple[int, float], ...]:
+    """(step, value) pairs; those that are no numbers, or whose step no database takes, are left out."""
+    found = []
+    for step, value in pairs:
+        at, shown = _number(step), _number(value)
+        if at is not None and shown is not None and abs(at) <= _LARGEST_STEP:
+            found.append((int(at), shown))
+    return tuple(found)
 
 
 def _seconds(value: object) -> float | None:

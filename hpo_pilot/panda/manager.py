@@ -137,6 +137,10 @@ class PandaManager(WorkflowManager):
         done = self._uploaded.get(sandbox.name)
         if done is not None and not again and time.monotonic() - done < _SANDBOX_AGE:
             return
+        if not sandbox.is_file():
+            raise GiveUpError(
+                f"the packed payload {sandbox} is gone; `hpo-pilot resume NAME --new-payload` packs it anew"
+            )
         status, message = self._client.call("putFile", str(sandbox), False, False, False, 1, deadline=600.0)
         # The name is the content: a file that is there already is this one.
         if status != 0 or not (str(message) == "True" or "cannot overwrite" in str(message)):
@@ -205,10 +209,11 @@ class PandaManager(WorkflowManager):
                 headers=self._authorization(),
                 timeout=seconds + 30.0,
             )
-        except requests.RequestException:
+        except (requests.RequestException, TryAgainError):
             time.sleep(min(seconds, 0.5))  # it is away; the calls that follow say so
             return None
-        if answer.status_code in (403, 404):  # a real server, which answers 403 to a call that it does not have
+        # A real server answers 403 to a call that it does not have; the embedded one to a token that was just replaced.
+        if answer.status_code == 404 or (answer.status_code == 403 and self._cursor == -1):
             self._cursor = None
             return None
         if answer.status_code != 200:
@@ -258,6 +263,10 @@ class PandaManager(WorkflowManager):
         except OSError as error:
             raise TryAgainError(f"cannot read the token file {self._server.token_file}: {error.strerror}") from error
         return {"Authorization": f"Bearer {token}", "Origin": self._server.vo}
+
+    @override
+    def interrupt(self) -> None:
+        self._client.interrupt()
 
     @override
     def close(self) -> None:

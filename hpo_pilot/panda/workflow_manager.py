@@ -109,5 +109,9 @@ class WorkflowManager(ABC):
         """Deletes a job's packed outputs at the server; succeeds also where they are gone."""
 
     @abstractmethod
+    def interrupt(self) -> None:
+        """Makes a call that is under way in another thread fail soon; from a signal handler too."""
+
+    @abstractmethod
     def close(self) -> None:
         """Ends what the manager started; may be called from another thread, and twice."""

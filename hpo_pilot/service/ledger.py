@@ -129,7 +129,7 @@ class Ledger:
                 changes.started.append((trial.number, outcome.started))
             if outcome.is_verdict:
                 trial.verdicts[outcome.fold] = outcome
-        self._close(changes, now)
+        self._close(changes, [outcome.trial for outcome in changes.outcomes], now)
         return changes
 
     def give_up(self, task: TaskRecord, reason: str, now: float) -> tuple[Changes, list[tuple[int, int, int]]]:
@@ -162,14 +162,24 @@ class Ledger:
             )
             trial.verdicts[fold] = outcome
             changes.outcomes.append(outcome)
-        self._close(changes, now)
+        self._close(changes, [outcome.trial for outcome in changes.outcomes], now)
         return changes, again
 
-    def stop(self, now: float, reason: str) -> Changes:
-        """The search is stopped: what is still out ends as stopped."""
-        ends = [TrialEnd(number, TrialState.STOPPED, None, None, reason, None, now) for number in sorted(self.open)]
-        self.open.clear()
-        return Changes(ends=ends)
+    def orphans(self, tasks: Iterable[TaskRecord]) -> list[tuple[int, int, int]]:
+        """(trial, fold, seed) of the folds without a verdict that none of the tasks has: nobody will report on them."""
+        held = {(trial, fold) for task in tasks for trial, fold, _ in task.jobs}
+        return [
+            (trial.number, fold, trial.seed)
+            for trial in self.open.values()
+            for fold in range(self._folds)
+            if fold not in trial.verdicts and (trial.number, fold) not in held
+        ]
+
+    def settle(self, now: float) -> Changes:
+        """Ends the trials whose folds had all spoken when the store was loaded."""
+        changes = Changes()
+        self._close(changes, list(self.open), now)
+        return changes
 
     # --- inside ---
 
@@ -253,10 +263,9 @@ class Ledger:
         errors = [o.error for key, o in sorted(self._known.items()) if key[:3] == (task.id, trial, fold) and o.error]
         return errors[-1] if errors else None
 
-    def _close(self, changes: Changes, now: float) -> None:
-        """Ends every trial whose folds have all spoken."""
-        touched = dict.fromkeys(outcome.trial for outcome in changes.outcomes)
-        for number in touched:
+    def _close(self, changes: Changes, numbers: Iterable[int], now: float) -> None:
+        """Ends those of the trials whose folds have all spoken."""
+        for number in dict.fromkeys(numbers):
             trial = self.open.get(number)
             if trial is not None and len(trial.verdicts) == self._folds:
                 changes.ends.append(self._end(trial, now))

@@ -15,6 +15,7 @@ from hpo_pilot.service.embedded import EmbeddedPanda, running_server
 from hpo_pilot.service.registration import trial_of
 from hpo_pilot.service.workdir import WorkDir
 from hpo_pilot.store import SearchRecord, Store
+from hpo_pilot.store.store import is_number
 
 
 def fetch_outputs(store: Store, workdir: WorkDir, record: SearchRecord, which: str, destination: Path) -> list[Path]:
@@ -41,7 +42,7 @@ def fetch_outputs(store: Store, workdir: WorkDir, record: SearchRecord, which: s
         if trial is None:
             raise InputError(f"search {record.name!r} has no finished trial yet")
         number = trial.number
-    elif which.isdigit():
+    elif is_number(which):
         number = trial_of(store, record, int(which)).number
     else:
         raise InputError(f"fetch what? `best` or a trial's number, not {which!r}")

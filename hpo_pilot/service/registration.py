@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ from hpo_pilot.search import Budget, Search, Trial, TrialState
 from hpo_pilot.service.embedded import nickname
 from hpo_pilot.service.workdir import WorkDir
 from hpo_pilot.store import SearchRecord, SearchState, Store
+
+#: The states in which a search waits for its owner.
+_MAY_GO_ON = (SearchState.PAUSED, SearchState.STOPPED, SearchState.FAILED)
 
 
 def pack_payload(search: Search, search_file: Path, workdir: WorkDir) -> Path:
@@ -67,41 +71,54 @@ def register(store: Store, workdir: WorkDir, search_file: Path, *, go_on: bool) 
             "goes on with it, `hpo-pilot extend` gives it more budget, another name in the file starts a new one"
         )
     _check_same(found, search, sandbox, search_file)
-    if found.search.budget != search.budget:
-        store.redefine(
-            found.id, search, nickname(), f"budget changed: {_difference(found.search.budget, search.budget)}"
-        )
-    elif found.state is SearchState.DONE:
-        return found
-    if found.state.is_over or found.state is SearchState.PAUSED:
-        store.reopen(found.id, nickname(), "resumed")
+    if found.filed.budget != search.budget:
+        return store.redefine(found.id, lambda now: _refiled(now, search, search_file), nickname(), filed=search)
+    store.reopen(found.id, nickname(), "resumed", only_from=_MAY_GO_ON)
     return store.search(found.id)
 
 
 def _check_same(found: SearchRecord, search: Search, sandbox: Path, search_file: Path) -> None:
-    old, new = found.search.to_dict(), search.to_dict()
+    """Makes sure that the file says what it said when the search began, its budget aside."""
+    old, new = found.filed.to_dict(), search.to_dict()
     changed = sorted(key for key in new if key != "budget" and new[key] != old.get(key))
-    what = ""
     if changed:
-        what = f"{', '.join(changed)} changed"
-    elif search.budget.trials < found.search.budget.trials:
-        what = f"budget.trials shrank from {found.search.budget.trials} to {search.budget.trials}"
-    elif found.sandbox != str(sandbox):
+        raise InputError(
+            f"{search_file}: {', '.join(changed)} changed since search {search.name!r} began; only its budget may "
+            "grow. Undo the change, or give the search another name"
+        )
+    if found.sandbox != str(sandbox):
         raise InputError(
             f"{search_file}: the payload's files changed since search {search.name!r} began. "
             f"`hpo-pilot resume {search.name} --new-payload` goes on with the new files; "
             "another name in the file starts a new search"
         )
-    if what:
-        raise InputError(
-            f"{search_file}: {what} since search {search.name!r} began; only its budget may grow. "
-            "Undo the change, or give the search another name"
-        )
+
+
+def _refiled(record: SearchRecord, search: Search, search_file: Path) -> tuple[Search, str]:
+    """The search with the budget that its file now has, which may only have grown; what commands added stays."""
+    before, after = record.filed.budget, search.budget
+    largest: dict[str, Any] = {}
+    for name in ("trials", "hours", "gpu_hours"):
+        old, new, now = (_limit(budget, name) for budget in (before, after, record.search.budget))
+        if new < old:
+            raise InputError(
+                f"{search_file}: budget.{name} shrank from {old:g} to {new:g} since search {search.name!r} began; "
+                "a budget may only grow. Undo the change, or give the search another name"
+            )
+        largest[name] = None if max(new, now) == math.inf else max(new, now)
+    largest["trials"] = int(largest["trials"])
+    changed = search.model_copy(update={"budget": after.model_copy(update=largest)})
+    return changed, f"budget changed: {_difference(record.search.budget, changed.budget)}"
+
+
+def _limit(budget: Budget, name: str) -> float:
+    value = getattr(budget, name)
+    return math.inf if value is None else float(value)
 
 
 def _difference(old: Budget, new: Budget) -> str:
     before, after = old.model_dump(), new.model_dump()
-    return ", ".join(f"{key} {before[key]} -> {after[key]}" for key in after if after[key] != before[key])
+    return ", ".join(f"{key} {before[key]} -> {after[key]}" for key in after if after[key] != before[key]) or "nothing"
 
 
 def pause(store: Store, record: SearchRecord) -> None:
@@ -119,21 +136,26 @@ def resume(store: Store, record: SearchRecord, workdir: WorkDir, *, new_payload:
     """Lets a paused, stopped or failed search go on.
 
     Args:
-        new_payload: pack the payload's files anew, from the folder that the search file named.
+        store: the store.
+        record: the search.
+        workdir: where the packed payload goes.
+        new_payload: pack the payload's files anew, from the folder that the search file named; a running search goes
+            on with them from its next trial.
 
     Raises:
-        InputError: the search is running, or done with its budget spent.
+        InputError: the search is running or stopping, or done with its budget spent.
     """
-    if record.state is SearchState.DONE:
-        raise InputError(
-            f"search {record.name!r} is done; `hpo-pilot extend {record.name} --trials +N` gives it more budget"
-        )
-    if not (record.state.is_over or record.state is SearchState.PAUSED) and not new_payload:
-        raise InputError(f"search {record.name!r} is {record.state.value} already")
-    sandbox = str(pack_payload(record.search, Path(record.source), workdir)) if new_payload else None
-    store.reopen(
-        record.id, nickname(), "resumed with the payload's new files" if new_payload else "resumed", sandbox=sandbox
-    )
+    sandbox, what = None, "resumed"
+    states: tuple[SearchState, ...] = _MAY_GO_ON
+    if new_payload:
+        sandbox, what = str(pack_payload(record.search, Path(record.source), workdir)), "resumed with new payload files"
+        states = (*_MAY_GO_ON, SearchState.RUNNING, SearchState.SUBMITTED)
+    if store.reopen(record.id, nickname(), what, only_from=states, sandbox=sandbox):
+        return
+    state = store.search(record.id).state
+    if state is SearchState.DONE:
+        raise InputError(f"search {record.name!r} is done; `hpo-pilot extend {record.name} --trials +N` gives it more")
+    raise InputError(f"search {record.name!r} is {state.value} already")
 
 
 def stop(store: Store, record: SearchRecord) -> None:
@@ -151,26 +173,30 @@ def extend(store: Store, record: SearchRecord, changes: dict[str, float]) -> Sea
     """Adds to the search's budget, and lets it go on where it was over.
 
     Args:
+        store: the store.
+        record: the search.
         changes: what to add, by the names of `Budget`: trials, hours, gpu_hours, failures.
 
     Returns:
         The search with its new budget.
 
     Raises:
-        InputError: nothing is added.
+        InputError: an amount does not extend the budget, or the budget has no such limit.
     """
-    budget = record.search.budget
-    values = budget.model_dump()
     for name, amount in changes.items():
-        if amount <= 0:
+        if not (math.isfinite(amount) and amount > 0):
             raise InputError(f"{name}: {amount:+g} does not extend the budget; a budget may only grow")
-        values[name] = (values[name] or 0) + amount
-    search = record.search.model_copy(update={"budget": Budget.model_validate(values)})
-    what = f"extended: {_difference(budget, search.budget)}"
-    store.redefine(record.id, search, nickname(), what)
-    if record.state.is_over:
-        store.reopen(record.id, nickname(), "resumed")
-    return search
+
+    def extended(now: SearchRecord) -> tuple[Search, str]:
+        values = now.search.budget.model_dump()
+        for name, amount in changes.items():
+            if values[name] is None:
+                raise InputError(f"search {now.name!r} has no limit on {name}: there is nothing to extend")
+            values[name] += amount
+        search = now.search.model_copy(update={"budget": Budget.model_validate(values)})
+        return search, f"extended: {_difference(now.search.budget, search.budget)}"
+
+    return store.redefine(record.id, extended, nickname()).search
 
 
 def trial_of(store: Store, record: SearchRecord, number: int) -> Trial:

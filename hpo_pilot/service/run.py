@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import platform
 import signal
 import threading
@@ -21,12 +22,11 @@ from hpo_pilot.service.registration import register
 from hpo_pilot.service.service import Service
 from hpo_pilot.service.workdir import WorkDir
 from hpo_pilot.store import SearchRecord, SteeringStore, Store
-from hpo_pilot.store.lease import LeaseHeldError, held
-
-#: How long the next command waits for the processes of a killed one to end, in seconds.
-_TAKE_OVER_SECONDS = 15.0
+from hpo_pilot.store.lease import LeaseHeldError, held, is_held
 
 Progress = Callable[[Store, SearchRecord], None]
+
+log = logging.getLogger(__name__)
 
 
 class InterruptedRunError(TryAgainError):
@@ -91,35 +91,50 @@ def _steer_to_the_end(
         on_progress(store, now)
         return now.state.is_over
 
-    try:
-        with contextlib.ExitStack() as stack:
+    while True:
+        try:
+            _steer(store, workdir, record, slots, over)
+            return
+        except LeaseHeldError as error:
+            if error.mode != "serve":
+                raise
+        # A service has this store: it runs the search, we watch; if it ends first, we go on ourselves.
+        if _watch(store, record, over):
+            return
+
+
+def _steer(
+    store: SteeringStore, workdir: WorkDir, record: SearchRecord, slots: int | None, over: Callable[[], bool]
+) -> None:
+    with contextlib.ExitStack() as stack:
+        workdir.check_space()
+        lease = stack.enter_context(held(store.engine, "run"))
+        count = slots or default_slots(record.search.resources.cores)
+        panda = EmbeddedPanda(workdir, slots=count, queue=record.search.site.queue)
+        manager = stack.enter_context(_started(panda, workdir))
+
+        def supervise() -> None:
+            panda.check()
             workdir.check_space()
-            lease = stack.enter_context(held(store.engine, "run"))
-            count = slots or default_slots(record.search.resources.cores)
-            panda = EmbeddedPanda(workdir, slots=count, queue=record.search.site.queue)
-            manager = stack.enter_context(_started(panda, workdir))
 
-            def supervise() -> None:
-                panda.check()
-                workdir.check_space()
+        service = Service(store, manager, lease, supervise=supervise, only=[record.id])
+        with _signals(service) as stopped:
+            service.run(over)
+        if stopped.is_set() and not store.search(record.id).state.is_over:
+            raise InterruptedRunError(
+                f"interrupted; nothing is lost: the same command goes on with search {record.name!r}"
+            )
 
-            service = Service(store, manager, lease, supervise=supervise, only=[record.id])
-            with _signals(service) as stopped:
-                service.run(over)
-            if stopped.is_set() and not store.search(record.id).state.is_over:
-                raise InterruptedRunError(
-                    f"interrupted; nothing is lost: the same command goes on with search {record.name!r}"
-                )
-    except LeaseHeldError as error:
-        if error.mode != "serve":
-            raise
-        # A service has this store: it runs the search, we watch.
-        with _watching() as stopped:
-            while not over():
-                if stopped.wait(0.5):
-                    raise InterruptedRunError(
-                        f"no longer watching; the service goes on with search {record.name!r}"
-                    ) from None
+
+def _watch(store: SteeringStore, record: SearchRecord, over: Callable[[], bool]) -> bool:
+    """Watches a search that a service steers; True when it is over, False when nobody steers it any more."""
+    with _watching() as stopped:
+        while not over():
+            if stopped.wait(0.5):
+                raise InterruptedRunError(f"no longer watching; the service goes on with search {record.name!r}")
+            if not is_held(store.engine):
+                return False
+    return True
 
 
 def serve(
@@ -172,7 +187,10 @@ class _ReportWriter:
         """Writes the reports that are due; False, for the service goes on."""
         alive = set(self._store.search_states())
         for number in self._alive - alive:
-            result_of(self._store, self._workdir, self._store.search(number))
+            try:
+                result_of(self._store, self._workdir, self._store.search(number))
+            except TryAgainError as error:
+                log.warning("%s", error)  # `hpo-pilot report` writes it later
         self._alive = alive
         return False
 
@@ -219,10 +237,17 @@ def result_of(store: Store, workdir: WorkDir, record: SearchRecord) -> RunResult
     """A search's result so far, with its report written."""
     trials = store.trials(record.id)
     path = workdir.report(record.name)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    text = render(store, record, trials)
     temporary = path.with_suffix(f".{time.time_ns()}.tmp")
-    temporary.write_text(render(store, record, trials), encoding="utf-8")
-    temporary.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise TryAgainError(
+            f"the search is {record.state.value}, but its report cannot be written to {path}: {error.strerror}; "
+            f"`hpo-pilot report {record.name} -o FILE` writes it elsewhere"
+        ) from error
     return RunResult(record, best_trial(record.search, trials), trials, path)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 
-from hpo_pilot.errors import HpoPilotError
+from hpo_pilot.errors import TryAgainError
 from hpo_pilot.panda.workflow_manager import WorkflowManager
 from hpo_pilot.service.steering import SearchSteering
 from hpo_pilot.store import SearchState, SteeringStore, StoreAwayError
@@ -58,12 +58,14 @@ class Service:
         self._due: dict[int, float] = {}
         self._news: SimpleQueue[set[int] | str | None] = SimpleQueue()
         self._stopping = threading.Event()
+        self._lost_lease: TryAgainError | None = None
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="ask")
 
     def stop(self) -> None:
         """Makes `run` return soon; callable from a signal handler and from any thread."""
         self._stopping.set()
         self._news.put("stop")
+        self._manager.interrupt()
 
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
         """Steers until `stop` is called or `until` says so (asked about twice a second).
@@ -72,75 +74,91 @@ class Service:
             TryAgainError: another process took the lease over, or the store is out of reach.
             GiveUpError: the server or the pilot cannot be kept alive.
         """
-        waiter = threading.Thread(target=self._wait_for_changes, name="changes", daemon=True)
-        waiter.start()
+        for name, work in (("changes", self._wait_for_changes), ("lease", self._keep_lease)):
+            threading.Thread(target=work, name=name, daemon=True).start()
         away_since: float | None = None
         try:
             while not self._stopping.is_set():
                 begun = time.monotonic()
                 try:
-                    return self._loop(until)
+                    self._loop(until)
+                    break
                 except StoreAwayError as error:
                     # What is in memory may be ahead of the store: it is built anew once the store is back.
                     self._steerings.clear()
                     self._due.clear()
-                    if away_since is None or time.monotonic() - begun > _STORE_PATIENCE:
-                        away_since = begun
-                    elif time.monotonic() - away_since > _STORE_PATIENCE:
+                    now = time.monotonic()
+                    if away_since is None or now - begun > _STORE_PATIENCE:
+                        away_since = now
+                    elif now - away_since > _STORE_PATIENCE:
                         raise
                     log.warning("%s", error)
                     self._stopping.wait(_STORE_PAUSE)
         finally:
             self._stopping.set()
             self._executor.shutdown(wait=False, cancel_futures=True)
+        if self._lost_lease is not None:
+            raise self._lost_lease
 
     def _loop(self, until: Callable[[], bool]) -> None:
-        renew_at = poll_at = 0.0
+        poll_at = 0.0
         changed: set[int] | None = None
-        states: dict[int, SearchState] = {}
+        states: dict[int, tuple[SearchState, int]] = {}
         while not self._stopping.is_set():
-            now = time.monotonic()
-            if now >= renew_at:
-                self._lease.renew()
-                renew_at = now + LEASE_SECONDS / 4
-            if now >= poll_at:
+            if time.monotonic() >= poll_at:
                 self._supervise()
                 states = self._wanted_states()
                 if until():
                     return
-                poll_at = now + _POLL_SECONDS
+                poll_at = time.monotonic() + _POLL_SECONDS
             self._advance(states, changed)
             changed = self._next_news(min([poll_at, *self._due.values()]) - time.monotonic())
 
-    def _wanted_states(self) -> dict[int, SearchState]:
+    def _keep_lease(self) -> None:
+        """Renews the lease in a thread of its own: a call to a slow server must not cost it."""
+        while not self._stopping.wait(LEASE_SECONDS / 4):
+            try:
+                self._lease.renew()
+            except StoreAwayError as error:
+                log.warning("%s", error)
+            except TryAgainError as error:
+                self._lost_lease = error
+                self.stop()
+
+    def _wanted_states(self) -> dict[int, tuple[SearchState, int]]:
         states = self._store.search_states()
         return {number: state for number, state in states.items() if self._only is None or number in self._only}
 
-    def _advance(self, states: dict[int, SearchState], changed: set[int] | None) -> None:
-        for number, state in states.items():
+    def _advance(self, states: dict[int, tuple[SearchState, int]], changed: set[int] | None) -> None:
+        for number, (state, version) in list(states.items()):
             steering = self._steerings.get(number)
-            if steering is None:
-                record = self._store.search(number)
-                steering = SearchSteering(
-                    record, self._store, self._manager, self._executor, lambda: self._news.put("asked")
-                )
-                self._steerings[number] = steering
-            elif steering.state.is_over:
-                continue  # it ended since the states were read
+            if steering is not None and steering.record.version != version and not steering.state.is_over:
+                steering = None  # its owner has changed more than its state: it is loaded anew
             try:
+                if steering is None:
+                    steering = self._steerings[number] = self._load(number)
+                if steering.state.is_over:
+                    continue  # it ended since the states were read
                 self._due[number] = time.monotonic() + steering.advance(changed, state)
-            except HpoPilotError:
+                states[number] = (steering.state, version)
+            except StoreAwayError:
                 raise
             except Exception as error:
                 # A defect met by one search must not end the others; it is logged whole, and shown to the user.
-                log.exception("search %s", steering.record.name)
-                steering.abandon(f"internal error: {type(error).__name__}: {error}; please report it with the log")
-            if steering.state is not state:
-                states[number] = steering.state
+                log.exception("search %d", number)
+                message = f"internal error: {type(error).__name__}: {error}; please report it with the log"
+                if steering is not None:
+                    steering.abandon(message)
+                else:
+                    self._store.set_state(number, SearchState.FAILED, "service", message)
         for number in [n for n, s in self._steerings.items() if s.state.is_over or n not in states]:
             del self._steerings[number]
             self._due.pop(number, None)
             states.pop(number, None)
+
+    def _load(self, number: int) -> SearchSteering:
+        record = self._store.search(number)
+        return SearchSteering(record, self._store, self._manager, self._executor, lambda: self._news.put("asked"))
 
     def _next_news(self, seconds: float) -> set[int] | None:
         """What came up: changed tasks; None where any may have changed. Waits at most `seconds`."""
@@ -158,6 +176,11 @@ class Service:
 
     def _wait_for_changes(self) -> None:
         while not self._stopping.is_set():
-            changed = self._manager.wait(_WAIT_SECONDS)
+            try:
+                changed = self._manager.wait(_WAIT_SECONDS)
+            except Exception:  # without this thread searches would only be looked at now and then
+                log.exception("waiting for changes")
+                self._stopping.wait(_STORE_PAUSE)
+                changed = None
             if changed is None or changed:
                 self._news.put(changed)

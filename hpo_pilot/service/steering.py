@@ -77,6 +77,8 @@ class SearchSteering:
         self._not_before = 0.0
         self._slot_freed: float | None = None
         self._cut: tuple[int, list[int]] = (0, [])
+        self._ending: tuple[SearchState, str] | None = None
+        self._healed = False
         self._trials = {trial.number: trial for trial in store.trials(record.id)}
         # Trials that were stopped on request gave nothing and do not count.
         counted = [t for t in self._trials.values() if t.confirms is None and t.state is not TrialState.STOPPED]
@@ -122,18 +124,22 @@ class SearchSteering:
         self.state = state
         try:
             if state is SearchState.STOPPING:
-                self._stop(SearchState.STOPPED, "stopped on request")
+                self._ending = (SearchState.STOPPED, "stopped on request")
+            if self._ending:
+                self._stop(*self._ending)
                 return LOOK_SECONDS
             if state is SearchState.SUBMITTED:
                 self._set_state(SearchState.RUNNING, only_from=(SearchState.SUBMITTED,))
-            for task in self._tasks.unsent:
-                self._send(task)
+            self._heal()
             for task in self._tasks.to_look_at():
                 begun = time.monotonic()
                 self._collect(task)
                 self._tasks.looked_at(task, time.monotonic() - begun)
-            self._register(self._proposer.take())
+            for task in self._tasks.unsent:
+                self._send(task)
             if self.state is SearchState.RUNNING:
+                points = self._proposer.take()
+                self._register([] if self._time_is_up() else points)
                 self._refill()
                 self._end_if_done()
             else:
@@ -147,8 +153,25 @@ class SearchSteering:
             log.warning("search %s: %s; trying again in %.2f s", self.record.name, error, pause)
             return pause
         except GiveUpError as error:
-            self._stop(SearchState.FAILED, str(error))
+            self._ending = (SearchState.FAILED, str(error))
+            return 0.0
         return self._tasks.next_look()
+
+    def _heal(self) -> None:
+        """Once, after loading: ends trials that should be over, and sends out folds that no task holds any more."""
+        if self._healed:
+            return
+        changes = self._ledger.settle(time.time())
+        orphans = self._ledger.orphans(self._tasks.open.values())
+        resubmission = self._tasks.resubmission(
+            min((self._trials[n].generation for n, _, _ in orphans), default=0), orphans
+        )
+        if changes or resubmission:
+            task = self._store.record(self.record.id, changes.outcomes, changes.ends, resubmit=resubmission)
+            if task is not None:
+                self._tasks.add(task)
+            self._learn(changes)
+        self._healed = True
 
     # --- submit ---
 
@@ -238,7 +261,7 @@ class SearchSteering:
             ended_tasks=[task.id] if ended else [],
             started=changes.started,
             events=changes.events,
-            resubmit=self._tasks.resubmission(task, again),
+            resubmit=self._tasks.resubmission(task.generation, again),
         )
         if ended:
             self._tasks.ended(task)
@@ -315,8 +338,8 @@ class SearchSteering:
         return min(room, budget.trials - self._searched, _ASK_LIMIT)
 
     def _time_is_up(self) -> bool:
-        budget, started = self._search.budget, self.record.started
-        if budget.hours is not None and started and time.time() - started.timestamp() > budget.hours * 3600:
+        budget, clock = self._search.budget, self.record.clock
+        if budget.hours is not None and clock and time.time() - clock.timestamp() > budget.hours * 3600:
             return True
         gpu_hours = self._job_seconds * self._search.resources.gpus / 3600
         return budget.gpu_hours is not None and gpu_hours >= budget.gpu_hours
@@ -331,11 +354,14 @@ class SearchSteering:
             reason = f"none of its {told} trials gave a figure of merit" if told else "its budget allowed no trial"
             self._set_state(SearchState.FAILED, f"{reason}; see `hpo-pilot trials {name}`")
         elif self._proposer.exhausted:
-            self._set_state(SearchState.DONE, f"every point of the space was tried: {told} trials")
+            self._done(f"every point of the space was tried: {told} trials")
         elif told < self._search.budget.trials:
-            self._set_state(SearchState.DONE, f"the time or GPU-hour budget was spent after {told} trials")
+            self._done(f"the time or GPU-hour budget was spent after {told} trials")
         else:
-            self._set_state(SearchState.DONE)
+            self._done()
+
+    def _done(self, message: str = "") -> None:
+        self._set_state(SearchState.DONE, message, only_from=(SearchState.RUNNING,))
 
     def _confirm(self) -> bool:
         """Sends the best points out again with fresh seeds; True where there is something to wait for."""
@@ -356,24 +382,21 @@ class SearchSteering:
     def _stop(self, state: SearchState, message: str) -> None:
         """Kills what is out and ends the search; while the server cannot be reached it is not over, for jobs cost."""
         self._tasks.kill_all()
-        changes = self._ledger.stop(time.time(), message)
-        self._store.record(self.record.id, (), changes.ends, ended_tasks=list(self._tasks.open))
-        self._tasks.open.clear()
-        self._learn(changes)
+        self._store.record(self.record.id, ended_tasks=list(self._tasks.open), stop_rest=message)
         self._set_state(state, message)
 
     def abandon(self, message: str) -> None:
-        """Ends the search as failed, for a reason that is not its own."""
-        try:
-            self._stop(SearchState.FAILED, message)
-        except TryAgainError as error:
-            log.warning("search %s: its jobs could not be killed: %s", self.record.name, error)
-            self._set_state(SearchState.FAILED, message)
+        """Ends the search as failed, for a reason that is not its own, with the next `advance`."""
+        self._ending = (SearchState.FAILED, message)
 
     def _set_state(self, state: SearchState, message: str = "", only_from: tuple[SearchState, ...] = ()) -> None:
-        self._store.set_state(self.record.id, state, "service", message, only_from=only_from)
-        self.record = self._store.search(self.record.id)
-        self.state = self.record.state
+        """Moves the search on, unless its owner has changed it meanwhile: then a new steering is made for it."""
+        version = self.record.version
+        self._store.set_state(self.record.id, state, "service", message, only_from=only_from, version=version)
+        now = self._store.search(self.record.id)
+        self.state = now.state
+        if now.version == version:
+            self.record = now
 
 
 def trial_seed(search_seed: int, number: int) -> int:

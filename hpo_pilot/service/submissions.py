@@ -119,12 +119,12 @@ class Submissions:
             self._dirty.add(task.id)
         self._unclaimed.clear()
 
-    def resubmission(self, task: TaskRecord, jobs: list[tuple[int, int, int]]) -> NewTask | None:
-        """The next revision of a task's generation, for jobs that were lost; None for no jobs."""
+    def resubmission(self, generation: int, jobs: list[tuple[int, int, int]]) -> NewTask | None:
+        """The next revision of a generation, for jobs that were lost; None for no jobs."""
         if not jobs:
             return None
-        revision = self._revisions[task.generation] = self._revisions.get(task.generation, 0) + 1
-        return NewTask(self.name(task.generation, revision), task.generation, revision, tuple(jobs))
+        revision = self._revisions[generation] = self._revisions.get(generation, 0) + 1
+        return NewTask(self.name(generation, revision), generation, revision, tuple(jobs))
 
     def kill_all(self) -> None:
         """Asks the server to kill every open task.

@@ -13,7 +13,7 @@ import psutil
 from sqlalchemy import Engine, delete, insert, select, update
 
 from hpo_pilot.errors import TryAgainError
-from hpo_pilot.store.engine import writing
+from hpo_pilot.store.engine import reading, writing
 from hpo_pilot.store.tables import leases
 
 #: How long a lease outlives its last renewal, in seconds; only where its holder is on another host.
@@ -90,8 +90,18 @@ def acquire(engine: Engine, mode: str) -> Lease:
                 "wait for it, stop it, or use another --workdir",
             )
         else:
-            connection.execute(update(leases).where(leases.c.name == _NAME).values(**values))
+            # Another process may have seen the same dead holder: the one whose update comes first has it.
+            mine = (leases.c.name == _NAME) & (leases.c.holder == row.holder)
+            if not connection.execute(update(leases).where(mine).values(**values)).rowcount:
+                raise LeaseHeldError("service", "another service has just taken this store; wait for it, or stop it")
     return Lease(engine, holder)
+
+
+def is_held(engine: Engine) -> bool:
+    """Whether a live service steers the store."""
+    with reading(engine) as connection:
+        row = connection.execute(select(leases).where(leases.c.name == _NAME)).one_or_none()
+    return row is not None and _is_live(row.host, row.pid, row.pid_started, row.expires, socket.gethostname())
 
 
 def _is_live(host: str, pid: int, started: float, expires: float, here: str) -> bool:
@@ -99,7 +109,8 @@ def _is_live(host: str, pid: int, started: float, expires: float, here: str) -> 
         return time.time() < expires
     try:
         # A process id may have been given to another process since.
-        return abs(psutil.Process(pid).create_time() - started) < 2.0
+        process = psutil.Process(pid)
+        return abs(process.create_time() - started) < 2.0 and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 

@@ -42,6 +42,9 @@ class SearchRecord:
 
     Attributes:
         forgiven: failures up to this place in the order of results no longer count as failures in a row.
+        filed: the search as its file last had it; `search` may have a larger budget.
+        version: grows when anything but the state changes; who steers it looks again then.
+        clock: the budget's hours count from here.
     """
 
     id: int
@@ -51,11 +54,14 @@ class SearchRecord:
     state: SearchState
     message: str
     search: Search
+    filed: Search
+    version: int
     source: str
     forgiven: int
     sandbox: str | None
     created: datetime
     started: datetime | None
+    clock: datetime | None
     ended: datetime | None
 
 

@@ -126,6 +126,7 @@ class SteeringStore(Store):
         started: Iterable[tuple[int, float]] = (),
         events: Iterable[str] = (),
         resubmit: NewTask | None = None,
+        stop_rest: str | None = None,
     ) -> TaskRecord | None:
         """Records everything that one look at the server brought, in one transaction.
 
@@ -136,6 +137,7 @@ class SteeringStore(Store):
             started: (trial, seconds since the epoch) of trials whose first job has started.
             events: what to log.
             resubmit: the intent to submit lost folds again.
+            stop_rest: every trial that is not over by then ends as stopped, for this reason.
 
         Returns:
             The task of `resubmit`.
@@ -160,6 +162,13 @@ class SteeringStore(Store):
             for task_id in ended_tasks:
                 connection.execute(
                     update(t.tasks).where(t.tasks.c.id == task_id).values(state=TaskStage.ENDED, ended=time.time())
+                )
+            if stop_rest is not None:
+                over = [state.value for state in TrialState if state.is_over]
+                connection.execute(
+                    update(t.trials)
+                    .where(t.trials.c.search_id == search_id, t.trials.c.state.not_in(over))
+                    .values(state=TrialState.STOPPED, error=stop_rest, ended=time.time())
                 )
             for what in events:
                 self._event(connection, search_id, "service", what)

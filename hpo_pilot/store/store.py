@@ -9,10 +9,10 @@ from __future__ import annotations
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
-from sqlalchemy import Engine, Row, func, insert, select, update
+from sqlalchemy import Connection, Engine, Row, func, insert, select, update
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.jobs import JobState
@@ -66,6 +66,7 @@ class Store:
                     state=SearchState.SUBMITTED,
                     message="",
                     definition=search.to_dict(),
+                    filed=search.to_dict(),
                     source=source,
                     sandbox=sandbox,
                     created=time.time(),
@@ -83,7 +84,7 @@ class Store:
         """
         with reading(self.engine) as connection:
             wanted = t.searches.c.name == identity
-            if isinstance(identity, int) or identity.isdigit():
+            if isinstance(identity, int) or is_number(identity):
                 wanted = t.searches.c.id == int(identity)
             row = connection.execute(select(t.searches).where(wanted)).one_or_none()
             if row is None:
@@ -109,22 +110,29 @@ class Store:
         with reading(self.engine) as connection:
             return [_search_record(row) for row in connection.execute(select(t.searches).order_by(t.searches.c.id))]
 
-    def search_states(self) -> dict[int, SearchState]:
-        """The state of every search that is not over, by number: what a service polls, so it stays cheap."""
+    def search_states(self) -> dict[int, tuple[SearchState, int]]:
+        """State and version of every search that is not over, by number: what a service polls, so it stays cheap."""
         with reading(self.engine) as connection:
             over = [state.value for state in SearchState if state.is_over]
-            rows = connection.execute(
-                select(t.searches.c.id, t.searches.c.state).where(t.searches.c.state.not_in(over))
-            )
-            return {row.id: SearchState(row.state) for row in rows}
+            columns = (t.searches.c.id, t.searches.c.state, t.searches.c.version)
+            rows = connection.execute(select(*columns).where(t.searches.c.state.not_in(over)))
+            return {row.id: (SearchState(row.state), row.version) for row in rows}
 
     def set_state(
-        self, search_id: int, state: SearchState, who: str, message: str = "", *, only_from: Sequence[SearchState] = ()
+        self,
+        search_id: int,
+        state: SearchState,
+        who: str,
+        message: str = "",
+        *,
+        only_from: Sequence[SearchState] = (),
+        version: int | None = None,
     ) -> bool:
         """Moves a search to another state and logs it.
 
         Args:
             only_from: if given, nothing happens where its state is none of these.
+            version: if given, nothing happens where the search has changed since.
 
         Returns:
             Whether the state was changed.
@@ -135,36 +143,89 @@ class Store:
             change = update(t.searches).where(t.searches.c.id == search_id)
             if only_from:
                 change = change.where(t.searches.c.state.in_([s.value for s in only_from]))
+            if version is not None:
+                change = change.where(t.searches.c.version == version)
             if not connection.execute(change.values(**values)).rowcount:
                 return False
             if state is SearchState.RUNNING:
-                first = t.searches.c.started.is_(None)
-                connection.execute(update(t.searches).where(t.searches.c.id == search_id, first).values(started=now))
+                self._note_start(connection, search_id, now)
             self._event(connection, search_id, who, state.value + (f": {message}" if message else ""))
         return True
 
-    def reopen(self, search_id: int, who: str, what: str, *, sandbox: str | None = None) -> None:
-        """Lets a search that is over or paused go on, and logs it; its failures so far no longer count in a row.
+    @staticmethod
+    def _note_start(connection: Connection, search_id: int, now: float) -> None:
+        first = (t.searches.c.id == search_id) & t.searches.c.started.is_(None)
+        connection.execute(update(t.searches).where(first).values(started=now, clock=now))
+
+    def reopen(
+        self,
+        search_id: int,
+        who: str,
+        what: str,
+        *,
+        only_from: Sequence[SearchState],
+        sandbox: str | None = None,
+    ) -> bool:
+        """Lets a search go on, and logs it; its failures so far no longer count in a row.
 
         Args:
+            only_from: nothing happens where its state is none of these.
             sandbox: a new payload archive; None: as it was.
+
+        Returns:
+            Whether it goes on.
         """
         with writing(self.engine) as connection:
-            last = select(func.max(t.trials.c.told)).where(t.trials.c.search_id == search_id)
-            told = connection.execute(last).scalar()
-            values = {"state": SearchState.RUNNING, "message": "", "ended": None, "forgiven": told or 0}
-            if sandbox is not None:
-                values["sandbox"] = sandbox
-            connection.execute(update(t.searches).where(t.searches.c.id == search_id).values(**values))
+            row = connection.execute(select(t.searches).where(t.searches.c.id == search_id)).one()
+            if SearchState(row.state) not in only_from:
+                return False
+            self._reopen(connection, row, {} if sandbox is None else {"sandbox": sandbox})
             self._event(connection, search_id, who, what)
+        return True
 
-    def redefine(self, search_id: int, search: Search, who: str, what: str) -> None:
-        """Replaces a search's definition (an extended budget) and logs it."""
+    def _reopen(self, connection: Connection, row: Row[Any], more: dict[str, Any]) -> None:
+        now = time.time()
+        last = select(func.max(t.trials.c.told)).where(t.trials.c.search_id == row.id)
+        values = {
+            "state": SearchState.RUNNING,
+            "message": "",
+            "ended": None,
+            "forgiven": connection.execute(last).scalar() or 0,
+            "version": row.version + 1,
+            # The time that it lay ended is not the search's.
+            "clock": row.clock + now - row.ended if row.clock and row.ended else row.clock,
+            **more,
+        }
+        connection.execute(update(t.searches).where(t.searches.c.id == row.id).values(**values))
+        self._note_start(connection, row.id, now)
+
+    def redefine(
+        self,
+        search_id: int,
+        change: Callable[[SearchRecord], tuple[Search, str]],
+        who: str,
+        *,
+        filed: Search | None = None,
+    ) -> SearchRecord:
+        """Replaces a search's definition, in one transaction with reading it; a search that was over goes on.
+
+        Args:
+            search_id: the search.
+            change: makes the new definition, and says for the log what changed, from the present record.
+            who: for the log.
+            filed: what its file now says; None: as before.
+        """
         with writing(self.engine) as connection:
-            connection.execute(
-                update(t.searches).where(t.searches.c.id == search_id).values(definition=search.to_dict())
-            )
+            row = connection.execute(select(t.searches).where(t.searches.c.id == search_id)).one()
+            search, what = change(_search_record(row))
+            values = {"definition": search.to_dict(), "filed": filed.to_dict() if filed else row.filed}
+            if SearchState(row.state).is_over:
+                self._reopen(connection, row, values)
+            else:
+                values["version"] = row.version + 1
+                connection.execute(update(t.searches).where(t.searches.c.id == search_id).values(**values))
             self._event(connection, search_id, who, what)
+        return self.search(search_id)
 
     # --- trials ---
 
@@ -270,6 +331,11 @@ class Store:
         connection.execute(insert(t.events).values(search_id=search_id, time=time.time(), who=who, what=what))
 
 
+def is_number(text: str) -> bool:
+    """Whether a user's word is the number of a search or trial, and not a name."""
+    return text.isascii() and text.isdigit() and len(text) <= 9
+
+
 def task_record(row: Row[Any]) -> TaskRecord:
     """A row of `tasks` as a value."""
     jobs = tuple((int(trial), int(fold), int(seed)) for trial, fold, seed in row.jobs)
@@ -291,11 +357,14 @@ def _search_record(row: Row[Any]) -> SearchRecord:
         state=SearchState(row.state),
         message=row.message,
         search=Search.model_validate(row.definition),
+        filed=Search.model_validate(row.filed),
+        version=row.version,
         source=row.source,
         forgiven=row.forgiven,
         sandbox=row.sandbox,
         created=_time(row.created),
         started=from_epoch(row.started),
+        clock=from_epoch(row.clock),
         ended=from_epoch(row.ended),
     )
 

@@ -5,7 +5,19 @@ A change here needs a migration in `migrations/versions/`; a test compares the t
 
 from __future__ import annotations
 
-from sqlalchemy import JSON, Float, ForeignKey, Index, Integer, MetaData, String, Table, Text, UniqueConstraint
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
 from sqlalchemy import Column as C
 
 metadata = MetaData(
@@ -26,12 +38,15 @@ searches = Table(
     C("owner", String(60), nullable=False),
     C("state", String(20), nullable=False),
     C("message", Text, nullable=False, default=""),
-    C("definition", JSON, nullable=False),  # Search.to_dict()
+    C("definition", JSON, nullable=False),  # Search.to_dict(), its budget extended by its owner's commands
+    C("filed", JSON, nullable=False),  # Search.to_dict() as the search file last had it
+    C("version", Integer, nullable=False, default=1),  # grows when definition, payload or `forgiven` change
     C("source", Text, nullable=False),  # where the search file was, for messages and the report
     C("forgiven", Integer, nullable=False, default=0),  # results up to this one no longer count as failures in a row
     C("sandbox", Text, nullable=True),  # the payload's archive, in the work folder
     C("created", Float, nullable=False),
     C("started", Float, nullable=True),
+    C("clock", Float, nullable=True),  # budget.hours count from here: the start, later by the time that it lay ended
     C("ended", Float, nullable=True),
 )
 
@@ -56,7 +71,7 @@ tasks = Table(
     C("revision", Integer, nullable=False),  # 0: first submission; k: lost folds sent again as .r<k>
     C("name", String(132), nullable=False, unique=True),
     C("state", String(20), nullable=False),  # TaskStage
-    C("jedi_task_id", Integer, nullable=True),
+    C("jedi_task_id", BigInteger, nullable=True),
     C("jobs", JSON, nullable=False),  # [[trial, fold, seed], …]: job number n is entry n - 1
     C("created", Float, nullable=False),
     C("submitted", Float, nullable=True),
@@ -96,7 +111,7 @@ jobs = Table(
     C("fold", Integer, nullable=False),
     C("attempt", Integer, nullable=False),
     C("state", String(20), nullable=False),  # jobs.JobState
-    C("panda_id", Integer, nullable=True),
+    C("panda_id", BigInteger, nullable=True),
     C("value", Float, nullable=True),
     C("metrics", JSON, nullable=True),
     C("error", Text, nullable=True),
@@ -116,7 +131,7 @@ intermediate_values = Table(
     C("search_id", ForeignKey("searches.id"), primary_key=True),
     C("trial", Integer, primary_key=True),
     C("fold", Integer, primary_key=True),
-    C("step", Integer, primary_key=True),
+    C("step", BigInteger, primary_key=True, autoincrement=False),
     C("value", Float, nullable=False),
 )
 

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sqlalchemy import Engine, inspect, text
+from sqlalchemy import Connection, Engine, inspect, text
 
 from hpo_pilot.errors import InputError
+from hpo_pilot.store.engine import writing
 
 #: The newest migration (a test keeps it true); known here, it spares most starts the import of alembic.
 HEAD = "0001"
+
+
+def _version(connection: Connection) -> str | None:
+    if "alembic_version" not in inspect(connection).get_table_names():
+        return None
+    version: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    return version
 
 
 def upgrade(engine: Engine) -> None:
@@ -19,12 +27,7 @@ def upgrade(engine: Engine) -> None:
         InputError: the store was written by a newer version of this program.
     """
     with engine.connect() as connection:
-        present = set(inspect(connection).get_table_names())
-        version = (
-            connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
-            if "alembic_version" in present
-            else None
-        )
+        version = _version(connection)
     if version == HEAD:
         return
     if version is not None and version > HEAD:
@@ -37,6 +40,7 @@ def upgrade(engine: Engine) -> None:
 
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
-    with engine.begin() as connection:
+    # The write lock first: of two processes that find a new store, the second finds the tables made.
+    with writing(engine) as connection:
         config.attributes["connection"] = connection
         command.upgrade(config, "head")

@@ -164,3 +164,36 @@ def test_every_optimizer_gets_through(scan, optimizer):
     assert len({trial["point"]["x"] for trial in trials}) == 14
     assert trials[0]["point"] == {"x": 0.9}
     assert scan.json("best", "demo")["value"] < 0.05
+
+
+ODD_PROGRESS = """
+import json, os
+with open("progress.jsonl", "w") as file:
+    for step in ("1", "1e20", "100000000000000000000", "null", "true", "-5", "3000000000"):
+        file.write('{"step": %s, "value": 0.5}\\n' % step)
+    file.write('{"step": 2, "value": NaN}\\n{"step": 3\\nnot json\\n')
+json.dump({"status": 0, "loss": 0.5, "metrics": {"big": 1e308, "nan": float("nan")}}, open("output.json", "w"))
+"""
+
+
+def test_odd_progress_harms_nobody(scan):
+    scan.write({"budget": {"trials": 3}}, ODD_PROGRESS)
+    scan("run", str(scan.file))
+    assert [trial["value"] for trial in scan.trials()] == [0.5] * 3
+
+
+def test_extending_by_command_and_running_the_file_again_agree(scan):
+    scan.write({"budget": {"trials": 2, "hours": 5}})
+    scan("run", str(scan.file))
+    scan("extend", "demo", "--trials", "+2", "--hours", "1")
+    scan("run", str(scan.file))
+    assert len(scan.trials()) == 4
+    scan.write({"budget": {"trials": 5, "hours": 5}})
+    scan("run", str(scan.file))
+    status = scan.json("status", "demo")
+    assert status["state"] == "done"
+    assert (status["budget"]["trials"], status["budget"]["hours"]) == (5, 6.0)
+    scan.write({"budget": {"trials": 3, "hours": 5}})
+    assert "budget.trials shrank from 5 to 3" in scan("run", str(scan.file), status=2).stderr
+    assert "no limit on gpu_hours" in scan("extend", "demo", "--gpu-hours", "1", status=2).stderr
+    assert "may only grow" in scan("extend", "demo", "--hours", "nan", status=2).stderr

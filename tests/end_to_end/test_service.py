@@ -24,9 +24,10 @@ def serving(scan):
         line = process.stdout.readline()
         assert "serving" in line, (line, scan.logs())
         yield process
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
-        assert process.returncode == 0
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=60)
+            assert process.returncode == 0
     finally:
         if process.poll() is None:
             process.kill()
@@ -92,10 +93,39 @@ def test_run_leaves_the_work_to_a_service_that_is_there(scan):
         assert "3 trials" in scan("run", str(scan.file)).stdout
 
 
+def test_a_live_service_sees_an_extension_and_a_mended_payload(scan):
+    scan.write({"budget": {"trials": 6, "parallel": 1}}, SLOW)
+    scan("submit", str(scan.file))
+    with serving(scan):
+        wait_for(scan, "running", trials=1)
+        scan("extend", "demo", "--trials", "+2")
+        scan.write({"budget": {"trials": 6, "parallel": 1}}, SLOW.replace('["x"]', '["x"] + 1000'))
+        scan("resume", "demo", "--new-payload")
+        wait_for(scan, "done", trials=8)
+    values = [trial["value"] for trial in scan.trials()]
+    assert len(values) == 8
+    assert values[0] < 1
+    assert values[-1] > 1000
+
+
+def test_a_run_that_watches_takes_over_when_the_service_dies(scan):
+    scan.write({"budget": {"trials": 10, "parallel": 1}}, SLOW)
+    scan("submit", str(scan.file))
+    with serving(scan) as service:
+        run = scan.start("run", str(scan.file))
+        wait_for(scan, "running", trials=1)
+        service.kill()
+        output, _ = run.communicate(timeout=90)
+        assert run.returncode == 0, output
+    assert [trial["state"] for trial in scan.trials()] == ["finished"] * 10
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [
         (["status", "nope"], "no search 'nope'"),
+        (["status", "²"], "no search '²'"),
+        (["status", "99999999999999999999"], "no search"),
         (["resume", "demo"], "is submitted already"),
         (["extend", "demo"], "extend by what"),
         (["extend", "demo", "--trials", "-3"], "may only grow"),

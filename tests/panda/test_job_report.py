@@ -11,7 +11,8 @@ OURS = {
     "version": 1, "search": "demo", "uid": "cafecafe", "generation": 1, "trial": 2, "fold": 1, "number": 4,
     "attempt": 2, "status": 0, "value": 0.0, "metrics": {"accuracy": 0.9}, "message": "", "seconds": 1.5,
     "started": 10.0, "ended": 11.5,
-    "node": "n1", "progress": [[1, 0.5], [2, float("nan")], [3, None]], "outputs": ["model.npz"],
+    "node": "n1", "outputs": ["model.npz"],
+    "progress": [[1, 0.5], [2, float("nan")], [3, None], [1e20, 1.0], [10**400, 1.0]],
 }  # fmt: skip
 
 

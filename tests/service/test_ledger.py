@@ -162,12 +162,20 @@ def test_a_confirmation_run_has_no_place_in_the_history():
     assert book.told == 0
 
 
-def test_stopping_ends_what_is_out_as_stopped():
-    book = ledger(1, 2)
-    book.absorb(task([(1, 0)]), [finished(1, 1, 0, 1.0)], 1.0)
-    (end,) = book.stop(2.0, "stopped on request").ends
-    assert (end.number, end.state, end.told) == (2, TrialState.STOPPED, None)
-    assert not book.open
+def test_folds_that_no_task_holds_are_found():
+    book, t = ledger(1, 2, folds=2), task([(1, 0), (1, 1), (2, 0)])
+    book.absorb(t, [finished(1, 1, 0, 1.0)], 1.0)
+    assert book.orphans([t]) == [(2, 1, 1)]
+    assert book.orphans([]) == [(1, 1, 1), (2, 0, 1), (2, 1, 1)]
+
+
+def test_a_trial_whose_folds_had_all_spoken_is_ended_when_it_is_loaded():
+    book, t = ledger(1), task([(1, 0)])
+    outcomes = book.absorb(t, [finished(1, 1, 0, 4.0)], 1.0).outcomes
+    again = ledger(1)
+    again.restore(outcomes)
+    (end,) = again.settle(2.0).ends
+    assert end.value == 4.0
 
 
 def test_a_restored_ledger_goes_on_where_the_store_was():

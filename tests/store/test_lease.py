@@ -34,6 +34,24 @@ def test_a_dead_holder_loses_it_at_once(store):
     lease.acquire(store.engine, "run").renew()
 
 
+def test_a_zombie_is_dead(store):
+    code = (
+        "import os, sys, time; from hpo_pilot.store import Store; from hpo_pilot.store import lease; "
+        "lease.acquire(Store.open(sys.argv[1]).engine, 'run'); print('held', flush=True); time.sleep(60)"
+    )
+    command = [sys.executable, "-c", code, store.engine.url.render_as_string()]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        assert lease.is_held(store.engine)
+        holder.kill()
+        for _ in range(100):
+            if not lease.is_held(store.engine):  # killed, and not waited for
+                break
+            time.sleep(0.05)
+        lease.acquire(store.engine, "run").release()
+
+
 def test_one_of_another_host_lasts_until_it_expires(store):
     lease.acquire(store.engine, "run")
     with writing(store.engine) as connection:

@@ -110,12 +110,14 @@ def test_states_change_only_from_those_named(store, search):
     assert store.set_state(record.id, SearchState.RUNNING, "service", only_from=[SearchState.SUBMITTED])
     assert store.search(record.id).started is not None
     assert not store.set_state(record.id, SearchState.PAUSED, "me", only_from=[SearchState.SUBMITTED])
-    assert store.search_states() == {record.id: SearchState.RUNNING}
+    assert store.search_states() == {record.id: (SearchState.RUNNING, 1)}
     store.set_state(record.id, SearchState.DONE, "service")
     assert store.search(record.id).ended is not None
     assert store.search_states() == {}
-    store.reopen(record.id, "me", "resumed")
+    assert not store.reopen(record.id, "me", "no", only_from=[SearchState.PAUSED])
+    assert store.reopen(record.id, "me", "resumed", only_from=[SearchState.DONE])
     assert store.search(record.id).ended is None
+    assert store.search_states() == {record.id: (SearchState.RUNNING, 2)}
     assert [event.what for event in store.events(record.id)] == ["submitted", "running", "done", "resumed"]
 
 
@@ -123,8 +125,39 @@ def test_reopening_forgives_the_failures_so_far(store, search):
     record = add_search(store, search)
     add_generation(store, record, POINTS)
     store.record(record.id, [], [TrialEnd(2, TrialState.FAILED, None, None, "broken", 1, 1.0)])
-    store.reopen(record.id, "me", "resumed")
+    store.reopen(record.id, "me", "resumed", only_from=[SearchState.SUBMITTED])
     assert store.search(record.id).forgiven == 1
+
+
+def test_a_changed_definition_has_a_new_version_and_lets_a_search_go_on(store, search):
+    record = add_search(store, search)
+    larger = search.model_copy(update={"budget": search.budget.model_copy(update={"trials": 9})})
+    store.set_state(record.id, SearchState.DONE, "service")
+    now = store.redefine(record.id, lambda _: (larger, "extended"), "me")
+    assert (now.search.budget.trials, now.filed.budget.trials) == (9, 4)
+    assert (now.state, now.version) == (SearchState.RUNNING, 2)
+    assert not store.set_state(record.id, SearchState.DONE, "service", version=1)
+
+
+def test_the_time_that_a_search_lay_ended_is_not_counted(store, search):
+    record = add_search(store, search)
+    store.set_state(record.id, SearchState.RUNNING, "service")
+    store.set_state(record.id, SearchState.STOPPED, "me")
+    with store.engine.begin() as connection:
+        connection.execute(
+            text("UPDATE searches SET started = started - 1000, clock = clock - 1000, ended = ended - 900")
+        )
+    store.reopen(record.id, "me", "resumed", only_from=[SearchState.STOPPED])
+    now = store.search(record.id)
+    assert (now.clock - now.started).total_seconds() == pytest.approx(900, abs=5)
+
+
+def test_stopping_ends_whatever_is_not_over(store, search):
+    record = add_search(store, search)
+    add_generation(store, record, POINTS)
+    store.record(record.id, [], [TrialEnd(1, TrialState.FINISHED, 0.1, None, None, 1, 1.0)])
+    store.record(record.id, stop_rest="stopped on request")
+    assert [trial.state for trial in store.trials(record.id)] == [TrialState.FINISHED, TrialState.STOPPED]
 
 
 def test_a_store_of_a_newer_version_is_refused_and_left_alone(store, tmp_path):
