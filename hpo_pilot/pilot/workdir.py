@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.pilot.settings import PilotSettings
 
 log = logging.getLogger(__name__)
+
+#: How long a pilot waits for the one before it to end its jobs, in seconds.
+_TAKE_OVER_SECONDS = 30.0
 
 
 class WorkDir:
@@ -46,13 +50,22 @@ class WorkDir:
             self._lock = self._jobs.with_name(self._jobs.name + ".lock").open("w")
         except OSError as error:
             raise InputError(f"--workdir {self.root} cannot be used: {error}") from error
+        # A pilot on a lifeline may follow one whose starter was killed, and which is still ending its jobs.
+        give_up = time.monotonic() + (_TAKE_OVER_SECONDS if settings.lifeline_fd is not None else 0.0)
+        while not self._locked():
+            if time.monotonic() >= give_up:
+                raise TryAgainError(
+                    f"a pilot {settings.worker_name} runs in {self.root} already; give this one another --worker-id"
+                )
+            time.sleep(0.1)
+        self.stale = [entry for entry in self._jobs.iterdir() if entry.is_dir()]
+
+    def _locked(self) -> bool:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise TryAgainError(
-                f"a pilot {settings.worker_name} runs in {self.root} already; give this one another --worker-id"
-            ) from error
-        self.stale = [entry for entry in self._jobs.iterdir() if entry.is_dir()]
+        except BlockingIOError:
+            return False
+        return True
 
     def new_job_folder(self, panda_id: int, attempt: int) -> Path:
         """An empty folder for a job."""

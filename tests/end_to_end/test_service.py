@@ -94,16 +94,16 @@ def test_run_leaves_the_work_to_a_service_that_is_there(scan):
 
 
 def test_a_live_service_sees_an_extension_and_a_mended_payload(scan):
-    scan.write({"budget": {"trials": 6, "parallel": 1}}, SLOW)
+    scan.write({"budget": {"trials": 40, "parallel": 1}}, SLOW)
     scan("submit", str(scan.file))
     with serving(scan):
         wait_for(scan, "running", trials=1)
         scan("extend", "demo", "--trials", "+2")
-        scan.write({"budget": {"trials": 6, "parallel": 1}}, SLOW.replace('["x"]', '["x"] + 1000'))
+        scan.write({"budget": {"trials": 40, "parallel": 1}}, SLOW.replace('["x"]', '["x"] + 1000'))
         scan("resume", "demo", "--new-payload")
-        wait_for(scan, "done", trials=8)
+        wait_for(scan, "done", trials=42)
     values = [trial["value"] for trial in scan.trials()]
-    assert len(values) == 8
+    assert len(values) == 42
     assert values[0] < 1
     assert values[-1] > 1000
 
