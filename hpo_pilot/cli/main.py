@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 from typing import Annotated
 
@@ -46,16 +47,20 @@ def _options(
     )
 
 
+def _interrupted(_signal: int, _frame: object) -> None:
+    """Ctrl-C where no command handles it in a way of its own: try again is its meaning, not typer's 130."""
+    typer.echo("hpo-pilot: interrupted; the same command goes on", err=True)
+    raise SystemExit(3)
+
+
 def main() -> None:
     """Runs a command; every error of ours ends it with one clear message and its own status."""
+    signal.signal(signal.SIGINT, _interrupted)
     try:
         app()
     except HpoPilotError as error:
         typer.echo(f"hpo-pilot: {error}", err=True)
         raise SystemExit(error.exit_code) from None
-    except KeyboardInterrupt:
-        typer.echo("hpo-pilot: interrupted", err=True)
-        raise SystemExit(3) from None
     except BrokenPipeError:
         # The reader of our output, such as `head`, has seen enough.
         sys.stderr.close()
