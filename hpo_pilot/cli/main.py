@@ -61,6 +61,15 @@ def main() -> None:
     except HpoPilotError as error:
         typer.echo(f"hpo-pilot: {error}", err=True)
         raise SystemExit(error.exit_code) from None
+    except ModuleNotFoundError as error:
+        if (error.name or "hpo_pilot").split(".")[0] == "hpo_pilot":
+            raise
+        typer.echo(
+            f"hpo-pilot: this command needs {error.name}, which a pilot's installation does not have: "
+            "pip install 'hpo-pilot[service]'",
+            err=True,
+        )
+        raise SystemExit(2) from None
     except BrokenPipeError:
         # The reader of our output, such as `head`, has seen enough.
         sys.stderr.close()

@@ -175,18 +175,20 @@ def _free_port() -> int:
 
 
 def _make_tokens(workdir: WorkDir) -> dict[str, Path]:
-    """New random tokens for this start of the server, each in a file of mode 0600."""
+    """The tokens of the work folder's server, in files of mode 0600; made once, for pilots elsewhere hold copies."""
     workdir.tokens.mkdir(mode=0o700, exist_ok=True)
     files = {}
     callers = {}
     for role in (Role.USER, Role.PILOT):
-        token = secrets.token_urlsafe(32)
-        callers[token] = (nickname(), role)
         path = files[role.value] = workdir.tokens / f"{role.value}.token"
-        temporary = path.with_suffix(".tmp")
-        temporary.unlink(missing_ok=True)
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(token)
-        temporary.replace(path)
+        token = path.read_text().strip() if path.exists() else ""
+        if not token:
+            token = secrets.token_urlsafe(32)
+            temporary = path.with_suffix(".tmp")
+            temporary.unlink(missing_ok=True)
+            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(token)
+            temporary.replace(path)
+        callers[token] = (nickname(), role)
     write_tokens(workdir.tokens / "server.json", callers)
     return files

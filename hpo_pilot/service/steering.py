@@ -19,6 +19,7 @@ from hpo_pilot.jobs import TaskRef
 from hpo_pilot.panda.workflow_manager import UnknownTaskError, WorkflowManager
 from hpo_pilot.report.summary import best_trial, top_trials
 from hpo_pilot.search import Point, Trial, TrialState, point_key
+from hpo_pilot.service.kept_outputs import KeptOutputs
 from hpo_pilot.service.ledger import Changes, Ledger, OpenTrial
 from hpo_pilot.service.lookahead import Lookahead
 from hpo_pilot.service.proposer import Proposer
@@ -38,9 +39,6 @@ _ASK_LIMIT = 500
 
 #: After a call that failed for now the next try waits this long, in seconds, doubled up to a limit.
 _RETRY_SECONDS = (0.25, 60.0)
-
-#: At least this many of the best trials keep their outputs.
-_KEPT_OUTPUTS = 3
 
 log = logging.getLogger(__name__)
 
@@ -90,9 +88,7 @@ class SearchSteering:
         self._job_seconds = store.job_seconds(record.id)
         self._failures_in_a_row = 0
         self._last_failure = ""
-        self._with_outputs = {
-            n for n, trial in self._trials.items() if search.payload.outputs and trial.value is not None
-        }
+        self._outputs = KeptOutputs(record, store, manager, self._trials.values())
         history = sorted((t for t in self._trials.values() if t.told is not None), key=lambda t: t.told or 0)
         self._ledger = Ledger(uid=record.uid, folds=search.folds.k, needed=search.folds.needed, told=len(history))
         for trial in history:
@@ -284,27 +280,14 @@ class SearchSteering:
             if end.told is not None:
                 self._tell(trial, end.good_folds)
                 self._slot_freed = self._slot_freed or time.monotonic()
-        if self._search.payload.outputs and changes.ends:
-            self._keep_best_outputs({end.number for end in changes.ends if end.value is not None})
+        if changes.ends:
+            self._outputs.keep_best((end.number for end in changes.ends if end.value is not None), self._trials)
 
     def _tell(self, trial: Trial, good_folds: int) -> None:
         self._proposer.tell(trial, good_folds)
         failed = trial.state is TrialState.FAILED and (trial.told or 0) > self.record.forgiven
         self._failures_in_a_row = self._failures_in_a_row + 1 if failed else 0
         self._last_failure = trial.error or "" if failed else ""
-
-    def _keep_best_outputs(self, new: set[int]) -> None:
-        """Deletes the outputs of trials that are no longer among the best."""
-        self._with_outputs |= new
-        trials = [self._trials[number] for number in self._with_outputs]
-        best = {t.number for t in top_trials(self._search, trials, max(_KEPT_OUTPUTS, self._search.confirm.top))}
-        gone = sorted(self._with_outputs - best)
-        for number in gone:
-            for output in self._store.outputs(self.record.id, number).values():
-                self._manager.discard(output)
-        if gone:
-            self._store.discard_outputs(self.record.id, gone)
-            self._with_outputs &= best
 
     # --- ask ---
 

@@ -13,7 +13,8 @@ from hpo_pilot.search import TrialState
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.engine import reading, writing
 from hpo_pilot.store.records import JobOutcome, NewTask, NewTrial, TaskRecord, TaskStage, TrialEnd
-from hpo_pilot.store.store import Store, task_record
+from hpo_pilot.store.rows import task_record
+from hpo_pilot.store.store import Store
 
 
 class SteeringStore(Store):

@@ -15,11 +15,11 @@ from typing import Any, Self
 from sqlalchemy import Connection, Engine, Row, func, insert, select, update
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.jobs import JobState
-from hpo_pilot.search import FoldResult, Generation, Search, Trial, TrialState
+from hpo_pilot.search import Generation, Search, Trial, TrialState
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.engine import database_errors, open_engine, reading, writing
-from hpo_pilot.store.records import Event, SearchRecord, SearchState, TaskRecord, TaskStage, from_epoch
+from hpo_pilot.store.records import Event, SearchRecord, SearchState
+from hpo_pilot.store.rows import from_seconds, search_record, trial_record
 from hpo_pilot.store.upgrade import upgrade
 
 
@@ -97,18 +97,18 @@ class Store:
                 raise InputError(
                     f"no search {identity!r} in {self.engine.url.render_as_string(hide_password=True)}: {there}"
                 )
-        return _search_record(row)
+        return search_record(row)
 
     def find_search(self, name: str) -> SearchRecord | None:
         """The search of that name, or None."""
         with reading(self.engine) as connection:
             row = connection.execute(select(t.searches).where(t.searches.c.name == name)).one_or_none()
-        return None if row is None else _search_record(row)
+        return None if row is None else search_record(row)
 
     def searches(self) -> list[SearchRecord]:
         """All searches, oldest first."""
         with reading(self.engine) as connection:
-            return [_search_record(row) for row in connection.execute(select(t.searches).order_by(t.searches.c.id))]
+            return [search_record(row) for row in connection.execute(select(t.searches).order_by(t.searches.c.id))]
 
     def search_states(self) -> dict[int, tuple[SearchState, int]]:
         """State and version of every search that is not over, by number: what a service polls, so it stays cheap."""
@@ -217,7 +217,7 @@ class Store:
         """
         with writing(self.engine) as connection:
             row = connection.execute(select(t.searches).where(t.searches.c.id == search_id)).one()
-            search, what = change(_search_record(row))
+            search, what = change(search_record(row))
             values = {"definition": search.to_dict(), "filed": filed.to_dict() if filed else row.filed}
             if SearchState(row.state).is_over:
                 self._reopen(connection, row, values)
@@ -243,7 +243,7 @@ class Store:
         folds: dict[int, dict[int, list[Row[Any]]]] = defaultdict(lambda: defaultdict(list))
         for job in jobs:
             folds[job.trial][job.fold].append(job)
-        return [_trial(row, folds.get(row.number, {})) for row in rows]
+        return [trial_record(row, folds.get(row.number, {})) for row in rows]
 
     def generations(self, search_id: int) -> list[Generation]:
         """All generations, by number."""
@@ -319,7 +319,7 @@ class Store:
         """Who did what when, oldest first."""
         with reading(self.engine) as connection:
             rows = connection.execute(select(t.events).where(t.events.c.search_id == search_id).order_by(t.events.c.id))
-            return [Event(_time(row.time), row.who, row.what) for row in rows]
+            return [Event(from_seconds(row.time), row.who, row.what) for row in rows]
 
     def add_event(self, search_id: int, who: str, what: str) -> None:
         """Logs something that happened."""
@@ -334,74 +334,3 @@ class Store:
 def is_number(text: str) -> bool:
     """Whether a user's word is the number of a search or trial, and not a name."""
     return text.isascii() and text.isdigit() and len(text) <= 9
-
-
-def task_record(row: Row[Any]) -> TaskRecord:
-    """A row of `tasks` as a value."""
-    jobs = tuple((int(trial), int(fold), int(seed)) for trial, fold, seed in row.jobs)
-    return TaskRecord(
-        row.id, row.generation, row.revision, row.name, TaskStage(row.state), row.jedi_task_id, jobs, _time(row.created)
-    )
-
-
-def _time(seconds: float) -> Any:
-    return from_epoch(seconds)
-
-
-def _search_record(row: Row[Any]) -> SearchRecord:
-    return SearchRecord(
-        id=row.id,
-        name=row.name,
-        uid=row.uid,
-        owner=row.owner,
-        state=SearchState(row.state),
-        message=row.message,
-        search=Search.model_validate(row.definition),
-        filed=Search.model_validate(row.filed),
-        version=row.version,
-        source=row.source,
-        forgiven=row.forgiven,
-        sandbox=row.sandbox,
-        created=_time(row.created),
-        started=from_epoch(row.started),
-        clock=from_epoch(row.clock),
-        ended=from_epoch(row.ended),
-    )
-
-
-def _trial(row: Row[Any], jobs: dict[int, list[Row[Any]]]) -> Trial:
-    return Trial(
-        number=row.number,
-        generation=row.generation,
-        point=row.point,
-        state=TrialState(row.state),
-        value=row.value,
-        std=row.std,
-        folds=tuple(_fold(fold, attempts) for fold, attempts in sorted(jobs.items())),
-        error=row.error,
-        seed=row.seed,
-        confirms=row.confirms,
-        told=row.told,
-        submitted=from_epoch(row.submitted),
-        started=from_epoch(row.started),
-        ended=from_epoch(row.ended),
-    )
-
-
-def _fold(fold: int, attempts: list[Row[Any]]) -> FoldResult:
-    """The fold's good attempt where there is one, else its last."""
-    good = [job for job in attempts if job.state == JobState.FINISHED and job.value is not None]
-    job = good[0] if good else attempts[-1]
-    return FoldResult(
-        fold=fold,
-        value=job.value,
-        error=job.error,
-        log_tail=job.log_tail,
-        attempt=attempts.index(job) + 1,
-        seconds=job.seconds,
-        metrics=job.metrics or {},
-        panda_id=job.panda_id,
-        node=job.node,
-        started=from_epoch(job.started),
-        ended=from_epoch(job.ended),
-    )

@@ -197,3 +197,19 @@ def test_extending_by_command_and_running_the_file_again_agree(scan):
     assert "budget.trials shrank from 5 to 3" in scan("run", str(scan.file), status=2).stderr
     assert "no limit on gpu_hours" in scan("extend", "demo", "--gpu-hours", "1", status=2).stderr
     assert "may only grow" in scan("extend", "demo", "--hours", "nan", status=2).stderr
+
+
+def test_tokens_are_private_and_stay_the_same(scan):
+    scan.write({"budget": {"trials": 1}})
+    scan("run", str(scan.file))
+    folder = scan.workdir / "tokens"
+    tokens = {path.name: path.read_text() for path in folder.glob("*.token")}
+    assert set(tokens) == {"user.token", "pilot.token"}
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in (*folder.glob("*.token"), folder / "server.json")} == {0o600}
+    for path in scan.workdir.rglob("*"):
+        if path.is_file() and path.parent != folder:
+            assert not any(token.encode() in path.read_bytes() for token in tokens.values()), path
+    scan.write({"budget": {"trials": 2}})
+    scan("run", str(scan.file))
+    assert {path.name: path.read_text() for path in folder.glob("*.token")} == tokens

@@ -1,0 +1,92 @@
+"""Rows of the tables as the values that the store hands out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Row
+
+from hpo_pilot.jobs import JobState
+from hpo_pilot.search import FoldResult, Search, Trial, TrialState
+from hpo_pilot.store.records import SearchRecord, SearchState, TaskRecord, TaskStage, from_epoch
+
+
+def task_record(row: Row[Any]) -> TaskRecord:
+    """A row of `tasks` as a value."""
+    jobs = tuple((int(trial), int(fold), int(seed)) for trial, fold, seed in row.jobs)
+    return TaskRecord(
+        row.id,
+        row.generation,
+        row.revision,
+        row.name,
+        TaskStage(row.state),
+        row.jedi_task_id,
+        jobs,
+        from_seconds(row.created),
+    )
+
+
+def from_seconds(seconds: float) -> Any:
+    """A time that is never null."""
+    return from_epoch(seconds)
+
+
+def search_record(row: Row[Any]) -> SearchRecord:
+    """A row of `searches` as a value."""
+    return SearchRecord(
+        id=row.id,
+        name=row.name,
+        uid=row.uid,
+        owner=row.owner,
+        state=SearchState(row.state),
+        message=row.message,
+        search=Search.model_validate(row.definition),
+        filed=Search.model_validate(row.filed),
+        version=row.version,
+        source=row.source,
+        forgiven=row.forgiven,
+        sandbox=row.sandbox,
+        created=from_seconds(row.created),
+        started=from_epoch(row.started),
+        clock=from_epoch(row.clock),
+        ended=from_epoch(row.ended),
+    )
+
+
+def trial_record(row: Row[Any], jobs: dict[int, list[Row[Any]]]) -> Trial:
+    """A row of `trials` as a value, with the rows of its jobs by fold, oldest attempt first."""
+    return Trial(
+        number=row.number,
+        generation=row.generation,
+        point=row.point,
+        state=TrialState(row.state),
+        value=row.value,
+        std=row.std,
+        folds=tuple(_fold(fold, attempts) for fold, attempts in sorted(jobs.items())),
+        error=row.error,
+        seed=row.seed,
+        confirms=row.confirms,
+        told=row.told,
+        submitted=from_epoch(row.submitted),
+        started=from_epoch(row.started),
+        ended=from_epoch(row.ended),
+    )
+
+
+def _fold(fold: int, attempts: list[Row[Any]]) -> FoldResult:
+    """The fold's good attempt where there is one, else its last."""
+    good = [job for job in attempts if job.state == JobState.FINISHED and job.value is not None]
+    job = good[0] if good else attempts[-1]
+    return FoldResult(
+        fold=fold,
+        value=job.value,
+        error=job.error,
+        log_tail=job.log_tail,
+        attempt=attempts.index(job) + 1,
+        seconds=job.seconds,
+        metrics=job.metrics or {},
+        panda_id=job.panda_id,
+        node=job.node,
+        started=from_epoch(job.started),
+        ended=from_epoch(job.ended),
+    )

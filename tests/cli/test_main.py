@@ -1,0 +1,62 @@
+"""What the command line itself promises: one clear line, the right status, and a light start for pilots."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+
+
+def hpo_pilot(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "hpo_pilot.cli", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.mark.parametrize(
+    "command", ["validate", "run", "submit", "serve", "list", "status", "trials", "best", "report"]
+)
+def test_every_command_explains_itself(command):
+    assert command in hpo_pilot(command, "--help").stdout
+
+
+@pytest.mark.parametrize("command", ["export", "pause", "resume", "stop", "extend", "fetch", "pilot", "doctor"])
+def test_and_so_do_these(command):
+    assert command in hpo_pilot(command, "--help").stdout
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nosuch"], ["run"], ["run", "x.yaml", "--slots", "many"], ["status", "--nosuch"]]
+)
+def test_a_wrong_command_line_is_status_2(arguments):
+    assert hpo_pilot(*arguments).returncode == 2
+
+
+def test_an_installation_for_pilots_names_what_is_missing():
+    code = "import sys; sys.modules['jinja2'] = None; sys.argv = ['hpo-pilot', 'list']; import hpo_pilot.cli.__main__"
+    result = python(code)
+    assert result.returncode == 2
+    assert result.stderr.strip().splitlines() == [
+        "hpo-pilot: this command needs jinja2, which a pilot's installation does not have: "
+        "pip install 'hpo-pilot[service]'"
+    ]
+
+
+def test_a_pilot_loads_nothing_heavy():
+    code = "import sys, hpo_pilot.cli.main, hpo_pilot.pilot.__main__; print(*sys.modules)"
+    loaded = {name.split(".")[0] for name in python(code).stdout.split()}
+    assert not loaded & {
+        "numpy",
+        "scipy",
+        "skopt",
+        "sklearn",
+        "deap",
+        "sqlalchemy",
+        "pandaclient",
+        "starlette",
+        "plotly",
+    }
