@@ -226,6 +226,8 @@ def _engine(url: str) -> Engine:
         cursor.execute("PRAGMA journal_mode=WAL")
         # NORMAL: a killed process loses nothing; a power cut may lose the last commits, never the file.
         cursor.execute("PRAGMA synchronous=NORMAL")
+        # A write by one connection empties the page caches of the others: mapped, pages are read again without a call.
+        cursor.execute("PRAGMA mmap_size=1073741824")
         cursor.close()
 
     @event.listens_for(engine, "begin")

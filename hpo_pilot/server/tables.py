@@ -52,8 +52,10 @@ tasks = Table(
     C("outcome", _Id, nullable=False, default=0),  # the cursor of the last end of an attempt, or of the task
     Index(None, "user_name", "name"),
     Index(None, "user_name", "modified"),
+    # With the user in front: SQLite would else look through all of a user's tasks for the few that changed.
+    Index(None, "user_name", "change"),
+    Index(None, "user_name", "outcome"),
     Index(None, "change"),
-    Index(None, "outcome"),
     # The partial indices name their condition as it must stand in the query, literally, for the database to use them.
     Index(
         "ix_tasks_pending",

@@ -89,3 +89,13 @@ def test_postgresql(me: Caller, params: Params, clock: Any) -> None:
         assert three["taskID"] == 1
     finally:
         database.close()
+
+
+def test_changes_are_found_by_an_index_alone(database: Database) -> None:
+    """A look for changes must not cost more the more tasks a user has had."""
+    with database.reading() as tx:
+        for column in ("change", "outcome"):
+            query = f"SELECT task_id, {column} FROM tasks WHERE user_name = 'me' AND {column} > 5 ORDER BY {column}"
+            plan = str(tx.connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {query}").all())
+            assert f"user_name=? AND {column}>?" in plan, plan
+            assert "TEMP B-TREE" not in plan
