@@ -52,7 +52,7 @@ tasks = Table(
     C("outcome", _Id, nullable=False, default=0),  # the cursor of the last end of an attempt, or of the task
     Index(None, "user_name", "name"),
     Index(None, "user_name", "modified"),
-    # With the user in front: SQLite would else look through all of a user's tasks for the few that changed.
+    # With the user in front: SQLite would else look through all of a user's tasks for those that changed.
     Index(None, "user_name", "change"),
     Index(None, "user_name", "outcome"),
     Index(None, "change"),
