@@ -297,7 +297,7 @@ def test_many_old_jobs_cost_nothing(own_server: Callable[..., Any], params: Para
     columns += "max_walltime, created, modified, state_changed, heartbeat"
     with sqlite3.connect(server.folder / "panda.db") as database:
         database.executemany(
-            f"INSERT INTO jobs ({columns}) "  # noqa: S608  # the columns stand above
+            f"INSERT INTO jobs ({columns}) "  # the columns stand above
             "VALUES (1, ?, 1, 1, 'finished', 0, 'OLD', 'user', 1000, 1, 1, 1, 0, 0, 0, 0)",
             [(number,) for number in range(1000, 31000)],
         )
