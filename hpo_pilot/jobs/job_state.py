@@ -28,11 +28,6 @@ class JobState(StrEnum):
         """True where this attempt will change no more."""
         return self in _JOB_OVER
 
-    @property
-    def is_at_pilot(self) -> bool:
-        """True while a pilot has it, so that heartbeats are due."""
-        return self in (JobState.SENT, JobState.STARTING, JobState.RUNNING, JobState.TRANSFERRING)
-
 
 _JOB_OVER = frozenset({JobState.FINISHED, JobState.FAILED, JobState.CANCELLED, JobState.CLOSED})
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Self
-from urllib.parse import quote, urlparse
+from urllib.parse import quote
 
 import requests
 from typing_extensions import override
@@ -281,15 +281,3 @@ def _task_state(name: str) -> TaskState:
         return TaskState(name)
     except ValueError:
         return TaskState.RUNNING
-
-
-def server_url(url: str) -> str:
-    """`scheme://host:port` of any URL of a server.
-
-    Raises:
-        GiveUpError: it is none.
-    """
-    parsed = urlparse(url)
-    if parsed.scheme not in ("http", "https") or not parsed.netloc:
-        raise GiveUpError(f"{url!r} is not a server's URL, e.g. http://127.0.0.1:25080")
-    return f"{parsed.scheme}://{parsed.netloc}"

@@ -97,11 +97,6 @@ def from_epoch(seconds: float | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
 
-def to_epoch(time: datetime | None) -> float | None:
-    """An aware datetime as seconds since the epoch."""
-    return None if time is None else time.timestamp()
-
-
 @dataclass(frozen=True)
 class NewTrial:
     """A trial about to be registered."""

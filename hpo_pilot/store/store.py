@@ -321,11 +321,6 @@ class Store:
             rows = connection.execute(select(t.events).where(t.events.c.search_id == search_id).order_by(t.events.c.id))
             return [Event(from_seconds(row.time), row.who, row.what) for row in rows]
 
-    def add_event(self, search_id: int, who: str, what: str) -> None:
-        """Logs something that happened."""
-        with writing(self.engine) as connection:
-            self._event(connection, search_id, who, what)
-
     @staticmethod
     def _event(connection: Any, search_id: int, who: str, what: str) -> None:
         connection.execute(insert(t.events).values(search_id=search_id, time=time.time(), who=who, what=what))
