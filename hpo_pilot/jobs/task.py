@@ -28,6 +28,29 @@ class JobNeeds:
 
 
 @dataclass(frozen=True)
+class TaskOptions:
+    """What a task says to its PanDA server beside what its jobs need; see the search file's `panda` and `site`.
+
+    Attributes:
+        label: prodSourceLabel.
+        vo: virtual organisation; None: the user's at that server.
+        working_group: on whose account the jobs run; None: the user's own.
+        priority: None: the server's for users.
+        attempts: how often PanDA starts a job that the infrastructure lost, first attempt included.
+        architecture: CPU and GPU wanted, as prun takes it; None: any.
+        exclude: queues that the jobs must not go to.
+    """
+
+    label: str = "user"
+    vo: str | None = None
+    working_group: str | None = None
+    priority: int | None = None
+    attempts: int = 3
+    architecture: str | None = None
+    exclude: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class TaskSpec:
     """A generation, or lost folds of one, on its way to PanDA.
 
@@ -39,7 +62,7 @@ class TaskSpec:
         folds: how many folds a trial has in all.
         sandbox: the archive with payload and runner.
         container: image, or None.
-        queue: the PanDA queue (site).
+        queue: the PanDA queue (site); None: the server's default.
     """
 
     name: str
@@ -53,7 +76,8 @@ class TaskSpec:
     needs: JobNeeds
     container: str | None
     has_outputs: bool
-    queue: str
+    queue: str | None
+    options: TaskOptions = TaskOptions()
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ def task_parameters(task: TaskSpec, *, owner: str, vo: str, server: str, sandbox
         "transUses": "",
         "transHome": None,
         "transPath": server + _TRANSFORMATION,
-        "site": task.queue,
+        "site": task.queue or "LOCAL",
         "includedSite": None,
         "excludedSite": [],
         "noInput": True,

@@ -25,11 +25,13 @@ from hpo_pilot.search.dimension import Dimension
 from hpo_pilot.search.misfit import Misfit, MisfitError
 from hpo_pilot.search.point import Scalar, StrictFloat, StrictInt, StrictStr, point_key
 from hpo_pilot.search.space import SearchSpace
-from hpo_pilot.search.wording import NAME_PATTERN, QUEUE_PATTERN
+from hpo_pilot.search.wording import FILE_PATTERN, NAME_PATTERN, QUEUE_PATTERN
 
 _Text = Annotated[StrictStr, Field(min_length=1)]
 _Count = Annotated[StrictInt, Field(ge=1)]
 _Amount = Annotated[StrictFloat, Field(gt=0, allow_inf_nan=False)]
+_Queue = Annotated[StrictStr, Field(pattern=QUEUE_PATTERN)]
+_FileName = Annotated[StrictStr, Field(pattern=FILE_PATTERN)]
 
 
 class _Section(BaseModel):
@@ -84,6 +86,11 @@ class Budget(_Section):
     hours: _Amount | None = Field(None, description="No new trials after this many hours since the start.")
     gpu_hours: _Amount | None = Field(None, description="No new trials once the jobs used this many GPU-hours.")
     failures: _Count = Field(10, description="This many failed trials in a row stop the search.")
+    refill: Annotated[StrictFloat, Field(ge=0, le=1)] | Literal["auto"] = Field(
+        "auto",
+        description="The share of `parallel` that must be free before new points are submitted. "
+        "auto: 0 on the embedded PanDA server, 0.25 on another, where every task costs its brokerage.",
+    )
 
 
 class Confirm(_Section):
@@ -127,15 +134,34 @@ class EarlyStopping(_Section):
     method: Literal["none"] = Field("none", description="none: every trial runs to its end.")
 
 
+class FileNames(_Section):
+    """What the payload calls its files, for payloads written for other tools."""
+
+    point: _FileName = Field("input.json", description="The point, written before the payload runs.")
+    result: _FileName = Field("output.json", description="The figure of merit, written by the payload.")
+    inputs: _FileName = Field("input_ds.json", description="The list of input files, written before it runs.")
+    metadata: _FileName | None = Field(
+        None, description="A JSON file of the payload's, kept with the trial's metadata; null: none."
+    )
+    metrics: _FileName | None = Field(
+        None, description="A file of the payload's that is kept like an output; null: none."
+    )
+
+
 class Payload(_Section):
     """What runs for each fold of each trial."""
 
     files: _Text | None = Field(None, description="A folder that is sent along, relative to the search file.")
     command: _Text = Field(description="The shell command that trains and writes output.json.")
     container: _Text | None = Field(None, description="Image, .sif, .sqfs, or an unpacked root; null: none.")
-    inputs: tuple[_Text, ...] = Field((), description="Input files; their names go to input_ds.json.")
+    inputs: tuple[_Text, ...] = Field(
+        (),
+        description="Input files: paths, web or root URLs, or Rucio datasets (scope:name). Their names go to "
+        "input_ds.json.",
+    )
     outputs: tuple[_Text, ...] = Field((), description="Files kept for the best trials: hpo-pilot fetch best.")
     checkpoint: tuple[_Text, ...] = Field((), description="Files and folders kept between attempts of a fold.")
+    file_names: FileNames = FileNames()
 
     @field_validator("outputs", "checkpoint")
     @classmethod
@@ -158,7 +184,7 @@ class Resources(_Section):
     cores: _Count = Field(1, description="CPU cores per node.")
     memory_mb: _Count = Field(2000, description="Memory per node, in MB.")
     minutes: _Amount = Field(60, description="Walltime limit of one job, in minutes.")
-    trials_per_job: Literal[1] = Field(1, description="Several points in one job are not supported yet.")
+    trials_per_job: _Count = Field(1, description="How many points one job runs, one after another.")
 
     @property
     def gpus(self) -> int:
@@ -169,8 +195,26 @@ class Resources(_Section):
 class SiteChoice(_Section):
     """Where the jobs run."""
 
-    profile: Literal["local"] = Field("local", description="The site profile; local is this machine.")
-    queue: Annotated[StrictStr, Field(pattern=QUEUE_PATTERN)] = Field("LOCAL", description="The PanDA queue.")
+    profile: Literal["local", "grid"] = Field(
+        "local", description="The site profile: local is this machine, grid any site of a PanDA server."
+    )
+    queue: _Queue | None = Field(
+        None, description="The PanDA queue. Default: LOCAL on the embedded server, PanDA's choice on another."
+    )
+    exclude: tuple[_Queue, ...] = Field((), description="PanDA queues that the jobs must not go to.")
+    architecture: _Text | None = Field(
+        None, description="CPU and GPU wanted, as prun --architecture takes it: '@el9#x86_64&nvidia'."
+    )
+
+
+class PandaOptions(_Section):
+    """What the tasks say to a PanDA server."""
+
+    label: _Text = Field("user", description="prodSourceLabel of the tasks.")
+    vo: _Text | None = Field(None, description="Virtual organisation. Default: the user's at that server.")
+    working_group: _Text | None = Field(None, description="Working group on whose account the jobs run.")
+    priority: StrictInt | None = Field(None, description="Task priority. Default: the server's for users.")
+    attempts: _Count = Field(3, description="How often PanDA starts a job that the infrastructure lost.")
 
 
 class Search(_Section):
@@ -196,6 +240,7 @@ class Search(_Section):
     payload: Payload
     resources: Resources = Resources()
     site: SiteChoice = SiteChoice()
+    panda: PandaOptions = PandaOptions()
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_by_name=True, validate_by_alias=True)
 

@@ -20,6 +20,9 @@ from hpo_pilot.server.process import write_tokens
 from hpo_pilot.service.children import Child
 from hpo_pilot.service.workdir import WorkDir
 
+#: The queue of the embedded server's local pilot, and of tasks that name none.
+DEFAULT_QUEUE = "LOCAL"
+
 #: The harvester id under which local pilots report.
 HARVESTER = "hpo-pilot-local"
 
@@ -38,7 +41,7 @@ _ADDRESS = "address"
 class EmbeddedPanda:
     """Server and pilot of one work folder."""
 
-    def __init__(self, workdir: WorkDir, *, slots: int, queue: str = "LOCAL", port: int | None = None) -> None:
+    def __init__(self, workdir: WorkDir, *, slots: int, queue: str = DEFAULT_QUEUE, port: int | None = None) -> None:
         """Prepares; `start` runs them.
 
         Args:

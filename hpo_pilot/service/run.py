@@ -17,7 +17,7 @@ from hpo_pilot.errors import TryAgainError
 from hpo_pilot.panda.workflow_manager import WorkflowManager, workflow_manager
 from hpo_pilot.report import ReportFacts, best_trial, render_report
 from hpo_pilot.search import Trial
-from hpo_pilot.service.embedded import EmbeddedPanda, default_slots
+from hpo_pilot.service.embedded import DEFAULT_QUEUE, EmbeddedPanda, default_slots
 from hpo_pilot.service.registration import register
 from hpo_pilot.service.service import Service
 from hpo_pilot.service.workdir import WorkDir
@@ -110,7 +110,7 @@ def _steer(
         workdir.check_space()
         lease = stack.enter_context(held(store.engine, "run"))
         count = slots or default_slots(record.search.resources.cores)
-        panda = EmbeddedPanda(workdir, slots=count, queue=record.search.site.queue)
+        panda = EmbeddedPanda(workdir, slots=count, queue=record.search.site.queue or DEFAULT_QUEUE)
         manager = stack.enter_context(_started(panda, workdir))
 
         def supervise() -> None:

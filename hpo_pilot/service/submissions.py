@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from hpo_pilot.jobs import JobNeeds, TaskRef, TaskSpec, task_name
+from hpo_pilot.jobs import JobNeeds, TaskOptions, TaskRef, TaskSpec, task_name
 from hpo_pilot.panda.task_parameters import ENCODED_LIMIT, encode_points
 from hpo_pilot.panda.workflow_manager import UnknownOutcomeError, WorkflowManager
 from hpo_pilot.search import Point, Search
@@ -202,4 +202,13 @@ def task_spec(
         container=search.payload.container,
         has_outputs=bool(search.payload.outputs),
         queue=search.site.queue,
+        options=TaskOptions(
+            label=search.panda.label,
+            vo=search.panda.vo,
+            working_group=search.panda.working_group,
+            priority=search.panda.priority,
+            attempts=search.panda.attempts,
+            architecture=search.site.architecture,
+            exclude=search.site.exclude,
+        ),
     )

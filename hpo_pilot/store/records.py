@@ -41,6 +41,9 @@ class SearchRecord:
     """A registered search.
 
     Attributes:
+        owner: who registered it.
+        server: URL of the PanDA server that its tasks go to; None: the embedded one.
+        family: the search file whose segments it is one of; None: it stands alone.
         forgiven: failures up to this place in the order of results no longer count as failures in a row.
         filed: the search as its file last had it; `search` may have a larger budget.
         version: grows when anything but the state changes; who steers it looks again then.
@@ -51,6 +54,8 @@ class SearchRecord:
     name: str
     uid: str
     owner: str
+    server: str | None
+    family: str | None
     state: SearchState
     message: str
     search: Search

@@ -38,6 +38,8 @@ def search_record(row: Row[Any]) -> SearchRecord:
         name=row.name,
         uid=row.uid,
         owner=row.owner,
+        server=row.server,
+        family=row.family,
         state=SearchState(row.state),
         message=row.message,
         search=Search.model_validate(row.definition),

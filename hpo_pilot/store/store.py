@@ -49,8 +49,17 @@ class Store:
 
     # --- searches ---
 
-    def create_search(self, search: Search, *, source: str, sandbox: str | None, owner: str) -> SearchRecord:
+    def create_search(
+        self, search: Search, *, source: str, sandbox: str | None, owner: str, family: str | None = None
+    ) -> SearchRecord:
         """Registers a search.
+
+        Args:
+            search: the search.
+            source: where its file was.
+            sandbox: its packed payload.
+            owner: who registers it.
+            family: the search file whose segments it is one of.
 
         Raises:
             InputError: there is one of that name.
@@ -63,6 +72,7 @@ class Store:
                     name=search.name,
                     uid=secrets.token_hex(4),
                     owner=owner,
+                    family=family,
                     state=SearchState.SUBMITTED,
                     message="",
                     definition=search.to_dict(),

@@ -36,6 +36,8 @@ searches = Table(
     C("name", String(60), nullable=False, unique=True),
     C("uid", String(8), nullable=False),  # random; part of every task name, so that no two searches ever share one
     C("owner", String(60), nullable=False),
+    C("server", Text, nullable=True),  # URL of the PanDA server that its tasks go to; null: the embedded one
+    C("family", String(60), nullable=True),  # the search whose segments it is one of; null: none
     C("state", String(20), nullable=False),
     C("message", Text, nullable=False, default=""),
     C("definition", JSON, nullable=False),  # Search.to_dict(), its budget extended by its owner's commands
