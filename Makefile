@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv run test check format schemas bench clean
+.PHONY: help venv run test test-real check format schemas bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,7 +19,7 @@ venv: $(STAMP)  ## make .venv with everything but torch and Horovod
 
 $(STAMP): setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[service,test,check,bench]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[service,postgresql,test,check,bench]'
 	@touch $@
 
 run: venv  ## scan the hyper-parameters of payloads/digits: 48 trials x 3 folds, then a report
@@ -27,6 +27,9 @@ run: venv  ## scan the hyper-parameters of payloads/digits: 48 trials x 3 folds,
 
 test: venv  ## all tests that need only Python
 	$(BIN)/pytest -n 2 tests
+
+test-real: venv  ## tests with real parts: PostgreSQL, Pilot 3, prun, pbook; installs what is missing, if root
+	tests/real/run
 
 check: venv  ## format, lint, strict typing, import contracts, runner syntax, schemas
 	$(BIN)/ruff format --check .

@@ -37,6 +37,7 @@ API_MODULES = (api_file_server, api_hpo_pilot, api_job, api_pilot, api_system, a
 
 BODY_LIMIT = 32 * 1024 * 1024  # bytes of a call's arguments, unpacked
 _METHODS = ["GET", "POST", "PUT", "DELETE", "PATCH"]
+MESSAGE_PRODUCTION = "production or pilot role required"
 _MESSAGE_JSON = "failed to load JSON"
 _MESSAGE_DATABASE = "database error in the PanDA server"
 
@@ -108,12 +109,14 @@ class Server:
         path = request.path_params
         endpoint = TABLE.get(f"{path['group']}/{path['function']}")
         if endpoint is None or path["version"] not in ("v1", "latest"):
-            return _reply(failure(f"method {path['function']} is forbidden: there is no such call"), 404)
+            return _reply(failure(f"method {path['function']} is forbidden"), 403)  # as a real server has it
         caller = self.tokens.caller(request.headers.get("authorization"))
         if endpoint.roles and caller is None:
             return _reply(failure("Token authentication failed. A valid bearer token is required"), 401)
         if endpoint.roles and caller is not None and caller.role not in endpoint.roles:
             return _reply(failure(_missing_role(endpoint)), 403)
+        if endpoint.production and caller is not None and not caller.is_operator:
+            return _reply(failure(MESSAGE_PRODUCTION))
         if endpoint.method and request.method != endpoint.method:
             return _reply(failure(f"expecting {endpoint.method}, received {request.method}"))
         try:
@@ -158,7 +161,7 @@ def _reply(envelope: Envelope, status: int = 200) -> Response:
 
 
 def _missing_role(endpoint: Endpoint) -> str:
-    return "production or pilot role required" if Role.PILOT in endpoint.roles else "user role required"
+    return MESSAGE_PRODUCTION if Role.PILOT in endpoint.roles else "user role required"
 
 
 def _complain(task: asyncio.Task[None]) -> None:

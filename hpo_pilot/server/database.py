@@ -39,6 +39,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.server import tables
+from hpo_pilot.server.schema_upgrade import upgrade
 
 #: A row of whatever columns were asked for.
 AnyRow: TypeAlias = "Row[*tuple[Any, ...]]"
@@ -202,6 +203,8 @@ class Database:
                     f"the database {_shown(self._engine)} is of version {version}, this program knows "
                     f"{tables.SCHEMA_VERSION}: use the newer hpo-pilot, or another work folder"
                 )
+            elif version < tables.SCHEMA_VERSION:
+                upgrade(self._writing)
 
 
 def _engine(url: str) -> Engine:

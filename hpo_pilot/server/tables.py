@@ -10,7 +10,7 @@ from sqlalchemy import BigInteger, Boolean, Float, Index, Integer, MetaData, Str
 from sqlalchemy import Column as C
 
 #: The version of what follows. A newer one in the database means a newer program wrote it.
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 metadata = MetaData(
     naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "pk": "pk_%(table_name)s"},
@@ -43,6 +43,7 @@ tasks = Table(
     C("n_jobs", Integer, nullable=False),  # numbers, not attempts
     C("n_finished", Integer, nullable=False, default=0),
     C("n_failed", Integer, nullable=False, default=0),  # numbers that are given up
+    C("attempt_nr", Integer, nullable=False, default=1, server_default="1"),  # grows with every retry of the task
     C("created", Float, nullable=False),
     C("modified", Float, nullable=False),
     C("state_changed", Float, nullable=False),
@@ -56,6 +57,7 @@ tasks = Table(
     Index(None, "user_name", "change"),
     Index(None, "user_name", "outcome"),
     Index(None, "change"),
+    Index(None, "ended"),
     # The partial indices name their condition as it must stand in the query, literally, for the database to use them.
     Index(
         "ix_tasks_pending",
@@ -160,6 +162,14 @@ cache_files = Table(
     C("created", Float, nullable=False),
     C("touched", Float, nullable=False),
     Index(None, "user_name", "size", "checksum"),
+)
+
+secrets = Table(
+    "secrets",
+    metadata,
+    C("user_name", String(128), primary_key=True),
+    C("data", Text, nullable=False),  # JSON: value by key
+    C("updated", Float, nullable=False),
 )
 
 workers = Table(

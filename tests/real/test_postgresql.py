@@ -1,0 +1,59 @@
+"""A search whose store is PostgreSQL: run, killed, resumed, read."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import create_engine, make_url, text
+
+from tests.end_to_end.conftest import Scan
+from tests.real.conftest import missing
+
+
+@pytest.fixture
+def store_url() -> Iterator[str]:
+    base = os.environ.get("HPO_PILOT_TEST_POSTGRESQL")
+    if base is None:
+        missing("HPO_PILOT_TEST_POSTGRESQL names no PostgreSQL; `make test-real` starts one where it is installed")
+    name = f"store_{secrets.token_hex(4)}"
+    engine = create_engine(base, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name}"))
+    yield make_url(base).set(database=name).render_as_string(hide_password=False)
+    with engine.connect() as connection:
+        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+    engine.dispose()
+
+
+def test_a_search_in_postgresql(tmp_path, store_url):
+    scan = Scan(tmp_path, {"HPO_PILOT_STORE": store_url})
+    scan.write({"budget": {"trials": 12, "parallel": 2}, "folds": 2, "optimizer": "bayesian"})
+    scan("run", str(scan.file))
+    assert not (scan.workdir / "hpo-pilot.db").exists()
+    trials = scan.trials()
+    assert [trial["number"] for trial in trials] == list(range(1, 13))
+    assert all(trial["state"] == "finished" and len(trial["folds"]) == 2 for trial in trials)
+    best = scan.json("best", "demo")
+    assert best["value"] == min(trial["value"] for trial in trials)
+    scan("extend", "demo", "--trials", "+4")
+    scan("run", str(scan.file))
+    assert len(scan.trials()) == 16
+
+
+def test_a_killed_run_goes_on_in_postgresql(tmp_path, store_url):
+    scan = Scan(tmp_path, {"HPO_PILOT_STORE": store_url})
+    scan.write({"budget": {"trials": 30, "parallel": 2}})
+    running = scan.start("run", str(scan.file))
+    assert running.stdout is not None
+    for line in running.stdout:
+        if "of 30 trials" in line and not line.startswith("demo: 0 "):
+            break
+    running.kill()
+    running.wait()
+    scan("run", str(scan.file))
+    trials = scan.trials()
+    assert [trial["number"] for trial in trials] == list(range(1, 31))
+    assert all(trial["state"] == "finished" for trial in trials)
