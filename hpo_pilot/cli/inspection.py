@@ -1,155 +1,140 @@
-"""Commands that look at searches: list, status, trials, best, report, export."""
+"""Commands that look at searches: list, status, trials, best, log, report, export."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import sys
-import time
-from enum import StrEnum
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from hpo_pilot.cli.options import IdArgument, JsonOption, StoreOption, WorkDirOption, open_search, open_store
-
-if TYPE_CHECKING:
-    from hpo_pilot.search import Trial
-    from hpo_pilot.store import SearchRecord, Store
-
-
-class ExportFormat(StrEnum):
-    """What `export` writes."""
-
-    CSV = "csv"  #: one row a trial
-    JSON = "json"  #: the search and its trials, folds included
+from hpo_pilot.cli.foreign import CONFIGURATIONS, export_configuration
+from hpo_pilot.cli.options import IdArgument, JsonOption, on_client
+from hpo_pilot.cli.show import console, dump, printable, value_text
+from hpo_pilot.client.documents import SearchDocument, StatusDocument, TrialDocument, over_count
+from hpo_pilot.client.exports import FORMS
+from hpo_pilot.client.families import family_document
+from hpo_pilot.client.search_client import SearchClient
 
 
 def add_to(app: typer.Typer) -> None:
     """Adds the commands."""
-    app.command("list")(list_searches)
-    app.command()(status)
-    app.command()(trials)
-    app.command()(best)
-    app.command()(report)
-    app.command()(export)
+    app.command("list")(on_client(list_searches))
+    app.command()(on_client(status))
+    app.command()(on_client(trials))
+    app.command()(on_client(best))
+    app.command()(on_client(log))
+    app.command()(on_client(report))
+    app.command()(on_client(export))
 
 
-def _console() -> Console:
-    return Console(soft_wrap=not sys.stdout.isatty(), highlight=False)
-
-
-def _dump(document: Any) -> None:
-    typer.echo(json.dumps(document, indent=1, ensure_ascii=False))
-
-
-def list_searches(as_json: JsonOption = False, workdir: WorkDirOption = None, store: StoreOption = None) -> None:
+def list_searches(client: SearchClient, as_json: JsonOption = False) -> None:
     """List the searches of the store."""
-    from hpo_pilot.cli.documents import search_document
-    from hpo_pilot.cli.progress import value_text
-    from hpo_pilot.report import best_trial
-
-    with open_store(workdir, store) as (opened, _):
-        rows = [
-            (record, opened.counts(record.id), best_trial(record.search, opened.trials(record.id)))
-            for record in opened.searches()
-        ]
+    found = client.searches()
     if as_json:
-        _dump([search_document(*row) for row in rows])
+        dump(found)
         return
-    table = Table("ID", "search", "state", "trials", "best", box=None, pad_edge=False)
-    for record, counts, found in rows:
-        over = sum(count for state, count in counts.items() if state.is_over)
-        value = value_text(found) if found else "-"
-        table.add_row(str(record.id), record.name, record.state.value, f"{over}/{record.search.budget.trials}", value)
-    _console().print(table)
+    table = _searches_table()
+    shown: set[str] = set()
+    for search in found:
+        if (family := search["family"]) is not None:
+            if family in shown:
+                continue
+            shown.add(family)
+            members = [other for other in found if other["family"] == family]
+            _add_search(table, family_document(family, members))
+            for member in members:
+                _add_search(table, member, indent="  ")
+        else:
+            _add_search(table, search)
+    console().print(table)
+
+
+def _searches_table() -> Table:
+    return Table("ID", "search", "owner", "state", "trials", "best", box=None, pad_edge=False)
+
+
+def _add_search(table: Table, search: SearchDocument, indent: str = "") -> None:
+    value = value_text(search["best"]) if search["best"] else "-"
+    progress = f"{over_count(search['trials'])}/{search['budget']['trials']}"
+    number = "" if "segments" in search else str(search["id"])
+    table.add_row(number, indent + search["name"], search["owner"], search["state"], progress, value)
 
 
 def status(
+    client: SearchClient,
     identity: IdArgument,
     watch: Annotated[bool, typer.Option("--watch", help="Go on showing it until the search is over.")] = False,
     as_json: JsonOption = False,
-    workdir: WorkDirOption = None,
-    store: StoreOption = None,
 ) -> None:
     """Show how a search stands."""
     from hpo_pilot.cli.progress import RunProgress
 
-    with open_search(identity, workdir, store) as (opened, _, record):
-        if watch and not as_json:
-            progress = RunProgress(_console())
-            try:
-                while not (now := opened.search(record.id)).state.is_over:
-                    progress(opened, now)
-                    time.sleep(0.5)
-                progress(opened, now)
-            finally:
-                progress.close()
-        _show_status(opened, opened.search(record.id), as_json)
-
-
-def _show_status(opened: Store, record: SearchRecord, as_json: bool) -> None:
-    from hpo_pilot.cli.documents import search_document, time_text
-    from hpo_pilot.cli.progress import value_text
-    from hpo_pilot.report import best_trial
-
-    counts, found = opened.counts(record.id), best_trial(record.search, opened.trials(record.id))
-    seconds = opened.job_seconds(record.id)
+    if watch and not as_json:
+        progress = RunProgress(console())
+        try:
+            for now in client.watch(identity):
+                progress(now)
+        finally:
+            progress.close()
+    found = client.status(identity)
     if as_json:
-        gpu_hours = seconds * record.search.resources.gpus / 3600
-        _dump({**search_document(record, counts, found), "job_seconds": seconds, "gpu_hours": gpu_hours})
-        return
-    over = sum(count for state, count in counts.items() if state.is_over)
+        dump(found)
+    elif "segments" in found:
+        table = _searches_table()
+        for search in (found, *found["segments"]):
+            _add_search(table, search)
+        console().print(table)
+    else:
+        _show_status(found)
+
+
+def _show_status(search: StatusDocument) -> None:
     table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_row("search", f"{record.name} (number {record.id})")
-    table.add_row("state", record.state.value + (f": {record.message}" if record.message else ""))
-    detail = ", ".join(f"{count} {state.value}" for state, count in sorted(counts.items()))
-    table.add_row("trials", f"{over} of {record.search.budget.trials} over ({detail or 'none yet'})")
-    if found:
-        table.add_row("best", f"trial {found.number}: {record.search.objective.metric} {value_text(found)}")
-        table.add_row("point", json.dumps(found.point))
-    table.add_row("job time", f"{seconds:.0f} s")
-    table.add_row("started", time_text(record.started) or "-")
-    table.add_row("ended", time_text(record.ended) or "-")
-    _console().print(table)
+    table.add_row("search", f"{search['name']} (number {search['id']})")
+    table.add_row("owner", search["owner"])
+    table.add_row("state", printable(search["state"] + (f": {search['message']}" if search["message"] else "")))
+    detail = ", ".join(f"{count} {state}" for state, count in search["trials"].items())
+    over = over_count(search["trials"])
+    table.add_row("trials", f"{over} of {search['budget']['trials']} over ({detail or 'none yet'})")
+    if found := search["best"]:
+        table.add_row("best", f"trial {found['number']}: {search['objective']['metric']} {value_text(found)}")
+        table.add_row("point", json.dumps(found["point"]))
+    table.add_row("job time", f"{search['job_seconds']:.0f} s")
+    table.add_row("started", search["started"] or "-")
+    table.add_row("ended", search["ended"] or "-")
+    console().print(table)
 
 
 def trials(
+    client: SearchClient,
     identity: IdArgument,
     log: Annotated[bool, typer.Option("--log", help="Print the whole log tails of failed folds too.")] = False,
     as_json: JsonOption = False,
-    workdir: WorkDirOption = None,
-    store: StoreOption = None,
 ) -> None:
     """List a search's trials; of failed ones the reason and the end of the log."""
-    from hpo_pilot.cli.documents import trial_document
-
-    with open_search(identity, workdir, store) as (opened, _, record):
-        found = opened.trials(record.id)
+    found = client.trials(identity)
     if as_json:
-        _dump([trial_document(trial) for trial in found])
+        dump(found)
         return
+    search = client.status(identity)
     if not found:
-        typer.echo(f"search {record.name!r} has no trials yet")
+        typer.echo(f"search {search['name']!r} has no trials yet")
         return
-    _console().print(_trials_table(record, found))
+    console().print(_trials_table(search, found))
     for trial in found:
         _show_failures(trial, whole=log)
 
 
-def _trials_table(record: SearchRecord, found: list[Trial]) -> Table:
-    from hpo_pilot.cli.progress import value_text
-
-    names = record.search.space.names
-    table = Table("trial", "state", record.search.objective.metric, *names, box=None, pad_edge=False)
+def _trials_table(search: StatusDocument, found: Sequence[TrialDocument]) -> Table:
+    names = list(search["definition"]["space"])
+    table = Table("trial", "state", search["objective"]["metric"], *names, box=None, pad_edge=False)
     for trial in found:
-        point = [_cell(trial.point[name]) if name in trial.point else "" for name in names]
-        again = f" (= {trial.confirms})" if trial.confirms else ""
-        table.add_row(f"{trial.number}{again}", trial.state.value, value_text(trial), *point)
+        point = [_cell(trial["point"][name]) if name in trial["point"] else "" for name in names]
+        again = f" (= {trial['confirms']})" if trial["confirms"] else ""
+        table.add_row(f"{trial['number']}{again}", trial["state"], value_text(trial), *point)
     return table
 
 
@@ -157,115 +142,84 @@ def _cell(value: Any) -> str:
     return f"{value:.5g}" if isinstance(value, float) else json.dumps(value).strip('"')
 
 
-def _show_failures(trial: Trial, *, whole: bool) -> None:
-    if not trial.error:
+def _show_failures(trial: TrialDocument, *, whole: bool) -> None:
+    if not trial["error"]:
         return
-    typer.echo(f"\ntrial {trial.number} {trial.state.value}: {_printable(trial.error)}")
-    for fold in trial.folds:
-        lines = _printable(fold.log_tail or "").strip().splitlines()
+    typer.echo(f"\ntrial {trial['number']} {trial['state']}: {printable(trial['error'])}")
+    for fold in trial["folds"]:
+        lines = printable(fold.get("log_tail") or "").strip().splitlines()
         for line in lines if whole else lines[-5:]:
-            typer.echo(f"  fold {fold.fold} | {line}")
+            typer.echo(f"  fold {fold['fold']} | {line}")
 
 
-def _printable(text: str) -> str:
-    """`text` without control characters: a payload's log must not steer the terminal."""
-    return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
-
-
-def best(
-    identity: IdArgument, as_json: JsonOption = False, workdir: WorkDirOption = None, store: StoreOption = None
-) -> None:
+def best(client: SearchClient, identity: IdArgument, as_json: JsonOption = False) -> None:
     """Print the best trial."""
-    from hpo_pilot.cli.documents import trial_document
-    from hpo_pilot.cli.progress import value_text
-    from hpo_pilot.report import best_trial
-
-    with open_search(identity, workdir, store) as (opened, _, record):
-        found = best_trial(record.search, opened.trials(record.id))
-    if found is None:
-        typer.echo(f"search {record.name!r} has no finished trial yet", err=True)
-        raise typer.Exit(1)
-    if as_json:
-        _dump(trial_document(found))
+    found = client.best(identity)
+    if found is not None and as_json:
+        dump(found)
         return
-    typer.echo(f"trial {found.number}: {record.search.objective.metric} {value_text(found)}")
-    for name, value in found.point.items():
+    search = client.status(identity)
+    if found is None:
+        typer.echo(f"search {search['name']!r} has no finished trial yet", err=True)
+        raise typer.Exit(1)
+    typer.echo(f"trial {found['number']}: {search['objective']['metric']} {value_text(found)}")
+    for name, value in found["point"].items():
         typer.echo(f"  {name}: {json.dumps(value)}")
 
 
+def log(client: SearchClient, identity: IdArgument, as_json: JsonOption = False) -> None:
+    """Show who did what with a search, and when."""
+    events = client.events(identity)
+    if as_json:
+        dump(events)
+        return
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for event in events:
+        table.add_row(event["time"], printable(event["who"]), printable(event["what"]))
+    console().print(table)
+
+
 def report(
+    client: SearchClient,
     identity: IdArgument,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="The HTML file; default: in the work folder.", show_default=False),
     ] = None,
-    workdir: WorkDirOption = None,
-    store: StoreOption = None,
 ) -> None:
     """Write the report: one self-contained HTML file."""
     from hpo_pilot.cli.files import write_text
-    from hpo_pilot.service.run import render
 
-    with open_search(identity, workdir, store) as (opened, folder, record):
-        path = output or folder.report(record.name)
-        write_text(path, render(opened, record, opened.trials(record.id)))
+    text = client.report(identity)
+    path = output or client.report_path(client.status(identity)["name"])
+    write_text(path, text)
     typer.echo(str(path))
 
 
 def export(
-    identity: IdArgument,
-    form: Annotated[ExportFormat, typer.Option("--format", help="What to write.")] = ExportFormat.CSV,
+    client: SearchClient,
+    identity: Annotated[
+        str, typer.Argument(metavar="ID|FILE", help="The search; for other tools' configurations also a search file.")
+    ],
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            help=f"Results as {', '.join(FORMS)}; the search as a configuration for {', '.join(CONFIGURATIONS)}.",
+        ),
+    ] = "csv",
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The file; default: standard output.", show_default=False)
+        Path | None, typer.Option("--output", "-o", help="A file; default: standard output.", show_default=False)
     ] = None,
-    workdir: WorkDirOption = None,
-    store: StoreOption = None,
 ) -> None:
-    """Export a search's trials."""
-    from hpo_pilot.cli.documents import trial_document
+    """Write a search and its trials in another form."""
     from hpo_pilot.cli.files import write_text
 
-    with open_search(identity, workdir, store) as (opened, _, record):
-        found = opened.trials(record.id)
-    if form is ExportFormat.CSV:
-        text = _as_csv(record, found)
-    else:
-        document = {"search": record.search.to_dict(), "trials": [trial_document(trial) for trial in found]}
-        text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    if form in CONFIGURATIONS:
+        export_configuration(client, identity, form, output)
+        return
+    text = client.export(identity, form)
     if output is None:
         typer.echo(text, nl=False)
     else:
         write_text(output, text)
-
-
-def _as_csv(record: SearchRecord, found: list[Trial]) -> str:
-    from hpo_pilot.cli.documents import time_text
-
-    buffer = io.StringIO(newline="")
-    writer = csv.writer(buffer, lineterminator="\n")
-    names, folds = record.search.space.names, range(record.search.folds.k)
-    head = ["number", "generation", "state", "value", "std"]
-    writer.writerow([*head, *names, *(f"fold_{fold}" for fold in folds), "error", "submitted", "started", "ended"])
-    for trial in found:
-        values = {fold.fold: fold.value for fold in trial.folds}
-        writer.writerow(
-            [
-                *(trial.number, trial.generation, trial.state.value, _csv(trial.value), _csv(trial.std)),
-                *(_csv(trial.point.get(name)) for name in names),
-                *(_csv(values.get(fold)) for fold in folds),
-                trial.error or "",
-                *(time_text(when) or "" for when in (trial.submitted, trial.started, trial.ended)),
-            ]
-        )
-    return buffer.getvalue()
-
-
-def _csv(value: Any) -> Any:
-    """A value as one cell; a text that a spreadsheet would run as a formula is quoted."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return json.dumps(value)
-    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@"):
-        return "'" + value
-    return repr(value) if isinstance(value, float) else value

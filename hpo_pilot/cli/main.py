@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from hpo_pilot import __version__
-from hpo_pilot.cli import control, inspection, processes, searches
+from hpo_pilot.cli import control, foreign, inspection, processes, searches, steer, tokens
 from hpo_pilot.errors import HpoPilotError
 
 app = typer.Typer(
@@ -25,6 +25,9 @@ searches.add_to(app)
 inspection.add_to(app)
 control.add_to(app)
 processes.add_to(app)
+tokens.add_to(app)
+foreign.add_to(app)
+steer.add_to(app)
 
 
 def _version(wanted: bool) -> None:

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from hpo_pilot.cli.options import JsonOption, SlotsOption, StoreOption, WorkDirOption
+from hpo_pilot.cli.network import (
+    AuthorityOption,
+    BehindProxyOption,
+    DnHeaderOption,
+    DnRolesOption,
+    HostOption,
+    IssuersOption,
+    PublicUrlOption,
+    TlsCertOption,
+    TlsKeyOption,
+    TlsOption,
+    TrustedProxyOption,
+)
+from hpo_pilot.cli.options import JsonOption, ServerOption, SlotsOption, StoreOption, WorkDirOption, on_client
+from hpo_pilot.cli.show import dump
+from hpo_pilot.client.search_client import SearchClient
 
 
 def add_to(app: typer.Typer) -> None:
@@ -17,7 +32,7 @@ def add_to(app: typer.Typer) -> None:
         add_help_option=False,
         context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
     )(pilot)
-    app.command()(doctor)
+    app.command()(on_client(doctor))
 
 
 def serve(
@@ -25,17 +40,73 @@ def serve(
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="The embedded server's port.", show_default=False)
     ] = None,
+    api_port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="The REST API's port.", show_default=False)
+    ] = None,
+    host: HostOption = "127.0.0.1",
+    tls: TlsOption = None,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    ca: AuthorityOption = None,
+    public_url: PublicUrlOption = None,
+    insecure_behind_proxy: BehindProxyOption = False,
+    queues: Annotated[
+        Path | None,
+        typer.Option(
+            "--queues",
+            metavar="FILE",
+            help="The embedded server's queues (YAML, see deploy/queues.yaml). Default: any name is one.",
+            show_default=False,
+        ),
+    ] = None,
+    server: ServerOption = None,
+    issuers: IssuersOption = None,
+    dn_header: DnHeaderOption = None,
+    dn_roles: DnRolesOption = None,
+    trusted_proxy: TrustedProxyOption = None,
     workdir: WorkDirOption = None,
     store: StoreOption = None,
 ) -> None:
-    """Run the steering service, with the embedded PanDA server and a local pilot, until stopped."""
+    """Run the steering service until stopped; with the embedded PanDA server and a local pilot, or at another one."""
+    from hpo_pilot.service.api_process import ApiProcess
     from hpo_pilot.service.embedded import EmbeddedPanda
+    from hpo_pilot.service.reach import Reach
     from hpo_pilot.service.run import serve as run_service
 
-    def ready(panda: EmbeddedPanda) -> None:
-        typer.echo(f"serving; the embedded PanDA server is at {panda.url}, its tokens are in {panda.token_folder}")
+    reach = Reach(
+        host=host,
+        port=port,
+        self_made=tls is not None,
+        certificate=tls_cert,
+        key=tls_key,
+        authority=ca,
+        public_url=public_url,
+        behind_proxy=insecure_behind_proxy,
+        issuers=issuers,
+        dn_header=dn_header,
+        dn_roles=dn_roles,
+        trusted_proxies=tuple(trusted_proxy or ()),
+    )
 
-    run_service(workdir, store=store, slots=slots, port=port, on_ready=ready)
+    def ready(panda: EmbeddedPanda | str, api: ApiProcess) -> None:
+        if isinstance(panda, EmbeddedPanda):
+            typer.echo(f"serving; the embedded PanDA server is at {panda.url}, its tokens are in {panda.token_folder}")
+        else:
+            typer.echo(f"serving; searches go to the PanDA server {panda}")
+        typer.echo(f"the REST API is at {api.url}: hpo-pilot list --service {api.url} --token-file {api.token_file}")
+        if api.authority_file is not None:
+            typer.echo(f"clients elsewhere must trust {api.authority_file} (--ca)")
+
+    run_service(
+        workdir,
+        store=store,
+        slots=slots,
+        reach=reach,
+        queues=queues,
+        server=server,
+        api_port=api_port,
+        on_ready=ready,
+    )
 
 
 def pilot(context: typer.Context) -> None:
@@ -45,16 +116,14 @@ def pilot(context: typer.Context) -> None:
     raise typer.Exit(main(context.args))
 
 
-def doctor(as_json: JsonOption = False, workdir: WorkDirOption = None, store: StoreOption = None) -> None:
-    """Look at this machine: container runtimes, launchers, GPUs, Horovod, panda-client, store."""
-    from hpo_pilot.service.doctor import examine
-
-    findings = examine(workdir, store)
+def doctor(client: SearchClient, as_json: JsonOption = False) -> None:
+    """Look at this machine: container runtimes, launchers, GPUs, Horovod, panda-client, store; or at a service."""
+    findings = client.doctor()
     if as_json:
-        typer.echo(json.dumps([finding.__dict__ for finding in findings], indent=1))
+        dump(findings)
     else:
-        width = max(len(finding.what) for finding in findings)
+        width = max(len(finding["what"]) for finding in findings)
         for finding in findings:
-            typer.echo(f"{'ok  ' if finding.ok else 'none'}  {finding.what:<{width}}  {finding.detail}")
-    if any(finding.needed and not finding.ok for finding in findings):
+            typer.echo(f"{'ok  ' if finding['ok'] else 'none'}  {finding['what']:<{width}}  {finding['detail']}")
+    if any(finding["needed"] and not finding["ok"] for finding in findings):
         raise typer.Exit(3)

@@ -3,95 +3,87 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, cast
 
 import typer
 from rich.console import Console
 
-from hpo_pilot.cli.options import FileArgument, JsonOption, SlotsOption, StoreOption, WorkDirOption
-
-if TYPE_CHECKING:
-    from hpo_pilot.service.run import RunResult
+from hpo_pilot.cli.options import EMBEDDED_SERVER, FileArgument, JsonOption, ServerOption, SlotsOption, on_client
+from hpo_pilot.cli.show import dump, printable, value_text
+from hpo_pilot.client.documents import RunDocument, SearchDocument
+from hpo_pilot.client.families import segments_of
+from hpo_pilot.client.search_client import SearchClient
 
 
 def add_to(app: typer.Typer) -> None:
     """Adds the commands."""
-    app.command()(validate)
-    app.command()(run)
-    app.command()(submit)
+    app.command()(on_client(validate))
+    app.command()(on_client(run))
+    app.command()(on_client(submit))
 
 
-def validate(file: FileArgument, as_json: JsonOption = False) -> None:
+def validate(client: SearchClient, file: FileArgument, as_json: JsonOption = False) -> None:
     """Check a search file; every mistake is reported with its place."""
-    from hpo_pilot.config import SearchFileError, examine
+    from hpo_pilot.config.problem import Problem, SearchFileError
 
-    found = examine(file)
-    search = found.search
+    found = client.validate(file)
+    search = found["search"]
     if as_json:
-        document = {
-            "valid": search is not None,
-            "problems": [asdict(problem) for problem in found.problems],
-            "notes": [asdict(note) for note in found.notes],
-            "search": None if search is None else search.to_dict(),
-        }
-        typer.echo(json.dumps(document, indent=1))
-    if search is None:
-        if as_json:
+        dump(found)
+        if search is None:
             raise typer.Exit(SearchFileError.exit_code)
-        raise SearchFileError(found.problems)
-    if not as_json:
-        for note in found.notes:
-            typer.echo(f"note: {note}")
-        jobs = search.budget.trials * search.folds.k
-        typer.echo(
-            f"{file}: search {search.name!r} is valid: {len(search.space.names)} parameters, {search.optimizer.name}, "
-            f"{search.budget.trials} trials x {search.folds.k} folds = {jobs} jobs"
-        )
+        return
+    if search is None:
+        raise SearchFileError([Problem(**problem) for problem in found["problems"]])
+    for note in found["notes"]:
+        typer.echo(f"note: {Problem(**note)}")
+    trials, folds = search["budget"]["trials"], search["folds"]["k"]
+    typer.echo(
+        f"{file}: search {search['search']!r} is valid: {len(search['space'])} parameters, "
+        f"{search['optimizer']['name']}, {trials} trials x {folds} folds = {trials * folds} jobs"
+    )
 
 
 def run(
+    client: SearchClient,
     file: FileArgument,
     slots: SlotsOption = None,
+    server: ServerOption = None,
     as_json: JsonOption = False,
-    workdir: WorkDirOption = None,
-    store: StoreOption = None,
 ) -> None:
-    """Run a whole search on this machine, with a report at the end; goes on where it was interrupted."""
+    """Run a whole search, with a report at the end; goes on where it was interrupted.
+
+    On this machine, or, with --service, there: then Ctrl-C only ends the watching.
+    """
     from hpo_pilot.cli.progress import RunProgress
-    from hpo_pilot.service.run import run as run_search
 
     progress = RunProgress(Console(stderr=True) if as_json else Console())
     try:
-        result = run_search(file, workdir, store=store, slots=slots, on_progress=progress)
+        result = client.run(file, progress, slots=slots, server=server, on_server=_say_server)
     finally:
         progress.close()
-    _show(result, as_json)
-    if result.best is None:
+    searches = segments_of(result)
+    if as_json:
+        dump(result)
+    else:
+        for search in searches:
+            _show(search)
+    if any(search["best"] is None for search in searches):
         raise typer.Exit(1)
 
 
-def _show(result: RunResult, as_json: bool) -> None:
-    from hpo_pilot.cli.documents import search_document
-    from hpo_pilot.cli.progress import value_text
-    from hpo_pilot.search import TrialState
-
-    record, best = result.record, result.best
-    counts = {state: sum(1 for t in result.trials if t.state is state) for state in TrialState}
-    if as_json:
-        document = search_document(record, {state: n for state, n in counts.items() if n}, best)
-        typer.echo(json.dumps({**document, "report": str(result.report)}, indent=1))
-        return
-    failed = f", {counts[TrialState.FAILED]} failed" if counts[TrialState.FAILED] else ""
-    typer.echo(f"search {record.name!r} is {record.state.value}: {len(result.trials)} trials{failed}")
-    if record.message:
-        typer.echo(f"  {record.message}")
-    if best is not None:
-        typer.echo(f"  best: trial {best.number}, {record.search.objective.metric} {value_text(best)}")
-        for name, value in best.point.items():
+def _show(search: SearchDocument) -> None:
+    counts, found = search["trials"], search["best"]
+    failed = f", {counts['failed']} failed" if counts.get("failed") else ""
+    typer.echo(f"search {search['name']!r} is {search['state']}: {sum(counts.values())} trials{failed}")
+    if search["message"]:
+        typer.echo(f"  {printable(search['message'])}")
+    if found is not None:
+        typer.echo(f"  best: trial {found['number']}, {search['objective']['metric']} {value_text(found)}")
+        for name, value in found["point"].items():
             typer.echo(f"    {name}: {json.dumps(value)}")
-    typer.echo(f"  report: {_shortest(result.report)}")
+    typer.echo(f"  report: {_shortest(Path(cast(RunDocument, search)['report']))}")
 
 
 def _shortest(path: Path) -> str:
@@ -101,31 +93,28 @@ def _shortest(path: Path) -> str:
         return str(path)
 
 
+def _say_server(server: str) -> None:
+    if server != EMBEDDED_SERVER:
+        typer.echo(f"PanDA server: {server}", err=True)
+
+
 def submit(
+    client: SearchClient,
     file: FileArgument,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the task parameters of the first generation; register nothing.")
     ] = False,
+    server: ServerOption = None,
     as_json: JsonOption = False,
-    workdir: WorkDirOption = None,
-    store: StoreOption = None,
 ) -> None:
     """Register a search for the service (`hpo-pilot serve`) to run."""
-    from hpo_pilot.service.registration import register
-    from hpo_pilot.service.rehearsal import first_task
-    from hpo_pilot.service.workdir import WorkDir
-    from hpo_pilot.store import Store
-
     if dry_run:
-        typer.echo(json.dumps(first_task(file), indent=1))
+        dump(client.rehearse(file, server=server))
         return
-    folder = WorkDir.make(workdir)
-    opened = Store.open(folder.store_url(store))
-    try:
-        record = register(opened, folder, file, go_on=False)
-    finally:
-        opened.close()
+    search = client.submit(file, server=server)
     if as_json:
-        typer.echo(json.dumps({"id": record.id, "name": record.name, "state": record.state.value}, indent=1))
-    else:
-        typer.echo(f"search {record.name!r} is registered as number {record.id}; `hpo-pilot serve` runs it")
+        short = {"id": search["id"], "name": search["name"], "state": search["state"]}
+        dump({**short, "segments": search["segments"]} if "segments" in search else short)
+        return
+    for one in segments_of(search):
+        typer.echo(f"search {one['name']!r} is registered as number {one['id']}; {client.runner} runs it")

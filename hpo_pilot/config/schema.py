@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from hpo_pilot.config.payload_format import PayloadInput, PayloadOutput
 from hpo_pilot.search import Search
+from hpo_pilot.server.queue import QueueFile
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -25,11 +26,12 @@ _SCHEMAS: dict[str, tuple[type[BaseModel], str]] = {
     "search.json": (Search, "hpo-pilot search file"),
     "payload_input.json": (PayloadInput, "hpo-pilot payload input"),
     "payload_output.json": (PayloadOutput, "hpo-pilot payload output"),
+    "queues.json": (QueueFile, "hpo-pilot queue file"),
 }
 
 
 def schema_of(file: str) -> dict[str, Any]:
-    """The JSON Schema that belongs into `file`, one of `search.json`, `payload_input.json`, `payload_output.json`."""
+    """The JSON Schema that belongs into `file`, such as `search.json`."""
     model, title = _SCHEMAS[file]
     body = model.model_json_schema(by_alias=True)
     _tidy(body)

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import os
-import shlex
 from collections.abc import Collection, Mapping
 from pathlib import Path as FilePath
 from typing import Annotated, Any, cast
@@ -18,6 +16,7 @@ from typing import Annotated, Any, cast
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from hpo_pilot.config.machine import local_misfits, this_machine
+from hpo_pilot.config.payload_files import folder_mistake, missing_programs
 from hpo_pilot.config.problem import Problem
 from hpo_pilot.config.yaml_document import Document
 from hpo_pilot.config.yaml_scalar import plain_tag, scalar_value
@@ -27,7 +26,7 @@ from hpo_pilot.search.dimension import DIMENSION, DIMENSION_TYPES, Dimension
 from hpo_pilot.search.feasibility import feasibility_misfits
 from hpo_pilot.search.misfit import Misfit, Path, closest, listing
 from hpo_pilot.search.point import Scalar, StrictStr, show
-from hpo_pilot.search.search import confirm_misfits, start_misfits
+from hpo_pilot.search.search import confirm_misfits, known_misfits, start_misfits
 from hpo_pilot.search.wording import keys_of, misfits_of, unknown_key
 
 #: A wrong key may hide a wrong value, which may hide wrong bounds: so many looks at one section.
@@ -108,6 +107,12 @@ class SearchCheck:
         except ValidationError as error:
             self._tell(*misfits_of(error, data, Search))
             return None
+
+    @property
+    def payload(self) -> Payload | None:
+        """The payload's section, where that is sound; to be asked after `run`."""
+        payload = self._parts.get("payload")
+        return payload if isinstance(payload, Payload) else None
 
     def _tell(self, *misfits: Misfit, under: Path = ()) -> None:
         for misfit in misfits:
@@ -216,6 +221,7 @@ class SearchCheck:
         self._start(space, value.keys() - usable.keys())
         if not complete:
             return None
+        self._depending(space)
         self._tell(*feasibility_misfits(space))
         return space if len(self.problems) == before else None
 
@@ -229,6 +235,13 @@ class SearchCheck:
             misfits = [misfit for misfit in misfits if len(misfit.path) > 2]
         self._tell(*misfits)
 
+    def _depending(self, space: SearchSpace) -> None:
+        """What other sections say of the parameters of a sound space."""
+        self._tell(*known_misfits(space, [known.point for known in self._parts.get("known", ())]))
+        payload = self._parts.get("payload")
+        if isinstance(payload, Payload):
+            self._tell(*payload.point.misfits(space.dimensions), under=("payload", "point"))
+
     def _across(self) -> None:
         """What spans sections, or needs more than the file."""
         confirm, budget = self._parts.get("confirm"), self._parts.get("budget")
@@ -240,9 +253,8 @@ class SearchCheck:
         site, resources = self._parts.get("site"), self._parts.get("resources")
         if isinstance(site, SiteChoice) and isinstance(resources, Resources) and site.profile == "local":
             self._tell(*local_misfits(resources, this_machine()), under=("resources",))
-        payload = self._parts.get("payload")
-        if isinstance(payload, Payload) and self._folder is not None:
-            self._files(payload, self._folder)
+        if self.payload is not None and self._folder is not None:
+            self._files(self.payload, self._folder)
 
     def _optimizer(self, choice: OptimizerChoice) -> None:
         # Only here, for the optimizers' libraries take a second to load.
@@ -265,22 +277,12 @@ class SearchCheck:
     def _files(self, payload: Payload, base: FilePath) -> None:
         if payload.files is None:
             return
-        folder = base / FilePath(payload.files).expanduser()
-        path = ("payload", "files")
-        try:
-            is_folder, exists = folder.is_dir(), folder.exists()
-        except (OSError, ValueError) as error:
-            self._tell(Misfit(path, f"cannot be looked at: {error}"))
+        mistake = folder_mistake(payload.files, base)
+        if mistake is not None:
+            self._tell(Misfit(("payload", "files"), *mistake))
             return
-        if not is_folder:
-            what = "is a file, not a folder" if exists else "there is no such folder"
-            self._tell(
-                Misfit(path, f"{what}: {folder}", _nearest_folder(folder, base) or "it is relative to this file")
-            )
-            return
-        for word in _words(payload.command):
-            if word.endswith((".py", ".sh")) and not word.startswith(("/", "$", "~")) and not (folder / word).exists():
-                self._note(("payload", "command"), f"{word} is not in {payload.files}", "is the name right?")
+        for word in missing_programs(payload.files, payload.command, base):
+            self._note(("payload", "command"), f"{word} is not in {payload.files}", "is the name right?")
 
     def _notes_on_size(self, space: SearchSpace) -> None:
         budget = self._parts.get("budget")
@@ -304,19 +306,3 @@ def _usable(sound: Mapping[str, Dimension], unusable: set[str]) -> dict[str, Dim
         for name in hanging:
             del usable[name]
     return usable
-
-
-def _words(command: str) -> list[str]:
-    try:
-        return shlex.split(command)
-    except ValueError:  # an open quote: the shell will say so
-        return []
-
-
-def _nearest_folder(folder: FilePath, base: FilePath) -> str:
-    """The hint for a misspelt folder."""
-    if not folder.parent.is_dir():
-        return ""
-    names = {child.name: child for child in folder.parent.iterdir() if child.is_dir()}
-    meant = closest(folder.name, names)
-    return f"did you mean {os.path.relpath(names[meant], base)}?" if meant else ""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hpo_pilot.config.problem import Problem, SearchFileError
 from hpo_pilot.config.search_check import SearchCheck
-from hpo_pilot.config.yaml_document import Document, parse_document, read_document
+from hpo_pilot.config.yaml_document import Document, decode_document, parse_document, read_document
 from hpo_pilot.search import Search
 
 
@@ -19,17 +19,46 @@ class Examination:
         search: the search; None where there are problems.
         problems: everything that is wrong, in the order of the file.
         notes: what is allowed but perhaps not meant, in the order of the file.
+        named_files: what the file names beside itself; None where its payload's section is wrong.
     """
 
     search: Search | None
     problems: tuple[Problem, ...]
     notes: tuple[Problem, ...]
+    named_files: NamedFiles | None = None
+
+
+@dataclass(frozen=True)
+class NamedFiles:
+    """What a search file names beside itself, for whoever has the files to check it.
+
+    Attributes:
+        files: `payload.files` as it stands there; None: nothing.
+        command: `payload.command`.
+        files_place: the place of the first, as a problem without a message.
+        command_place: the place of the second.
+    """
+
+    files: str | None
+    command: str
+    files_place: Problem
+    command_place: Problem
 
 
 def examine(path: str | Path) -> Examination:
     """Reads and checks the search file at `path`; raises nothing for what is wrong with it."""
     path = Path(path)
     return _examine(read_document(path), path.parent)
+
+
+def examine_content(content: bytes, file: str) -> Examination:
+    """Checks the bytes of a search file that is elsewhere; the files that it names are not looked at.
+
+    Args:
+        content: the file's.
+        file: its name in messages.
+    """
+    return _examine(decode_document(content, file), None)
 
 
 def load_search(path: str | Path) -> Search:
@@ -69,7 +98,11 @@ def payload_folder(search: Search, search_file: str | Path) -> Path | None:
 def _examine(document: Document, folder: Path | None) -> Examination:
     check = SearchCheck(document, folder)
     search = check.run()
-    return Examination(search, _in_order(check.problems), _in_order(check.notes))
+    named = None
+    if check.payload is not None:
+        places = (document.problem(("payload", key), "") for key in ("files", "command"))
+        named = NamedFiles(check.payload.files, check.payload.command, *places)
+    return Examination(search, _in_order(check.problems), _in_order(check.notes), named)
 
 
 def _in_order(problems: list[Problem]) -> tuple[Problem, ...]:

@@ -12,12 +12,10 @@ from typing import Any
 
 import yaml
 
+from hpo_pilot.config.file_content import MAX_BYTES, read_content
 from hpo_pilot.config.problem import Problem
 from hpo_pilot.config.yaml_scalar import BOOL, FLOAT, INT, MERGE, NULL, STR, plain_tag, scalar_value
 from hpo_pilot.search.misfit import Path, path_text
-
-#: Bytes; a search file of a thousand start points is a tenth of it.
-MAX_BYTES = 1_000_000
 
 #: Levels of nesting.
 MAX_DEPTH = 40
@@ -134,24 +132,16 @@ def read_document(path: FilePath, file: str | None = None) -> Document:
         The document; what is wrong, an unreadable file included, is in its `problems`.
     """
     document = Document(file or str(path))
-    try:
-        if path.is_dir():
-            inside = sorted(path.glob("*.y*ml"))
-            hint = f"did you mean {inside[0]}?" if inside else ""
-            document.problems.append(Problem(document.file, None, None, "", "is a folder, not a file", hint))
-            return document
-        with path.open("rb") as stream:
-            content = stream.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:  # ValueError: a null character in the path
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        beside = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
-        hint = f"there is {', '.join(sorted(beside)[:5])}" if isinstance(error, FileNotFoundError) and beside else ""
-        document.problems.append(Problem(document.file, None, None, "", f"cannot be read: {reason}", hint))
+    content = read_content(path, document.file)
+    if isinstance(content, Problem):
+        document.problems.append(content)
         return document
-    if len(content) > MAX_BYTES:
-        message = f"is larger than {MAX_BYTES // 1_000_000} MB, which no search file is"
-        document.problems.append(Problem(document.file, None, None, "", message, "is it the right file?"))
-        return document
+    return decode_document(content, document.file)
+
+
+def decode_document(content: bytes, file: str) -> Document:
+    """Reads the bytes of a YAML file; `file` is its name in messages."""
+    document = Document(file)
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

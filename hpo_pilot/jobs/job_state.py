@@ -22,6 +22,7 @@ class JobState(StrEnum):
     FAILED = "failed"  #: this attempt ended by error; the task may start another
     CANCELLED = "cancelled"  #: killed on request
     CLOSED = "closed"  #: ended unseen by any pilot, for the server gave up on it
+    NOT_RUN = "not run"  #: ours, of one point of a job that runs several: the job's time was over before its end
 
     @property
     def is_over(self) -> bool:
@@ -29,7 +30,7 @@ class JobState(StrEnum):
         return self in _JOB_OVER
 
 
-_JOB_OVER = frozenset({JobState.FINISHED, JobState.FAILED, JobState.CANCELLED, JobState.CLOSED})
+_JOB_OVER = frozenset({JobState.FINISHED, JobState.FAILED, JobState.CANCELLED, JobState.CLOSED, JobState.NOT_RUN})
 
 
 class TaskState(StrEnum):

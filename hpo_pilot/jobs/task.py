@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpo_pilot.jobs.job_state import JobState
 
@@ -17,7 +17,7 @@ class JobNeeds:
     Attributes:
         cores: CPU cores per node.
         memory_mb: memory per node, in MB.
-        minutes: walltime limit of the payload, in minutes.
+        minutes: walltime limit of the job's payload, in minutes; of all its points together where it runs several.
     """
 
     nodes: int = 1
@@ -39,6 +39,7 @@ class TaskOptions:
         attempts: how often PanDA starts a job that the infrastructure lost, first attempt included.
         architecture: CPU and GPU wanted, as prun takes it; None: any.
         exclude: queues that the jobs must not go to.
+        official: the outputs are the working group's, whose production role the user has.
     """
 
     label: str = "user"
@@ -48,6 +49,19 @@ class TaskOptions:
     attempts: int = 3
     architecture: str | None = None
     exclude: tuple[str, ...] = ()
+    official: bool = False
+
+
+class Member(NamedTuple):
+    """One fold of one trial: what a job runs, alone or after others."""
+
+    trial: int
+    fold: int
+    seed: int
+
+
+#: The members that one job runs, in this order.
+Members = tuple[Member, ...]
 
 
 @dataclass(frozen=True)
@@ -58,11 +72,12 @@ class TaskSpec:
         name: unique for ever; see `task_name`.
         uid: the search's random identity, repeated in every job's metadata.
         points: hyper-parameter points by trial number.
-        jobs: (trial, fold, seed) of job number 1, 2, …
+        jobs: what job number 1, 2, … runs.
         folds: how many folds a trial has in all.
         sandbox: the archive with payload and runner.
         container: image, or None.
         queue: the PanDA queue (site); None: the server's default.
+        datasets: Rucio datasets, ``scope:name``, that every job needs where the server's own pilots bring them.
     """
 
     name: str
@@ -71,13 +86,14 @@ class TaskSpec:
     generation: int
     folds: int
     points: Mapping[int, Mapping[str, Any]]
-    jobs: tuple[tuple[int, int, int], ...]
+    jobs: tuple[Members, ...]
     sandbox: Path
     needs: JobNeeds
     container: str | None
     has_outputs: bool
     queue: str | None
     options: TaskOptions = TaskOptions()
+    datasets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -90,12 +106,17 @@ class TaskRef:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the runner says in a finished job's metadata, identity included.
+    """What the runner says of one member in a finished job's metadata, identity included.
 
     Attributes:
         number: which of the task's jobs it was, from 1.
+        attempt: the job's.
         value: the figure of merit; None where the payload failed, and `message` says why.
+        was_run: False where the job's time was over before the member came to its end: then there is no verdict on it.
+        ran_in: the attempt of the job that ran it: an attempt goes on after the points that the one before finished.
+        metadata: what the payload itself put into its metadata.
         seconds: the payload's run time.
+        folder: where in the job's packed outputs its own are; empty: they are all its own.
     """
 
     uid: str
@@ -106,7 +127,10 @@ class Verdict:
     attempt: int
     value: float | None
     message: str
+    was_run: bool = True
+    ran_in: int | None = None
     metrics: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] | None = None
     log_tail: str | None = None
     seconds: float | None = None
     started: float | None = None
@@ -114,6 +138,7 @@ class Verdict:
     node: str | None = None
     progress: tuple[tuple[int, float], ...] = ()
     has_outputs: bool = False
+    folder: str = ""
 
 
 @dataclass(frozen=True)
@@ -122,26 +147,46 @@ class JobReport:
 
     Attributes:
         number: which of the task's jobs it is, from 1; None where the server does not tell.
-        verdict: for finished jobs, the runner's word; None where a finished job brought none, which is a failure.
+        verdicts: for finished jobs, the runner's word on each member; a finished job that brought none has failed.
         error: the server's and pilot's error codes and texts, for jobs that ended without a verdict.
-        progress: (step, value) that its last heartbeat carried.
-        output: logical file name of its packed outputs, where it has any.
+        running: (trial, fold) of the member that runs now, where the job has several and tells.
+        progress: (step, value) that its last heartbeat carried, of that member.
+        output: what the server calls its packed outputs, where it tells; None: what they were asked to be called.
     """
 
     panda_id: int
     state: JobState
     attempt: int
     number: int | None = None
-    verdict: Verdict | None = None
+    verdicts: tuple[Verdict, ...] = ()
     error: str | None = None
     node: str | None = None
     started: float | None = None
     ended: float | None = None
+    running: tuple[int, int] | None = None
     progress: tuple[int, float] | None = None
     output: str | None = None
 
 
-def task_name(nickname: str, search: str, uid: str, generation: int, revision: int) -> str:
-    """The name of a task: unique, and recognisable in a monitor (at most 132 characters, slash included)."""
-    retry = f".r{revision}" if revision else ""
-    return f"user.{nickname}.{search}.{uid}.g{generation}{retry}/"
+#: PanDA's limit on the names of the datasets that it makes of a task's name.
+_LONGEST_DATASET = 132
+_LONGEST_ENDING = len("_outputs.tar.gz/")
+
+
+def task_name(
+    nickname: str, search: str, uid: str, generation: int, revision: int, *, group: str | None = None
+) -> str:
+    """The name of a task: unique, and recognisable in a monitor.
+
+    Args:
+        nickname: the user's name at the server.
+        search: the search's name; its end is left out where the whole would be too long, for `uid` tells searches apart.
+        uid: 8 random hexadecimal digits.
+        generation: which generation of the search it is.
+        revision: 0, or the how manieth time lost jobs of the generation are sent again.
+        group: the working group whose the outputs are; None: they are the user's.
+    """
+    start = f"group.{group}" if group else f"user.{nickname}"
+    end = f".{uid}.g{generation}" + (f".r{revision}" if revision else "")
+    room = _LONGEST_DATASET - _LONGEST_ENDING - len(start) - len(end) - 1
+    return f"{start}.{search[: max(room, 1)]}{end}/"

@@ -12,6 +12,7 @@ import os
 import selectors
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,52 +20,107 @@ from typing import Any
 
 from hpo_pilot.errors import TryAgainError
 
+#: httpx's errors of a request that never left.
+_NOT_SENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol", "ProxyError"})
+
+#: HTTP statuses with which a server, or what stands before it, refuses a request that it has not acted on.
+_BUSY = frozenset({429, 503})
+_DENIED = frozenset({401, 403})
+_NO_SUCH_CALL = 404
+
+#: From here on nobody knows whether the server has acted.
+_SERVER_FAILED = 500
+
 
 class NoAnswerError(TryAgainError):
-    """A call was sent and nothing came back in time: whether the server acted on it is unknown."""
+    """A call was sent and nothing came back, or nothing of use: whether the server acted on it is unknown."""
+
+
+class RefusedError(TryAgainError):
+    """The server, or the way to it, said no for now; nothing was done."""
+
+
+class DeniedError(RefusedError):
+    """The server does not take our token or proxy, or there is none: its owner must see to it."""
+
+
+class MissingCallError(RefusedError):
+    """The server has no such call."""
 
 
 class ClientProcess:
-    """Calls functions of panda-client's `Client` module by name."""
+    """Calls functions of panda-client's `Client` module by name; from any thread, one at a time."""
 
     def __init__(self, environment: Mapping[str, str], log: Path) -> None:
         """Prepares; the process starts with the first call.
 
         Args:
-            environment: PANDA_URL_SSL and whatever else panda-client reads; tokens by file only.
+            environment: the process's whole environment, with PANDA_URL_SSL and whatever else panda-client reads.
             log: where what panda-client prints is appended.
         """
-        self._environment = {**os.environ, **environment}
+        self._environment = dict(environment)
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
         self._buffer = b""
+        self._lock = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        """The server, for messages."""
+        return self._environment.get("PANDA_URL_SSL", "the default PanDA server").removesuffix("/server/panda")
 
     def call(self, name: str, *arguments: Any, deadline: float = 60.0) -> Any:
         """The result of ``Client.<name>(*arguments)``, as JSON gives it back (tuples as lists).
 
         Args:
-            name: one of `client_worker.CALLS`.
+            name: one of `client_worker.CALLS`, or of its own functions.
             arguments: JSON-ready positional arguments.
             deadline: seconds.
 
         Raises:
-            NoAnswerError: no result in time; the call may have had its effect.
-            TryAgainError: panda-client refused the call (no token, …).
+            NoAnswerError: no result, or none of use; the call may have had its effect.
+            RefusedError: the server cannot be reached or is busy; nothing was done.
+            DeniedError: it takes no token or proxy of ours.
+            MissingCallError: it has no such call.
+            TryAgainError: panda-client refused the call.
         """
-        process = self._running()
-        request = json.dumps({"call": name, "args": arguments}).encode() + b"\n"
-        try:
-            assert process.stdin is not None
-            process.stdin.write(request)
-            process.stdin.flush()
-            line = self._read_line(process, deadline)
-        except OSError as error:
-            self.close()
-            raise NoAnswerError(f"panda-client's process ended during {name}; see {self._log}") from error
-        answer = json.loads(line)
+        with self._lock:
+            answer = self._exchange({"call": name, "args": arguments}, deadline)
+        if "login" in answer:
+            raise DeniedError(f"{self.url}: {answer['login']}; {_LOGIN}")
+        self._check(answer.get("transport") or {})
         if "error" in answer:
             raise TryAgainError(f"panda-client: {name}: {answer['error']}")
         return answer["result"]
+
+    def _exchange(self, request: dict[str, Any], deadline: float) -> dict[str, Any]:
+        process = self._running()
+        try:
+            assert process.stdin is not None
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+            process.stdin.flush()
+            line = self._read_line(process, deadline)
+        except (OSError, ValueError) as error:
+            self.close()
+            raise NoAnswerError(f"panda-client's process ended during {request['call']}; see {self._log}") from error
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def _check(self, transport: dict[str, Any]) -> None:
+        """Raises where the call failed on its way; what a server says in its own envelope is for the caller."""
+        error, status, text = transport.get("error"), transport.get("status", 200), transport.get("text", "")
+        if error in _NOT_SENT:
+            raise RefusedError(f"the PanDA server {self.url} cannot be reached: {text or error}")
+        if error:
+            raise NoAnswerError(f"the connection to {self.url} was lost: {text or error}")
+        if status in _DENIED:
+            raise DeniedError(f"the PanDA server {self.url} refuses your credentials ({status}: {text}); {_LOGIN}")
+        if status in _BUSY:
+            raise RefusedError(f"the PanDA server {self.url} is busy ({status}: {text})")
+        if status == _NO_SUCH_CALL:
+            raise MissingCallError(f"the PanDA server {self.url} has no such call ({status}: {text})")
+        if status >= _SERVER_FAILED:
+            raise NoAnswerError(f"the PanDA server {self.url} fails ({status}: {text})")
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
@@ -114,3 +170,9 @@ class ClientProcess:
                 stream.close()
         process.kill()
         process.wait()
+
+
+_LOGIN = (
+    "nothing is lost: get a new token or proxy (`pbook` logs in and keeps one, `voms-proxy-init` makes one), "
+    "and the search goes on"
+)

@@ -1,14 +1,17 @@
 """The process that holds panda-client: reads calls as JSON lines, writes their results as JSON lines.
 
-panda-client fixes its URLs at import, prints, and calls ``sys.exit`` on some failures: here it can do all that. Run by
+panda-client fixes its URLs at import, prints, asks questions, and calls ``sys.exit`` on some failures: here it can do
+all that. What it swallows is kept: how the server, or the way to it, answered each call. Run by
 `hpo_pilot.panda.client_process` as ``python -m hpo_pilot.panda.client_worker``; ends at end of input.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import sys
+import re
+from collections.abc import Callable
 from typing import Any
 
 #: The functions of pandaclient.Client that may be called; a call names one of these, never anything else.
@@ -16,39 +19,143 @@ CALLS = frozenset(
     {
         "insertTaskParams",
         "getTaskStatus",
+        "getTaskParamsMap",
         "getUserJobMetadata",
         "get_job_descriptions",
-        "getJobIDsJediTasksInTimeRange",
+        "get_task_details_json",
         "get_tasks_detailed_info_since",
+        "getJobIDsJediTasksInTimeRange",
         "killTask",
         "putFile",
         "hello",
     }
 )
 
+#: How much of an unusual answer is handed on, in characters.
+_SHOWN = 300
+
+
+class NotLoggedInError(Exception):
+    """panda-client would now ask for a login, which nobody is there to answer."""
+
+
+class Transport:
+    """What happened on the wire during the last call: panda-client itself keeps its failures to itself."""
+
+    def __init__(self) -> None:
+        self.last: dict[str, Any] = {}
+
+    def watch(self, client_class: Any, errors: type[Exception]) -> None:
+        """Notes how each request of `client_class` (httpx's) ends.
+
+        Args:
+            client_class: its `request` is replaced.
+            errors: what it raises where no answer came.
+        """
+        request = client_class.request
+
+        def noting(this: Any, *arguments: Any, **options: Any) -> Any:
+            try:
+                answer = request(this, *arguments, **options)
+            except errors as error:
+                self.last = {"error": type(error).__name__, "text": str(error)[:_SHOWN]}
+                raise
+            self.last = {"status": answer.status_code}
+            if answer.status_code != 200:
+                self.last["text"] = re.sub(r"<[^>]*>|\s+", " ", answer.text[: 4 * _SHOWN]).strip()[:_SHOWN]
+            return answer
+
+        client_class.request = noting
+
 
 def main() -> None:
     """Serves calls until the other end closes."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    # What panda-client prints must not get between the answers.
+    calls = os.fdopen(os.dup(0), "r", buffering=1)
+    # What panda-client prints must not get between the answers, and its questions must not eat the calls.
     os.dup2(2, 1)
-    from pandaclient import Client  # noqa: PLC0415 - after stdout is safe
+    with open(os.devnull) as nothing:  # noqa: PTH123 - a device, for its descriptor
+        os.dup2(nothing.fileno(), 0)
+    import httpx  # noqa: PLC0415 - after stdin and stdout are safe
+    from pandaclient import Client, openidc_utils  # noqa: PLC0415
 
-    for line in sys.stdin:
-        request = json.loads(line)
-        answers.write(json.dumps(_call(Client, request), default=str) + "\n")
+    openidc_utils.OpenIdConnect_Utils.get_device_code = _no_login
+    transport = Transport()
+    transport.watch(httpx.Client, httpx.HTTPError)
+    for line in calls:
+        answer = _call(Client, json.loads(line), transport)
+        answers.write(json.dumps(answer, default=_plain) + "\n")
 
 
-def _call(client: Any, request: dict[str, Any]) -> dict[str, Any]:
+def _call(client: Any, request: dict[str, Any], transport: Transport) -> dict[str, Any]:
     name = request["call"]
-    if name not in CALLS:
-        return {"error": f"{name} is not one of panda-client's calls that we use"}
+    transport.last = {}
     try:
-        return {"result": getattr(client, name)(*request["args"])}
+        function = _function(client, name)
+        if function is None:
+            return {"error": f"{name} is not one of panda-client's calls that we use"}
+        result = function(*request["args"])
+        if not transport.last and name in CALLS and isinstance(result, tuple) and result[0] != 0:
+            transport.last = {
+                "error": "ConnectError",
+                "text": f"panda-client sent nothing: {result[1] or 'see its log'}",
+            }
+        return {"result": result, "transport": transport.last}
+    except NotLoggedInError as error:
+        return {"login": str(error)}
     except SystemExit as error:
         return {"error": f"panda-client gave up with status {error.code}: see the log of this process"}
     except Exception as error:  # noqa: BLE001 - whatever panda-client raises is an answer for the other end
-        return {"error": f"{type(error).__name__}: {error}"}
+        return {"error": f"{type(error).__name__}: {error}", "transport": transport.last}
+
+
+def _function(client: Any, name: str) -> Callable[..., Any] | None:
+    if name in CALLS:
+        found: Callable[..., Any] = getattr(client, name)
+        return found
+    ours: dict[str, Callable[..., Any]] = {"touchFile": touch_file, "sourceURL": source_url, "nickname": nickname}
+    return ours.get(name)
+
+
+def touch_file(name: str, use_cache_server: bool) -> bool:
+    """Lets a file in the server's cache live on; False where it is gone. panda-client has no such function."""
+    from pandaclient import Client  # noqa: PLC0415
+
+    base = Client.cache_base_path_ssl if use_cache_server else Client.server_base_path_ssl
+    # Credentials, TLS and host come from panda-client, as for its own calls.
+    status, answer = Client._HttpClient().post(
+        f"{base}/file_server/touch_cache_file", {"file_name": name}, json_out=True
+    )
+    return status == 0 and isinstance(answer, dict) and answer.get("success") is True
+
+
+def source_url(use_cache_server: bool) -> str:
+    """scheme://host:port of the host that has the files uploaded by this process: the cache may be several hosts."""
+    from pandaclient import Client  # noqa: PLC0415
+
+    url = Client.baseURLCSRVSSL if use_cache_server else Client.baseURLSSL
+    found = re.match(r"https?://[^/]+", url)
+    return found[0] if found else url
+
+
+def nickname() -> str:
+    """The user's name in names of tasks, as panda-client finds it: in the token, PANDA_NICKNAME, or the proxy."""
+    from pandaclient import PsubUtils  # noqa: PLC0415
+
+    name = None
+    # A token of another make than panda-client knows is no reason to give up: the variable may say it.
+    with contextlib.suppress(IndexError, KeyError, ValueError, TypeError):
+        name = PsubUtils.getNickname()
+    return str(name or os.environ.get("PANDA_NICKNAME") or "")
+
+
+def _no_login(*_arguments: Any) -> None:
+    raise NotLoggedInError("there is no valid token, and nobody here who could log in")
+
+
+def _plain(value: Any) -> str:
+    """A value that JSON does not know, times above all, as text."""
+    return str(value)
 
 
 if __name__ == "__main__":

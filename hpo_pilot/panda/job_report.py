@@ -1,7 +1,7 @@
 """From the server's job descriptions and metadata to `JobReport`: the one place that knows their keys.
 
 Sources: panda-server 1.0.4 `taskbuffer/JobSpec.py` (attributes, error pairs) and `get_metadata_for_analysis_jobs`; what
-the metadata holds is written by `hpo_pilot_runner.py`.
+the metadata holds is written by `hpo_pilot_runner.py` and, for jobs that run several points, `hpo_pilot_series.py`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import calendar
 import math
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hpo_pilot.jobs import JobReport, JobState, Verdict
@@ -27,34 +27,53 @@ _STATES = {
     "merging": JobState.HOLDING,
 }
 
+#: What the runner calls a job's packed outputs.
+OUTPUTS = "outputs.tar.gz"
+
 #: Larger steps lose digits as JSON numbers.
 _LARGEST_STEP = 2**53
 
 _NUMBER = re.compile(r"--number(?:%20|\s)+(\d+)")
 _PROGRESS = re.compile(r"hpoStep=(\d+) hpoValue=(\S+)")
+_RUNNING = re.compile(r"hpoMember=t(\d{1,9})f(\d{1,9})\b")
+
+#: The runner's status of a member whose job had no more time for it.
+_NOT_RUN = 2
 
 
-def read_verdict(metadata: object) -> Verdict | None:
-    """The runner's word in a job's metadata; None where there is none (a payload of somebody else's)."""
-    if not isinstance(metadata, Mapping):
-        return None
-    merged = metadata.get("user_job_metadata")
+def read_verdicts(metadata: object) -> tuple[Verdict, ...]:
+    """The runner's words in a job's metadata; none where there are none (a payload of somebody else's)."""
+    merged = metadata.get("user_job_metadata") if isinstance(metadata, Mapping) else None
     ours = merged.get("hpo_pilot") if isinstance(merged, Mapping) else None
-    if not isinstance(ours, Mapping):
-        return None
+    if not isinstance(merged, Mapping) or not isinstance(ours, Mapping):
+        return ()
+    members = ours.get("members")
+    if isinstance(members, list):
+        found = [_verdict(member, member.get("metadata")) for member in members if isinstance(member, Mapping)]
+    else:
+        found = [_verdict(ours, {key: value for key, value in merged.items() if key != "hpo_pilot"} or None)]
+    return tuple(verdict for verdict in found if verdict is not None)
+
+
+def _verdict(ours: Mapping[str, Any], metadata: object) -> Verdict | None:
+    """One member's; None where it is not the runner's."""
     try:
         value = _number(ours["value"]) if ours["status"] == 0 else None
+        trial, fold, ran_in = int(ours["trial"]), int(ours["fold"]), ours.get("ran_in")
         return Verdict(
             uid=str(ours["uid"]),
             generation=int(ours["generation"]),
-            trial=int(ours["trial"]),
-            fold=int(ours["fold"]),
+            trial=trial,
+            fold=fold,
             number=int(ours["number"]),
             attempt=int(ours.get("attempt", 1)),
             value=value,
+            was_run=ours["status"] != _NOT_RUN,
+            ran_in=None if ran_in is None else int(ran_in),
             message=str(ours.get("message", ""))
             or ("" if value is not None else "the payload failed without a reason"),
             metrics=dict(ours.get("metrics") or {}),
+            metadata=metadata if isinstance(metadata, Mapping) else None,
             log_tail=ours.get("log_tail"),
             seconds=_number(ours.get("seconds")),
             started=_number(ours.get("started")),
@@ -62,6 +81,7 @@ def read_verdict(metadata: object) -> Verdict | None:
             node=ours.get("node"),
             progress=_progress(ours.get("progress") or ()),
             has_outputs=bool(ours.get("outputs")),
+            folder=f"t{trial}f{fold}" if ours.get("folder") else "",
         )
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
@@ -71,33 +91,51 @@ def read_description(job: Mapping[str, Any], metadata: object) -> JobReport:
     """One job as `task/get_job_descriptions` gives it, with its metadata if it has any."""
     state = job_state(str(job.get("jobStatus")))
     number = _NUMBER.search(str(job.get("jobParameters") or ""))
-    progress = _PROGRESS.search(str(job.get("jobMetrics") or ""))
+    metrics = str(job.get("jobMetrics") or "")
+    progress, running = _PROGRESS.search(metrics), _RUNNING.search(metrics)
     return JobReport(
         panda_id=int(job["PandaID"]),
         state=state,
         attempt=int(job.get("attemptNr") or 1),
         number=int(number[1]) if number else None,
-        verdict=read_verdict(metadata) if state is JobState.FINISHED else None,
+        verdicts=read_verdicts(metadata) if state is JobState.FINISHED else (),
         error=_error(job),
         node=_text(job.get("modificationHost")),
         started=_seconds(job.get("startTime")),
         ended=_seconds(job.get("endTime")),
+        running=(int(running[1]), int(running[2])) if running else None,
         progress=next(iter(_progress([(progress[1], progress[2])] if progress else ())), None),
     )
 
 
-def finished_report(panda_id: int, verdict: Verdict) -> JobReport:
-    """A job of which only the metadata was asked for: it has some, so it finished."""
+def finished_report(panda_id: int, verdicts: Sequence[Verdict]) -> JobReport:
+    """A job of which only the metadata was asked for: it has some, so it finished. `verdicts`: at least one."""
+    first = verdicts[0]
+    started = [verdict.started for verdict in verdicts if verdict.started is not None and verdict.ran_in is None]
     return JobReport(
         panda_id=panda_id,
         state=JobState.FINISHED,
-        attempt=verdict.attempt,
-        number=verdict.number,
-        verdict=verdict,
-        node=verdict.node,
-        started=verdict.started,
-        ended=verdict.ended,
+        attempt=first.attempt,
+        number=first.number,
+        verdicts=tuple(verdicts),
+        node=first.node,
+        started=min(started, default=None),
+        ended=max((verdict.ended for verdict in verdicts if verdict.ended is not None), default=None),
     )
+
+
+def output_did(job: Mapping[str, Any]) -> str | None:
+    """Rucio's name, ``scope:file``, of a job's packed outputs as its description has it; None where it has none.
+
+    A retried job's file has another number than the job had before: only the description knows it.
+    """
+    for file in job.get("Files") or ():
+        name = str(file.get("lfn") or "")
+        if file.get("type") == "output" and name.endswith(f".{OUTPUTS}"):
+            # Only some collaborations' servers name scopes; the others' are what Rucio would take from the name.
+            scope = _text(file.get("scope")) or ".".join(name.split(".")[:2])
+            return f"{scope}:{name}"
+    return None
 
 
 def job_state(name: str) -> JobState:

@@ -1,12 +1,12 @@
-"""The workflow manager `panda`: our tasks through panda-client, on the embedded server and on a real one alike."""
+"""The workflow manager `panda`: our tasks through panda-client, on a server of ours and on a real one."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Self
@@ -17,90 +17,109 @@ from typing_extensions import override
 
 from hpo_pilot.errors import GiveUpError, TryAgainError
 from hpo_pilot.jobs import JobReport, TaskRef, TaskSpec, TaskState
-from hpo_pilot.panda.client_process import ClientProcess, NoAnswerError
-from hpo_pilot.panda.job_report import finished_report, read_description, read_verdict
-from hpo_pilot.panda.task_parameters import task_parameters
-from hpo_pilot.panda.workflow_manager import UnknownOutcomeError, UnknownTaskError, WorkflowManager
+from hpo_pilot.panda import rucio
+from hpo_pilot.panda.change_feed import ChangeFeed
+from hpo_pilot.panda.client_process import ClientProcess, MissingCallError, NoAnswerError, RefusedError
+from hpo_pilot.panda.foreign_server import ForeignServerReader
+from hpo_pilot.panda.own_server import OwnServerReader
+from hpo_pilot.panda.panda_server import PandaServer, environment_vo
+from hpo_pilot.panda.sandbox_cache import SandboxCache
+from hpo_pilot.panda.task_info import error_dialog, submitted_parameters, task_details, task_state
+from hpo_pilot.panda.task_parameters import points_document, submitted_points, task_parameters
+from hpo_pilot.panda.watches import Watches
+from hpo_pilot.panda.workflow_manager import (
+    EAGER,
+    Manners,
+    NameTakenError,
+    UnknownOutcomeError,
+    WorkflowManager,
+)
 
-#: A sandbox is uploaded again after this long, in seconds: servers clear their file caches.
-_SANDBOX_AGE = 3 * 24 * 3600.0
-
-#: How far back a task of unknown outcome is looked for, beyond its server's and our clocks' difference.
+#: How far back a task of unknown outcome is looked for where it cannot be asked for by name.
 _LOOK_BACK = timedelta(days=30)
 
 _TASK_ID = re.compile(r"jediTaskID=(\d+)")
 
-#: insertTaskParams codes (panda-client 2.2.0): a task of that name exists.
-_DUPLICATE_CODES = (1, 2)
+#: insertTaskParams codes (panda-client 2.2.0, panda-server 1.0.4): a task of that name exists, waits, or goes on.
+_DUPLICATE_CODES = (1, 2, 3, 5)
+
+#: The server's database failed: it may have the task or not.
+_SERVER_ERROR_CODE = 4
 
 #: Too many active tasks of this user: later.
 _THROTTLED_CODE = 10
 
+#: The only label of which PanDA keeps what payloads report.
+_LABEL = "user"
 
-@dataclass(frozen=True)
-class PandaServer:
-    """Where a PanDA server is and who we are there.
+#: How a real server is treated: a task costs its brokerage, and every call its database.
+POLITE = Manners(
+    refill=0.25, look_seconds=1800.0, retry_seconds=(10.0, 300.0), keeps_outputs=True, status_comes_along=True
+)
 
-    Attributes:
-        url: scheme://host:port, without a path.
-        token_file: a file with the user's bearer token, mode 0600; read again at every call.
-        owner: the user's name.
-        vo: the virtual organisation.
-    """
-
-    url: str
-    token_file: Path
-    owner: str
-    vo: str = "hpo_pilot"
-
-    def environment(self) -> dict[str, str]:
-        """What panda-client reads at import. The token goes by file, so that no process list shows it."""
-        base = f"{self.url}/server/panda"
-        return {
-            "PANDA_URL": base,
-            "PANDA_URL_SSL": base,
-            "PANDACACHE_URL": base,
-            "PANDA_BEHIND_REAL_LB": "1",
-            "PANDA_AUTH": "oidc",
-            "PANDA_AUTH_VO": self.vo,
-            "OIDC_AUTH_TOKEN_FILE": str(self.token_file),
-            "OMP_NUM_THREADS": "1",
-        }
+#: JEDI sends so many jobs of a task ahead as scouts. Other collaborations' servers let users skip them, ATLAS's do not.
+SCOUTS = 10
+_SCOUTING_VO = "atlas"
 
 
 class PandaManager(WorkflowManager):
     """Tasks of one PanDA server."""
 
-    def __init__(self, server: PandaServer, log: Path, *, poll_seconds: float = 30.0) -> None:
+    def __init__(self, server: PandaServer, log: Path) -> None:
         """Prepares; nothing is sent yet.
 
         Args:
             server: the server and the user.
             log: where panda-client's own output goes.
-            poll_seconds: how often a server that cannot tell of changes is asked.
         """
         self._server = server
         self._client = ClientProcess(server.environment(), log)
-        self._http = requests.Session()
-        self._waiting = requests.Session()  # of its own: `wait` runs in another thread than the other calls
-        self._poll_seconds = poll_seconds
-        self._uploaded: dict[str, float] = {}
-        self._cursor: int | None = -1  # None: the server has no such call
+        self._http = server.session()
+        self._feed = ChangeFeed(server)
+        self._watches = Watches()
+        self._own = OwnServerReader(self._client)
+        self._foreign = ForeignServerReader(self._client, self._watches)
+        self._sandboxes = SandboxCache(self._client, use_cache_server=server.uses_cache_server)
 
     @classmethod
     @override
-    def connect(cls, url: str, token_file: Path, owner: str, log: Path) -> Self:
-        return cls(PandaServer(url, token_file, owner), log)
+    def connect(cls, url: str, token_file: Path | None, owner: str, log: Path, authorities: Path | None = None) -> Self:
+        if token_file is None:
+            return cls(PandaServer(url, None, owner, environment_vo(), authorities), log)
+        return cls(PandaServer(url, token_file, owner, authorities=authorities), log)
+
+    @property
+    @override
+    def owner(self) -> str:
+        return self._server.owner
+
+    @property
+    @override
+    def manners(self) -> Manners:
+        # Not known yet: where we made the token, the server is ours.
+        if self._feed.known if self._feed.known is not None else self._server.token_file is not None:
+            return EAGER
+        return replace(POLITE, jobs_per_task=scouts(self._server.vo))
+
+    @property
+    def _reader(self) -> OwnServerReader | ForeignServerReader:
+        return self._own if self._feed.is_there() else self._foreign
 
     # --- submit ---
 
     @override
     def submit(self, task: TaskSpec, *, maybe_submitted: bool = False) -> TaskRef:
+        if task.options.label != _LABEL:
+            raise GiveUpError(
+                f"task {task.name}: panda.label is {task.options.label!r}, and PanDA keeps the results of jobs with "
+                f"the label {_LABEL!r} alone: leave the option out"
+            )
+        ours = self._feed.is_there()
         if maybe_submitted and (found := self.find(task.name)):
-            return found
-        self._upload(task.sandbox, again=maybe_submitted)
+            return self._adopted(found, task)
+        source = self._sandboxes.keep(task.sandbox, again=maybe_submitted)
         parameters = task_parameters(
-            task, owner=self._server.owner, vo=self._server.vo, server=self._server.url, sandbox=task.sandbox.name
+            task, owner=self.owner, vo=self._server.vo, server=source, sandbox=task.sandbox.name, ours=ours
         )
         try:
             status, answer = self._client.call("insertTaskParams", parameters, False, True)
@@ -111,127 +130,109 @@ class PandaManager(WorkflowManager):
             raise UnknownOutcomeError(f"task {task.name}: no proper answer to the submission: {answer}")
         code, message = answer
         match = _TASK_ID.search(str(message))
-        if code == 0 and match and "reactivation" not in str(message):
-            return TaskRef(task.name, int(match[1]))
-        if code in _DUPLICATE_CODES:
-            found = self.find(task.name)
-            if found:
-                return found
+        ref = TaskRef(task.name, int(match[1])) if match else None
+        reactivated = "reactivation" in str(message)
+        if ref is not None and code == 0 and not reactivated:
+            self._watches.begin(ref.jedi_task_id)
+            return ref
+        if code in _DUPLICATE_CODES or reactivated:
+            # A submission of ours of which we have not heard, as when JEDI had not looked at it yet; or, by all odds
+            # in a store that was copied, another task of that name.
+            ref = ref or self.find(task.name)
+            if ref is not None:
+                return self._adopted(ref, task, reactivated=reactivated)
         if code == _THROTTLED_CODE:
-            raise TryAgainError(f"task {task.name}: the server has too many active tasks of yours: {message}")
+            raise RefusedError(f"task {task.name}: the server has too many active tasks of yours: {message}")
+        if code == _SERVER_ERROR_CODE or code in _DUPLICATE_CODES:
+            raise UnknownOutcomeError(f"task {task.name}: the server's answer is code {code}: {message}")
         raise GiveUpError(f"task {task.name}: the server refused it (code {code}): {message}")
+
+    def _adopted(self, ref: TaskRef, task: TaskSpec, *, reactivated: bool = False) -> TaskRef:
+        """A task that has the name already, if it is the one that was to be submitted.
+
+        Raises:
+            NameTakenError: it is another one.
+            UnknownOutcomeError: the server does not say what it is.
+        """
+        found = submitted_parameters(self._client, ref.jedi_task_id)
+        if found is None:
+            raise UnknownOutcomeError(f"task {ref.name}: the server does not say what task {ref.jedi_task_id} is")
+        if submitted_points(found) == points_document(task):
+            self._watches.begin(ref.jedi_task_id)
+            return ref
+        if reactivated:
+            # It was over, and would now try its old points again for nobody.
+            with contextlib.suppress(TryAgainError):
+                self.kill(ref)
+        raise NameTakenError(f"task {ref.name}: the server has another task of that name, {ref.jedi_task_id}")
 
     @override
     def find(self, name: str) -> TaskRef | None:
-        since = (datetime.now(UTC) - _LOOK_BACK).strftime("%Y-%m-%d %H:%M:%S")
-        status, tasks = self._client.call("getJobIDsJediTasksInTimeRange", since)
+        try:
+            filters = {"taskName": name}
+            status, tasks = self._client.call("get_tasks_detailed_info_since", None, filters, 10)
+        except MissingCallError:
+            since = (datetime.now(UTC) - _LOOK_BACK).strftime("%Y-%m-%d %H:%M:%S")
+            status, tasks = self._client.call("getJobIDsJediTasksInTimeRange", since)
         if status != 0 or tasks is None:
             raise UnknownOutcomeError(f"task {name}: the server does not answer the look-up by name")
-        entries = tasks.items() if isinstance(tasks, Mapping) else ((t["jediTaskID"], t) for t in tasks)
-        for task_id, entry in entries:
-            if str(entry.get("taskName", "")).rstrip("/") == name.rstrip("/"):
-                return TaskRef(name, int(task_id))
+        for task in tasks.values() if isinstance(tasks, Mapping) else tasks:
+            if str(task.get("taskName", "")).rstrip("/") == name.rstrip("/"):
+                return TaskRef(name, int(task["jediTaskID"]))
         return None
 
-    def _upload(self, sandbox: Path, *, again: bool) -> None:
-        done = self._uploaded.get(sandbox.name)
-        if done is not None and not again and time.monotonic() - done < _SANDBOX_AGE:
-            return
-        if not sandbox.is_file():
-            raise GiveUpError(
-                f"the packed payload {sandbox} is gone; `hpo-pilot resume NAME --new-payload` packs it anew"
-            )
-        status, message = self._client.call("putFile", str(sandbox), False, False, False, 1, deadline=600.0)
-        # The name is the content: a file that is there already is this one.
-        if status != 0 or not (str(message) == "True" or "cannot overwrite" in str(message)):
-            raise TryAgainError(f"cannot upload the sandbox {sandbox.name}: {message}")
-        self._uploaded[sandbox.name] = time.monotonic()
+    @override
+    def keep(self, sandbox: Path) -> None:
+        self._sandboxes.keep(sandbox)
 
     # --- watch ---
 
     @override
     def status(self, refs: Collection[TaskRef]) -> dict[int, TaskState]:
-        states: dict[int, TaskState] = {}
-        for ref in refs:
-            status, name = self._client.call("getTaskStatus", ref.jedi_task_id)
-            if status == 0 and name:
-                states[ref.jedi_task_id] = _task_state(str(name))
-            elif self._knows(ref):
-                raise TryAgainError(f"the server does not tell the status of task {ref.jedi_task_id}")
-        return states
-
-    def _knows(self, ref: TaskRef) -> bool:
-        """Whether the server has the task; panda-client answers alike for an unknown task and for a lost connection."""
-        filters = {"jediTaskID": str(ref.jedi_task_id)}
-        status, tasks = self._client.call("get_tasks_detailed_info_since", None, filters, 1)
-        if status != 0 or tasks is None:
-            raise TryAgainError("the PanDA server does not answer")
-        return any(str(task.get("taskName", ref.name)).rstrip("/") == ref.name.rstrip("/") for task in tasks)
+        return self._reader.status(refs)
 
     @override
     def results(self, ref: TaskRef, missing: Collection[int]) -> list[JobReport]:
-        metadata = self._metadata(ref)
-        verdicts = {int(panda_id): read_verdict(document) for panda_id, document in metadata.items()}
-        finished = [finished_report(panda_id, verdict) for panda_id, verdict in verdicts.items() if verdict]
-        if len(finished) == len(verdicts) and set(missing) <= {report.number for report in finished}:
-            return finished  # nothing else to learn: saves the larger call for every short task
-        status, jobs = self._client.call("get_job_descriptions", ref.jedi_task_id)
-        if status != 0 or jobs is None:
-            raise TryAgainError(f"the server does not describe the jobs of task {ref.jedi_task_id}")
-        if any(job["jobStatus"] == "finished" and str(job["PandaID"]) not in metadata for job in jobs):
-            metadata = self._metadata(ref)  # it finished between the two calls
-        return [read_description(job, metadata.get(str(job["PandaID"]))) for job in jobs]
+        return self._reader.results(ref, missing)
 
-    def _metadata(self, ref: TaskRef) -> dict[str, object]:
-        """The metadata of the task's finished jobs, by PandaID."""
-        status, metadata = self._client.call("getUserJobMetadata", ref.jedi_task_id)
-        if status == 0 and metadata is not None:
-            return dict(metadata)
-        if not self._knows(ref):
-            raise UnknownTaskError(f"the server does not know task {ref.jedi_task_id} ({ref.name})")
-        raise TryAgainError(f"the server does not give the results of task {ref.jedi_task_id}")
+    @override
+    def why_ended(self, ref: TaskRef) -> str:
+        return error_dialog(task_details(self._client, ref.jedi_task_id) or {})
 
     @override
     def kill(self, ref: TaskRef) -> None:
         status, answer = self._client.call("killTask", ref.jedi_task_id)
-        if status != 0:
+        if status != 0 or not isinstance(answer, list):
             raise TryAgainError(f"cannot kill task {ref.jedi_task_id}: {answer}")
+        success, message = answer
+        if success:
+            return
+        details = task_details(self._client, ref.jedi_task_id)
+        state = task_state(str(details.get("status"))) if details else None
+        if state is not None and not state.is_over and state is not TaskState.ABORTING:
+            raise TryAgainError(f"cannot kill task {ref.jedi_task_id}, which is {state.value}: {message}")
 
     @override
     def wait(self, seconds: float) -> set[int] | None:
-        if self._cursor is None:
-            time.sleep(min(seconds, self._poll_seconds))
-            return None
         try:
-            answer = self._waiting.get(
-                f"{self._server.url}/api/v1/hpo_pilot/changes",
-                params={"cursor": str(self._cursor), "timeout": f"{min(seconds, 30.0):.3f}", "outcomes": "true"},
-                headers=self._authorization(),
-                timeout=seconds + 30.0,
-            )
-        except (requests.RequestException, TryAgainError):
-            time.sleep(min(seconds, 0.5))  # it is away; the calls that follow say so
-            return None
-        # A real server answers 403 to a call that it does not have; the embedded one to a token that was just replaced.
-        if answer.status_code == 404 or (answer.status_code == 403 and self._cursor == -1):
-            self._cursor = None
-            return None
-        if answer.status_code != 200:
-            time.sleep(min(seconds, 0.5))
-            return None
-        data = answer.json()["data"]
-        first, self._cursor = self._cursor == -1, int(data["cursor"])
-        return None if first else {int(task_id) for task_id in data["task_ids"]}
+            ours = self._feed.is_there()
+        except TryAgainError:
+            due = self._watches.wait(min(seconds, self.manners.retry_seconds[0]))
+            return None if self.manners is EAGER else due
+        return self._feed.wait(seconds) if ours else self._watches.wait(seconds)
 
     # --- files ---
 
     @override
     def fetch(self, output: str, destination: Path) -> None:
+        if rucio.is_did(output):
+            rucio.download(output, destination)
+            return
         destination.parent.mkdir(parents=True, exist_ok=True)
         temporary = destination.with_name(f".{destination.name}.{os.getpid()}.tmp")
         try:
             with self._http.get(
-                self._storage(output), headers=self._authorization(), stream=True, timeout=60
+                self._storage(output), headers=self._server.headers(), stream=True, timeout=60
             ) as answer:
                 if answer.status_code == 404:
                     raise GiveUpError(f"the server no longer has {output}")
@@ -247,8 +248,10 @@ class PandaManager(WorkflowManager):
 
     @override
     def discard(self, output: str) -> None:
+        if rucio.is_did(output):
+            return  # it ends with its lifetime in Rucio
         try:
-            answer = self._http.delete(self._storage(output), headers=self._authorization(), timeout=30)
+            answer = self._http.delete(self._storage(output), headers=self._server.headers(), timeout=30)
         except requests.RequestException as error:
             raise TryAgainError(f"cannot delete {output}: {error}") from error
         if answer.status_code not in (200, 204, 404):
@@ -257,27 +260,19 @@ class PandaManager(WorkflowManager):
     def _storage(self, output: str) -> str:
         return f"{self._server.url}/storage/{quote(output, safe='')}"
 
-    def _authorization(self) -> dict[str, str]:
-        try:
-            token = self._server.token_file.read_text().strip()
-        except OSError as error:
-            raise TryAgainError(f"cannot read the token file {self._server.token_file}: {error.strerror}") from error
-        return {"Authorization": f"Bearer {token}", "Origin": self._server.vo}
-
     @override
     def interrupt(self) -> None:
+        self._watches.wake()
         self._client.interrupt()
 
     @override
     def close(self) -> None:
+        self._watches.wake()
+        self._feed.close()
         self._client.close()
         self._http.close()
-        self._waiting.close()
 
 
-def _task_state(name: str) -> TaskState:
-    """PanDA's word for a task's state; the ones that we need not tell apart count as running."""
-    try:
-        return TaskState(name)
-    except ValueError:
-        return TaskState.RUNNING
+def scouts(vo: str) -> int | None:
+    """How many jobs of a task a real server of that virtual organisation sends ahead; None: none, as we ask it."""
+    return SCOUTS if vo == _SCOUTING_VO else None

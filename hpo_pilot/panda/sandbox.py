@@ -8,6 +8,7 @@ import io
 import json
 import os
 import tarfile
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,12 @@ from hpo_pilot.errors import InputError, TryAgainError
 
 RUNNER = "hpo_pilot_runner.py"
 PAYLOAD_DOCUMENT = "hpo_pilot_payload.json"
+
+#: Where the payload's files are in the archive of a search whose jobs run several points: each gets its own copy.
+SERIES_FOLDER = "payload"
+
+#: Names that are ours in a job's folder start so.
+_OURS = "hpo_pilot_"
 
 #: panda-client refuses larger archives (`SOURCES_LIMIT`), in bytes.
 SIZE_LIMIT = 768 * 1024 * 1024
@@ -29,7 +36,9 @@ def build_sandbox(
 ) -> Path:
     """Packs the payload's folder, the runner and `document` into ``folder/sources.<sha256>.tar.gz``.
 
-    The same files give the same archive: times, owners and order are left out of it.
+    The same files give the same archive: times, owners and order are left out of it. A job always starts
+    hpo_pilot_runner.py: the runner of one point or, where `document` has ``"trials_per_job"`` above 1, the one that
+    starts it for each of several.
 
     Args:
         payload: the payload's folder; None: no files.
@@ -44,17 +53,18 @@ def build_sandbox(
     """
     digest = hashlib.sha256()
     folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / f".sources.{os.getpid()}.tmp"
+    temporary = folder / f".sources.{os.getpid()}.{threading.get_ident()}.tmp"
     try:
         with (
             temporary.open("wb") as raw,
             gzip.GzipFile(fileobj=raw, mode="wb", filename="", mtime=0) as packed,
             tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
         ):
-            for name, path in _files(payload, without):
-                _add(archive, name, path)
-            runner = Path(__file__).parent.parent / "runner" / RUNNER
-            _add_bytes(archive, RUNNER, runner.read_bytes())
+            within = f"{SERIES_FOLDER}/" if document.get("trials_per_job", 1) > 1 else ""
+            for name, path in payload_files(payload, without):
+                add_file(archive, within + name, path)
+            for name, program in _programs(document).items():
+                _add_bytes(archive, name, (Path(__file__).parent.parent / "runner" / program).read_bytes())
             _add_bytes(archive, PAYLOAD_DOCUMENT, json.dumps(dict(document), sort_keys=True, indent=1).encode())
         size = temporary.stat().st_size
         if size > SIZE_LIMIT:
@@ -74,7 +84,27 @@ def build_sandbox(
     return final
 
 
-def _files(payload: Path | None, without: Path | None) -> Iterator[tuple[str, Path]]:
+def _programs(document: Mapping[str, Any]) -> dict[str, str]:
+    """What of ours travels along: name in the archive -> file of hpo_pilot/runner."""
+    programs = {RUNNER: RUNNER}
+    if document.get("trials_per_job", 1) > 1:
+        programs = {RUNNER: "hpo_pilot_series.py", "hpo_pilot_point.py": RUNNER}
+    programs["hpo_pilot_idds.py"] = "hpo_pilot_idds.py"
+    if document.get("checkpoint"):
+        programs["hpo_pilot_checkpoints.py"] = "hpo_pilot_checkpoints.py"
+    return programs
+
+
+def payload_files(payload: Path | None, without: Path | None = None) -> Iterator[tuple[str, Path]]:
+    """The files of a payload's folder, each with its name in the archive, in order.
+
+    Args:
+        payload: the folder; None: no files.
+        without: a file that is left out.
+
+    Raises:
+        InputError: the folder cannot be read, has a file under one of the runner's names, or a link that leads out.
+    """
     if payload is None:
         return
     root = payload.resolve()
@@ -88,7 +118,7 @@ def _files(payload: Path | None, without: Path | None) -> Iterator[tuple[str, Pa
         for name in sorted(names):
             path = Path(where, name)
             inside = path.relative_to(root).as_posix()
-            if inside in (RUNNER, PAYLOAD_DOCUMENT):
+            if inside.startswith(_OURS):
                 raise InputError(f"payload.files: {path} has a name that the payload runner needs; rename it")
             if path.is_symlink() and not path.resolve().is_relative_to(root):
                 raise InputError(f"payload.files: {path} is a link that leads out of the folder; copy the file into it")
@@ -96,7 +126,12 @@ def _files(payload: Path | None, without: Path | None) -> Iterator[tuple[str, Pa
                 yield inside, path
 
 
-def _add(archive: tarfile.TarFile, name: str, path: Path) -> None:
+def add_file(archive: tarfile.TarFile, name: str, path: Path) -> None:
+    """Adds a file's content; of the rest only whether it can be executed, so that the same files pack the same.
+
+    Raises:
+        InputError: it cannot be read.
+    """
     try:
         with path.open("rb") as content:
             info = tarfile.TarInfo(name)

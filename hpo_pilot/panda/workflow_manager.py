@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Self
@@ -18,6 +19,37 @@ class UnknownOutcomeError(TryAgainError):
 
 class UnknownTaskError(TryAgainError):
     """The server does not know a task that it once accepted: its database was lost. Submit the open jobs again."""
+
+
+class NameTakenError(TryAgainError):
+    """Another task, not this one, has that name at the server: submit under a new name. Nothing was submitted."""
+
+
+@dataclass(frozen=True)
+class Manners:
+    """How a server wants to be treated.
+
+    Attributes:
+        refill: the share of a search's slots that must be free before new points are submitted.
+        look_seconds: a task is looked at this often even if `wait` tells nothing of it.
+        retry_seconds: the pause after a call that failed for now: the first, and the longest.
+        jobs_per_task: of a task with more jobs the server sends so many ahead and holds the others back until these
+            have ended; None: it does not.
+        keeps_outputs: whether outputs stay for as long as the server's own rules say, whatever we want.
+        status_comes_along: whether `results` looks at the task's status before its jobs, so that `status` after it
+            costs nothing.
+    """
+
+    refill: float
+    look_seconds: float
+    retry_seconds: tuple[float, float]
+    jobs_per_task: int | None = None
+    keeps_outputs: bool = False
+    status_comes_along: bool = False
+
+
+#: For a server of one's own: every answer is used at once.
+EAGER = Manners(refill=0.0, look_seconds=5.0, retry_seconds=(0.25, 60.0))
 
 
 def workflow_manager(name: str) -> type[WorkflowManager]:
@@ -42,15 +74,28 @@ class WorkflowManager(ABC):
 
     @classmethod
     @abstractmethod
-    def connect(cls, url: str, token_file: Path, owner: str, log: Path) -> Self:
+    def connect(cls, url: str, token_file: Path | None, owner: str, log: Path, authorities: Path | None = None) -> Self:
         """A manager of the tasks at one server; nothing is sent yet.
 
         Args:
             url: scheme://host:port of the server.
-            token_file: a file with the owner's bearer token, mode 0600; read again at every call.
-            owner: the user's name there.
+            token_file: a file with the owner's bearer token, mode 0600; read again at every call. None: the
+                credentials that the client software finds by itself.
+            owner: the user's name there, for names of tasks.
             log: where the output of client software goes.
+            authorities: a folder of certificate authorities, as OpenSSL looks them up, that the server's certificate
+                is of; None: those that the environment names.
         """
+
+    @property
+    @abstractmethod
+    def owner(self) -> str:
+        """The user's name in names of tasks."""
+
+    @property
+    @abstractmethod
+    def manners(self) -> Manners:
+        """How the server wants to be treated; may change once the server has answered. Sends nothing."""
 
     @abstractmethod
     def submit(self, task: TaskSpec, *, maybe_submitted: bool = False) -> TaskRef:
@@ -62,6 +107,7 @@ class WorkflowManager(ABC):
 
         Raises:
             UnknownOutcomeError: no answer; call again with ``maybe_submitted=True``.
+            NameTakenError: another task has that name; nothing was submitted.
             TryAgainError: the server refused for now (down, too many tasks); nothing was submitted.
             GiveUpError: the server refuses the task for good.
         """
@@ -82,10 +128,29 @@ class WorkflowManager(ABC):
     def results(self, ref: TaskRef, missing: Collection[int]) -> list[JobReport]:
         """What is known of the jobs whose numbers are in `missing` (at least those), every attempt on its own.
 
+        Nothing where nothing has changed since these jobs were last asked for, and the task is not over.
+
         Raises:
             TryAgainError: the server does not answer.
             UnknownTaskError: the server says that it does not know the task. (One that says nothing of it has no
                 jobs to tell of: `status` is what decides.)
+        """
+
+    @abstractmethod
+    def why_ended(self, ref: TaskRef) -> str:
+        """What the server says of a task that ended badly, on one line; empty: nothing.
+
+        Raises:
+            TryAgainError: the server does not answer.
+        """
+
+    @abstractmethod
+    def keep(self, sandbox: Path) -> None:
+        """Sees to it that the server does not forget the sandbox of tasks that are out; cheap where that is done.
+
+        Raises:
+            TryAgainError: the server does not answer.
+            GiveUpError: it has forgotten it, and the file is gone here too.
         """
 
     @abstractmethod
@@ -106,7 +171,10 @@ class WorkflowManager(ABC):
 
     @abstractmethod
     def discard(self, output: str) -> None:
-        """Deletes a job's packed outputs at the server; succeeds also where they are gone."""
+        """Deletes a job's packed outputs at the server; succeeds also where they are gone.
+
+        Nobody calls it where the server keeps outputs by its own rules (`Manners.keeps_outputs`).
+        """
 
     @abstractmethod
     def interrupt(self) -> None:

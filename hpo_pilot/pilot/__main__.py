@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpo_pilot.errors import HpoPilotError
-from hpo_pilot.pilot.container import RUNTIMES
 from hpo_pilot.pilot.pilot import Pilot
 from hpo_pilot.pilot.settings import PilotSettings
+from hpo_pilot.transformation.container import RUNTIMES
 
 log = logging.getLogger("hpo_pilot.pilot")
 
@@ -45,7 +45,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--server", required=True, help="base URL of the PanDA server")
     add("--queue", required=True, help="PanDA queue to serve")
     add("--slots", type=int, default=1, help="jobs side by side (default: 1)")
+    add("--cores", type=int, help="cores that all jobs together take (default: the machine's, or one per slot)")
+    add("--gpus", help="GPUs to share out: all, how many, or which, as 0,2 (default: to jobs that ask for one)")
     add("--token-file", type=Path, required=True, help="file with the pilot's bearer token; read again when it changes")
+    add("--ca", type=Path, help="PEM file of the authorities behind the server's certificate (default: the usual)")
     add("--workdir", type=Path, default=Path("hpo-pilot-work"), help="job folders, cache, unsent reports")
     add("--checkpoints", type=Path, help="where checkpoints outlive attempts (default: in the work folder)")
     add("--worker-id", type=int, help="with --harvester-id, the name under which the server knows this pilot")
@@ -56,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--lifetime", type=float, help="seconds until no more jobs are taken (default: for ever)")
     add("--memory-mb", type=int, help="what the largest job may need (default: not said)")
     add("--cache-mb", type=int, help="size of the sandbox cache (default: 5000)")
+    add("--input-cache-mb", type=int, help="size of the cache of fetched inputs (default: 100000)")
     add("--min-free-mb", type=int, help="free disk below which no jobs are taken (default: 200)")
     add("--container-runtime", choices=["auto", *RUNTIMES], help="how jobs with an image are run (default: auto)")
     add("--no-own-python", action="store_false", dest="own_python", help="do not put the pilot's Python first in PATH")

@@ -7,21 +7,20 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from http.cookiejar import DefaultCookiePolicy
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote, urlsplit
 
 import requests
 from requests.adapters import HTTPAdapter
-from requests.utils import get_environ_proxies
 
 from hpo_pilot.errors import GiveUpError, InputError, TryAgainError
+from hpo_pilot.pilot.room import Free
+from hpo_pilot.pilot.session import open_session
 from hpo_pilot.pilot.settings import PilotSettings
 
 log = logging.getLogger(__name__)
@@ -52,11 +51,11 @@ class JobServer(ABC):
     """
 
     @abstractmethod
-    def acquire(self, count: int, wait: float, disk_mb: int, remaining: int) -> list[dict[str, Any]]:
-        """Asks for up to `count` jobs; they are this pilot's when it returns.
+    def acquire(self, free: Free, wait: float, disk_mb: int, remaining: int) -> list[dict[str, Any]]:
+        """Asks for jobs; they are this pilot's when it returns.
 
         Args:
-            count: at most so many.
+            free: what all of them together may take. A server that does not know of cores may hand out more.
             wait: seconds to wait at the server for one, where it can.
             disk_mb: free disk.
             remaining: seconds that this pilot still lives; 0: not said.
@@ -87,15 +86,8 @@ class HttpJobServer(JobServer):
         self._token = ""
         self._token_seen = (0, 0)
         self._read_token()
-        self._session = requests.Session()
-        # What requests otherwise works out anew for each call: proxies and certificates of the environment.
-        self._session.trust_env = False
-        self._session.proxies = get_environ_proxies(settings.server)
-        self._session.verify = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("SSL_CERT_FILE") or True
+        self._session = open_session(settings.server, settings.ca)
         self._session.headers.update({"Origin": settings.vo, "User-Agent": "hpo-pilot"})
-        self._session.cookies.set_policy(
-            DefaultCookiePolicy(allowed_domains=[])
-        )  # the one thing that threads would share
         adapter = HTTPAdapter(pool_connections=4, pool_maxsize=min(64, settings.slots + 8))
         self._session.mount("http://", adapter)
         self._session.mount("https://", adapter)
@@ -103,14 +95,15 @@ class HttpJobServer(JobServer):
         self._lock = threading.Lock()
         self._away_since: float | None = None
 
-    def acquire(self, count: int, wait: float, disk_mb: int, remaining: int) -> list[dict[str, Any]]:
+    def acquire(self, free: Free, wait: float, disk_mb: int, remaining: int) -> list[dict[str, Any]]:
         """See JobServer."""
         settings = self._settings
-        body = {
+        body: dict[str, Any] = {
             "site_name": settings.queue,
             "prod_source_label": settings.label,
             "node": settings.node,
-            "n_jobs": count,
+            "n_jobs": free.slots,
+            "target_architecture": {"gpus": [gpu.described() for gpu in free.gpus]},
             "disk_space": disk_mb,
             "harvester_id": settings.harvester_id,
             "worker_id": settings.worker_id,
@@ -119,7 +112,13 @@ class HttpJobServer(JobServer):
             body["memory"] = settings.memory_mb
         if remaining:
             body["remaining_time"] = remaining
-        envelope = self._call("pilot/acquire_jobs", body, {"X-HPO-Pilot-Wait": f"{wait:g}"}, wait + _ANSWER_SECONDS)
+        # What PanDA's own arguments cannot say.
+        headers = {
+            "X-HPO-Pilot-Wait": f"{wait:g}",
+            "X-HPO-Pilot-Cores": str(free.cores),
+            "X-HPO-Pilot-GPUs": str(len(free.gpus)),
+        }
+        envelope = self._call("pilot/acquire_jobs", body, headers, wait + _ANSWER_SECONDS)
         data = envelope.get("data")
         jobs = data.get("jobs") if isinstance(data, dict) else None
         if envelope.get("success") and isinstance(jobs, list):

@@ -9,25 +9,23 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hpo_pilot.pilot.container import choose_runtime
 from hpo_pilot.pilot.failure import JobFailure, PilotErrorCode
 from hpo_pilot.pilot.job import Job
 from hpo_pilot.pilot.report import Outcome
 from hpo_pilot.pilot.settings import PilotSettings
+from hpo_pilot.transformation.container import choose_runtime
+from hpo_pilot.transformation.environment import without_secrets
+from hpo_pilot.transformation.preparation import Prepared
 
 log = logging.getLogger(__name__)
 
 #: What the runner reads when it is told to stop: then the end is the payload's own fault, and no retry would help.
 STOP_FILE = "hpo_pilot_stop.txt"
 LOG_FILE = "runner.log"
-
-#: Parts of variable names that mark secrets; jobs get none of ours.
-_SECRETS = frozenset(
-    {"TOKEN", "TOKENS", "SECRET", "SECRETS", "PASSWORD", "PASSWD", "CREDENTIAL", "CREDENTIALS", "X509", "OIDC"}
-)
+AUTHORITY_FILE = "hpo_pilot_ca.pem"
 
 #: Marks every process of this worker's jobs, so that strays are known again.
 WORKER_MARK = "HPO_PILOT_WORKER"
@@ -36,17 +34,29 @@ WORKER_MARK = "HPO_PILOT_WORKER"
 class Execution:
     """A running job. `wait` belongs to the thread that started it; the rest may be called from any."""
 
-    def __init__(self, settings: PilotSettings, job: Job, folder: Path, lifeline: int) -> None:
+    def __init__(
+        self,
+        settings: PilotSettings,
+        job: Job,
+        prepared: Prepared,
+        root: Path,
+        lifeline: int,
+        variables: Mapping[str, str],
+    ) -> None:
         """Prepares.
 
         Args:
             settings: of the pilot.
             job: what to run.
-            folder: where, filled.
+            prepared: its command, and where it runs.
+            root: the job's folder.
             lifeline: a pipe's end that closes when the pilot dies; the runner watches it.
+            variables: more of its environment.
         """
-        self.job, self.folder = job, folder
+        self.job, self.folder = job, Path(prepared.folder)
         self.started = 0.0
+        self._argv, self._binds = prepared.argv, [root, *map(Path, prepared.elsewhere)]
+        self._variables = variables
         self._settings, self._lifeline = settings, lifeline
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
@@ -65,11 +75,14 @@ class Execution:
 
         Raises:
             JobFailure: it cannot be started, or was stopped before.
+            TransformationFailure: its image cannot be run here.
         """
-        env = _environment(self._settings, self.job, self._lifeline)
-        binds = [self.folder, self._settings.checkpoint_root]
+        env = _environment(self._settings, self.job, self.folder, self._lifeline) | dict(self._variables)
+        if self._settings.ca is not None:
+            self._copy_authority(self._settings.ca)
+        binds = [*self._binds, self._settings.checkpoint_root]
         runtime = choose_runtime(self._settings.container_runtime, self.job.container)
-        argv = runtime.wrap(self.job.argv, self.job.container, binds, env, self.folder)
+        argv = runtime.wrap(self._argv, self.job.container, binds, env, self.folder)
         with self._lock, (self.folder / LOG_FILE).open("wb") as output:
             if self._failure is not None:
                 raise self._failure
@@ -91,6 +104,15 @@ class Execution:
         self.started = time.time()
         if self.job.walltime:
             self._ends_at = time.monotonic() + self.job.walltime + self._settings.walltime_grace
+
+    def _copy_authority(self, authority: Path) -> None:
+        """Whom the payload must trust to reach the server: into its folder, for a container sees no other."""
+        try:
+            (self.folder / AUTHORITY_FILE).write_bytes(authority.read_bytes())
+        except OSError as error:
+            raise JobFailure(
+                PilotErrorCode.PAYLOAD_EXECUTION_FAILURE, f"{authority} cannot be copied into the job's folder: {error}"
+            ) from error
 
     def wait(self) -> Outcome:
         """Waits for the end of the command, ends what is left of its group, and says how it was."""
@@ -150,14 +172,18 @@ class Execution:
             _signal_group(self._process.pid, signal.SIGTERM)
 
 
-def _environment(settings: PilotSettings, job: Job, lifeline: int) -> dict[str, str]:
-    env = {name: value for name, value in os.environ.items() if not _SECRETS & set(name.upper().split("_"))}
+def _environment(settings: PilotSettings, job: Job, folder: Path, lifeline: int) -> dict[str, str]:
+    env = without_secrets(os.environ)
     env["PANDAID"] = str(job.panda_id)
     env["PanDA_TaskID"] = str(job.task_id)
     env["PANDA_ATTEMPTNR"] = str(job.attempt or 1)
     env["HPO_PILOT_CHECKPOINT_ROOT"] = str(settings.checkpoint_root)
     env["HPO_PILOT_LIFELINE_FD"] = str(lifeline)
     env[WORKER_MARK] = f"{settings.worker_name}@{settings.workdir}"
+    if job.points:
+        env["HPO_PILOT_IDDS_URL"] = f"{settings.server}/points/{job.points}/idds"
+        if settings.ca is not None:
+            env["HPO_PILOT_IDDS_CA"] = str(folder / AUTHORITY_FILE)
     if settings.own_python and not job.container:
         env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env.get('PATH', os.defpath)}"
     return env

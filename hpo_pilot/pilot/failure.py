@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from hpo_pilot.errors import HpoPilotError
+from hpo_pilot.transformation.failure import ExitCode, TransformationFailure
 
 
 class PilotErrorCode(IntEnum):
@@ -14,11 +15,22 @@ class PilotErrorCode(IntEnum):
     STAGE_IN_FAILED = 1099  #: the sandbox does not come, or is not what it should be
     STAGE_OUT_FAILED = 1137  #: an output cannot be stored
     PANDA_KILL = 1144  #: the server said `tobekilled`
+    MISSING_OUTPUT = 1165  #: an output that the job promised is not there
     SIGTERM = 1201  #: the pilot was told to stop
     REACHED_MAX_TIME = 1213  #: over its walltime, and the runner did not end it
     PAYLOAD_EXECUTION_FAILURE = 1305  #: it cannot be started, or the runner itself failed
     INTERNAL_PILOT_PROBLEM = 1319  #: a defect of this pilot
     NO_CONTAINER_RUNTIME = 1325  #: its image cannot be run here
+
+
+_OF_TRANSFORMATION = {
+    ExitCode.NO_INPUT: PilotErrorCode.STAGE_IN_FAILED,
+    ExitCode.BAD_SANDBOX: PilotErrorCode.STAGE_IN_FAILED,
+    ExitCode.NO_SANDBOX: PilotErrorCode.STAGE_IN_FAILED,
+    ExitCode.NO_CONTAINER_RUNTIME: PilotErrorCode.NO_CONTAINER_RUNTIME,
+    ExitCode.NO_OUTPUT: PilotErrorCode.MISSING_OUTPUT,
+    ExitCode.NO_SPACE: PilotErrorCode.NO_LOCAL_SPACE,
+}
 
 
 class JobFailure(HpoPilotError):
@@ -27,3 +39,8 @@ class JobFailure(HpoPilotError):
     def __init__(self, code: PilotErrorCode, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+    @classmethod
+    def of(cls, failure: TransformationFailure) -> JobFailure:
+        """What the transformation found wrong, in a pilot's codes."""
+        return cls(_OF_TRANSFORMATION.get(failure.code, PilotErrorCode.PAYLOAD_EXECUTION_FAILURE), str(failure))

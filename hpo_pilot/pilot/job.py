@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import ast
-import re
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.pilot.failure import JobFailure, PilotErrorCode
-
-#: Options of prun's job parameters that are followed by a value.
-_WITH_VALUE = frozenset({"-a", "-o", "-p", "-j", "-r", "-i", "-l", "--sourceURL"})
-
-_WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|[^\s"']+)+""")
-_PART = re.compile(r""""([^"]*)"|'([^']*)'|([^\s"']+)""")
+from hpo_pilot.transformation.arguments import Arguments, parse_text
 
 
 @dataclass(frozen=True)
@@ -25,29 +15,29 @@ class Job:
     """One attempt of a job.
 
     Attributes:
-        archive: name of the sandbox in the server's cache; empty: none.
-        source_url: of the server that has the sandbox.
-        argv: the command, without any shell.
-        outputs: file in the job folder -> name in the storage.
+        arguments: what it is to do.
         log_name: of the log in the storage; empty: none wanted.
         container: image, file or unpacked root; empty: none.
         memory_mb: what it may use; 0: no limit.
         walltime: seconds that it may run; 0: no limit.
+        wants_gpu: whether its task asks for a GPU.
+        may_lack: outputs, by their names in the storage, that need not be made.
+        points: what opens the job's hyper-parameter points at the server to its payload; empty: nothing does.
     """
 
     panda_id: int
     attempt: int
     task_id: int
     name: str
-    archive: str
-    source_url: str
-    argv: tuple[str, ...]
-    outputs: Mapping[str, str]
+    arguments: Arguments
     log_name: str
     container: str
     memory_mb: int
     walltime: int
     cores: int
+    wants_gpu: bool = False
+    may_lack: frozenset[str] = frozenset()
+    points: str = ""
 
 
 def identity(data: Mapping[str, Any]) -> tuple[int, int]:
@@ -66,62 +56,31 @@ def parse_job(data: Mapping[str, Any]) -> Job:
     """Reads the server's dictionary (`jobdispatcher/Protocol.py` of panda-server 1.0.4).
 
     Raises:
-        JobFailure: its parameters make no sense.
+        TransformationFailure: its parameters make no sense.
         InputError: it has not even an identity.
     """
     panda_id, attempt = identity(data)
-    try:
-        options = _options(split_words(str(data.get("jobPars") or "")))
-        argv = tuple(split_words(unquote(options["-p"])))
-        outputs = ast.literal_eval(options.get("-o") or "{}")
-        if not argv or not isinstance(outputs, dict):
-            raise ValueError("no command, or -o is no dictionary")
-        archive = options.get("-a", "")
-        if archive and ("/" in archive or archive in (".", "..")):
-            raise ValueError(f"-a {archive!r} is no file name")
-    except (ValueError, SyntaxError, KeyError, RecursionError) as error:
-        raise JobFailure(
-            PilotErrorCode.PAYLOAD_EXECUTION_FAILURE,
-            f"job parameters make no sense: {error!r} in {data.get('jobPars')!r:.200}",
-        ) from error
+    arguments = parse_text(str(data.get("jobPars") or ""))
     return Job(
         panda_id=panda_id,
         attempt=attempt,
         task_id=_number(data.get("taskID")),
         name=str(data.get("jobName") or ""),
-        archive=archive,
-        source_url=options.get("--sourceURL", "").rstrip("/"),
-        argv=argv,
-        outputs={str(file): str(name) for file, name in outputs.items()},
+        arguments=arguments,
         log_name=_text(data.get("logFile")),
-        container=_text(data.get("container_name")),
+        container=_text(data.get("container_name")) or arguments.image,
         memory_mb=_number(data.get("minRamCount")),
         walltime=_number(data.get("maxWalltime")),
-        cores=max(1, _number(data.get("coreCount"))),
+        cores=needed_cores(data),
+        wants_gpu="&" in _text(data.get("cmtConfig")),  # as prun's --architecture has it
+        may_lack=frozenset(_text(data.get("allowNoOutput")).split(",")) - {""},
+        points=_text(data.get("hpoPilotPoints")),
     )
 
 
-def split_words(text: str) -> list[str]:
-    """`shlex.split`, which goes from character to character, in a hundredth of its time: points make long arguments."""
-    words, end = [], 0
-    for match in _WORD.finditer(text):
-        words.append("".join(a or b or c for a, b, c in _PART.findall(match[0])))
-        if text[end : match.start()].strip(" \t\r\n"):
-            return shlex.split(text)
-        end = match.end()
-    # Escapes and open quotes: shlex knows, or says what is wrong.
-    return shlex.split(text) if "\\" in text or text[end:].strip(" \t\r\n") else words
-
-
-def _options(words: list[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    rest = iter(words)
-    for word in rest:
-        if word in _WITH_VALUE:
-            found[word] = next(rest, "")
-        elif word.startswith("--sourceURL="):
-            found["--sourceURL"] = word.partition("=")[2]
-    return found
+def needed_cores(data: Mapping[str, Any]) -> int:
+    """The cores that a job takes."""
+    return max(1, _number(data.get("coreCount")))
 
 
 def _text(value: object) -> str:

@@ -17,18 +17,23 @@ from typing import Any
 from hpo_pilot.errors import HpoPilotError, InputError, TryAgainError
 from hpo_pilot.pilot import report
 from hpo_pilot.pilot.client import Backoff, CallRefused, HttpJobServer, JobServer, TokenRefused
-from hpo_pilot.pilot.container import check_runtime
 from hpo_pilot.pilot.delivery import Delivery
 from hpo_pilot.pilot.execution import Execution
 from hpo_pilot.pilot.failure import JobFailure, PilotErrorCode
+from hpo_pilot.pilot.gpus import choose_gpus, find_gpus, visible
 from hpo_pilot.pilot.heartbeat import Forgotten, Heartbeats
-from hpo_pilot.pilot.job import Job, identity, parse_job
+from hpo_pilot.pilot.job import Job, identity, needed_cores, parse_job
 from hpo_pilot.pilot.report import Outcome
+from hpo_pilot.pilot.room import Claim, Room, machine_cores
 from hpo_pilot.pilot.sandbox import SandboxCache
 from hpo_pilot.pilot.settings import PilotSettings
 from hpo_pilot.pilot.stage_out import upload_log, upload_outputs
 from hpo_pilot.pilot.watchdog import Watchdog
 from hpo_pilot.pilot.workdir import WorkDir
+from hpo_pilot.transformation.failure import TransformationFailure
+from hpo_pilot.transformation.payload_document import PayloadDocument
+from hpo_pilot.transformation.preparation import Prepared, prepare
+from hpo_pilot.transformation.stage_in import StageIn
 
 log = logging.getLogger(__name__)
 
@@ -49,22 +54,27 @@ class Pilot:
             InputError: settings, token file or work folder cannot be used.
             TryAgainError: a pilot of this name runs.
         """
-        check_runtime(settings.container_runtime)
         self._settings = settings
         self._server = server or HttpJobServer(settings)
         self._workdir = WorkDir(settings)
+        self._draining = threading.Event()
         self._cache = SandboxCache(
             self._workdir.cache, self._server, limit_mb=settings.cache_mb, unpack_mb=settings.unpack_mb
         )
+        self._stage_in = StageIn(str(self._workdir.inputs), settings.input_cache_mb << 20, self._draining.is_set)
         self._delivery = Delivery(self._server, self._workdir)
         self._heartbeats = Heartbeats(settings, self._server)
         self._watchdog = Watchdog(settings, self._workdir, self._executions)
         self._jobs = ThreadPoolExecutor(2 * settings.slots, "job")
         self._changed = threading.Condition()
-        self._free = settings.slots
+        found = find_gpus()
+        self._room = Room(
+            settings.slots,
+            settings.cores or max(settings.slots, machine_cores()),
+            found if settings.gpus is None else choose_gpus(settings.gpus, found),
+        )
         self._unreported = 0
         self._running: dict[int, Execution] = {}
-        self._draining = threading.Event()
         self._at_once = threading.Event()
         self._stopped = threading.Event()
         self._fatal: HpoPilotError | None = None
@@ -111,6 +121,7 @@ class Pilot:
         if at_once or self._draining.is_set():
             self._at_once.set()
         self._draining.set()
+        self._room.wake()
         with self._changed:
             self._changed.notify_all()
 
@@ -131,17 +142,12 @@ class Pilot:
         backoff, idle = Backoff(), Backoff(0.2, self._settings.idle)
         refused_since: float | None = None
         while not self._draining.is_set():
-            with self._changed:
-                while self._free <= 0 and not self._draining.is_set():
-                    self._changed.wait()
-                count = self._free
-            if not self._has_room():
+            free = self._room.wait_for_some(self._draining)
+            if self._draining.is_set() or not self._has_disk():
                 continue
             asked = time.monotonic()
             try:
-                found = self._server.acquire(
-                    count, self._settings.poll, self._workdir.free_mb(), self._remaining(asked)
-                )
+                found = self._server.acquire(free, self._settings.poll, self._workdir.free_mb(), self._remaining(asked))
             except TryAgainError as error:
                 log.debug("no jobs: %s", error)
                 backoff.pause(self._draining)
@@ -163,7 +169,7 @@ class Pilot:
             elif time.monotonic() - asked < min(1.0, self._settings.poll):  # this server does not wait
                 idle.pause(self._draining)
 
-    def _has_room(self) -> bool:
+    def _has_disk(self) -> bool:
         free = self._workdir.free_mb()
         if free >= self._settings.min_free_mb:
             return True
@@ -178,22 +184,21 @@ class Pilot:
 
     def _begin(self, found: list[dict[str, Any]]) -> None:
         with self._changed:
-            self._free -= len(found)
             self._unreported += len(found)
         for data in found:
-            self._jobs.submit(self._run, data)
+            self._jobs.submit(self._run, data, self._room.claim(needed_cores(data)))
 
     # --- one job, in a thread of its own ---
 
-    def _run(self, data: dict[str, Any]) -> None:
-        folder: Path | None = None
-        free = True
+    def _run(self, data: dict[str, Any], claim: Claim) -> None:
+        root: Path | None = None
+        claimed = True
         try:
             panda_id, attempt = identity(data)
-            folder = self._workdir.new_job_folder(panda_id, attempt)
-            outcome, stored = self._job(data, folder)
-            self._free_slot()  # the next job is on its way while this one is reported
-            free = False
+            root = self._workdir.new_job_folder(panda_id, attempt)
+            outcome, folder, stored = self._job(data, root, claim)
+            self._room.give_back(claim)  # the next job is on its way while this one is reported
+            claimed = False
             if not isinstance(outcome.failure, Forgotten):
                 self._delivery.send(report.final(self._settings, panda_id, attempt, outcome, folder, stored))
             if not outcome.finished:
@@ -203,36 +208,54 @@ class Pilot:
         except Exception:
             log.exception("job %s: a defect of the pilot; its server will count it as lost", data.get("PandaID"))
         finally:
-            if free:
-                self._free_slot()
+            if claimed:
+                self._room.give_back(claim)
             with self._changed:
                 self._unreported -= 1
                 self._changed.notify_all()
-            if folder is not None and not self._settings.keep:
-                shutil.rmtree(folder, ignore_errors=True)
+            if root is not None and not self._settings.keep:
+                shutil.rmtree(root, ignore_errors=True)
 
-    def _job(self, data: dict[str, Any], folder: Path) -> tuple[Outcome, dict[str, Any]]:
-        """Runs a job from its parameters to its stored outputs; nothing that goes wrong escapes."""
-        outcome = Outcome(exit_code=None)
+    def _job(self, data: dict[str, Any], root: Path, claim: Claim) -> tuple[Outcome, Path, dict[str, Any]]:
+        """Runs a job from its parameters to its stored outputs; nothing that goes wrong escapes.
+
+        Returns:
+            (how it ended, the folder where it ran, its stored outputs).
+        """
+        outcome, folder = Outcome(exit_code=None), root
         try:
-            if self._draining.is_set():
+            if not self._room.wait(claim, self._draining) or self._draining.is_set():
                 raise JobFailure(PilotErrorCode.SIGTERM, "the pilot was about to end when the job came")
             job = parse_job(data)
-            self._cache.copy_to(job, folder)
-            outcome = self._execute(job, folder)
+            self._cache.copy_to(job.arguments, root)
+            prepared = prepare(job.arguments, str(root), str(root), self._stage_in)
+            folder = Path(prepared.folder)
+            outcome = self._execute(job, prepared, root, self._gpu_variables(job, root, claim))
             if outcome.finished:
-                return outcome, upload_outputs(self._server, job, folder)
+                return outcome, folder, upload_outputs(self._server, job, folder)
             if not isinstance(outcome.failure, Forgotten):
                 upload_log(self._server, job, folder)
-            return outcome, {}
+            return outcome, folder, {}
         except JobFailure as failure:
-            return replace(outcome, failure=failure, ended=time.time()), {}
+            why = failure
+        except TransformationFailure as failure:
+            why = JobFailure.of(failure)
         except OSError as error:
-            full = JobFailure(PilotErrorCode.NO_LOCAL_SPACE, f"the job folder cannot be used: {error}")
-            return replace(outcome, failure=full, ended=time.time()), {}
+            why = JobFailure(PilotErrorCode.NO_LOCAL_SPACE, f"the job folder cannot be used: {error}")
+        return replace(outcome, failure=why, ended=time.time()), folder, {}
 
-    def _execute(self, job: Job, folder: Path) -> Outcome:
-        execution = Execution(self._settings, job, folder, self._lifeline)
+    def _gpu_variables(self, job: Job, root: Path, claim: Claim) -> dict[str, str]:
+        """Gives a job the GPUs that it asked for, by the variables that show it those alone."""
+        count = PayloadDocument.read(str(root)).gpus or int(job.wants_gpu)
+        if count and self._room.take_gpus(claim, count, self._draining):
+            return visible(claim.gpus)
+        if count and self._draining.is_set():
+            raise JobFailure(PilotErrorCode.SIGTERM, "the pilot was about to end while the job waited for a GPU")
+        # Unless --gpus says that this pilot shares them out, a job may use what nobody was promised.
+        return visible(()) if self._settings.gpus is not None else {}
+
+    def _execute(self, job: Job, prepared: Prepared, root: Path, variables: dict[str, str]) -> Outcome:
+        execution = Execution(self._settings, job, prepared, root, self._lifeline, variables)
         with self._changed:
             self._running[job.panda_id] = execution
         try:
@@ -244,11 +267,6 @@ class Pilot:
             self._heartbeats.remove(execution)
             with self._changed:
                 del self._running[job.panda_id]
-
-    def _free_slot(self) -> None:
-        with self._changed:
-            self._free += 1
-            self._changed.notify_all()
 
     def _executions(self) -> list[Execution]:
         with self._changed:

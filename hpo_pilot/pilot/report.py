@@ -12,10 +12,10 @@ from typing import Any
 
 from hpo_pilot.pilot.failure import JobFailure, PilotErrorCode
 from hpo_pilot.pilot.settings import PilotSettings
+from hpo_pilot.transformation.job_report import job_report
 
 _METRICS = 500  # characters that the server keeps
 _DIAGNOSIS = 500
-_METADATA = 1_000_000  # bytes that the server takes
 _TAIL = 4096  # bytes of progress.jsonl in which the last report is looked for
 
 
@@ -94,38 +94,28 @@ def final(
         if metrics := job_metrics(folder):
             report["job_metrics"] = metrics
         if outcome.finished:
-            report["meta_data"] = job_report(folder)
+            report["meta_data"] = job_report(str(folder))
     if stored:
         report["job_output_report"] = json.dumps(stored)
     return report
 
 
-def job_report(folder: Path) -> str:
-    """The text of jobReport.json, as the analysis transformations write it, for the server's metadata."""
-    text = ""
-    try:
-        text = (folder / "userJobMetadata.json").read_text()
-        if len(text) >= _METADATA:
-            raise ValueError(f"userJobMetadata.json has {len(text)} characters, the server takes {_METADATA}")
-        json.loads(text)
-    except FileNotFoundError:
-        text = ""  # a job of somebody else's, without our runner
-    except (OSError, ValueError) as error:
-        text = json.dumps({"pilot_error": str(error)})
-    return f'{{"exitCode": 0, "user_job_metadata": {text}}}' if text else '{"exitCode": 0}'
-
-
 def job_metrics(folder: Path) -> str:
-    """The last intermediate value as `hpoStep=12 hpoValue=0.345`, empty where there is none."""
+    """The last intermediate value as `hpoStep=12 hpoValue=0.345`, empty where there is none.
+
+    In a job that runs several points it is a link into the folder of the one that runs now: `hpoMember=t3f0`.
+    """
     path = folder / "progress.jsonl"
-    if not path.is_file():  # a pipe would keep us waiting
-        return ""
+    lines, member = [], ""
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - _TAIL))
-            lines = file.read(_TAIL).split(b"\n")
+        if path.is_symlink():
+            member = f"hpoMember={path.readlink().parts[0]}"
+        if path.is_file():  # a pipe would keep us waiting
+            with path.open("rb") as file:
+                file.seek(max(0, file.seek(0, 2) - _TAIL))
+                lines = file.read(_TAIL).split(b"\n")
     except OSError:
-        return ""
+        return ""  # it is gone: another point's turn
     for line in reversed(lines):
         try:
             entry = json.loads(line)
@@ -133,8 +123,8 @@ def job_metrics(folder: Path) -> str:
         except (ValueError, TypeError, KeyError, RecursionError):
             continue  # half-written, or not ours
         if math.isfinite(step) and math.isfinite(value):
-            return f"hpoStep={step:.0f} hpoValue={value!r}"[:_METRICS]
-    return ""
+            return f"hpoStep={step:.0f} hpoValue={value!r} {member}".rstrip()[:_METRICS]
+    return member[:_METRICS]
 
 
 def _report(settings: PilotSettings, panda_id: int, attempt: int, status: str) -> dict[str, Any]:

@@ -13,10 +13,11 @@ from collections import defaultdict
 from pathlib import Path
 
 from hpo_pilot.errors import HpoPilotError, TryAgainError
-from hpo_pilot.pilot.archive import unpack
 from hpo_pilot.pilot.client import JobServer
 from hpo_pilot.pilot.failure import JobFailure, PilotErrorCode
-from hpo_pilot.pilot.job import Job
+from hpo_pilot.transformation.archive import unpack
+from hpo_pilot.transformation.arguments import Arguments
+from hpo_pilot.transformation.failure import TransformationFailure
 
 log = logging.getLogger(__name__)
 
@@ -46,43 +47,48 @@ class SandboxCache:
         self._sizes: dict[str, int] = {}
         folder.mkdir(parents=True, exist_ok=True)
 
-    def copy_to(self, job: Job, target: Path) -> None:
+    def copy_to(self, arguments: Arguments, target: Path) -> None:
         """Fills a job's folder with its sandbox.
 
         Raises:
             JobFailure: the sandbox does not come or is refused; the message says why.
         """
-        if not job.archive:
+        if arguments.library:
+            raise JobFailure(
+                PilotErrorCode.STAGE_IN_FAILED,
+                f"the job wants {arguments.library}, which a build job made, and this pilot fetches sandboxes alone",
+            )
+        if not arguments.archive:
             return
         for last_try in (False, True):
             try:
-                copy_tree(self._unpacked(job), target)
+                copy_tree(self._unpacked(arguments), target)
                 return
             except FileNotFoundError as error:  # another pilot moved it away between look-up and copy
                 if last_try:
-                    raise JobFailure(PilotErrorCode.STAGE_IN_FAILED, f"{job.archive}: {error}") from error
+                    raise JobFailure(PilotErrorCode.STAGE_IN_FAILED, f"{arguments.archive}: {error}") from error
             except OSError as error:
                 full = error.errno in (errno.ENOSPC, errno.EDQUOT)
                 code = PilotErrorCode.NO_LOCAL_SPACE if full else PilotErrorCode.STAGE_IN_FAILED
-                raise JobFailure(code, f"{job.archive}: {error}") from error
-            except HpoPilotError as error:
+                raise JobFailure(code, f"{arguments.archive}: {error}") from error
+            except (HpoPilotError, TransformationFailure) as error:
                 raise JobFailure(PilotErrorCode.STAGE_IN_FAILED, str(error)) from error
 
-    def _unpacked(self, job: Job) -> Path:
-        folder = self._folder / job.archive
-        with self._locks[job.archive]:
+    def _unpacked(self, arguments: Arguments) -> Path:
+        folder = self._folder / arguments.archive
+        with self._locks[arguments.archive]:
             if folder.is_dir():
                 os.utime(folder)
                 return folder
-            new = self._folder / f".{job.archive}.{os.getpid()}"
+            new = self._folder / f".{arguments.archive}.{os.getpid()}"
             packed = new.with_name(new.name + ".tar.gz")
             shutil.rmtree(new, ignore_errors=True)
             try:
                 with packed.open("wb") as file:
-                    self._server.download(job.source_url, job.archive, file, self._unpack_limit)
-                self._check(job.archive, packed)
+                    self._server.download(arguments.source_url, arguments.archive, file, self._unpack_limit)
+                self._check(arguments.archive, packed)
                 new.mkdir()
-                unpack(packed, new, self._unpack_limit)
+                unpack(str(packed), str(new), self._unpack_limit)
                 try:
                     new.rename(folder)
                 except OSError:  # another pilot was quicker
@@ -91,8 +97,8 @@ class SandboxCache:
             finally:
                 packed.unlink(missing_ok=True)
                 shutil.rmtree(new, ignore_errors=True)
-            log.info("sandbox %s fetched", job.archive)
-            self._make_room(keep=job.archive)
+            log.info("sandbox %s fetched", arguments.archive)
+            self._make_room(keep=arguments.archive)
             return folder
 
     def _check(self, name: str, packed: Path) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpo_pilot.errors import InputError
+from hpo_pilot.transformation.container import RUNTIMES
 
 
 def _host() -> str:
@@ -23,7 +24,11 @@ class PilotSettings:
         server: the PanDA server's base URL, without a path.
         queue: the PanDA queue that it serves.
         slots: how many jobs run side by side.
+        cores: that all of them together take; 0: the machine's, or as many as slots, whatever is more.
+        gpus: to share out: `all`, how many, or which; None: those of the machine, for jobs that ask for one, while
+            other jobs see them all.
         token_file: holds the pilot's bearer token; read again when it changes.
+        ca: a PEM file of the certificate authorities that the server's certificate is of; None: the usual ones.
         workdir: for job folders, the sandbox cache, and reports that could not be sent yet.
         checkpoints: where checkpoints outlive attempts; None: in the work folder.
         worker_id: with `harvester_id` what the server knows this pilot by; one pilot at a time may have it.
@@ -41,6 +46,7 @@ class PilotSettings:
         lifetime: seconds until it takes no more jobs; 0: for ever.
         memory_mb: what the largest job may need; 0: not said.
         cache_mb: the size to which unpacked sandboxes are kept.
+        input_cache_mb: the size to which fetched inputs are kept, and the largest single one.
         unpack_mb: the largest sandbox, unpacked.
         min_free_mb: with less free disk no job is taken.
         container_runtime: `auto`, `none`, `apptainer`, `charliecloud`, `bubblewrap`.
@@ -55,6 +61,9 @@ class PilotSettings:
     token_file: Path
     workdir: Path
     checkpoints: Path | None = None
+    cores: int = 0
+    gpus: str | None = None
+    ca: Path | None = None
     worker_id: int = 1
     harvester_id: str = ""
     vo: str = "hpo_pilot"
@@ -70,6 +79,7 @@ class PilotSettings:
     lifetime: float = 0.0
     memory_mb: int = 0
     cache_mb: int = 5_000
+    input_cache_mb: int = 100_000
     unpack_mb: int = 20_000
     min_free_mb: int = 200
     container_runtime: str = "auto"
@@ -79,16 +89,24 @@ class PilotSettings:
     node: str = field(default_factory=_host)
 
     def __post_init__(self) -> None:
-        for name in ("workdir", "checkpoints", "token_file"):
+        for name in ("workdir", "checkpoints", "token_file", "ca"):
             if (path := getattr(self, name)) is not None:
                 object.__setattr__(self, name, Path(path).absolute())
         if not self.server.startswith(("http://", "https://")):
             raise InputError(f"--server {self.server!r}: give a URL such as https://panda.example.org:25443")
         object.__setattr__(self, "server", self.server.rstrip("/"))
+        if self.ca is not None and not self.ca.is_file():
+            raise InputError(f"--ca {self.ca}: there is no such file; the server's operator has it (tls/ca/ca.pem)")
         if self.slots < 1:
             raise InputError(f"--slots {self.slots}: at least one")
+        if self.cores < 0:
+            raise InputError(f"--cores {self.cores}: at least one")
         if self.heartbeat <= 0:
             raise InputError(f"--heartbeat {self.heartbeat}: a time in seconds, above zero")
+        if self.container_runtime not in ("auto", *RUNTIMES):
+            raise InputError(
+                f"--container-runtime {self.container_runtime!r}: choose one of auto, {', '.join(RUNTIMES)}"
+            )
         if not self.harvester_id:
             mark = zlib.crc32(os.fsencode(self.workdir.resolve()))
             object.__setattr__(self, "harvester_id", f"hpo-pilot-{self.node}-{mark:08x}")

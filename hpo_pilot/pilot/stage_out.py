@@ -16,6 +16,8 @@ from hpo_pilot.pilot.client import Backoff, JobServer
 from hpo_pilot.pilot.execution import LOG_FILE
 from hpo_pilot.pilot.failure import JobFailure, PilotErrorCode
 from hpo_pilot.pilot.job import Job
+from hpo_pilot.transformation.job_report import has_verdict
+from hpo_pilot.transformation.outputs import find_outputs
 
 log = logging.getLogger(__name__)
 
@@ -24,19 +26,21 @@ _PATIENCE = 300.0  # seconds that an upload is tried again
 
 
 def upload_outputs(server: JobServer, job: Job, folder: Path) -> dict[str, Any]:
-    """Uploads those outputs of a job that exist.
+    """Uploads the outputs of a job.
 
     Returns:
         What `job_output_report` says of them, by name in the storage.
 
     Raises:
-        JobFailure: the storage does not take one.
+        JobFailure: one is not there, although nothing allows that, or the storage does not take it.
     """
+    outputs = job.arguments.outputs
+    found, missing = find_outputs(str(folder), outputs)
+    wanted = [file for file in missing if outputs[file] not in job.may_lack]
+    if wanted and not has_verdict(str(folder)):  # a trial that failed says so itself
+        raise JobFailure(PilotErrorCode.MISSING_OUTPUT, f"the output {wanted[0]} was not made")
     stored = {}
-    for file, name in job.outputs.items():
-        path = folder / file
-        if not path.resolve().is_relative_to(folder.resolve()) or not path.is_file():
-            continue
+    for name, path in ((name, Path(file)) for name, file in found.items()):
         _upload(server, name, path)
         stored[name] = {"guid": str(uuid.uuid4()), "fsize": path.stat().st_size, "adler32": _adler32(path)}
     return stored

@@ -27,6 +27,7 @@ class WorkDir:
     ::
 
         cache/            unpacked sandboxes, for all pilots here
+        inputs/           fetched inputs, for all pilots here
         jobs/WORKER/      one folder per running job
         jobs/WORKER.lock  held while a pilot of that name lives
         unsent/WORKER/    reports that the server has not got yet
@@ -41,7 +42,7 @@ class WorkDir:
             TryAgainError: a pilot of this name lives.
         """
         self.root = settings.workdir
-        self.cache = self.root / "cache"
+        self.cache, self.inputs = self.root / "cache", self.root / "inputs"
         self._jobs = self.root / "jobs" / settings.worker_name
         self._unsent = self.root / "unsent" / settings.worker_name
         try:

@@ -3,13 +3,14 @@
 
     python3 -I -S hpo_pilot_runner.py --task <table of points> --number <n>
 
-It picks point n, writes input.json, runs the payload's command, reads output.json, writes userJobMetadata.json.
-What the payload does wrong (a crash, NaN, no output.json, its time limit) is a verdict: exit 0 and the reason in the
-metadata, for PanDA keeps nothing of failed jobs and a retry would only repeat it. What PanDA shall retry ends with
-exit 1 and one line: a disk full, told to stop, the pilot died, a broken --task. The file stands alone: standard
-library, Python 3.6 syntax, no site-packages. It starts once per job: what few jobs need is imported where it is used.
+It picks point n, writes input.json, runs the payload's command, reads output.json, writes userJobMetadata.json (the
+payload may have other names for its files). What the payload does wrong (a crash, NaN, no output.json, its time limit)
+is a verdict: exit 0 and the reason in the metadata, for PanDA keeps nothing of failed jobs and a retry would only
+repeat it. What PanDA shall retry ends with exit 1 and one line: a disk full, told to stop, the pilot died, a broken
+--task. The file stands alone: standard library, Python 3.6 syntax, no site-packages. It starts once per point: what few
+need is imported where it is used. hpo_pilot_series.py runs several of it, one after another.
 """
-# ruff: noqa: PLC0415, B905  (imports where they are used, see above; zip's strict= is newer than 3.6)
+# ruff: noqa: B905  (zip's strict= is newer than 3.6)
 
 import binascii
 import fcntl
@@ -30,14 +31,15 @@ if TYPE_CHECKING:
     from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 
 PAYLOAD_FILE, LOG_FILE = "hpo_pilot_payload.json", "payload.log"
+NAMES = {"point": "input.json", "result": "output.json", "inputs": "input_ds.json"}  # the payload's files
+STAGED_FILE = "hpo_pilot_inputs.json"  # names of the input files that were brought here
 STOP_FILE = "hpo_pilot_stop.txt"  # where a pilot that ends a payload for its own fault leaves the reason
 LOG_HEAD = LOG_TAIL = 512 * 1024  # bytes of log kept from its beginning and from its end
 LOG_SHOWN = 64 * 1024  # bytes of log in the metadata
 FILE_LIMIT = 10 * 1024 * 1024  # bytes of output.json, and of the end of progress.jsonl
-PROGRESS_KEPT = METRICS_KEPT = 200  # with LOG_SHOWN these keep the metadata far below the 1 MB that PanDA takes
+PROGRESS_KEPT = METRICS_KEPT = 200  # with LOG_SHOWN and this they keep the metadata below the 1 MB that PanDA takes:
+METADATA_KEPT = 256 * 1024  # bytes of the payload's own
 GRACE = 10.0  # seconds between TERM and KILL: time for the payload to write its checkpoint
-SAVE_EVERY = 5.0  # seconds between looks at the checkpoints
-QUIET = 0.5  # seconds without a write after which a checkpoint counts as complete
 SECRETS = {"TOKEN", "TOKENS", "SECRET", "SECRETS", "PASSWORD", "PASSWD", "CREDENTIAL", "CREDENTIALS", "X509", "OIDC"}
 SHELL_SIGNS = set("\"'\\$`;&|<>()[]{}*?!#~=\n")
 
@@ -51,9 +53,7 @@ def from_json(data: bytes) -> "Any":
         value, end = _json.make_scanner(how)(text, 0)
         return {len(text): value}[end]  # nothing may follow
     except Exception:  # noqa: BLE001  whatever the short cut does not like, the public way decides
-        import json
-
-        return json.loads(text)
+        return __import__("json").loads(text)
 
 
 def to_json(value: "Any") -> bytes:
@@ -62,9 +62,7 @@ def to_json(value: "Any") -> bytes:
         how = (None, None, _json.encode_basestring_ascii, None, ": ", ", ", False, False, True)  # type: Any
         return "".join(_json.make_encoder(*how)(value, 0)).encode()
     except Exception:  # noqa: BLE001  as above
-        import json
-
-        return json.dumps(value).encode()
+        return __import__("json").dumps(value).encode()  # type: ignore[no-any-return]
 
 
 def read(path: str, limit: int) -> bytes:
@@ -109,74 +107,46 @@ def prepare(task: str, index: str) -> "Tuple[Dict[str, Any], Dict[str, Any]]":
         table = from_json(zlib.decompress(binascii.a2b_base64(task.translate({45: "+", 95: "/"}) + "===")))
         job = {name: table[name] for name in ("search", "uid", "generation", "folds")}
         job["number"], job["attempt"] = int(index), int(os.environ.get("PANDA_ATTEMPTNR") or 1)
-        job["trial"], job["fold"], job["seed"] = dict(enumerate(table["jobs"], 1))[job["number"]]
+        job["trial"], job["fold"], job["seed"] = dict(enumerate(table["jobs"], table.get("first", 1)))[job["number"]]
         point, payload = table["points"][str(job["trial"])], from_json(read(PAYLOAD_FILE, FILE_LIMIT))
         command = payload["command"].replace("%FOLDS", str(job["folds"])).replace("%FOLD", str(job["fold"]))
+        if payload.get("segment"):
+            job["segment"] = payload["segment"]
+            command = command.replace("%SEGMENT_NAME", __import__("shlex").quote(job["segment"]))
+        names = dict(NAMES, **{key: name for key, name in (payload.get("file_names") or {}).items() if name})
+        staged = from_json(read(STAGED_FILE, FILE_LIMIT)) if os.path.exists(STAGED_FILE) else payload.get("inputs")
     except Exception as error:
         raise SystemExit("hpo_pilot_runner: --task or %s is broken: %r" % (PAYLOAD_FILE, error)) from error
     root = os.environ.get("HPO_PILOT_CHECKPOINT_ROOT") or os.path.abspath("hpo_pilot_checkpoints")
     job["checkpoint_dir"] = os.path.join(root, job["uid"], "t%sf%s" % (job["trial"], job["fold"]))
     job["nodes"], job["gpus"] = payload.get("nodes") or 1, payload.get("gpus_per_node") or 0
-    for stale in filter(os.path.lexists, ("output.json", "progress.jsonl", "outputs.tar.gz")):
+    if os.environ.get("HPO_PILOT_IDDS_URL"):  # ends in /idds: where the job's points are; the payload's is only its own
+        mine = "/t%sf%s/idds" % (job["trial"], job["fold"])
+        os.environ["HPO_PILOT_IDDS_URL"] = os.environ["HPO_PILOT_IDDS_URL"].rpartition("/")[0] + mine
+    for stale in filter(os.path.lexists, (names["result"], "progress.jsonl", "outputs.tar.gz")):
         os.unlink(stale)  # the user's own dry run left it
-    write("input.json", to_json(point))
+    write(names["point"], to_json(point))
     write("job.json", to_json(job))
-    write("input_ds.json", to_json(payload.get("inputs") or []))
-    return job, dict(payload, command=command)
+    write(names["inputs"], to_json(staged or []))
+    return job, dict(payload, command=command, file_names=names)
 
 
-class Checkpoints:
-    """The declared checkpoints of a trial's fold, kept between attempts; copied, then renamed: whole, or not there."""
+def companion(name: str) -> "Any":
+    """A file of ours beside this one, which few need; not through sys.path, or the payload's files would come first."""
+    space = {"__name__": name}
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".py"), "rb") as file:
+        exec(compile(file.read(), file.name, "exec"), space)  # noqa: S102  as import does
+    return space
 
-    def __init__(self, folder: str, names: "List[str]") -> None:
-        self.names, self.changed = names, 0.0
-        self.kept, self.old, self.new = (os.path.join(folder, name) for name in (".kept", ".old", ".new"))
-        self.next = time.monotonic() + SAVE_EVERY if self.names else 1e9
-        os.makedirs(folder, exist_ok=True)
-        try:
-            self.lock = os.open(folder, os.O_RDONLY)
-            fcntl.flock(self.lock, fcntl.LOCK_EX)  # the attempt before, if its pilot died, may be saving its last one
-        except OSError:
-            pass  # a file system without locks
-        self.copy(self.kept if os.path.isdir(self.kept) else self.old, ".")
-        self.saved = self.look()
 
-    def copy(self, source: str, target: str) -> None:
-        """Copy what is declared from one folder to another."""
-        for name in files_in(source, self.names):
-            import shutil
-
-            os.makedirs(os.path.dirname(os.path.join(target, name)), exist_ok=True)
-            shutil.copy2(os.path.join(source, name), os.path.join(target, name))
-
-    def look(self) -> "List[Tuple[str, int, float]]":
-        """What is there: (file, bytes, unix time of its last change)."""
-        return sorted((f, os.stat(f).st_size, os.stat(f).st_mtime) for f in files_in(".", self.names))
-
-    def save(self, settled: bool = False) -> None:
-        """Keep what changed, unless it may be half-written; `settled`: no writer is left."""
-        import shutil
-
-        began = time.monotonic()
-        self.next = began + SAVE_EVERY
-        try:
-            seen = self.look()
-            if not seen or seen == self.saved:
-                return
-            self.changed, self.next = self.changed or began, began + QUIET / 4
-            restless = began - self.changed > SAVE_EVERY  # then a pause between two writes must do
-            if settled or time.time() - max(entry[2] for entry in seen) >= (QUIET / 10 if restless else QUIET):
-                for old in (self.new, self.old):
-                    shutil.rmtree(old, ignore_errors=True)
-                self.copy(".", self.new)
-                if self.look() == seen:
-                    if os.path.isdir(self.kept):
-                        os.rename(self.kept, self.old)
-                    os.rename(self.new, self.kept)
-                    self.saved, self.changed = seen, 0.0
-                    self.next = began + SAVE_EVERY + 20 * (time.monotonic() - began)  # copies take 5% of the time
-        except OSError as error:  # a file that went away, a full disk: the copy before is still there
-            print("hpo_pilot_runner: checkpoint not kept: %s" % error, file=sys.stderr)
+def hold(folder: str) -> None:
+    """Make the folder for checkpoints, and wait until an attempt whose pilot died has saved its last one."""
+    os.makedirs(folder, exist_ok=True)
+    lock = os.open(folder, os.O_RDONLY)  # until this process ends
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    except OSError as error:
+        del error  # a file system without locks
 
 
 def start(command: str, env: "Dict[str, str]", output: int) -> int:
@@ -207,7 +177,7 @@ def start(command: str, env: "Dict[str, str]", output: int) -> int:
 class Life:
     """The payload from its start to the end of its process group, and its log."""
 
-    def __init__(self, job: "Dict[str, Any]", payload: "Dict[str, Any]", checkpoints: Checkpoints) -> None:
+    def __init__(self, job: "Dict[str, Any]", payload: "Dict[str, Any]", checkpoints: "Any") -> None:
         self.checkpoints, self.log, self.logged = checkpoints, open(LOG_FILE, "wb+", 0), 0  # noqa: SIM115
         self.limit = time.monotonic() + 60 * (number(payload.get("minutes")) or 1e7)
         self.wake, alarm = os.pipe()
@@ -259,7 +229,8 @@ class Life:
     def watch(self) -> str:
         """Wait until the payload ended ("") or must end: limit, term, lifeline."""
         while True:
-            due = min(self.limit, self.checkpoints.next) - time.monotonic()
+            save_at = self.checkpoints.next if self.checkpoints else 1e9
+            due = min(self.limit, save_at) - time.monotonic()
             events = dict(self.poll.poll(1000 * min(max(0, due), 1e6)))
             if self.pipe in events and not self.read_log():
                 self.poll.unregister(self.pipe)
@@ -272,7 +243,7 @@ class Life:
                 return "lifeline"
             if time.monotonic() >= self.limit:
                 return "limit"
-            if time.monotonic() >= self.checkpoints.next:
+            if time.monotonic() >= save_at:
                 self.checkpoints.save()
 
     def end(self, cause: str) -> int:
@@ -294,7 +265,7 @@ class Life:
         killed = self.tell(signal.SIGKILL)
         status = os.waitpid(self.pid, 0)[1] if status is None else status
         any(not self.read_log() for _ in range(1024))  # 64 MB: one who left the group may go on writing
-        if self.checkpoints.names:
+        if self.checkpoints:
             self.checkpoints.changed = 0.0
             self.checkpoints.save(settled=os.WIFEXITED(status) and not (cause and killed))
         return status
@@ -309,17 +280,37 @@ def how_it_ended(status: int) -> str:
     return how + (", as the system does when memory runs out" if code == signal.SIGKILL else "") if status else ""
 
 
-def judge(metric: str, ended: str) -> "Tuple[Optional[float], Dict[str, float], str]":
+def written(name: str, limit: int) -> bytes:
+    """A file of the payload's; ValueError where it is none."""
+    if not os.path.isfile(name) or os.path.getsize(name) > limit:
+        text = "no plain file of at most %g MB" % (limit / 2.0**20)
+        raise ValueError(text if os.path.lexists(name) else "none was written")
+    return read(name, limit)
+
+
+def own_metadata(name: str) -> "Tuple[Dict[str, Any], str]":
+    """What the payload put into its metadata file, without NaN; or nothing, and why that is not kept."""
+    try:
+        numbers = {"parse_constant": lambda _: None, "parse_float": lambda text: number(float(text))}  # type: Any
+        own = __import__("json").loads(written(name, METADATA_KEPT).decode("utf-8-sig"), **numbers)
+        if not isinstance(own, dict) or len(to_json(own)) > METADATA_KEPT:
+            raise ValueError("no object of at most %g MB" % (METADATA_KEPT / 2.0**20))
+        return own, ""
+    except (ValueError, RecursionError) as error:
+        return {}, "%s is not kept: %s" % (name, error)
+
+
+def judge(name: str, metric: str, ended: str) -> "Tuple[Optional[float], Dict[str, float], str]":
     """The verdict: (value, further metrics, why there is no value)."""
     output, wrong = {}, ""  # type: Any, str
     try:
-        if not os.path.isfile("output.json") or os.path.getsize("output.json") > FILE_LIMIT:
-            raise ValueError("no plain file of at most 10 MB" if os.path.lexists("output.json") else "none was written")
-        output = from_json(read("output.json", FILE_LIMIT))
+        output = from_json(written(name, FILE_LIMIT))
+        if isinstance(output, (int, float)):  # some payloads write the bare number
+            output = {metric: output}
         if not isinstance(output, dict):
             raise ValueError("not an object, {...}")
     except (ValueError, RecursionError) as error:
-        output, wrong = {}, "no usable output.json: %s" % error
+        output, wrong = {}, "no usable %s: %s" % (name, error)
     metrics = output["metrics"] if isinstance(output.get("metrics"), dict) else {}
     value, status = output.get(metric, metrics.get(metric)), output.get("status", 0)
     if status != 0 or isinstance(status, bool):
@@ -328,9 +319,9 @@ def judge(metric: str, ended: str) -> "Tuple[Optional[float], Dict[str, float], 
     elif ended:
         wrong = "the payload " + ended
     elif not wrong and metric not in output and metric not in metrics:
-        wrong = "output.json has no key %r; it has %s" % (metric, ", ".join(map(repr, output)) or "none")
+        wrong = "%s has no key %r; it has %s" % (name, metric, ", ".join(map(repr, output)) or "none")
     elif not wrong and number(value) is None:
-        wrong = "%r in output.json is no finite number but %.60s" % (metric, to_json(value).decode())
+        wrong = "%r in %s is no finite number but %.60s" % (metric, name, to_json(value).decode())
     numbers = ((str(key)[:100], number(metrics[key])) for key in list(metrics)[:METRICS_KEPT])
     return None if wrong else number(value), {key: x for key, x in numbers if x is not None}, wrong
 
@@ -352,7 +343,9 @@ def run(options: "Dict[str, str]") -> None:
     """The whole job; SystemExit or OSError where it cannot be judged."""
     started = time.time()
     job, payload = prepare(options.get("--task", ""), options.get("--number", ""))
-    life = Life(job, payload, Checkpoints(job["checkpoint_dir"], payload.get("checkpoint") or []))
+    hold(job["checkpoint_dir"])
+    kept = (job["checkpoint_dir"], payload["checkpoint"], files_in) if payload.get("checkpoint") else ()
+    life = Life(job, payload, companion("hpo_pilot_checkpoints")["Checkpoints"](*kept) if kept else None)
     try:
         cause = life.watch()
         status = life.end(cause)
@@ -368,7 +361,11 @@ def run(options: "Dict[str, str]") -> None:
     else:
         ended = how_it_ended(status)
         ended += ": " + tail.strip().rpartition("\n")[2][-300:] if ended and tail.strip() else ""
-    value, metrics, message = judge(payload.get("metric") or "loss", ended)
+    names = payload["file_names"]
+    if os.environ.get("HPO_PILOT_IDDS_URL") and not ended and not os.path.lexists(names["result"]):
+        companion("hpo_pilot_idds")["fetch_loss"](names["result"], payload.get("metric") or "loss")
+    value, metrics, message = judge(names["result"], payload.get("metric") or "loss", ended)
+    own, unkept = own_metadata(names["metadata"]) if "metadata" in names else ({}, "")
     outputs = [] if value is None else payload.get("outputs") or []
     if outputs:
         missing = [name for name in outputs if not any(files_in(".", [name]))]
@@ -379,11 +376,13 @@ def run(options: "Dict[str, str]") -> None:
                 archive.add(file, recursive=False)
         os.rename("outputs.tar.gz.new", "outputs.tar.gz")
     progress = read_progress()
+    message = "; ".join(filter(None, (message, unkept)))
     verdict = dict(job, version=1, status=int(value is None), value=value, metrics=metrics, outputs=outputs)
-    verdict.update(message=clean(message.encode("utf-8", "replace"), 2000), log_tail=tail if value is None else "")
+    verdict.update(message=clean(message[:2000].encode("utf-8", "replace"), 2000))
+    verdict.update(cause=cause, log_tail=tail if value is None else "")
     verdict.update(started=started, ended=time.time(), seconds=time.time() - started, node=os.uname().nodename)
     verdict.update(progress=progress, last_progress=dict(zip(("step", "value"), progress[-1])) if progress else None)
-    write("userJobMetadata.json", to_json({"hpo_pilot": verdict}))
+    write("userJobMetadata.json", to_json(dict(own, hpo_pilot=verdict)))
     try:
         os.rmdir(job["checkpoint_dir"])
     except OSError:

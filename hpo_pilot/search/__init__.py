@@ -3,12 +3,14 @@
 from hpo_pilot.search.dimension import Categorical, Dimension, Integer, Ordinal, Real
 from hpo_pilot.search.misfit import Misfit, MisfitError
 from hpo_pilot.search.point import Point, Scalar, point_key
+from hpo_pilot.search.point_shape import PointShape
 from hpo_pilot.search.search import (
     Budget,
     Confirm,
     EarlyStopping,
     FileNames,
     Folds,
+    KnownResult,
     Objective,
     OptimizerChoice,
     PandaOptions,
@@ -17,6 +19,7 @@ from hpo_pilot.search.search import (
     Search,
     SiteChoice,
 )
+from hpo_pilot.search.segment import Segment, segment_search_name
 from hpo_pilot.search.space import SearchSpace
 from hpo_pilot.search.trial import FoldResult, Generation, Trial, TrialState, mean_and_std
 
@@ -31,6 +34,7 @@ __all__ = [
     "Folds",
     "Generation",
     "Integer",
+    "KnownResult",
     "Misfit",
     "MisfitError",
     "Objective",
@@ -39,14 +43,17 @@ __all__ = [
     "PandaOptions",
     "Payload",
     "Point",
+    "PointShape",
     "Real",
     "Resources",
     "Scalar",
     "Search",
     "SearchSpace",
+    "Segment",
     "SiteChoice",
     "Trial",
     "TrialState",
     "mean_and_std",
     "point_key",
+    "segment_search_name",
 ]

@@ -6,6 +6,7 @@ Defaults and bounds stand here and nowhere else.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -15,6 +16,8 @@ from pydantic import (
     ConfigDict,
     Field,
     GetJsonSchemaHandler,
+    StrictBool,
+    ValidationError,
     field_validator,
     model_validator,
 )
@@ -24,13 +27,16 @@ from pydantic_core import CoreSchema
 from hpo_pilot.search.dimension import Dimension
 from hpo_pilot.search.misfit import Misfit, MisfitError
 from hpo_pilot.search.point import Scalar, StrictFloat, StrictInt, StrictStr, point_key
+from hpo_pilot.search.point_shape import PointShape
+from hpo_pilot.search.segment import LONGEST_NAME, Segments, segment_search_name
 from hpo_pilot.search.space import SearchSpace
-from hpo_pilot.search.wording import FILE_PATTERN, NAME_PATTERN, QUEUE_PATTERN
+from hpo_pilot.search.wording import FILE_PATTERN, NAME_PATTERN, QUEUE_PATTERN, QUEUES_PATTERN
 
 _Text = Annotated[StrictStr, Field(min_length=1)]
 _Count = Annotated[StrictInt, Field(ge=1)]
 _Amount = Annotated[StrictFloat, Field(gt=0, allow_inf_nan=False)]
 _Queue = Annotated[StrictStr, Field(pattern=QUEUE_PATTERN)]
+_Queues = Annotated[StrictStr, Field(pattern=QUEUES_PATTERN)]
 _FileName = Annotated[StrictStr, Field(pattern=FILE_PATTERN)]
 
 
@@ -77,7 +83,10 @@ class Budget(_Section):
     """When the search ends, and how wide it is."""
 
     trials: _Count = Field(64, description="How many points are tried in all.")
-    parallel: _Count = Field(8, description="How many trials are out at once.")
+    parallel: _Count = Field(
+        8,
+        description="How many trials are out at once; with resources.trials_per_job they are in so many fewer jobs.",
+    )
     queued: Annotated[StrictInt, Field(ge=0)] | Literal["auto"] = Field(
         "auto",
         description="How many more points wait at the server, so that a free slot finds work at once. "
@@ -161,7 +170,15 @@ class Payload(_Section):
     )
     outputs: tuple[_Text, ...] = Field((), description="Files kept for the best trials: hpo-pilot fetch best.")
     checkpoint: tuple[_Text, ...] = Field((), description="Files and folders kept between attempts of a fold.")
-    file_names: FileNames = FileNames()
+    file_names: FileNames = Field(FileNames(), description="The payload's own names for its files.")
+    point: PointShape = Field(
+        PointShape(), description="How the point's file is made, where it is more than the parameters by name."
+    )
+
+    @property
+    def kept_files(self) -> tuple[str, ...]:
+        """The files that are kept for the best trials: the outputs, and the metrics file."""
+        return self.outputs + ((self.file_names.metrics,) if self.file_names.metrics else ())
 
     @field_validator("outputs", "checkpoint")
     @classmethod
@@ -183,8 +200,12 @@ class Resources(_Section):
     gpus_per_node: Annotated[StrictInt, Field(ge=0)] = Field(0, description="GPUs per node.")
     cores: _Count = Field(1, description="CPU cores per node.")
     memory_mb: _Count = Field(2000, description="Memory per node, in MB.")
-    minutes: _Amount = Field(60, description="Walltime limit of one job, in minutes.")
-    trials_per_job: _Count = Field(1, description="How many points one job runs, one after another.")
+    minutes: _Amount = Field(60, description="Walltime limit of one job, in minutes; of all its points together.")
+    trials_per_job: Annotated[StrictInt, Field(ge=1, le=200)] = Field(
+        1,
+        description="How many points one job runs, one after another, on one slot of a machine; of k folds each has a "
+        "job of its own. Points for which the job's time does not suffice are submitted again.",
+    )
 
     @property
     def gpus(self) -> int:
@@ -198,23 +219,61 @@ class SiteChoice(_Section):
     profile: Literal["local", "grid"] = Field(
         "local", description="The site profile: local is this machine, grid any site of a PanDA server."
     )
-    queue: _Queue | None = Field(
-        None, description="The PanDA queue. Default: LOCAL on the embedded server, PanDA's choice on another."
+    queue: _Queues | None = Field(
+        None,
+        description="The PanDA queue, or several with commas between. Default: LOCAL on the embedded server, PanDA's "
+        "choice on another.",
     )
     exclude: tuple[_Queue, ...] = Field((), description="PanDA queues that the jobs must not go to.")
     architecture: _Text | None = Field(
         None, description="CPU and GPU wanted, as prun --architecture takes it: '@el9#x86_64&nvidia'."
     )
 
+    @field_validator("architecture")
+    @classmethod
+    def _readable(cls, text: str | None) -> str | None:
+        if text and "{" in text:
+            try:
+                json.loads(text)
+            except ValueError as error:
+                raise MisfitError([Misfit((), f"has a brace and is no JSON: {error}", "quote its keys")]) from error
+        return text
+
 
 class PandaOptions(_Section):
     """What the tasks say to a PanDA server."""
 
-    label: _Text = Field("user", description="prodSourceLabel of the tasks.")
+    label: _Text = Field("user", description="prodSourceLabel of the tasks. PanDA keeps results for 'user' alone.")
     vo: _Text | None = Field(None, description="Virtual organisation. Default: the user's at that server.")
     working_group: _Text | None = Field(None, description="Working group on whose account the jobs run.")
+    official: StrictBool = Field(
+        False,
+        description="The outputs are the working group's, as prun --official makes them: names begin with group.<it>, "
+        "and the user needs its production role.",
+    )
     priority: StrictInt | None = Field(None, description="Task priority. Default: the server's for users.")
     attempts: _Count = Field(3, description="How often PanDA starts a job that the infrastructure lost.")
+    jobs_per_task: _Count | Literal["auto"] = Field(
+        "auto",
+        description="At most this many jobs in one task. auto: 10 where the server sends the first 10 jobs of a task "
+        "ahead as scouts and holds back the others until they have ended, as ATLAS's does; else as many as fit.",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> PandaOptions:
+        if self.official and self.working_group is None:
+            message = "outputs of a working group need one"
+            raise MisfitError([Misfit(("official",), message, "name it under panda.working_group")])
+        return self
+
+
+class KnownResult(_Section):
+    """A result from before this search: the optimizer learns from it, and it costs no trial."""
+
+    point: dict[str, Scalar] = Field(description="The point.")
+    value: Annotated[StrictFloat, Field(allow_inf_nan=False)] | None = Field(
+        description="Its figure of merit, as the payload reports it; null: it failed."
+    )
 
 
 class Search(_Section):
@@ -231,6 +290,9 @@ class Search(_Section):
         (), description="Expressions over the parameters that every point satisfies, as 'layers * width <= 1024'."
     )
     start: tuple[dict[str, Scalar], ...] = Field((), description="Points to try first.")
+    known: tuple[KnownResult, ...] = Field(
+        (), description="Results from before: points with their values. They are learnt from and not tried again."
+    )
     optimizer: OptimizerChoice = OptimizerChoice(name="bayesian")
     budget: Budget = Budget()
     confirm: Confirm = Confirm()
@@ -241,6 +303,11 @@ class Search(_Section):
     resources: Resources = Resources()
     site: SiteChoice = SiteChoice()
     panda: PandaOptions = PandaOptions()
+    segments: Segments | None = Field(
+        None,
+        description="One search for each of these, called <search>-<segment>: names, or names with their own inputs. "
+        "%SEGMENT_NAME in payload.command is the segment's name.",
+    )
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_by_name=True, validate_by_alias=True)
 
@@ -248,8 +315,12 @@ class Search(_Section):
     def _check(self) -> Search:
         misfits = [
             *start_misfits(self.space, self.start),
+            *known_misfits(self.space, [known.point for known in self.known]),
+            *(misfit.under("payload", "point") for misfit in self.payload.point.misfits(self.space_dimensions)),
             *confirm_misfits(self.confirm, self.budget),
         ]
+        if not misfits and self.segments:
+            misfits = segment_misfits(self)
         if misfits:
             raise MisfitError(misfits)
         return self
@@ -258,6 +329,29 @@ class Search(_Section):
     def space(self) -> SearchSpace:
         """The space with its constraints."""
         return SearchSpace(dimensions=self.space_dimensions, constraints=self.constraints)
+
+    @property
+    def segment(self) -> str | None:
+        """The one segment that this search is of; None for a search that stands alone or is a whole family."""
+        return next(iter(self.segments)) if self.segments and len(self.segments) == 1 else None
+
+    def by_segment(self) -> dict[str, Search]:
+        """The searches of the segments, by segment; empty for a search without any.
+
+        Raises:
+            pydantic.ValidationError: a segment's own space does not go with the rest; a checked search has none such.
+        """
+        return {name: self._of_segment(name) for name in self.segments or {}}
+
+    def _of_segment(self, name: str) -> Search:
+        assert self.segments is not None
+        own, whole = self.segments[name], self.to_dict()
+        whole |= {"search": segment_search_name(self.name, name), "segments": {name: {}}}
+        if own.inputs is not None:
+            whole["payload"] |= {"inputs": list(own.inputs)}
+        if own.space is not None:
+            whole["space"] = {key: domain.model_dump(mode="json") for key, domain in own.space.items()}
+        return Search.model_validate(whole)
 
     def to_dict(self) -> dict[str, Any]:
         """The search as JSON-ready values under the file's names; `Search.model_validate` reads it back."""
@@ -278,6 +372,43 @@ def start_misfits(space: SearchSpace, start: Sequence[Mapping[str, Any] | None])
             if same != index:
                 misfits.append(Misfit(("start", index), f"is the same point as start[{same}]", "remove one of the two"))
     return misfits
+
+
+def known_misfits(space: SearchSpace, known: Sequence[Mapping[str, Any]]) -> list[Misfit]:
+    """What is wrong with the points whose values are known; paths are those of a search file."""
+    return [
+        misfit.under("known", index, "point") for index, point in enumerate(known) for misfit in space.misfits(point)
+    ]
+
+
+def segment_misfits(search: Search) -> list[Misfit]:
+    """What is wrong with the segments of a search that is right in itself; paths are those of a search file."""
+    misfits: list[Misfit] = []
+    first: dict[str, str] = {}
+    for name, segment in (search.segments or {}).items():
+        called = segment_search_name(search.name, name)
+        if len(called) > LONGEST_NAME:
+            message = f"its search would be called {called!r}, which is longer than {LONGEST_NAME} characters"
+            misfits.append(Misfit(("segments", name), message, "shorten one of the names", at_key=True))
+        elif first.setdefault(called.casefold(), name) != name:
+            message = f"its search would have the name of that of {first[called.casefold()]!r}: {called!r}"
+            misfits.append(Misfit(("segments", name), message, "rename one of the two", at_key=True))
+        elif segment.space is not None:
+            misfits += _own_space_misfits(search, name, segment.space)
+    return misfits
+
+
+def _own_space_misfits(search: Search, segment: str, dimensions: Mapping[str, Dimension]) -> list[Misfit]:
+    try:
+        space = SearchSpace(dimensions=dict(dimensions), constraints=search.constraints)
+    except ValidationError as error:
+        return [Misfit(("segments", segment, "space"), str(error.errors()[0]["ctx"]["error"]))]
+    wrong = [
+        *start_misfits(space, search.start),
+        *known_misfits(space, [known.point for known in search.known]),
+        *(misfit.under("payload", "point") for misfit in search.payload.point.misfits(dimensions)),
+    ]
+    return [Misfit(("segments", segment, "space"), f"does not go with {misfit}") for misfit in wrong]
 
 
 def confirm_misfits(confirm: Confirm, budget: Budget) -> list[Misfit]:

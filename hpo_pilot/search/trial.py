@@ -39,6 +39,7 @@ class FoldResult:
         log_tail: the end of the payload's log, for failed folds (at most 64 kB).
         attempt: how many times the fold was started, from 1.
         seconds: the payload's run time.
+        metadata: what the payload itself put into its metadata (`payload.file_names.metadata`).
     """
 
     fold: int
@@ -48,6 +49,7 @@ class FoldResult:
     attempt: int = 1
     seconds: float | None = None
     metrics: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] | None = None
     panda_id: int | None = None
     node: str | None = None
     started: datetime | None = None

@@ -20,11 +20,14 @@ from hpo_pilot.search.synonym import KEY_SYNONYMS, VALUE_SYNONYMS
 #: Patterns of the search file, and their meaning in words: `must ...`.
 NAME_PATTERN = r"^[A-Za-z][A-Za-z0-9_-]{0,49}$"
 QUEUE_PATTERN = r"^[A-Za-z0-9_.-]+$"
+QUEUES_PATTERN = r"^[A-Za-z0-9_.-]+(,[A-Za-z0-9_.-]+)*$"
 FILE_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$"
 _PATTERNS = {
     NAME_PATTERN: "must start with a letter and go on with letters, digits, '_' or '-', at most 50 in all",
     FILE_PATTERN: "must be a plain file name: letters, digits, '_', '.' and '-', and no folder",
+    "^/": "must be a full path, from / on",
     QUEUE_PATTERN: "must consist of letters, digits, '_', '.' and '-'",
+    QUEUES_PATTERN: "must consist of letters, digits, '_', '.' and '-'; between several queues stands a comma alone",
 }
 
 #: What the search file will know one day, so that nobody looks for a misspelling.

@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 ERROR_OVERWRITE = "ERROR: cannot overwrite file"
 ERROR_WRITE = "ERROR: cannot write file"
 ERROR_SIZE_LIMIT = "ERROR: upload failure. Exceeded size limit"
+_OVERWRITE = ".__ow__"  # how a client says that the file may take the place of an older one
 _OVERHEAD = 64 * 1024  # bytes that a form may add to its file
 
 
@@ -40,11 +41,12 @@ def reconcile(tx: Transaction, cache: Folder) -> None:
         tx.connection.execute(delete(cache_files).where(cache_files.c.name.in_(gone)))
     for name in sorted(there.keys() - known):
         path = there[name]
-        _register(tx, "", name, path.stat().st_size, checksum_of(path))
+        register_file(tx, "", name, path.stat().st_size, checksum_of(path))
     release_pending(tx)
 
 
-def _register(tx: Transaction, user_name: str, name: str, size: int, checksum: str | None) -> None:
+def register_file(tx: Transaction, user_name: str, name: str, size: int, checksum: str | None) -> None:
+    """Notes a file that is in the cache, and lets the tasks go that waited for it."""
     values = {"user_name": user_name, "size": size, "checksum": checksum, "created": tx.now, "touched": tx.now}
     if not tx.connection.execute(update(cache_files).where(cache_files.c.name == name).values(values)).rowcount:
         tx.connection.execute(insert(cache_files).values(name=name, **values))
@@ -62,19 +64,21 @@ async def upload_cache_file(call: Call) -> Envelope:
     """Takes a sandbox. A name that is there already is touched and refused, as on a real server."""
     server = call.server
     # The largest upload of all may not even begin; which limit holds shows once the name is known.
-    if _content_length(call) > SOURCES_LIMIT + _OVERHEAD:
-        return failure(f"{ERROR_SIZE_LIMIT} {_content_length(call) // 2**20} MB > {SOURCES_LIMIT // 2**20} MB.")
+    if content_length(call) > SOURCES_LIMIT + _OVERHEAD:
+        return failure(f"{ERROR_SIZE_LIMIT} {content_length(call) // 2**20} MB > {SOURCES_LIMIT // 2**20} MB.")
 
     def limit(name: str) -> int:
         if not is_safe(name):
             raise FileRefused(f"{ERROR_WRITE}: {name!r} is no name that a file here can have")
-        if server.cache.find(name) is not None:
+        if server.cache.find(name) is not None and not name.endswith(_OVERWRITE):
             raise FileExistsError(errno.EEXIST, "exists", name)
         return cache_limit(name)
 
     try:
         with server.cache.writing() as upload:
             name = await receive_form_file(call.header("content-type"), call.request.stream(), upload, limit)
+            if server.cache.find(name) is not None and not await _is_owner(call, name):
+                return failure(ERROR_OVERWRITE)
             upload.keep(name)
             size, checksum = upload.size, upload.checksum
     except FileExistsError as error:
@@ -86,11 +90,17 @@ async def upload_cache_file(call: Call) -> Envelope:
     except OSError as error:
         log.error("upload: %s", error)
         return failure(f"{ERROR_WRITE}: {error.strerror}")
-    await server.database.write(lambda tx: _register(tx, call.caller.name, name, size, checksum))
+    await server.database.write(lambda tx: register_file(tx, call.caller.name, name, size, checksum))
     return success()
 
 
-def _content_length(call: Call) -> int:
+async def _is_owner(call: Call, name: str) -> bool:
+    owner = select(cache_files.c.user_name).where(cache_files.c.name == name)
+    return bool(await call.server.database.read(lambda tx: tx.connection.scalar(owner)) == call.caller.name)
+
+
+def content_length(call: Call) -> int:
+    """Bytes of the request's body, as far as it says so."""
     length = call.header("content-length")
     return int(length) if length.isdecimal() else 0
 
@@ -103,6 +113,27 @@ def _refusal(message: str) -> str:
     else:
         advice = "Please remove what the jobs do not need"
     return f"ERROR: upload failure. {message} {advice}"
+
+
+@endpoint("file_server/delete_cache_file", "POST", USERS, Access.NOTHING)
+def delete_cache_file(call: Call, *, file_name: str) -> Envelope:
+    """Always a success without effect, as on a real server: another task may still need the sandbox."""
+    return success()
+
+
+@endpoint("file_server/register_cache_file", "POST", USERS, Access.WRITE, production=True)
+def register_cache_file(
+    tx: Transaction, call: Call, *, user_name: str, file_name: str, file_size: int, checksum: str
+) -> Envelope:
+    """Notes whose a file of the cache is, for servers with several caches; here it must be there."""
+    path = call.server.cache.find(file_name)
+    if path is None or path.stat().st_size != file_size:
+        return failure(f"there is no file {file_name} of {file_size} bytes in the cache")
+    owner = tx.connection.scalar(select(cache_files.c.user_name).where(cache_files.c.name == file_name))
+    if owner:
+        return failure("file already registered" if owner == user_name else "file registered by another user")
+    register_file(tx, user_name, file_name, file_size, checksum)
+    return success()
 
 
 @endpoint("file_server/validate_cache_file", "POST", USERS, Access.READ)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import select
 
-from hpo_pilot.jobs import JobState
-from hpo_pilot.server.attempts import end_attempt, job_row
-from hpo_pilot.server.auth import Caller
 from hpo_pilot.server.call import Call
 from hpo_pilot.server.database import Transaction, in_slices
 from hpo_pilot.server.descriptions import describe_jobs, metadata_of_finished
+from hpo_pilot.server.direct_jobs import JobsRefusedError, submit_jobs
 from hpo_pilot.server.endpoints import USERS, Access, endpoint
 from hpo_pilot.server.envelope import Envelope, failure, success
-from hpo_pilot.server.tables import jobs, tasks
-
-_KILLED = 100  # taskBufferErrorCode of a job killed on request
+from hpo_pilot.server.job_commands import kill_job, set_command, set_debug
+from hpo_pilot.server.known_tasks import known_task
+from hpo_pilot.server.offline_script import offline_script
+from hpo_pilot.server.tables import jobs
 
 
 @endpoint("job/get_description", "", USERS, Access.READ)
@@ -58,6 +56,28 @@ def get_metadata_for_analysis_jobs(tx: Transaction, call: Call, *, task_id: int)
     return success(found) if found else success({}, "No metadata found")
 
 
+@endpoint("job/generate_offline_execution_script", "GET", USERS, Access.READ)
+def generate_offline_execution_script(tx: Transaction, call: Call, *, job_id: int, days: int | None = None) -> str:
+    """A script that runs the job by hand, as plain text; it begins with ``ERROR:`` where there is no such job.
+
+    Nothing is archived here, so `days` has no effect.
+    """
+    (job,) = describe_jobs(tx, [job_id])
+    if job is None:
+        return f"ERROR: Cannot get PandaID={job_id} in DB "
+    return offline_script(known_task(tx, job["jediTaskID"]), job, str(call.request.base_url).rstrip("/"))
+
+
+@endpoint("job/submit", "POST", USERS, Access.WRITE)
+def submit(tx: Transaction, call: Call, *, jobs: str) -> Envelope:
+    """Registers jobs without a task of theirs, all or none; data holds PandaID, job definition and job set of each."""
+    try:
+        with tx.connection.begin_nested():
+            return success(submit_jobs(tx, call.caller, jobs))
+    except JobsRefusedError as error:
+        return failure(str(error))
+
+
 @endpoint("job/kill", "POST", USERS, Access.WRITE)
 def kill(
     tx: Transaction,
@@ -68,41 +88,25 @@ def kill(
     use_email_as_id: bool = False,
     kill_options: list[str] = [],  # noqa: B006  # declares the default; nobody changes it
 ) -> Envelope:
-    """Kills jobs for good: one that waits at once, one at a pilot through the answer to its next heartbeat.
-
-    The kill codes tell a real server's daemons apart; here every kill is the owner's.
-    """
-    return success([_kill(tx, call.caller, panda_id) for panda_id in job_ids])
+    """Kills jobs for good; data tells of each whether it was."""
+    return success([kill_job(tx, call.caller, panda_id, code, kill_options) for panda_id in job_ids])
 
 
-def _kill(tx: Transaction, caller: Caller, panda_id: int) -> bool:
-    job = job_row(tx, panda_id)
-    if job is None or JobState(job.status).is_over or not _may_change(tx, caller, job):
-        return False
-    reason = f"killed by {caller.name}"
-    if job.status in (JobState.DEFINED, JobState.ACTIVATED):
-        end_attempt(tx, job, JobState.CANCELLED, buffer_error_code=_KILLED, buffer_error_diag=reason)
-    else:
-        tx.connection.execute(
-            update(jobs).where(jobs.c.panda_id == panda_id).values(command="tobekilled", buffer_error_diag=reason)
-        )
-    return True
+@endpoint("job/reassign", "POST", USERS, Access.NOTHING)
+def reassign(call: Call, *, job_ids: list[int]) -> Envelope:
+    """Always a success, as on a real server; brokerage here looks anew whenever a pilot asks."""
+    return success()
 
 
-def _may_change(tx: Transaction, caller: Caller, job: Any) -> bool:
-    owner = tx.connection.scalar(select(tasks.c.user_name).where(tasks.c.task_id == job.task_id))
-    return caller.is_operator or owner == caller.name
+@endpoint("job/set_command", "POST", USERS, Access.WRITE, production=True)
+def command(tx: Transaction, call: Call, *, job_id: int, command: str) -> Envelope:
+    """Leaves a command for the job's pilot."""
+    done, message = set_command(tx, job_id, command)
+    return success(message=message) if done else failure(message)
 
 
 @endpoint("job/set_debug_mode", "POST", USERS, Access.WRITE)
 def set_debug_mode(tx: Transaction, call: Call, *, job_id: int, mode: bool) -> Envelope:
     """Asks the job's pilot to send its standard output with each heartbeat, or no longer."""
-    job = job_row(tx, job_id)
-    if job is None:
-        return failure(f"PandaID={job_id} not found in active DB")
-    if not _may_change(tx, call.caller, job):
-        return failure("Permission denied: not the owner")
-    if JobState(job.status).is_over:
-        return failure(f"Cannot set debugMode since the job status is {job.status}")
-    tx.connection.execute(update(jobs).where(jobs.c.panda_id == job_id).values(debug=mode))
-    return success(message="Succeeded")
+    message = set_debug(tx, call.caller, job_id, mode)
+    return success(message=message) if message == "Succeeded" else failure(message)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hpo_pilot.server.call import Call
-from hpo_pilot.server.endpoints import ANYBODY_KNOWN, EVERYBODY, Access, endpoint
+from hpo_pilot.server.endpoints import ANYBODY_KNOWN, EVERYBODY, PILOTS, Access, endpoint
 from hpo_pilot.server.envelope import Envelope, success
 
 _SECRET_HEADERS = frozenset({"authorization", "cookie", "proxy-authorization"})
@@ -35,3 +35,29 @@ def get_attributes(call: Call, *, arguments: dict[str, Any]) -> Envelope:
     lines = ["===== param =====", *(f"{name} = {value}" for name, value in parameters.items())]
     lines += ["====== env ======", *(f"{name} : {value}" for name, value in environment.items())]
     return success({"parameters": parameters, "environment": environment}, "\n".join(lines) + "\n")
+
+
+@endpoint("system/get_voms_attributes", "GET", ANYBODY_KNOWN, Access.NOTHING)
+def get_voms_attributes(call: Call) -> Envelope:
+    """The VOMS attributes of the caller's proxy: tokens have none."""
+    return success({})
+
+
+@endpoint("system/get_user_attributes", "GET", ANYBODY_KNOWN, Access.NOTHING)
+def get_user_attributes(call: Call) -> Envelope:
+    """The caller, as the server sees them."""
+    name, production = call.caller.name, call.caller.role in PILOTS
+    text = (
+        f"User DN (raw): {name}\nUser DN (bare): {name}\nUser DN (clean): {name}\nEmail address: None\n"
+        f"FQANs: []\nProduction user: {production}\n"
+        "Production working groups: []\nPrimary production working group: None\n"
+    )
+    attributes = {
+        "user_dn_raw": name,
+        "user_dn_clean": name,
+        "fqans": [],
+        "is_production_user": production,
+        "production_working_groups": [],
+        "primary_working_group": None,
+    }
+    return success(attributes, text)

@@ -1,53 +1,54 @@
-"""``task/*``: submitting, commanding and watching tasks."""
+"""``task/*``: submitting tasks, and the commands to them.
+
+Where a real server wants a production role for a command (pause, resume, reactivate, …), here the task's owner may
+give it as well: there are no operators of a laptop.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import select
 
-from hpo_pilot.jobs import TaskState
+from hpo_pilot.server import task_commands
 from hpo_pilot.server import tasks as task_queue
+from hpo_pilot.server.attempts import task_row
 from hpo_pilot.server.call import Call
-from hpo_pilot.server.database import AnyRow, Transaction
-from hpo_pilot.server.descriptions import describe_task_jobs
+from hpo_pilot.server.database import Transaction
 from hpo_pilot.server.endpoints import USERS, Access, endpoint
 from hpo_pilot.server.envelope import Envelope, failure, success
-from hpo_pilot.server.field_names import LISTED_TASK_FIELDS, TASK_FIELDS
-from hpo_pilot.server.tables import jobs, tasks
-from hpo_pilot.server.task_views import (
-    FILTERS,
-    NUMBER_FILTERS,
-    datasets_and_files,
-    detailed,
-    details,
-    digest,
-    statistics,
-    task_fields,
-)
+from hpo_pilot.server.job_commands import kill_job
+from hpo_pilot.server.ownership import check_owner
+from hpo_pilot.server.retries import increase_attempts as more_attempts
+from hpo_pilot.server.retries import reactivate as run_again
+from hpo_pilot.server.tables import jobs
+from hpo_pilot.server.task_changes import reassign as send_elsewhere
 
-_TIME = "%Y-%m-%d %H:%M:%S"
-_NOT_FOUND = "Task not found"
-_MODIFIED_DAYS, _DETAILED_DAYS = 30, 90  # how far back the two lists reach, as on a real server
-_MAX_LISTED = 500
-_REGEX_SIGNS = frozenset(r"^$*+?\|()")
+_CHANGED_WHILE_ACTIVE = 5
+_MAX_ATTEMPTS = 10_000  # more in one call are taken for this many
+_TASK_ID = re.compile(r"jediTaskID=(\d+)")
 
 
 @endpoint("task/submit", "POST", USERS, Access.WRITE)
 def submit(tx: Transaction, call: Call, *, task_parameters: dict[str, Any], parent_tid: int | None = None) -> Envelope:
     """Registers a task; data is its id, or the code of the refusal."""
-    code, message = task_queue.submit(tx, call.caller, task_parameters, parent_tid)
-    if code != 0:
+    most, queues = call.server.limits.most_active_tasks, call.server.queues
+    code, message = task_queue.submit(tx, call.caller, task_parameters, parent_tid, most_active=most, queues=queues)
+    match = _TASK_ID.search(message)
+    if code not in (0, 3) or match is None:
         return failure(message, code)
-    return success(int(message.rsplit("=", 1)[1]), message)
+    return success(int(match[1]), message)
+
+
+def _outcome(outcome: task_queue.Outcome) -> Envelope:
+    code, message = outcome
+    return success(code, message) if code == 0 else failure(message, code)
 
 
 def _command(tx: Transaction, call: Call, task_id: int, name: str, *, soft: bool = False) -> Envelope:
-    code, message = task_queue.command(tx, call.caller, task_id, name, soft=soft)
-    return success(code, message) if code == 0 else failure(message, code)
+    return _outcome(task_commands.command(tx, call.caller, task_id, name, soft=soft))
 
 
 @endpoint("task/kill", "POST", USERS, Access.WRITE, owner_of="task_id")
@@ -64,7 +65,7 @@ def finish(tx: Transaction, call: Call, *, task_id: int, soft: bool = False, bro
 
 @endpoint("task/pause", "POST", USERS, Access.WRITE, owner_of="task_id")
 def pause(tx: Transaction, call: Call, *, task_id: int) -> Envelope:
-    """Hands out no more jobs of a task. A real server wants a production role for this; here the owner may."""
+    """Hands out no more jobs of a task."""
     return _command(tx, call, task_id, "pause")
 
 
@@ -89,10 +90,11 @@ def retry(
 ) -> Envelope:
     """Gives the jobs that failed new attempts. Always a success; data is the code, as on a real server.
 
-    The flags concern child tasks, events, staging and shares, which are not here; they are taken and have no effect.
+    `ignore_hard_exhausted` lets an operator retry a task however often that was done. The other flags concern child
+    tasks, events, staging and shares, which are not here; they are taken and have no effect.
     """
     if not new_parameters:
-        code, message = task_queue.command(tx, call.caller, task_id, "retry")
+        code, message = task_commands.command(tx, call.caller, task_id, "retry", ignore_limit=ignore_hard_exhausted)
         return success(code, message)
     try:
         new = json.loads(new_parameters) if isinstance(new_parameters, str) else new_parameters
@@ -100,166 +102,87 @@ def retry(
             raise ValueError("an object is expected")
     except ValueError as error:
         return success(1, f"new parameter conversion failed with {error}")
-    code, message = task_queue.retry_with(tx, task_id, new)
+    code, message = task_queue.incremental_execution(tx, task_id, new)
+    if code == _CHANGED_WHILE_ACTIVE:
+        return success(3, f"retry has been triggered for failed jobs while the task is still {message}")
     return success(code, message)
 
 
-def _whole_row(tx: Transaction, task_id: int) -> AnyRow | None:
-    return tx.connection.execute(select(tasks).where(tasks.c.task_id == task_id)).one_or_none()
+@endpoint("task/release", "POST", USERS, Access.WRITE, owner_of="task_id")
+def release(tx: Transaction, call: Call, *, task_id: int) -> Envelope:
+    """Lets a task go that waits for staging: none does here."""
+    return _command(tx, call, task_id, "release")
 
 
-@endpoint("task/get_status", "GET", USERS, Access.READ)
-def get_status(tx: Transaction, call: Call, *, task_id: int) -> Envelope:
-    """The task's state."""
-    status = tx.connection.scalar(select(tasks.c.status).where(tasks.c.task_id == task_id))
-    return failure(_NOT_FOUND) if status is None else success(status)
+@endpoint("task/avalanche", "POST", USERS, Access.WRITE, owner_of="task_id")
+def avalanche(tx: Transaction, call: Call, *, task_id: int) -> Envelope:
+    """Ends a task's scouting: none scouts here."""
+    return _command(tx, call, task_id, "avalanche")
 
 
-@endpoint("task/get_details", "GET", USERS, Access.READ)
-def get_details(
-    tx: Transaction, call: Call, *, task_id: int, include_parameters: bool = False, include_status: bool = False
-) -> Envelope:
-    """Datasets, statistics and PandaIDs of a task."""
-    if (task := _whole_row(tx, task_id)) is None:
-        return failure("Task not found or error retrieving the details")
-    return success(details(tx, task, with_parameters=include_parameters, with_status=include_status))
+@endpoint("task/reload_input", "POST", USERS, Access.WRITE, owner_of="task_id")
+def reload_input(tx: Transaction, call: Call, *, task_id: int, ignore_hard_exhausted: bool = False) -> Envelope:
+    """Looks for more input of a task that is over and runs its unfinished jobs again."""
+    return _outcome(task_commands.command(tx, call.caller, task_id, "incexec", ignore_limit=ignore_hard_exhausted))
 
 
-@endpoint("task/get_task_parameters", "GET", USERS, Access.READ)
-def get_task_parameters(tx: Transaction, call: Call, *, task_id: int) -> Envelope:
-    """The parameters that made the task."""
-    params = tx.connection.scalar(select(tasks.c.params).where(tasks.c.task_id == task_id))
-    return failure(_NOT_FOUND) if params is None else success(json.loads(params))
-
-
-@endpoint("task/get_detailed_info", "GET", USERS, Access.READ)
-def get_detailed_info(tx: Transaction, call: Call, *, task_id: int) -> Envelope:
-    """All about a task."""
-    if (task := _whole_row(tx, task_id)) is None:
-        return failure("Task not found or error retrieving task info")
-    return success(detailed(task))
-
-
-@endpoint("task/get_job_ids", "GET", USERS, Access.READ)
-def get_job_ids(tx: Transaction, call: Call, *, task_id: int) -> Envelope:
-    """The PandaIDs of all attempts."""
-    query = select(jobs.c.panda_id).where(jobs.c.task_id == task_id).order_by(jobs.c.panda_id)
-    return success(list(tx.connection.scalars(query)))
-
-
-@endpoint("task/get_job_descriptions", "GET", USERS, Access.READ)
-def get_job_descriptions(tx: Transaction, call: Call, *, task_id: int, unsuccessful_only: bool = False) -> Envelope:
-    """The descriptions of all attempts."""
-    return success(describe_task_jobs(tx, task_id, unsuccessful_only=unsuccessful_only))
-
-
-@endpoint("task/get_datasets_and_files", "GET", USERS, Access.READ)
-def get_datasets_and_files(
+@endpoint("task/reassign", "POST", USERS, Access.WRITE, owner_of="task_id")
+def reassign(
     tx: Transaction,
     call: Call,
     *,
     task_id: int,
-    dataset_types: list[str] = ["input", "pseudo_input"],  # noqa: B006  # declares the default; nobody changes it
-    dataset_only: bool = False,
+    site: str | None = None,
+    cloud: str | None = None,
+    nucleus: str | None = None,
+    mode: str | None = None,
 ) -> Envelope:
-    """The task's datasets with their files."""
-    status = tx.connection.scalar(select(tasks.c.status).where(tasks.c.task_id == task_id))
-    if status is None or status == TaskState.BROKEN:
-        return failure("No data found for the task")
-    found = datasets_and_files(tx, task_id, dataset_types, dataset_only=dataset_only)
-    return success(found) if found else failure("No data found for the task")
+    """Sends a task's jobs to another queue; `mode` says which: nokill, soft or, by default, all."""
+    return _outcome(send_elsewhere(tx, call.caller, task_id, site, mode))
 
 
-def _since(text: str, now: float, days: int) -> float | None:
-    """The time that a query asks for, no further back than `days`; None: no time."""
-    try:
-        asked = datetime.strptime(text, _TIME).replace(tzinfo=UTC)
-    except ValueError:
-        return None
-    return max(asked, datetime.fromtimestamp(now, UTC) - timedelta(days=days)).timestamp()
-
-
-@endpoint("task/get_tasks_modified_since", "GET", USERS, Access.READ)
-def get_tasks_modified_since(
+@endpoint("task/reactivate", "POST", USERS, Access.WRITE)
+def reactivate(
     tx: Transaction,
     call: Call,
     *,
-    since: str,
-    dn: str | None = None,
-    full: bool = False,
-    min_task_id: int | None = None,
-    prod_source_label: str = "user",
+    task_id: int,
+    keep_attempt_nr: bool = False,
+    trigger_job_generation: bool = False,
 ) -> Envelope:
-    """Somebody's tasks (the caller's own unless `dn` names another) that changed since then, by request id.
+    """Runs all jobs of a task again. As on a real server an unknown task is a success with nothing done.
 
-    The full list holds the newest ones alone.
+    Attempts are always counted on, and jobs made at once, whatever the flags say.
     """
-    if (start := _since(since, tx.now, _MODIFIED_DAYS)) is None:
-        return success({})
-    query = (
-        select(tasks)
-        .where(
-            tasks.c.user_name == (dn or call.caller.name),
-            tasks.c.modified >= start,
-            tasks.c.label == prod_source_label,
-        )
-        .order_by(tasks.c.task_id.desc())
-    )
-    if min_task_id is not None:
-        query = query.where(tasks.c.task_id > min_task_id)
-    if full:
-        query = query.limit(_MAX_LISTED)
-    rows = tx.connection.execute(query).all()
-    numbers = statistics(tx, rows) if full else {}
-    listed = {}
-    for row in rows:
-        fields = task_fields(row)
-        listed[row.task_id] = {name: fields[name] for name in LISTED_TASK_FIELDS}
-        if full:
-            listed[row.task_id] |= digest(row, numbers[row.task_id])
-    return success(listed)
+    task = task_row(tx, task_id)
+    if task is not None and (refused := check_owner(tx, call.caller, task_id)):
+        return refused
+    if task is not None and task.status in ("broken", "aborting", "finishing"):
+        refused_state = f"the reactivate command is not accepted if the task is in {task.status} status"
+        return failure(f"Command rejected: {refused_state}", 4)
+    n_inputs = run_again(tx, task) if task is not None else 0
+    return success(0, f"updated {n_inputs} inputs and task {task_id} was reactivated ")
 
 
-@endpoint("task/get_tasks_detailed_info_since", "GET", USERS, Access.READ)
-def get_tasks_detailed_info_since(
-    tx: Transaction, call: Call, *, since: str | None = None, filters: str | None = None, n_tasks: int = 500
+@endpoint("task/increase_attempts", "POST", USERS, Access.WRITE)
+def increase_attempts(tx: Transaction, call: Call, *, task_id: int, increase: int) -> Envelope:
+    """Allows the unfinished jobs of a running task more attempts."""
+    if increase < 0:
+        return failure(f"increase must be a positive integer, got {increase}")
+    task = task_row(tx, task_id)
+    if task is None:
+        return failure(f"jediTaskID={task_id} not found", 1)
+    if refused := check_owner(tx, call.caller, task_id):
+        return refused
+    return _outcome(more_attempts(tx, task, min(increase, _MAX_ATTEMPTS)))
+
+
+@endpoint("task/kill_unfinished_jobs", "POST", USERS, Access.WRITE)
+def kill_unfinished_jobs(
+    tx: Transaction, call: Call, *, task_id: int, code: int | None = None, use_email_as_id: bool = False
 ) -> Envelope:
-    """All about the tasks that fit: the caller's own unless the filters name another user."""
-    try:
-        wanted = json.loads(filters) if filters else {}
-    except ValueError:
-        return failure("filters is not valid JSON")
-    if not isinstance(wanted, dict) or not all(isinstance(pattern, str) for pattern in wanted.values()):
-        return failure("filters must be a JSON object")
-    equal = {"userName": call.caller.name}
-    patterns = {}
-    for name, pattern in wanted.items():
-        if _REGEX_SIGNS & set(pattern):
-            patterns[name] = pattern
-        else:
-            equal[name] = pattern
-    query = select(tasks).order_by(tasks.c.task_id).limit(max(0, min(n_tasks, 10 * _MAX_LISTED)))
-    later = {}
-    for name, value in equal.items():
-        if name not in TASK_FIELDS or (name in NUMBER_FILTERS and not re.fullmatch(r"-?\d{1,18}", value)):
-            return failure("Failed to retrieve task IDs")
-        if name in FILTERS:
-            query = query.where(FILTERS[name] == (int(value) if name in NUMBER_FILTERS else value))
-        else:
-            later[name] = value
-    if since is not None:
-        if (start := _since(since, tx.now, _DETAILED_DAYS)) is None:
-            return failure("Failed to retrieve task IDs")
-        query = query.where(tasks.c.modified >= start)
-    found = [detailed(row) for row in tx.connection.execute(query)]
-    return success([task for task in found if _fits(task, later, patterns)])
-
-
-def _fits(task: dict[str, Any], equal: dict[str, str], patterns: dict[str, str]) -> bool:
-    if any(str(task[name]) != value for name, value in equal.items()):
-        return False
-    try:
-        # A field that tasks do not have is no condition, as on a real server.
-        return all(re.search(pattern, str(task[name])) for name, pattern in patterns.items() if name in task)
-    except re.error:
-        return False
+    """Kills the jobs of a task, not the task; data tells of each attempt whether it was."""
+    panda_ids = tx.connection.scalars(
+        select(jobs.c.panda_id).where(jobs.c.task_id == task_id).order_by(jobs.c.panda_id)
+    ).all()
+    return success([kill_job(tx, call.caller, panda_id, code) for panda_id in panda_ids])

@@ -3,74 +3,135 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import json
 import logging
-import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl
 
 from sqlalchemy.exc import DBAPIError
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from hpo_pilot.server import api_file_server, api_hpo_pilot, api_job, api_pilot, api_system, api_task, files_http
-from hpo_pilot.server.auth import Role, Tokens
+from hpo_pilot.server import (
+    api_absent,
+    api_creds,
+    api_file_requests,
+    api_file_server,
+    api_harvester,
+    api_hpo_pilot,
+    api_job,
+    api_metaconfig,
+    api_pilot,
+    api_queues,
+    api_statistics,
+    api_system,
+    api_task,
+    api_task_changes,
+    api_task_views,
+    api_worker,
+    discovery,
+    files_http,
+    idds_http,
+    legacy_http,
+    openapi,
+    queue_http,
+    transformation_http,
+)
+from hpo_pilot.server.auth import Role, TokenRefused
+from hpo_pilot.server.bodies import BodyRefused, json_object, pairs, read_body
 from hpo_pilot.server.call import NOBODY, Call
 from hpo_pilot.server.database import Database, Transaction
-from hpo_pilot.server.endpoints import TABLE, Access, ArgumentError, Endpoint
+from hpo_pilot.server.endpoints import PILOTS, TABLE, Access, ArgumentError, Endpoint
 from hpo_pilot.server.envelope import Envelope, failure, to_json
 from hpo_pilot.server.file_store import Folder
+from hpo_pilot.server.gate import Gate
+from hpo_pilot.server.limits import Limits
 from hpo_pilot.server.lost_jobs import HeartbeatWatch
 from hpo_pilot.server.ownership import check_owner
+from hpo_pilot.server.points import Capabilities
+from hpo_pilot.server.queues import Queues
+from hpo_pilot.server.retention import Housekeeping
 from hpo_pilot.server.waiting import Changes, WaitingPilots
 
 log = logging.getLogger(__name__)
 
 #: Imported for what they put into the table of calls.
-API_MODULES = (api_file_server, api_hpo_pilot, api_job, api_pilot, api_system, api_task)
+API_MODULES = (
+    api_absent,
+    api_creds,
+    api_file_requests,
+    api_file_server,
+    api_harvester,
+    api_hpo_pilot,
+    api_job,
+    api_metaconfig,
+    api_pilot,
+    api_queues,
+    api_statistics,
+    api_system,
+    api_task,
+    api_task_changes,
+    api_task_views,
+    api_worker,
+)
 
-BODY_LIMIT = 32 * 1024 * 1024  # bytes of a call's arguments, unpacked
 _METHODS = ["GET", "POST", "PUT", "DELETE", "PATCH"]
 MESSAGE_PRODUCTION = "production or pilot role required"
-_MESSAGE_JSON = "failed to load JSON"
+_DEFAULT_LIMITS = Limits()
 _MESSAGE_DATABASE = "database error in the PanDA server"
 
 
 class Server:
     """The parts of a running server, joined."""
 
-    def __init__(self, database: Database, files: Path, tokens: Tokens, heartbeat_timeout: float) -> None:
+    name = "server"
+
+    def __init__(
+        self,
+        database: Database,
+        files: Path,
+        gate: Gate,
+        heartbeat_timeout: float,
+        limits: Limits = _DEFAULT_LIMITS,
+        queues: Path | None = None,
+    ) -> None:
         """Joins the parts; nothing runs yet.
 
         Args:
             database: open.
             files: the folder of sandboxes and outputs.
-            tokens: who may call.
+            gate: who may call.
             heartbeat_timeout: seconds of silence that make a job lost.
+            limits: what it allows and how long it keeps what is over.
+            queues: JSON file of the queues; None: any name is a queue.
 
         Raises:
-            InputError: the folder cannot be written.
+            InputError: the folder cannot be written, or the queue file makes no sense.
         """
         self.database = database
-        self.tokens = tokens
+        self.gate = gate
+        self.limits = limits
         self.cache = Folder(files / "cache")
         self.storage = Folder(files / "storage")
+        self.capabilities = Capabilities(files / "points.key")
+        self.logs = Folder(files / "logs")
+        self.queues = Queues(queues, files / "grid")
         self.pilots = WaitingPilots()
         self.changes = Changes()
         self.watch = HeartbeatWatch(database, heartbeat_timeout)
+        self.housekeeping = Housekeeping(database, self.cache, self.storage, self.logs, limits.retention_days)
         database.announce = self._announce
         with database.writing() as tx:
             api_file_server.reconcile(tx, self.cache)
 
     def _announce(self, transaction: Transaction) -> None:
         if transaction.activated:
-            self.pilots.announce(transaction.activated)
+            self.pilots.announce(transaction.activated_at)
         if transaction.users:
             self.changes.announce(transaction.users)
 
@@ -84,23 +145,35 @@ class Server:
 
         @asynccontextmanager
         async def lifespan(_: Starlette) -> AsyncIterator[None]:
-            watching = asyncio.create_task(self.watch.run())
-            watching.add_done_callback(_complain)
+            running = [
+                asyncio.create_task(self.watch.run(), name="the watch over heartbeats"),
+                asyncio.create_task(self.housekeeping.run(), name="the removal of old data"),
+            ]
+            for task in running:
+                task.add_done_callback(_complain)
             try:
                 yield
             finally:
-                watching.cancel()
+                for task in running:
+                    task.cancel()
                 self.close_waiting()
 
         return Starlette(
             routes=[
                 Route("/api/{version}/{group}/{function}", self._api, methods=_METHODS),
+                *(Route(path, _openapi, methods=["GET"]) for path in openapi.PATHS),
+                Route("/server/panda/{function}", partial(legacy_http.answer, self), methods=["GET", "POST"]),
+                *queue_http.routes(self),
+                transformation_http.route(),
+                Route("/cache/jedilog/{name}", files_http.handler(self, files_http.log_file), methods=["GET"]),
                 Route("/cache/{name}", files_http.handler(self, files_http.cache_file), methods=["GET"]),
                 Route(
                     "/storage/{name}",
                     files_http.handler(self, files_http.storage_file),
                     methods=["GET", "PUT", "DELETE"],
                 ),
+                *discovery.routes(self.gate.tokens),
+                *idds_http.routes(self),
             ],
             lifespan=lifespan,
         )
@@ -110,21 +183,25 @@ class Server:
         endpoint = TABLE.get(f"{path['group']}/{path['function']}")
         if endpoint is None or path["version"] not in ("v1", "latest"):
             return _reply(failure(f"method {path['function']} is forbidden"), 403)  # as a real server has it
-        caller = self.tokens.caller(request.headers.get("authorization"))
-        if endpoint.roles and caller is None:
-            return _reply(failure("Token authentication failed. A valid bearer token is required"), 401)
-        if endpoint.roles and caller is not None and caller.role not in endpoint.roles:
+        try:
+            caller = self.gate.caller(request)
+        except TokenRefused as error:
+            if endpoint.roles:
+                return _reply(failure(f"Token authentication failed. {error}"), 401)
+            caller = NOBODY
+        if endpoint.roles and caller.role not in endpoint.roles:
             return _reply(failure(_missing_role(endpoint)), 403)
-        if endpoint.production and caller is not None and not caller.is_operator:
+        if endpoint.production and caller.role not in PILOTS:
             return _reply(failure(MESSAGE_PRODUCTION))
         if endpoint.method and request.method != endpoint.method:
             return _reply(failure(f"expecting {endpoint.method}, received {request.method}"))
         try:
             arguments = await _arguments(endpoint, request)
-            return _reply(await self._run(endpoint, Call(caller or NOBODY, self, request), arguments))
+            answer = await self._run(endpoint, Call(caller, self, request), arguments)
+            return _text(answer, request) if isinstance(answer, str) else _reply(answer)
         except ArgumentError as error:
             return _reply(failure(str(error)))
-        except _BodyRefused as error:
+        except BodyRefused as error:
             return _reply(failure(str(error)), error.status)
         except DBAPIError as error:
             # The transaction was rolled back: the caller may repeat it, for instance once the disk has room again.
@@ -136,11 +213,11 @@ class Server:
             log.exception("%s failed", endpoint.path)
             return _reply(failure(f"{endpoint.path} failed in the server; its log says why"), 500)
 
-    async def _run(self, endpoint: Endpoint, call: Call, arguments: dict[str, Any]) -> Envelope:
-        def work(tx: Transaction) -> Envelope:
+    async def _run(self, endpoint: Endpoint, call: Call, arguments: dict[str, Any]) -> Envelope | str:
+        def work(tx: Transaction) -> Envelope | str:
             if endpoint.owner_of and (refused := check_owner(tx, call.caller, arguments[endpoint.owner_of])):
                 return refused
-            reply: Envelope = endpoint.handler(tx, call, **arguments)
+            reply: Envelope | str = endpoint.handler(tx, call, **arguments)
             return reply
 
         match endpoint.access:
@@ -149,15 +226,26 @@ class Server:
             case Access.WRITE:
                 return await self.database.write(work)
             case Access.WAIT:
-                waited: Envelope = await endpoint.handler(call, **arguments)
+                waited: Envelope | str = await endpoint.handler(call, **arguments)
                 return waited
             case Access.NOTHING:
-                reply: Envelope = endpoint.handler(call, **arguments)
+                reply: Envelope | str = endpoint.handler(call, **arguments)
                 return reply
 
 
 def _reply(envelope: Envelope, status: int = 200) -> Response:
     return Response(to_json(envelope), status, media_type="application/json")
+
+
+async def _openapi(_: Request) -> Response:
+    return Response(json.dumps(openapi.description()), media_type="application/json")
+
+
+def _text(text: str, request: Request) -> Response:
+    """The few answers that are no envelopes; as JSON to whoever speaks JSON, as on a real server."""
+    if "application/json" in (request.headers.get("content-type"), request.headers.get("accept")):
+        return Response(json.dumps(text), media_type="application/json")
+    return PlainTextResponse(text)
 
 
 def _missing_role(endpoint: Endpoint) -> str:
@@ -166,67 +254,15 @@ def _missing_role(endpoint: Endpoint) -> str:
 
 def _complain(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.critical("the watch over heartbeats ended", exc_info=error)
-
-
-class _BodyRefused(Exception):
-    """The request's body is not taken."""
-
-    def __init__(self, message: str, status: int) -> None:
-        super().__init__(message)
-        self.status = status
+        log.critical("%s ended", task.get_name(), exc_info=error)
 
 
 async def _arguments(endpoint: Endpoint, request: Request) -> dict[str, Any]:
     if endpoint.raw_body:
         return endpoint.check({}, from_query=False)
     if request.method == "GET":
-        return endpoint.check(_pairs(str(request.url.query)), from_query=True)
-    body = await _body(request)
+        return endpoint.check(pairs(str(request.url.query)), from_query=True)
+    body = await read_body(request)
     if "json" in request.headers.get("content-type", "") or body[:1] == b"{":
-        return endpoint.check(_json_object(body), from_query=False)
-    return endpoint.check(_pairs(body.decode("latin-1")), from_query=False)
-
-
-def _pairs(query: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in parse_qsl(query, keep_blank_values=True):
-        if name in found:
-            found[name] = [*found[name], value] if isinstance(found[name], list) else [found[name], value]
-        else:
-            found[name] = value
-    return found
-
-
-async def _body(request: Request) -> bytes:
-    too_large = _BodyRefused(f"the request's body is above {BODY_LIMIT} bytes", 413)
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > BODY_LIMIT:
-            raise too_large
-    if request.headers.get("content-encoding", "") != "gzip":
-        return bytes(body)
-    try:
-        unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-        unpacked = unpacker.decompress(bytes(body), BODY_LIMIT)
-    except (zlib.error, gzip.BadGzipFile) as error:
-        raise _BodyRefused(f"the request's body is no gzip: {error}", 400) from error
-    if unpacker.unconsumed_tail:
-        raise too_large
-    return unpacked
-
-
-def _json_object(body: bytes) -> dict[str, Any]:
-    try:
-        given = json.loads(body or b"{}")
-        lowered = body.lower()
-        if b"\\ud" in lowered:
-            json.dumps(given, ensure_ascii=False).encode()  # half a character: no database takes it
-        if b"\\u0000" in lowered:
-            raise ValueError("a text with a zero character")
-    except (ValueError, RecursionError) as error:
-        raise _BodyRefused(f"{_MESSAGE_JSON}: {error}", 400) from error
-    if not isinstance(given, dict):
-        raise _BodyRefused(f"{_MESSAGE_JSON}: an object is expected", 400)
-    return given
+        return endpoint.check(json_object(body), from_query=False)
+    return endpoint.check(pairs(body.decode("latin-1")), from_query=False)

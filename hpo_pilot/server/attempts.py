@@ -10,7 +10,9 @@ from typing import Any
 from sqlalchemy import bindparam, insert, select
 
 from hpo_pilot.jobs import JobState, TaskState
+from hpo_pilot.server.board import BROKERED
 from hpo_pilot.server.database import AnyRow, Transaction, set_columns
+from hpo_pilot.server.final_state import final_state
 from hpo_pilot.server.known_tasks import known_task
 from hpo_pilot.server.tables import jobs, tasks
 
@@ -29,6 +31,7 @@ _TASK_COLUMNS = (
     tasks.c.n_failed,
     tasks.c.started,
     tasks.c.revision,
+    tasks.c.attempt_nr,
 )
 _TASK = select(*_TASK_COLUMNS).where(tasks.c.task_id == bindparam("id"))
 _JOB = select(
@@ -83,14 +86,21 @@ def change_task(tx: Transaction, task: AnyRow, *, outcome: bool = False, **value
         values["outcome"] = values["change"]
     set_columns(tx, tasks.c.task_id, task.task_id, values)
     tx.users.add(task.user_name)
+    if not BROKERED.isdisjoint(values):
+        tx.moved.add(task.task_id)
 
 
 def make_jobs(tx: Transaction, task: AnyRow) -> None:
     """The first attempt of every job of a task that has none; the task then runs."""
+    first_attempts(tx, task, range(1, task.n_jobs + 1))
+    change_task(tx, task, status=TaskState.RUNNING.value, n_finished=0, n_failed=0, error_dialog=None, ended=None)
+
+
+def first_attempts(tx: Transaction, task: AnyRow, numbers: range) -> None:
+    """The first attempts of the task's jobs with these numbers."""
     parameters = known_task(tx, task.task_id).parameters
     common = {
         "task_id": task.task_id,
-        "attempt_nr": 1,
         "max_attempt": parameters.max_attempt,
         "status": JobState.ACTIVATED.value,
         "debug": False,
@@ -104,9 +114,8 @@ def make_jobs(tx: Transaction, task: AnyRow) -> None:
         "modified": tx.now,
         "state_changed": tx.now,
     }
-    tx.connection.execute(insert(jobs), [common | {"number": number} for number in range(1, task.n_jobs + 1)])
-    tx.activated[task.queue] += task.n_jobs
-    change_task(tx, task, status=TaskState.RUNNING.value, n_finished=0, n_failed=0, ended=None)
+    tx.connection.execute(insert(jobs), [common | {"number": number, "attempt_nr": 1} for number in numbers])
+    tx.activated[task.queue, task.task_id] += len(numbers)
 
 
 def add_attempt(tx: Transaction, task: AnyRow, job: AnyRow, max_attempt: int) -> None:
@@ -133,7 +142,7 @@ def add_attempt(tx: Transaction, task: AnyRow, job: AnyRow, max_attempt: int) ->
         )
     )
     if task.status != TaskState.PAUSED:
-        tx.activated[task.queue] += 1
+        tx.activated[task.queue, task.task_id] += 1
 
 
 def end_attempt(tx: Transaction, job: AnyRow, status: JobState, **values: Any) -> None:
@@ -166,15 +175,7 @@ def settle(tx: Transaction, task: AnyRow, *, finished: int = 0, failed: int = 0)
     n_finished, n_failed = task.n_finished + finished, task.n_failed + failed
     values: dict[str, Any] = {"n_finished": n_finished, "n_failed": n_failed}
     if n_finished + n_failed >= task.n_jobs:
-        values |= {"status": _final_state(tx, task, n_finished, n_failed).value, "old_status": None, "ended": tx.now}
+        params = known_task(tx, task.task_id).parameters.params
+        state, dialog = final_state(TaskState(task.status), params, n_finished, n_failed)
+        values |= {"status": state.value, "old_status": None, "error_dialog": dialog, "ended": tx.now}
     change_task(tx, task, outcome=True, **values)
-
-
-def _final_state(tx: Transaction, task: AnyRow, n_finished: int, n_failed: int) -> TaskState:
-    if task.status == TaskState.ABORTING:
-        return TaskState.ABORTED
-    if n_failed == 0:
-        return TaskState.DONE
-    if task.status != TaskState.FINISHING and known_task(tx, task.task_id).parameters.params.get("useExhausted"):
-        return TaskState.EXHAUSTED
-    return TaskState.FINISHED if n_finished else TaskState.FAILED

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -19,10 +18,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import jwt
+from jwt.types import Options
 
 from hpo_pilot.errors import InputError
-
-log = logging.getLogger(__name__)
+from hpo_pilot.server.watched_file import WatchedFile
 
 #: The one algorithm of our own tokens: a token cannot choose another.
 ALGORITHM = "ES256"
@@ -73,6 +72,9 @@ class OtherIssuers(Protocol):
     def verify(self, token: str, issuer: str, origin: str) -> tuple[Caller, float]:
         """Whose the token is, and until when it is valid; TokenRefused where it is not."""
 
+    def client_settings(self, vo: str) -> dict[str, Any] | None:
+        """What panda-client is to know to get a token for this virtual organisation; None: nobody issues any."""
+
 
 class Tokens:
     """Verifies tokens of one folder's authority, and of other issuers that the server trusts.
@@ -94,15 +96,15 @@ class Tokens:
             InputError: there are none, or they make no sense.
         """
         self._folder = folder
-        self._others = others
+        self.others = others
         self._clock = clock
         self.public_keys = _read_keys(folder)
         self._keys = {key["kid"]: jwt.PyJWK(key, ALGORITHM) for key in self.public_keys["keys"]}
         self._issuers = {kid: issuer_of(key) for kid, key in zip(self._keys, self.public_keys["keys"], strict=True)}
-        self._stamp: tuple[int, int] | None = None
-        self._revoked: frozenset[str] = frozenset()
+        self._revoked = WatchedFile(
+            folder / REVOKED, frozenset[str], what="the list of revoked tokens", missing=frozenset[str]()
+        )
         self._known: OrderedDict[tuple[bytes, str], tuple[Caller, float]] = OrderedDict()
-        self._read_revoked()
 
     def caller(self, authorization: str | None, origin: str | None = None) -> Caller | None:
         """Whoever sent these headers; None: nobody we know.
@@ -126,7 +128,8 @@ class Tokens:
         token = token.strip()
         if scheme.lower() != "bearer" or not token:
             raise TokenRefused(_NO_TOKEN)
-        self._read_revoked()
+        if self._revoked.refresh():
+            self._known.clear()
         key = (hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest(), origin or "")
         known = self._known.get(key)
         if known is None or known[1] <= self._clock():
@@ -145,8 +148,8 @@ class Tokens:
         except jwt.InvalidTokenError:
             raise TokenRefused(f"{_NO_TOKEN}: what was sent is no JSON web token") from None
         issuer = str(unverified.get("iss"))
-        if self._others is not None and self._others.knows(issuer):
-            return self._others.verify(token, issuer, origin)
+        if self.others is not None and self.others.knows(issuer):
+            return self.others.verify(token, issuer, origin)
         kid = header.get("kid")
         if kid not in self._keys or issuer != self._issuers[kid]:
             ours = " or ".join(sorted(set(self._issuers.values())))
@@ -154,7 +157,7 @@ class Tokens:
         claims = verified(
             token, self._keys[kid].key, [ALGORITHM], now=self._clock(), issuer=issuer, required=_CLAIMS, audience=None
         )
-        if str(claims["jti"]) in self._revoked:
+        if str(claims["jti"]) in self._revoked.content:
             raise TokenRefused(f"the token {claims['jti']} was revoked")
         try:
             role = Role(claims["role"])
@@ -162,25 +165,6 @@ class Tokens:
             raise TokenRefused(f"the token has the role {claims['role']!r}, which this server does not know") from None
         check_origin(origin, claims.get("vo"), claims.get("groups") or ())
         return Caller(str(claims["sub"]), role), float(claims["exp"]) + LEEWAY
-
-    def _read_revoked(self) -> None:
-        path = self._folder / REVOKED
-        try:
-            status = path.stat()
-            stamp = (status.st_mtime_ns, status.st_ino)
-            if stamp == self._stamp:
-                return
-            self._revoked = frozenset(json.loads(path.read_text()))
-        except FileNotFoundError:
-            # Nothing was revoked yet. A list that went away while we run stays in force.
-            return
-        except (OSError, ValueError, TypeError) as error:
-            if self._stamp is None:
-                raise InputError(f"the list of revoked tokens {path}: {error}") from error
-            log.error("%s: %s; the list read before stays in force", path, error)
-            return
-        self._stamp = stamp
-        self._known.clear()
 
 
 def verified(
@@ -198,7 +182,7 @@ def verified(
     Raises:
         TokenRefused: with what is not.
     """
-    options: dict[str, Any] = {
+    options: Options = {
         "require": list(required),
         "verify_aud": audience is not None,
         # By our own clock, below.

@@ -74,7 +74,7 @@ class Authority:
         Raises:
             InputError: it cannot be written or read, or its key is no key, or open to others.
         """
-        self._folder = folder
+        self.folder = folder
         self._clock = clock
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -123,11 +123,11 @@ class Authority:
             claims["vo"] = vo
         token = jwt.encode(claims, self._key, algorithm=ALGORITHM, headers={"kid": public["kid"]})
         with self._locked():
-            kept = self._read(ISSUED)
+            kept = {key: entry for key, entry in self._read(ISSUED).items() if entry["expires"] > now - _DAY}
             entry = asdict(record) | {"role": role.value}
             del entry["id"], entry["revoked"]
             kept[record.id] = entry
-            write_private(self._folder / ISSUED, json.dumps(kept))
+            write_private(self.folder / ISSUED, json.dumps(kept))
         return token, record
 
     def issued(self) -> list[IssuedToken]:
@@ -163,7 +163,7 @@ class Authority:
             now = self._clock()
             revoked = {key: until for key, until in self._read(REVOKED).items() if until > now - _DAY}
             revoked[token_id] = found.expires
-            write_private(self._folder / REVOKED, json.dumps(revoked))
+            write_private(self.folder / REVOKED, json.dumps(revoked))
         return found
 
     def _public(self) -> dict[str, str]:
@@ -171,13 +171,13 @@ class Authority:
         return jwk | {"kid": thumbprint(jwk), "alg": ALGORITHM, "use": "sig"}
 
     def _load_key(self) -> ec.EllipticCurvePrivateKey:
-        path = self._folder / _KEY
+        path = self.folder / _KEY
         if not path.exists():
             made = ec.generate_private_key(ec.SECP256R1())
             pem = made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
             write_private(path, pem.decode())
             # A public half that has no private one any more would refuse what this key signs.
-            (self._folder / JWKS).unlink(missing_ok=True)
+            (self.folder / JWKS).unlink(missing_ok=True)
             return made
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
             raise InputError(f"the signing key {path} can be read by others: chmod 600 {path}")
@@ -190,7 +190,7 @@ class Authority:
         return key
 
     def _read(self, name: str) -> dict[str, Any]:
-        path = self._folder / name
+        path = self.folder / name
         try:
             content = json.loads(path.read_text())
         except FileNotFoundError:
@@ -204,7 +204,7 @@ class Authority:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Alone with the folder; the lock ends with the process, however that ends."""
-        descriptor = os.open(self._folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield

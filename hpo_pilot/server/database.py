@@ -39,6 +39,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.server import tables
+from hpo_pilot.server.board import Board
 from hpo_pilot.server.schema_upgrade import upgrade
 
 #: A row of whatever columns were asked for.
@@ -57,7 +58,9 @@ class Transaction:
     Attributes:
         connection: to execute statements on.
         now: seconds since the epoch; one moment for all that the transaction writes.
-        activated: how many jobs came to wait, by queue (empty: any queue).
+        board: where tasks with waiting jobs hang; for the writing thread alone.
+        activated: how many jobs came to wait, by queue (empty: any queue) and task.
+        moved: tasks for which what brokerage looks at has changed.
         users: whose tasks changed.
         cache: for what `known_tasks` has read; lives as long as the database is open.
     """
@@ -66,8 +69,18 @@ class Transaction:
     now: float
     _next_change: Callable[[], int]
     cache: dict[Any, Any]
-    activated: Counter[str] = field(default_factory=Counter)
+    board: Board
+    activated: Counter[tuple[str, int]] = field(default_factory=Counter)
+    moved: set[int] = field(default_factory=set)
     users: set[str] = field(default_factory=set)
+
+    @property
+    def activated_at(self) -> Counter[str]:
+        """How many jobs came to wait, by queue alone."""
+        counts: Counter[str] = Counter()
+        for (queue, _), count in self.activated.items():
+            counts[queue] += count
+        return counts
 
     def next_change(self) -> int:
         """A cursor that no change had before."""
@@ -111,6 +124,7 @@ class Database:
         """
         self._clock = clock
         self._cache: dict[Any, Any] = {}
+        self.board = Board()
         self._engine = _engine(url)
         self._lock = _ServerLock(_sqlite_path(self._engine))
         try:
@@ -157,14 +171,20 @@ class Database:
     @contextmanager
     def writing(self) -> Iterator[Transaction]:
         """A writing transaction in this thread; only for when no other uses the database."""
-        with self._writing.begin():
-            yield Transaction(self._writing, self._clock(), self._new_change, self._cache)
+        transaction = Transaction(self._writing, self._clock(), self._new_change, self._cache, self.board)
+        try:
+            with self._writing.begin():
+                yield transaction
+        except BaseException:
+            self.board = Board()
+            raise
+        self.board.note(transaction.activated, transaction.moved)
 
     @contextmanager
     def reading(self) -> Iterator[Transaction]:
         """A reading transaction in this thread; only for when no other uses the database."""
         with self._reading.begin():
-            yield Transaction(self._reading, self._clock(), self._new_change, self._cache)
+            yield Transaction(self._reading, self._clock(), self._new_change, self._cache, self.board)
 
     def _new_change(self) -> int:
         self._change += 1

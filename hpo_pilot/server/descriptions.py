@@ -18,13 +18,18 @@ from hpo_pilot.server.database import AnyRow, Transaction, in_slices
 from hpo_pilot.server.envelope import utc
 from hpo_pilot.server.field_names import FILE_FIELDS, INPUT_FIELDS, JOB_FIELDS, ZERO_FIELDS
 from hpo_pilot.server.known_tasks import KnownTask, known_task
+from hpo_pilot.server.resource_types import resource_type
 from hpo_pilot.server.tables import job_documents, jobs
 from hpo_pilot.server.task_parameters import JobTexts, OutputFile
 
 #: The most jobs in one answer, as on a real server.
 MAX_DESCRIBED = 5500
-#: MB per core above which PanDA's resource types end in _HIMEM.
-HIGH_MEMORY = 2000
+
+#: PanDA's name for the transformation of analysis jobs, which this server offers; also that of tasks that name none.
+TRANSFORMATION = "runGen-00-00-02"
+#: The only place for it that a Pilot 3 accepts without an experiment's plugin (`get_valid_base_urls` of
+#: `pilot/user/generic/setup.py`); where HARVESTER_WORKDIR has a file of the name, the pilot takes that one.
+_PILOTS_PLACE = "http://pandaserver-doma.cern.ch:25080/trf/user/"
 
 _NO_JOB = dict.fromkeys(JOB_FIELDS) | dict.fromkeys(ZERO_FIELDS, 0)
 _NO_FILE = dict.fromkeys(FILE_FIELDS) | {"fsize": 0}
@@ -45,10 +50,10 @@ def texts_of(known: KnownTask, job: AnyRow) -> JobTexts:
     return known.parameters.job(task_id=known.task_id, number=job.number, attempt_nr=job.attempt_nr)
 
 
-def resource_type(core_count: int, ram_mb: int) -> str:
-    """PanDA's name for a job of this size."""
-    name = "SCORE" if core_count <= 1 else "MCORE"
-    return name if ram_mb <= core_count * HIGH_MEMORY else f"{name}_HIMEM"
+def _transformation(named: str) -> str:
+    """What a pilot starts."""
+    name = named.rsplit("/", 1)[-1] or TRANSFORMATION
+    return _PILOTS_PLACE + name if name == TRANSFORMATION else named
 
 
 def pilot_job(known: KnownTask, job: AnyRow) -> dict[str, Any]:
@@ -61,7 +66,7 @@ def pilot_job(known: KnownTask, job: AnyRow) -> dict[str, Any]:
         "prodSourceLabel": job.label,
         "swRelease": parameters.params.get("transUses"),
         "homepackage": parameters.params.get("transHome"),
-        "transformation": parameters.transformation,
+        "transformation": _transformation(parameters.transformation),
         "jobName": f"{known.name}.{job.panda_id}",
         "jobDefinitionID": 0,
         "cloud": parameters.params.get("cloud"),
@@ -126,12 +131,21 @@ def describe_jobs(tx: Transaction, panda_ids: Sequence[int]) -> list[dict[str, A
     found: dict[int, dict[str, Any]] = {}
     for some in in_slices(wanted):
         rows = tx.connection.execute(_ROWS.where(jobs.c.panda_id.in_(some))).all()
-        found |= {row.panda_id: describe(tx, row) for row in rows}
+        reports = _reports(tx, [row.panda_id for row in rows if row.status == JobState.FINISHED])
+        found |= {row.panda_id: describe(tx, row) | {"metadata": reports.get(row.panda_id)} for row in rows}
     return [found.get(panda_id) for panda_id in wanted]
 
 
+def _reports(tx: Transaction, panda_ids: Sequence[int]) -> dict[int, str]:
+    """The job reports of these jobs, as their pilots sent them."""
+    query = select(job_documents.c.panda_id, job_documents.c.meta_data).where(
+        job_documents.c.panda_id.in_(panda_ids), job_documents.c.meta_data.is_not(None)
+    )
+    return {row.panda_id: row.meta_data for row in tx.connection.execute(query)}
+
+
 def describe_task_jobs(tx: Transaction, task_id: int, *, unsuccessful_only: bool) -> list[dict[str, Any]]:
-    """The descriptions of a task's jobs, oldest first."""
+    """The descriptions of a task's jobs, oldest first; without their job reports, which would make most of them."""
     query = _ROWS.where(jobs.c.task_id == task_id).order_by(jobs.c.panda_id).limit(MAX_DESCRIBED)
     if unsuccessful_only:
         query = query.where(jobs.c.status.in_(("failed", "cancelled", "closed")))
@@ -210,7 +224,7 @@ def describe(tx: Transaction, job: AnyRow) -> dict[str, Any]:
             "jobMetrics": job.job_metrics,
             "maxWalltime": job.max_walltime,
             "container_name": parameters.container or None,
-            "job_label": "user" if job.label == "user" else None,
+            "job_label": "user" if job.label in ("user", "panda") else "managed",
             "nOutputDataFiles": sum(file.kind == "output" for file in texts.files),
             "Files": _files(known, job, texts),
         }

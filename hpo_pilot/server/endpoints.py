@@ -36,7 +36,7 @@ class ArgumentError(Exception):
 
 @dataclass(frozen=True)
 class Parameter:
-    """One declared argument."""
+    """One declared argument; `element` is the type of a list's items, None where it is no list or they may be any."""
 
     name: str
     kinds: tuple[type, ...]
@@ -59,7 +59,7 @@ class Endpoint:
         method: the HTTP methods it answers to; empty: any.
         roles: whose tokens may call it; empty: anybody, without a token.
         access: where `handler` runs.
-        production: whether PanDA's production role is wanted: an operator's token.
+        production: whether PanDA's production role is wanted: a user's token gets PanDA's refusal then.
         owner_of: the argument that names a task which must be the caller's own; empty: no such rule.
         raw_body: True where the handler reads the request's body itself.
     """
@@ -157,7 +157,7 @@ def _declared(handler: Callable[..., Any]) -> dict[str, Parameter]:
         alternatives = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
         kinds = tuple(typing.get_origin(kind) or kind for kind in alternatives if kind is not types.NoneType)
         elements = [typing.get_args(kind)[0] for kind in alternatives if typing.get_origin(kind) is list]
-        element = (typing.get_origin(elements[0]) or elements[0]) if elements else None
+        element = (typing.get_origin(elements[0]) or elements[0]) if elements and elements[0] is not Any else None
         required = parameter.default is inspect.Parameter.empty
         declared[name] = Parameter(name, kinds, element, required, None if required else parameter.default)
     return declared

@@ -91,10 +91,34 @@ LISTED_TASK_FIELDS = _names(
     """
 )
 
-#: Parameters that a retry may change.
-CHANGEABLE_PARAMETERS = _names(
-    """
-    maxAttempt ramCount ramUnit ramCountUnit coreCount maxWalltime site includedSite excludedSite taskPriority
-    currentPriority cliParams
-    """
+#: Parameters that a retry or a resubmission may change: those of `insertTaskParamsPanda`, and what our jobs need.
+CHANGEABLE_PARAMETERS = frozenset(
+    _names(
+        """
+        site cloud includedSite excludedSite cliParams nFiles nEvents fixedSandbox sourceURL currentPriority
+        taskPriority priority ramCount ramUnit ramCountUnit loopingCheck forceStaged maxAttempt coreCount maxWalltime
+        """
+    )
 )
+
+#: Split rules that may change while a task lives, by the tag under which calls name them (`task_split_rules.py`).
+SPLIT_RULES = {
+    "AI": "allowIncompleteInDS",
+    "TW": "t1Weight",
+    "EC": "nEsConsumers",
+    "MF": "nMaxFilesPerJob",
+    "NG": "nGBPerJob",
+    "NI": "noInputPooling",
+    "NF": "nFilesPerJob",
+    "ES": "nEventsPerWorker",
+    "NJ": "nJumboJobs",
+    "AV": "avoidVP",
+    "IL": "allowInputLAN",
+    "LI": "useLocalIO",
+    "LC": "noLoopingCheck",
+    "CC": "maxCoreCount",
+    "OT": "onlyTagsForFC",
+    "UZ": "useZipToPin",
+    "IM": "ignoreMissingInDS",
+    "NP": "noAutoPause",
+}

@@ -19,6 +19,8 @@ from hpo_pilot.errors import InputError
 MB = 1024 * 1024
 SOURCES_LIMIT = 768 * MB  # of sandboxes called sources.*
 CACHE_LIMIT = 10 * MB  # of other cache files
+LOG_LIMIT = 100 * MB  # of cache files called *.out, and of logs
+CHECKPOINT_LIMIT = 500 * MB  # of one hyper-parameter point's checkpoint
 STORAGE_LIMIT = 4096 * MB  # of one output
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+:@=-]{0,199}")
@@ -36,6 +38,8 @@ def is_safe(name: str) -> bool:
 
 def cache_limit(name: str) -> int:
     """Bytes that a cache file of this name may have."""
+    if name.endswith(".out"):
+        return LOG_LIMIT
     return SOURCES_LIMIT if name.startswith("sources.") else CACHE_LIMIT
 
 
@@ -112,6 +116,10 @@ class Upload:
             raise FileRefused(f"Exceeded size limit {self.size // MB} MB > {limit // MB} MB.")
         self.stream.write(chunk)
         self._tail = (self._tail + chunk)[-8:]
+
+    def reading(self) -> BinaryIO:
+        """The file as it was received, from its beginning; before it is kept."""
+        return self._part.open("rb")
 
     def keep(self, name: str) -> None:
         """Puts the file in its place, over an older one of the same name."""

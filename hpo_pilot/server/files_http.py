@@ -11,10 +11,11 @@ from sqlalchemy import select
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response
 
-from hpo_pilot.server.auth import Caller, Role
+from hpo_pilot.server.auth import Caller, Role, TokenRefused
 from hpo_pilot.server.database import Transaction
 from hpo_pilot.server.envelope import failure, success, to_json
 from hpo_pilot.server.file_store import STORAGE_LIMIT, FileRefused, is_safe, receive
+from hpo_pilot.server.queuedata import find_output
 from hpo_pilot.server.tables import cache_files
 
 if TYPE_CHECKING:
@@ -29,9 +30,10 @@ def handler(server: Server, handle: _FileHandler) -> Callable[[Request], Awaitab
     """A route's handler: `handle` behind the token and the name's check."""
 
     async def checked(request: Request) -> Response:
-        caller = server.tokens.caller(request.headers.get("authorization"))
-        if caller is None:
-            return _refuse("Token authentication failed. A valid bearer token is required", 401)
+        try:
+            caller = server.gate.caller(request)
+        except TokenRefused as error:
+            return _refuse(f"Token authentication failed. {error}", 401)
         name = request.path_params["name"]
         if not is_safe(name):
             return _refuse(f"{name!r} is no name that a file here can have", 400)
@@ -60,6 +62,11 @@ async def cache_file(server: Server, request: Request, caller: Caller, name: str
     return _send(server.cache.find(name), name)
 
 
+async def log_file(server: Server, request: Request, caller: Caller, name: str) -> Response:
+    """A log that an operator keeps here, for everybody known."""
+    return _send(server.logs.find(name), name)
+
+
 async def storage_file(server: Server, request: Request, caller: Caller, name: str) -> Response:
     """An output or log: written by pilots, read by users, removed by its owner."""
     if request.method == "PUT":
@@ -69,10 +76,13 @@ async def storage_file(server: Server, request: Request, caller: Caller, name: s
     if caller.role is Role.PILOT:
         return _refuse("user role required", 403)
     if request.method != "DELETE":
-        return _send(server.storage.find(name), name)
+        return _send(server.storage.find(name) or find_output(server.queues, name), name)
     if not (caller.is_operator or name.startswith(f"user.{caller.name}.")):
         return _refuse("not the owner of the file", 403)
-    if not server.storage.remove(name):
+    moved = find_output(server.queues, name)
+    if moved is not None:
+        moved.unlink(missing_ok=True)
+    if not server.storage.remove(name) and moved is None:
         return _refuse(f"there is no file {name}", 404)
     return Response(to_json(success()), media_type="application/json")
 

@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
-import secrets
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
+from urllib.parse import urlsplit
 
 from hpo_pilot.errors import GiveUpError, TryAgainError
-from hpo_pilot.server.auth import Role, hash_token
 
 _START_SECONDS = 30.0
-
-
-def write_tokens(path: Path, callers: Mapping[str, tuple[str, Role]]) -> None:
-    """Writes a token file, for its owner alone, whole or not at all.
-
-    Args:
-        path: of the file.
-        callers: name and role by token; only hashes of the tokens are written.
-    """
-    content = {hash_token(token): {"name": name, "role": role.value} for token, (name, role) in callers.items()}
-    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as stream:
-        json.dump(content, stream)
-    part.replace(path)
 
 
 class ServerProcess:
@@ -45,6 +28,8 @@ class ServerProcess:
         port: int = 0,
         host: str = "127.0.0.1",
         heartbeat_timeout: float = 60.0,
+        tls_folder: Path | None = None,
+        options: Sequence[str] = (),
         stderr: Path | None = None,
     ) -> None:
         """Starts the server and waits until it is ready.
@@ -52,20 +37,26 @@ class ServerProcess:
         Args:
             database: SQLAlchemy URL.
             files: folder of sandboxes and outputs.
-            tokens: token file, as `write_tokens` writes it.
+            tokens: token folder, as `authority.Authority` keeps it.
             port: 0: any free one; `url` says which.
             host: address to listen on.
             heartbeat_timeout: seconds of silence that make a job lost.
+            tls_folder: where a certificate of its own is kept (`authorities` is for its clients); None: no TLS.
+            options: further options of ``python -m hpo_pilot.server``.
             stderr: where its log goes; this process's own by default.
 
         Raises:
             TryAgainError: port or database are taken.
             GiveUpError: it did not start; the message is its own.
         """
+        self._tls_folder = tls_folder
         end, self._lifeline = os.pipe()
         command = [sys.executable, "-m", "hpo_pilot.server", "--database", database, "--files", str(files)]
         command += ["--tokens", str(tokens), "--host", host, "--port", str(port)]
         command += ["--heartbeat-timeout", str(heartbeat_timeout), "--lifeline-fd", str(end)]
+        if tls_folder is not None:
+            command += ["--tls", "self", "--tls-folder", str(tls_folder)]
+        command += options
         log = stderr.open("ab") if stderr else None
         try:
             # Its own session: Ctrl-C goes to whoever started it, who ends it in order.
@@ -88,6 +79,11 @@ class ServerProcess:
         """The process id."""
         return self.process.pid
 
+    @property
+    def authorities(self) -> Path | None:
+        """The folder of certificate authorities that clients must trust; None: none of our own."""
+        return self._tls_folder and self._tls_folder / "ca"
+
     def _wait_until_ready(self) -> str:
         assert self.process.stdout is not None  # tells the type checker
         timer = threading.Timer(_START_SECONDS, self.process.kill)
@@ -97,7 +93,7 @@ class ServerProcess:
         finally:
             timer.cancel()
         if " ready on " in line:
-            return line.rsplit(" ", 1)[1]
+            return _reachable(line.rsplit(" ", 1)[1])
         code = self.process.wait()
         os.close(self._lifeline)
         self.process.stdout.close()
@@ -130,3 +126,10 @@ class ServerProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _reachable(url: str) -> str:
+    """The URL for clients on this machine: one does not call the wildcard address."""
+    parts = urlsplit(url)
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(parts.hostname or "")  # noqa: S104  # replaced, not listened on
+    return url if host is None else f"{parts.scheme}://{host}:{parts.port}"

@@ -37,6 +37,8 @@ tasks = Table(
     C("queue", String(128), nullable=False),  # empty: any queue that `included` and `excluded` allow
     C("included", Text, nullable=True),  # ",A,B,"
     C("excluded", Text, nullable=True),
+    C("campaign", String(256), nullable=True),  # between whom shares are fair; see `needs`
+    C("needs", Text, nullable=True),  # of one job, JSON; null: an older program's task, its parameters say
     C("sandbox", Text, nullable=True),  # the archive that must be in the cache
     C("params", Text, nullable=False),  # JSON, as submitted
     C("revision", Integer, nullable=False, default=0),  # counts changes of `params`
@@ -123,14 +125,7 @@ jobs = Table(
     C("buffer_error_code", Integer, nullable=True),
     C("buffer_error_diag", String(300), nullable=True),
     Index(None, "task_id", "number"),
-    Index(
-        "ix_jobs_waits",
-        "queue",
-        text("priority DESC"),
-        "panda_id",
-        sqlite_where=_WAITS_INDEX,
-        postgresql_where=_WAITS_INDEX,
-    ),
+    Index("ix_jobs_waiting", "task_id", "panda_id", sqlite_where=_WAITS_INDEX, postgresql_where=_WAITS_INDEX),
     Index("ix_jobs_heartbeat", "heartbeat", sqlite_where=_AT_PILOT_INDEX, postgresql_where=_AT_PILOT_INDEX),
     Index(
         "ix_jobs_worker",
@@ -191,4 +186,34 @@ worker_nodes = Table(
     C("cpu_model", String(128), primary_key=True),
     C("description", Text, nullable=False),  # JSON
     C("last_seen", Float, nullable=False),
+)
+
+worker_node_gpus = Table(
+    "worker_node_gpus",
+    metadata,
+    C("site", String(128), primary_key=True),
+    C("host_name", String(128), primary_key=True),
+    C("vendor", String(128), primary_key=True),
+    C("model", String(128), primary_key=True),
+    C("description", Text, nullable=False),  # JSON
+    C("last_seen", Float, nullable=False),
+)
+
+harvesters = Table(
+    "harvesters",
+    metadata,
+    C("harvester_id", String(128), primary_key=True),
+    C("user_name", String(128), nullable=False),
+    C("host", String(128), nullable=False),
+    C("reports", Text, nullable=False),  # JSON: the last one of each kind
+    C("last_seen", Float, nullable=False),
+)
+
+point_losses = Table(
+    "point_losses",
+    metadata,
+    C("task_id", _Id, primary_key=True, autoincrement=False),
+    C("number", Integer, primary_key=True, autoincrement=False),  # the point's; see `points`
+    C("loss", Float, nullable=False),
+    C("modified", Float, nullable=False),
 )

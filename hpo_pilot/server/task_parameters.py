@@ -22,6 +22,8 @@ from functools import cached_property
 from typing import Any
 
 from hpo_pilot.errors import InputError
+from hpo_pilot.server.hardware import HardwareError
+from hpo_pilot.server.needs import needs_of
 
 #: More jobs than this in one task are taken for a mistake.
 MAX_JOBS = 100_000
@@ -117,6 +119,10 @@ class TaskParameters:
         self.processing_type = self._text("processingType")
         self.working_group = self._text("workingGroup")
         self.source_url = self._text("sourceURL")
+        try:
+            self.needs = needs_of(self)
+        except HardwareError as error:
+            raise TaskParametersError(str(error)) from error
         self._read_pieces()
 
     # Numbers and texts.

@@ -16,7 +16,7 @@ from hpo_pilot.jobs import JobState, TaskState
 from hpo_pilot.server.database import AnyRow, Transaction
 from hpo_pilot.server.descriptions import scope
 from hpo_pilot.server.envelope import utc
-from hpo_pilot.server.field_names import TASK_FIELDS, TASK_FIELDS_FROM_PARAMETERS
+from hpo_pilot.server.field_names import SPLIT_RULES, TASK_FIELDS, TASK_FIELDS_FROM_PARAMETERS
 from hpo_pilot.server.known_tasks import known_task
 from hpo_pilot.server.tables import jobs, tasks
 from hpo_pilot.server.task_parameters import TaskParameters, TaskParametersError
@@ -33,6 +33,8 @@ FILTERS = {
     "site": tasks.c.queue,
     "parent_tid": tasks.c.parent_id,
 }
+_RULES = ("nEventsPerJob", "maxWalltime", "useExhausted", "failGoalUnreached", "respectSplitRule")
+
 NUMBER_FILTERS = frozenset({"jediTaskID", "reqID", "parent_tid"})
 
 _DONE = {
@@ -75,8 +77,17 @@ def task_fields(task: AnyRow) -> dict[str, Any]:
             "parent_tid": task.parent_id,
             "ramUnit": params.get("ramUnit") or params.get("ramCountUnit"),
             "termCondition": params.get("osInfo"),
+            "splitRule": _split_rule(params),
+            "attemptNr": task.attempt_nr,
         }
     )
+
+
+def _split_rule(params: Mapping[str, Any]) -> str | None:
+    """How the task is cut into jobs, in the readable form of PanDA's split rules."""
+    rules = {name: params.get(name) for name in (*_RULES, *SPLIT_RULES.values())}
+    said = [f"{name}={int(value) if isinstance(value, bool) else value}" for name, value in rules.items() if value]
+    return ",".join(said) or None
 
 
 def detailed(task: AnyRow) -> dict[str, Any]:

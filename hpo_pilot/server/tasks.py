@@ -1,8 +1,18 @@
-"""Tasks: accepting them, and the commands to them. Codes and messages are those of panda-server 1.0.4.
+"""Tasks: accepting them. Codes and messages are those of panda-server 1.0.4.
 
-Source: `pandaserver/taskbuffer/db_proxy_mods/task_event_module.py`, `insertTaskParamsPanda` and `sendCommandTaskPanda`.
-Unlike there a command is carried out at once, and **no task is ever reactivated by a submission**: a name that is taken
-is a duplicate (code 2) whatever state its task is in.
+Source: `pandaserver/taskbuffer/db_proxy_mods/task_event_module.py`, `insertTaskParamsPanda`. A task that asks for a
+unique name is compared with its user's task of that name, if there is one:
+
+================================  ====  ==============================================================================
+state of the older task           code  what happens
+================================  ====  ==============================================================================
+going on, or broken               2     nothing: a duplicate
+over                              3     the older task runs its unfinished jobs again, with what may change of the
+                                        new parameters ("incremental execution")
+over, and one of hpo-pilot's own  2     nothing: its names stand for one set of points for ever, see `OWN_MARK`
+================================  ====  ==============================================================================
+
+A task that does not ask for it is a new one whatever its name.
 """
 
 from __future__ import annotations
@@ -11,15 +21,16 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import exists, func, insert, select, text, update
+from sqlalchemy import exists, func, insert, select, text
 
-from hpo_pilot.jobs import JobState, TaskState
-from hpo_pilot.server.attempts import change_task, make_jobs, settle, task_row
+from hpo_pilot.jobs import TaskState
+from hpo_pilot.server.attempts import make_jobs, task_row
 from hpo_pilot.server.auth import Caller
 from hpo_pilot.server.database import AnyRow, Transaction
-from hpo_pilot.server.field_names import CHANGEABLE_PARAMETERS
-from hpo_pilot.server.retries import retry_jobs
-from hpo_pilot.server.tables import AT_PILOT, cache_files, jobs, tasks
+from hpo_pilot.server.needs import campaign_of
+from hpo_pilot.server.queues import Queues
+from hpo_pilot.server.retries import change_parameters, changes_of, retry_jobs, retry_over
+from hpo_pilot.server.tables import cache_files, tasks
 from hpo_pilot.server.task_parameters import TaskParameters, TaskParametersError
 
 #: A code and what it means in words: 0 is well.
@@ -27,25 +38,126 @@ Outcome = tuple[int, str]
 
 _PENDING = text("tasks.status = 'pending'")  # as it stands in the index
 _USER_PRIORITY = 1000  # what PanDA gives users' tasks; theirs may be lower, never higher
-_ENDED = frozenset({"finished", "done", "prepared", "broken", "aborted", "toabort", "aborting", "failed"})
-_RETRYABLE = frozenset({"finished", "failed", "exhausted"})
+_INCREMENTAL = frozenset({"finished", "failed", "aborted", "done", "exhausted"})
+_RETRIED_WHILE = frozenset({"running", "scouting", "pending"})
+_COUNTED = ("registered", "defined", "ready", "scouting", "running", "paused", "throttled")
+
+#: The parameter by which the tasks of hpo-pilot's searches are known.
+OWN_MARK = "campaign"
 
 
-def submit(tx: Transaction, caller: Caller, params: Mapping[str, Any], parent_id: int | None = None) -> Outcome:
-    """Registers a task; its jobs wait for pilots as soon as its sandbox is in the cache."""
+def submit(
+    tx: Transaction,
+    caller: Caller,
+    params: Mapping[str, Any],
+    parent_id: int | None = None,
+    *,
+    most_active: int = 0,
+    queues: Queues | None = None,
+) -> Outcome:
+    """Registers a task; its jobs wait for pilots as soon as its sandbox is in the cache.
+
+    Args:
+        tx: a writing transaction.
+        caller: who submits.
+        params: the task's parameters.
+        parent_id: the task that it belongs to.
+        most_active: how many tasks of one user may be active; 0: any number.
+        queues: those that there are; a task that names none of them is broken. None: any name is one.
+
+    Returns:
+        0 with the new task's id in the message; 2: a duplicate name; 3: an older task of this name runs again;
+        4: parameters are missing; 10: too many active tasks; 11: no such parent.
+    """
     params = dict(params)
     if not caller.is_operator or not isinstance(params.get("userName"), str):
         params["userName"] = caller.name
     for key in ("taskName", "vo", "prodSourceLabel"):
         if not isinstance(params.get(key), str) or not params[key]:
             return 4, f"failed to register task: {key} is missing"
+    if "parentTaskName" in params:
+        parent_id = _parent(tx, params)
+        if parent_id is None:
+            user, name = params["userName"], params["parentTaskName"]
+            return 11, f'failed to find parent with user="{user}" name={name}'
+    priority = _priority(caller, params)
+    if most_active and (count := _count_active(tx, params)) > most_active:
+        return 10, f"Too many active tasks for {params['userName']} {count}>{most_active}"
     if params.get("uniqueTaskName") is True and (taken := _same_name(tx, params)) is not None:
+        return _resubmit(tx, taken, params)
+    task_id = _insert(tx, params, priority, parent_id, queues)
+    return 0, f"succeeded. new jediTaskID={task_id}"
+
+
+def _parent(tx: Transaction, params: Mapping[str, Any]) -> int | None:
+    query = select(func.max(tasks.c.task_id)).where(
+        tasks.c.user_name == params["userName"], tasks.c.name == str(params["parentTaskName"])
+    )
+    found: int | None = tx.connection.scalar(query)
+    return found
+
+
+def _count_active(tx: Transaction, params: Mapping[str, Any]) -> int:
+    query = select(func.count()).where(
+        tasks.c.user_name == params["userName"],
+        tasks.c.label == params["prodSourceLabel"],
+        tasks.c.status.in_(_COUNTED),
+    )
+    return tx.connection.scalar(query) or 0
+
+
+def _resubmit(tx: Transaction, taken: AnyRow, params: Mapping[str, Any]) -> Outcome:
+    """What a submission under the name of an older task does."""
+    name, status, task_id = params["taskName"], taken.status, taken.task_id
+    if status not in _INCREMENTAL:
         return 2, (
-            f"jediTaskID={taken.task_id} is in the {taken.status} state for outDS={params['taskName']}. "
+            f"jediTaskID={task_id} is in the {status} state for outDS={name}. "
+            "You can re-submit the task with new parameters for the same or another input "
+            "once it goes into finished/failed/done. "
+            "Or you can retry the task once it goes into running/finished/failed/done. "
+        )
+    if OWN_MARK in params:
+        return 2, (
+            f"jediTaskID={task_id} is in the {status} state for outDS={name}. "
             "You cannot submit duplicated tasks: retry that one, or choose another name. "
         )
-    task_id = _insert(tx, params, _priority(caller, params), parent_id)
-    return 0, f"succeeded. new jediTaskID={task_id}"
+    return incremental_execution(tx, task_id, params)
+
+
+def incremental_execution(tx: Transaction, task_id: int, params: Mapping[str, Any]) -> Outcome:
+    """Runs a task that is over again: its unfinished jobs, and the jobs that the new parameters add.
+
+    Args:
+        tx: a writing transaction.
+        task_id: of a task.
+        params: new parameters; those that cannot change are left alone, as PanDA does.
+
+    Returns:
+        3 with a message; 1: the new parameters make no sense; 2: no such task, or it is not over; 5: it goes on, and
+        its failed jobs start again with what changed.
+    """
+    task = task_row(tx, task_id)
+    if task is None:
+        return 2, f"jediTaskID={task_id} not found"
+    going_on = task.status in _RETRIED_WHILE and task.label == "user"
+    if task.status not in _INCREMENTAL and not going_on:
+        return 2, f"jediTaskID={task_id} is in the {task.status} state. You can retry it once it is over. "
+    changes = changes_of(params)
+    changes.pop("currentPriority", None)  # an operator's to change
+    old = tx.connection.scalar(select(tasks.c.params).where(tasks.c.task_id == task_id))
+    try:
+        columns = brokered(TaskParameters(json.loads(old or "{}") | changes))
+        changed = change_parameters(tx, task, changes, columns)
+    except TaskParametersError as error:
+        return 1, f"new parameter conversion failed with {error}"
+    if going_on:
+        retry_jobs(tx, changed)
+        return 5, f"{task.status}. new tasks params have been set to jediTaskID={task_id}. "
+    retry_over(tx, changed)
+    return 3, (
+        f"reactivation accepted. jediTaskID={task_id} (currently in {task.status} state) will be re-executed "
+        "with old and/or new input"
+    )
 
 
 def _same_name(tx: Transaction, params: Mapping[str, Any]) -> AnyRow | None:
@@ -72,7 +184,9 @@ def _priority(caller: Caller, params: dict[str, Any]) -> int:
     return priority
 
 
-def _insert(tx: Transaction, params: dict[str, Any], priority: int, parent_id: int | None) -> int:
+def _insert(
+    tx: Transaction, params: dict[str, Any], priority: int, parent_id: int | None, queues: Queues | None
+) -> int:
     values = {
         "name": params["taskName"],
         "user_name": params["userName"],
@@ -92,11 +206,13 @@ def _insert(tx: Transaction, params: dict[str, Any], priority: int, parent_id: i
     sandbox = None
     try:
         parameters = TaskParameters(params)
+        _check_queues(parameters, queues)
     except TaskParametersError as error:
         values |= {"status": TaskState.BROKEN.value, "error_dialog": str(error)[:510], "ended": tx.now}
     else:
         sandbox = parameters.sandbox
-        values |= _brokered(parameters) | {"n_jobs": parameters.n_jobs, "sandbox": sandbox}
+        values["campaign"] = campaign_of(params, params["userName"], params["taskName"])
+        values |= brokered(parameters) | {"n_jobs": parameters.n_jobs, "sandbox": sandbox}
         values["status"] = (TaskState.READY if _in_cache(tx, sandbox) else TaskState.PENDING).value
     task_id = _new_id(tx.connection.execute(insert(tasks).values(values)).inserted_primary_key)
     tx.users.add(params["userName"])
@@ -111,12 +227,23 @@ def _new_id(key: AnyRow | None) -> int:
     return int(key[0])
 
 
-def _brokered(parameters: TaskParameters) -> dict[str, Any]:
-    """The columns that say where a task's jobs may go."""
+def brokered(parameters: TaskParameters) -> dict[str, Any]:
+    """The columns of a task that say where a task's jobs may go."""
     queue, included = parameters.queue, parameters.included
     if not queue and len(included) == 1:
         queue = included[0]
-    return {"queue": queue, "included": _list(included), "excluded": _list(parameters.excluded)}
+    return {
+        "queue": queue,
+        "included": _list(included),
+        "excluded": _list(parameters.excluded),
+        "needs": str(parameters.needs),
+    }
+
+
+def _check_queues(parameters: TaskParameters, queues: Queues | None) -> None:
+    named = (parameters.queue,) if parameters.queue else parameters.included
+    if queues is not None and (trouble := queues.unknown(named)):
+        raise TaskParametersError(trouble)
 
 
 def _list(names: tuple[str, ...]) -> str | None:
@@ -146,121 +273,3 @@ def release_pending(tx: Transaction) -> None:
     names = select(tasks.c.sandbox).where(_PENDING, tasks.c.sandbox.in_(select(cache_files.c.name))).distinct()
     for name in tx.connection.scalars(names).all():
         sandbox_arrived(tx, name)
-
-
-def refusal(command: str, status: str, caller: Caller) -> str | None:
-    """Why a task in this state does not take `command`; None: it does."""
-    refused, extra = False, ""
-    match command:
-        case "kill" | "finish":
-            refused = status in _ENDED
-        case "retry":
-            refused = status not in _RETRYABLE
-            if status == TaskState.EXHAUSTED and not caller.is_operator:
-                refused, extra = True, "and production role is missing"
-        case "pause":
-            refused = status in _ENDED or status in (TaskState.PAUSED, TaskState.EXHAUSTED)
-        case "resume":
-            refused = status not in ("paused", "throttled", "staging")
-    if not refused:
-        return None
-    return f"Command rejected: the {command} command is not accepted if the task is in {status} status {extra}".strip()
-
-
-def command(tx: Transaction, caller: Caller, task_id: int, name: str, *, soft: bool = False) -> Outcome:
-    """Carries out kill, finish, retry, pause or resume.
-
-    Returns:
-        0 with a message; 2: no such task; 4: not in its present state.
-    """
-    task = task_row(tx, task_id)
-    if task is None:
-        return 2, f"jediTaskID={task_id} not found"
-    if name == "retry" and task.status in ("running", "pending"):
-        retry_jobs(tx, task)
-        return 0, f"retry has been triggered for failed jobs while the task is still {task.status}"
-    if refused := refusal(name, task.status, caller):
-        return 4, refused
-    match name:
-        case "kill":
-            _stop(tx, task, TaskState.ABORTING, JobState.CANCELLED, f"killed by {caller.name}", kill_running=True)
-        case "finish":
-            reason = f"closed since {caller.name} finished the task"
-            _stop(tx, task, TaskState.FINISHING, JobState.CLOSED, reason, kill_running=not soft)
-        case "retry":
-            retry_jobs(tx, task)
-        case "pause":
-            _set_waiting(tx, task, JobState.ACTIVATED, JobState.DEFINED)
-            change_task(tx, task, status=TaskState.PAUSED.value, old_status=task.status)
-        case "resume":
-            n_waiting = _set_waiting(tx, task, JobState.DEFINED, JobState.ACTIVATED)
-            tx.activated[task.queue] += n_waiting
-            change_task(tx, task, status=task.old_status or TaskState.RUNNING.value, old_status=None)
-            release_pending(tx)
-    return 0, f"command={name} is registered for task ID {task_id}"
-
-
-def retry_with(tx: Transaction, task_id: int, new: Mapping[str, Any]) -> Outcome:
-    """Retries a task that is over with some parameters changed.
-
-    Returns:
-        3 with a message, as PanDA does; 1: it cannot be done with these parameters; 2: no such task; 4: not in its
-        present state.
-    """
-    task = task_row(tx, task_id)
-    if task is None:
-        return 2, f"jediTaskID={task_id} not found"
-    if task.status not in _RETRYABLE and task.status != TaskState.DONE:
-        return 4, f"Command rejected: the retry command is not accepted if the task is in {task.status} status"
-    if unknown := sorted(set(new) - set(CHANGEABLE_PARAMETERS)):
-        return (
-            1,
-            f"new parameter conversion failed with {', '.join(unknown)}: "
-            f"only {', '.join(CHANGEABLE_PARAMETERS)} can change",
-        )
-    old = json.loads(tx.connection.scalar(select(tasks.c.params).where(tasks.c.task_id == task_id)) or "{}")
-    params = old | dict(new)
-    try:
-        parameters = TaskParameters(params)
-    except TaskParametersError as error:
-        return 1, f"new parameter conversion failed with {error}"
-    change_task(tx, task, params=json.dumps(params), revision=task.revision + 1, **_brokered(parameters))
-    retry_jobs(tx, _existing(tx, task_id))
-    return 3, (
-        f"reactivation accepted. jediTaskID={task_id} (currently in {task.status} state) will be re-executed "
-        "with old and/or new input"
-    )
-
-
-def _set_waiting(tx: Transaction, task: AnyRow, old: JobState, new: JobState) -> int:
-    return tx.connection.execute(
-        update(jobs)
-        .where(jobs.c.task_id == task.task_id, jobs.c.status == old.value)
-        .values(status=new.value, modified=tx.now, state_changed=tx.now)
-    ).rowcount
-
-
-def _stop(tx: Transaction, task: AnyRow, state: TaskState, ended: JobState, reason: str, *, kill_running: bool) -> None:
-    """Ends the jobs that wait, tells the pilots to end theirs, and ends the task once none is left."""
-    change_task(tx, task, status=state.value, old_status=None)
-    n_ended = tx.connection.execute(
-        update(jobs)
-        .where(jobs.c.task_id == task.task_id, jobs.c.status.in_((JobState.DEFINED.value, JobState.ACTIVATED.value)))
-        .values(
-            status=ended.value,
-            ended=tx.now,
-            modified=tx.now,
-            state_changed=tx.now,
-            buffer_error_code=100,
-            buffer_error_diag=reason,
-        )
-    ).rowcount
-    if kill_running:
-        tx.connection.execute(
-            update(jobs)
-            .where(jobs.c.task_id == task.task_id, AT_PILOT)
-            .values(command="tobekilled", buffer_error_diag=reason)
-        )
-    if not tx.connection.scalar(select(func.count()).where(jobs.c.task_id == task.task_id)):
-        n_ended = task.n_jobs  # killed while it waited for its sandbox: it never had jobs
-    settle(tx, _existing(tx, task.task_id), failed=n_ended)

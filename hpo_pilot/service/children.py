@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hpo_pilot.errors import GiveUpError
@@ -26,17 +26,21 @@ class Child:
     whatever signal, the pipe closes, and the child ends itself.
     """
 
-    def __init__(self, name: str, argv: Sequence[str], log_file: Path) -> None:
+    def __init__(
+        self, name: str, argv: Sequence[str], log_file: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
         """Prepares.
 
         Args:
             name: for messages.
             argv: the command; ``{lifeline}`` stands for the file descriptor's number.
             log_file: its output is appended there.
+            environment: variables beside ours.
         """
         self.name = name
         self._argv = list(argv)
         self._log_file = log_file
+        self._environment = dict(environment or {})
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline: int | None = None
         self._starts: list[float] = []
@@ -50,6 +54,7 @@ class Child:
             with self._log_file.open("ab") as log_file:
                 self._process = subprocess.Popen(
                     [part.replace("{lifeline}", str(reading)) for part in self._argv],
+                    env={**os.environ, **self._environment},
                     stdin=subprocess.DEVNULL,
                     stdout=log_file,
                     stderr=log_file,

@@ -12,6 +12,8 @@ from pathlib import Path
 import psutil
 
 from hpo_pilot.errors import HpoPilotError
+from hpo_pilot.panda.panda_server import environment_server, environment_vo
+from hpo_pilot.service.target import nickname_at
 from hpo_pilot.service.workdir import WorkDir
 from hpo_pilot.store import Store
 
@@ -48,6 +50,8 @@ def examine(workdir: Path | None, store: str | None) -> list[Finding]:
         _programs("container runtime", _RUNTIMES, "payload.container needs one"),
         _programs("launcher", _LAUNCHERS, "payloads over several ranks need one"),
         _programs("batch system", _BATCH, "pilots in allocations need one"),
+        _programs("Rucio", ("rucio",), "outputs at PanDA servers other than the embedded one are fetched with it"),
+        _panda_server(workdir),
         _attempt("work folder", lambda: _work_folder(workdir)),
         _attempt("store", lambda: _store(workdir, store)),
     ]
@@ -80,6 +84,31 @@ def _gpus() -> Finding:
 def _programs(what: str, names: tuple[str, ...], use: str) -> Finding:
     found = [name for name in names if shutil.which(name)]
     return Finding(what, bool(found), ", ".join(found) or f"none of {', '.join(names)}; {use}")
+
+
+def _panda_server(workdir: Path | None) -> Finding:
+    """Whether the server of the environment answers, and who we are there."""
+    what = "PanDA server"
+    try:
+        url = environment_server()
+        if url is None:
+            return Finding(what, True, "the embedded one; PANDA_URL_SSL or --server names another")
+        name = nickname_at(url, WorkDir.make(workdir).log("panda-client"))
+    except HpoPilotError as error:
+        return Finding(what, False, str(error), needed=True)
+    return Finding(
+        what, True, f"{url} answers; you are {name}, VO {environment_vo()}, by {_credentials()}", needed=True
+    )
+
+
+def _credentials() -> str:
+    """By what panda-client says who we are; never the thing itself."""
+    if os.environ.get("PANDA_AUTH") != "oidc":
+        return f"the proxy {os.environ.get('X509_USER_PROXY') or f'/tmp/x509up_u{os.getuid()}'}"  # noqa: S108 - where it is
+    for variable in ("PANDA_AUTH_ID_TOKEN", "OIDC_AUTH_TOKEN_FILE", "OIDC_AUTH_ID_TOKEN"):
+        if os.environ.get(variable):
+            return f"the token of {variable}"
+    return f"the token that panda-client keeps in {Path(os.environ.get('PANDA_CONFIG_ROOT') or '.', '.token')}"
 
 
 def _work_folder(workdir: Path | None) -> str:

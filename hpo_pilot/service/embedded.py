@@ -5,7 +5,6 @@ from __future__ import annotations
 import getpass
 import os
 import re
-import secrets
 import socket
 import sys
 import time
@@ -13,11 +12,14 @@ from pathlib import Path
 
 import requests
 
-from hpo_pilot.errors import TryAgainError
-from hpo_pilot.panda.manager import PandaServer
+from hpo_pilot.config.queue_file import load_queues, write_queues
+from hpo_pilot.errors import InputError, TryAgainError
+from hpo_pilot.panda.panda_server import PandaServer
+from hpo_pilot.pilot.session import open_session
 from hpo_pilot.server.auth import Role
-from hpo_pilot.server.process import write_tokens
 from hpo_pilot.service.children import Child
+from hpo_pilot.service.own_tokens import OwnTokens
+from hpo_pilot.service.reach import Reach
 from hpo_pilot.service.workdir import WorkDir
 
 #: The queue of the embedded server's local pilot, and of tasks that name none.
@@ -41,27 +43,44 @@ _ADDRESS = "address"
 class EmbeddedPanda:
     """Server and pilot of one work folder."""
 
-    def __init__(self, workdir: WorkDir, *, slots: int, queue: str = DEFAULT_QUEUE, port: int | None = None) -> None:
+    def __init__(
+        self,
+        workdir: WorkDir,
+        *,
+        slots: int,
+        queue: str = DEFAULT_QUEUE,
+        reach: Reach | None = None,
+        queues: Path | None = None,
+    ) -> None:
         """Prepares; `start` runs them.
 
         Args:
             workdir: where their state and logs are.
             slots: how many jobs the local pilot runs side by side; 0: no local pilot.
             queue: the queue that the local pilot serves.
-            port: the server's port; None: a free one.
+            reach: where the server listens; None: this machine alone.
+            queues: the queue file (YAML); None: any name is a queue.
+
+        Raises:
+            InputError: `reach` or `queues` name files that cannot be used.
         """
         self._workdir = workdir
-        self._port = port or _free_port()
-        self.url = f"http://127.0.0.1:{self._port}"
-        self._tokens = _make_tokens(workdir)
-        self.server = PandaServer(self.url, self._tokens["user"], nickname())
+        reach = reach or Reach()
+        self._port = reach.port or free_port()
+        self.url = reach.url(self._port)
+        self.authority_file = reach.authority_file(workdir)
+        self._own = OwnTokens(workdir.tokens, nickname())
+        self._tokens = self._own.files
+        self.server = PandaServer(self.url, self._tokens[Role.USER], nickname(), authorities=reach.authorities(workdir))
         python = sys.executable
         self._server = Child(
             "embedded PanDA server",
             [
                 *(python, "-m", "hpo_pilot.server", "--database", f"sqlite:///{workdir.panda_database}"),
                 *("--files", str(workdir.panda_files), "--port", str(self._port)),
-                *("--tokens", str(workdir.tokens / "server.json"), "--lifeline-fd", "{lifeline}"),
+                *("--tokens", str(workdir.tokens), "--lifeline-fd", "{lifeline}"),
+                *reach.server_options(workdir),
+                *(("--queues", str(_described_queues(workdir, queues, queue if slots else ""))) if queues else ()),
             ],
             workdir.log("server"),
         )
@@ -69,9 +88,10 @@ class EmbeddedPanda:
             "local pilot",
             [
                 *(python, "-m", "hpo_pilot.pilot", "--server", self.url, "--queue", queue, "--slots", str(slots)),
-                *("--token-file", str(self._tokens["pilot"]), "--workdir", str(workdir.pilots)),
+                *("--token-file", str(self._tokens[Role.PILOT]), "--workdir", str(workdir.pilots)),
                 *("--checkpoints", str(workdir.checkpoints), "--heartbeat", "2"),
                 *("--worker-id", str(WORKER), "--harvester-id", HARVESTER, "--lifeline-fd", "{lifeline}"),
+                *(("--ca", str(self.authority_file)) if self.authority_file else ()),
             ],
             workdir.log("pilot"),
         )
@@ -90,7 +110,7 @@ class EmbeddedPanda:
         """
         self._server.start()
         self._wait_for_server()
-        (self._workdir.tokens / _ADDRESS).write_text(self.url)
+        (self._workdir.tokens / _ADDRESS).write_text(f"{self.url}\n{self.server.authorities or ''}")
         if self._slots:
             self._start_pilot()
 
@@ -100,6 +120,7 @@ class EmbeddedPanda:
         Raises:
             GiveUpError: one of them ends again and again.
         """
+        self._own.renew()
         if self._server.check():
             self._wait_for_server()
         if self._slots and self._pilot.exit_code is not None:
@@ -120,38 +141,67 @@ class EmbeddedPanda:
         self._post("pilot/update_worker_status", {"worker_id": WORKER, "harvester_id": HARVESTER, "status": "finished"})
 
     def _post(self, path: str, body: dict[str, object]) -> None:
-        headers = {"Authorization": f"Bearer {self._tokens['pilot'].read_text().strip()}", "Origin": self.server.vo}
+        headers = {"Authorization": f"Bearer {self._tokens[Role.PILOT].read_text().strip()}", "Origin": self.server.vo}
         try:
-            requests.post(f"{self.url}/api/v1/{path}", json=body, headers=headers, timeout=30).raise_for_status()
+            with open_session(self.url, self.server.authorities) as session:
+                session.post(f"{self.url}/api/v1/{path}", json=body, headers=headers, timeout=30).raise_for_status()
         except requests.RequestException as error:
             raise TryAgainError(f"the embedded PanDA server does not answer: {error}") from error
 
     def _wait_for_server(self) -> None:
         end = time.monotonic() + _START_SECONDS
+        session = open_session(self.url, self.server.authorities)
+        trouble = ""
         while time.monotonic() < end:
             if self._server.exit_code is not None:
                 raise TryAgainError(f"the embedded PanDA server did not start: {self._server.last_line()}")
             try:
-                if requests.get(f"{self.url}/api/v1/system/is_alive", timeout=5).ok:
+                if session.get(f"{self.url}/api/v1/system/is_alive", timeout=5).ok:
                     return
-            except requests.RequestException:
+            except requests.exceptions.SSLError as error:
+                self._server.stop()
+                raise InputError(
+                    f"the certificate of the embedded PanDA server is not good for {self.url}: {error}; name its "
+                    "authorities with --ca, or the host that it is made for with --public-url"
+                ) from error
+            except requests.RequestException as error:
+                trouble = f": {error}"
                 time.sleep(0.05)  # not listening yet
         self._server.stop()
         raise TryAgainError(
-            f"the embedded PanDA server did not answer within {_START_SECONDS:.0f} s; see {self._workdir.log('server')}"
+            f"the embedded PanDA server did not answer at {self.url} within {_START_SECONDS:.0f} s{trouble}; "
+            f"see {self._workdir.log('server')}"
         )
+
+
+def _described_queues(workdir: WorkDir, file: Path, served: str) -> Path:
+    """The queue file as the server reads it.
+
+    Args:
+        workdir: where it is kept.
+        file: as users write it.
+        served: the queue of the local pilot; empty: there is none.
+    """
+    found = load_queues(file)
+    if served and served not in found.queues:
+        raise InputError(f"{file} has no queue {served}, which the local pilot serves: add it, or give --slots 0")
+    described = workdir.root / "queues.json"
+    write_queues(found, described)
+    return described
 
 
 def running_server(workdir: WorkDir) -> PandaServer | None:
     """The embedded server of the work folder, if one runs and takes our token."""
     token = workdir.tokens / "user.token"
     try:
-        url = (workdir.tokens / _ADDRESS).read_text()
-        headers = {"Authorization": f"Bearer {token.read_text()}", "Origin": "hpo_pilot"}
-        answer = requests.get(f"{url}/api/v1/hpo_pilot/changes?cursor=-1&timeout=0", headers=headers, timeout=5)
+        url, _, folder = (workdir.tokens / _ADDRESS).read_text().partition("\n")
+        server = PandaServer(url, token, nickname(), authorities=Path(folder) if folder else None)
+        headers = {"Authorization": f"Bearer {token.read_text()}", "Origin": server.vo}
+        with open_session(url, server.authorities) as session:
+            answer = session.get(f"{url}/api/v1/hpo_pilot/changes?cursor=-1&timeout=0", headers=headers, timeout=5)
     except (OSError, requests.RequestException):
         return None
-    return PandaServer(url, token, nickname()) if answer.ok else None
+    return server if answer.ok else None
 
 
 def default_slots(cores: int) -> int:
@@ -168,30 +218,15 @@ def nickname() -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:30]
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of this machine that nobody listens on now.
+
+    Raises:
+        TryAgainError: there is none.
+    """
     with socket.socket() as probe:
         try:
             probe.bind(("127.0.0.1", 0))
         except OSError as error:
             raise TryAgainError(f"no free port for the embedded PanDA server: {error.strerror}") from error
         return int(probe.getsockname()[1])
-
-
-def _make_tokens(workdir: WorkDir) -> dict[str, Path]:
-    """The tokens of the work folder's server, in files of mode 0600; made once, for pilots elsewhere hold copies."""
-    workdir.tokens.mkdir(mode=0o700, exist_ok=True)
-    files = {}
-    callers = {}
-    for role in (Role.USER, Role.PILOT):
-        path = files[role.value] = workdir.tokens / f"{role.value}.token"
-        token = path.read_text().strip() if path.exists() else ""
-        if not token:
-            token = secrets.token_urlsafe(32)
-            temporary = path.with_suffix(".tmp")
-            temporary.unlink(missing_ok=True)
-            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                file.write(token)
-            temporary.replace(path)
-        callers[token] = (nickname(), role)
-    write_tokens(workdir.tokens / "server.json", callers)
-    return files

@@ -24,26 +24,27 @@ class KeptOutputs:
         self._store = store
         self._manager = manager
         self._count = max(_KEPT, record.search.confirm.top)
-        self._numbers = {trial.number for trial in trials if trial.value is not None} if self._declared else set()
+        self._numbers = {trial.number for trial in trials if trial.state.is_over} if self._declared else set()
 
     @property
     def _declared(self) -> bool:
-        return bool(self._record.search.payload.outputs)
+        return bool(self._record.search.payload.kept_files)
 
     def keep_best(self, new: Iterable[int], trials: Mapping[int, Trial]) -> None:
-        """Adds finished trials, and deletes the outputs of those that are no longer among the best.
+        """Adds trials that are over, and deletes the outputs of those that are not, or no longer, among the best.
+
+        A job may have packed the outputs of several trials: its archive stays while one of them is wanted.
 
         Raises:
             TryAgainError: the server cannot be reached; what was not deleted is deleted with the next trial.
         """
-        if not self._declared:
+        if not self._declared or self._manager.manners.keeps_outputs:
             return
         self._numbers |= set(new)
         best = top_trials(self._record.search, [trials[number] for number in self._numbers], self._count)
         gone = sorted(self._numbers - {trial.number for trial in best})
-        for number in gone:
-            for output in self._store.outputs(self._record.id, number).values():
-                self._manager.discard(output)
+        for archive in self._store.unwanted_archives(self._record.id, gone):
+            self._manager.discard(archive)
         if gone:
             self._store.discard_outputs(self._record.id, gone)
             self._numbers -= set(gone)

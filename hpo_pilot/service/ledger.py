@@ -2,15 +2,17 @@
 
 Results come in any order, late, twice or not at all; the ledger says what each changes. A fold has at most one
 *verdict* (a figure of merit, or the payload's own failure): the first counts, what comes later is logged and ignored.
+A fold without one goes out again: where its task gave it up it was *lost*, which may happen a few times; where its job
+ran others first until its time was over it was *not run*, and each time at least one of them has had its verdict.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from hpo_pilot.jobs import JobReport, JobState, Verdict
+from hpo_pilot.jobs import JobReport, JobState, Member, Members, Verdict
 from hpo_pilot.panda.task_parameters import output_name
 from hpo_pilot.search import Point, TrialState
 from hpo_pilot.search.trial import mean_and_std
@@ -40,23 +42,22 @@ class OpenTrial:
 
 @dataclass
 class Changes:
-    """What a look at the server brought; all of it goes to the store in one transaction."""
+    """What a look at the server brought; all of it goes to the store in one transaction.
+
+    Attributes:
+        again: the jobs to submit again.
+        seconds: by how much the time grew that all jobs ran.
+    """
 
     outcomes: list[JobOutcome] = field(default_factory=list)
     ends: list[TrialEnd] = field(default_factory=list)
     started: list[tuple[int, float]] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
+    again: list[Members] = field(default_factory=list)
+    seconds: float = 0.0
 
     def __bool__(self) -> bool:
-        return bool(self.outcomes or self.ends or self.started or self.events)
-
-    def __add__(self, other: Changes) -> Changes:
-        return Changes(
-            self.outcomes + other.outcomes,
-            self.ends + other.ends,
-            self.started + other.started,
-            self.events + other.events,
-        )
+        return bool(self.outcomes or self.ends or self.started or self.events or self.again)
 
 
 class Ledger:
@@ -77,6 +78,7 @@ class Ledger:
         self.told = told
         self.open: dict[int, OpenTrial] = {}
         self._known: dict[tuple[int, int, int, int], JobOutcome] = {}
+        self._not_run: set[tuple[int, int, int]] = set()  # (task, trial, fold): a later task has these
         self._warned: set[tuple[int, int | None]] = set()
 
     def add(self, trial: OpenTrial) -> None:
@@ -95,15 +97,21 @@ class Ledger:
             trial.started = trial.started or outcome.started is not None
             if outcome.is_verdict:
                 trial.verdicts.setdefault(outcome.fold, outcome)
+            if outcome.state is JobState.NOT_RUN:
+                self._not_run.add((outcome.task_id, outcome.trial, outcome.fold))
         for (number, fold), ids in tasks.items():
-            self.open[number].lost[fold] = len(ids) - 1  # every task but the last had lost it
+            # Every task but the last had lost it, or had not run it.
+            self.open[number].lost[fold] = sum((task, number, fold) not in self._not_run for task in ids) - 1
 
     def missing(self, task: TaskRecord) -> list[int]:
-        """The numbers of the task's jobs whose folds have no verdict yet."""
-        return [n for n, (trial, fold, _) in enumerate(task.jobs, start=1) if self._is_open(trial, fold)]
+        """The numbers of the task's jobs from which a verdict is still expected."""
+        return [n for n, job in enumerate(task.jobs, start=1) if any(self._is_expected(task, each) for each in job)]
 
-    def _is_open(self, trial: int, fold: int) -> bool:
-        return trial in self.open and fold not in self.open[trial].verdicts
+    def _is_expected(self, task: TaskRecord, member: Member) -> bool:
+        """Whether the member has no verdict yet, and no later task has it."""
+        trial, fold, _ = member
+        is_open = trial in self.open and fold not in self.open[trial].verdicts
+        return is_open and (task.id, trial, fold) not in self._not_run
 
     # --- what the server says ---
 
@@ -115,61 +123,89 @@ class Ledger:
         """
         changes = Changes()
         for report in sorted(reports, key=lambda r: (r.attempt, r.panda_id)):
-            outcome = self._outcome(task, report, changes)
-            if outcome is None or self._known.get(_key(outcome)) == outcome:
-                continue
-            trial = self.open.get(outcome.trial)
-            if trial is None or outcome.fold in trial.verdicts:
-                self._late(outcome, changes)
-                continue
-            self._known[_key(outcome)] = outcome
-            changes.outcomes.append(outcome)
-            if not trial.started and outcome.started is not None:
-                trial.started = True
-                changes.started.append((trial.number, outcome.started))
-            if outcome.is_verdict:
-                trial.verdicts[outcome.fold] = outcome
+            left = [each for each in self._outcomes(task, report, now, changes) if self._take(each, changes)]
+            self._hand_on(report, task, left, changes)
         self._close(changes, [outcome.trial for outcome in changes.outcomes], now)
         return changes
 
-    def give_up(self, task: TaskRecord, reason: str, now: float) -> tuple[Changes, list[tuple[int, int, int]]]:
-        """The task is over, and some of its folds have no verdict: they are lost.
+    def _take(self, outcome: JobOutcome, changes: Changes) -> bool:
+        """Enters an outcome, if it is news; True where the job said that it has not run the member."""
+        trial = self.open.get(outcome.trial)
+        known = self._known.get(_key(outcome))
+        if trial is None or outcome.fold in trial.verdicts or (*_key(outcome)[:3],) in self._not_run:
+            if known != outcome:
+                self._late(outcome, changes)
+            return False
+        if known == outcome:
+            return False
+        self._known[_key(outcome)] = outcome
+        changes.outcomes.append(outcome)
+        changes.seconds += (outcome.seconds or 0.0) - ((known.seconds if known else None) or 0.0)
+        if not trial.started and outcome.started is not None:
+            trial.started = True
+            changes.started.append((trial.number, outcome.started))
+        if outcome.is_verdict:
+            trial.verdicts[outcome.fold] = outcome
+        return outcome.state is JobState.NOT_RUN
+
+    def _hand_on(self, report: JobReport, task: TaskRecord, left: list[JobOutcome], changes: Changes) -> None:
+        """Sends what a job has not run out again, in jobs of as many members as this one had the time for."""
+        if not left:
+            return
+        for outcome in left:
+            self._not_run.add((task.id, outcome.trial, outcome.fold))
+        size = sum(verdict.was_run for verdict in report.verdicts)
+        members = [Member(outcome.trial, outcome.fold, self.open[outcome.trial].seed) for outcome in left]
+        changes.again += [tuple(members[at : at + size]) for at in range(0, len(members), size)]
+        changes.events.append(
+            f"job {report.panda_id} ran {size} of its {len(report.verdicts)} points, then {left[0].error}; "
+            "the others are submitted again"
+        )
+
+    def give_up(self, task: TaskRecord, reason: str, now: float) -> Changes:
+        """The task is over, and some of its folds have no verdict: they are lost, and go out again, but not for ever.
 
         Returns:
-            What that changes, and the jobs to submit again.
+            What that changes.
         """
         changes = Changes()
-        again: list[tuple[int, int, int]] = []
-        for trial_number, fold, seed in task.jobs:
-            if not self._is_open(trial_number, fold):
-                continue
-            trial = self.open[trial_number]
-            trial.lost[fold] += 1
-            last = self._last_error(task, trial_number, fold) or reason
-            if trial.lost[fold] <= MAX_RESUBMISSIONS:
-                again.append((trial_number, fold, seed))
-                changes.events.append(f"trial {trial_number} fold {fold} was lost ({last}); it is submitted again")
-                continue
-            attempts = [key[3] for key in self._known if key[:3] == (task.id, trial_number, fold)]
-            outcome = JobOutcome(
-                task.id,
-                trial_number,
-                fold,
-                max(attempts, default=1),
-                JobState.FAILED,
-                error=f"lost {trial.lost[fold]} times; last: {last}",
-                ended=now,
-            )
-            trial.verdicts[fold] = outcome
-            changes.outcomes.append(outcome)
+        for job in task.jobs:
+            lost = tuple(each for each in job if self._is_expected(task, each))
+            again = tuple(each for each in lost if self._goes_again(task, each, reason, now, changes))
+            changes.again += [again] if again else []
         self._close(changes, [outcome.trial for outcome in changes.outcomes], now)
-        return changes, again
+        return changes
 
-    def orphans(self, tasks: Iterable[TaskRecord]) -> list[tuple[int, int, int]]:
-        """(trial, fold, seed) of the folds without a verdict that none of the tasks has: nobody will report on them."""
-        held = {(trial, fold) for task in tasks for trial, fold, _ in task.jobs}
+    def _goes_again(self, task: TaskRecord, member: Member, reason: str, now: float, changes: Changes) -> bool:
+        """Counts a loss; False where it was one too many, and the fold failed."""
+        number, fold, _ = member
+        trial = self.open[number]
+        trial.lost[fold] += 1
+        last = self._last_error(task, number, fold) or reason
+        if trial.lost[fold] <= MAX_RESUBMISSIONS:
+            changes.events.append(f"trial {number} fold {fold} was lost ({last}); it is submitted again")
+            return True
+        before = [outcome for key, outcome in self._known.items() if key[:3] == (task.id, number, fold)]
+        newest = max(before, key=lambda outcome: outcome.attempt, default=None)
+        outcome = JobOutcome(
+            task.id,
+            number,
+            fold,
+            newest.attempt if newest else 1,
+            JobState.FAILED,
+            error=f"lost {trial.lost[fold]} times; last: {last}",
+            seconds=newest.seconds if newest else None,
+            ended=now,
+        )
+        trial.verdicts[fold] = outcome
+        changes.outcomes.append(outcome)
+        return False
+
+    def orphans(self, tasks: Iterable[TaskRecord]) -> list[Member]:
+        """The folds without a verdict that none of the tasks has: nobody will report on them."""
+        held = {member[:2] for task in tasks for job in task.jobs for member in job if self._is_expected(task, member)}
         return [
-            (trial.number, fold, trial.seed)
+            Member(trial.number, fold, trial.seed)
             for trial in self.open.values()
             for fold in range(self._folds)
             if fold not in trial.verdicts and (trial.number, fold) not in held
@@ -183,58 +219,80 @@ class Ledger:
 
     # --- inside ---
 
-    def _outcome(self, task: TaskRecord, report: JobReport, changes: Changes) -> JobOutcome | None:
-        """The report as an outcome of one of the task's jobs; None where it is of no job of ours."""
-        verdict = report.verdict
-        number = verdict.number if verdict else report.number
+    def _outcomes(self, task: TaskRecord, report: JobReport, now: float, changes: Changes) -> Iterator[JobOutcome]:
+        """The report as outcomes of the members of one of the task's jobs; none where it is of no job of ours."""
+        number = report.verdicts[0].number if report.verdicts else report.number
         if number is None or not 1 <= number <= len(task.jobs):
             if report.state.is_over:
                 text = f"it has the number {number}, which task {task.name} does not have; it is ignored"
                 self._warn(task.id, report.panda_id, changes, text)
-            return None
-        trial, fold, _seed = task.jobs[number - 1]
-        if verdict and (verdict.uid, verdict.generation, verdict.trial, verdict.fold) != (
-            self._uid,
-            task.generation,
-            trial,
-            fold,
-        ):
-            text = "it reports as another search, trial or fold; it is ignored"
-            self._warn(task.id, report.panda_id, changes, text)
-            return None
-        base = JobOutcome(
+            return
+        job = task.jobs[number - 1]
+        verdicts: dict[tuple[int, int], Verdict] = {}
+        for verdict in report.verdicts:
+            said = (verdict.uid, verdict.generation, verdict.number, (verdict.trial, verdict.fold))
+            if said[:3] != (self._uid, task.generation, number) or said[3] not in {each[:2] for each in job}:
+                text = "it reports as another search, trial or fold; it is ignored"
+                self._warn(task.id, report.panda_id, changes, text)
+                return
+            verdicts.setdefault(said[3], verdict)
+        for member in job:
+            base = self._unjudged(task, report, job, member, now)
+            if report.state is not JobState.FINISHED:
+                yield base
+            elif said_of_it := verdicts.get(member[:2]):
+                yield from self._judged(task, report, base, said_of_it)
+            else:
+                yield replace(
+                    base, error="finished without a figure of merit: no word of the payload runner in its metadata"
+                )
+
+    def _unjudged(self, task: TaskRecord, report: JobReport, job: Members, member: Member, now: float) -> JobOutcome:
+        """What a report says of a member besides the runner's verdict."""
+        places = [each[:2] for each in job]
+        running = places.index(report.running) if report.running in places else 0
+        place = places.index(member[:2])
+        started, seconds = report.started if place == 0 else None, None
+        if 0 < place <= running and not report.state.is_over:
+            known = self._known.get((task.id, *member[:2], report.attempt))
+            started = known.started if known and known.started is not None else now  # about: no report says it
+        if report.state.is_over and report.started is not None and report.ended is not None:
+            seconds = max(0.0, report.ended - report.started) / len(job)  # lost, and paid for all the same, but once
+        return JobOutcome(
             task.id,
-            trial,
-            fold,
+            member.trial,
+            member.fold,
             report.attempt,
             report.state,
             panda_id=report.panda_id,
             node=report.node,
-            started=report.started,
+            started=started,
             ended=report.ended,
             error=report.error,
-            progress=(report.progress,) if report.progress else (),
+            seconds=seconds,
+            progress=(report.progress,) if report.progress and place == running else (),
         )
-        if report.state is not JobState.FINISHED:
-            if report.state.is_over and report.started is not None and report.ended is not None:
-                return replace(base, seconds=max(0.0, report.ended - report.started))  # lost, and paid for all the same
-            return base
-        if verdict is None:
-            return replace(
-                base, error="finished without a figure of merit: no word of the payload runner in its metadata"
-            )
-        return self._judged(task, number, base, verdict)
 
-    @staticmethod
-    def _judged(task: TaskRecord, number: int, base: JobOutcome, verdict: Verdict) -> JobOutcome:
+    def _judged(self, task: TaskRecord, report: JobReport, base: JobOutcome, verdict: Verdict) -> Iterator[JobOutcome]:
+        """The runner's word on a member."""
         failed = verdict.value is None
         output = None
         if verdict.has_outputs and task.jedi_task_id is not None:
-            output = output_name(task.name, task.jedi_task_id, number)
-        return replace(
+            output = report.output or output_name(task.name, task.jedi_task_id, verdict.number)
+            output += f"/{verdict.folder}" if verdict.folder else ""
+        before = self._known.get((*_key(base)[:3], verdict.ran_in or base.attempt))
+        if before and before.attempt != base.attempt and before.seconds:
+            yield replace(before, seconds=0.0)  # its time in that attempt comes now, exactly
+        state = base.state
+        if not verdict.was_run:
+            # Only where others of the job were: a job that never runs anything counts as lost, or it would go on so.
+            state = JobState.NOT_RUN if any(each.was_run for each in report.verdicts) else JobState.FAILED
+        yield replace(
             base,
+            state=state,
             value=verdict.value,
             metrics=dict(verdict.metrics),
+            metadata=dict(verdict.metadata) if verdict.metadata else None,
             error=verdict.message if failed else None,
             log_tail=verdict.log_tail if failed else None,
             output=output,
@@ -272,6 +330,7 @@ class Ledger:
                 del self.open[number]
                 for key in [key for key in self._known if key[1] == number]:
                     del self._known[key]
+                self._not_run = {key for key in self._not_run if key[1] != number}
 
     def _end(self, trial: OpenTrial, now: float) -> TrialEnd:
         told = None

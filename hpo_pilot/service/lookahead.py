@@ -20,14 +20,16 @@ _WEIGHT = 0.2
 class Lookahead:
     """Measures hand-over and run times, and says how many points should wait."""
 
-    def __init__(self, parallel: int, queued: int | str) -> None:
+    def __init__(self, parallel: int, queued: int | str, trials_per_job: int = 1) -> None:
         """Starts without measurements.
 
         Args:
             parallel: trials that run at once.
             queued: the search file's `budget.queued`; a number is taken as it is, `auto` is worked out.
+            trials_per_job: that run one after another between two hand-overs.
         """
         self._parallel = parallel
+        self._per_job = trials_per_job
         self._queued = queued
         self._hand_over: float | None = None
         self._run_time: float | None = None
@@ -37,8 +39,8 @@ class Lookahead:
         self._hand_over = _mean(self._hand_over, seconds)
 
     def ran(self, seconds: float) -> None:
-        """A trial took this long from its submission to its end."""
-        self._run_time = _mean(self._run_time, seconds)
+        """A trial ran so long."""
+        self._run_time = _mean(self._run_time, seconds * self._per_job)
 
     @property
     def waiting(self) -> int:
@@ -53,7 +55,8 @@ class Lookahead:
         share = self._hand_over / max(self._run_time, 1e-3)
         if share < TOLERATED:
             return 0
-        return min(self._parallel, math.ceil(self._parallel * share))
+        waiting = math.ceil(self._parallel * share / self._per_job) * self._per_job
+        return min(self._parallel, waiting)
 
 
 def _mean(old: float | None, new: float) -> float:

@@ -5,37 +5,38 @@ from __future__ import annotations
 import contextlib
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from hpo_pilot.errors import GiveUpError, InputError
+from hpo_pilot.errors import GiveUpError, InputError, TryAgainError
 from hpo_pilot.panda.manager import PandaManager
+from hpo_pilot.panda.rucio import download, is_did, missing_client
+from hpo_pilot.panda.workflow_manager import WorkflowManager
 from hpo_pilot.report import best_trial
 from hpo_pilot.service.embedded import EmbeddedPanda, running_server
 from hpo_pilot.service.registration import trial_of
+from hpo_pilot.service.target import connected
 from hpo_pilot.service.workdir import WorkDir
-from hpo_pilot.store import SearchRecord, Store
+from hpo_pilot.store import EMBEDDED, SearchRecord, Store
 from hpo_pilot.store.store import is_number
 
 
-def fetch_outputs(store: Store, workdir: WorkDir, record: SearchRecord, which: str, destination: Path) -> list[Path]:
-    """Fetches the kept outputs of a trial into ``destination/trial<N>/[fold<K>/]``.
+def kept_outputs(store: Store, record: SearchRecord, which: str) -> tuple[int, dict[int, str]]:
+    """What is kept of a trial's outputs.
 
     Args:
         store: the store.
-        workdir: the work folder.
         record: the search.
         which: `best`, or a trial's number.
-        destination: a folder; made if need be.
 
     Returns:
-        The files, in order.
+        The trial's number, and by fold the name of the archive at the PanDA server, followed by a slash and the folder
+        inside where a job packed those of several trials.
 
     Raises:
         InputError: there is no such trial, or it has no outputs; the message says which trials have.
-        TryAgainError: the server is out of reach.
     """
-    if not record.search.payload.outputs:
+    if not record.search.payload.kept_files:
         raise InputError(f"search {record.name!r} declares no outputs: name the files under payload.outputs")
     if which == "best":
         trial = best_trial(record.search, store.trials(record.id))
@@ -51,39 +52,72 @@ def fetch_outputs(store: Store, workdir: WorkDir, record: SearchRecord, which: s
         kept = [trial.number for trial in store.trials(record.id) if store.outputs(record.id, trial.number)]
         there = f"those of trials {', '.join(map(str, kept))} are kept" if kept else "none are kept yet"
         raise InputError(f"trial {number} of search {record.name!r} has no kept outputs; {there}")
-    files: list[Path] = []
-    with _manager(workdir) as manager, tempfile.TemporaryDirectory(dir=workdir.root) as scratch:
-        for fold, output in sorted(outputs.items()):
-            archive = Path(scratch, f"{fold}.tar.gz")
-            manager.fetch(output, archive)
-            folder = destination / f"trial{number}"
-            files += _unpack(archive, folder / f"fold{fold}" if record.search.folds.k > 1 else folder)
-    return files
-
-
-def _unpack(archive: Path, folder: Path) -> list[Path]:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tarfile.open(archive) as packed:
-            names = sorted(member.name for member in packed.getmembers() if member.isfile())
-            # The archive was made by a job: nothing in it may land outside the folder.
-            packed.extractall(folder, filter="data")
-    except tarfile.TarError as error:
-        raise GiveUpError(f"the outputs in {archive.name} cannot be unpacked: {error}") from error
-    except OSError as error:
-        raise InputError(f"cannot write to {folder}: {error.strerror}; choose another --output") from error
-    return [folder / name for name in names]
+    return number, outputs
 
 
 @contextlib.contextmanager
-def _manager(workdir: WorkDir) -> Iterator[PandaManager]:
-    """A manager of the work folder's server, which is started for the moment if it does not run."""
-    log = workdir.log("panda-client")
-    server = running_server(workdir)
+def fetched(
+    workdir: WorkDir, outputs: Mapping[int, str], *, server: str | None = None, start: bool = True
+) -> Iterator[dict[int, Path]]:
+    """Fetches kept outputs for the length of a block.
+
+    Args:
+        workdir: the work folder.
+        outputs: names at the PanDA server by fold, as `kept_outputs` gives them.
+        server: the PanDA server that the search is tied to; None: the embedded one.
+        start: whether an embedded server that does not run is started for the moment.
+
+    Returns:
+        The archives by fold; they are gone after the block.
+
+    Raises:
+        InputError: they are in Rucio, and there is no Rucio client here; the message has the commands to give.
+        TryAgainError: the server is out of reach.
+    """
+    dids = {fold: name.partition("/")[0] for fold, name in outputs.items() if is_did(name)}
+    if dids and (missing := missing_client(dids, Path())):
+        raise missing
     with contextlib.ExitStack() as stack:
-        if server is None:
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(dir=workdir.root))
+        fetch = download if len(dids) == len(outputs) else stack.enter_context(_manager(workdir, server, start)).fetch
+        archives = {}
+        for fold, output in sorted(outputs.items()):
+            archives[fold] = Path(scratch, f"{fold}.tar.gz")
+            name, _, folder = output.partition("/")
+            fetch(name, archives[fold])
+            if folder:
+                _keep_only(folder, archives[fold])
+        yield archives
+
+
+def _keep_only(folder: str, archive: Path) -> None:
+    """Leaves in an archive what is in one of its folders, by the names that it has there."""
+    whole = archive.rename(archive.with_name("whole.tar.gz"))
+    try:
+        with tarfile.open(whole) as packed, tarfile.open(archive, "w:gz", compresslevel=1) as own:
+            for member in packed:
+                if member.isfile() and member.name.startswith(f"{folder}/"):
+                    inside = member.replace(name=member.name.removeprefix(f"{folder}/"), deep=False)
+                    inside.pax_headers = {}  # they repeat a long name as it was
+                    own.addfile(inside, packed.extractfile(member))
+    except (tarfile.TarError, EOFError) as error:
+        raise GiveUpError(f"the packed outputs cannot be read: {error}") from error
+
+
+@contextlib.contextmanager
+def _manager(workdir: WorkDir, server: str | None, start: bool) -> Iterator[WorkflowManager]:
+    """A manager of the search's server; the work folder's is started for the moment where `start` says so."""
+    log = workdir.log("panda-client")
+    with contextlib.ExitStack() as stack:
+        if server not in (None, EMBEDDED):
+            yield stack.enter_context(connected(server, workdir))
+            return
+        here = running_server(workdir)
+        if here is None and not start:
+            raise TryAgainError("the embedded PanDA server, which has the outputs, does not answer now: try again")
+        if here is None:
             panda = EmbeddedPanda(workdir, slots=0)
             panda.start()
             stack.callback(panda.stop)
-            server = panda.server
-        yield stack.enter_context(contextlib.closing(PandaManager(server, log)))
+            here = panda.server
+        yield stack.enter_context(contextlib.closing(PandaManager(here, log)))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future
 
 from hpo_pilot.errors import ExhaustedError
 from hpo_pilot.optimizers import create_optimizer
-from hpo_pilot.search import Point, Search, Trial
+from hpo_pilot.search import KnownResult, Point, Search, Trial
 
 
 class Proposer:
@@ -35,6 +35,12 @@ class Proposer:
         self._asking: Future[list[Point]] | None = None
         self.exhausted = False
         """True once the optimizer has said that no point is left."""
+
+    def know(self, results: Iterable[KnownResult]) -> None:
+        """Takes results from before the search; the optimizer hears of them before all others."""
+        for known in results:
+            value = None if known.value is None else self._sign * known.value
+            self._untold.append((known.point, value, None))
 
     def tell(self, trial: Trial, good_folds: int) -> None:
         """Takes a result; the optimizer hears of it with the next ask.

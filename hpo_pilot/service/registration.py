@@ -3,19 +3,86 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpo_pilot.config import load_search, payload_folder
-from hpo_pilot.errors import InputError
+from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.panda.sandbox import build_sandbox
 from hpo_pilot.search import Budget, Search, Trial, TrialState
-from hpo_pilot.service.embedded import nickname
 from hpo_pilot.service.workdir import WorkDir
 from hpo_pilot.store import SearchRecord, SearchState, Store
 
+#: What may be added to, and what of it is counted.
+_EXTENDABLE = ("trials", "hours", "gpu_hours", "failures")
+_WHOLE = ("trials", "failures")
+
 #: The states in which a search waits for its owner.
-_MAY_GO_ON = (SearchState.PAUSED, SearchState.STOPPED, SearchState.FAILED)
+_MAY_GO_ON: tuple[SearchState, ...] = (SearchState.PAUSED, SearchState.STOPPED, SearchState.FAILED)
+
+
+class ChangedMeanwhileError(TryAgainError):
+    """The search is not as whoever wants to change it saw it."""
+
+
+@dataclass(frozen=True)
+class PackedSearch:
+    """A search as it is registered: read from its file, its payload packed.
+
+    Attributes:
+        file: the file's name in messages.
+        source: where the file is, on its user's machine.
+        sandbox: the packed payload.
+        family: the name of the file's search, where this is the search of one of its segments.
+    """
+
+    search: Search
+    file: str
+    source: str
+    sandbox: Path
+    family: str | None = None
+
+
+def pack_search(search_file: Path, workdir: WorkDir) -> PackedSearch:
+    """Reads a search file and packs its payload; of a file with segments, that of the first of them.
+
+    Args:
+        search_file: the search file.
+        workdir: where the packed payload goes.
+
+    Raises:
+        InputError: the file is wrong, or the payload's files cannot be read.
+    """
+    return pack_searches(search_file, workdir)[0]
+
+
+def pack_searches(search_file: Path, workdir: WorkDir) -> list[PackedSearch]:
+    """The same for every segment of a file; for a file without segments its one search.
+
+    Raises:
+        InputError: the file is wrong, or the payload's files cannot be read.
+    """
+    whole = load_search(search_file)
+    return packed_family(
+        whole, str(search_file), str(search_file.absolute()), lambda search: pack_payload(search, search_file, workdir)
+    )
+
+
+def packed_family(whole: Search, file: str, source: str, pack: Callable[[Search], Path]) -> list[PackedSearch]:
+    """The searches of a file's segments, packed; of a file without segments its one search.
+
+    Args:
+        whole: what the file says.
+        file: its name in messages.
+        source: where it is.
+        pack: packs the payload of one search.
+    """
+    if not whole.segments:
+        return [PackedSearch(whole, file, source, pack(whole))]
+    family = whole.by_segment().values()
+    return [PackedSearch(search, file, source, pack(search), family=whole.name) for search in family]
 
 
 def pack_payload(search: Search, search_file: Path, workdir: WorkDir) -> Path:
@@ -37,7 +104,7 @@ def payload_document(search: Search) -> dict[str, Any]:
         "command": payload.command,
         "metric": search.objective.metric,
         "inputs": list(payload.inputs),
-        "outputs": list(payload.outputs),
+        "outputs": list(payload.kept_files),
         "checkpoint": list(payload.checkpoint),
         "minutes": needs.minutes,
         "nodes": needs.nodes,
@@ -45,40 +112,63 @@ def payload_document(search: Search) -> dict[str, Any]:
         "cores": needs.cores,
         "memory_mb": needs.memory_mb,
         "container": payload.container,
+        "file_names": payload.file_names.model_dump(),
+        "segment": search.segment,
+        "trials_per_job": needs.trials_per_job,
     }
 
 
-def register(store: Store, workdir: WorkDir, search_file: Path, *, go_on: bool) -> SearchRecord:
-    """Registers the search of a file, or finds the one that the store has.
+def register_packed(
+    store: Store,
+    packed: PackedSearch,
+    *,
+    go_on: bool,
+    who: str,
+    uid: str | None = None,
+    check: Callable[[SearchRecord], None] = lambda _found: None,
+) -> SearchRecord:
+    """Registers a search, or finds the one that the store has.
 
     Args:
         store: the store.
-        workdir: where the packed payload goes.
-        search_file: the search file.
+        packed: the search.
         go_on: whether a search that is there already goes on (`run`) or is an error (`submit`).
+        who: registers it, and owns it then.
+        uid: the search's random identity, where the caller chose one: a search of that name and identity is its own,
+            registered before, and no error. None: a fresh one.
+        check: called with a search that is to go on; raises where `who` may not do that.
 
     Raises:
-        InputError: the file is wrong, or differs from the registered search in more than a larger budget.
+        InputError: it differs from the registered search in more than a larger budget.
     """
-    search = load_search(search_file)
-    sandbox = pack_payload(search, search_file, workdir)
+    search = packed.search
     found = store.find_search(search.name)
     if found is None:
-        return store.create_search(search, source=str(search_file.absolute()), sandbox=str(sandbox), owner=nickname())
+        sandbox = str(packed.sandbox)
+        return store.create_search(
+            search, source=packed.source, sandbox=sandbox, owner=who, family=packed.family, uid=uid
+        )
+    if uid is not None and found.uid == uid and found.owner == who:
+        return found
     if not go_on:
         raise InputError(
-            f"the store already has a search {search.name!r} ({found.state.value}); `hpo-pilot run {search_file}` "
+            f"the store already has a search {search.name!r} ({found.state.value}); `hpo-pilot run {packed.file}` "
             "goes on with it, `hpo-pilot extend` gives it more budget, another name in the file starts a new one"
         )
-    _check_same(found, search, sandbox, search_file)
+    check(found)
+    check_same(found, search, packed.sandbox, packed.file)
     if found.filed.budget != search.budget:
-        return store.redefine(found.id, lambda now: _refiled(now, search, search_file), nickname(), filed=search)
-    store.reopen(found.id, nickname(), "resumed", only_from=_MAY_GO_ON)
+        return store.redefine(found.id, lambda now: _refiled(now, search, packed.file), who, filed=search)
+    store.reopen(found.id, who, "resumed", only_from=_MAY_GO_ON)
     return store.search(found.id)
 
 
-def _check_same(found: SearchRecord, search: Search, sandbox: Path, search_file: Path) -> None:
-    """Makes sure that the file says what it said when the search began, its budget aside."""
+def check_same(found: SearchRecord, search: Search, sandbox: Path, search_file: str) -> None:
+    """Makes sure that the file says what it said when the search began, its budget aside.
+
+    Raises:
+        InputError: it says something else, or the payload's files have changed.
+    """
     old, new = found.filed.to_dict(), search.to_dict()
     changed = sorted(key for key in new if key != "budget" and new[key] != old.get(key))
     if changed:
@@ -94,7 +184,7 @@ def _check_same(found: SearchRecord, search: Search, sandbox: Path, search_file:
         )
 
 
-def _refiled(record: SearchRecord, search: Search, search_file: Path) -> tuple[Search, str]:
+def _refiled(record: SearchRecord, search: Search, search_file: str) -> tuple[Search, str]:
     """The search with the budget that its file now has, which may only have grown; what commands added stays."""
     before, after = record.filed.budget, search.budget
     largest: dict[str, Any] = {}
@@ -121,36 +211,35 @@ def _difference(old: Budget, new: Budget) -> str:
     return ", ".join(f"{key} {before[key]} -> {after[key]}" for key in after if after[key] != before[key]) or "nothing"
 
 
-def pause(store: Store, record: SearchRecord) -> None:
-    """No new trials from now on.
+def pause(store: Store, record: SearchRecord, who: str) -> None:
+    """No new trials from now on; `who` says so.
 
     Raises:
         InputError: the search is not running.
     """
     running = (SearchState.RUNNING, SearchState.SUBMITTED)
-    if not store.set_state(record.id, SearchState.PAUSED, nickname(), only_from=running):
+    if not store.set_state(record.id, SearchState.PAUSED, who, only_from=running):
         raise InputError(f"search {record.name!r} is {store.search(record.id).state.value}, so it cannot be paused")
 
 
-def resume(store: Store, record: SearchRecord, workdir: WorkDir, *, new_payload: bool = False) -> None:
+def resume(store: Store, record: SearchRecord, who: str, *, sandbox: Path | None = None) -> None:
     """Lets a paused, stopped or failed search go on.
 
     Args:
         store: the store.
         record: the search.
-        workdir: where the packed payload goes.
-        new_payload: pack the payload's files anew, from the folder that the search file named; a running search goes
-            on with them from its next trial.
+        who: for the log.
+        sandbox: a new packed payload, as `pack_payload` makes it; a running search goes on with it from its next
+            trial. None: as it was.
 
     Raises:
         InputError: the search is running or stopping, or done with its budget spent.
     """
-    sandbox, what = None, "resumed"
-    states: tuple[SearchState, ...] = _MAY_GO_ON
-    if new_payload:
-        sandbox, what = str(pack_payload(record.search, Path(record.source), workdir)), "resumed with new payload files"
-        states = (*_MAY_GO_ON, SearchState.RUNNING, SearchState.SUBMITTED)
-    if store.reopen(record.id, nickname(), what, only_from=states, sandbox=sandbox):
+    what, states = "resumed", _MAY_GO_ON
+    if sandbox is not None:
+        what, states = "resumed with new payload files", (*_MAY_GO_ON, SearchState.RUNNING, SearchState.SUBMITTED)
+    archive = None if sandbox is None else str(sandbox)
+    if store.reopen(record.id, who, what, only_from=states, sandbox=archive):
         return
     state = store.search(record.id).state
     if state is SearchState.DONE:
@@ -158,45 +247,73 @@ def resume(store: Store, record: SearchRecord, workdir: WorkDir, *, new_payload:
     raise InputError(f"search {record.name!r} is {state.value} already")
 
 
-def stop(store: Store, record: SearchRecord) -> None:
-    """Kills the search's jobs and ends it.
+def stop(store: Store, record: SearchRecord, who: str) -> None:
+    """Kills the search's jobs and ends it; `who` says so.
 
     Raises:
         InputError: it is over already.
     """
     alive = (SearchState.RUNNING, SearchState.SUBMITTED, SearchState.PAUSED)
-    if not store.set_state(record.id, SearchState.STOPPING, nickname(), only_from=alive):
+    if not store.set_state(record.id, SearchState.STOPPING, who, only_from=alive):
         raise InputError(f"search {record.name!r} is {store.search(record.id).state.value} already")
 
 
-def extend(store: Store, record: SearchRecord, changes: dict[str, float]) -> Search:
+def extend(
+    store: Store,
+    record: SearchRecord,
+    who: str,
+    changes: Mapping[str, float],
+    *,
+    seen: Mapping[str, float | None] | None = None,
+) -> SearchRecord:
     """Adds to the search's budget, and lets it go on where it was over.
 
     Args:
         store: the store.
         record: the search.
+        who: for the log.
         changes: what to add, by the names of `Budget`: trials, hours, gpu_hours, failures.
+        seen: the budget that `who` wants to add to, as far as it is changed: where it has been added to already, as by
+            a call whose answer was lost, nothing is done. None: to whatever it is.
 
     Returns:
         The search with its new budget.
 
     Raises:
         InputError: an amount does not extend the budget, or the budget has no such limit.
+        ChangedMeanwhileError: the budget is no longer what was seen.
     """
     for name, amount in changes.items():
+        if name not in _EXTENDABLE:
+            raise InputError(f"{name}: there is no such limit; there is {', '.join(_EXTENDABLE)}")
         if not (math.isfinite(amount) and amount > 0):
             raise InputError(f"{name}: {amount:+g} does not extend the budget; a budget may only grow")
+        if name in _WHOLE and amount != int(amount):
+            raise InputError(f"{name}: {amount:+g} is no whole number")
 
     def extended(now: SearchRecord) -> tuple[Search, str]:
         values = now.search.budget.model_dump()
+        if seen is not None and any(values[name] != seen.get(name) for name in changes):
+            raise ChangedMeanwhileError(
+                f"the budget of search {now.name!r} has changed meanwhile: look at it, then extend it"
+            )
         for name, amount in changes.items():
             if values[name] is None:
                 raise InputError(f"search {now.name!r} has no limit on {name}: there is nothing to extend")
-            values[name] += amount
-        search = now.search.model_copy(update={"budget": Budget.model_validate(values)})
+            values[name] += int(amount) if name in _WHOLE else amount
+        try:
+            budget = Budget.model_validate(values)
+        except ValueError as error:
+            raise InputError(f"{', '.join(changes)}: the budget would be larger than there are numbers") from error
+        search = now.search.model_copy(update={"budget": budget})
         return search, f"extended: {_difference(now.search.budget, search.budget)}"
 
-    return store.redefine(record.id, extended, nickname()).search
+    if seen is not None:
+        now = store.search(record.id)
+        budget = now.search.budget.model_dump()
+        if all((before := seen.get(name)) is not None and budget[name] == before + changes[name] for name in changes):
+            return now
+    return store.redefine(record.id, extended, who)
 
 
 def trial_of(store: Store, record: SearchRecord, number: int) -> Trial:

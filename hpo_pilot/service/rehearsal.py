@@ -2,34 +2,52 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from hpo_pilot.config import load_search
 from hpo_pilot.jobs import task_name
 from hpo_pilot.optimizers import create_optimizer
+from hpo_pilot.panda.manager import scouts
+from hpo_pilot.panda.panda_server import environment_vo
 from hpo_pilot.panda.task_parameters import task_parameters
+from hpo_pilot.search import Search
 from hpo_pilot.service.embedded import nickname
-from hpo_pilot.service.registration import pack_payload
+from hpo_pilot.service.registration import pack_search
 from hpo_pilot.service.steering import trial_seed
-from hpo_pilot.service.submissions import task_spec
+from hpo_pilot.service.submissions import limited_jobs, official_group, task_spec
+from hpo_pilot.service.target import chosen_server
 from hpo_pilot.service.workdir import WorkDir
+from hpo_pilot.store import EMBEDDED
 
 #: A real search gets a random identity when it is registered, and its server's address when it runs.
 _UID = "00000000"
 _SERVER = "http://127.0.0.1:25080"
 
 
-def first_task(search_file: Path) -> dict[str, Any]:
-    """The task parameters of the first generation, with an example of a uid and of a server's address.
+def first_task(search_file: Path, server: str | None = None) -> dict[str, Any]:
+    """The task parameters of the first generation, with an example of a uid and of an embedded server's address.
+
+    Args:
+        search_file: the search file.
+        server: the PanDA server: a URL, or `embedded`; None: the one that PANDA_URL_SSL names, else the embedded one.
 
     Raises:
         InputError: the search file or its payload is wrong.
     """
-    search = load_search(search_file)
+    target = chosen_server(server)
     with tempfile.TemporaryDirectory() as folder:
-        sandbox = pack_payload(search, search_file, WorkDir(Path(folder)))
+        packed = pack_search(search_file, WorkDir(Path(folder)))
+    return first_task_of(packed.search, packed.sandbox, target)
+
+
+def first_task_of(search: Search, sandbox: Path, server: str = EMBEDDED) -> dict[str, Any]:
+    """The same of a search whose payload is packed; the archive itself is not looked at."""
+    ours = server == EMBEDDED
+    # panda-client finds out the nickname when there is a login: nothing is asked for here.
+    owner = nickname() if ours else os.environ.get("PANDA_NICKNAME") or nickname()
+    vo = "hpo_pilot" if ours else environment_vo()
     count = min(search.budget.parallel, search.budget.trials)
     points = [search.space.canonical(point) for point in search.start[:count]]
     if len(points) < count:
@@ -37,9 +55,13 @@ def first_task(search_file: Path) -> dict[str, Any]:
         optimizer = create_optimizer(
             choice.name, search.space, seed=search.seed, settings=choice.settings, trials=search.budget.trials
         )
+        optimizer.tell((known.point, known.value and search.objective.sign * known.value) for known in search.known)
         points += optimizer.ask(count - len(points), points)
     numbered = dict(enumerate(points, start=1))
-    jobs = tuple((n, fold, trial_seed(search.seed, n)) for n in numbered for fold in range(search.folds.k))
-    name = task_name(nickname(), search.name, _UID, 1, 0)
+    trials = [(number, trial_seed(search.seed, number)) for number in numbered]
+    most = search.panda.jobs_per_task
+    jobs = limited_jobs(search, trials, (None if ours else scouts(vo)) if most == "auto" else most)
+    name = task_name(owner, search.name, _UID, 1, 0, group=official_group(search))
     task = task_spec(search, _UID, sandbox, name, 1, jobs, numbered)
-    return task_parameters(task, owner=nickname(), vo="hpo_pilot", server=_SERVER, sandbox=sandbox.name)
+    url = _SERVER if ours else server
+    return task_parameters(task, owner=owner, vo=vo, server=url, sandbox=sandbox.name, ours=ours)

@@ -8,20 +8,24 @@ import platform
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from hpo_pilot.errors import TryAgainError
+from hpo_pilot.config import load_search
+from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.panda.workflow_manager import WorkflowManager, workflow_manager
 from hpo_pilot.report import ReportFacts, best_trial, render_report
 from hpo_pilot.search import Trial
+from hpo_pilot.service.api_process import ApiProcess
 from hpo_pilot.service.embedded import DEFAULT_QUEUE, EmbeddedPanda, default_slots
-from hpo_pilot.service.registration import register
+from hpo_pilot.service.families import register_all
+from hpo_pilot.service.reach import Reach
 from hpo_pilot.service.service import Service
+from hpo_pilot.service.target import check_bound, chosen_server, connected
 from hpo_pilot.service.workdir import WorkDir
-from hpo_pilot.store import SearchRecord, SteeringStore, Store
+from hpo_pilot.store import EMBEDDED, SearchRecord, SteeringStore, Store
 from hpo_pilot.store.lease import LeaseHeldError, held, is_held
 
 Progress = Callable[[Store, SearchRecord], None]
@@ -54,6 +58,8 @@ def run(
     *,
     store: str | None = None,
     slots: int | None = None,
+    server: str | None = None,
+    on_server: Callable[[str], None] = lambda _server: None,
     on_progress: Progress = lambda _store, _record: None,
 ) -> RunResult:
     """Runs a search to its end, or goes on with one that was interrupted.
@@ -63,6 +69,9 @@ def run(
         workdir: the work folder; default ./hpo-pilot.
         store: another store's SQLAlchemy URL.
         slots: how many jobs run side by side; default: what the machine's cores hold.
+        server: the PanDA server's URL, or `embedded`; default: where the search's tasks are already, else the one that
+            PANDA_URL_SSL names, else the embedded one.
+        on_server: called with the server that was found, before anything is sent there.
         on_progress: called about twice a second.
 
     Raises:
@@ -70,68 +79,130 @@ def run(
         TryAgainError: interrupted, or something is out of reach; the same call goes on.
         GiveUpError: the embedded server or the pilot cannot be kept alive.
     """
+    segments = load_search(search_file).segments
+    if segments:
+        raise InputError(f"{search_file} has {len(segments)} segments, each a search: call run_all, which returns all")
+    options = {"store": store, "slots": slots, "server": server}
+    (result,) = run_all(search_file, workdir, **options, on_server=on_server, on_progress=on_progress)  # type: ignore[arg-type]
+    return result
+
+
+def run_all(
+    search_file: str | Path,
+    workdir: str | Path | None = None,
+    *,
+    store: str | None = None,
+    slots: int | None = None,
+    server: str | None = None,
+    on_server: Callable[[str], None] = lambda _server: None,
+    on_progress: Progress = lambda _store, _record: None,
+) -> list[RunResult]:
+    """Runs the searches of all segments of a file side by side; of a file without segments its one search.
+
+    Arguments and errors are those of `run`.
+
+    Returns:
+        Their results, in the order of the file.
+    """
     folder = WorkDir.make(workdir)
     database = SteeringStore.open(folder.store_url(store))
     try:
-        record = register(database, folder, Path(search_file), go_on=True)
-        if not record.state.is_over:
-            _steer_to_the_end(database, folder, record, slots, on_progress)
-        record = database.search(record.id)
-        on_progress(database, record)
-        return result_of(database, folder, record)
+        records = register_all(database, folder, Path(search_file), go_on=True)
+        going_on = [record for record in records if not record.state.is_over]
+        if going_on:
+            target = chosen_server(server, going_on[0])
+            _check_slots(target, slots)
+            on_server(target)
+            _steer_to_the_end(database, folder, going_on, target, slots, on_progress)
+        results = []
+        for record in [database.search(record.id) for record in records]:
+            on_progress(database, record)
+            results.append(result_of(database, folder, record))
+        return results
     finally:
         database.close()
 
 
+def _check_slots(server: str, slots: int | None) -> None:
+    if server != EMBEDDED and slots:
+        raise InputError(f"--slots {slots}: the jobs run where {server} sends them; no pilot is started here")
+
+
 def _steer_to_the_end(
-    store: SteeringStore, workdir: WorkDir, record: SearchRecord, slots: int | None, on_progress: Progress
+    store: SteeringStore,
+    workdir: WorkDir,
+    records: Sequence[SearchRecord],
+    server: str,
+    slots: int | None,
+    on_progress: Progress,
 ) -> None:
     def over() -> bool:
-        now = store.search(record.id)
-        on_progress(store, now)
-        return now.state.is_over
+        now = [store.search(record.id) for record in records]
+        for record in now:
+            on_progress(store, record)
+        return all(record.state.is_over for record in now)
 
     while True:
         try:
-            _steer(store, workdir, record, slots, over)
+            _steer(store, workdir, records, server, slots, over)
             return
         except LeaseHeldError as error:
             if error.mode != "serve":
                 raise
         # A service has this store: it runs the search, we watch; if it ends first, we go on ourselves.
-        if _watch(store, record, over):
+        if _watch(store, records, over):
             return
 
 
 def _steer(
-    store: SteeringStore, workdir: WorkDir, record: SearchRecord, slots: int | None, over: Callable[[], bool]
+    store: SteeringStore,
+    workdir: WorkDir,
+    records: Sequence[SearchRecord],
+    server: str,
+    slots: int | None,
+    over: Callable[[], bool],
 ) -> None:
+    first = records[0].search  # those of a family need and name the same
     with contextlib.ExitStack() as stack:
         workdir.check_space()
         lease = stack.enter_context(held(store.engine, "run"))
-        count = slots or default_slots(record.search.resources.cores)
-        panda = EmbeddedPanda(workdir, slots=count, queue=record.search.site.queue or DEFAULT_QUEUE)
-        manager = stack.enter_context(_started(panda, workdir))
+        for record in records:
+            check_bound(record, store.bind_server(record.id, server), server)
+        supervise: Callable[[], None] = workdir.check_space
+        if server == EMBEDDED:
+            count = slots or default_slots(first.resources.cores)
+            queue = (first.site.queue or DEFAULT_QUEUE).split(",")[0]
+            panda = EmbeddedPanda(workdir, slots=count, queue=queue)
+            manager = stack.enter_context(_started(panda, workdir))
 
-        def supervise() -> None:
-            panda.check()
-            workdir.check_space()
+            def check() -> None:
+                panda.check()
+                workdir.check_space()
 
-        service = Service(store, manager, lease, supervise=supervise, only=[record.id])
+            supervise = check
+        else:
+            manager = stack.enter_context(connected(server, workdir))
+        service = Service(
+            store, manager, lease, supervise=supervise, only=[record.id for record in records], server=server
+        )
         with _signals(service) as stopped:
             service.run(over)
-        if stopped.is_set() and not store.search(record.id).state.is_over:
+        if stopped.is_set() and not all(store.search(record.id).state.is_over for record in records):
             raise InterruptedRunError(
-                f"interrupted; nothing is lost: the same command goes on with search {record.name!r}"
+                f"interrupted; nothing is lost: the same command goes on with search {_names(records)}"
             )
 
 
-def _watch(store: SteeringStore, record: SearchRecord, over: Callable[[], bool]) -> bool:
-    """Watches a search that a service steers; True when it is over, False when nobody steers it any more."""
+def _names(records: Sequence[SearchRecord]) -> str:
+    return ", ".join(repr(record.name) for record in records)
+
+
+def _watch(store: SteeringStore, records: Sequence[SearchRecord], over: Callable[[], bool]) -> bool:
+    """Watches searches that a service steers; True when they are over, False when nobody steers them any more."""
     with _watching() as stopped:
         while not over():
             if stopped.wait(0.5):
-                raise InterruptedRunError(f"no longer watching; the service goes on with search {record.name!r}")
+                raise InterruptedRunError(f"no longer watching; the service goes on with search {_names(records)}")
             if not is_held(store.engine):
                 return False
     return True
@@ -142,33 +213,59 @@ def serve(
     *,
     store: str | None = None,
     slots: int | None = None,
-    port: int | None = None,
-    on_ready: Callable[[EmbeddedPanda], None] = lambda _panda: None,
+    reach: Reach | None = None,
+    queues: Path | None = None,
+    server: str | None = None,
+    api_port: int | None = None,
+    on_ready: Callable[[EmbeddedPanda | str, ApiProcess], None] = lambda _panda, _api: None,
 ) -> None:
-    """Steers every search of the store until it is told to stop, with the embedded PanDA server and a local pilot.
+    """Steers every search of the store until it is told to stop.
+
+    At the embedded PanDA server, with a local pilot, or at another, whose pilots are the sites'. Searches whose tasks
+    are at another server than that are left alone.
 
     Args:
         workdir: the work folder; default ./hpo-pilot.
         store: another store's SQLAlchemy URL.
         slots: how many jobs the local pilot runs side by side; 0: no local pilot. Default: one per core.
-        port: the embedded server's port; default: a free one.
-        on_ready: called when everything runs.
+        reach: where the embedded server listens; default: this machine alone, on a free port.
+        queues: the embedded server's queue file; default: any name is a queue.
+        server: the PanDA server's URL, or `embedded`; default: the one that PANDA_URL_SSL names, else the embedded one.
+        api_port: the REST API's port; default: a free one.
+        on_ready: called when everything runs, with the embedded server, or the other one's URL, and with the REST API.
 
     Raises:
         TryAgainError: another service has the store, or something is out of reach.
         GiveUpError: the embedded server or the pilot cannot be kept alive.
     """
+    target = chosen_server(server)
+    _check_slots(target, slots)
     folder = WorkDir.make(workdir)
     database = SteeringStore.open(folder.store_url(store))
     try:
         with contextlib.ExitStack() as stack:
             lease = stack.enter_context(held(database.engine, "serve"))
-            count = default_slots(1) if slots is None else slots
-            panda = EmbeddedPanda(folder, slots=count, port=port)
-            manager = stack.enter_context(_started(panda, folder))
+            api = ApiProcess(folder, store=store, reach=reach or Reach(), port=api_port)
+            stack.callback(api.stop)
+            api.start()
+            supervise: Callable[[], None] = lambda: None  # noqa: E731 - one of two
+            ready: EmbeddedPanda | str = target
+            if target == EMBEDDED:
+                count = default_slots(1) if slots is None else slots
+                ready = panda = EmbeddedPanda(folder, slots=count, reach=reach, queues=queues)
+                manager = stack.enter_context(_started(panda, folder))
+                supervise = panda.check
+            else:
+                manager = stack.enter_context(connected(target, folder))
             reports = _ReportWriter(database, folder)
-            service = Service(database, manager, lease, supervise=panda.check)
-            on_ready(panda)
+            api.wait()
+
+            def check() -> None:
+                supervise()
+                api.check()
+
+            service = Service(database, manager, lease, supervise=check, server=target)
+            on_ready(ready, api)
             with _signals(service):
                 service.run(reports.write_new)
     finally:
@@ -199,7 +296,9 @@ class _ReportWriter:
 def _started(panda: EmbeddedPanda, workdir: WorkDir) -> Iterator[WorkflowManager]:
     panda.start()
     here = panda.server
-    manager = workflow_manager("panda").connect(here.url, here.token_file, here.owner, workdir.log("panda-client"))
+    manager = workflow_manager("panda").connect(
+        here.url, here.token_file, here.owner, workdir.log("panda-client"), here.authorities
+    )
     try:
         yield manager
     finally:

@@ -12,7 +12,7 @@ from queue import Empty, SimpleQueue
 from hpo_pilot.errors import TryAgainError
 from hpo_pilot.panda.workflow_manager import WorkflowManager
 from hpo_pilot.service.steering import SearchSteering
-from hpo_pilot.store import SearchState, SteeringStore, StoreAwayError
+from hpo_pilot.store import EMBEDDED, SearchState, SteeringStore, StoreAwayError
 from hpo_pilot.store.lease import LEASE_SECONDS, Lease
 
 #: How often the store is asked whether a user wants something, in seconds.
@@ -39,6 +39,7 @@ class Service:
         *,
         supervise: Callable[[], None] = lambda: None,
         only: Iterable[int] | None = None,
+        server: str = EMBEDDED,
     ) -> None:
         """Prepares.
 
@@ -48,12 +49,15 @@ class Service:
             lease: held on the store's steering.
             supervise: called about twice a second; starts again what has ended.
             only: the numbers of the searches to steer; None: every one that is not over.
+            server: where `manager` takes them; searches with tasks at another server are left alone.
         """
         self._store = store
         self._manager = manager
         self._lease = lease
         self._supervise = supervise
         self._only = None if only is None else set(only)
+        self._server = server
+        self._elsewhere: set[int] = set()
         self._steerings: dict[int, SearchSteering] = {}
         self._due: dict[int, float] = {}
         self._news: SimpleQueue[set[int] | str | None] = SimpleQueue()
@@ -127,7 +131,18 @@ class Service:
 
     def _wanted_states(self) -> dict[int, tuple[SearchState, int]]:
         states = self._store.search_states()
-        return {number: state for number, state in states.items() if self._only is None or number in self._only}
+        wanted = {number: state for number, state in states.items() if self._only is None or number in self._only}
+        for number in wanted.keys() - self._steerings.keys() - self._elsewhere:
+            bound = self._store.bind_server(number, self._server)
+            if bound != self._server:
+                self._elsewhere.add(number)
+                log.warning(
+                    "search %s has its tasks at the PanDA server %s and is left alone here, at %s",
+                    self._store.search(number).name,
+                    bound,
+                    self._server,
+                )
+        return {number: state for number, state in wanted.items() if number not in self._elsewhere}
 
     def _advance(self, states: dict[int, tuple[SearchState, int]], changed: set[int] | None) -> None:
         for number, (state, version) in list(states.items()):

@@ -13,9 +13,10 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import replace
+from pathlib import Path
 
 from hpo_pilot.errors import GiveUpError, TryAgainError
-from hpo_pilot.jobs import TaskRef
+from hpo_pilot.jobs import JobState, TaskRef
 from hpo_pilot.panda.workflow_manager import UnknownTaskError, WorkflowManager
 from hpo_pilot.report.summary import best_trial, top_trials
 from hpo_pilot.search import Point, Trial, TrialState, point_key
@@ -23,6 +24,7 @@ from hpo_pilot.service.kept_outputs import KeptOutputs
 from hpo_pilot.service.ledger import Changes, Ledger, OpenTrial
 from hpo_pilot.service.lookahead import Lookahead
 from hpo_pilot.service.proposer import Proposer
+from hpo_pilot.service.refill import Refill
 from hpo_pilot.service.submissions import LOOK_SECONDS, Submissions
 from hpo_pilot.store import (
     NewTask,
@@ -36,9 +38,6 @@ from hpo_pilot.store import (
 
 #: Points asked for at once; a wider search asks several times in a row.
 _ASK_LIMIT = 500
-
-#: After a call that failed for now the next try waits this long, in seconds, doubled up to a limit.
-_RETRY_SECONDS = (0.25, 60.0)
 
 log = logging.getLogger(__name__)
 
@@ -69,9 +68,11 @@ class SearchSteering:
         self._store = store
         self._manager = manager
         self._proposer = Proposer(search, executor, wake)
+        self._proposer.know(search.known)
         self._tasks = Submissions(record, store, manager)
-        self._lookahead = Lookahead(search.budget.parallel, search.budget.queued)
-        self._retry_pause = _RETRY_SECONDS[0]
+        self._lookahead = Lookahead(search.budget.parallel, search.budget.queued, search.resources.trials_per_job)
+        self._refills = Refill(search.budget, search.resources.trials_per_job)
+        self._retry_pause = 0.0
         self._not_before = 0.0
         self._slot_freed: float | None = None
         self._cut: tuple[int, list[int]] = (0, [])
@@ -127,7 +128,9 @@ class SearchSteering:
             if state is SearchState.SUBMITTED:
                 self._set_state(SearchState.RUNNING, only_from=(SearchState.SUBMITTED,))
             self._heal()
-            for task in self._tasks.to_look_at():
+            if due := self._tasks.to_look_at():
+                self._manager.keep(Path(self.record.sandbox or ""))
+            for task in due:
                 begun = time.monotonic()
                 self._collect(task)
                 self._tasks.looked_at(task, time.monotonic() - begun)
@@ -140,11 +143,13 @@ class SearchSteering:
                 self._end_if_done()
             else:
                 self._slot_freed = None  # a paused search hands nothing over
-            self._retry_pause = _RETRY_SECONDS[0]
+            self._retry_pause = 0.0
         except StoreAwayError:
             raise  # the picture in memory may be ahead of the store now: whoever holds this object makes a new one
         except TryAgainError as error:
-            pause, self._retry_pause = self._retry_pause, min(self._retry_pause * 2, _RETRY_SECONDS[1])
+            first, longest = self._manager.manners.retry_seconds
+            pause = max(first, self._retry_pause)
+            self._retry_pause = min(pause * 2, longest)
             self._not_before = time.monotonic() + pause
             log.warning("search %s: %s; trying again in %.2f s", self.record.name, error, pause)
             return pause
@@ -160,7 +165,7 @@ class SearchSteering:
         changes = self._ledger.settle(time.time())
         orphans = self._ledger.orphans(self._tasks.open.values())
         resubmission = self._tasks.resubmission(
-            min((self._trials[n].generation for n, _, _ in orphans), default=0), orphans
+            min((self._trials[n].generation for n, _, _ in orphans), default=0), [(orphan,) for orphan in orphans]
         )
         if changes or resubmission:
             task = self._store.record(self.record.id, changes.outcomes, changes.ends, resubmit=resubmission)
@@ -172,7 +177,7 @@ class SearchSteering:
     # --- submit ---
 
     def _send(self, task: TaskRecord) -> None:
-        self._tasks.send(task, {number: self._trials[number].point for number, _, _ in task.jobs})
+        self._tasks.send(task, {number: self._trials[number].point for job in task.jobs for number, _, _ in job})
         if self._slot_freed is not None:
             self._lookahead.handed_over(time.monotonic() - self._slot_freed)
             self._slot_freed = None
@@ -220,34 +225,32 @@ class SearchSteering:
         ref = TaskRef(task.name, task.jedi_task_id)
         over = ""
         try:
-            alive = self._look(task, ref)
-            if self._ledger.missing(task) and not alive:
+            alive, known = self._look(task, ref), self._manager.manners.status_comes_along
+            if self._ledger.missing(task) and (known or not alive):
                 state = self._manager.status([ref]).get(ref.jedi_task_id)
                 if state is None:
                     raise UnknownTaskError("the server no longer knows the task")
                 if state.is_over:
-                    self._look(task, ref)  # its last job may have ended between the two calls
-                    over = f"the task ended as {state.value}"
+                    if not known:
+                        alive = self._look(task, ref)  # its last job may have ended between the two calls
+                    over = self._tasks.end_of(ref, state, alive)
         except UnknownTaskError as error:
             over = str(error)
-        again: list[tuple[int, int, int]] = []
-        changes = Changes()
         missing = self._ledger.missing(task)
-        if missing and over:
-            changes, again = self._ledger.give_up(task, over, time.time())
-        self._commit(task, changes, ended=not missing or bool(over), again=again)
+        changes = self._ledger.give_up(task, over, time.time()) if missing and over else Changes()
+        self._commit(task, changes, ended=not missing or bool(over))
 
-    def _look(self, task: TaskRecord, ref: TaskRef) -> bool:
-        """Records what the server says of the task's jobs; True where some of them are still on their way."""
+    def _look(self, task: TaskRecord, ref: TaskRef) -> set[JobState]:
+        """Records what the server says of the task's jobs; returns the states of those that are still on their way."""
         missing = self._ledger.missing(task)
         if not missing:
-            return False
+            return set()
         reports = self._manager.results(ref, missing)
         # Committed before anything else is asked: a call that fails must not take with it what another one brought.
-        self._commit(task, self._ledger.absorb(task, reports, time.time()), ended=False, again=[])
-        return any(not report.state.is_over for report in reports)
+        self._commit(task, self._ledger.absorb(task, reports, time.time()), ended=False)
+        return {report.state for report in reports if not report.state.is_over}
 
-    def _commit(self, task: TaskRecord, changes: Changes, *, ended: bool, again: list[tuple[int, int, int]]) -> None:
+    def _commit(self, task: TaskRecord, changes: Changes, *, ended: bool) -> None:
         if not (changes or ended):
             return
         resubmitted = self._store.record(
@@ -257,7 +260,7 @@ class SearchSteering:
             ended_tasks=[task.id] if ended else [],
             started=changes.started,
             events=changes.events,
-            resubmit=self._tasks.resubmission(task.generation, again),
+            resubmit=self._tasks.resubmission(task.generation, changes.again),
         )
         if ended:
             self._tasks.ended(task)
@@ -268,8 +271,7 @@ class SearchSteering:
 
     def _learn(self, changes: Changes) -> None:
         """Keeps the picture in memory level with what was just committed."""
-        for outcome in changes.outcomes:
-            self._job_seconds += outcome.seconds or 0.0
+        self._job_seconds += changes.seconds
         for end in changes.ends:
             trial = replace(
                 self._trials[end.number], state=end.state, value=end.value, std=end.std, error=end.error, told=end.told
@@ -281,7 +283,7 @@ class SearchSteering:
                 self._tell(trial, end.good_folds)
                 self._slot_freed = self._slot_freed or time.monotonic()
         if changes.ends:
-            self._outputs.keep_best((end.number for end in changes.ends if end.value is not None), self._trials)
+            self._outputs.keep_best((end.number for end in changes.ends), self._trials)
 
     def _tell(self, trial: Trial, good_folds: int) -> None:
         self._proposer.tell(trial, good_folds)
@@ -302,7 +304,8 @@ class SearchSteering:
         if self._proposer.busy or self._tasks.unsent:
             return
         count = self._wanted()
-        if count <= 0:
+        left = self._search.budget.trials - self._searched
+        if not self._refills.is_due(count, left, self._manager.manners.refill):
             return
         pending = sorted(number for number, trial in self._ledger.open.items() if trial.confirms is None)
         self._cut = (self._ledger.told, pending)

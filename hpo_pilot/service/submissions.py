@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import re
+import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hpo_pilot.jobs import JobNeeds, TaskOptions, TaskRef, TaskSpec, task_name
+from hpo_pilot.errors import GiveUpError
+from hpo_pilot.jobs import (
+    JobNeeds,
+    JobState,
+    Member,
+    Members,
+    TaskOptions,
+    TaskRef,
+    TaskSpec,
+    TaskState,
+    task_name,
+)
+from hpo_pilot.panda.rucio import is_did
 from hpo_pilot.panda.task_parameters import ENCODED_LIMIT, encode_points
-from hpo_pilot.panda.workflow_manager import UnknownOutcomeError, WorkflowManager
+from hpo_pilot.panda.workflow_manager import NameTakenError, UnknownOutcomeError, WorkflowManager
 from hpo_pilot.search import Point, Search
 from hpo_pilot.store import NewTask, NewTrial, SearchRecord, SteeringStore, TaskRecord, TaskStage
 
-#: A task is looked at this often, in seconds, even when the server reports no change of it: for the states of running
-#: jobs and their intermediate values, and should a report of the server's ever get lost.
+#: The steering of a search is called at least this often, in seconds.
 LOOK_SECONDS = 5.0
 
 #: With many open tasks the looks are spread, to at most one in so many seconds.
@@ -23,6 +36,12 @@ _LOOK_SPACING = 0.1
 #: A look that takes longer than this, in seconds, is followed by a pause of so many times its length.
 _FELT = 0.03
 _LOOK_PAUSE = 9
+
+#: After these ends of a task each of its jobs comes to its own; after the others some never will.
+_COMPLETE = frozenset({TaskState.DONE, TaskState.FINISHED, TaskState.FAILED})
+
+#: The payload has ended, and its word is about to come.
+_NEARLY_OVER = frozenset({JobState.HOLDING, JobState.TRANSFERRING})
 
 
 class Submissions:
@@ -50,7 +69,8 @@ class Submissions:
     def mark(self, changed: set[int] | None) -> None:
         """Notes which tasks may have changed: JEDI ids, or None for all."""
         now = time.monotonic()
-        overdue = now - max(LOOK_SECONDS, _LOOK_SPACING * len(self.open))
+        # For the states of running jobs and their intermediate values, and should a report of the server's get lost.
+        overdue = now - max(self._manager.manners.look_seconds, _LOOK_SPACING * len(self.open))
         for task in self.open.values():
             told = changed is None or task.jedi_task_id in changed
             if told or self._looked.get(task.id, now) < overdue:
@@ -83,6 +103,29 @@ class Submissions:
         waits = [self._not_before.get(number, 0.0) - now for number in self._dirty]
         return max(0.0, min([LOOK_SECONDS, *(wait for wait in waits if wait > 0)]))
 
+    def end_of(self, ref: TaskRef, state: TaskState, alive: Collection[JobState]) -> str:
+        """Why a task that is over has not done all its jobs; empty while that may still change.
+
+        Args:
+            ref: the task.
+            state: how it ended.
+            alive: the states of jobs of its that are still on their way.
+
+        Raises:
+            GiveUpError: the server finds no sense in it, and would find none in the next one.
+            TryAgainError: the server does not answer.
+        """
+        if (state in _COMPLETE and alive) or not _NEARLY_OVER.isdisjoint(alive):
+            return ""
+        why = "" if state is TaskState.DONE else self._manager.why_ended(ref)
+        if state is TaskState.BROKEN:
+            raise GiveUpError(
+                f"the PanDA server finds no sense in task {ref.jedi_task_id} ({ref.name}): "
+                f"{why or 'it does not say why'}. See `site` and `panda` in the search file; "
+                "`hpo-pilot submit --dry-run` shows what is sent"
+            )
+        return f"the task ended as {state.value}" + (f": {why}" if why else "")
+
     def ended(self, task: TaskRecord) -> None:
         """Nothing more is expected from the task."""
         self.open.pop(task.id, None)
@@ -102,7 +145,7 @@ class Submissions:
         """Submits a registered task.
 
         Raises:
-            TryAgainError: not now; call again.
+            TryAgainError: not now; call again, for the task has another name where its own was taken.
             GiveUpError: the server refuses it for good.
         """
         try:
@@ -110,6 +153,12 @@ class Submissions:
             ref = self._manager.submit(spec, maybe_submitted=task.id in self._doubtful)
         except UnknownOutcomeError:
             self._doubtful.add(task.id)
+            raise
+        except NameTakenError:
+            name = self.name(task.generation, task.revision, secrets.token_hex(4))
+            self._store.rename_task(task.id, name)
+            self.open[task.id] = replace(task, name=name)
+            self._doubtful.discard(task.id)
             raise
         self._store.task_submitted(task.id, ref.jedi_task_id)
         self._doubtful.discard(task.id)
@@ -119,12 +168,13 @@ class Submissions:
             self._dirty.add(task.id)
         self._unclaimed.clear()
 
-    def resubmission(self, generation: int, jobs: list[tuple[int, int, int]]) -> NewTask | None:
-        """The next revision of a generation, for jobs that were lost; None for no jobs."""
+    def resubmission(self, generation: int, jobs: Iterable[Members]) -> NewTask | None:
+        """The next revision of a generation, for what was lost or not run; None for no jobs."""
+        jobs = tuple(jobs)
         if not jobs:
             return None
         revision = self._revisions[generation] = self._revisions.get(generation, 0) + 1
-        return NewTask(self.name(generation, revision), generation, revision, tuple(jobs))
+        return NewTask(self.name(generation, revision), generation, revision, jobs)
 
     def kill_all(self) -> None:
         """Asks the server to kill every open task.
@@ -141,16 +191,28 @@ class Submissions:
 
     # --- what a task is made of ---
 
-    def name(self, generation: int, revision: int) -> str:
-        """The task's name, unique for ever."""
-        return task_name(self._record.owner, self._search.name, self._record.uid, generation, revision)
+    def name(self, generation: int, revision: int, uid: str | None = None) -> str:
+        """The task's name, unique for ever; `uid`: 8 hexadecimal digits in the place of the search's own."""
+        return task_name(
+            self._manager.owner,
+            self._search.name,
+            uid or self._record.uid,
+            generation,
+            revision,
+            group=official_group(self._search),
+        )
 
-    def jobs(self, trials: list[NewTrial]) -> tuple[tuple[int, int, int], ...]:
-        """(trial, fold, seed) of every job of new trials."""
-        return tuple((trial.number, fold, trial.seed) for trial in trials for fold in range(self._search.folds.k))
+    def jobs(self, trials: Sequence[NewTrial]) -> tuple[Members, ...]:
+        """What the jobs of new trials run."""
+        return task_jobs(self._search, [(trial.number, trial.seed) for trial in trials])
 
     def fitting(self, generation: int, trials: list[NewTrial]) -> list[NewTrial]:
-        """As many of the first trials as one task's parameters can carry, at least one."""
+        """As many of the first trials as one task's parameters can carry, and its server likes to; at least one."""
+        most = self._search.panda.jobs_per_task
+        limit = self._manager.manners.jobs_per_task if most == "auto" else most
+        jobs = limited_jobs(self._search, [(trial.number, trial.seed) for trial in trials], limit)
+        sent = {number for job in jobs for number, _, _ in job}
+        trials = [trial for trial in trials if trial.number in sent]
         points = {trial.number: trial.point for trial in trials}
         while len(trials) > 1:
             numbers = {trial.number for trial in trials}
@@ -160,12 +222,37 @@ class Submissions:
             trials = trials[: len(trials) // 2]
         return trials
 
-    def spec(
-        self, name: str, generation: int, jobs: tuple[tuple[int, int, int], ...], points: Mapping[int, Point]
-    ) -> TaskSpec:
+    def spec(self, name: str, generation: int, jobs: tuple[Members, ...], points: Mapping[int, Point]) -> TaskSpec:
         """What the workflow manager submits."""
         sandbox = Path(self._record.sandbox or "")
         return task_spec(self._search, self._record.uid, sandbox, name, generation, jobs, points)
+
+
+def task_jobs(search: Search, trials: Sequence[tuple[int, int]]) -> tuple[Members, ...]:
+    """What the jobs of a generation run: each one fold of up to `resources.trials_per_job` trials.
+
+    The folds of a trial stay side by side; the trials are shared out evenly, for the longest job is what is waited for.
+
+    Args:
+        search: the search.
+        trials: number and seed of each.
+    """
+    count = -(-len(trials) // search.resources.trials_per_job)
+    groups = [trials[len(trials) * i // count : len(trials) * (i + 1) // count] for i in range(count)]
+    return tuple(
+        tuple(Member(number, fold, seed) for number, seed in group)
+        for group in groups
+        for fold in range(search.folds.k)
+    )
+
+
+def limited_jobs(search: Search, trials: Sequence[tuple[int, int]], limit: int | None) -> tuple[Members, ...]:
+    """The same of as many of the first trials as make no more jobs than `limit`, at least one; None: of all."""
+    jobs = task_jobs(search, trials)
+    while limit is not None and len(jobs) > limit and len(trials) > 1:
+        trials = trials[:-1]
+        jobs = task_jobs(search, trials)
+    return jobs
 
 
 def task_spec(
@@ -174,7 +261,7 @@ def task_spec(
     sandbox: Path,
     name: str,
     generation: int,
-    jobs: tuple[tuple[int, int, int], ...],
+    jobs: tuple[Members, ...],
     points: Mapping[int, Point],
 ) -> TaskSpec:
     """A generation of `search`, or part of one, as the workflow manager takes it.
@@ -185,7 +272,7 @@ def task_spec(
         sandbox: its packed payload.
         name: the task's name.
         generation: the generation's number.
-        jobs: (trial, fold, seed) of job number 1, 2, …
+        jobs: what job number 1, 2, … runs.
         points: the points of these trials, and perhaps of others.
     """
     needs = search.resources
@@ -195,12 +282,12 @@ def task_spec(
         uid=uid,
         generation=generation,
         folds=search.folds.k,
-        points={trial: points[trial] for trial, _, _ in jobs},
+        points={trial: search.payload.point.payload_point(points[trial]) for job in jobs for trial, _, _ in job},
         jobs=jobs,
         sandbox=sandbox,
         needs=JobNeeds(needs.nodes, needs.gpus_per_node, needs.cores, needs.memory_mb, needs.minutes),
         container=search.payload.container,
-        has_outputs=bool(search.payload.outputs),
+        has_outputs=bool(search.payload.kept_files),
         queue=search.site.queue,
         options=TaskOptions(
             label=search.panda.label,
@@ -210,5 +297,14 @@ def task_spec(
             attempts=search.panda.attempts,
             architecture=search.site.architecture,
             exclude=search.site.exclude,
+            official=search.panda.official,
         ),
+        datasets=tuple(name for name in search.payload.inputs if is_did(name)),
     )
+
+
+def official_group(search: Search) -> str | None:
+    """The working group whose the outputs are; None: they are the user's."""
+    if not search.panda.official or search.panda.working_group is None:
+        return None
+    return re.split(r"[.:]", search.panda.working_group)[0]

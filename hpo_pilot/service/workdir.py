@@ -90,6 +90,21 @@ class WorkDir:
         """Tokens of the embedded server, mode 0600."""
         return self.root / "tokens"
 
+    @property
+    def tls(self) -> Path:
+        """The certificates that we make ourselves, and whom our own processes trust."""
+        return self.root / "tls"
+
+    @property
+    def uploads(self) -> Path:
+        """Payloads that users sent through the REST API, until a search is made of them."""
+        return self.root / "uploads"
+
+    @property
+    def api_address(self) -> Path:
+        """The file that says where the REST API is, while it runs."""
+        return self.root / "service.url"
+
     def log(self, name: str) -> Path:
         """The log file of one of our processes."""
         return self.root / "logs" / f"{name}.log"

@@ -2,6 +2,7 @@
 
 from hpo_pilot.store.engine import StoreAwayError
 from hpo_pilot.store.records import (
+    EMBEDDED,
     Event,
     JobOutcome,
     NewTask,
@@ -13,9 +14,10 @@ from hpo_pilot.store.records import (
     TrialEnd,
 )
 from hpo_pilot.store.steering_store import SteeringStore
-from hpo_pilot.store.store import Store
+from hpo_pilot.store.store import Store, UnknownSearchError
 
 __all__ = [
+    "EMBEDDED",
     "Event",
     "JobOutcome",
     "NewTask",
@@ -28,4 +30,5 @@ __all__ = [
     "TaskRecord",
     "TaskStage",
     "TrialEnd",
+    "UnknownSearchError",
 ]

@@ -7,8 +7,12 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from hpo_pilot.jobs import JobState
+from hpo_pilot.jobs import JobState, Members
 from hpo_pilot.search import Point, Search, TrialState
+
+
+#: What stands for the embedded PanDA server, whose address is another each time, where a server is named.
+EMBEDDED = "embedded"
 
 
 class SearchState(StrEnum):
@@ -42,7 +46,7 @@ class SearchRecord:
 
     Attributes:
         owner: who registered it.
-        server: URL of the PanDA server that its tasks go to; None: the embedded one.
+        server: URL of the PanDA server that its tasks go to, or `EMBEDDED`; None: it has gone to none yet.
         family: the search file whose segments it is one of; None: it stands alone.
         forgiven: failures up to this place in the order of results no longer count as failures in a row.
         filed: the search as its file last had it; `search` may have a larger budget.
@@ -75,7 +79,7 @@ class TaskRecord:
     """One submission: a generation's jobs, or lost folds sent again.
 
     Attributes:
-        jobs: (trial, fold, seed) of job number 1, 2, …
+        jobs: what job number 1, 2, … runs.
     """
 
     id: int
@@ -84,7 +88,7 @@ class TaskRecord:
     name: str
     stage: TaskStage
     jedi_task_id: int | None
-    jobs: tuple[tuple[int, int, int], ...]
+    jobs: tuple[Members, ...]
     created: datetime
 
 
@@ -119,17 +123,21 @@ class NewTask:
     name: str
     generation: int
     revision: int
-    jobs: tuple[tuple[int, int, int], ...]
+    jobs: tuple[Members, ...]
 
 
 @dataclass(frozen=True)
 class JobOutcome:
-    """What is known of one attempt of one fold's job.
+    """What is known of one fold in one attempt of its job.
 
     Attributes:
         state: FINISHED with a value, or FINISHED with an error (the payload's own verdict); FAILED or CANCELLED for an
-            attempt that the infrastructure lost; RUNNING and the like while it lasts.
-        output: logical file name of its packed outputs at the server, if any.
+            attempt that the infrastructure lost; NOT_RUN where the job ran others first; RUNNING and the like while it
+            lasts.
+        metadata: what the payload itself put into its metadata.
+        output: logical file name of its packed outputs at the server, if any; where its job ran several, followed by
+            a slash and the folder inside.
+        seconds: how long it ran; of an attempt that was lost, its share of the job's time.
     """
 
     task_id: int
@@ -140,6 +148,7 @@ class JobOutcome:
     panda_id: int | None = None
     value: float | None = None
     metrics: dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = None
     error: str | None = None
     log_tail: str | None = None
     output: str | None = None

@@ -6,14 +6,14 @@ from typing import Any
 
 from sqlalchemy import Row
 
-from hpo_pilot.jobs import JobState
+from hpo_pilot.jobs import JobState, Member
 from hpo_pilot.search import FoldResult, Search, Trial, TrialState
 from hpo_pilot.store.records import SearchRecord, SearchState, TaskRecord, TaskStage, from_epoch
 
 
 def task_record(row: Row[Any]) -> TaskRecord:
     """A row of `tasks` as a value."""
-    jobs = tuple((int(trial), int(fold), int(seed)) for trial, fold, seed in row.jobs)
+    jobs = tuple(tuple(Member(*map(int, member)) for member in job) for job in row.jobs)
     return TaskRecord(
         row.id,
         row.generation,
@@ -77,6 +77,7 @@ def trial_record(row: Row[Any], jobs: dict[int, list[Row[Any]]]) -> Trial:
 
 def _fold(fold: int, attempts: list[Row[Any]]) -> FoldResult:
     """The fold's good attempt where there is one, else its last."""
+    attempts = [job for job in attempts if job.state != JobState.NOT_RUN or job.seconds] or attempts
     good = [job for job in attempts if job.state == JobState.FINISHED and job.value is not None]
     job = good[0] if good else attempts[-1]
     return FoldResult(
@@ -87,6 +88,7 @@ def _fold(fold: int, attempts: list[Row[Any]]) -> FoldResult:
         attempt=attempts.index(job) + 1,
         seconds=job.seconds,
         metrics=job.metrics or {},
+        metadata=job.metadata,
         panda_id=job.panda_id,
         node=job.node,
         started=from_epoch(job.started),

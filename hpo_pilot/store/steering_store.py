@@ -58,7 +58,7 @@ class SteeringStore(Store):
                 revision=task.revision,
                 name=task.name,
                 state=TaskStage.INTENT,
-                jobs=[list(job) for job in task.jobs],
+                jobs=[[list(member) for member in job] for job in task.jobs],
                 created=now,
             )
         ).inserted_primary_key
@@ -74,7 +74,8 @@ class SteeringStore(Store):
                     "attempt": 1,
                     "state": JobState.DEFINED,
                 }
-                for trial, fold, _seed in task.jobs
+                for job in task.jobs
+                for trial, fold, _seed in job
             ],
         )
         return task_record(connection.execute(select(t.tasks).where(t.tasks.c.id == key[0])).one())
@@ -84,6 +85,13 @@ class SteeringStore(Store):
         values = {"state": TaskStage.SUBMITTED, "jedi_task_id": jedi_task_id, "submitted": time.time()}
         with writing(self.engine) as connection:
             connection.execute(update(t.tasks).where(t.tasks.c.id == task_id).values(**values))
+
+    def rename_task(self, task_id: int, name: str) -> None:
+        """Records another name for a task that was not submitted: its own turned out to be taken."""
+        with writing(self.engine) as connection:
+            connection.execute(
+                update(t.tasks).where(t.tasks.c.id == task_id, t.tasks.c.state == TaskStage.INTENT).values(name=name)
+            )
 
     def open_tasks(self, search_id: int) -> list[TaskRecord]:
         """The tasks from which something is still expected, oldest first."""
@@ -188,6 +196,7 @@ class SteeringStore(Store):
             "panda_id": outcome.panda_id,
             "value": outcome.value,
             "metrics": outcome.metrics,
+            "metadata": outcome.metadata,
             "error": outcome.error,
             "log_tail": outcome.log_tail,
             "output": outcome.output,
@@ -227,6 +236,19 @@ class SteeringStore(Store):
                     ],
                 )
 
+    def unwanted_archives(self, search_id: int, trials: Sequence[int]) -> list[str]:
+        """The files with outputs of these trials and of no others."""
+        outputs = select(t.jobs.c.trial, t.jobs.c.output).where(
+            t.jobs.c.search_id == search_id, t.jobs.c.output.is_not(None)
+        )
+        gone = set(trials)
+        archives: set[str] = set()
+        wanted: set[str] = set()
+        with reading(self.engine) as connection:
+            for trial, output in connection.execute(outputs):
+                (archives if trial in gone else wanted).add(output.partition("/")[0])
+        return sorted(archives - wanted)
+
     def discard_outputs(self, search_id: int, trials: Sequence[int]) -> None:
         """Records that the kept outputs of these trials are gone from the server."""
         with writing(self.engine) as connection:
@@ -245,6 +267,7 @@ def _outcome(row: Any) -> JobOutcome:
         panda_id=row.panda_id,
         value=row.value,
         metrics=row.metrics,
+        metadata=row.metadata,
         error=row.error,
         log_tail=row.log_tail,
         output=row.output,

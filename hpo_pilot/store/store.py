@@ -18,9 +18,23 @@ from hpo_pilot.errors import InputError
 from hpo_pilot.search import Generation, Search, Trial, TrialState
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.engine import database_errors, open_engine, reading, writing
-from hpo_pilot.store.records import Event, SearchRecord, SearchState
+from hpo_pilot.store.records import EMBEDDED, Event, SearchRecord, SearchState
 from hpo_pilot.store.rows import from_seconds, search_record, trial_record
 from hpo_pilot.store.upgrade import upgrade
+
+
+class UnknownSearchError(InputError):
+    """There is no search of that name or number.
+
+    Attributes:
+        identity: what was asked for.
+        there: what is there, for people.
+    """
+
+    def __init__(self, identity: str, there: str, where: str) -> None:
+        super().__init__(f"no search {identity!r} in {where}: {there}")
+        self.identity = identity
+        self.there = there
 
 
 class Store:
@@ -50,7 +64,14 @@ class Store:
     # --- searches ---
 
     def create_search(
-        self, search: Search, *, source: str, sandbox: str | None, owner: str, family: str | None = None
+        self,
+        search: Search,
+        *,
+        source: str,
+        sandbox: str | None,
+        owner: str,
+        family: str | None = None,
+        uid: str | None = None,
     ) -> SearchRecord:
         """Registers a search.
 
@@ -60,6 +81,7 @@ class Store:
             sandbox: its packed payload.
             owner: who registers it.
             family: the search file whose segments it is one of.
+            uid: its random identity, 8 hexadecimal digits; None: a fresh one.
 
         Raises:
             InputError: there is one of that name.
@@ -70,7 +92,7 @@ class Store:
             row_id = connection.execute(
                 insert(t.searches).values(
                     name=search.name,
-                    uid=secrets.token_hex(4),
+                    uid=uid or secrets.token_hex(4),
                     owner=owner,
                     family=family,
                     state=SearchState.SUBMITTED,
@@ -90,7 +112,7 @@ class Store:
         """The search of that number or name.
 
         Raises:
-            InputError: there is none; the message lists those that are.
+            UnknownSearchError: there is none; the message lists those that are.
         """
         with reading(self.engine) as connection:
             wanted = t.searches.c.name == identity
@@ -104,9 +126,8 @@ class Store:
                     .all()
                 )
                 there = f"there are {', '.join(names)}" if names else "the store is empty"
-                raise InputError(
-                    f"no search {identity!r} in {self.engine.url.render_as_string(hide_password=True)}: {there}"
-                )
+                where = self.engine.url.render_as_string(hide_password=True)
+                raise UnknownSearchError(str(identity), there, where)
         return search_record(row)
 
     def find_search(self, name: str) -> SearchRecord | None:
@@ -119,6 +140,12 @@ class Store:
         """All searches, oldest first."""
         with reading(self.engine) as connection:
             return [search_record(row) for row in connection.execute(select(t.searches).order_by(t.searches.c.id))]
+
+    def family(self, name: str) -> list[SearchRecord]:
+        """The searches of the segments of one search file, by its search's name; empty where there are none."""
+        wanted = select(t.searches).where(t.searches.c.family == name).order_by(t.searches.c.id)
+        with reading(self.engine) as connection:
+            return [search_record(row) for row in connection.execute(wanted)]
 
     def search_states(self) -> dict[int, tuple[SearchState, int]]:
         """State and version of every search that is not over, by number: what a service polls, so it stays cheap."""
@@ -237,19 +264,47 @@ class Store:
             self._event(connection, search_id, who, what)
         return self.search(search_id)
 
+    def bind_server(self, search_id: int, server: str) -> str:
+        """Ties a search to a PanDA server, for good, unless it is tied to one already: its tasks are nowhere else.
+
+        Args:
+            search_id: the search.
+            server: the server's URL, or `EMBEDDED`.
+
+        Returns:
+            The server that it is tied to.
+        """
+        with writing(self.engine) as connection:
+            bound: str | None = connection.execute(
+                select(t.searches.c.server).where(t.searches.c.id == search_id)
+            ).scalar_one()
+            if bound is not None:
+                return bound
+            tasks = select(t.tasks.c.id).where(t.tasks.c.search_id == search_id).limit(1)
+            if connection.execute(tasks).first():
+                server = EMBEDDED  # it began when there were no others
+            connection.execute(update(t.searches).where(t.searches.c.id == search_id).values(server=server))
+        return server
+
     # --- trials ---
 
-    def trials(self, search_id: int) -> list[Trial]:
-        """All trials with their folds, by number."""
+    def trials(self, search_id: int, *, after: int = 0, limit: int | None = None) -> list[Trial]:
+        """The trials with their folds, by number.
+
+        Args:
+            search_id: the search.
+            after: only trials with larger numbers.
+            limit: at most so many; None: all.
+        """
+        wanted = select(t.trials).where(t.trials.c.search_id == search_id).order_by(t.trials.c.number).limit(limit)
+        of_jobs = select(t.jobs).where(t.jobs.c.search_id == search_id)
+        if after:
+            wanted = wanted.where(t.trials.c.number > after)
         with reading(self.engine) as connection:
-            rows = connection.execute(
-                select(t.trials).where(t.trials.c.search_id == search_id).order_by(t.trials.c.number)
-            ).all()
-            jobs = connection.execute(
-                select(t.jobs)
-                .where(t.jobs.c.search_id == search_id)
-                .order_by(t.jobs.c.fold, t.jobs.c.task_id, t.jobs.c.attempt)
-            ).all()
+            rows = connection.execute(wanted).all()
+            if rows and (after or limit is not None):
+                of_jobs = of_jobs.where(t.jobs.c.trial.between(rows[0].number, rows[-1].number))
+            jobs = connection.execute(of_jobs.order_by(t.jobs.c.fold, t.jobs.c.task_id, t.jobs.c.attempt)).all()
         folds: dict[int, dict[int, list[Row[Any]]]] = defaultdict(lambda: defaultdict(list))
         for job in jobs:
             folds[job.trial][job.fold].append(job)
@@ -277,21 +332,22 @@ class Store:
             )
             return {TrialState(state): count for state, count in rows}
 
-    def best_so_far(self, search_id: int, sign: int) -> tuple[float, float | None] | None:
-        """Value and spread of the best finished trial, confirmation runs aside: cheap enough to ask all the time.
+    def best_so_far(self, search_id: int, sign: int) -> tuple[int, float, float | None] | None:
+        """Number, value and spread of the best finished trial, confirmation runs aside: cheap enough to ask all the time.
 
         Args:
             sign: +1 where smaller is better, -1 where larger is.
         """
         best = (
-            select(t.trials.c.value, t.trials.c.std)
+            select(t.trials.c.number, t.trials.c.value, t.trials.c.std)
             .where(t.trials.c.search_id == search_id, t.trials.c.value.is_not(None), t.trials.c.confirms.is_(None))
-            .order_by(t.trials.c.value if sign > 0 else t.trials.c.value.desc())
+            .where(t.trials.c.state == TrialState.FINISHED.value)
+            .order_by(t.trials.c.value if sign > 0 else t.trials.c.value.desc(), t.trials.c.number)
             .limit(1)
         )
         with reading(self.engine) as connection:
             row = connection.execute(best).one_or_none()
-        return None if row is None else (row.value, row.std)
+        return None if row is None else (row.number, row.value, row.std)
 
     def job_seconds(self, search_id: int) -> float:
         """Seconds that all jobs of the search ran, retries included."""

@@ -36,7 +36,7 @@ searches = Table(
     C("name", String(60), nullable=False, unique=True),
     C("uid", String(8), nullable=False),  # random; part of every task name, so that no two searches ever share one
     C("owner", String(60), nullable=False),
-    C("server", Text, nullable=True),  # URL of the PanDA server that its tasks go to; null: the embedded one
+    C("server", Text, nullable=True),  # URL of the PanDA server of its tasks, or "embedded"; null: none yet
     C("family", String(60), nullable=True),  # the search whose segments it is one of; null: none
     C("state", String(20), nullable=False),
     C("message", Text, nullable=False, default=""),
@@ -74,7 +74,7 @@ tasks = Table(
     C("name", String(132), nullable=False, unique=True),
     C("state", String(20), nullable=False),  # TaskStage
     C("jedi_task_id", BigInteger, nullable=True),
-    C("jobs", JSON, nullable=False),  # [[trial, fold, seed], …]: job number n is entry n - 1
+    C("jobs", JSON, nullable=False),  # [[[trial, fold, seed], …], …]: job number n runs those of entry n - 1
     C("created", Float, nullable=False),
     C("submitted", Float, nullable=True),
     C("ended", Float, nullable=True),
@@ -103,6 +103,7 @@ trials = Table(
     UniqueConstraint("search_id", "told"),
 )
 
+#: One row for each member of each attempt of each job.
 jobs = Table(
     "jobs",
     metadata,
@@ -112,13 +113,14 @@ jobs = Table(
     C("trial", Integer, nullable=False),
     C("fold", Integer, nullable=False),
     C("attempt", Integer, nullable=False),
-    C("state", String(20), nullable=False),  # jobs.JobState
+    C("state", String(20), nullable=False),  # jobs.JobState, of the member
     C("panda_id", BigInteger, nullable=True),
     C("value", Float, nullable=True),
     C("metrics", JSON, nullable=True),
+    C("metadata", JSON, nullable=True),  # the payload's own
     C("error", Text, nullable=True),
     C("log_tail", Text, nullable=True),
-    C("output", Text, nullable=True),  # logical file name of the kept outputs; null: none, or discarded
+    C("output", Text, nullable=True),  # file[/folder in it] of the kept outputs; null: none, or discarded
     C("node", String(128), nullable=True),
     C("seconds", Float, nullable=True),
     C("started", Float, nullable=True),

@@ -8,7 +8,7 @@ import gzip
 import os
 import tarfile
 import zlib
-from typing import Optional
+from typing import Any, Dict, Optional
 
 from hpo_pilot.transformation.failure import ExitCode, TransformationFailure
 
@@ -16,7 +16,7 @@ _MEMBERS = 100000
 _HEADER = 1 << 20  # bytes: tarfile reads contents in small pieces, only the extended headers in one
 
 #: Python's own filter, where it has one (3.12, and the security releases before); `_check` does not rely on it.
-_FILTER = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+_FILTER: Dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
 
 
 class UnsafeArchive(TransformationFailure):

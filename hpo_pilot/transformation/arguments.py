@@ -3,23 +3,23 @@
 import ast
 import re
 import shlex
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 from urllib.parse import unquote
 
 from hpo_pilot.transformation.failure import ExitCode, TransformationFailure
 
+_VALUE_NAMES = (
+    "-a -o -p -j -r -i -l -f -t -u --sourceURL --containerImage --inMap --writeInputToTxt --inputGUIDs --oldPrefix "
+    "--newPrefix --lfcHost --envvarFile --liveLog --dbrFile --dbrRun --accessmode --rootVer --cmtConfig --jem-config "
+    "--overwriteQueuedata --datadir --workdir --useCentralRegistry --fileToSave --fileToLoad --skipInputByRetry"
+)
+_FLAG_NAMES = (
+    "--preprocess --postprocess --debug --execWithRealFileNames --noTarballDownload --usePFCTurl --pilotpars --cvmfs "
+    "--noX509 --noExpandDBR --notExpandDBR --directIn --useAthenaPackages --useCMake --useRootCore --givenPFN "
+    "--mergeSingleFile --useFileStager --enable-jem"
+)
 #: Options that are followed by a value. What is passed over on purpose is here too, or its value would be an argument.
-_WITH_VALUE = frozenset(
-    ["-a", "-o", "-p", "-j", "-r", "-i", "-l", "-f", "-t", "-u"]
-    + ["--" + name for name in ("sourceURL", "containerImage", "inMap", "writeInputToTxt", "inputGUIDs", "oldPrefix")]
-    + ["--" + name for name in ("newPrefix", "lfcHost", "envvarFile", "liveLog", "dbrFile", "dbrRun", "accessmode")]
-    + ["--" + name for name in ("rootVer", "cmtConfig", "overwriteQueuedata", "jem-config", "datadir", "workdir")]
-    + ["--" + name for name in ("useCentralRegistry", "fileToSave", "fileToLoad", "skipInputByRetry")]
-)
-_FLAGS = frozenset(
-    ["--preprocess", "--postprocess", "--debug", "--execWithRealFileNames", "--noTarballDownload", "--usePFCTurl"]
-    + ["--pilotpars", "--noExpandDBR", "--notExpandDBR", "--givenPFN", "--cvmfs", "--noX509"]
-)
+_WITH_VALUE, _FLAGS = frozenset(_VALUE_NAMES.split()), frozenset(_FLAG_NAMES.split())
 #: Options whose effect a payload would miss: setting up a collaboration's software, reading inputs over the network.
 _UNSUPPORTED = ("--useAthenaPackages", "--useCMake", "--useRootCore", "--rootVer", "--dbrFile", "--directIn")
 
@@ -52,9 +52,9 @@ class Arguments(NamedTuple):
     source_url: str = ""
     run_dir: str = "."
     inputs: Tuple[str, ...] = ()
-    input_map: Dict[str, Tuple[str, ...]] = {}
-    input_lists: Dict[str, str] = {}
-    outputs: Dict[str, str] = {}
+    input_map: Mapping[str, Tuple[str, ...]] = {}
+    input_lists: Mapping[str, str] = {}
+    outputs: Mapping[str, str] = {}
     image: str = ""
     step: str = ""
     real_names: bool = False
@@ -91,7 +91,7 @@ def parse(words: Sequence[str]) -> Arguments:
             run_dir=run_dir,
             inputs=tuple(_files(found.get("-i", ""))),
             input_map={str(k): tuple(map(str, v)) for k, v in _literal(found.get("--inMap"), dict).items()},
-            input_lists={stream: file for stream, file in pairs},
+            input_lists=dict(pairs),
             outputs=outputs,
             image=found.get("--containerImage", ""),
             step=step,
@@ -129,7 +129,9 @@ def split_words(text: str) -> List[str]:
 
 
 def _options(words: Sequence[str]) -> Tuple[Dict[str, str], List[str], List[str]]:
-    found, flags, warnings = {}, [], []  # type: Dict[str, str], List[str], List[str]
+    found: Dict[str, str] = {}
+    flags: List[str] = []
+    warnings: List[str] = []
     rest = list(reversed(words))
     while rest:
         word = rest.pop()
@@ -150,7 +152,7 @@ def _options(words: Sequence[str]) -> Tuple[Dict[str, str], List[str], List[str]
     return found, flags, warnings
 
 
-def _literal(text: "str | None", kind: type) -> Any:
+def _literal(text: Optional[str], kind: type) -> Any:
     value = ast.literal_eval(text) if text else kind()
     if not isinstance(value, kind):
         raise ValueError("%.60r is no %s" % (text, kind.__name__))

@@ -2,6 +2,7 @@
 
 import json
 import os
+from typing import Dict
 
 REPORT, USER_METADATA = "jobReport.json", "userJobMetadata.json"
 LIMIT = 1000000  # bytes of metadata that a server takes
@@ -42,7 +43,7 @@ def _user_metadata(folder: str) -> str:
         return json.dumps({"pilot_error": str(error)})
 
 
-def _own_report(folder: str) -> "dict[str, object]":
+def _own_report(folder: str) -> Dict[str, object]:
     path = os.path.join(folder, REPORT)
     if os.path.isfile(path) and os.path.getsize(path) < LIMIT:
         try:

@@ -37,11 +37,13 @@ def test_a_wrong_command_line_is_status_2(arguments):
 
 
 def test_an_installation_for_pilots_names_what_is_missing():
-    code = "import sys; sys.modules['jinja2'] = None; sys.argv = ['hpo-pilot', 'list']; import hpo_pilot.cli.__main__"
+    code = (
+        "import sys; sys.modules['sqlalchemy'] = None; sys.argv = ['hpo-pilot', 'list']; import hpo_pilot.cli.__main__"
+    )
     result = python(code)
     assert result.returncode == 2
     assert result.stderr.strip().splitlines() == [
-        "hpo-pilot: this command needs jinja2, which a pilot's installation does not have: "
+        "hpo-pilot: this command needs sqlalchemy, which a pilot's installation does not have: "
         "pip install 'hpo-pilot[service]'"
     ]
 

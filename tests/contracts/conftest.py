@@ -15,11 +15,14 @@ from urllib.parse import unquote
 import pytest
 import requests
 
-from hpo_pilot.jobs import JobNeeds, TaskSpec
-from hpo_pilot.panda.manager import PandaManager, PandaServer
+from hpo_pilot.jobs import JobNeeds, Member, TaskSpec
+from hpo_pilot.panda import foreign_server, watches
+from hpo_pilot.panda.manager import PandaManager
 from hpo_pilot.panda.sandbox import build_sandbox
 from hpo_pilot.server.auth import Role
-from hpo_pilot.server.process import ServerProcess, write_tokens
+from hpo_pilot.server.process import ServerProcess
+from tests.bearer import make_token_folder, token
+from tests.panda.foreign_panda import ForeignPanda
 
 
 @dataclass
@@ -32,7 +35,7 @@ class HandPilot:
         answer = requests.post(
             f"{self.url}/api/v1/pilot/{path}",
             json=arguments,
-            headers={"Authorization": "Bearer pilot-token", "Origin": "hpo_pilot"},
+            headers={"Authorization": f"Bearer {token('pilot', Role.PILOT)}", "Origin": "hpo_pilot"},
             timeout=30,
         )
         answer.raise_for_status()
@@ -70,6 +73,7 @@ class Ground:
     pilot: HandPilot
     server: ServerProcess
     sandbox: Path
+    foreign: ForeignPanda | None = None
 
     def task(
         self, generation: int = 1, jobs: Sequence[tuple[int, int]] = ((1, 0), (2, 0)), revision: int = 0
@@ -81,7 +85,7 @@ class Ground:
             generation=generation,
             folds=1,
             points={trial: {"x": trial / 10} for trial, _ in jobs},
-            jobs=tuple((trial, fold, 7) for trial, fold in jobs),
+            jobs=tuple((Member(trial, fold, 7),) for trial, fold in jobs),
             sandbox=self.sandbox,
             needs=JobNeeds(minutes=1.0),
             container=None,
@@ -90,16 +94,30 @@ class Ground:
         )
 
 
-@pytest.fixture
-def ground(tmp_path: Path) -> Iterator[Ground]:
-    callers = {"user-token": ("me", Role.USER), "pilot-token": ("pilot", Role.PILOT)}
-    write_tokens(tmp_path / "tokens.json", callers)
-    token = tmp_path / "user.token"
-    token.write_text("user-token")
-    server = ServerProcess(
-        database=f"sqlite:///{tmp_path / 'panda.db'}", files=tmp_path / "files", tokens=tmp_path / "tokens.json"
-    )
-    manager = PandaManager(PandaServer(server.url, token, "me"), tmp_path / "client.log")
-    yield Ground(manager, HandPilot(server.url), server, build_sandbox(None, {"command": "true"}, tmp_path / "sandbox"))
+@pytest.fixture(params=["ours", "foreign"])
+def ground(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ground]:
+    """A server of ours as we made it; and one that behaves as real ones do, with the user's own credentials."""
+    tokens = make_token_folder(tmp_path / "tokens")
+    token_file = tmp_path / "user.token"
+    token_file.write_text(token("me", Role.USER))
+    server = ServerProcess(database=f"sqlite:///{tmp_path / 'panda.db'}", files=tmp_path / "files", tokens=tokens)
+    sandbox = build_sandbox(None, {"command": "true"}, tmp_path / "sandbox")
+    log = tmp_path / "client.log"
+    if request.param == "ours":
+        manager = PandaManager.connect(server.url, token_file, "me", log)
+        yield Ground(manager, HandPilot(server.url), server, sandbox)
+    else:
+        monkeypatch.setattr(watches, "INTERVAL", (0.2, 0.5))
+        monkeypatch.setattr(foreign_server, "UNKNOWN_SECONDS", 0.0)
+        for name, value in (
+            ("PANDA_AUTH", "oidc"),
+            ("PANDA_AUTH_VO", "hpo_pilot"),
+            ("OIDC_AUTH_TOKEN_FILE", str(token_file)),
+        ):
+            monkeypatch.setenv(name, value)
+        foreign = ForeignPanda(server.url)
+        manager = PandaManager.connect(foreign.url, None, "me", log)
+        yield Ground(manager, HandPilot(server.url), server, sandbox, foreign)
+        foreign.stop()
     manager.close()
     server.stop()

@@ -63,6 +63,20 @@ def test_kills_lose_nothing_and_repeat_nothing(scan):
         assert all(fold["value"] == pytest.approx((trial["point"]["x"] - 0.3) ** 2) for fold in trial["folds"])
 
 
+def test_kills_lose_nothing_where_jobs_run_several_points(scan):
+    resources = {"minutes": 1, "memory_mb": 500, "trials_per_job": 4}
+    scan.write({"budget": {"trials": 24, "parallel": 8}, "folds": 2, "resources": resources}, SLOW_BOWL)
+    run_with_kills(scan, random.Random(11), 6)
+    trials = scan.trials()
+    assert [trial["number"] for trial in trials] == list(range(1, 25))
+    assert [trial["state"] for trial in trials] == ["finished"] * 24
+    assert sorted(trial["told"] for trial in trials) == list(range(1, 25))
+    assert len({trial["point"]["x"] for trial in trials}) == 24
+    for trial in trials:
+        assert [fold["fold"] for fold in trial["folds"]] == [0, 1]
+        assert all(fold["value"] == pytest.approx((trial["point"]["x"] - 0.3) ** 2) for fold in trial["folds"])
+
+
 @pytest.mark.parametrize("optimizer", ["bayesian", "evolutionary"])
 def test_the_same_points_as_an_undisturbed_run(scan, tmp_path, optimizer):
     document = {"optimizer": optimizer, "budget": {"trials": 14, "parallel": 1}, "seed": 3}

@@ -206,7 +206,7 @@ def test_tokens_are_private_and_stay_the_same(scan):
     tokens = {path.name: path.read_text() for path in folder.glob("*.token")}
     assert set(tokens) == {"user.token", "pilot.token"}
     assert folder.stat().st_mode & 0o777 == 0o700
-    assert {path.stat().st_mode & 0o777 for path in (*folder.glob("*.token"), folder / "server.json")} == {0o600}
+    assert {path.stat().st_mode & 0o777 for path in (*folder.glob("*.token"), folder / "signing-key.pem")} == {0o600}
     for path in scan.workdir.rglob("*"):
         if path.is_file() and path.parent != folder:
             assert not any(token.encode() in path.read_bytes() for token in tokens.values()), path

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hpo_pilot.jobs import JobNeeds, TaskSpec
+from hpo_pilot.jobs import JobNeeds, Member, TaskSpec
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def task(tmp_path) -> TaskSpec:
         generation=1,
         folds=2,
         points={1: {"x": 0.25}, 2: {"x": 0.5}},
-        jobs=((1, 0, 11), (1, 1, 11), (2, 0, 22), (2, 1, 22)),
+        jobs=((Member(1, 0, 11),), (Member(1, 1, 11),), (Member(2, 0, 22),), (Member(2, 1, 22),)),
         sandbox=Path(tmp_path, "sources.0.tar.gz"),
         needs=JobNeeds(cores=2, memory_mb=3000, minutes=10.0),
         container=None,

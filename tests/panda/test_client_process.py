@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import socket
 import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from hpo_pilot.errors import TryAgainError
-from hpo_pilot.panda.client_process import ClientProcess, NoAnswerError
-from hpo_pilot.panda.manager import PandaServer
+from hpo_pilot.panda.client_process import (
+    ClientProcess,
+    DeniedError,
+    MissingCallError,
+    NoAnswerError,
+    RefusedError,
+)
+from hpo_pilot.panda.panda_server import PandaServer
 
 
 @pytest.fixture
@@ -31,6 +40,36 @@ def silent_server():
     listener.close()
     for connection in taken:
         connection.close()
+
+
+@pytest.fixture
+def answering():
+    """Servers that give one answer to everything; None: they close the connection."""
+    servers: list[ThreadingHTTPServer] = []
+
+    def make(status, body):
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                if status is not None:
+                    self.send_response(status)
+                    self.send_header("Content-Length", str(len(body)))
+                    self.end_headers()
+                    self.wfile.write(body)
+
+            do_POST = do_GET
+
+            def log_message(self, *_):
+                """Says nothing."""
+
+        servers.append(ThreadingHTTPServer(("127.0.0.1", 0), Handler))
+        threading.Thread(target=servers[-1].serve_forever, args=(0.05,), daemon=True).start()
+        return f"http://127.0.0.1:{servers[-1].server_address[1]}"
+
+    yield make
+    for server in servers:
+        server.shutdown()
+        server.server_close()
 
 
 @pytest.fixture
@@ -56,11 +95,75 @@ def test_a_server_that_never_answers_costs_no_more_than_the_deadline(client, sil
     assert time.monotonic() - begun < 10
 
 
-def test_a_refused_connection_is_an_answer(client):
+def test_a_refused_connection_is_known_as_such(client):
     with socket.create_server(("127.0.0.1", 0)) as free:
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
-    status, _ = client(url).call("getTaskStatus", 1)
-    assert status == 255
+    with pytest.raises(RefusedError, match=f"{url} cannot be reached: .*refused"):
+        client(url).call("getTaskStatus", 1)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error", "said"),
+    [
+        (403, b"Invalid token. Signature has expired", DeniedError, "Invalid token. Signature has expired"),
+        (404, b"", MissingCallError, "no such call"),
+        (429, b"slow down", RefusedError, "busy"),
+        (502, b"<html><h1>Proxy  Error</h1></html>", NoAnswerError, r"fails \(502: Proxy Error\)"),
+        (503, b"", RefusedError, "busy"),
+    ],
+)
+def test_what_panda_client_swallows_comes_back_as_an_error_of_ours(client, answering, status, body, error, said):
+    with pytest.raises(error, match=said):
+        client(answering(status, body)).call("getTaskStatus", 1)
+
+
+def test_an_answer_that_is_cut_off_leaves_it_open_what_happened(client, answering):
+    with pytest.raises(NoAnswerError, match="was lost"):
+        client(answering(None, b"")).call("insertTaskParams", {})
+
+
+def test_nobody_is_asked_to_log_in(tmp_path, answering, monkeypatch):
+    for name in ("PANDA_AUTH_ID_TOKEN", "OIDC_AUTH_TOKEN_FILE", "OIDC_AUTH_ID_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    endpoints = {"token_endpoint": "http://127.0.0.1:1/", "device_authorization_endpoint": "http://127.0.0.1:1/"}
+    url = answering(200, json.dumps(endpoints).encode())
+    oidc = {"oidc_config_url": url, "client_id": "c", "client_secret": "", "audience": "a"}
+    url = answering(200, json.dumps(oidc).encode())
+    for name, value in (("PANDA_AUTH", "oidc"), ("PANDA_AUTH_VO", "atlas"), ("PANDA_CONFIG_ROOT", str(tmp_path))):
+        monkeypatch.setenv(name, value)
+    process = ClientProcess(PandaServer(url, None, "me").environment(), tmp_path / "client.log")
+    try:
+        with pytest.raises(DeniedError, match=r"no valid token, and nobody here who could log in.*pbook"):
+            process.call("getTaskStatus", 1)
+    finally:
+        process.close()
+
+
+def test_the_nickname_is_panda_client_s(tmp_path, monkeypatch):
+    claims = base64.urlsafe_b64encode(json.dumps({"name": "Ann Other", "preferred_username": "aother"}).encode())
+    monkeypatch.setenv("PANDA_AUTH", "oidc")
+    monkeypatch.setenv("PANDA_AUTH_VO", "atlas")
+    token = f"e30.{claims.decode().rstrip('=')}.c2ln"
+    nick = {"PANDA_AUTH_ID_TOKEN": "of another make", "PANDA_NICKNAME": "nick"}
+    cases = [
+        ({"PANDA_AUTH_ID_TOKEN": token}, "aother"),
+        ({"PANDA_NICKNAME_REPLACE": "/aoth/boss/"}, "bosser"),
+        (nick, "nick"),
+    ]
+    for variables, name in cases:
+        for variable, value in variables.items():
+            monkeypatch.setenv(variable, value)
+        process = ClientProcess(PandaServer("http://127.0.0.1:1", None, "").environment(), tmp_path / "client.log")
+        assert process.call("nickname") == name
+        process.close()
+
+
+def test_the_user_s_own_settings_do_not_reach_an_embedded_server(tmp_path, monkeypatch):
+    monkeypatch.setenv("PANDA_AUTH_ID_TOKEN", "of the collaboration")
+    monkeypatch.setenv("PANDACACHE_URL", "https://cache.example.org/server/panda")
+    environment = PandaServer("http://127.0.0.1:7", tmp_path / "token", "me").environment()
+    assert "PANDA_AUTH_ID_TOKEN" not in environment
+    assert environment["PANDACACHE_URL"] == environment["PANDA_URL_SSL"] == "http://127.0.0.1:7/server/panda"
 
 
 def test_only_the_calls_that_we_use_can_be_made(client):
@@ -75,4 +178,5 @@ def test_a_call_that_exits_is_an_error_and_the_next_call_works(client, tmp_path)
     with pytest.raises(TryAgainError, match="panda-client: getTaskStatus"):
         process.call("getTaskStatus", 1)
     (tmp_path / "token").write_text("t")
-    assert process.call("getTaskStatus", 1)[0] == 255
+    with pytest.raises(RefusedError):
+        process.call("getTaskStatus", 1)

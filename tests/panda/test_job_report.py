@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpo_pilot.jobs import JobState
-from hpo_pilot.panda.job_report import job_state, read_description, read_verdict
+from hpo_pilot.panda.job_report import job_state, read_description, read_verdicts
 
 OURS = {
     "version": 1, "search": "demo", "uid": "cafecafe", "generation": 1, "trial": 2, "fold": 1, "number": 4,
@@ -21,23 +21,20 @@ def metadata(**changes):
 
 
 def test_a_good_verdict():
-    verdict = read_verdict(metadata())
-    assert verdict is not None
+    (verdict,) = read_verdicts(metadata())
     assert (verdict.value, verdict.trial, verdict.fold, verdict.number, verdict.attempt) == (0.0, 2, 1, 4, 2)
     assert verdict.progress == ((1, 0.5),)
     assert verdict.has_outputs
 
 
 def test_a_failed_one_has_no_value_even_if_it_says_so():
-    verdict = read_verdict(metadata(status=1, value=3.0, message="diverged"))
-    assert verdict is not None
+    (verdict,) = read_verdicts(metadata(status=1, value=3.0, message="diverged"))
     assert (verdict.value, verdict.message) == (None, "diverged")
 
 
 @pytest.mark.parametrize("value", [None, True, "0.5x", float("inf")])
 def test_a_good_status_without_a_number_is_a_failure(value):
-    verdict = read_verdict(metadata(value=value))
-    assert verdict is not None
+    (verdict,) = read_verdicts(metadata(value=value))
     assert verdict.value is None
     assert verdict.message
 
@@ -46,7 +43,7 @@ def test_a_good_status_without_a_number_is_a_failure(value):
     "document", [None, [], "x", {}, {"user_job_metadata": None}, {"user_job_metadata": {"hpo_pilot": {"uid": 1}}}]
 )
 def test_what_is_not_ours_is_no_verdict(document):
-    assert read_verdict(document) is None
+    assert read_verdicts(document) == ()
 
 
 def test_a_failed_job_has_its_errors_and_its_number():

@@ -35,6 +35,7 @@ def test_what_is_packed(payload, tmp_path):
         "train.py": 0o644,
         "sub/data.csv": 0o644,
         "hpo_pilot_runner.py": 0o644,
+        "hpo_pilot_idds.py": 0o644,
         "hpo_pilot_payload.json": 0o644,
     }
 

@@ -12,24 +12,27 @@ from dataclasses import replace
 
 import pytest
 
-from hpo_pilot.panda.task_parameters import encode_points, output_name, task_parameters
+from hpo_pilot.jobs import TaskOptions, task_name
+from hpo_pilot.panda.task_parameters import (
+    encode_points,
+    output_name,
+    points_document,
+    submitted_points,
+    task_parameters,
+)
 
-PRUN = """
+SCRIPT = """
 import json, sys
-from pandaclient import PrunScript
-print(json.dumps(PrunScript.main(True, sys.argv[1:], True)))
+from pandaclient import {script}
+print(json.dumps({script}.main(True, sys.argv[1:], True)))
 """
 
 #: Keys that only we write, and why.
 OURS_ALONE = {
     "userName": "the embedded server takes the owner from the token; a look at the dictionary shows it too",
-    "coreCount": "prun writes it for --nCore only",
-    "ramCount": "prun writes it for --memory only",
-    "maxWalltime": "prun writes it for --maxWalltime only",
-    "maxAttempt": "prun leaves it to the server; lost jobs start at most three times",
-    "skipScout": "prun writes it for --skipScout only; a generation must not wait for scouts",
-    "noEmail": "prun writes it for --noEmail only; a mail per generation helps nobody",
-    "transPath": "prun adds it after these parameters are returned, at submission",
+    "coreCount": "prun writes it for more than one core only",
+    "campaign": "the search, so that a server can share itself out between searches",
+    "transPath": "an embedded server has its own transformation; JEDI fills in its sites' where there is none",
 }
 
 #: Keys that prun alone writes, and why not we.
@@ -40,16 +43,33 @@ DIFFERENT = {
     "processingType": "our own label, so that monitors can tell our tasks apart",
     "cliParams": "the command that made the task",
     "sourceURL": "the server that has the sandbox",
-    "vo": "ours is given by the caller",
     "jobParameters": "compared piece by piece below",
+    "maxWalltime": "JEDI counts in hours, an embedded server in seconds",
+    "multiStepExec": "prun shows the script in the log before it runs it: points are long",
 }
+
+#: What every task of ours has, as options of prun.
+ALWAYS = ["--exec", "python3 -I -S hpo_pilot_runner.py --task T --number %RNDM:0", "--noBuild", "--nJobs", "4"]
+ALWAYS += [
+    "--nCore",
+    "8",
+    "--memory",
+    "1500",
+    "--maxWalltime",
+    "1",
+    "--maxAttempt",
+    "3",
+    "--noEmail",
+    "--expertOnly_skipScout",
+]
 
 
 @pytest.fixture(scope="module")
-def prun():
+def panda_client(tmp_path_factory):
+    """What a script of panda-client's makes of a command line, without sending it."""
     base = "http://127.0.0.1:1/server/panda"
     environment = {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if not name.startswith(("ALRB", "CMT", "Atlas"))},
         **dict.fromkeys(("PANDA_URL", "PANDA_URL_SSL", "PANDACACHE_URL"), base),
         "PANDA_BEHIND_REAL_LB": "1",
         "PANDA_AUTH": "oidc",
@@ -57,38 +77,137 @@ def prun():
         "OIDC_AUTH_ID_TOKEN": "none",
         "PANDA_SYS": "/nonexistent",
     }
-    command = [
-        "--exec",
-        "python3 -I -S hpo_pilot_runner.py --task T --number %RNDM:0",
-        "--outDS",
-        "user.me.demo.cafecafe.g1",
-    ]
-    command += ["--nJobs", "4", "--noBuild", "--vo", "hpo_pilot", "--site", "LOCAL", "--outputs", "outputs.tar.gz"]
-    run = subprocess.run(
-        [sys.executable, "-c", PRUN, *command], env=environment, capture_output=True, text=True, check=True, timeout=60
-    )
-    return json.loads(run.stdout.splitlines()[-1])
+    folder = tmp_path_factory.mktemp("submitted")
+
+    def parameters(script, *options):
+        run = subprocess.run(
+            [sys.executable, "-c", SCRIPT.format(script=script), *options],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+            cwd=folder,
+        )
+        assert run.returncode == 0, run.stdout + run.stderr
+        return json.loads(run.stdout.splitlines()[-1])
+
+    return parameters
+
+
+@pytest.fixture
+def task(task):
+    """Of a size that prun can ask for."""
+    return replace(task, needs=replace(task.needs, cores=8, memory_mb=12000))
 
 
 @pytest.fixture
 def ours(task):
-    return task_parameters(task, owner="me", vo="hpo_pilot", server="http://127.0.0.1:1", sandbox="sources.0.tar.gz")
+    return parameters_of(task)
 
 
-def test_every_key_is_prun_s_or_explained(ours, prun):
-    assert set(ours) - set(prun) == set(OURS_ALONE) - set(prun)
-    assert set(prun) - set(ours) == set(PRUN_ALONE)
-    different = {key for key in set(ours) & set(prun) if ours[key] != prun[key]}
-    assert different <= set(DIFFERENT), {key: (ours[key], prun[key]) for key in different - set(DIFFERENT)}
+def parameters_of(task, **where):
+    place = {"owner": "me", "vo": "hpo_pilot", "server": "http://127.0.0.1:1", "sandbox": "sources.0.tar.gz"}
+    return task_parameters(task, **(place | where))
 
 
-def test_job_parameters_are_prun_s_but_for_sandbox_and_points(ours, prun):
+def compare(mine, theirs):
+    """Whatever differs has its reason."""
+    assert set(mine) - set(theirs) <= set(OURS_ALONE), set(mine) - set(theirs) - set(OURS_ALONE)
+    assert set(theirs) - set(mine) == set(PRUN_ALONE)
+    different = {key for key in set(mine) & set(theirs) if mine[key] != theirs[key]}
+    assert different <= set(DIFFERENT), {key: (mine[key], theirs[key]) for key in different - set(DIFFERENT)}
+
+
+NAME = ["--outDS", "user.me.demo.cafecafe.g1"]
+OUTPUTS = ["--outputs", "outputs.tar.gz"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "prun"),
+    [
+        ({}, {}, ["--site", "LOCAL", *NAME, *OUTPUTS]),
+        ({"queue": None}, {}, [*NAME, *OUTPUTS]),
+        (
+            {"queue": "CERN,BNL"},
+            {"exclude": ("RAL", "SARA")},
+            ["--site", "CERN,BNL", "--excludedSite", "RAL,SARA", *NAME],
+        ),
+        ({"queue": None}, {"vo": "wlcg", "priority": 950}, ["--vo", "wlcg", "--priority", "950", *NAME]),
+        (
+            {"queue": None},
+            {"working_group": "phys-higgs.production"},
+            ["--workingGroup", "phys-higgs.production", *NAME],
+        ),
+        (
+            {"queue": None, "name": "group.phys-higgs.demo.cafecafe.g1/"},
+            {"working_group": "phys-higgs", "official": True},
+            ["--workingGroup", "phys-higgs", "--official", "--outDS", "group.phys-higgs.demo.cafecafe.g1"],
+        ),
+        ({"queue": None}, {"label": "ptest"}, ["--prodSourceLabel", "ptest", *NAME]),
+        ({"queue": None}, {"architecture": "@el9#x86_64&nvidia"}, ["--architecture", "@el9#x86_64&nvidia", *NAME]),
+        ({"queue": None}, {"architecture": "x86_64-gcc13-opt@el9"}, ["--architecture", "x86_64-gcc13-opt@el9", *NAME]),
+        (
+            {"queue": None},
+            {"architecture": '{"gpu_spec":{"vendor":"nvidia","vram":">=40960"}}'},
+            ["--architecture", '{"gpu_spec":{"vendor":"nvidia","vram":">=40960"}}', *NAME],
+        ),
+        (
+            {"queue": None, "container": "docker://x/y:1"},
+            {"architecture": "#x86_64-*-avx2&nvidia"},
+            ["--containerImage", "docker://x/y:1", "--architecture", "#x86_64-*-avx2&nvidia", "--useSandbox", *NAME],
+        ),
+        (
+            {"queue": None, "container": "docker://x/y:1"},
+            {},
+            ["--containerImage", "docker://x/y:1", "--useSandbox", *NAME],
+        ),
+    ],
+)
+def test_a_real_server_gets_what_prun_would_send(task, panda_client, changes, options, prun):
+    if "--outputs" not in prun:
+        changes = {**changes, "has_outputs": False}
+    mine = parameters_of(replace(task, **changes, options=TaskOptions(**options)), ours=False)
+    if "--vo" not in prun:
+        prun = [*prun, "--vo", "hpo_pilot"]
+    theirs = panda_client("PrunScript", *ALWAYS, *prun)
+    compare(mine, theirs)
+    assert "transPath" not in mine
+    if changes.get("container"):
+        assert mine["multiStepExec"]["preprocess"] == theirs["multiStepExec"]["preprocess"]
+        assert mine["multiStepExec"]["postprocess"] == theirs["multiStepExec"]["postprocess"]
+        image = theirs["multiStepExec"]["containerOptions"]["containerImage"]
+        assert mine["multiStepExec"]["containerOptions"]["containerImage"] == image
+
+
+def test_a_bare_platform_is_sent_as_it_is_written(task, panda_client):
+    """Prun 2.2.0 writes it twice, one after the other, which no site has."""
+    bare = replace(task, options=TaskOptions(architecture="x86_64-el9-gcc13-opt"))
+    assert parameters_of(bare, ours=False)["architecture"] == "x86_64-el9-gcc13-opt"
+    assert panda_client("PrunScript", *ALWAYS, *NAME, "--architecture", "a-b")["architecture"] == "a-ba-b"
+
+
+def test_an_embedded_server_gets_the_same_and_its_own_transformation(ours, panda_client):
+    theirs = panda_client("PrunScript", *ALWAYS, "--vo", "hpo_pilot", "--site", "LOCAL", *NAME, *OUTPUTS)
+    compare(ours, theirs)
+    assert ours["transPath"] == "http://127.0.0.1:1/trf/user/runGen-00-00-02"
+    assert ours["maxWalltime"] == 10 * 60 + 300
+    assert parameters_of_real(ours) == theirs["maxWalltime"]
+
+
+def parameters_of_real(mine):
+    """An embedded server's limit in JEDI's hours."""
+    return -(-mine["maxWalltime"] // 3600)
+
+
+def test_job_parameters_are_prun_s_but_for_sandbox_and_points(ours, panda_client):
     def shape(parameters):
         return [
             {key: value for key, value in piece.items() if key != "value" or piece["type"] == "template"}
             for piece in parameters
         ]
 
+    prun = panda_client("PrunScript", *ALWAYS, "--vo", "hpo_pilot", *NAME, *OUTPUTS)
     mine, theirs = shape(ours["jobParameters"]), shape(prun["jobParameters"])
     for piece in (*mine, *theirs):
         # prun puts the task's name without its uid-less revision; both must name the same output
@@ -100,6 +219,43 @@ def test_job_parameters_are_prun_s_but_for_sandbox_and_points(ours, prun):
     changed = [values[i] for i, equal in enumerate(same) if not equal]
     assert changed[0] == "-a sources.0.tar.gz"
     assert all("outputs.tar.gz" in value or "hpo_pilot_runner.py" in value for value in changed[1:])
+
+
+def test_datasets_come_as_phpo_s_training_data(task, panda_client, tmp_path):
+    (tmp_path / "space.json").write_text("{}")
+    options = ["--steeringContainer", "s", "--steeringExec", "x", "--evaluationContainer", "e", "--evaluationExec", "y"]
+    options += ["--searchSpaceFile", str(tmp_path / "space.json"), "--trainingDS", "data.a,user.me:data.b"]
+    theirs = panda_client("PhpoScript", *options, "--evaluationTrainingData", "hpo_pilot_inputs.json", *NAME)
+    fed = replace(task, datasets=("data.a", "user.me:data.b"), has_outputs=False)
+    mine = parameters_of(fed, ours=False)["jobParameters"]
+    start = next(i for i, piece in enumerate(theirs["jobParameters"]) if "--writeInputToTxt" in piece["value"])
+    wanted = theirs["jobParameters"][start : start + 3]
+    assert [piece for piece in mine if piece in wanted] == wanted
+    assert "${IN_DATA" not in str(parameters_of(fed)), "an embedded server's pilots bring data by themselves"
+
+
+def test_whoever_needs_a_gpu_of_a_real_server_gets_one(task):
+    needy = replace(task, needs=replace(task.needs, gpus_per_node=1))
+    assert parameters_of(needy, ours=False)["architecture"] == "&nvidia"
+    amd = replace(needy, options=TaskOptions(architecture="&amd"))
+    assert parameters_of(amd, ours=False)["architecture"] == "&amd"
+
+
+def test_a_submitted_task_is_recognised_by_its_points(task, ours):
+    assert submitted_points(json.loads(json.dumps(ours))) == points_document(task)
+    other = replace(task, points={1: {"x": 0.25}, 2: {"x": 0.75}})
+    assert submitted_points(ours) != points_document(other)
+    for strange in ({}, {"jobParameters": None}, {"jobParameters": [{"value": "hpo_pilot_runner.py%20--task%20AAAA"}]}):
+        assert submitted_points(strange) is None
+
+
+@pytest.mark.parametrize("length", [1, 50])
+def test_names_have_room_for_the_datasets_made_of_them(length):
+    for group in (None, "phys-exotics-and-more"):
+        name = task_name("n" * 30, "s" * length, "cafecafe", 12345, 12, group=group)
+        assert len(name.rstrip("/") + "_outputs.tar.gz/") <= 132
+        assert name.endswith(".cafecafe.g12345.r12/")
+    assert task_name("me", "demo", "cafecafe", 1, 0) == "user.me.demo.cafecafe.g1/"
 
 
 def test_points_travel_whole(task):

@@ -14,13 +14,15 @@ import os
 import platform
 from pathlib import Path
 
-from tests.performance import busy_slots, growth, idle_service, throughput
+from tests.performance import busy_slots, growth, idle_service, pilot_load, restart, throughput
 
 BENCHMARKS = {
     "throughput": throughput.measure,
     "growth": growth.measure,
     "busy-slots": busy_slots.measure,
     "idle-service": idle_service.measure,
+    "pilot-load": pilot_load.measure,
+    "restart": restart.measure,
 }
 
 

@@ -32,6 +32,7 @@ def sandbox(command: str, files: Mapping[str, str] | None = None, **payload: Any
     document = {"command": command, "metric": "loss", "minutes": 5.0} | payload
     contents = {
         RUNNER.name: RUNNER.read_bytes(),
+        "hpo_pilot_checkpoints.py": RUNNER.with_name("hpo_pilot_checkpoints.py").read_bytes(),
         "hpo_pilot_payload.json": json.dumps(document).encode(),
         **{name: text.encode() for name, text in (files or {}).items()},
     }

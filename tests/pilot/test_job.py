@@ -1,14 +1,12 @@
 from __future__ import annotations
 
-import random
-import shlex
 from typing import Any
 
 import pytest
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.pilot.failure import JobFailure
-from hpo_pilot.pilot.job import parse_job, split_words
+from hpo_pilot.pilot.job import parse_job
+from hpo_pilot.transformation.failure import TransformationFailure
 
 PARAMETERS = (
     '-j "" --sourceURL http://127.0.0.1:25080 -r . -a sources.ab.tar.gz '
@@ -24,9 +22,10 @@ def described(**changes: Any) -> dict[str, Any]:
 def test_what_prun_writes() -> None:
     job = parse_job(described(container_name="NULL", logFile="user.me.log.tgz", coreCount=None))
     assert (job.panda_id, job.attempt, job.memory_mb, job.walltime, job.cores) == (7, 2, 2000, 0, 1)
-    assert job.argv == ("python3", "-I", "-S", "hpo_pilot_runner.py", "--task", "eJw_-==", "--number", "3")
-    assert job.archive == "sources.ab.tar.gz" and job.source_url == "http://127.0.0.1:25080"
-    assert job.outputs == {"outputs.tar.gz": "user.me.5._000001.outputs.tar.gz"}
+    arguments = job.arguments
+    assert arguments.command == "python3 -I -S hpo_pilot_runner.py --task eJw_-== --number 3"
+    assert arguments.archive == "sources.ab.tar.gz" and arguments.source_url == "http://127.0.0.1:25080"
+    assert arguments.outputs == {"outputs.tar.gz": "user.me.5._000001.outputs.tar.gz"}
     assert job.container == "" and job.log_name == "user.me.log.tgz"
 
 
@@ -45,24 +44,10 @@ def test_what_prun_writes() -> None:
     ],
 )
 def test_nonsense_fails_the_job(parameters: str) -> None:
-    with pytest.raises(JobFailure, match="make no sense"):
+    with pytest.raises(TransformationFailure, match="make no sense"):
         parse_job(described(jobPars=parameters))
 
 
 def test_a_job_without_identity_is_the_servers_fault() -> None:
     with pytest.raises(InputError):
         parse_job({"jobPars": PARAMETERS})
-
-
-def test_words_are_split_as_by_the_shell() -> None:
-    chance = random.Random(5)
-    for _ in range(5000):
-        text = "".join(chance.choice("ab \"'\\\t#=-\n%é\xa0") for _ in range(chance.randint(0, 14)))
-        assert _result(split_words, text) == _result(shlex.split, text), text
-
-
-def _result(split: Any, text: str) -> Any:
-    try:
-        return split(text)
-    except ValueError as error:
-        return str(error)

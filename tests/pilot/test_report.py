@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hpo_pilot.pilot.failure import JobFailure, PilotErrorCode
-from hpo_pilot.pilot.report import Outcome, final, heartbeat, job_metrics, job_report
+from hpo_pilot.pilot.report import Outcome, final, heartbeat, job_metrics
 from hpo_pilot.pilot.settings import PilotSettings
 
 
@@ -55,11 +55,3 @@ def test_final_reports(settings: PilotSettings, tmp_path: Path) -> None:
     killed = final(settings, 7, 1, Outcome(exit_code=0, failure=failure), None, {})
     assert killed["job_status"] == "failed" and killed["pilot_error_code"] == 1144
     assert len(killed["pilot_error_diag"]) == 500
-
-
-def test_metadata_that_is_none(tmp_path: Path) -> None:
-    assert json.loads(job_report(tmp_path)) == {"exitCode": 0}
-    (tmp_path / "userJobMetadata.json").write_text("{")
-    assert "pilot_error" in json.loads(job_report(tmp_path))["user_job_metadata"]
-    (tmp_path / "userJobMetadata.json").write_text('"' + "x" * 1_000_000 + '"')
-    assert "the server takes" in json.loads(job_report(tmp_path))["user_job_metadata"]["pilot_error"]

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import tarfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +8,9 @@ import pytest
 
 from hpo_pilot.pilot.client import HttpJobServer
 from hpo_pilot.pilot.failure import JobFailure, PilotErrorCode
-from hpo_pilot.pilot.job import Job
 from hpo_pilot.pilot.sandbox import SandboxCache
 from hpo_pilot.pilot.settings import PilotSettings
+from hpo_pilot.transformation.arguments import Arguments
 from tests.pilot.conftest import TOKEN, FakePanda, archive_of, sandbox
 
 
@@ -26,11 +25,11 @@ def cache(tmp_path: Path, settings: PilotSettings) -> SandboxCache:
     return SandboxCache(tmp_path / "cache", HttpJobServer(settings), limit_mb=1, unpack_mb=2)
 
 
-def job_of(panda: FakePanda, name: str) -> Job:
-    return Job(1, 1, 1, "", name, panda.url, ("true",), {}, "", "", 0, 0, 1)
+def job_of(panda: FakePanda, name: str) -> Arguments:
+    return Arguments("true", archive=name, source_url=panda.url)
 
 
-def copied(cache: SandboxCache, job: Job, folder: Path) -> dict[str, str]:
+def copied(cache: SandboxCache, job: Arguments, folder: Path) -> dict[str, str]:
     folder.mkdir()
     cache.copy_to(job, folder)
     return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
@@ -86,7 +85,7 @@ def test_the_token_goes_to_our_own_server_alone(panda: FakePanda, cache: Sandbox
     other = FakePanda()
     name, packed = sandbox("true")
     other.cache[name] = panda.cache[name] = packed
-    copied(cache, replace(job_of(other, name)), tmp_path / "1")
+    copied(cache, job_of(other, name), tmp_path / "1")
     assert other.fetched == [(name, None)]
     other.down()
     own_name, panda.cache[own_name] = sandbox("false")

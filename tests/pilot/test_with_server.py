@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -17,9 +16,11 @@ from typing import Any
 import pytest
 import requests
 
-from hpo_pilot.jobs import JobNeeds, TaskSpec
+from hpo_pilot.jobs import JobNeeds, Member, TaskSpec
 from hpo_pilot.panda.sandbox import build_sandbox
 from hpo_pilot.panda.task_parameters import task_parameters
+from hpo_pilot.server.auth import Role
+from tests.bearer import make_token_folder, token
 from tests.pilot.conftest import ROOT, PilotProcess
 
 GOOD = """echo '{"status": 0, "loss": 0.5}' > output.json"""
@@ -31,11 +32,7 @@ class Embedded:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         (folder / "files" / "cache").mkdir(parents=True)
-        known = {}
-        for role in ("user", "pilot"):
-            known[hashlib.sha256(role.encode()).hexdigest()] = {"name": "me", "role": role}
-        (folder / "tokens").write_text(json.dumps(known))
-        (folder / "tokens").chmod(0o600)
+        make_token_folder(folder / "tokens")
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
@@ -66,7 +63,7 @@ class Embedded:
             generation=1,
             folds=1,
             points={n: {"x": n} for n in range(jobs)},
-            jobs=tuple((n, 0, n) for n in range(jobs)),
+            jobs=tuple((Member(n, 0, n),) for n in range(jobs)),
             sandbox=build_sandbox(None, document, self.folder / "files" / "cache"),
             needs=needs,
             container=None,
@@ -82,7 +79,7 @@ class Embedded:
 
     def call(self, method: str, path: str, **arguments: Any) -> Any:
         options = {"json": arguments} if method == "POST" else {"params": arguments}
-        headers = {"Authorization": "Bearer user", "Origin": "hpo_pilot"}
+        headers = {"Authorization": f"Bearer {token('me', Role.USER)}", "Origin": "hpo_pilot"}
         answer = requests.request(method, f"{self.url}/api/v1/{path}", headers=headers, timeout=20, **options).json()
         assert answer["success"], answer
         return answer["data"]

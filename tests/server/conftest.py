@@ -6,16 +6,19 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
 
+from hpo_pilot.pilot.session import open_session
 from hpo_pilot.server.auth import Caller, Role
 from hpo_pilot.server.database import Database
-from hpo_pilot.server.process import ServerProcess, write_tokens
+from hpo_pilot.server.process import ServerProcess
+from tests.bearer import make_token_folder, token
+from tests.server.queue_driver import Queue
 
 TOKENS = {
     "token-of-me": ("me", Role.USER),
@@ -23,6 +26,11 @@ TOKENS = {
     "token-of-pilot": ("pilot", Role.PILOT),
     "token-of-operator": ("operator", Role.OPERATOR),
 }
+
+
+def bearer(alias: str) -> str:
+    """The token that a test calls `alias`; what is none of TOKENS stays as it is."""
+    return token(*TOKENS[alias]) if alias in TOKENS else alias
 
 
 def make_params(name: str = "user.me.test/", n_jobs: int = 3, **more: Any) -> dict[str, Any]:
@@ -111,6 +119,11 @@ def database(tmp_path: Path, clock: Clock) -> Iterator[Database]:
 
 
 @pytest.fixture
+def queue(database: Database, clock: Clock, params: Callable[..., dict[str, Any]]) -> Queue:
+    return Queue(database, clock, params)
+
+
+@pytest.fixture
 def me() -> Caller:
     return Caller("me", Role.USER)
 
@@ -118,11 +131,11 @@ def me() -> Caller:
 class Api:
     """Calls of one token's owner."""
 
-    def __init__(self, url: str, token: str | None) -> None:
+    def __init__(self, url: str, token: str | None, authorities: Path | None = None) -> None:
         self.url = url
-        self.session = requests.Session()
+        self.session = open_session(url, authorities)
         if token:
-            self.session.headers["Authorization"] = f"Bearer {token}"
+            self.session.headers["Authorization"] = f"Bearer {bearer(token)}"
 
     def post(self, path: str, headers: dict[str, str] | None = None, **arguments: Any) -> dict[str, Any]:
         return self._reply(self.session.post(f"{self.url}/api/v1/{path}", json=arguments, headers=headers, timeout=60))
@@ -156,12 +169,15 @@ class Api:
 class RunningServer:
     """A server process with its files; can be killed and started again on the same port."""
 
-    def __init__(self, folder: Path, heartbeat_timeout: float = 60.0) -> None:
+    def __init__(
+        self, folder: Path, heartbeat_timeout: float = 60.0, *, tls: bool = False, options: Sequence[str] = ()
+    ) -> None:
         self.folder = folder
         self.heartbeat_timeout = heartbeat_timeout
-        self.tokens = folder / "tokens.json"
+        self.tls = folder / "tls" if tls else None
+        self.options = options
+        self.tokens = make_token_folder(folder / "tokens")
         self.log = folder / "server.log"
-        write_tokens(self.tokens, TOKENS)
         self._port = 0
         self.start()
 
@@ -172,6 +188,8 @@ class RunningServer:
             tokens=self.tokens,
             port=self._port,
             heartbeat_timeout=self.heartbeat_timeout,
+            tls_folder=self.tls,
+            options=self.options,
             stderr=self.log,
         )
         self.url = self.process.url
@@ -186,7 +204,7 @@ class RunningServer:
         return self.process.stop()
 
     def api(self, name: str | None) -> Api:
-        return Api(self.url, f"token-of-{name}" if name else None)
+        return Api(self.url, f"token-of-{name}" if name else None, self.process.authorities)
 
 
 @pytest.fixture(scope="module")
@@ -214,9 +232,21 @@ def own_server(tmp_path: Path) -> Iterator[Callable[..., RunningServer]]:
 
 _CLIENT = """
 import json, sys
-from pandaclient import Client
+from pandaclient import Client, FileSpec, JobSpec
+def job_spec(fields):
+    job = JobSpec.JobSpec()
+    for name, value in fields.items():
+        if name != "Files":
+            setattr(job, name, value)
+    for file in fields.get("Files", []):
+        job.addFile(FileSpec.FileSpec())
+        for name, value in file.items():
+            setattr(job.Files[-1], name, value)
+    return job
 for line in sys.stdin:
     name, args, kwargs = json.loads(line)
+    if name == "submitJobs":
+        args[0] = [job_spec(fields) for fields in args[0]]
     answer = getattr(Client, name)(*args, **kwargs)
     print("\\x01" + json.dumps(answer, default=lambda o: o.to_dict() if hasattr(o, "to_dict") else str(o)))
     sys.stdout.flush()
@@ -226,9 +256,9 @@ for line in sys.stdin:
 class PandaClient:
     """The real panda-client, in a process of its own because it reads its environment once."""
 
-    def __init__(self, url: str, token: str, folder: Path) -> None:
+    def __init__(self, url: str, token: str, folder: Path, authorities: Path | None = None) -> None:
         token_file = folder / f"{token}.token"
-        token_file.write_text(token)
+        token_file.write_text(bearer(token))
         base = f"{url}/server/panda"
         environment = {
             "PATH": os.environ["PATH"],
@@ -240,6 +270,7 @@ class PandaClient:
             "PANDA_AUTH": "oidc",
             "PANDA_AUTH_VO": "hpo_pilot",
             "OIDC_AUTH_TOKEN_FILE": str(token_file),
+            "X509_CERT_DIR": str(authorities or ""),
         }
         self._process = subprocess.Popen(
             [sys.executable, "-c", _CLIENT],

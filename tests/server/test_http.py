@@ -6,24 +6,25 @@ import gzip
 import json
 import socket
 import stat
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import requests
 
-from hpo_pilot.server.app import BODY_LIMIT
-from hpo_pilot.server.auth import Role, hash_token
+from hpo_pilot.server.auth import Role
+from hpo_pilot.server.authority import Authority
+from hpo_pilot.server.bodies import BODY_LIMIT
 from hpo_pilot.server.endpoints import TABLE
 from hpo_pilot.server.file_store import CACHE_LIMIT
-from hpo_pilot.server.process import write_tokens
-from tests.server.conftest import TOKENS
+from tests.server.conftest import TOKENS, bearer
 
 Params = Callable[..., dict[str, Any]]
 
 
 def send(server: Any, method: str, path: str, token: str | None = None, **more: Any) -> requests.Response:
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    headers = {"Authorization": f"Bearer {bearer(token)}"} if token else {}
     headers |= more.pop("headers", {})
     return requests.request(method, f"{server.url}{path}", headers=headers, timeout=20, **more)
 
@@ -43,7 +44,9 @@ def test_every_call_wants_the_right_token(server: Any, path: str) -> None:
     for token, (_, role) in TOKENS.items():
         answer = send(server, method, url, token, headers={"Origin": "hpo_pilot"})
         assert (answer.status_code == 403) is (role not in endpoint.roles)
-        if role in endpoint.roles and endpoint.required:
+        if role in endpoint.roles and endpoint.production and role is Role.USER:
+            assert answer.json()["message"] == "production or pilot role required"
+        elif role in endpoint.roles and endpoint.required:
             assert answer.json()["message"].startswith("Argument error: missing a required argument: '")
 
 
@@ -55,23 +58,30 @@ def test_a_pilot_cannot_submit_and_a_user_is_no_pilot(server: Any) -> None:
 
 def test_tokens_come_and_go_without_a_restart(server: Any) -> None:
     path = "/api/v1/system/get_attributes"
-    assert send(server, "GET", path, "new").status_code == 401
-    write_tokens(server.tokens, TOKENS | {"new": ("new", Role.USER)})
-    answer = send(server, "GET", path, "new")
+    token, made = Authority(server.tokens).issue("new", Role.USER, 1)
+    answer = send(server, "GET", path, token)
     assert answer.json()["data"]["environment"]["SSL_CLIENT_S_DN"] == "new"
     assert "Bearer" not in answer.text
-    write_tokens(server.tokens, TOKENS)
-    assert send(server, "GET", path, "new").status_code == 401
-    server.tokens.write_text("{half a fi")
+    assert send(server, "GET", path, token).status_code == 200  # remembered
+    Authority(server.tokens).revoke(made.id)
+    answer = send(server, "GET", path, token)
+    assert answer.status_code == 401
+    assert answer.json()["message"] == f"Token authentication failed. the token {made.id} was revoked"
+    revoked = server.tokens / "revoked.json"
+    content = revoked.read_text()
+    revoked.write_text("{half a fi")
+    assert send(server, "GET", path, token).status_code == 401
     assert send(server, "GET", path, "token-of-me").status_code == 200
-    write_tokens(server.tokens, TOKENS)
+    revoked.write_text(content)
+    server.log.write_text("")  # it has complained of the broken list
 
 
 def test_wrong_method_and_wrong_call(server: Any, user: Any) -> None:
     assert user.get("task/kill", task_id=1)["message"] == "expecting POST, received GET"
     assert user.post("task/get_status", task_id=1)["message"] == "expecting GET, received POST"
-    assert send(server, "GET", "/api/v1/task/nothing", "token-of-me").status_code == 404
-    assert send(server, "GET", "/api/v7/task/get_status", "token-of-me").status_code == 404
+    unknown = send(server, "GET", "/api/v1/task/nothing", "token-of-me")
+    assert (unknown.status_code, unknown.json()["message"]) == (403, "method nothing is forbidden")
+    assert send(server, "GET", "/api/v7/task/get_status", "token-of-me").status_code == 403
     assert send(server, "GET", "/api/latest/system/is_alive").status_code == 200
 
 
@@ -103,6 +113,15 @@ def test_wrong_arguments(user: Any, pilot: Any) -> None:
     assert user.get("task/get_tasks_detailed_info_since", filters="{")["message"] == "filters is not valid JSON"
     assert user.get("task/get_tasks_detailed_info_since", filters='{"odd": "1"}')["success"] is False
     assert user.get("task/get_tasks_detailed_info_since", filters='{"status": "("}')["data"] == []
+
+
+def test_a_pattern_keeps_nobody_waiting(user: Any, params: Params) -> None:
+    user.submit(params("user.me.slow/", 1, site="SLOW", cliParams="a" * 200 + "!"))
+    filters = json.dumps({"raw_task_params": "(a|aa)+$"})
+    before = time.monotonic()
+    reply = user.get("task/get_tasks_detailed_info_since", filters=filters)
+    assert (reply["success"], "takes too long" in reply["message"]) == (False, True)
+    assert time.monotonic() - before < 10
 
 
 @pytest.mark.parametrize(
@@ -279,6 +298,8 @@ def test_nothing_is_readable_by_others(server: Any, user: Any) -> None:
 
 
 def test_no_token_is_kept_or_logged(server: Any) -> None:
-    assert json.loads(server.tokens.read_text())[hash_token("token-of-me")] == {"name": "me", "role": "user"}
-    for path in (server.tokens, server.log, server.folder / "panda.db", server.folder / "panda.db-wal"):
-        assert b"token-of-" not in path.read_bytes()
+    assert send(server, "GET", "/api/v1/system/get_attributes", "token-of-me").status_code == 200
+    kept = [*server.tokens.iterdir(), server.log, server.folder / "panda.db", server.folder / "panda.db-wal"]
+    for path in kept:
+        for alias in TOKENS:
+            assert bearer(alias).rsplit(".", 1)[1].encode() not in path.read_bytes(), path

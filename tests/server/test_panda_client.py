@@ -40,7 +40,13 @@ def test_submit_and_duplicate(client: Any, params: Params) -> None:
     assert (status, code) == (0, 2)
     assert message.startswith(f"jediTaskID={task_id} is in the running state for outDS=user.me.submit/. ")
     assert client.killTask(int(task_id))[1][0] is True
-    assert client.insertTaskParams(params("user.me.submit/"))[1][0] == 2
+    status, (code, message) = client.insertTaskParams(params("user.me.submit/", site="SUBMIT"))
+    assert (status, code) == (0, 0), "code 3 arrives as 0"
+    assert message.startswith(f"reactivation accepted. jediTaskID={task_id} (currently in aborted state)")
+    assert client.getTaskStatus(int(task_id)) == [0, "running"]
+    assert client.killTask(int(task_id))[1][0] is True
+    own = params("user.me.submit/", site="SUBMIT", campaign="demo.cafecafe")
+    assert client.insertTaskParams(own)[1][0] == 2, "hpo-pilot's own names stand for one set of points"
 
 
 def test_watching_a_task(client: Any, pilot: Any, params: Params) -> None:

@@ -83,10 +83,10 @@ def test_workers(user: Any, pilot: Any, params: Params) -> None:
     (again,) = pilot.acquire(site_name="WORKER", **worker)
     assert again["attemptNr"] == 2
     node = {"site": "S", "host_name": "slot1@node", "cpu_model": "c", "n_logical_cpus": 4, "clock_speed": 2000.0}
-    assert pilot.post("pilot/update_worker_node", **node)["message"] == "Inserted new worker node"
+    assert pilot.post("pilot/update_worker_node", **node)["message"] == "Inserted new worker node."
     assert (
         pilot.post("pilot/update_worker_node", **node | {"host_name": "node"})["message"]
-        == "Updated existing worker node"
+        == "Updated existing worker node."
     )
 
 

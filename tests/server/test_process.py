@@ -17,8 +17,7 @@ import psutil
 import pytest
 
 from hpo_pilot.errors import TryAgainError
-from hpo_pilot.server.auth import Role
-from hpo_pilot.server.process import write_tokens
+from tests.bearer import make_token_folder
 
 Params = Callable[..., dict[str, Any]]
 
@@ -26,7 +25,7 @@ Params = Callable[..., dict[str, Any]]
 def run_server(folder: Path, *more: str, timeout: float = 30) -> subprocess.CompletedProcess[str]:
     """A server that should not come to run."""
     command = [sys.executable, "-m", "hpo_pilot.server", "--database", f"sqlite:///{folder}/panda.db"]
-    command += ["--files", str(folder / "files"), "--tokens", str(folder / "tokens.json"), *more]
+    command += ["--files", str(folder / "files"), "--tokens", str(folder / "tokens"), *more]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
 
 
@@ -38,7 +37,7 @@ def one_line(done: subprocess.CompletedProcess[str]) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    write_tokens(tmp_path / "tokens.json", {"t": ("me", Role.USER)})
+    make_token_folder(tmp_path / "tokens")
     return tmp_path
 
 
@@ -232,7 +231,7 @@ def test_a_database_of_a_newer_version(own_server: Callable[..., Any]) -> None:
         ("--database", "odd", "database"),
         ("--database", "sqlite://", "must be a file"),
         ("--database", "nothing://x", "database"),
-        ("--tokens", "/nowhere/tokens", "token file"),
+        ("--tokens", "/nowhere/tokens", "token folder"),
         ("--heartbeat-timeout", "0", "heartbeat"),
         ("--host", "no such host.", "--host"),
         ("--port", "70000", "port"),
@@ -243,10 +242,10 @@ def test_wrong_options(folder: Path, option: str, value: str, word: str) -> None
     assert (done.returncode, word in one_line(done)) == (2, True)
 
 
-def test_tokens_that_others_can_read(folder: Path) -> None:
-    (folder / "tokens.json").chmod(0o644)
+def test_a_token_folder_without_keys(folder: Path) -> None:
+    (folder / "tokens" / "jwks.json").write_text("{}")
     done = run_server(folder)
-    assert (done.returncode, "chmod 600" in one_line(done)) == (2, True)
+    assert (done.returncode, "holds no public keys" in one_line(done)) == (2, True)
 
 
 def test_a_file_that_is_no_database(folder: Path) -> None:
@@ -266,7 +265,7 @@ def test_a_read_only_folder(folder: Path) -> None:
 def test_it_ends_with_its_lifeline(folder: Path) -> None:
     end, lifeline = os.pipe()
     command = [sys.executable, "-m", "hpo_pilot.server", "--database", f"sqlite:///{folder}/panda.db", "--files"]
-    command += [str(folder / "files"), "--tokens", str(folder / "tokens.json"), "--lifeline-fd", str(end)]
+    command += [str(folder / "files"), "--tokens", str(folder / "tokens"), "--lifeline-fd", str(end)]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, pass_fds=[end])
     os.close(end)
     assert server.stdout is not None

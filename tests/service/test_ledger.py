@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from hpo_pilot.jobs import JobReport, JobState, Verdict
+from hpo_pilot.jobs import JobReport, JobState, Member, Verdict
 from hpo_pilot.search import TrialState
 from hpo_pilot.service.ledger import MAX_RESUBMISSIONS, Ledger, OpenTrial
 from hpo_pilot.store import TaskRecord, TaskStage
@@ -15,7 +15,9 @@ UID = "cafecafe"
 
 
 def task(jobs, *, number=1, generation=1, revision=0):
-    jobs = tuple((trial, fold, 1) for trial, fold in jobs)
+    """A task whose jobs run one member each, or several: [(trial, fold), [(trial, fold), …], …]."""
+    listed = [job if isinstance(job, list) else [job] for job in jobs]
+    jobs = tuple(tuple(Member(trial, fold, 1) for trial, fold in job) for job in listed)
     return TaskRecord(
         number, generation, revision, f"t{number}/", TaskStage.SUBMITTED, 900 + number, jobs, datetime.now(UTC)
     )
@@ -23,7 +25,7 @@ def task(jobs, *, number=1, generation=1, revision=0):
 
 def finished(number, trial, fold, value, *, panda_id=None, uid=UID, attempt=1, message=""):
     verdict = Verdict(uid, 1, trial, fold, number, attempt, value, message, seconds=2.0, started=10.0, ended=12.0)
-    return JobReport(panda_id or 100 + number, JobState.FINISHED, attempt, number, verdict)
+    return JobReport(panda_id or 100 + number, JobState.FINISHED, attempt, number, (verdict,))
 
 
 def other(number, state, *, panda_id=None, attempt=1, error=None):
@@ -105,12 +107,12 @@ def test_only_the_lost_fold_goes_out_again_and_not_for_ever():
     book, t = ledger(1, folds=2), task([(1, 0), (1, 1)])
     book.absorb(t, [finished(1, 1, 0, 1.0), other(2, JobState.FAILED, error="node died")], 1.0)
     for number in range(2, MAX_RESUBMISSIONS + 2):
-        changes, again = book.give_up(t, "the task ended as finished", 2.0)
-        assert again == [(1, 1, 1)]
+        changes = book.give_up(t, "the task ended as finished", 2.0)
+        assert changes.again == [((1, 1, 1),)]
         assert not changes.ends
         t = task([(1, 1)], number=number, revision=number - 1)
-    changes, again = book.give_up(t, "the task ended as failed", 3.0)
-    assert again == []
+    changes = book.give_up(t, "the task ended as failed", 3.0)
+    assert changes.again == []
     (end,) = changes.ends
     assert end.state is TrialState.FAILED
     assert "lost 3 times" in (end.error or "")

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import text
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.jobs import JobState
+from hpo_pilot.jobs import JobState, Member
 from hpo_pilot.search import TrialState
 from hpo_pilot.store import JobOutcome, NewTask, NewTrial, SearchState, Store, TaskStage, TrialEnd
 
@@ -17,7 +17,7 @@ def add_search(store, search):
 
 def add_generation(store, record, points, generation=1, first=1):
     trials = [NewTrial(n, point, seed=n * 10) for n, point in enumerate(points, start=first)]
-    jobs = tuple((t.number, fold, t.seed) for t in trials for fold in range(2))
+    jobs = tuple((Member(t.number, fold, t.seed),) for t in trials for fold in range(2))
     task = NewTask(f"user.me.demo.{record.uid}.g{generation}/", generation, 0, jobs)
     return store.add_generation(record.id, history=first - 1, pending=[], trials=trials, task=task)
 
@@ -62,7 +62,7 @@ def test_a_generation_is_an_intent_first(store, search):
     record = add_search(store, search)
     task = add_generation(store, record, POINTS)
     assert task.stage is TaskStage.INTENT
-    assert task.jobs == ((1, 0, 10), (1, 1, 10), (2, 0, 20), (2, 1, 20))
+    assert task.jobs == (((1, 0, 10),), ((1, 1, 10),), ((2, 0, 20),), ((2, 1, 20),))
     assert store.open_tasks(record.id) == [task]
     store.task_submitted(task.id, 77)
     (submitted,) = store.open_tasks(record.id)

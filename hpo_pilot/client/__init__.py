@@ -1,0 +1,1 @@
+"""What users do with searches: one interface, in process and through a REST API."""

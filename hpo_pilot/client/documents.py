@@ -1,0 +1,271 @@
+"""Searches, trials and what else is told of them, as JSON documents.
+
+The same ones are printed by ``--json``, answered by the REST API and returned by every `SearchClient`. Their keys are
+part of the interface: new ones may come, none goes or changes its meaning. Times are ISO 8601 in UTC.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NotRequired
+
+# pydantic makes the OpenAPI schemas of these; Python 3.11's own TypedDict tells it too little.
+from typing_extensions import TypedDict
+
+if TYPE_CHECKING:
+    from hpo_pilot.search import Trial, TrialState
+    from hpo_pilot.store import Event, SearchRecord
+
+#: States in which nothing more happens, of searches and of trials: the words of `SearchState` and `TrialState`.
+OVER_SEARCHES = ("done", "failed", "stopped")
+OVER_TRIALS = ("failed", "finished", "stopped")
+
+
+class FoldDocument(TypedDict):
+    """The last word on one fold of a trial."""
+
+    fold: int
+    value: float | None
+    error: str | None
+    log_tail: NotRequired[str | None]
+    attempt: int
+    seconds: float | None
+    metrics: dict[str, Any]
+    panda_id: int | None
+    node: str | None
+    started: str | None
+    ended: str | None
+
+
+class TrialDocument(TypedDict):
+    """One hyper-parameter point and what came of it."""
+
+    number: int
+    generation: int
+    state: str
+    point: dict[str, Any]
+    value: float | None
+    std: float | None
+    folds: list[FoldDocument]
+    error: str | None
+    seed: int
+    confirms: int | None
+    told: int | None
+    submitted: str | None
+    started: str | None
+    ended: str | None
+
+
+class ObjectiveDocument(TypedDict):
+    """What is optimised: the name of a figure, and `minimize` or `maximize`."""
+
+    metric: str
+    goal: str
+
+
+class SearchDocument(TypedDict):
+    """One search with its progress; `trials` counts them by state, `best` is a trial without log tails.
+
+    For a family, the searches of a file's segments, it has the sums, number 0 and no `best`; the searches are its
+    `segments`.
+    """
+
+    id: int
+    name: str
+    state: str
+    message: str
+    owner: str
+    server: str | None
+    family: str | None
+    objective: ObjectiveDocument
+    trials: dict[str, int]
+    budget: dict[str, Any]
+    best: TrialDocument | None
+    created: str | None
+    started: str | None
+    ended: str | None
+    segments: NotRequired[list[Any]]
+
+
+class StatusDocument(SearchDocument):
+    """All that is known of one search but its trials; `definition` is what its file says, all defaults filled in."""
+
+    job_seconds: float
+    gpu_hours: float
+    source: str
+    definition: dict[str, Any]
+
+
+class RunDocument(SearchDocument):
+    """What came of a run; `report` is the path of its report."""
+
+    report: str
+
+
+class FigureDocument(TypedDict):
+    """The figure of merit of a trial, with the spread of its folds."""
+
+    number: int
+    value: float
+    std: float | None
+
+
+class ProgressDocument(TypedDict):
+    """How far a search is, in few bytes; `best` leaves confirmation runs aside."""
+
+    id: int
+    name: str
+    state: str
+    message: str
+    metric: str
+    trials: dict[str, int]
+    total: int
+    best: FigureDocument | None
+
+
+class EventDocument(TypedDict):
+    """Who did what when."""
+
+    time: str | None
+    who: str
+    what: str
+
+
+class ProblemDocument(TypedDict):
+    """One mistake in a search file; line and column count from 1 and are null where the whole file is meant."""
+
+    file: str
+    line: int | None
+    column: int | None
+    path: str
+    message: str
+    suggestion: str
+
+
+class ExaminationDocument(TypedDict):
+    """What was found in a search file; `search` is null where it has problems."""
+
+    valid: bool
+    problems: list[ProblemDocument]
+    notes: list[ProblemDocument]
+    search: dict[str, Any] | None
+
+
+class FindingDocument(TypedDict):
+    """One thing that `doctor` looked at."""
+
+    what: str
+    ok: bool
+    detail: str
+    needed: bool
+
+
+def time_text(time: datetime | None) -> str | None:
+    """A time as ISO 8601 in UTC, to the millisecond."""
+    return None if time is None else time.isoformat(timespec="milliseconds")
+
+
+def trial_document(trial: Trial, *, logs: bool = True) -> TrialDocument:
+    """One trial; `logs` includes the log tails of failed folds."""
+    folds: list[Any] = []
+    for fold in trial.folds:
+        document = {
+            **asdict(fold),
+            "metrics": _finite(fold.metrics),
+            "started": time_text(fold.started),
+            "ended": time_text(fold.ended),
+        }
+        if not logs:
+            del document["log_tail"]
+        folds.append(document)
+    return {
+        "number": trial.number,
+        "generation": trial.generation,
+        "state": trial.state.value,
+        "point": trial.point,
+        "value": trial.value,
+        "std": trial.std,
+        "folds": folds,
+        "error": trial.error,
+        "seed": trial.seed,
+        "confirms": trial.confirms,
+        "told": trial.told,
+        "submitted": time_text(trial.submitted),
+        "started": time_text(trial.started),
+        "ended": time_text(trial.ended),
+    }
+
+
+def _finite(value: Any) -> Any:
+    """`value` with null for what JSON has no number for: a payload's metrics may be anything."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list) else value
+
+
+def search_document(record: SearchRecord, counts: Mapping[TrialState, int], best: Trial | None) -> SearchDocument:
+    """One search with its progress."""
+    objective = record.search.objective
+    return {
+        "id": record.id,
+        "name": record.name,
+        "state": record.state.value,
+        "message": record.message,
+        "owner": record.owner,
+        "server": record.server,
+        "family": record.family,
+        "objective": {"metric": objective.metric, "goal": objective.goal},
+        "trials": {state.value: count for state, count in sorted(counts.items())},
+        "budget": record.search.budget.model_dump(),
+        "best": None if best is None else trial_document(best, logs=False),
+        "created": time_text(record.created),
+        "started": time_text(record.started),
+        "ended": time_text(record.ended),
+    }
+
+
+def status_document(
+    record: SearchRecord, counts: Mapping[TrialState, int], best: Trial | None, job_seconds: float
+) -> StatusDocument:
+    """The same, and what only the view of one search shows; `job_seconds` is the run time of all its jobs."""
+    return {
+        **search_document(record, counts, best),
+        "job_seconds": job_seconds,
+        "gpu_hours": job_seconds * record.search.resources.gpus / 3600,
+        "source": record.source,
+        "definition": record.search.to_dict(),
+    }
+
+
+def progress_document(
+    record: SearchRecord, counts: Mapping[TrialState, int], best: tuple[int, float, float | None] | None
+) -> ProgressDocument:
+    """How far a search is; `best` is number, value and spread of the best trial so far."""
+    over = sum(count for state, count in counts.items() if state.is_over)
+    planned = record.search.budget.trials
+    return {
+        "id": record.id,
+        "name": record.name,
+        "state": record.state.value,
+        "message": record.message,
+        "metric": record.search.objective.metric,
+        "trials": {state.value: count for state, count in sorted(counts.items())},
+        # Confirmation runs come on top of the budget's trials.
+        "total": max(planned, over, sum(counts.values()) if over >= planned else 0),
+        "best": None if best is None else {"number": best[0], "value": best[1], "std": best[2]},
+    }
+
+
+def event_document(event: Event) -> EventDocument:
+    """One event."""
+    return {"time": time_text(event.time), "who": event.who, "what": event.what}
+
+
+def over_count(trials: Mapping[str, int]) -> int:
+    """How many trials are over, of counts by state."""
+    return sum(trials.get(state, 0) for state in OVER_TRIALS)

@@ -1,0 +1,88 @@
+"""A family: the searches of a file's segments, as one document of their sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar, cast
+
+from hpo_pilot.client.documents import OVER_SEARCHES, ProgressDocument, SearchDocument
+from hpo_pilot.errors import InputError
+
+#: A family's state is the first of these that one of its searches is in.
+_STATES = ("running", "submitted", "stopping", "paused", "failed", "stopped", "done")
+
+_Result = TypeVar("_Result")
+_Record = TypeVar("_Record")
+
+
+def family_document(name: str, members: Sequence[SearchDocument]) -> SearchDocument:
+    """The sums of the searches of a family; they are in it, as `segments`. Its number is 0, for it has none."""
+    first = members[0]
+    state = combined_state([member["state"] for member in members])
+    ends = [member["ended"] for member in members if member["ended"]]
+    return {
+        **first,
+        "id": 0,
+        "name": name,
+        "state": state,
+        "message": "; ".join(f"{member['name']}: {member['message']}" for member in members if member["message"]),
+        "family": None,
+        "trials": _summed([member["trials"] for member in members]),
+        "budget": {**first["budget"], "trials": sum(member["budget"]["trials"] for member in members)},
+        "best": None,
+        "started": min((member["started"] for member in members if member["started"]), default=None),
+        "ended": max(ends, default=None) if state in OVER_SEARCHES else None,
+        "segments": list(members),
+    }
+
+
+def family_progress(name: str, members: Sequence[ProgressDocument]) -> ProgressDocument:
+    """How far the searches of a family are together; there is no best point of different models."""
+    return {
+        "id": 0,
+        "name": name,
+        "state": combined_state([member["state"] for member in members]),
+        "message": "",
+        "metric": members[0]["metric"],
+        "trials": _summed([member["trials"] for member in members]),
+        "total": sum(member["total"] for member in members),
+        "best": None,
+    }
+
+
+def combined_state(states: Sequence[str]) -> str:
+    """The state of a family, from those of its searches."""
+    return next(state for state in _STATES if state in states)
+
+
+def for_each(records: Sequence[_Record], change: Callable[[_Record], _Result]) -> list[_Result]:
+    """Changes every search of a family whose state allows it.
+
+    Raises:
+        InputError: no search's state did.
+    """
+    results: list[_Result] = []
+    refusal: InputError | None = None
+    for record in records:
+        try:
+            results.append(change(record))
+        except InputError as error:
+            refusal = error
+    if not results and refusal is not None:
+        raise refusal
+    return results
+
+
+def of_one_segment(name: str, members: Sequence[str]) -> InputError:
+    """What is said where one search is wanted and a family was named."""
+    return InputError(f"{name!r} is a family of {len(members)} searches: name one of {', '.join(members)}")
+
+
+def _summed(counts: Sequence[dict[str, int]]) -> dict[str, int]:
+    states = sorted({state for count in counts for state in count})
+    return {state: sum(count.get(state, 0) for count in counts) for state in states}
+
+
+def segments_of(document: SearchDocument) -> list[SearchDocument]:
+    """The searches of a family; of a search that is none, itself."""
+    return cast("list[SearchDocument]", document.get("segments") or [document])

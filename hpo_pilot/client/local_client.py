@@ -1,0 +1,410 @@
+"""The client of whoever has the store: the work folder's, or another that a URL names."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
+
+from hpo_pilot.client.documents import (
+    OVER_SEARCHES,
+    EventDocument,
+    ExaminationDocument,
+    FindingDocument,
+    ProgressDocument,
+    RunDocument,
+    SearchDocument,
+    StatusDocument,
+    TrialDocument,
+    event_document,
+    progress_document,
+    search_document,
+    status_document,
+    trial_document,
+)
+from hpo_pilot.client.exports import exporter
+from hpo_pilot.client.families import family_document, family_progress, for_each, of_one_segment
+from hpo_pilot.client.outputs import unpack_outputs
+from hpo_pilot.client.ownership import User
+from hpo_pilot.client.search_client import OnProgress, OnServer, SearchClient
+from hpo_pilot.errors import InputError, TryAgainError
+
+if TYPE_CHECKING:
+    from hpo_pilot.search import Trial
+    from hpo_pilot.service.registration import PackedSearch
+    from hpo_pilot.service.run import RunResult
+    from hpo_pilot.service.workdir import WorkDir
+    from hpo_pilot.store import SearchRecord, Store
+
+#: How often a watched search is looked at, and how long a store that is away is waited for, in seconds.
+_LOOK_SECONDS = 0.5
+_PATIENCE = 120.0
+
+
+class LocalClient(SearchClient):
+    """Works on a store in this process. What it needs is imported when it is used: the command line starts light."""
+
+    runner = "`hpo-pilot serve`"
+
+    def __init__(
+        self,
+        workdir: str | Path | None = None,
+        store: str | None = None,
+        *,
+        user: User | None = None,
+        opened: Store | None = None,
+    ) -> None:
+        """Prepares; the store is opened when it is needed.
+
+        Args:
+            workdir: the work folder; default ./hpo-pilot.
+            store: another store's SQLAlchemy URL.
+            user: for whom; default: this process's user, who may change everything.
+            opened: the store, where the caller has it open and closes it.
+        """
+        self._root = workdir
+        self._url = store
+        self._user_given = user
+        self._store: Store | None = opened
+        self._owns_store = opened is None
+
+    # --- search files ---
+
+    @override
+    def validate(self, file: Path) -> ExaminationDocument:
+        from hpo_pilot.config import examine
+
+        found = examine(file)
+        return {
+            "valid": found.search is not None,
+            "problems": [asdict(problem) for problem in found.problems],  # type: ignore[misc]  # the same fields
+            "notes": [asdict(note) for note in found.notes],  # type: ignore[misc]
+            "search": None if found.search is None else found.search.to_dict(),
+        }
+
+    @override
+    def rehearse(self, file: Path, *, server: str | None = None) -> dict[str, Any]:
+        from hpo_pilot.service.rehearsal import first_task
+
+        return first_task(file, server)
+
+    @override
+    def submit(self, file: Path, *, server: str | None = None) -> SearchDocument:
+        from hpo_pilot.service.registration import pack_searches
+        from hpo_pilot.service.target import chosen_server
+
+        target = None if server is None else chosen_server(server)
+        return self.register(pack_searches(file, self._made_folder()), go_on=False, server=target)
+
+    def register(
+        self, family: Sequence[PackedSearch], *, go_on: bool, uid: str | None = None, server: str | None = None
+    ) -> SearchDocument:
+        """Registers the searches of a file, packed already; see `hpo_pilot.service.families.register_family`."""
+        from hpo_pilot.service.families import register_family
+
+        records = register_family(
+            self._opened(make=True),
+            family,
+            go_on=go_on,
+            who=self.user.name,
+            uid=uid,
+            check=lambda found: self.user.check(found.name, found.owner),
+        )
+        if server is not None:
+            for record in records:
+                self._opened().bind_server(record.id, server)
+        return self._documents(records)
+
+    @override
+    def run(
+        self,
+        file: Path,
+        on_progress: OnProgress,
+        *,
+        slots: int | None = None,
+        server: str | None = None,
+        on_server: OnServer = lambda _server: None,
+    ) -> RunDocument:
+        from hpo_pilot.service.run import run_all
+
+        def show(store: Store, record: SearchRecord) -> None:
+            if record.family is None:
+                on_progress(_progress(store, record))
+            elif (members := store.family(record.family))[0].id == record.id:  # once for all of them
+                on_progress(family_progress(record.family, [_progress(store, member) for member in members]))
+
+        options = {"store": self._url, "slots": slots, "server": server}
+        results = run_all(file, self._root, **options, on_server=on_server, on_progress=show)  # type: ignore[arg-type]
+        documents = [_run_document(result) for result in results]
+        family = results[0].record.family
+        if family is None:
+            return documents[0]
+        reports = ", ".join(document["report"] for document in documents)
+        return {**family_document(family, documents), "report": reports}
+
+    # --- looking ---
+
+    @override
+    def searches(self) -> list[SearchDocument]:
+        return [self._document(record) for record in self._opened().searches()]
+
+    @override
+    def status(self, identity: str) -> StatusDocument:
+        if family := self._opened().family(identity):
+            members = [self._status(record) for record in family]
+            return {
+                **family_document(identity, members),
+                "job_seconds": sum(member["job_seconds"] for member in members),
+                "gpu_hours": sum(member["gpu_hours"] for member in members),
+                "source": members[0]["source"],
+                "definition": members[0]["definition"],
+            }
+        return self._status(self._search(identity)[1])
+
+    def _status(self, record: SearchRecord) -> StatusDocument:
+        store = self._opened()
+        seconds = store.job_seconds(record.id)
+        return status_document(record, store.counts(record.id), _best(store, record), seconds)
+
+    def progress(self, identity: str) -> ProgressDocument:
+        """How far a search is, now."""
+        if family := self._opened().family(identity):
+            store = self._opened()
+            return family_progress(identity, [_progress(store, record) for record in family])
+        return _progress(*self._search(identity))
+
+    @override
+    def watch(self, identity: str) -> Iterator[ProgressDocument]:
+        shown: ProgressDocument | None = None
+        seen = time.monotonic()
+        while shown is None or shown["state"] not in OVER_SEARCHES:
+            if shown is not None:
+                time.sleep(_LOOK_SECONDS)
+            try:
+                now = self.progress(identity)
+            except TryAgainError:
+                if time.monotonic() - seen > _PATIENCE:
+                    raise
+                time.sleep(_LOOK_SECONDS)
+                continue
+            seen = time.monotonic()
+            if now != shown:
+                yield now
+                shown = now
+
+    @override
+    def trials(self, identity: str, *, logs: bool = True) -> list[TrialDocument]:
+        store, record = self._search(identity)
+        return [trial_document(trial, logs=logs) for trial in store.trials(record.id)]
+
+    def some_trials(self, identity: str, after: int, limit: int, *, logs: bool) -> list[TrialDocument]:
+        """At most `limit` trials with numbers above `after`."""
+        store, record = self._search(identity)
+        found = store.trials(record.id, after=after, limit=limit)
+        return [trial_document(trial, logs=logs) for trial in found]
+
+    @override
+    def best(self, identity: str) -> TrialDocument | None:
+        found = _best(*self._search(identity))
+        return None if found is None else trial_document(found)
+
+    @override
+    def events(self, identity: str) -> list[EventDocument]:
+        store, record = self._search(identity)
+        return [event_document(event) for event in store.events(record.id)]
+
+    @override
+    def report(self, identity: str) -> str:
+        from hpo_pilot.service.run import render
+
+        store, record = self._search(identity)
+        return render(store, record, store.trials(record.id))
+
+    @override
+    def report_path(self, name: str) -> Path:
+        return self._folder().report(name)
+
+    @override
+    def export(self, identity: str, form: str) -> str:
+        export = exporter(form)
+        store, record = self._search(identity)
+        return export(record.search, store.trials(record.id))
+
+    @override
+    def fetch(self, identity: str, which: str, destination: Path) -> list[Path]:
+        from hpo_pilot.service.outputs import fetched, kept_outputs
+
+        store, record = self._search(identity)
+        trial, outputs = kept_outputs(store, record, which)
+        with fetched(self._folder(), outputs, server=record.server) as archives:
+            return unpack_outputs(archives, destination, trial, folds=record.search.folds.k)
+
+    @override
+    def doctor(self) -> list[FindingDocument]:
+        from hpo_pilot.service.doctor import examine
+
+        workdir = None if self._root is None else Path(self._root)
+        return [asdict(finding) for finding in examine(workdir, self._url)]  # type: ignore[misc]  # the same fields
+
+    # --- changing ---
+
+    @override
+    def pause(self, identity: str) -> SearchDocument:
+        from hpo_pilot.service import registration
+
+        store = self._opened()
+        return self._change(identity, lambda record: registration.pause(store, record, self.user.name))
+
+    @override
+    def resume(self, identity: str, *, new_payload: bool = False, file: Path | None = None) -> SearchDocument:
+        from hpo_pilot.service.registration import pack_payload
+
+        if not new_payload:
+            return self.resume_with(identity, None)
+        for record in self._family(identity):
+            sandbox = pack_payload(record.search, file or Path(record.source), self._folder())
+            self.resume_with(record.name, sandbox)
+        return self.status(identity)
+
+    def resume_with(self, identity: str, sandbox: Path | None) -> SearchDocument:
+        """Lets a search go on, with a new packed payload where one is given."""
+        from hpo_pilot.service import registration
+
+        store = self._opened()
+        return self._change(
+            identity, lambda record: registration.resume(store, record, self.user.name, sandbox=sandbox)
+        )
+
+    @override
+    def stop(self, identity: str) -> SearchDocument:
+        from hpo_pilot.service import registration
+
+        store = self._opened()
+        return self._change(identity, lambda record: registration.stop(store, record, self.user.name))
+
+    @override
+    def extend(
+        self, identity: str, changes: Mapping[str, float], *, seen: Mapping[str, float | None] | None = None
+    ) -> SearchDocument:
+        """Adds to the budget; `seen`: as `hpo_pilot.service.registration.extend` takes it."""
+        from hpo_pilot.service import registration
+
+        store = self._opened()
+        if store.family(identity):
+            seen = None  # it is the budget of one search
+        return self._change(
+            identity, lambda record: registration.extend(store, record, self.user.name, changes, seen=seen)
+        )
+
+    @override
+    def close(self) -> None:
+        if self._owns_store and self._store is not None:
+            self._store.close()
+            self._store = None
+
+    # --- the store ---
+
+    def record(self, identity: str) -> SearchRecord:
+        """A search as the store has it."""
+        return self._search(identity)[1]
+
+    def own_record(self, identity: str) -> SearchRecord:
+        """The same of a search that the user may change."""
+        return self._own(identity)[1]
+
+    @property
+    def user(self) -> User:
+        """For whom."""
+        from hpo_pilot.service.embedded import nickname
+
+        return self._user_given or User(nickname(), changes_all=True)
+
+    def _folder(self) -> WorkDir:
+        from hpo_pilot.service.workdir import WorkDir
+
+        return WorkDir.at(self._root)
+
+    def _made_folder(self) -> WorkDir:
+        from hpo_pilot.service.workdir import WorkDir
+
+        return WorkDir.make(self._root)
+
+    def _opened(self, *, make: bool = False) -> Store:
+        """The store.
+
+        Raises:
+            InputError: there is none yet and it is not to be made, or it cannot be opened.
+        """
+        from hpo_pilot.store import Store
+
+        if self._store is None:
+            url = self._folder().store_url(self._url)
+            path = Path(url.removeprefix("sqlite:///"))
+            if not make and url.startswith("sqlite:///") and not path.exists():
+                raise InputError(
+                    f"there is no store at {path}: run or submit a search first, or name another --workdir or --store"
+                )
+            self._store = Store.open(url)
+        return self._store
+
+    def _change(self, identity: str, change: Callable[[SearchRecord], object]) -> SearchDocument:
+        """Changes a search, or every search of a family whose state allows it."""
+        store, family = self._opened(), self._family(identity)
+        for_each(family, change)
+        return self._documents([store.search(record.id) for record in family])
+
+    def _family(self, identity: str) -> list[SearchRecord]:
+        """The searches of a family, or the one search, that the user may change."""
+        store = self._opened()
+        family = store.family(identity) or [store.search(identity)]
+        for record in family:
+            self.user.check(record.name, record.owner)
+        return family
+
+    def _search(self, identity: str) -> tuple[Store, SearchRecord]:
+        store = self._opened()
+        if family := store.family(identity):
+            raise of_one_segment(identity, [record.name for record in family])
+        return store, store.search(identity)
+
+    def _own(self, identity: str) -> tuple[Store, SearchRecord]:
+        store, record = self._search(identity)
+        self.user.check(record.name, record.owner)
+        return store, record
+
+    def _documents(self, records: Sequence[SearchRecord]) -> SearchDocument:
+        """The document of a search, or of all of a family."""
+        family = records[0].family
+        if family is None or len(records) == 1 != len(self._opened().family(family)):
+            return self._document(records[0])
+        return family_document(family, [self._document(record) for record in records])
+
+    def _document(self, record: SearchRecord) -> SearchDocument:
+        store = self._opened()
+        return search_document(record, store.counts(record.id), _best(store, record))
+
+
+def _run_document(result: RunResult) -> RunDocument:
+    counts = {trial.state: 0 for trial in result.trials}
+    for trial in result.trials:
+        counts[trial.state] += 1
+    return {**search_document(result.record, counts, result.best), "report": str(result.report)}
+
+
+def _progress(store: Store, record: SearchRecord) -> ProgressDocument:
+    best = store.best_so_far(record.id, record.search.objective.sign)
+    return progress_document(record, store.counts(record.id), best)
+
+
+def _best(store: Store, record: SearchRecord) -> Trial | None:
+    """The best trial; where nothing is confirmed, without reading all of them."""
+    from hpo_pilot.report import best_trial
+
+    if record.search.confirm.top:
+        return best_trial(record.search, store.trials(record.id))
+    found = store.best_so_far(record.id, record.search.objective.sign)
+    return None if found is None else next(iter(store.trials(record.id, after=found[0] - 1, limit=1)), None)

@@ -1,0 +1,46 @@
+"""Where fetched outputs of a trial go."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from hpo_pilot.errors import GiveUpError, InputError
+
+
+def unpack_outputs(archives: Mapping[int, Path], destination: Path, trial: int, *, folds: int) -> list[Path]:
+    """Unpacks the outputs of a trial into ``destination/trial<N>/[fold<K>/]``.
+
+    Args:
+        archives: one by fold.
+        destination: a folder; made if need be.
+        trial: the trial's number.
+        folds: how many folds each trial has.
+
+    Returns:
+        The files, in order.
+
+    Raises:
+        InputError: the folder cannot be written.
+        GiveUpError: an archive is broken.
+    """
+    files: list[Path] = []
+    for fold, archive in sorted(archives.items()):
+        folder = destination / f"trial{trial}"
+        files += _unpack(archive, folder / f"fold{fold}" if folds > 1 else folder)
+    return files
+
+
+def _unpack(archive: Path, folder: Path) -> list[Path]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tarfile.open(archive) as packed:
+            names = sorted(member.name for member in packed.getmembers() if member.isfile())
+            # The archive was made by a job: nothing in it may land outside the folder.
+            packed.extractall(folder, filter="data")
+    except (tarfile.TarError, EOFError) as error:
+        raise GiveUpError(f"the outputs in {archive.name} cannot be unpacked: {error}") from error
+    except OSError as error:
+        raise InputError(f"cannot write to {folder}: {error.strerror}; choose another --output") from error
+    return [folder / name for name in names]

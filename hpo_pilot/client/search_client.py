@@ -1,0 +1,226 @@
+"""The one interface under the command line: everything that a user does with searches."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from hpo_pilot.client.documents import (
+    EventDocument,
+    ExaminationDocument,
+    FindingDocument,
+    ProgressDocument,
+    RunDocument,
+    SearchDocument,
+    StatusDocument,
+    TrialDocument,
+)
+
+#: Called about twice a second, or whenever something changed.
+OnProgress = Callable[[ProgressDocument], None]
+
+#: Called with the PanDA server that is used: its URL, or `embedded`.
+OnServer = Callable[[str], None]
+
+
+class SearchClient(ABC):
+    """Searches, wherever their store is: in this process's reach (`LocalClient`) or behind a URL (`RestClient`).
+
+    `identity` is always a search's name, or its number as a text. What changes a search is done when the method
+    returns, whole; where it raises, nothing was done, unless the error says that nobody knows. A service takes the
+    change up within a second; methods do not wait for that. Results are JSON documents (`hpo_pilot.client.documents`),
+    the caller's to keep.
+
+    Every method may raise:
+        InputError: there is no such search, it is not the caller's to change, or its state does not allow the call.
+        TryAgainError: the store or the service is out of reach; the same call may succeed later.
+        GiveUpError: it cannot be done, ever.
+
+    Methods may be called from several threads, one call at a time.
+    """
+
+    runner: str
+    """What runs the searches, for messages."""
+
+    # --- search files ---
+
+    @abstractmethod
+    def validate(self, file: Path) -> ExaminationDocument:
+        """Checks a search file and registers nothing.
+
+        Whatever is wrong with the file is in the result, with its place; that is no error of the call.
+        """
+
+    @abstractmethod
+    def rehearse(self, file: Path, *, server: str | None = None) -> dict[str, Any]:
+        """The parameters of the first task of a search file, as PanDA would get them; registers and submits nothing.
+
+        Raises:
+            InputError: the file is wrong; the message has every mistake with its place, one a line.
+        """
+
+    @abstractmethod
+    def submit(self, file: Path, *, server: str | None = None) -> SearchDocument:
+        """Registers the search of a file, with the payload's files as they are now.
+
+        When it returns, the search is in the store, in state `submitted`, and needs neither file nor folder any more.
+        An answer that is lost on the way is asked for again: no search is registered twice.
+
+        Args:
+            file: the search file.
+            server: the PanDA server to which it is tied, as `run` takes it; None: the first that steers it.
+
+        Raises:
+            InputError: the file or its payload is wrong, or there is a search of that name.
+        """
+
+    @abstractmethod
+    def run(
+        self,
+        file: Path,
+        on_progress: OnProgress,
+        *,
+        slots: int | None = None,
+        server: str | None = None,
+        on_server: OnServer = lambda _server: None,
+    ) -> RunDocument:
+        """Brings the search of a file to its end, or goes on with one that was interrupted, and writes its report.
+
+        Args:
+            file: the search file.
+            on_progress: called while it runs, and once at its end.
+            slots: how many jobs run side by side, where this process runs them.
+            server: the PanDA server, where this process submits to it: a URL, or `embedded`; None: where the search's
+                tasks are already, else the one that the environment names, else the embedded one.
+            on_server: called with that server, before anything is sent there.
+
+        Raises:
+            InputError: the file is wrong, or differs from the registered search in more than a larger budget.
+            TryAgainError: interrupted; the same call goes on.
+        """
+
+    # --- looking ---
+
+    @abstractmethod
+    def searches(self) -> list[SearchDocument]:
+        """All searches, oldest first."""
+
+    @abstractmethod
+    def status(self, identity: str) -> StatusDocument:
+        """How a search stands."""
+
+    @abstractmethod
+    def watch(self, identity: str) -> Iterator[ProgressDocument]:
+        """How far a search is, now and whenever that changes; ends after the document that says it is over.
+
+        A store or service that is away for a while is waited for.
+        """
+
+    @abstractmethod
+    def trials(self, identity: str, *, logs: bool = True) -> list[TrialDocument]:
+        """All trials, by number; `logs` includes the log tails of failed folds."""
+
+    @abstractmethod
+    def best(self, identity: str) -> TrialDocument | None:
+        """The best trial; None while none has a figure of merit. Confirmed trials stand before others."""
+
+    @abstractmethod
+    def events(self, identity: str) -> list[EventDocument]:
+        """Who did what with the search and when, oldest first."""
+
+    @abstractmethod
+    def report(self, identity: str) -> str:
+        """The report as one self-contained HTML document."""
+
+    @abstractmethod
+    def report_path(self, name: str) -> Path:
+        """Where the report of the search of that name is written when nobody says where."""
+
+    @abstractmethod
+    def export(self, identity: str, form: str) -> str:
+        """A search and its trials in another form.
+
+        Raises:
+            InputError: there is no form of that name; the message lists those that are.
+        """
+
+    @abstractmethod
+    def fetch(self, identity: str, which: str, destination: Path) -> list[Path]:
+        """Fetches the kept outputs of a trial into ``destination/trial<N>/[fold<K>/]``.
+
+        Args:
+            identity: the search.
+            which: `best`, or a trial's number.
+            destination: a folder; made if need be.
+
+        Returns:
+            The files, in order.
+
+        Raises:
+            InputError: there is no such trial, or it has no outputs; the message says which have.
+        """
+
+    @abstractmethod
+    def doctor(self) -> list[FindingDocument]:
+        """What there is to work with: of this machine, or of the connection to the service. Raises nothing."""
+
+    # --- changing ---
+
+    @abstractmethod
+    def pause(self, identity: str) -> SearchDocument:
+        """No new trials from now on; those that are out end as they end.
+
+        Raises:
+            InputError: it is not running.
+        """
+
+    @abstractmethod
+    def resume(self, identity: str, *, new_payload: bool = False, file: Path | None = None) -> SearchDocument:
+        """Lets a paused, stopped or failed search go on.
+
+        Args:
+            identity: the search.
+            new_payload: send the payload's files anew, for they were mended; a running search goes on with them from
+                its next trial.
+            file: the search file, to whose folder the payload's path is relative; None: where it was submitted from.
+
+        Raises:
+            InputError: it is running or over, or the payload's files are not there.
+        """
+
+    @abstractmethod
+    def stop(self, identity: str) -> SearchDocument:
+        """Has the search's jobs killed and ends it; its results stay.
+
+        Raises:
+            InputError: it is over already.
+        """
+
+    @abstractmethod
+    def extend(self, identity: str, changes: Mapping[str, float]) -> SearchDocument:
+        """Adds to the search's budget, once; one that was over goes on.
+
+        Args:
+            identity: the search.
+            changes: what to add, of: trials, hours, gpu_hours, failures.
+
+        Raises:
+            InputError: an amount does not extend the budget, or the budget has no such limit.
+        """
+
+    # --- end ---
+
+    @abstractmethod
+    def close(self) -> None:
+        """Lets go of connections; the client is not used afterwards."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,144 @@
+"""Reading tasks at a real PanDA server: one call per task and look, more only where something has changed.
+
+What such servers do that ours does not: a task shows only when JEDI has looked at it; a job that has ended passes
+through `holding`; a retried job has a new PandaID and other file names; what is asked for too often is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Collection, Hashable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hpo_pilot.errors import TryAgainError
+from hpo_pilot.jobs import JobReport, JobState, TaskRef, TaskState
+from hpo_pilot.panda.client_process import ClientProcess
+from hpo_pilot.panda.job_report import output_did, read_description
+from hpo_pilot.panda.task_info import (
+    described_jobs,
+    finished_metadata,
+    submitted_parameters,
+    task_details,
+    task_state,
+)
+from hpo_pilot.panda.watches import Watches
+from hpo_pilot.panda.workflow_manager import UnknownTaskError
+
+#: A finished job whose metadata is not there yet counts as holding for so long, in seconds.
+METADATA_SECONDS = 900.0
+
+#: A task that the server finds no more, nor its parameters, is given up after so long, in seconds: it may
+#: be the server's database that had a bad moment.
+UNKNOWN_SECONDS = 3600.0
+
+#: What a look found is good for the calls that follow it at once, in seconds.
+_FRESH = 10.0
+
+#: What shows of a task that its jobs have changed.
+_FACE = ("status", "modificationTime", "nFiles", "nFilesFinished", "nFilesFailed", "errorDialog")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Look:
+    at: float
+    state: TaskState
+    details: dict[str, Any]
+
+    @property
+    def face(self) -> Hashable:
+        return tuple(str(self.details.get(name)) for name in _FACE)
+
+
+class ForeignServerReader:
+    """What became of tasks, asked for politely."""
+
+    def __init__(self, client: ClientProcess, watches: Watches, clock: Callable[[], float] = time.monotonic) -> None:
+        """Knows nothing yet.
+
+        Args:
+            client: panda-client.
+            watches: is told of every look.
+            clock: in seconds.
+        """
+        self._client = client
+        self._watches = watches
+        self._clock = clock
+        self._looks: dict[int, _Look] = {}
+        self._unknown_since: dict[int, float] = {}
+        self._bare_since: dict[int, float] = {}
+
+    def status(self, refs: Collection[TaskRef]) -> dict[int, TaskState]:
+        """The states of the tasks that the server knows."""
+        found = {}
+        for ref in refs:
+            with contextlib.suppress(UnknownTaskError):
+                found[ref.jedi_task_id] = self._recent(ref).state
+        return found
+
+    def results(self, ref: TaskRef, missing: Collection[int]) -> list[JobReport]:
+        """What is known of the jobs, where that has changed; nothing where it has not and the task goes on."""
+        look = self._look(ref)
+        over = look.state.is_over
+        if not self._watches.looked(ref.jedi_task_id, look.face, missing) and not over:
+            return []
+        metadata = finished_metadata(self._client, ref)
+        if metadata is None:
+            raise TryAgainError(f"the server does not give the results of task {ref.jedi_task_id}")
+        jobs = described_jobs(self._client, ref)
+        reports = [self._report(job, metadata.get(str(job["PandaID"]))) for job in jobs]
+        unready = any(self._awaited(report.panda_id) for report in reports)
+        told = {number for report in reports if report.verdicts and (number := report.number) is not None}
+        self._watches.read(ref.jedi_task_id, None if unready else look.face, told)
+        if over and not unready:
+            self._watches.forget(ref.jedi_task_id)
+        return reports
+
+    def _report(self, job: dict[str, Any], metadata: object) -> JobReport:
+        report = replace(read_description(job, metadata), output=output_did(job))
+        if report.state is not JobState.FINISHED or report.verdicts:
+            self._bare_since.pop(report.panda_id, None)
+            return report
+        # Its metadata may be on its way from one table to another.
+        self._bare_since.setdefault(report.panda_id, self._clock())
+        return replace(report, state=JobState.HOLDING) if self._awaited(report.panda_id) else report
+
+    def _awaited(self, panda_id: int) -> bool:
+        """Whether a finished job's metadata may still come."""
+        since = self._bare_since.get(panda_id)
+        return since is not None and self._clock() - since < METADATA_SECONDS
+
+    def _recent(self, ref: TaskRef) -> _Look:
+        look = self._looks.get(ref.jedi_task_id)
+        return look if look and self._clock() - look.at < _FRESH else self._look(ref)
+
+    def _look(self, ref: TaskRef) -> _Look:
+        """One call, where all is well.
+
+        Raises:
+            UnknownTaskError: the server has said for long that it does not know the task.
+            TryAgainError: the server does not answer.
+        """
+        task_id = ref.jedi_task_id
+        details = task_details(self._client, task_id)
+        if details is not None:
+            look = _Look(self._clock(), task_state(str(details.get("status"))), details)
+        elif submitted_parameters(self._client, task_id) is not None:
+            look = _Look(self._clock(), TaskState.REGISTERED, {"status": "registered"})
+        else:
+            return self._unknown(ref)
+        self._unknown_since.pop(task_id, None)
+        self._looks[task_id] = look
+        return look
+
+    def _unknown(self, ref: TaskRef) -> _Look:
+        now = self._clock()
+        since = self._unknown_since.setdefault(ref.jedi_task_id, now)
+        if now - since >= UNKNOWN_SECONDS:
+            raise UnknownTaskError(f"the server does not know task {ref.jedi_task_id} ({ref.name})")
+        log.warning("the server does not find task %d (%s) now; it is asked again", ref.jedi_task_id, ref.name)
+        return _Look(now, TaskState.REGISTERED, {"status": "unknown"})

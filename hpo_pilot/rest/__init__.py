@@ -1,0 +1,1 @@
+"""The REST API of the service: what `hpo-pilot --service URL` talks to."""

@@ -1,0 +1,110 @@
+"""The API: its parts, joined."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio.to_thread
+from fastapi import FastAPI
+from starlette.types import ASGIApp
+
+from hpo_pilot import __version__
+from hpo_pilot.client.local_client import LocalClient
+from hpo_pilot.rest import about, changing, looking
+from hpo_pilot.rest.context import Context
+from hpo_pilot.rest.guard import PREFIX, Guard
+from hpo_pilot.rest.news import Newsroom
+from hpo_pilot.rest.problem import ProblemAnswer, add_handlers
+from hpo_pilot.rest.uploads import Uploads
+from hpo_pilot.server.gate import Gate
+from hpo_pilot.service.workdir import WorkDir
+from hpo_pilot.store import Store
+from hpo_pilot.transformation.transformation import UNPACKED_LIMIT
+
+#: Calls that work side by side; each may hold a connection of the store, whose pool has fifteen.
+_THREADS = 12
+
+_DESCRIPTION = """Everything that users do with hyper-parameter searches.
+
+Every call but `health` wants a token: `Authorization: Bearer …`, of role `user` or `operator`. Users see all searches
+and change their own; operators change all. Errors are problem documents (RFC 9457) whose `code` says what to do."""
+
+
+class Api:
+    """What answers the calls of one work folder's users."""
+
+    name = "API"
+
+    def __init__(
+        self, store: Store, workdir: WorkDir, gate: Gate, upload_limit: int, unpacked_limit: int = UNPACKED_LIMIT
+    ) -> None:
+        """Joins the parts; nothing runs yet.
+
+        Args:
+            store: the searches; stays the caller's.
+            workdir: where sandboxes go and uploads are kept.
+            gate: tells who calls.
+            upload_limit: bytes that a payload may have, packed.
+            unpacked_limit: and its files; default: as many as a pilot takes.
+
+        Raises:
+            InputError: the work folder cannot be written.
+        """
+        everybody = LocalClient(workdir.root, opened=store)
+        self._gate = gate
+        self._context = Context(
+            store, workdir, Uploads(workdir.uploads, upload_limit, unpacked_limit), Newsroom(everybody.progress)
+        )
+
+    def application(self) -> ASGIApp:
+        """The application, behind its guard."""
+        return Guard(self.open_application(), self._gate)
+
+    def open_application(self) -> FastAPI:
+        """The application without its guard; what describes itself."""
+        app = FastAPI(
+            title="hpo-pilot",
+            version=__version__,
+            description=_DESCRIPTION,
+            openapi_url=f"{PREFIX}/openapi.json",
+            # Their pages would load scripts from elsewhere.
+            docs_url=None,
+            redoc_url=None,
+            redirect_slashes=False,
+            lifespan=_lifespan,
+        )
+        app.state.context = self._context
+        for module in (about, looking, changing):
+            app.include_router(module.router, prefix=PREFIX)
+        add_handlers(app)
+        plain = app.openapi
+
+        def described() -> dict[str, Any]:
+            if app.openapi_schema is None:
+                app.openapi_schema = _completed(plain())
+            return app.openapi_schema
+
+        app.openapi = described  # type: ignore[method-assign]  # FastAPI's own way to add to its description
+        return app
+
+    def close_waiting(self) -> None:
+        """Answers the calls that wait for news, for the API ends."""
+        self._context.news.close()
+
+
+@asynccontextmanager
+async def _lifespan(_app: FastAPI) -> AsyncIterator[None]:
+    anyio.to_thread.current_default_thread_limiter().total_tokens = _THREADS
+    yield
+
+
+def _completed(description: dict[str, Any]) -> dict[str, Any]:
+    """The description with what FastAPI cannot know: tokens, and what errors look like."""
+    components = description.setdefault("components", {})
+    problem = ProblemAnswer.model_json_schema(ref_template="#/components/schemas/{model}")
+    components.setdefault("schemas", {}).update({**problem.pop("$defs", {}), "ProblemAnswer": problem})
+    components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}}
+    description["security"] = [{"token": []}]
+    return description

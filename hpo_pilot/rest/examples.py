@@ -1,0 +1,110 @@
+"""Examples of what the API answers, for its description."""
+
+from __future__ import annotations
+
+from typing import Any
+
+TRIAL: dict[str, Any] = {
+    "number": 26,
+    "generation": 5,
+    "state": "finished",
+    "point": {"learning_rate": 0.0045, "layers": 2, "solver": "adam"},
+    "value": 0.0707,
+    "std": 0.013,
+    "folds": [
+        {
+            "fold": 0,
+            "value": 0.0707,
+            "error": None,
+            "log_tail": None,
+            "attempt": 1,
+            "seconds": 2.1,
+            "metrics": {"accuracy": 0.98},
+            "panda_id": 77,
+            "node": "wn17",
+            "started": "2026-01-05T09:30:01.250+00:00",
+            "ended": "2026-01-05T09:30:03.350+00:00",
+        }
+    ],
+    "error": None,
+    "seed": 1234567,
+    "confirms": None,
+    "told": 24,
+    "submitted": "2026-01-05T09:30:00.000+00:00",
+    "started": "2026-01-05T09:30:01.250+00:00",
+    "ended": "2026-01-05T09:30:03.350+00:00",
+}
+
+SEARCH: dict[str, Any] = {
+    "id": 1,
+    "name": "digits-mlp",
+    "state": "running",
+    "message": "",
+    "owner": "alice",
+    "server": None,
+    "family": None,
+    "objective": {"metric": "loss", "goal": "minimize"},
+    "trials": {"finished": 40, "running": 4},
+    "budget": {"trials": 48, "parallel": 4, "queued": "auto", "hours": None, "gpu_hours": None, "failures": 10},
+    "best": TRIAL,
+    "created": "2026-01-05T09:29:58.000+00:00",
+    "started": "2026-01-05T09:29:59.000+00:00",
+    "ended": None,
+}
+
+STATUS: dict[str, Any] = {
+    **SEARCH,
+    "job_seconds": 301.5,
+    "gpu_hours": 0.0,
+    "source": "/home/alice/scan/search.yaml",
+    "definition": {"search": "digits-mlp", "space": {"learning_rate": {"type": "real", "low": 1e-4, "high": 0.1}}},
+}
+
+PROGRESS: dict[str, Any] = {
+    "id": 1,
+    "name": "digits-mlp",
+    "state": "running",
+    "message": "",
+    "metric": "loss",
+    "trials": {"finished": 40, "running": 4},
+    "total": 48,
+    "best": {"number": 26, "value": 0.0707, "std": 0.013},
+}
+
+EVENT: dict[str, Any] = {"time": "2026-01-05T09:29:58.000+00:00", "who": "alice", "what": "submitted"}
+
+PROBLEM: dict[str, Any] = {
+    "file": "search.yaml",
+    "line": 3,
+    "column": 33,
+    "path": "space.learning_rate.low",
+    "message": "must be a number, not 'x'",
+    "suggestion": "",
+}
+
+EXAMINATION: dict[str, Any] = {
+    "valid": False,
+    "problems": [PROBLEM],
+    "notes": [],
+    "search": None,
+    "named_files": {
+        "files": "my_training",
+        "command": "python train.py",
+        "files_place": {**PROBLEM, "path": "payload.files", "message": ""},
+        "command_place": {**PROBLEM, "path": "payload.command", "message": ""},
+    },
+}
+
+SERVICE: dict[str, Any] = {
+    "version": "0.1.0",
+    "user": {"name": "alice", "role": "user"},
+    "steering": True,
+    "searches": 3,
+    "upload_limit": 805306368,
+}
+
+SEARCH_FILE = """search: my-search
+space:
+  learning_rate: {type: real, low: 1e-4, high: 1e-1, scale: log}
+payload: {files: my_training, command: python train.py}
+"""

@@ -1,0 +1,86 @@
+"""What every call passes before it is looked at: who calls, and how large the body may be."""
+
+from __future__ import annotations
+
+import logging
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from hpo_pilot.rest.problem import problem_response
+from hpo_pilot.server.auth import Role, TokenRefused
+from hpo_pilot.server.gate import Gate
+
+#: Bytes of a body that is no upload: search files have a limit of their own just below.
+BODY_LIMIT = 1_200_000
+
+PREFIX = "/api/v1"
+
+#: Paths that need no token.
+_OPEN = frozenset({f"{PREFIX}/health", f"{PREFIX}/openapi.json"})
+_UPLOADS = f"{PREFIX}/payloads/"
+
+log = logging.getLogger(__name__)
+
+
+class Guard:
+    """An ASGI application around another."""
+
+    def __init__(self, app: ASGIApp, gate: Gate) -> None:
+        """Lets those pass to `app` whom `gate` knows as users or operators."""
+        self._app = app
+        self._gate = gate
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one call."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_safely(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers["X-Content-Type-Options"] = "nosniff"
+                headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        if scope["path"] not in _OPEN:
+            try:
+                caller = self._gate.caller(Request(scope))
+            except TokenRefused as error:
+                await problem_response(401, "unauthorized", str(error))(scope, receive, send_safely)
+                return
+            if caller.role is Role.PILOT:
+                refused = problem_response(403, "forbidden", "a pilot's token takes jobs; searches want a user's token")
+                await refused(scope, receive, send_safely)
+                return
+            scope.setdefault("state", {})["caller"] = caller
+            log.info("%s %s by %s", scope["method"], scope["path"], caller.name)
+        if not scope["path"].startswith(_UPLOADS):
+            length = Headers(scope=scope).get("content-length", "0")
+            if not length.isdecimal() or int(length) > BODY_LIMIT:
+                await _too_large()(scope, receive, send_safely)
+                return
+            receive = _Limited(receive)
+        await self._app(scope, receive, send_safely)
+
+
+def _too_large() -> ASGIApp:
+    return problem_response(413, "too_large", f"the body is above {BODY_LIMIT} bytes")
+
+
+class _Limited:
+    """Counts what comes in, for bodies whose length nobody announced."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._size = 0
+
+    async def __call__(self) -> Message:
+        message = await self._receive()
+        self._size += len(message.get("body", b""))
+        if self._size > BODY_LIMIT:
+            raise HTTPException(413, f"the body is above {BODY_LIMIT} bytes")
+        return message

@@ -1,0 +1,277 @@
+#!/usr/bin/env python3
+"""Runs several hyper-parameter points one after another in one job.
+
+    python3 -I -S hpo_pilot_runner.py --task <table of points> --number <n>
+
+In the sandbox of a search with trials_per_job above 1 this file has the runner's name, the runner of one point is
+hpo_pilot_point.py, and the payload's files are in payload/. Each point runs in a folder of its own, t<trial>f<fold>,
+with its own copy of the files. The job's time limit is for all of them: each gets what is left, and none begins that
+would hardly end. What then has not run is told as such, for the service sends it out again; the first point had the
+whole time, so for it the limit is a verdict. Verdicts are kept beside the checkpoints until the job is over: where
+those outlive a lost attempt, the next one goes on after them. Standard library alone, Python 3.6 syntax.
+"""
+
+import base64
+import hashlib
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+import zlib
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import Any, Dict, List, Optional
+
+POINT_RUNNER, PAYLOAD_FOLDER = "hpo_pilot_point.py", "payload"
+PAYLOAD_FILE, STAGED_FILE, STOP_FILE = "hpo_pilot_payload.json", "hpo_pilot_inputs.json", "hpo_pilot_stop.txt"
+VERDICT_FILE, OUTPUTS, PROGRESS, LOG = "userJobMetadata.json", "outputs.tar.gz", "progress.jsonl", "payload.log"
+LIMIT = 900 * 1000  # bytes of metadata, of the 1 MB that PanDA takes
+LOG_SHARED = 1000 * 1000  # bytes of the job's log, for all points together
+NOT_RUN = 2  # the status of a point that had no turn, or was cut short
+NOT_TOLD = ("checkpoint_dir", "nodes", "gpus", "folds", "search", "last_progress")  # known to who reads the verdict
+#: What is left of a verdict where all together would be too large, harder and harder: (what, characters or entries).
+SMALLER = (("log_tail", 8000), ("progress", 50), ("metadata", 0), ("log_tail", 500), ("metrics", 20), ("message", 200))
+SMALLEST = (("progress", 2), ("log_tail", 0), ("metrics", 2), ("message", 60))
+
+
+def load(path: str) -> "Any":
+    """A JSON file."""
+    with open(path, "rb") as file:
+        return json.loads(file.read().decode("utf-8"))
+
+
+def save(path: str, value: "Any") -> None:
+    """Write a JSON file so that it is there complete or not at all."""
+    with open(path + ".new", "w") as file:
+        json.dump(value, file)
+    os.rename(path + ".new", path)
+
+
+def link(target: str, path: str) -> None:
+    """Make a link, in the place of one that may be there."""
+    os.symlink(target, path + ".new")
+    os.rename(path + ".new", path)
+
+
+class Interrupted(Exception):
+    """The point's runner ended without a verdict; the reason is of the machine, not of the payload."""
+
+
+class Series:
+    """The points of one job."""
+
+    def __init__(self, task: str, index: str) -> None:
+        self.process, self.told = None, False  # type: Optional[Any], bool
+        self.verdicts = {}  # type: Dict[str, Dict[str, Any]]
+        self.ran, self.longest, self.why = False, 0.0, ""  # why no other point begins
+        try:
+            self.table = json.loads(zlib.decompress(base64.urlsafe_b64decode(task + "===")).decode())
+            self.payload = load(PAYLOAD_FILE)
+            self.number, self.attempt = int(index), int(os.environ.get("PANDA_ATTEMPTNR") or 1)
+            job = dict(enumerate(self.table["jobs"], 1))[self.number]
+            self.members = job if isinstance(job[0], list) else [job]
+            self.points = {trial: self.table["points"][str(trial)] for trial, _, _ in self.members}
+            self.deadline = time.monotonic() + 60 * float(self.payload.get("minutes") or 1e7)
+        except Exception as error:
+            raise SystemExit("hpo_pilot_runner: --task or %s is broken: %r" % (PAYLOAD_FILE, error)) from error
+        self.root = os.environ.get("HPO_PILOT_CHECKPOINT_ROOT") or os.path.abspath("hpo_pilot_checkpoints")
+        # Of this very job: PanDA's retries have the same, the job that another task makes of the same points has not.
+        job_key = "\0".join((task, index, os.environ.get("PanDA_TaskID", "")))  # noqa: SIM112  PanDA's spelling
+        digest = hashlib.sha256(job_key.encode()).hexdigest()
+        self.kept = os.path.join(self.root, self.table["uid"], "series-" + digest[:16])
+        for which in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(which, self.pass_on)
+
+    def pass_on(self, which: int, _: "Optional[FrameType]") -> None:
+        """Tell the point that runs, and begin no other."""
+        self.told = True
+        if self.process is not None and self.process.returncode is None:
+            self.process.send_signal(which)
+
+    def run(self) -> None:
+        """The whole job; SystemExit or OSError where it came to no verdict."""
+        for trial, fold, seed in self.members:
+            name = "t%df%d" % (trial, fold)
+            verdict = self.from_before(name, seed) or self.turn(name, trial, fold, seed)
+            self.verdicts[name] = verdict
+            self.longest = max(self.longest, verdict.get("seconds") or 0.0)
+        self.pack_outputs([name for name, verdict in self.verdicts.items() if verdict.get("outputs")])
+        self.report()
+        shutil.rmtree(self.kept, ignore_errors=True)
+
+    def turn(self, name: str, trial: int, fold: int, seed: int) -> "Dict[str, Any]":
+        """A point's turn; its verdict, or why it has none. After the latter no other point begins."""
+        began = time.monotonic()
+        left = self.deadline - began if self.ran else None  # the first has the whole time
+        if not self.why and self.told:
+            self.why = self.why_told()
+        if not self.why and left is not None and left <= self.longest:
+            self.why = "the job's %g minutes were nearly over" % self.payload["minutes"]
+        if self.why:
+            return {"status": NOT_RUN, "value": None, "message": self.why}
+        self.ran = True
+        try:
+            verdict = self.run_point(name, trial, fold, seed, left)
+            if verdict["cause"] == "limit" and left is not None:
+                self.why = "the job's %g minutes were over" % self.payload["minutes"]
+                return dict(verdict, status=NOT_RUN, message=self.why)
+            self.keep(name, verdict)
+        except (Interrupted, OSError) as error:
+            self.why = self.why_interrupted(str(error))
+            return {"status": NOT_RUN, "value": None, "message": self.why, "seconds": time.monotonic() - began}
+        if verdict["cause"] == "term":
+            self.why = "it was stopped, for its point before %s" % verdict["message"]
+        shutil.rmtree(name, ignore_errors=True)
+        return verdict
+
+    def why_told(self) -> str:
+        """Why the next point does not begin after a signal."""
+        if not os.path.exists(STOP_FILE):
+            sys.exit("hpo_pilot_runner: told to stop")
+        with open(STOP_FILE) as file:
+            return "it was stopped: " + file.read(1000)
+
+    def why_interrupted(self, said: str) -> str:
+        """Why a point has no verdict; where no other has one either, or this machine is done for, PanDA shall retry."""
+        if self.told:
+            sys.exit("hpo_pilot_runner: told to stop")
+        lifeline = os.environ.get("HPO_PILOT_LIFELINE_FD", "-")
+        if os.path.exists("/dev/fd/" + lifeline):
+            poll = select.poll()
+            poll.register(int(lifeline), select.POLLIN)
+            if poll.poll(0):
+                sys.exit("hpo_pilot_runner: the pilot died")
+        if all(verdict["status"] == NOT_RUN for verdict in self.verdicts.values()):
+            sys.exit(said)
+        return "the next one came to no verdict: " + said
+
+    def run_point(self, name: str, trial: int, fold: int, seed: int, left: "Optional[float]") -> "Dict[str, Any]":
+        """Run one point in a folder of its own; its verdict. `left`: seconds that it has; None: all of the job's."""
+        self.prepare(name, left)
+        table = dict(self.table, first=self.number, jobs=[[trial, fold, seed]], points={str(trial): self.points[trial]})
+        task = base64.urlsafe_b64encode(zlib.compress(json.dumps(table).encode())).decode()
+        runner = [sys.executable, "-I", "-S", os.path.abspath(POINT_RUNNER), "--task", task]
+        env = dict(os.environ, HPO_PILOT_CHECKPOINT_ROOT=self.root)
+        with open(os.path.join(name, "runner.log"), "wb+") as log:
+            self.process = subprocess.Popen(
+                [*runner, "--number", str(self.number)], cwd=name, env=env, stdout=log, stderr=log, close_fds=False
+            )
+            if self.told:  # before the handler could know the process
+                self.process.terminate()
+            code = self.process.wait()
+            log.seek(0)
+            said = log.read().decode("utf-8", "replace").strip()
+        self.add_log(name)
+        if said:
+            print(said, flush=True)
+        path = os.path.join(name, VERDICT_FILE)
+        if code or not os.path.isfile(path):
+            raise Interrupted(said.rpartition("\n")[2] or "hpo_pilot_runner: the point's runner ended with %d" % code)
+        merged = load(path)
+        verdict = merged.pop("hpo_pilot")  # type: Dict[str, Any]
+        return dict(verdict, metadata=merged or None)
+
+    def prepare(self, name: str, left: "Optional[float]") -> None:
+        """Fill a point's folder."""
+        shutil.rmtree(name, ignore_errors=True)
+        if os.path.isdir(PAYLOAD_FOLDER):
+            shutil.copytree(PAYLOAD_FOLDER, name, symlinks=True)
+        else:
+            os.mkdir(name)
+        if os.path.exists(STAGED_FILE):
+            for staged in load(STAGED_FILE):
+                link(os.path.join("..", staged), os.path.join(name, staged))
+            shutil.copy(STAGED_FILE, name)
+        minutes = self.payload.get("minutes") if left is None else left / 60
+        save(os.path.join(name, PAYLOAD_FILE), dict(self.payload, minutes=minutes))
+        link(os.path.join("..", STOP_FILE), os.path.join(name, STOP_FILE))
+        link(os.path.join(name, PROGRESS), PROGRESS)  # who reports on the job sees by it which point runs
+
+    def add_log(self, name: str) -> None:
+        """Put the end of a point's log into the job's."""
+        path = os.path.join(name, LOG)
+        if os.path.isfile(path):
+            with open(path, "rb") as part, open(LOG, "ab") as whole:
+                part.seek(max(0, part.seek(0, os.SEEK_END) - LOG_SHARED // len(self.members)))
+                whole.write(("--- %s ---\n" % name).encode())
+                shutil.copyfileobj(part, whole)
+
+    def keep(self, name: str, verdict: "Dict[str, Any]") -> None:
+        """Keep a verdict and its outputs: together, or not at all."""
+        new = os.path.join(self.kept, ".%s.%d" % (name, os.getpid()))
+        shutil.rmtree(new, ignore_errors=True)
+        os.makedirs(new)
+        save(os.path.join(new, VERDICT_FILE), verdict)
+        if verdict.get("outputs"):
+            shutil.move(os.path.join(name, OUTPUTS), os.path.join(new, OUTPUTS))
+        os.rename(new, os.path.join(self.kept, name))
+
+    def from_before(self, name: str, seed: int) -> "Optional[Dict[str, Any]]":
+        """The verdict that an earlier attempt of this job came to."""
+        try:
+            verdict = load(os.path.join(self.kept, name, VERDICT_FILE))  # type: Dict[str, Any]
+            return verdict if verdict["seed"] == seed else None
+        except (OSError, ValueError, KeyError, TypeError):
+            shutil.rmtree(os.path.join(self.kept, name), ignore_errors=True)  # in case it is half of one
+            return None
+
+    def pack_outputs(self, names: "List[str]") -> None:
+        """One archive for all, each point's outputs in its folder."""
+        if not names:
+            return
+        with tarfile.open(OUTPUTS + ".new", "w:gz", compresslevel=1) as packed:
+            for name in names:
+                with tarfile.open(os.path.join(self.kept, name, OUTPUTS)) as part:
+                    for info in part:
+                        info.name, info.pax_headers = name + "/" + info.name, {}
+                        packed.addfile(info, part.extractfile(info))
+        os.rename(OUTPUTS + ".new", OUTPUTS)
+
+    def report(self) -> None:
+        """Write the job's metadata: who it was, and the verdict on each point."""
+        who = {key: self.table[key] for key in ("search", "uid", "generation")}
+        who.update(number=self.number, attempt=self.attempt, node=os.uname().nodename)
+        members = []
+        for trial, fold, _ in self.members:
+            verdict = self.verdicts["t%df%d" % (trial, fold)]
+            ran_in = verdict.get("attempt", self.attempt)
+            verdict.update(
+                {key: who[key] for key in ("uid", "generation", "number", "attempt")}, trial=trial, fold=fold
+            )
+            verdict.update(folder=bool(verdict.get("outputs")), ran_in=None if ran_in == self.attempt else ran_in)
+            members.append({key: value for key, value in verdict.items() if key not in NOT_TOLD})
+        if len(json.dumps(members)) > LIMIT:
+            for member in members:
+                shrink(member, LIMIT // len(members))
+        save(VERDICT_FILE, {"hpo_pilot": dict(who, version=2, members=members)})
+
+
+def shrink(verdict: "Dict[str, Any]", size: int) -> None:
+    """Leave out of a verdict what matters least, until it has at most `size` bytes; the newest stays."""
+    for key, most in SMALLER + SMALLEST:
+        if len(json.dumps(verdict)) <= size:
+            return
+        value = verdict.get(key)
+        if key == "metadata":
+            verdict[key] = None
+        elif isinstance(value, dict):
+            verdict[key] = dict(list(value.items())[:most])
+        elif value:
+            verdict[key] = (
+                value[:most] if key == "message" else value[len(value) - most :] if most < len(value) else value
+            )
+
+
+if __name__ == "__main__":
+    options = dict(zip(sys.argv[1::2], sys.argv[2::2]))  # noqa: B905  zip's strict= is newer than Python 3.6
+    try:
+        Series(options.get("--task", ""), options.get("--number", "")).run()
+    except OSError as error:
+        sys.exit("hpo_pilot_runner: cannot work in %s: %s" % (os.getcwd(), error))

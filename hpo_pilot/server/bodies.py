@@ -1,0 +1,86 @@
+"""Bodies of requests: read with a limit, unpacked, and turned into arguments."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from typing import Any
+from urllib.parse import parse_qsl
+
+from starlette.requests import Request
+
+BODY_LIMIT = 32 * 1024 * 1024  # bytes of a call's arguments, unpacked
+_MESSAGE_JSON = "failed to load JSON"
+
+
+class BodyRefused(Exception):
+    """The request's body is not taken."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+async def read_body(request: Request) -> bytes:
+    """The body, unpacked.
+
+    Raises:
+        BodyRefused: it is too large, or not what its headers say.
+    """
+    too_large = BodyRefused(f"the request's body is above {BODY_LIMIT} bytes", 413)
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > BODY_LIMIT:
+            raise too_large
+    if request.headers.get("content-encoding", "") != "gzip":
+        return bytes(body)
+    return unpacked(bytes(body))
+
+
+def unpacked(body: bytes) -> bytes:
+    """A gzipped body.
+
+    Raises:
+        BodyRefused: it is none, or too large.
+    """
+    try:
+        unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+        content = unpacker.decompress(body, BODY_LIMIT)
+    except (zlib.error, gzip.BadGzipFile) as error:
+        raise BodyRefused(f"the request's body is no gzip: {error}", 400) from error
+    if unpacker.unconsumed_tail:
+        raise BodyRefused(f"the request's body is above {BODY_LIMIT} bytes", 413)
+    return content
+
+
+def pairs(query: str) -> dict[str, Any]:
+    """Arguments of a query or form; a name that comes more than once has a list."""
+    found: dict[str, Any] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name in found:
+            found[name] = [*found[name], value] if isinstance(found[name], list) else [found[name], value]
+        else:
+            found[name] = value
+    return found
+
+
+def json_object(body: bytes) -> dict[str, Any]:
+    """Arguments that come as a JSON object.
+
+    Raises:
+        BodyRefused: it is none, or holds text that no database takes.
+    """
+    try:
+        given = json.loads(body or b"{}")
+        lowered = body.lower()
+        if b"\\ud" in lowered:
+            json.dumps(given, ensure_ascii=False).encode()  # half a character: no database takes it
+        if b"\\u0000" in lowered:
+            raise ValueError("a text with a zero character")
+    except (ValueError, RecursionError) as error:
+        raise BodyRefused(f"{_MESSAGE_JSON}: {error}", 400) from error
+    if not isinstance(given, dict):
+        raise BodyRefused(f"{_MESSAGE_JSON}: an object is expected", 400)
+    return given

@@ -1,0 +1,118 @@
+"""The REST API beside the service: a process of its own, so that no slow call ever holds up the steering."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import requests
+
+from hpo_pilot.errors import GiveUpError, InputError, TryAgainError
+from hpo_pilot.pilot.session import open_session
+from hpo_pilot.server.auth import Role
+from hpo_pilot.service.children import Child
+from hpo_pilot.service.embedded import free_port, nickname
+from hpo_pilot.service.own_tokens import OwnTokens
+from hpo_pilot.service.reach import Reach
+from hpo_pilot.service.workdir import STORE_VARIABLE, WorkDir
+
+_START_SECONDS = 60.0
+
+#: Where an API that keeps ending is tried again, after so many seconds.
+_REST_SECONDS = 300.0
+
+log = logging.getLogger(__name__)
+
+
+class ApiProcess:
+    """The API of one work folder, under the same conditions as the embedded PanDA server, but for the port."""
+
+    def __init__(self, workdir: WorkDir, *, store: str | None, reach: Reach, port: int | None) -> None:
+        """Prepares; `start` runs it.
+
+        Args:
+            workdir: the service's.
+            store: another store's SQLAlchemy URL.
+            reach: where the PanDA server listens: address, certificate and issuers hold here too.
+            port: None: a free one.
+
+        Raises:
+            InputError: `reach` names files that cannot be used.
+        """
+        self._workdir = workdir
+        # What a proxy in front is called is known for the PanDA server's port alone.
+        own = replace(reach, port=port, public_url=None) if not reach.behind_proxy else replace(reach, port=port)
+        number = port or free_port()
+        self.url = f"http://{own.host}:{number}" if own.behind_proxy else own.url(number)
+        self.authority_file = own.authority_file(workdir)
+        self._authorities = own.authorities(workdir)
+        self._own = OwnTokens(workdir.tokens, nickname())
+        self._child = Child(
+            "REST API",
+            [
+                *(sys.executable, "-m", "hpo_pilot.rest", "--workdir", str(workdir.root), "--port", str(number)),
+                *("--tokens", str(workdir.tokens), "--lifeline-fd", "{lifeline}", *own.server_options(workdir)),
+            ],
+            workdir.log("api"),
+            # Not among the arguments, which everybody sees: the URL may have a password.
+            environment={STORE_VARIABLE: workdir.store_url(store)},
+        )
+        self._rest_until = 0.0
+
+    @property
+    def token_file(self) -> Path:
+        """The token of this machine's user."""
+        return self._own.files[Role.USER]
+
+    def start(self) -> None:
+        """Starts it; `wait` returns when it answers."""
+        self._child.start()
+
+    def wait(self) -> None:
+        """Waits until it answers, and notes its address in the work folder.
+
+        Raises:
+            TryAgainError: it does not start; the message has its reason.
+            InputError: its certificate does not fit.
+        """
+        end = time.monotonic() + _START_SECONDS
+        trouble = ""
+        with open_session(self.url, self._authorities) as session:
+            while time.monotonic() < end:
+                if self._child.exit_code is not None:
+                    raise TryAgainError(f"the REST API did not start: {self._child.last_line()}")
+                try:
+                    if session.get(f"{self.url}/api/v1/health", timeout=5).ok:
+                        self._workdir.api_address.write_text(f"{self.url}\n")
+                        return
+                except requests.exceptions.SSLError as error:
+                    raise InputError(
+                        f"the certificate of the REST API is not good for {self.url}: {error}; name its authorities "
+                        "with --ca"
+                    ) from error
+                except requests.RequestException as error:
+                    trouble = f": {error}"
+                    time.sleep(0.05)  # not listening yet
+        raise TryAgainError(
+            f"the REST API did not answer at {self.url} within {_START_SECONDS:.0f} s{trouble}; "
+            f"see {self._workdir.log('api')}"
+        )
+
+    def check(self) -> None:
+        """Starts it again if it has ended. One that keeps ending rests for a while: searches go on without it."""
+        self._own.renew()
+        if time.monotonic() < self._rest_until:
+            return
+        try:
+            self._child.check()
+        except GiveUpError as error:
+            log.error("%s; it is tried again in %.0f s", error, _REST_SECONDS)
+            self._rest_until = time.monotonic() + _REST_SECONDS
+
+    def stop(self) -> None:
+        """Ends it."""
+        self._workdir.api_address.unlink(missing_ok=True)
+        self._child.stop()

@@ -1,0 +1,48 @@
+"""The transformation as one file: a zip archive that Python runs.
+
+::
+
+    python3 -m hpo_pilot.transformation.executable runGen-00-00-02
+"""
+
+import io
+import os
+import sys
+import zipfile
+
+_PACKAGE = "hpo_pilot/transformation/"
+_START = b"#!/usr/bin/env python3\n"
+_MAIN = b"""import sys
+
+from hpo_pilot.transformation.transformation import main
+
+sys.exit(main())
+"""
+_ALWAYS = (1980, 1, 1, 0, 0, 0)  # no time of its own: the same code gives the same bytes
+
+
+def build() -> bytes:
+    """The file's content; the same for the same code, on every machine."""
+    folder = os.path.dirname(os.path.abspath(__file__))
+    contents = {"__main__.py": _MAIN, "hpo_pilot/__init__.py": b""}
+    for name in os.listdir(folder):
+        if name.endswith(".py") and name not in ("__main__.py", "executable.py"):
+            with open(os.path.join(folder, name), "rb") as file:
+                contents[_PACKAGE + name] = file.read()
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name in sorted(contents):
+            # Stored as it is: what zlib makes of it may differ from version to version.
+            archive.writestr(zipfile.ZipInfo(name, _ALWAYS), contents[name])
+    return _START + packed.getvalue()
+
+
+def write(path: str) -> None:
+    """Writes the file, executable."""
+    with open(path, "wb") as file:
+        file.write(build())
+    os.chmod(path, 0o755)  # noqa: S103  a program without secrets
+
+
+if __name__ == "__main__":
+    write(sys.argv[1])

@@ -1,0 +1,138 @@
+"""One job from its arguments to its job report: what a foreign pilot starts as `runGen-00-00-02`.
+
+::
+
+    JOB/                      where it is started; outputs and jobReport.json are left here
+    JOB/workDir/              the sandbox
+    JOB/workDir/RUN_DIR/      where the command runs
+
+A pilot that starts containers itself calls it twice, with `--preprocess` and `--postprocess`, and between them runs
+`__run_main_exec.sh` in the image. Else the image of the arguments, or of the payload's document, is started here.
+"""
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Mapping, Optional, Sequence
+
+from hpo_pilot.transformation.archive import unpack
+from hpo_pilot.transformation.arguments import Arguments, parse
+from hpo_pilot.transformation.container import choose_runtime
+from hpo_pilot.transformation.environment import without_secrets
+from hpo_pilot.transformation.failure import ExitCode, TransformationFailure
+from hpo_pilot.transformation.fetch import fetch
+from hpo_pilot.transformation.job_report import REPORT, has_verdict, job_report
+from hpo_pilot.transformation.outputs import find_outputs, write_empty
+from hpo_pilot.transformation.payload_document import PayloadDocument
+from hpo_pilot.transformation.preparation import Prepared, prepare, run_folder
+from hpo_pilot.transformation.process import run_payload
+
+MAIN_SCRIPT = "__run_main_exec.sh"
+WORK_FOLDER = "workDir"
+UNPACKED_LIMIT = 20000 << 20  # bytes
+
+#: Which container runtime to use, of `container.RUNTIMES`; default: the first that can run the image.
+RUNTIME_VARIABLE = "HPO_PILOT_CONTAINER_RUNTIME"
+
+
+def main(words: Optional[Sequence[str]] = None) -> int:
+    """Runs a job in the current folder; returns the exit status."""
+    here = os.getcwd()
+    try:
+        arguments = parse(sys.argv[1:] if words is None else words)
+        for warning in arguments.warnings:
+            print("WARNING : " + warning)
+        return run(arguments, here, os.environ)
+    except TransformationFailure as failure:
+        message, code = str(failure), failure.code
+    except OSError as error:
+        message, code = "the job's folder cannot be used: %s" % error, ExitCode.NO_SPACE
+    print("ERROR : " + message, file=sys.stderr)
+    _write_report(here, json.dumps({"exitCode": int(code), "exitMsg": message}))
+    return int(code)
+
+
+def run(arguments: Arguments, here: str, environment: Mapping[str, str]) -> int:
+    """Runs a job, or the step of it that the arguments name.
+
+    Args:
+        arguments: of the job.
+        here: the job's folder.
+        environment: the pilot's.
+
+    Returns:
+        The payload's exit status; 0 for a step that does not run it.
+
+    Raises:
+        TransformationFailure: it did not come to the payload's end.
+        OSError: the disk.
+    """
+    work = os.path.join(here, WORK_FOLDER)
+    folder = run_folder(arguments, work)
+    status = 0
+    if arguments.step != "postprocess":
+        _unpack_sandbox(arguments, here, work, environment)
+        prepared = prepare(arguments, here, work)
+        if arguments.step == "preprocess":
+            _write_script(prepared, here)
+            return 0
+        status = _execute(prepared, arguments.image or PayloadDocument.read(work).image, here, environment)
+    if status == 0:
+        _deliver(arguments, here, folder)
+    report = job_report(folder, status)
+    shutil.rmtree(work, ignore_errors=True)
+    _write_report(here, report)
+    return status
+
+
+def _unpack_sandbox(arguments: Arguments, here: str, work: str, environment: Mapping[str, str]) -> None:
+    shutil.rmtree(work, ignore_errors=True)
+    os.makedirs(work)
+    name = arguments.library or arguments.archive
+    if not name:
+        return
+    path = os.path.join(here, name)
+    if not os.path.isfile(path):  # the pilot did not bring it
+        if arguments.library:
+            raise TransformationFailure(ExitCode.NO_SANDBOX, "the sandbox %s is not there" % name)
+        fetch(arguments.source_url, name, path, UNPACKED_LIMIT, environment)
+    unpack(path, work, UNPACKED_LIMIT)
+
+
+def _write_script(prepared: Prepared, here: str) -> None:
+    where = os.path.relpath(prepared.folder, here).replace("'", "'\\''")
+    path = os.path.join(here, MAIN_SCRIPT)
+    with open(path, "w") as file:
+        file.write("cd '%s'\nexport PATH=\".:$PATH\"\n%s\n" % (where, prepared.script))
+    os.chmod(path, 0o755)  # noqa: S103  the pilot may run it as another user
+
+
+def _execute(prepared: Prepared, image: str, here: str, environment: Mapping[str, str]) -> int:
+    runtime = choose_runtime(environment.get(RUNTIME_VARIABLE) or "auto", image)
+    env = without_secrets(environment)
+    binds = [Path(here), *map(Path, prepared.elsewhere)]
+    if "HPO_PILOT_CHECKPOINT_ROOT" in env:
+        binds.append(Path(env["HPO_PILOT_CHECKPOINT_ROOT"]))
+    argv = runtime.wrap(prepared.argv, image, binds, env, Path(prepared.folder))
+    return run_payload(argv, prepared.folder, env)
+
+
+def _deliver(arguments: Arguments, here: str, folder: str) -> None:
+    """Moves the outputs to where the pilot looks for them, under their names in the storage."""
+    found, missing = find_outputs(folder, arguments.outputs)
+    for name, path in found.items():
+        shutil.move(path, os.path.join(here, name))
+    for file in missing:
+        if not has_verdict(folder):
+            raise TransformationFailure(ExitCode.NO_OUTPUT, "the output %s was not made" % file)
+        # A trial that failed has none, and its verdict must arrive: a pilot that misses a file would fail the job.
+        write_empty(os.path.join(here, arguments.outputs[file]))
+
+
+def _write_report(here: str, text: str) -> None:
+    path = os.path.join(here, REPORT)
+    with open(path + ".new", "w") as file:
+        file.write(text)
+    os.rename(path + ".new", path)

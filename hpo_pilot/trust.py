@@ -1,0 +1,113 @@
+"""Folders of certificate authorities as OpenSSL looks them up: what panda-client, curl and a Pilot 3 call `capath`."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from hpo_pilot.errors import InputError
+
+#: How the kinds of ASN.1 strings that a name may have are to be read (X.680); other kinds stay as they are.
+_TEXTS = {12: "utf-8", 19: "ascii", 20: "latin-1", 22: "ascii", 26: "ascii", 28: "utf-32-be", 30: "utf-16-be"}
+_UTF8_STRING = 12
+
+
+def hashed_folder(authorities: Path, folder: Path) -> Path:
+    """Fills a folder with the certificates of a PEM file, each under the hash of its name.
+
+    The folder serves `requests` as `verify`, panda-client and pilots as `X509_CERT_DIR`, and curl as `--capath`.
+
+    Args:
+        authorities: the PEM file.
+        folder: made if need be; what else is in it stays.
+
+    Returns:
+        The folder.
+
+    Raises:
+        InputError: the file has no certificate, or the folder cannot be written.
+    """
+    try:
+        found = x509.load_pem_x509_certificates(authorities.read_bytes())
+    except OSError as error:
+        raise InputError(f"the certificate file {authorities}: {error.strerror}") from error
+    except ValueError as error:
+        raise InputError(f"{authorities} holds no certificate in PEM form: {error}") from error
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for certificate in found:
+            _put(folder, certificate)
+    except OSError as error:
+        raise InputError(f"cannot write certificates into {folder}: {error.strerror}") from error
+    return folder
+
+
+def name_hash(certificate: x509.Certificate) -> str:
+    """The hash of the certificate's subject, as `openssl x509 -hash` prints it."""
+    digest = hashlib.sha1(_canonical(certificate.subject.public_bytes()), usedforsecurity=False).digest()
+    return f"{int.from_bytes(digest[:4], 'little'):08x}"
+
+
+def _put(folder: Path, certificate: x509.Certificate) -> None:
+    content = certificate.public_bytes(Encoding.PEM)
+    number = 0
+    while True:
+        path = folder / f"{name_hash(certificate)}.{number}"
+        if not path.exists():
+            break
+        if path.read_bytes() == content:
+            return
+        number += 1  # another of the same name, such as one that this one succeeds
+    part = folder / f".{secrets.token_hex(4)}.part"
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "wb") as stream:
+        stream.write(content)
+    part.chmod(0o644)  # whatever the umask is
+    part.replace(path)
+
+
+def _canonical(name: bytes) -> bytes:
+    """A DER-encoded name as OpenSSL compares names (`crypto/x509/x_name.c`): UTF-8, small letters, single blanks."""
+    (_, sets), *_ = _parts(name)
+    result = b""
+    for set_tag, attributes in _parts(sets):
+        content = b""
+        for tag, attribute in _parts(attributes):
+            (oid_tag, oid), (kind, value) = _parts(attribute)
+            if kind in _TEXTS:
+                text = value.decode(_TEXTS[kind], "replace")
+                kind, value = _UTF8_STRING, _lowered(text).encode()
+            content += _part(tag, _part(oid_tag, oid) + _part(kind, value))
+        result += _part(set_tag, content)
+    return result
+
+
+def _lowered(text: str) -> str:
+    words = text.strip(" \t\n\v\f\r").replace("\t", " ").split(" ")
+    # Only ASCII letters: OpenSSL leaves the others alone.
+    return "".join(c.lower() if c.isascii() else c for c in " ".join(word for word in words if word))
+
+
+def _parts(der: bytes) -> Iterator[tuple[int, bytes]]:
+    """(tag, content) of each element, one after another (X.690)."""
+    at = 0
+    while at < len(der):
+        tag, length, at = der[at], der[at + 1], at + 2
+        if length & 0x80:
+            size = length & 0x7F
+            length, at = int.from_bytes(der[at : at + size]), at + size
+        yield tag, der[at : at + length]
+        at += length
+
+
+def _part(tag: int, content: bytes) -> bytes:
+    size = len(content)
+    if size < 0x80:
+        return bytes((tag, size)) + content
+    length = size.to_bytes((size.bit_length() + 7) // 8)
+    return bytes((tag, 0x80 | len(length))) + length + content

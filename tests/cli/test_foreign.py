@@ -1,0 +1,96 @@
+"""`hpo-pilot import` and `export`: files of other tools, by the command line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpo_pilot.config import load_search
+
+SPACE = {
+    "x": {"method": "uniformint", "dimension": {"low": 0, "high": 4}},
+    "y": {"method": "uniform", "dimension": {"low": 0, "high": 1}},
+}
+TASK = {"evaluationExec": "python t.py", "searchSpaceFile": "space.json", "maxPoints": 6, "alrbArgs": "--nocvmfs"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "space.json").write_text(json.dumps(SPACE))
+    (tmp_path / "code" / "task.json").write_text(json.dumps(TASK))
+    return tmp_path
+
+
+def hpo_pilot(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "hpo_pilot.cli", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_import_writes_a_search_file_beside_its_payload(folder: Path) -> None:
+    result = hpo_pilot(folder, "import", "phpo", "code/task.json", "-o", "search.yaml")
+    assert result.returncode == 0, result.stderr
+    assert "not carried over: code/task.json:1:" in result.stderr
+    assert "alrbArgs" in result.stderr
+    search = load_search(folder / "search.yaml")  # its folder is looked at too
+    assert search.payload.files == "code"
+    assert search.budget.trials == 6
+    assert hpo_pilot(folder, "validate", "search.yaml").returncode == 0
+
+
+def test_import_prints_without_an_output(folder: Path) -> None:
+    result = hpo_pilot(folder, "import", "phpo", "code/task.json", "--name", "mine")
+    assert result.stdout.startswith("# Made by `hpo-pilot import phpo`")
+    assert "search: mine" in result.stdout
+    document = json.loads(hpo_pilot(folder, "import", "phpo", "code/task.json", "--json").stdout)
+    assert document["search"]["budget"]["trials"] == 6
+    assert document["warnings"][0]["path"] == "alrbArgs"
+
+
+def test_import_of_a_command_line(folder: Path) -> None:
+    words = ["--", "phpo", "--maxPoints", "9", "--evaluationExec", "run it", "--searchSpaceFile", "code/space.json"]
+    result = hpo_pilot(folder, "import", "phpo", "-o", "search.yaml", *words)
+    assert result.returncode == 0, result.stderr
+    search = load_search(folder / "search.yaml")
+    assert (search.budget.trials, search.payload.command) == (9, "run it")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["phpo", "code/nowhere.json"], "cannot be read"),
+        (["phpo"], "which task?"),
+        (["hpogrid"], "which file?"),
+        (["hpogrid", "code/task.json"], "code/task.json:1:1: project_name: is missing"),
+        (["optuna", "code/task.json"], "no importer for 'optuna'"),
+        (["phpo", "code/task.json", "-o", "code/task.json"], "would be lost"),
+    ],
+)
+def test_a_wrong_import_is_status_2(folder: Path, words: list[str], expected: str) -> None:
+    result = hpo_pilot(folder, "import", *words)
+    assert result.returncode == 2
+    assert expected in result.stderr
+    assert "Traceback" not in result.stderr
+    assert json.loads((folder / "code" / "task.json").read_text()) == TASK
+
+
+def test_export_of_a_search_file(folder: Path) -> None:
+    hpo_pilot(folder, "import", "phpo", "code/task.json", "-o", "search.yaml")
+    result = hpo_pilot(folder, "export", "search.yaml", "--format", "phpo", "-o", "again/phpo.json")
+    assert result.returncode == 0, result.stderr
+    assert json.loads((folder / "again" / "phpo.json").read_text())["maxPoints"] == 6
+    assert json.loads((folder / "again" / "phpo.space.json").read_text())["x"] == SPACE["x"]
+    printed = hpo_pilot(folder, "export", "search.yaml", "--format", "idds")
+    assert json.loads(printed.stdout)["max_points"] == 6
+    assert "payload: a request speaks of points alone" in printed.stderr
+
+
+def test_export_to_nowhere_is_status_2(folder: Path) -> None:
+    hpo_pilot(folder, "import", "phpo", "code/task.json", "-o", "search.yaml")
+    assert hpo_pilot(folder, "export", "nowhere.yaml", "--format", "phpo").returncode == 2
+    (folder / "bad.yaml").write_text("search: 5")
+    assert "bad.yaml:1:9" in hpo_pilot(folder, "export", "bad.yaml", "--format", "phpo").stderr

@@ -1,0 +1,115 @@
+"""The service on a network: TLS, tokens for pilots elsewhere, and the wrong ways."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+
+import pytest
+import requests
+
+from tests.end_to_end.conftest import HPO_PILOT
+from tests.end_to_end.test_points import FETCHING, GRID
+
+EVERYWHERE = "0.0.0.0"  # noqa: S104  # what is refused
+
+
+@contextlib.contextmanager
+def serving(scan, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    process = scan.start("serve", *options)
+    try:
+        line = process.stdout.readline()
+        assert "serving; the embedded PanDA server is at" in line, (line, process.stdout.read(), scan.logs())
+        yield process, line.split(" is at ")[1].split(",")[0]
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+
+
+def test_pilots_elsewhere_over_tls(scan, tmp_path):
+    """A pilot that has a URL, a CA file and a token of its own, and nothing else of the service."""
+    scan.write(GRID, FETCHING)
+    with serving(scan, "--host", "localhost", "--tls", "self", "--slots", "0") as (service, url):
+        assert url.startswith("https://")
+        authority = scan.workdir / "tls" / "ca" / "ca.pem"
+        assert "the REST API is at https://" in service.stdout.readline()
+        assert str(authority) in service.stdout.readline()
+        with pytest.raises(requests.exceptions.SSLError):
+            requests.get(f"{url}/api/v1/system/is_alive", timeout=10)
+        token = tmp_path / "elsewhere.token"
+        scan("token", "create", "--name", "site", "--role", "pilot", "--days", "1", "-o", str(token))
+        scan("submit", str(scan.file))
+        options = ["--server", url, "--ca", str(authority), "--queue", "LOCAL", "--slots", "2"]
+        options += ["--token-file", str(token), "--workdir", str(tmp_path / "pilot"), "--heartbeat", "1"]
+        log = tmp_path / "pilot.log"
+        with log.open("w") as said:
+            pilot = subprocess.Popen([*HPO_PILOT, "pilot", *options], stdout=said, stderr=said)
+        try:
+            end = time.monotonic() + 60
+            while scan.json("status", "demo")["state"] != "done":
+                assert time.monotonic() < end, (scan.logs(), log.read_text())
+                assert pilot.poll() is None, log.read_text()
+                time.sleep(1)
+        finally:
+            pilot.terminate()
+            pilot.wait(60)
+        assert scan.json("best", "demo")["value"] == 0.0
+
+
+def test_everything_of_a_laptop_over_tls(scan):
+    """Local pilot, panda-client and the service itself trust the authority of the work folder."""
+    scan.write(GRID)
+    with serving(scan, "--tls", "self"):
+        scan("submit", str(scan.file))
+        end = time.monotonic() + 60
+        while scan.json("status", "demo")["state"] != "done":
+            assert time.monotonic() < end, scan.logs()
+            time.sleep(1)
+    assert scan.json("best", "demo")["point"] == {"x": 0.25}
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        (("--host", EVERYWHERE), "add --tls self"),
+        (("--host", "192.0.2.1"), "add --tls self"),
+        (("--host", EVERYWHERE, "--insecure-behind-proxy"), "--public-url"),
+        (("--tls-cert", "x"), "go together"),
+        (("--tls-cert", "x", "--tls-key", "y"), "certificate x"),
+        (("--public-url", "panda.example.org"), "give a URL"),
+    ],
+)
+def test_wrong_ways(scan, options, word):
+    scan.write({})
+    assert word in scan("serve", *options, status=2).stderr
+
+
+def test_tokens_by_command(scan, tmp_path):
+    token = tmp_path / "jane.token"
+    said = scan("token", "create", "--name", "jane", "--days", "2", "-o", str(token)).stdout
+    assert token.stat().st_mode & 0o777 == 0o600
+    assert token.read_text() not in said
+    assert "\n" not in token.read_text()
+    scan("token", "create", "--name", "anna", "--role", "operator")
+    shown = scan.json("token", "list")
+    assert [(entry["name"], entry["role"], entry["revoked"]) for entry in shown] == [
+        ("jane", "user", False),
+        ("anna", "operator", False),
+    ]
+    assert scan("token", "create", "--name", "jim", "-o", "-").stdout.count(".") == 2
+    assert "revoked" in scan("token", "revoke", shown[0]["id"]).stdout
+    assert [entry["revoked"] for entry in scan.json("token", "list")] == [True, False, False]
+    assert "no living token" in scan("token", "revoke", "nothing", status=2).stderr
+    assert "more than 0" in scan("token", "create", "--name", "jane", "--days", "0", status=2).stderr
+
+
+def test_a_port_that_is_taken(scan):
+    scan.write({})
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        assert "did not start" in scan("serve", "--port", str(taken.getsockname()[1]), status=3).stderr

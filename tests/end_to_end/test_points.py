@@ -1,0 +1,61 @@
+"""Payloads that fetch their point and report the loss through iDDS's REST, in a whole run."""
+
+from __future__ import annotations
+
+import pytest
+
+#: Neither input.json nor output.json: the point comes from the server, the loss goes there.
+FETCHING = """
+import json, os, ssl, urllib.request
+base = "%s/hpo/%s/null" % (os.environ["HPO_PILOT_IDDS_URL"], os.environ["PanDA_TaskID"])
+ca = os.environ.get("HPO_PILOT_IDDS_CA")
+context = ssl.create_default_context(cafile=ca) if base.startswith("https:") else None
+
+def ask(method, path):
+    request = urllib.request.Request(base + path, method=method)
+    return json.load(urllib.request.urlopen(request, context=context))
+
+(mine,) = ask("GET", "/null/null/null")
+assert mine["loss"] is None and mine["parameters"] == json.load(open("input.json"))
+print("trial", os.environ["HPO_PILOT_TRIAL"], "is point", mine["id"])
+x = mine["parameters"]["x"]
+ask("PUT", "/%s/%s" % (mine["id"], 0.0 if x == 0.25 else (x - 0.25) ** 2))
+"""
+
+#: The same, but half of the points are left without a word.
+SILENT = FETCHING.replace("ask(\"PUT\"", "x < 0.5 and ask(\"PUT\"")
+
+GRID = {
+    "optimizer": "random",
+    "space": {"x": {"type": "real", "low": 0.0, "high": 1.0, "step": 0.25}},
+    "start": [{"x": 0.25}, {"x": 0.0}, {"x": 1.0}, {"x": 0.5}],
+}
+
+
+def test_a_loss_that_was_put_is_the_result(scan):
+    scan.write(GRID, FETCHING)
+    scan("run", str(scan.file))
+    found = {trial["point"]["x"]: trial["value"] for trial in scan.trials()}
+    assert found == {0.25: 0.0, 0.0: 0.0625, 1.0: 0.5625, 0.5: 0.0625}
+    assert scan.json("best", "demo")["point"] == {"x": 0.25}
+
+
+def test_who_says_nothing_has_failed(scan):
+    scan.write({**GRID, "folds": 2}, SILENT)
+    scan("run", str(scan.file))
+    trials = {trial["point"]["x"]: trial for trial in scan.trials()}
+    assert {x: trial["value"] for x, trial in trials.items()} == {0.25: 0.0, 0.0: 0.0625, 1.0: None, 0.5: None}
+    assert "no usable output.json: none was written" in trials[1.0]["error"]
+
+
+@pytest.mark.parametrize("per_job", [2, 4])
+def test_several_points_one_after_another(scan, per_job):
+    """Each payload sees its own point alone."""
+    scan.write({**GRID, "resources": {"minutes": 1, "memory_mb": 500, "trials_per_job": per_job}}, FETCHING)
+    scan("run", str(scan.file))
+    assert {trial["point"]["x"]: trial["value"] for trial in scan.trials()} == {
+        0.25: 0.0,
+        0.0: 0.0625,
+        1.0: 0.5625,
+        0.5: 0.0625,
+    }

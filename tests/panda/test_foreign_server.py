@@ -1,0 +1,201 @@
+"""What real servers do that ours does not: met by the manager, through the real panda-client."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from hpo_pilot.errors import TryAgainError
+from hpo_pilot.jobs import JobState, TaskState
+from hpo_pilot.panda import foreign_server, watches
+from hpo_pilot.panda.client_process import DeniedError, NoAnswerError, RefusedError
+from hpo_pilot.panda.manager import PandaManager
+from hpo_pilot.panda.sandbox import build_sandbox
+from hpo_pilot.panda.workflow_manager import UnknownOutcomeError, UnknownTaskError
+from hpo_pilot.server.auth import Role
+from hpo_pilot.server.process import ServerProcess
+from tests.bearer import make_token_folder, token
+from tests.contracts.conftest import Ground, HandPilot
+from tests.panda.foreign_panda import ForeignPanda, Quirks
+
+
+@pytest.fixture
+def quirks():
+    return Quirks()
+
+
+@pytest.fixture
+def far(tmp_path, monkeypatch, quirks):
+    """A manager, and a server that is none of ours."""
+    monkeypatch.setattr(watches, "INTERVAL", (0.2, 0.5))
+    token_file = tmp_path / "user.token"
+    token_file.write_text(token("me", Role.USER))
+    settings = {"PANDA_AUTH": "oidc", "PANDA_AUTH_VO": "hpo_pilot", "OIDC_AUTH_TOKEN_FILE": str(token_file)}
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    tokens = make_token_folder(tmp_path / "tokens")
+    server = ServerProcess(database=f"sqlite:///{tmp_path / 'panda.db'}", files=tmp_path / "files", tokens=tokens)
+    foreign = ForeignPanda(server.url, quirks)
+    manager = PandaManager.connect(foreign.url, None, "me", tmp_path / "client.log")
+    sandbox = build_sandbox(None, {"command": "true"}, tmp_path / "sandbox")
+    yield Ground(manager, HandPilot(server.url), server, sandbox, foreign)
+    manager.close()
+    foreign.stop()
+    server.stop()
+
+
+def until(look, wanted, seconds=10.0):
+    """Looks until it sees what is wanted."""
+    end = time.monotonic() + seconds
+    while (seen := look()) != wanted:
+        assert time.monotonic() < end, seen
+        time.sleep(0.1)
+
+
+def test_it_is_treated_politely(far):
+    assert far.manager.manners.refill == 0.25
+    assert far.manager.manners.keeps_outputs
+    far.manager.submit(far.task())
+    assert far.foreign.calls["hpo_pilot/changes"] == 1, "asked once, never again"
+
+
+def test_nothing_new_costs_one_call(far):
+    ref = far.manager.submit(far.task())
+    far.manager.results(ref, [1, 2])
+    far.foreign.calls.clear()
+    for _ in range(5):
+        assert far.manager.results(ref, [1, 2]) == []
+        assert far.manager.status([ref]) == {ref.jedi_task_id: TaskState.RUNNING}
+    assert far.foreign.calls == {"task/get_detailed_info": 5}
+    far.pilot.finish(far.pilot.acquire()[0], 1.0)
+    assert [each.value for report in far.manager.results(ref, [1, 2]) for each in report.verdicts] == [1.0]
+
+
+def test_a_new_manager_learns_everything_that_the_old_one_knew(far, tmp_path):
+    ref = far.manager.submit(far.task())
+    for job in far.pilot.acquire(2):
+        far.pilot.finish(job, 1.0)
+    far.manager.results(ref, [1, 2])
+    again = PandaManager.connect(far.foreign.url, None, "me", tmp_path / "again.log")
+    assert len(again.results(ref, [1, 2])) == 2
+    again.close()
+    assert len(far.manager.results(ref, [2])) == 2, "whoever lacks what was told gets it again"
+
+
+def test_a_task_that_jedi_has_not_looked_at_is_not_lost(far, quirks):
+    quirks.hidden = 1.0
+    ref = far.manager.submit(far.task())
+    assert far.manager.status([ref]) == {ref.jedi_task_id: TaskState.REGISTERED}
+    assert far.manager.results(ref, [1, 2]) == []
+    assert far.manager.find(ref.name) is None
+    assert far.manager.submit(far.task(), maybe_submitted=True) == ref, "the submission's database knows it"
+    far.manager._foreign._looks.clear()
+    until(lambda: (far.manager.results(ref, [1]), far.manager.status([ref]))[1], {ref.jedi_task_id: TaskState.RUNNING})
+
+
+def test_a_slow_brokerage_is_waited_for(far, quirks):
+    quirks.brokerage = 0.6
+    ref = far.manager.submit(far.task())
+    assert far.manager.results(ref, [1, 2]) == []
+    assert far.manager.status([ref]) == {ref.jedi_task_id: TaskState.PENDING}
+    for job in far.pilot.acquire(2):
+        far.pilot.finish(job, 1.0)
+    until(lambda: sum(bool(report.verdicts) for report in far.manager.results(ref, [1, 2])), 2)
+
+
+def test_jobs_are_held_before_they_are_finished(far, quirks):
+    quirks.holding = 1.0
+    ref = far.manager.submit(far.task(jobs=[(1, 0)]))
+    far.pilot.finish(*far.pilot.acquire(), 1.0)
+    (report,) = far.manager.results(ref, [1])
+    assert (report.state, report.verdicts) == (JobState.HOLDING, ())
+    until(lambda: [len(report.verdicts) for report in far.manager.results(ref, [1])], [1])
+
+
+def test_metadata_may_come_after_its_job(far, monkeypatch):
+    ref = far.manager.submit(far.task(jobs=[(1, 0)]))
+    far.pilot.end(*far.pilot.acquire(), "finished")
+    (report,) = far.manager.results(ref, [1])
+    assert report.state is JobState.HOLDING
+    monkeypatch.setattr(foreign_server, "METADATA_SECONDS", 0.0)
+    (report,) = far.manager.results(ref, [1])
+    assert (report.state, report.verdicts) == (JobState.FINISHED, ()), "it never comes: a payload of somebody else's"
+
+
+def test_a_retried_job_s_file_has_the_name_that_the_server_gave_it(far):
+    ref = far.manager.submit(far.task(jobs=[(1, 0)]))
+    far.pilot.end(*far.pilot.acquire(), "failed", pilot_error_code=1201, pilot_error_diag="node died")
+    (job,) = far.pilot.acquire()
+    far.pilot.finish(job, 1.0)
+    reports = {report.attempt: report for report in far.manager.results(ref, [1])}
+    name = f"{ref.name.rstrip('/')}.{ref.jedi_task_id}._{job['PandaID'] + 500:06d}.outputs.tar.gz"
+    assert reports[2].output == f"user.me:{name}"
+    assert "1201" in reports[1].error
+    assert "node died" in reports[1].error
+
+
+def test_too_many_tasks_is_not_for_ever(far, quirks):
+    quirks.throttled = 1
+    with pytest.raises(RefusedError, match="too many active tasks"):
+        far.manager.submit(far.task())
+    assert far.manager.submit(far.task())
+
+
+def test_a_submission_whose_answer_is_lost_is_found(far, quirks):
+    quirks.lost = 1
+    with pytest.raises(UnknownOutcomeError):
+        far.manager.submit(far.task())
+    ref = far.manager.submit(far.task(), maybe_submitted=True)
+    assert len(far.pilot.acquire(10)) == 2
+    assert far.manager.status([ref]) == {ref.jedi_task_id: TaskState.RUNNING}
+
+
+def test_a_bad_gateway_leaves_it_open_what_happened(far, quirks):
+    far.manager.submit(far.task())
+    quirks.bad_gateway_every = 1
+    with pytest.raises(NoAnswerError, match=r"502"):
+        far.manager.status([far.manager.submit(far.task())])
+
+
+def test_an_expired_token_is_named_and_waited_for(far, quirks):
+    ref = far.manager.submit(far.task())
+    quirks.denied = "Invalid token. Signature has expired"
+    with pytest.raises(DeniedError, match=r"Signature has expired.*nothing is lost.*pbook"):
+        far.manager.results(ref, [1])
+    quirks.denied = ""
+    assert len(far.manager.results(ref, [1])) == 2
+
+
+def test_an_exhausted_task_says_why(far, quirks):
+    ref = far.manager.submit(far.task())
+    quirks.exhausted[ref.name] = 'Too many scouts failed <a href="https://monitor/x">see here</a> &amp; there'
+    far.manager.results(ref, [1, 2])
+    state = far.manager.status([ref])[ref.jedi_task_id]
+    assert state is TaskState.EXHAUSTED
+    assert state.is_over
+    assert far.manager.why_ended(ref) == "Too many scouts failed see here & there"
+
+
+def test_a_task_that_is_gone_is_given_up_only_after_long(far, monkeypatch):
+    ref = far.manager.submit(far.task())
+    gone = type(ref)(ref.name, 4711)
+    assert far.manager.results(gone, [1]) == []
+    assert far.manager.status([gone]) == {4711: TaskState.REGISTERED}
+    monkeypatch.setattr(foreign_server, "UNKNOWN_SECONDS", 0.0)
+    with pytest.raises(UnknownTaskError):
+        far.manager.results(gone, [1])
+
+
+def test_scouts_are_few_where_users_cannot_do_without(far, monkeypatch, tmp_path):
+    monkeypatch.setenv("PANDA_AUTH_VO", "atlas")
+    atlas = PandaManager.connect(far.foreign.url, None, "me", tmp_path / "atlas.log")
+    assert atlas.manners.jobs_per_task == 10
+    assert far.manager.manners.jobs_per_task is None
+    atlas.close()
+
+
+def test_outputs_are_rucio_s_to_delete(far):
+    far.manager.discard("user.me:user.me.x.outputs.tar.gz")
+    with pytest.raises(TryAgainError):
+        far.manager.discard("of-no-scope.tar.gz")

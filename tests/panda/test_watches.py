@@ -1,0 +1,106 @@
+"""How often a server that cannot tell of changes is asked."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+
+import pytest
+
+from hpo_pilot.panda.watches import INTERVAL, WHOLE_SECONDS, Watches
+
+
+class Clock:
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def watches(clock):
+    return Watches(clock, random.Random(1))
+
+
+def looks(watches, clock, seconds, face=lambda _now: "the same"):
+    """When task 7 is looked at, if it is asked about whenever it is due."""
+    found = []
+    end = clock.now + seconds
+    while clock.now < end:
+        if watches.wait(0):
+            found.append(clock.now)
+            if watches.looked(7, face(clock.now), {1}):
+                watches.read(7, face(clock.now), ())
+        clock.now += 1.0
+    return found
+
+
+def test_looks_grow_rare_while_nothing_happens(watches, clock):
+    watches.begin(7)
+    found = looks(watches, clock, 7200)
+    pauses = [b - a for a, b in zip(found, found[1:], strict=False)]
+    assert pauses[0] < 2 * INTERVAL[0]
+    assert max(pauses) <= 1.2 * max(INTERVAL) + 1
+    assert pauses[-1] > 0.7 * max(INTERVAL)
+    assert len(found) < 40
+
+
+def test_a_change_brings_them_back(watches, clock):
+    watches.begin(7)
+    looks(watches, clock, 3600)
+    changed = clock.now
+    found = looks(watches, clock, 600, lambda _now: "another")
+    after = [at for at in found if at > found[0]]
+    assert found[0] - changed <= 1.2 * max(INTERVAL) + 1
+    assert after[0] - found[0] < 2 * INTERVAL[0]
+
+
+def test_many_tasks_do_not_come_at_once(watches, clock):
+    for number in range(100):
+        watches.begin(number)
+    due = set()
+    for _ in range(8):
+        clock.now += 1.0
+        due |= watches.wait(0)
+    assert not due
+    clock.now += 1.5
+    assert 0 < len(watches.wait(0)) < 100
+
+
+def test_a_due_task_is_told_once_until_it_is_looked_at(watches, clock):
+    watches.begin(7)
+    clock.now += 100
+    assert watches.wait(0) == {7}
+    clock.now += 1000
+    assert watches.wait(0) == set()
+    watches.looked(7, "x", ())
+    clock.now += 100
+    assert watches.wait(0) == {7}
+
+
+def test_a_task_is_read_whole_when_it_changed_and_now_and_then(watches, clock):
+    assert watches.looked(7, "running", {1, 2})
+    watches.read(7, "running", {2})
+    assert not watches.looked(7, "running", {1})
+    assert watches.looked(7, "running", {1, 2}), "the caller lacks what was told once: its store had been away"
+    assert watches.looked(7, "done", {1})
+    watches.read(7, None, ())
+    assert watches.looked(7, "done", {1}), "something was not ready"
+    watches.read(7, "done", ())
+    clock.now += WHOLE_SECONDS + 1
+    assert watches.looked(7, "done", {1})
+
+
+def test_a_wait_can_be_ended_from_elsewhere():
+    watches = Watches()
+    threading.Timer(0.2, watches.wake).start()
+    begun = time.monotonic()
+    assert watches.wait(30.0) == set()
+    assert time.monotonic() - begun < 5

@@ -1,0 +1,198 @@
+"""The embedded server under load: 200 acquire and update calls a second by 500 pilots, each on a connection of its own.
+
+The calls come when they are due, however long earlier ones take (an open loop), and a call's time runs from the moment
+it was due: a server that falls behind cannot hide it. This process makes the load; the server is another, and both
+share two cores. Then, for the headroom, everybody calls as fast as answers come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any, cast
+
+import uvloop
+
+from hpo_pilot.server.auth import Role
+from tests.bearer import token
+from tests.performance.load_server import LoadServer, load_server, two_cores
+
+PILOTS = 500
+RATE = 200.0  # calls per second
+LIMIT = 0.250  # seconds: of every hundred calls ninety-nine are answered by then
+_SEARCHES = 20
+_METADATA = json.dumps({"user_job_metadata": {"hpo_pilot": {"points": [{"loss": 0.5, "log": "x" * 500}]}}})
+
+
+class Pilot(asyncio.Protocol):
+    """One connection, one call at a time, with as little work as possible."""
+
+    def __init__(self, number: int, head: bytes) -> None:
+        self._number = number
+        self._head = head
+        self._received = bytearray()
+        self._answer: asyncio.Future[bytes] | None = None
+        self._job: int | None = None
+        self._running = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        end = self._received.find(b"\r\n\r\n")
+        if end < 0:
+            return
+        head = bytes(self._received[:end]).lower()
+        length = int(head.split(b"content-length:", 1)[1].split(b"\r\n", 1)[0])
+        if len(self._received) >= end + 4 + length and self._answer is not None:
+            body = bytes(self._received[end + 4 : end + 4 + length])
+            del self._received[: end + 4 + length]
+            self._answer.set_result(body if b" 200 ok" in head else b"")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(b"")
+
+    def close(self) -> None:
+        self._transport.close()
+
+    async def call(self) -> str:
+        """The next call of a pilot's life: take a job, say that it runs, say that it is finished.
+
+        Returns:
+            What was called; `error` where the answer was none.
+        """
+        if self._job is None:
+            reply = await self._send("acquire_jobs", self._request())
+            if reply is None or not reply["success"]:
+                return "error"
+            self._job = reply["data"]["jobs"][0]["PandaID"]
+            return "acquire"
+        report = {"job_id": self._job, "attempt_nr": 1, "node": f"node{self._number}", "core_count": 1}
+        if not self._running:
+            self._running = True
+            reply = await self._send("update_job", {**report, "job_status": "running"})
+        else:
+            self._job, self._running = None, False
+            reply = await self._send("update_job", {**report, "job_status": "finished", "meta_data": _METADATA})
+        return "error" if reply is None or not reply["success"] or reply["data"]["command"] else "update"
+
+    def _request(self) -> dict[str, Any]:
+        return {"site_name": "LOCAL", "prod_source_label": "user", "node": f"node{self._number}", "memory": 4000}
+
+    async def _send(self, function: str, arguments: dict[str, Any]) -> Any:
+        body = json.dumps(arguments).encode()
+        self._answer = asyncio.get_running_loop().create_future()
+        self._transport.write(
+            b"POST /api/v1/pilot/%b HTTP/1.1\r\n%bContent-Length: %d\r\n\r\n"
+            % (function.encode(), self._head, len(body))
+            + body
+        )
+        answer = await self._answer
+        return json.loads(answer) if answer else None
+
+
+class _Load:
+    """What was called, and how long each call took."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.kinds: Counter[str] = Counter()
+
+    async def one(self, pilot: Pilot, due: float) -> None:
+        kind = await pilot.call()
+        self.seconds.append(time.perf_counter() - due)
+        self.kinds[kind] += 1
+
+    def quantile(self, share: float) -> float:
+        return sorted(self.seconds)[min(len(self.seconds) - 1, int(share * len(self.seconds)))]
+
+
+def measure(*, quick: bool) -> dict[str, Any]:
+    """Latencies at the rate of the limit, and the rate where the server is the limit."""
+    two_cores()
+    with tempfile.TemporaryDirectory() as folder, load_server(Path(folder)) as server:
+        for number in range(_SEARCHES):
+            server.submit(f"load{number}", 1000, campaign=f"load.{number}")
+        return uvloop.run(_measure(server, 10.0 if quick else 60.0))
+
+
+async def _measure(server: LoadServer, seconds: float) -> dict[str, Any]:
+    pilots = await _connect(server)
+    await _paced(pilots, 2.0)  # the first call of each connection and the first look at everything
+    before = server.cpu_seconds(), time.process_time(), server.waited_seconds()
+    load, elapsed = await _paced(pilots, seconds)
+    cpu, own = (server.cpu_seconds() - before[0]) / elapsed, (time.process_time() - before[1]) / elapsed
+    waited = (server.waited_seconds() - before[2]) / elapsed
+    paced = {
+        "pilots": PILOTS,
+        "calls_per_second": len(load.seconds) / elapsed,
+        "p50": load.quantile(0.50),
+        "p99": load.quantile(0.99),
+        "slowest": max(load.seconds),
+        "errors": load.kinds["error"],
+        "server_cpu": cpu,
+        "load_cpu": own,
+        "server_waited_for_a_core": waited,
+    }
+    print(
+        f"{paced['calls_per_second']:.0f} calls/s of {PILOTS} pilots for {elapsed:.0f} s "
+        f"({dict(load.kinds)}): p50 {paced['p50'] * 1e3:.1f} ms, p99 {paced['p99'] * 1e3:.1f} ms "
+        f"(limit {LIMIT * 1e3:.0f} ms), slowest {paced['slowest'] * 1e3:.0f} ms; "
+        f"server {cpu:.0%} of a core, load {own:.0%}; other programs kept the server waiting for a core {waited:.0%}"
+    )
+    load, elapsed = await _pressing(pilots, 5.0)
+    most = len(load.seconds) / elapsed
+    print(f"{most:.0f} calls/s as fast as answers come, p99 {load.quantile(0.99) * 1e3:.0f} ms")
+    for pilot in pilots:
+        pilot.close()
+    held = paced["p99"] < LIMIT and not paced["errors"] and paced["calls_per_second"] > 0.99 * RATE
+    print("limit held" if held else "LIMIT MISSED")
+    return {**paced, "most_calls_per_second": most, "held": held}
+
+
+async def _connect(server: LoadServer) -> list[Pilot]:
+    host, port = server.url.removeprefix("http://").split(":")
+    authorization = f"Authorization: Bearer {token('bench-pilot', Role.PILOT)}\r\n"
+    head = f"Host: {host}\r\n{authorization}Content-Type: application/json\r\n".encode()
+    loop = asyncio.get_running_loop()
+    pilots = []
+    for number in range(PILOTS):
+        _, pilot = await loop.create_connection(lambda number=number: Pilot(number, head), host, int(port))  # type: ignore[misc]
+        pilots.append(pilot)
+    return pilots
+
+
+async def _paced(pilots: list[Pilot], seconds: float) -> tuple[_Load, float]:
+    """Calls when they are due; one after the other, from pilot to pilot."""
+    load = _Load()
+    begun = time.perf_counter()
+    under_way: dict[int, asyncio.Task[None]] = {}
+    for number in range(int(seconds * RATE)):
+        due = begun + number / RATE
+        if (pause := due - time.perf_counter()) > 0:
+            await asyncio.sleep(pause)
+        place = number % len(pilots)
+        if place in under_way:
+            await under_way[place]  # its last answer is later than the next call: that counts as this call's time
+        under_way[place] = asyncio.create_task(load.one(pilots[place], due))
+    await asyncio.gather(*under_way.values())
+    return load, time.perf_counter() - begun
+
+
+async def _pressing(pilots: list[Pilot], seconds: float) -> tuple[_Load, float]:
+    """Everybody calls again as soon as the answer is there."""
+    load = _Load()
+    begun = time.perf_counter()
+
+    async def press(pilot: Pilot) -> None:
+        while (now := time.perf_counter()) < begun + seconds:
+            await load.one(pilot, now)
+
+    await asyncio.gather(*map(press, pilots))
+    return load, time.perf_counter() - begun

@@ -1,0 +1,174 @@
+"""A real Pilot 3 runs jobs of ours: it pulls them from the embedded server, which is all that it needs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from tests.end_to_end.conftest import Scan
+from tests.real.conftest import missing
+from tests.real.pilot3 import USER, Pilot3, check_isolation
+
+PAYLOAD = """
+import json, os, sys, time
+trial = int(os.environ["HPO_PILOT_TRIAL"])
+if trial == 1:
+    sys.exit("this one is no good")
+open("model.txt", "w").write("trial %d" % trial)
+json.dump({"status": 0, "loss": json.load(open("input.json"))["x"], "uid": os.getuid()}, open("output.json", "w"))
+"""
+
+WHERE = """
+import json, os, sys
+json.dump({"status": 0, "loss": float(os.path.lexists(os.path.dirname(sys.argv[1])))}, open("output.json", "w"))
+"""
+
+PAYLOAD_SECTION = {"files": "payload", "command": "python3 -I -S train.py"}
+SLEEP = """
+import json, time
+open(__file__ + ".started", "w").close()
+time.sleep(600)
+json.dump({"status": 0, "loss": 1}, open("output.json", "w"))
+"""
+
+
+class Service:
+    """`hpo-pilot serve` without pilots of its own, on a folder in which a Pilot 3's user may put outputs."""
+
+    def __init__(self, scan: Scan) -> None:
+        self.scan, self.url = scan, ""
+        self.process = scan.start("serve", "--slots", "0")
+        try:
+            until(self._answers)
+            self._open_storage()
+        except AssertionError:
+            pytest.fail(self.stop())
+        self.token = scan.workdir / "tokens" / "pilot.token"
+
+    def _open_storage(self) -> None:
+        """The Pilot 3's user may write where outputs go, and get there: what a site does for its storage."""
+        grid = self.scan.workdir / "panda-files" / "grid"
+        grid.mkdir(exist_ok=True)
+        shutil.chown(grid, USER, USER)
+        for folder in (grid.parent, self.scan.workdir, self.scan.root):
+            folder.chmod(0o711)
+
+    def _answers(self) -> bool:
+        try:
+            self.url = (self.scan.workdir / "tokens" / "address").read_text().partition("\n")[0]
+            return requests.get(f"{self.url}/api/v1/system/is_alive", timeout=5).ok
+        except (FileNotFoundError, requests.RequestException):
+            return False
+
+    def get(self, path: str, **arguments: Any) -> Any:
+        token = (self.scan.workdir / "tokens" / "user.token").read_text().strip()
+        headers = {"Authorization": f"Bearer {token}", "Origin": "hpo_pilot"}
+        return requests.get(f"{self.url}/{path}", params=arguments, headers=headers, timeout=20)
+
+    def job(self, panda_id: int) -> dict[str, Any]:
+        return dict(self.get("api/v1/job/get_description", job_ids=[panda_id]).json()["data"][0])
+
+    def stop(self) -> str:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.communicate(timeout=60)[0]
+
+
+def until(condition: Callable[[], object], seconds: float = 60.0, pilot: Pilot3 | None = None) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain\n" + (pilot.said() if pilot else "")
+        time.sleep(0.5)
+
+
+@pytest.fixture
+def scan() -> Iterator[Scan]:
+    check_isolation()
+    # Not in pytest's own folder, which is closed to other users.
+    with tempfile.TemporaryDirectory(prefix="hpo-pilot-real-") as folder:
+        yield Scan(Path(folder))
+
+
+@pytest.fixture
+def service(scan: Scan) -> Iterator[Service]:
+    running = Service(scan)
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def pilot(service: Service) -> Iterator[Pilot3]:
+    pilot3 = Pilot3(service.url, service.token)
+    yield pilot3
+    pilot3.remove()
+
+
+def processes_in(folder: str) -> list[str]:
+    """Those that work in a folder whose name begins so."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and str((entry / "cwd").readlink()).startswith(folder):
+                found.append((entry / "cmdline").read_text())
+        except OSError:  # it has ended, or is a kernel thread
+            continue
+    return found
+
+
+def state(scan: Scan) -> str:
+    return str(json.loads(scan("status", "demo", "--json").stdout)["state"])
+
+
+def test_a_search_is_done(scan: Scan, service: Service, pilot: Pilot3) -> None:
+    scan.write(
+        {"budget": {"trials": 3, "parallel": 3}, "payload": PAYLOAD_SECTION | {"outputs": ["model.txt"]}}, PAYLOAD
+    )
+    scan("submit", str(scan.file))
+    pilot.start()
+    until(lambda: state(scan) == "done", 240, pilot)
+
+    trials = json.loads(scan("trials", "demo", "--json").stdout)
+    assert [trial["state"] for trial in trials] == ["failed", "finished", "finished"]
+    assert "this one is no good" in trials[0]["error"]
+    assert all(trial["value"] == trial["point"]["x"] for trial in trials[1:])
+    # Its outputs went to the storage by `mv`, and come back from there.
+    best = min(trials[1:], key=lambda trial: trial["value"])["number"]
+    scan("fetch", "best", "demo", "--output", str(scan.root / "fetched"))
+    (model,) = (scan.root / "fetched").rglob("model.txt")
+    assert model.read_text() == f"trial {best}"
+
+
+def test_a_stopped_search_ends_its_payload(scan: Scan, service: Service, pilot: Pilot3) -> None:
+    scan.write({"budget": {"trials": 1, "parallel": 1}}, SLEEP)
+    scan("submit", str(scan.file))
+    pilot.start()
+    until(lambda: list(pilot.folder.rglob("train.py.started")), 120, pilot)
+    assert any("train.py" in line for line in processes_in(str(pilot.folder)))
+    scan("stop", "demo")
+    until(lambda: state(scan) == "stopped", 60, pilot)
+    until(lambda: service.job(1)["pilotErrorCode"] == 1144, 120, pilot)
+    assert service.job(1)["jobStatus"] == "cancelled" and "killed" in service.job(1)["pilotErrorDiag"]
+    until(lambda: not any("train.py" in line for line in processes_in(str(pilot.folder))), 60, pilot)
+
+
+def test_the_payload_runs_in_its_image(scan: Scan, service: Service, pilot: Pilot3) -> None:
+    """A Pilot 3 without an experiment's plugin starts no containers: the transformation does."""
+    if not shutil.which("bwrap"):
+        missing("bubblewrap is not installed")
+    # The image is this machine's own root, whose /tmp is the container's, and empty: so it does not see the search.
+    payload = PAYLOAD_SECTION | {"container": "/", "command": f"python3 -I -S train.py {scan.file}"}
+    scan.write({"budget": {"trials": 1, "parallel": 1}, "payload": payload}, WHERE)
+    assert scan.file.is_file()
+    scan("submit", str(scan.file))
+    pilot.start()
+    until(lambda: state(scan) == "done", 120, pilot)
+    (trial,) = json.loads(scan("trials", "demo", "--json").stdout)
+    assert trial["value"] == 0, trial

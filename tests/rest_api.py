@@ -1,0 +1,157 @@
+"""A real API process over a work folder, and a search file with its payload, for the tests of clients."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hpo_pilot.client.rest_client import RestClient
+from hpo_pilot.jobs import JobState, Member
+from hpo_pilot.search import TrialState
+from hpo_pilot.server.auth import Role
+from hpo_pilot.store import JobOutcome, NewTask, NewTrial, SearchState, SteeringStore, TrialEnd
+from tests.bearer import make_token_folder, token
+
+_READY = " ready on "
+
+
+@dataclass
+class RunningApi:
+    """An API and the folder that it serves; `stop` ends it."""
+
+    process: subprocess.Popen[str]
+    url: str
+    root: Path
+    ca: Path | None
+
+    @property
+    def workdir(self) -> Path:
+        return self.root / "work"
+
+    @property
+    def log(self) -> str:
+        return (self.root / "api.log").read_text()
+
+    def token_file(self, name: str, role: Role = Role.USER) -> Path:
+        path = self.root / f"{name}-{role.value}.token"
+        path.write_text(token(name, role))
+        path.chmod(0o600)
+        return path
+
+    def client(self, name: str, role: Role = Role.USER) -> RestClient:
+        return RestClient(self.url, self.token_file(name, role), ca=self.ca, workdir=self.root / f"of-{name}")
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+        self.process.wait(20)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+def start_api(root: Path, *more: str, tls: bool = False, port: int = 0) -> RunningApi:
+    """Starts an API in `root`, which may have one's leavings; returns when it is ready."""
+    root.mkdir(parents=True, exist_ok=True)
+    if not (root / "tokens").exists():
+        make_token_folder(root / "tokens")
+    command = [sys.executable, "-m", "hpo_pilot.rest", "--workdir", str(root / "work"), "--port", str(port), *more]
+    command += ["--tokens", str(root / "tokens")]
+    if tls:
+        command += ["--tls", "self", "--tls-folder", str(root / "tls")]
+    with (root / "api.log").open("a") as log:
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env={name: value for name, value in os.environ.items() if name != "HPO_PILOT_STORE"},
+        )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert _READY in line, (line, (root / "api.log").read_text())
+    return RunningApi(process, line.strip().rsplit(" ", 1)[1], root, root / "tls" / "ca" / "ca.pem" if tls else None)
+
+
+def write_search(folder: Path, name: str, /, **document: Any) -> Path:
+    """A search file with a payload's folder beside it."""
+    payload = folder / "training"
+    payload.mkdir(parents=True, exist_ok=True)
+    (payload / "train.py").write_text("print('training')\n")
+    (payload / "run.sh").write_text("#!/bin/sh\n")
+    (payload / "run.sh").chmod(0o755)
+    path = folder / f"{name}.yaml"
+    base: Mapping[str, Any] = {
+        "search": name,
+        "space": {
+            "x": {"type": "real", "low": 0.0, "high": 1.0},
+            "kind": {"type": "categorical", "choices": ["a", "b"]},
+        },
+        "optimizer": "random",
+        "budget": {"trials": 4, "parallel": 2, "hours": 5},
+        "folds": 2,
+        "payload": {"files": "training", "command": "python3 train.py", "outputs": ["model.npz"]},
+        "resources": {"minutes": 1, "memory_mb": 100},
+    }
+    path.write_text(yaml.safe_dump({**base, **document}, sort_keys=False))
+    return path
+
+
+def store_of(workdir: Path) -> SteeringStore:
+    return SteeringStore.open(f"sqlite:///{workdir / 'hpo-pilot.db'}")
+
+
+def add_results(workdir: Path, name: str, count: int = 3, log: str = "Traceback") -> None:
+    """Gives a search trials: the first failed, the others finished; the second is the best."""
+    store = store_of(workdir)
+    try:
+        record = store.search(name)
+        store.set_state(record.id, SearchState.RUNNING, "service")
+        trials = [NewTrial(n, {"x": n / 10_000, "kind": "a"}, seed=n) for n in range(1, count + 1)]
+        jobs = tuple((Member(trial.number, fold, trial.seed),) for trial in trials for fold in range(2))
+        task = NewTask(f"user.me.{name}.{record.uid}.g1/", 1, 0, jobs)
+        made = store.add_generation(record.id, history=0, pending=[], trials=trials, task=task)
+        now = time.time()
+        outcomes = [
+            JobOutcome(
+                made.id,
+                trial.number,
+                fold,
+                1,
+                JobState.FINISHED,
+                panda_id=100 + trial.number,
+                value=None if trial.number == 1 else trial.number + fold,
+                metrics={"accuracy": float("nan")},
+                error="exit status 1" if trial.number == 1 else None,
+                log_tail=log if trial.number == 1 else None,
+                node="wn1",
+                seconds=2.0,
+                started=now - 2,
+                ended=now,
+            )
+            for trial in trials
+            for fold in range(2)
+        ]
+        ends = [
+            TrialEnd(1, TrialState.FAILED, None, None, "fold 0: exit status 1", 1, now),
+            *(TrialEnd(t.number, TrialState.FINISHED, t.number + 0.5, 0.7, None, t.number, now) for t in trials[1:]),
+        ]
+        store.record(record.id, outcomes, ends, ended_tasks=[made.id])
+    finally:
+        store.close()
+
+
+def set_state(workdir: Path, name: str, state: SearchState, message: str = "") -> None:
+    """Moves a search as its service would."""
+    store = store_of(workdir)
+    try:
+        store.set_state(store.search(name).id, state, "service", message)
+    finally:
+        store.close()

@@ -1,0 +1,111 @@
+"""A payload that reports its loss to the server through iDDS's REST instead of writing a result."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+
+class Points:
+    """The server's side, as far as the runner asks."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.answers: list[tuple[int, Any]] = [(200, [{"id": 2, "parameters": {}, "loss": 0.0}])]
+        points = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                points.asked.append(self.path)
+                status, content = points.answers[min(len(points.asked), len(points.answers)) - 1]
+                body = content.encode() if isinstance(content, str) else json.dumps(content).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                """Silence."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.env = {
+            "HPO_PILOT_IDDS_URL": f"http://127.0.0.1:{self.server.server_address[1]}/points/secret-1/idds",
+            "PanDA_TaskID": "17",
+        }
+
+
+@pytest.fixture
+def points() -> Iterator[Points]:
+    server = Points()
+    thread = threading.Thread(target=server.server.serve_forever)
+    thread.start()
+    yield server
+    server.server.shutdown()
+    server.server.server_close()
+    thread.join()
+
+
+def test_it_is_the_value(bench: Any, points: Points) -> None:
+    ended = bench('echo "$HPO_PILOT_IDDS_URL" > url.txt', env=points.env, metric="accuracy")
+    assert (ended.code, ended.verdict["value"], ended.message) == (0, 0.0, "")
+    trial, fold = ended.verdict["trial"], ended.verdict["fold"]
+    assert points.asked == [f"/points/secret-1/t{trial}f{fold}/idds/hpo/17/null/null/null/1"]
+    assert points.asked[0].startswith((ended.folder / "url.txt").read_text().strip().split("/", 3)[3].join("//")[:10])
+
+
+def test_the_payload_sees_its_own_point_alone(bench: Any, points: Points) -> None:
+    ended = bench('test "${HPO_PILOT_IDDS_URL#*/points/}" = "secret-1/t${HPO_PILOT_TRIAL}f${HPO_PILOT_FOLD}/idds"', env=points.env)
+    assert (ended.code, ended.message) == (0, "")
+
+
+def test_the_address_is_kept_nowhere(bench: Any, points: Points) -> None:
+    ended = bench("true", env=points.env)
+    for path in ended.folder.iterdir():
+        assert not path.is_file() or b"secret-1" not in path.read_bytes(), path
+
+
+def test_a_result_that_was_written_counts(bench: Any, points: Points) -> None:
+    ended = bench("echo '{\"loss\": 3.5}' > output.json", env=points.env)
+    assert (ended.verdict["value"], points.asked) == (3.5, [])
+
+
+def test_a_payload_that_failed_has_failed(bench: Any, points: Points) -> None:
+    ended = bench("exit 3", env=points.env)
+    assert (ended.verdict["value"], points.asked) == (None, [])
+    assert "exit code 3" in ended.message
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (200, []),
+        (200, [{"id": 2, "parameters": {}, "loss": None}]),
+        (403, {"msg": "this address is no running job's"}),
+        (404, {"msg": "no points"}),
+    ],
+)
+def test_nothing_was_reported(bench: Any, points: Points, answer: tuple[int, Any]) -> None:
+    points.answers = [answer]
+    ended = bench("true", env=points.env)
+    assert (ended.code, ended.verdict["value"]) == (0, None)
+    assert ended.message == "no usable output.json: none was written"
+
+
+def test_a_server_that_is_away_for_a_moment(bench: Any, points: Points) -> None:
+    points.answers = [(503, "later"), (200, "half an ans"), *points.answers]
+    ended = bench("true", env=points.env)
+    assert (ended.verdict["value"], len(points.asked)) == (0.0, 3)
+
+
+def test_a_server_that_stays_away_is_the_infrastructures_fault(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not a verdict: what the payload reported is at the server."""
+    from hpo_pilot.runner import hpo_pilot_idds
+
+    monkeypatch.setattr(hpo_pilot_idds, "PATIENCE", 1.0)
+    with pytest.raises(SystemExit, match="cannot ask the server for the payload's loss"):
+        hpo_pilot_idds.reported_loss("http://127.0.0.1:9/points/x/idds", "17")

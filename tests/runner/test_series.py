@@ -1,0 +1,299 @@
+"""Several points one after another in one job."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import time
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RUNNER = Path(__file__).parents[2] / "hpo_pilot" / "runner"
+MEMBERS = [[3, 0, 13], [4, 0, 14], [5, 0, 15], [6, 0, 16]]
+
+#: Reports its point; sleeps for the seconds in its argument, or for those of `slow`.
+PAYLOAD = """
+import json, os, sys, time
+x = json.load(open("input.json"))["x"]
+with open("progress.jsonl", "w") as file:
+    file.write(json.dumps({"step": 1, "value": x}) + "\\n")
+print("point", x, flush=True)
+SLOW = {}
+time.sleep(SLOW.get(x) or (float(sys.argv[1]) if len(sys.argv) > 1 else 0))
+if os.path.exists("trace"): raise SystemExit("another point's file is here")
+open("trace", "w").write(str(x))
+open("model.txt", "w").write("model %d" % x)
+json.dump({"status": 0, "loss": x / 10}, open("output.json", "w"))
+"""
+
+
+def slow(seconds: dict[int, float]) -> str:
+    """The payload, sleeping for so long at some points."""
+    return PAYLOAD.replace("SLOW = {}", f"SLOW = {seconds}")
+
+
+class Job:
+    """A job's folder as the sandbox fills it."""
+
+    def __init__(self, folder: Path, members: list[list[int]] = MEMBERS) -> None:
+        self.folder, self.members = folder / "job", members
+        self.root = folder / "checkpoints"
+        self.attempt = 0
+
+    def fill(self, command: str, files: Mapping[str, str] | None = None, **document: Any) -> None:
+        self.attempt += 1
+        self.folder.rename(self.folder.with_name(f"old{self.attempt}")) if self.folder.exists() else None
+        (self.folder / "payload").mkdir(parents=True)
+        for name, program in {"runner": "series", "point": "runner", "checkpoints": "checkpoints"}.items():
+            text = (RUNNER / f"hpo_pilot_{program}.py").read_text().replace("GRACE = 10.0", "GRACE = 1.0")
+            (self.folder / f"hpo_pilot_{name}.py").write_text(text)
+        for name, text in {"train.py": PAYLOAD, **(files or {})}.items():
+            (self.folder / "payload" / name).write_text(text)
+        described = {"command": command, "metric": "loss", "minutes": 5.0, **document}
+        (self.folder / "hpo_pilot_payload.json").write_text(json.dumps(described))
+
+    def start(self, number: int = 2, lifeline: int | None = None) -> subprocess.Popen[str]:
+        listed = self.members if isinstance(self.members[0], list) else [self.members]
+        points = {str(trial): {"x": trial} for trial, _, _ in listed}
+        jobs = [[[1, 0, 11], [2, 0, 12]], self.members]
+        table = {"search": "s", "uid": "1a2b3c4d", "generation": 2, "folds": 1, "jobs": jobs, "points": points}
+        task = base64.urlsafe_b64encode(zlib.compress(json.dumps(table).encode())).decode()
+        env = {"PATH": os.environ["PATH"], "HPO_PILOT_CHECKPOINT_ROOT": str(self.root), "PanDA_TaskID": "77"}
+        env |= {"PANDA_ATTEMPTNR": str(self.attempt)}
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", "hpo_pilot_runner.py", "--task", task, "--number", str(number)],
+            cwd=self.folder,
+            env=env | ({"HPO_PILOT_LIFELINE_FD": str(lifeline)} if lifeline is not None else {}),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            process_group=0,
+            pass_fds=[] if lifeline is None else [lifeline],
+        )
+
+    def run(self, command: str, *, code: int = 0, **document: Any) -> list[dict[str, Any]]:
+        self.fill(command, **document)
+        return self.end(self.start(), code)
+
+    def end(self, process: subprocess.Popen[str], code: int = 0) -> list[dict[str, Any]]:
+        self.said, _ = process.communicate(timeout=60)
+        assert process.returncode == code, self.said
+        path = self.folder / "userJobMetadata.json"
+        assert path.exists() == (code == 0)
+        return self.metadata()["members"] if code == 0 else []
+
+    def metadata(self) -> dict[str, Any]:
+        path = self.folder / "userJobMetadata.json"
+        assert path.stat().st_size < 1_000_000
+        return json.loads(path.read_text())["hpo_pilot"]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job(tmp_path)
+
+
+def test_each_point_has_its_verdict_and_a_folder_of_its_own(job):
+    members = job.run("python3 -I -S train.py", outputs=["model.txt"])
+    assert [(m["trial"], m["fold"], m["number"], m["value"]) for m in members] == [
+        (3, 0, 2, 0.3),
+        (4, 0, 2, 0.4),
+        (5, 0, 2, 0.5),
+        (6, 0, 2, 0.6),
+    ]
+    assert all(m["uid"] == "1a2b3c4d" and m["generation"] == 2 and m["progress"] == [[1, m["trial"]]] for m in members)
+    assert {key: job.metadata()[key] for key in ("version", "number", "attempt", "uid")} == {
+        "version": 2,
+        "number": 2,
+        "attempt": 1,
+        "uid": "1a2b3c4d",
+    }
+    with tarfile.open(job.folder / "outputs.tar.gz") as packed:
+        texts = {m.name: packed.extractfile(m).read().decode() for m in packed}
+    assert texts == {f"t{n}f0/model.txt": f"model {n}" for n in (3, 4, 5, 6)}
+    assert (job.folder / "payload.log").read_text().startswith("--- t3f0 ---\npoint 3\n--- t4f0 ---\npoint 4\n")
+    assert not list(job.folder.glob("t*f0"))
+    assert not list(job.root.glob("1a2b3c4d/*"))
+
+
+def test_a_job_of_one_point_is_one_all_the_same(job):
+    job.members = [3, 0, 13]
+    (member,) = job.run("python3 -I -S train.py")
+    assert (member["trial"], member["value"]) == (3, 0.3)
+
+
+def test_one_that_fails_harms_no_other(job):
+    files = {"train.py": PAYLOAD.replace('print("point"', 'x == 4 and sys.exit("no such layer")\nprint("point"')}
+    members = job.run("python3 -I -S train.py", files=files, outputs=["model.txt"])
+    assert [m["value"] for m in members] == [0.3, None, 0.5, 0.6]
+    assert "no such layer" in members[1]["message"] and "no such layer" in members[1]["log_tail"]
+    assert [m["folder"] for m in members] == [True, False, True, True]
+
+
+def test_points_for_which_the_time_does_not_suffice_are_not_run(job):
+    files = {"train.py": slow({3: 0.2, 4: 9})}
+    members = job.run("python3 -I -S train.py", files=files, minutes=0.05)
+    assert [m["status"] for m in members] == [0, 2, 2, 2]
+    assert members[1]["message"] == "the job's 0.05 minutes were over" and 1 < members[1]["seconds"] < 4
+    assert members[1]["log_tail"] == "point 4\n"
+    assert members[2]["message"] == "the job's 0.05 minutes were over" and "seconds" not in members[2]
+
+
+def test_none_begins_that_would_hardly_end(job):
+    begun = time.monotonic()
+    members = job.run("python3 -I -S train.py 1.2", minutes=0.04)
+    assert [m["status"] for m in members] == [0, 2, 2, 2]
+    assert members[1]["message"] == "the job's 0.04 minutes were nearly over"
+    assert time.monotonic() - begun < 2.4
+
+
+def test_the_first_one_had_the_whole_time(job):
+    members = job.run("sleep 30", minutes=0.02)
+    assert [m["status"] for m in members] == [1, 2, 2, 2]
+    assert members[0]["message"] == "the payload reached its time limit of 0.02 minutes"
+
+
+def test_told_to_stop_it_leaves_nothing_running_and_the_next_attempt_goes_on(job, until):
+    slow_fifth = {"train.py": slow({5: 60})}
+    job.fill("python3 -I -S train.py", files=slow_fifth, outputs=["model.txt"])
+    process = job.start()
+    until((job.folder / "t5f0" / "progress.jsonl").exists)
+    process.terminate()
+    job.end(process, code=1)
+    assert job.said.endswith("hpo_pilot_runner: told to stop\n")
+    assert not running(job.folder)
+    members = job.run("python3 -I -S train.py", outputs=["model.txt"])
+    assert [(m["value"], m["ran_in"], m["attempt"]) for m in members] == [
+        (0.3, 1, 2),
+        (0.4, 1, 2),
+        (0.5, None, 2),
+        (0.6, None, 2),
+    ]
+    with tarfile.open(job.folder / "outputs.tar.gz") as packed:
+        assert sorted(packed.getnames()) == [f"t{n}f0/model.txt" for n in (3, 4, 5, 6)]
+    assert "point 3" not in (job.folder / "payload.log").read_text()
+    assert not list(job.root.glob("1a2b3c4d/*"))
+
+
+def running(folder: Path) -> list[str]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and (entry / "cwd").resolve().is_relative_to(folder):
+                state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
+                found += [(entry / "cmdline").read_text()] if state != "Z" else []
+        except OSError:
+            continue
+    return found
+
+
+def test_killed_it_is_repeated_from_the_point_that_ran(job, until):
+    job.fill("python3 -I -S train.py", files={"train.py": slow({4: 60})})
+    process = job.start()
+    until((job.folder / "t4f0" / "progress.jsonl").exists)
+    os.killpg(process.pid, 9)
+    process.communicate()
+    for pid in [int(e.name) for e in Path("/proc").iterdir() if e.name.isdigit()]:
+        try:
+            if Path(f"/proc/{pid}/cwd").resolve().is_relative_to(job.folder):
+                os.kill(pid, 9)
+        except OSError:
+            continue
+    members = job.run("python3 -I -S train.py")
+    assert [(m["value"], m["ran_in"]) for m in members] == [(0.3, 1), (0.4, None), (0.5, None), (0.6, None)]
+
+
+def test_half_a_kept_verdict_is_none(job, until):
+    job.fill("python3 -I -S train.py", files={"train.py": slow({4: 60})})
+    process = job.start()
+    until((job.folder / "t4f0" / "progress.jsonl").exists)
+    process.terminate()
+    job.end(process, code=1)
+    (kept,) = job.root.glob("1a2b3c4d/series-*/t3f0")
+    (kept / "userJobMetadata.json").write_text('{"value": 0.9')
+    members = job.run("python3 -I -S train.py")
+    assert [(m["value"], m["ran_in"]) for m in members] == [(0.3, None), (0.4, None), (0.5, None), (0.6, None)]
+
+
+def test_the_pilots_death_ends_it(job, until):
+    reading, writing = os.pipe()
+    job.fill("python3 -I -S train.py 60")
+    process = job.start(lifeline=reading)
+    os.close(reading)
+    until((job.folder / "t3f0" / "progress.jsonl").exists)
+    os.close(writing)
+    job.end(process, code=1)
+    assert job.said.endswith("hpo_pilot_runner: the pilot died\n")
+    until(lambda: not running(job.folder))
+
+
+def test_a_fault_that_the_pilot_names_is_the_running_points_own(job, until):
+    job.fill("python3 -I -S train.py", files={"train.py": slow({4: 60})})
+    process = job.start()
+    until((job.folder / "t4f0" / "progress.jsonl").exists)
+    (job.folder / "hpo_pilot_stop.txt").write_text("used 900 MB of memory, more than the 500 MB that it asked for")
+    os.killpg(process.pid, 15)
+    members = job.end(process)
+    assert [m["status"] for m in members] == [0, 1, 2, 2]
+    assert members[1]["message"].startswith("the payload used 900 MB of memory")
+    assert "900 MB" in members[2]["message"]
+
+
+def test_who_reports_on_the_job_sees_which_point_runs(job, until):
+    job.fill("python3 -I -S train.py", files={"train.py": slow({4: 60})})
+    process = job.start()
+    until((job.folder / "t4f0" / "progress.jsonl").exists)
+    assert str((job.folder / "progress.jsonl").readlink()) == "t4f0/progress.jsonl"
+    assert json.loads((job.folder / "progress.jsonl").read_text()) == {"step": 1, "value": 4}
+    process.terminate()
+    process.communicate()
+
+
+def test_a_broken_machine_keeps_the_verdicts_that_are_there(job):
+    breaks = {"train.py": PAYLOAD + "if x == 5: os.mkdir('userJobMetadata.json.new')\n"}
+    members = job.run("python3 -I -S train.py", files=breaks)
+    assert [m["status"] for m in members] == [0, 0, 2, 2]
+    assert "cannot work in" in members[2]["message"]
+
+
+def test_a_broken_machine_without_any_verdict_is_for_the_infrastructure(job):
+    job.run("mkdir userJobMetadata.json.new", code=1)
+    assert "cannot work in" in job.said
+
+
+def test_all_metadata_together_stays_small(job):
+    job.members = [[n, 0, n] for n in range(3, 103)]
+    noise = (
+        "import json, sys\nsys.stdout.buffer.write('é'.encode() * 70000)\n"
+        "json.dump({'m': 'x' * 200000}, open('meta.json', 'w'))\n"
+        "json.dump({'status': 1, 'message': 'm' * 3000, 'metrics': {'é' * 90 + str(i): i for i in range(300)}},"
+        " open('output.json', 'w'))\n"
+        "open('progress.jsonl', 'w').writelines('{\"step\": %d, \"value\": %d}\\n' % (i, i) for i in range(999))\n"
+    )
+    members = job.run("python3 -I -S noise.py", files={"noise.py": noise}, file_names={"metadata": "meta.json"})
+    assert len(members) == 100
+    assert all(m["message"].startswith("the payload reported status 1") and m["status"] == 1 for m in members)
+    assert all(m["progress"][-1] == [998, 998.0] for m in members)
+
+
+def test_inputs_that_were_staged_are_there_for_every_point(job):
+    job.fill("python3 -I -S train.py", files={"train.py": PAYLOAD + "assert open('data.csv').read() == '1,2'\n"})
+    (job.folder / "data.csv").write_text("1,2")
+    (job.folder / "hpo_pilot_inputs.json").write_text('["data.csv"]')
+    members = job.end(job.start())
+    assert [m["value"] for m in members] == [0.3, 0.4, 0.5, 0.6]
+
+
+def test_a_broken_task_is_for_the_infrastructure(job):
+    job.fill("true")
+    process = job.start(number=9)
+    job.end(process, code=1)
+    assert "KeyError(9)" in job.said and job.said.count("\n") == 1

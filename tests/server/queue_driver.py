@@ -1,0 +1,96 @@
+"""The queue core without HTTP, in short words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy import insert, select
+
+from hpo_pilot.jobs import JobState
+from hpo_pilot.server import lost_jobs, task_commands, tasks
+from hpo_pilot.server.attempts import task_row
+from hpo_pilot.server.auth import Caller, Role
+from hpo_pilot.server.database import Database
+from hpo_pilot.server.descriptions import describe_jobs
+from hpo_pilot.server.dispatch import JobRequest, acquire
+from hpo_pilot.server.tables import cache_files, jobs
+from hpo_pilot.server.tables import tasks as tasks_table
+from hpo_pilot.server.task_changes import reassign
+from hpo_pilot.server.updates import JobReport, update_job
+
+Params = Callable[..., dict[str, Any]]
+OPERATOR = Caller("boss", Role.OPERATOR)
+
+
+class Queue:
+    """Short words for what the tests do."""
+
+    def __init__(self, database: Database, clock: Any, params: Params) -> None:
+        self.database = database
+        self.clock = clock
+        self.params = params
+        self.me = Caller("me", Role.USER)
+        self._names = 0
+
+    def submit(self, n_jobs: int = 1, caller: Caller | None = None, **more: Any) -> int:
+        self._names += 1
+        name = more.pop("name", f"user.me.t{self._names}/")
+        with self.database.writing() as tx:
+            code, message = tasks.submit(tx, caller or self.me, self.params(name, n_jobs, **more))
+        assert code == 0, message
+        return int(message.rsplit("=", 1)[1])
+
+    def acquire(self, n_jobs: int = 1, **more: Any) -> list[dict[str, Any]]:
+        with self.database.writing() as tx:
+            return acquire(tx, JobRequest(**{"site": "LOCAL", "label": "user", "n_jobs": n_jobs, **more}))
+
+    def report(self, panda_id: int, status: str, attempt_nr: int | None = None, **documents: str) -> str | None:
+        with self.database.writing() as tx:
+            return update_job(tx, JobReport(panda_id, JobState(status), attempt_nr, documents=documents))
+
+    def command(self, task_id: int, name: str, caller: Caller | None = None, **more: Any) -> tuple[int, str]:
+        with self.database.writing() as tx:
+            return task_commands.command(tx, caller or self.me, task_id, name, **more)
+
+    def on_task(self, task_id: int, change: Callable[..., Any], *more: Any) -> Any:
+        """What `change` gives for the task's row."""
+        with self.database.writing() as tx:
+            return change(tx, task_row(tx, task_id), *more)
+
+    def reassign(self, task_id: int, site: str | None, mode: str | None = None) -> tuple[int, str]:
+        with self.database.writing() as tx:
+            return reassign(tx, self.me, task_id, site, mode)
+
+    def status(self, task_id: int) -> str:
+        with self.database.reading() as tx:
+            return str(tx.connection.scalar(select(tasks_table.c.status).where(tasks_table.c.task_id == task_id)))
+
+    def dialog(self, task_id: int) -> str | None:
+        with self.database.reading() as tx:
+            query = select(tasks_table.c.error_dialog).where(tasks_table.c.task_id == task_id)
+            found: str | None = tx.connection.scalar(query)
+            return found
+
+    def jobs(self, task_id: int) -> list[tuple[int, int, str]]:
+        """(number, attempt, state) of every attempt, oldest first."""
+        query = select(jobs.c.number, jobs.c.attempt_nr, jobs.c.status).where(jobs.c.task_id == task_id)
+        with self.database.reading() as tx:
+            return [tuple(row) for row in tx.connection.execute(query.order_by(jobs.c.panda_id))]  # type: ignore[misc]
+
+    def describe(self, panda_id: int) -> dict[str, Any]:
+        with self.database.reading() as tx:
+            (found,) = describe_jobs(tx, [panda_id])
+        assert found is not None
+        return found
+
+    def lose_silent(self, timeout: float = 60) -> float | None:
+        with self.database.writing() as tx:
+            return lost_jobs.lose_silent(tx, timeout)
+
+    def upload(self, name: str) -> None:
+        with self.database.writing() as tx:
+            tx.connection.execute(
+                insert(cache_files).values(name=name, user_name="me", size=1, created=tx.now, touched=tx.now)
+            )
+            tasks.sandbox_arrived(tx, name)

@@ -1,0 +1,259 @@
+"""Tokens: signed, verified, revoked, refused with the reason."""
+
+from __future__ import annotations
+
+import base64
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+from hpo_pilot.errors import InputError
+from hpo_pilot.server.auth import LEEWAY, Caller, Role, TokenRefused, Tokens, check_origin
+from hpo_pilot.server.authority import Authority
+from tests.server.conftest import Clock
+
+DAY = 86400
+
+
+@pytest.fixture
+def authority(tmp_path: Path, clock: Clock) -> Authority:
+    return Authority(tmp_path / "tokens", clock=clock)
+
+
+@pytest.fixture
+def tokens(authority: Authority, clock: Clock) -> Tokens:
+    return Tokens(authority.folder, clock=clock)
+
+
+def refusal(tokens: Tokens, token: str, origin: str | None = None) -> str:
+    with pytest.raises(TokenRefused) as refused:
+        tokens.verify(f"Bearer {token}", origin)
+    assert tokens.caller(f"Bearer {token}", origin) is None
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_a_token_says_who_and_what(authority: Authority, tokens: Tokens, role: Role) -> None:
+    token, made = authority.issue("Jane Doe", role, 1)
+    assert tokens.caller(f"Bearer {token}") == Caller("Jane Doe", role)
+    assert tokens.caller(f"bearer  {token}\n", "hpo_pilot") == Caller("Jane Doe", role)
+    assert (made.name, made.role, made.expires - made.issued) == ("Jane Doe", role, DAY)
+
+
+def test_what_panda_client_reads_of_it(authority: Authority) -> None:
+    token, made = authority.issue("jane", Role.OPERATOR, 1, vo="atlas")
+    claims = jwt.decode(token, options={"verify_signature": False})
+    assert {key: claims[key] for key in ("sub", "name", "preferred_username", "groups", "jti", "vo")} == {
+        "sub": "jane",
+        "name": "jane",
+        "preferred_username": "jane",
+        "groups": ["atlas", "atlas/production"],
+        "jti": made.id,
+        "vo": "atlas",
+    }
+    assert jwt.get_unverified_header(token)["alg"] == "ES256"
+
+
+@pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer ", "Basic abc", "Bearer abc", "Bearer a.b.c", "x" * 9])
+def test_no_token(tokens: Tokens, header: str | None) -> None:
+    with pytest.raises(TokenRefused, match="A valid bearer token is required"):
+        tokens.verify(header)
+
+
+def test_it_expires_also_where_it_was_seen_before(authority: Authority, tokens: Tokens, clock: Clock) -> None:
+    token, _ = authority.issue("jane", Role.USER, 1)
+    clock.now += DAY + LEEWAY - 1
+    assert tokens.caller(f"Bearer {token}") is not None
+    clock.now += 1
+    assert refusal(tokens, token) == (
+        "the token has expired on 2023-11-15 22:13:20 UTC: ask for another (hpo-pilot token create)"
+    )
+
+
+def test_clocks_may_differ_a_little(authority: Authority, tokens: Tokens, clock: Clock) -> None:
+    token, _ = authority.issue("jane", Role.USER, 1)
+    clock.now -= LEEWAY
+    assert tokens.caller(f"Bearer {token}") is not None
+    clock.now -= 2
+    fresh = Tokens(authority.folder, clock=clock)
+    assert "not valid yet" in refusal(fresh, token)
+
+
+def test_it_is_revoked_at_once_and_for_good(authority: Authority, tokens: Tokens) -> None:
+    token, made = authority.issue("jane", Role.USER, 1)
+    other, kept = authority.issue("jim", Role.USER, 1)
+    assert tokens.caller(f"Bearer {token}") is not None
+    authority.revoke(made.id)
+    assert refusal(tokens, token) == f"the token {made.id} was revoked"
+    authority.revoke(authority.issue("someone", Role.USER, 1)[1].id)
+    assert "revoked" in refusal(tokens, token)
+    assert tokens.caller(f"Bearer {other}") is not None
+    assert [(token.id, token.revoked) for token in authority.issued()][:2] == [(made.id, True), (kept.id, False)]
+    (authority.folder / "revoked.json").unlink()  # while an editor replaces it
+    assert "revoked" in refusal(tokens, token)
+
+
+def test_the_list_of_the_revoked_forgets_what_has_expired(authority: Authority, clock: Clock) -> None:
+    _, old = authority.issue("old", Role.USER, 1)
+    authority.revoke(old.id)
+    clock.now += 3 * DAY
+    _, new = authority.issue("new", Role.USER, 1)
+    authority.revoke(new.id)
+    assert set(json.loads((authority.folder / "revoked.json").read_text())) == {new.id}
+    assert [token.id for token in authority.issued()] == [new.id]
+    assert set(json.loads((authority.folder / "issued.json").read_text())) == {new.id}
+
+
+def test_another_authoritys_token(authority: Authority, tokens: Tokens, tmp_path: Path, clock: Clock) -> None:
+    token, _ = Authority(tmp_path / "other", clock=clock).issue("jane", Role.OPERATOR, 1)
+    assert refusal(tokens, token).startswith("the token is of another issuer, 'hpo-pilot:")
+
+
+def claims(authority: Authority, **more: Any) -> dict[str, Any]:
+    token, _ = authority.issue("jane", Role.USER, 1)
+    return jwt.decode(token, options={"verify_signature": False}) | more
+
+
+def signed_by_us(authority: Authority, content: dict[str, Any]) -> str:
+    key = (authority.folder / "signing-key.pem").read_text()
+    kid = json.loads((authority.folder / "jwks.json").read_text())["keys"][0]["kid"]
+    return jwt.encode(content, key, "ES256", headers={"kid": kid})
+
+
+def test_forged_tokens(authority: Authority, tokens: Tokens) -> None:
+    good = claims(authority)
+    public = (authority.folder / "jwks.json").read_text()
+    kid = json.loads(public)["keys"][0]["kid"]
+    stranger = ec.generate_private_key(ec.SECP256R1())
+    assert refusal(tokens, jwt.encode(good, stranger, "ES256", headers={"kid": kid})) == (
+        "the token's signature is wrong"
+    )
+    unsigned = jwt.encode(good, None, "none", headers={"kid": kid})
+    assert "not valid" in refusal(tokens, unsigned)
+    # The public key taken for a secret, and another family of algorithms.
+    assert "not valid" in refusal(tokens, jwt.encode(good, public * 2, "HS256", headers={"kid": kid}))
+    rsa_key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    assert "not valid" in refusal(tokens, jwt.encode(good, rsa_key, "RS256", headers={"kid": kid}))
+    head, body, signature = signed_by_us(authority, good).split(".")
+    richer = base64.urlsafe_b64encode(json.dumps(good | {"role": "operator"}).encode()).rstrip(b"=").decode()
+    assert refusal(tokens, f"{head}.{richer}.{signature}") == "the token's signature is wrong"
+    assert tokens.caller(f"Bearer {head}.{body}.{signature}") == Caller("jane", Role.USER)
+    assert "longer than" in refusal(tokens, signed_by_us(authority, good | {"more": "x" * 20_000}))
+
+
+@pytest.mark.parametrize("missing", ["sub", "role", "iat", "exp", "jti"])
+def test_every_claim_is_needed(authority: Authority, tokens: Tokens, missing: str) -> None:
+    content = claims(authority)
+    del content[missing]
+    assert missing in refusal(tokens, signed_by_us(authority, content))
+
+
+@pytest.mark.parametrize(
+    ("more", "word"),
+    [({"role": "king"}, "'king'"), ({"exp": "soon"}, "not valid"), ({"iss": "me"}, "another issuer"), ({"sub": 7}, "")],
+)
+def test_odd_claims(authority: Authority, tokens: Tokens, more: dict[str, Any], word: str) -> None:
+    assert word in refusal(tokens, signed_by_us(authority, claims(authority, **more)))
+
+
+def test_a_token_of_one_vo(authority: Authority, tokens: Tokens) -> None:
+    token, _ = authority.issue("jane", Role.PILOT, 1, vo="atlas")
+    for origin in (None, "atlas", "atlas:pilot", "atlas.pilot", "https://panda.example.org"):
+        assert tokens.caller(f"Bearer {token}", origin) == Caller("jane", Role.PILOT), origin
+    assert refusal(tokens, token, "cms") == "Unknown vo : cms; the token is for atlas"
+    assert refusal(tokens, token, "atlas:production") == "Not a member of the atlas/production group"
+    anybodys, _ = authority.issue("jane", Role.USER, 1)
+    assert tokens.caller(f"Bearer {anybodys}", "whatever") is not None
+
+
+@pytest.mark.parametrize(
+    ("origin", "vo", "good"),
+    [
+        ("vo.example.org", "vo.example.org", True),
+        ("vo.example.org:pilot", "vo.example.org", True),
+        ("vo.example.org.pilot", "vo.example.org", True),
+        ("vo.example.org.production", "vo.example.org", False),
+        ("vo.example.com", "vo.example.org", False),
+        ("panda_dev.pilot", "panda_dev", True),
+    ],
+)
+def test_names_of_vos_with_points(origin: str, vo: str, good: bool) -> None:
+    try:
+        check_origin(origin, vo, [vo, f"/{vo}/pilot"])
+    except TokenRefused:
+        assert not good
+    else:
+        assert good
+
+
+@pytest.mark.parametrize(("name", "days"), [("", 1), (" jane", 1), ("a\nb", 1), ("x" * 200, 1), ("j", 0), ("j", 5000)])
+def test_tokens_that_cannot_be_made(authority: Authority, name: str, days: float) -> None:
+    with pytest.raises(InputError):
+        authority.issue(name, Role.USER, days)
+    assert authority.issued() == []
+
+
+def test_revoking_what_is_not_there(authority: Authority) -> None:
+    with pytest.raises(InputError, match="token list"):
+        authority.revoke("nothing")
+
+
+def test_files_are_private_and_hold_no_token(authority: Authority) -> None:
+    token, made = authority.issue("jane", Role.USER, 1)
+    authority.revoke(made.id)
+    for path in authority.folder.iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+        assert token.rsplit(".", 1)[1] not in path.read_text(), path
+    assert stat.S_IMODE(authority.folder.stat().st_mode) == 0o700
+
+
+def test_the_key_stays(authority: Authority, tokens: Tokens, clock: Clock) -> None:
+    token, _ = Authority(authority.folder, clock=clock).issue("jane", Role.USER, 1)
+    assert tokens.caller(f"Bearer {token}") is not None
+
+
+def test_a_lost_key_is_replaced_with_its_public_half(authority: Authority, clock: Clock) -> None:
+    old, _ = authority.issue("jane", Role.USER, 1)
+    (authority.folder / "signing-key.pem").unlink()
+    new, _ = Authority(authority.folder, clock=clock).issue("jane", Role.USER, 1)
+    tokens = Tokens(authority.folder, clock=clock)
+    assert tokens.caller(f"Bearer {new}") is not None
+    assert "another issuer" in refusal(tokens, old)
+
+
+def test_a_verifier_needs_no_secret(authority: Authority, tmp_path: Path, clock: Clock) -> None:
+    token, _ = authority.issue("jane", Role.USER, 1)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "jwks.json").write_text((authority.folder / "jwks.json").read_text())
+    tokens = Tokens(elsewhere, clock=clock)
+    assert tokens.caller(f"Bearer {token}") == Caller("jane", Role.USER)
+    assert "d" not in tokens.public_keys["keys"][0]
+
+
+def test_a_key_that_others_can_read(authority: Authority) -> None:
+    (authority.folder / "signing-key.pem").chmod(0o640)
+    with pytest.raises(InputError, match="chmod 600"):
+        Authority(authority.folder)
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"keys": []}', '{"keys": [{"kid": "x"}]}'])
+def test_public_keys_that_make_no_sense(authority: Authority, content: str) -> None:
+    (authority.folder / "jwks.json").write_text(content)
+    with pytest.raises(InputError, match="public keys"):
+        Tokens(authority.folder)
+
+
+def test_only_so_many_tokens_are_remembered(
+    authority: Authority, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpo_pilot.server.auth._REMEMBERED", 3)
+    tokens = Tokens(authority.folder, clock=clock)
+    made = [authority.issue(f"user{number}", Role.USER, 1)[0] for number in range(8)]
+    assert [tokens.verify(f"Bearer {token}").name for token in made] == [f"user{number}" for number in range(8)]
+    assert len(tokens._known) == 3

@@ -1,0 +1,277 @@
+"""Which jobs a pilot gets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event, select
+
+from hpo_pilot.server import task_changes
+from hpo_pilot.server.database import Database
+from hpo_pilot.server.dispatch import JobRequest, acquire
+from hpo_pilot.server.hardware import GpuOffer
+from hpo_pilot.server.queue import Queue as QueueFact
+from hpo_pilot.server.tables import jobs
+from tests.server.queue_driver import OPERATOR, Queue
+
+
+def test_order_is_priority_then_id(queue: Queue) -> None:
+    low = queue.submit(2, taskPriority=100)
+    high = queue.submit(2, taskPriority=900)
+    capped = queue.submit(1, taskPriority=5000)  # a user's priority is capped …
+    boss = queue.submit(1, caller=OPERATOR, taskPriority=5000)  # … an operator's is not
+    got = [job["taskID"] for job in queue.acquire(10)]
+    assert got == [boss, capped, high, high, low, low]
+
+
+def test_brokerage(queue: Queue) -> None:
+    big = queue.submit(1, coreCount=4, ramCount=16000, maxWalltime=7200, taskPriority=900)
+    small = queue.submit(1, taskPriority=100)
+    fits = {"memory": 4000, "cores": 1, "remaining_time": 3600}
+    for name, value in fits.items():
+        assert queue.acquire(site="ELSEWHERE") == []
+        (job,) = queue.acquire(**{name: value})
+        assert job["taskID"] == small, name
+        queue.report(job["PandaID"], "failed")
+    assert queue.acquire(resource_type="SCORE_HIMEM") == []
+    assert queue.acquire(label="managed") == []
+    assert queue.acquire(task_id=777) == []
+    assert queue.acquire(user_name="you") == []
+    assert queue.acquire(resource_type="MCORE_HIMEM", label="unified", user_name="me", task_id=big)[0]["taskID"] == big
+
+
+def test_tasks_for_several_queues(queue: Queue) -> None:
+    anywhere = queue.submit(1, site=None)
+    some = queue.submit(1, site=None, includedSite="A,B_1")
+    most = queue.submit(1, site=None, excludedSite=["A"])
+    single = queue.submit(1, site=None, includedSite=["C"], taskPriority=10)
+    assert [job["taskID"] for job in queue.acquire(9, site="BX1")] == [anywhere, most]
+    for task_id in (anywhere, most):
+        queue.report(queue_id(queue, task_id), "failed")
+    assert [job["taskID"] for job in queue.acquire(9, site="A")] == [some, anywhere]
+    assert [job["taskID"] for job in queue.acquire(9, site="C")] == [most, single]
+
+
+def queue_id(queue: Queue, task_id: int) -> int:
+    with queue.database.reading() as tx:
+        return int(tx.connection.scalar(select(jobs.c.panda_id).where(jobs.c.task_id == task_id).limit(1)))
+
+
+def described(**fields: Any) -> QueueFact:
+    return QueueFact.model_validate(fields)
+
+
+def task_ids(found: list[dict[str, Any]]) -> list[int]:
+    return [job["taskID"] for job in found]
+
+
+def test_a_later_search_is_not_starved(queue: Queue) -> None:
+    """Thousands of waiting jobs of one search; the first pilot that is free goes to the one that came later."""
+    first = queue.submit(3000, campaign="big.1")
+    running = queue.acquire(20)
+    assert set(task_ids(running)) == {first}
+    second = queue.submit(50, campaign="small.2")
+    queue.clock.now += 1
+    assert set(task_ids(queue.acquire(20))) == {second}  # until it has as many
+    assert sorted(task_ids(queue.acquire(10))) == [first] * 5 + [second] * 5  # then in turn
+    for job in running:
+        queue.report(job["PandaID"], "finished")
+    queue.clock.now += 1
+    assert set(task_ids(queue.acquire(15))) == {first}
+
+
+def test_tasks_of_one_campaign_share_one_share(queue: Queue) -> None:
+    mine = [queue.submit(10, campaign="many.1") for _ in range(5)]
+    other = queue.submit(10, campaign="one.2")
+    alien = queue.submit(10)  # without a campaign: on its own
+    got = task_ids(queue.acquire(9))
+    assert [sum(t in mine for t in got), got.count(other), got.count(alien)] == [3, 3, 3]
+    assert {t for t in got if t in mine} == {mine[0]}  # the oldest task first
+
+
+def test_nobody_joins_the_campaign_of_another_user(queue: Queue) -> None:
+    mine = queue.submit(10, campaign="same.1")
+    name = "user.boss.same/"
+    theirs = queue.submit(10, caller=OPERATOR, name=name, campaign="same.1", userName="boss", taskPriority=1000)
+    got = task_ids(queue.acquire(4))
+    assert (got.count(mine), got.count(theirs)) == (2, 2)
+
+
+def test_shares_are_counted_in_cores(queue: Queue) -> None:
+    wide = queue.submit(20, campaign="wide.1", coreCount=4)
+    narrow = queue.submit(20, campaign="narrow.2")
+    got = task_ids(queue.acquire(10))
+    assert (got.count(wide), got.count(narrow)) == (2, 8)
+
+
+def test_short_jobs_take_turns(queue: Queue) -> None:
+    """Jobs that are over before the next pilot asks: nobody has cores at pilots, so turns count."""
+    ids = [queue.submit(5, campaign=f"turn.{i}") for i in range(3)]
+    got = []
+    for _ in range(9):
+        (job,) = queue.acquire()
+        got.append(job["taskID"])
+        queue.report(job["PandaID"], "finished")
+        queue.clock.now += 2
+    assert got == ids * 3
+
+
+def test_priority_comes_before_shares(queue: Queue) -> None:
+    low = queue.submit(5, campaign="low.1", taskPriority=10)
+    high = queue.submit(5, campaign="high.2", taskPriority=20)
+    assert task_ids(queue.acquire(6)) == [high] * 5 + [low]
+
+
+def test_a_new_priority_counts_at_once(queue: Queue) -> None:
+    one = queue.submit(2, taskPriority=10)
+    two = queue.submit(2, taskPriority=5)
+    assert task_ids(queue.acquire()) == [one]
+    with queue.database.writing() as tx:
+        task_changes.set_priority(tx, two, 50)
+    assert task_ids(queue.acquire(3)) == [two, two, one]
+
+
+def test_waiting_jobs_follow_their_task_to_another_queue(queue: Queue) -> None:
+    task_id = queue.submit(2, site="A")
+    with queue.database.writing() as tx:
+        assert task_changes.reassign(tx, queue.me, task_id, "B", "soft")[0] == 0
+    assert queue.acquire(site="A") == []
+    assert task_ids(queue.acquire(5, site="B")) == [task_id, task_id]
+
+
+def test_paused_and_killed_jobs_do_not_go_out(queue: Queue) -> None:
+    paused, killed, kept = (queue.submit(1, campaign=f"c.{i}") for i in range(3))
+    queue.command(paused, "pause")
+    queue.command(killed, "kill")
+    assert task_ids(queue.acquire(5)) == [kept]
+    queue.command(paused, "resume")
+    assert task_ids(queue.acquire(5)) == [paused]
+
+
+def test_a_rolled_back_acquisition_leaves_the_jobs_to_others(queue: Queue) -> None:
+    task_id = queue.submit(1)
+    with pytest.raises(RuntimeError), queue.database.writing() as tx:
+        assert task_ids(acquire(tx, JobRequest("LOCAL"))) == [task_id]
+        raise RuntimeError("the disk is full")
+    assert task_ids(queue.acquire()) == [task_id]
+
+
+def test_what_waits_is_found_after_a_restart(queue: Queue, tmp_path: Path) -> None:
+    task_id = queue.submit(2, campaign="x.1")
+    queue.acquire()
+    queue.database.close()
+    queue.database = Database(f"sqlite:///{tmp_path}/panda.db", clock=queue.clock)
+    assert task_ids(queue.acquire(5)) == [task_id]
+    queue.database.close()
+
+
+def test_gpu_jobs_go_where_gpus_are(queue: Queue) -> None:
+    plain = queue.submit(1, site=None)
+    any_gpu = queue.submit(1, site=None, architecture="&*", taskPriority=900)
+    two = queue.submit(1, site=None, nGPU=2, taskPriority=800)
+    a100 = queue.submit(
+        1, site=None, architecture="@el9#x86_64&nvidia-.*A100.*:vram>=40000:cuda>=12.0", taskPriority=700
+    )
+    amd = queue.submit(1, site=None, architecture="&amd", taskPriority=600)
+    assert task_ids(queue.acquire(9)) == [plain]
+    assert queue.acquire(9, gpus=()) == []
+    old = (GpuOffer(1, "NVIDIA", "Tesla T4", "Turing", "16000", "12.4"),)
+    assert task_ids(queue.acquire(9, gpus=old)) == [any_gpu]
+    new = GpuOffer(1, "NVIDIA", "NVIDIA A100-SXM4-40GB", "Ampere", "40960", "12.4")
+    assert task_ids(queue.acquire(9, gpus=(old[0], new))) == [two]  # for a100 all must have the memory
+    assert task_ids(queue.acquire(9, gpus=(new,))) == [a100]
+    gpu = {"vendor": "AMD", "model": "MI250X"}
+    assert task_ids(queue.acquire(9, queue=described(gpus=4, gpu=gpu))) == [amd]
+
+
+@pytest.mark.parametrize(
+    ("wish", "fact", "fits"),
+    [
+        ({"coreCount": 4}, {"cores": 3}, False),
+        ({"coreCount": 4}, {"cores": 4}, True),
+        ({"ramCount": 4000}, {"memory_mb": 3999}, False),
+        ({"maxWalltime": 3600}, {"minutes": 59}, False),
+        ({"maxWalltime": 3600}, {"minutes": 60}, True),
+        ({"workDiskCount": 2, "workDiskUnit": "GB"}, {"disk_mb": 2000}, False),
+        ({"workDiskCount": 2000}, {"disk_mb": 2000}, True),
+        ({"container_name": "image"}, {"containers": []}, False),
+        ({"container_name": "image"}, {"containers": ["apptainer"]}, True),
+        ({"container_name": "image"}, {}, True),
+        ({"architecture": "#aarch64"}, {"architecture": "x86_64"}, False),
+        ({"architecture": "#(aarch64|x86_64-*-avx2)"}, {"architecture": "x86_64-intel-avx2"}, True),
+        ({"architecture": "x86_64-el9-gcc13-opt"}, {"architecture": "aarch64"}, False),
+        ({"architecture": "@el9"}, {"platforms": ["centos7"]}, False),
+        ({"architecture": "@el9"}, {"platforms": ["el9", "centos7"]}, True),
+        ({"architecture": '{"gpu_spec": {"vendor": "nvidia"}}'}, {"gpus": 1}, True),
+        ({"architecture": '{"gpu_spec": {"vendor": "nvidia", "vram": ">=1"}}'}, {"gpus": 1}, False),
+        ({}, {"status": "offline"}, False),
+        ({}, {"status": "brokeroff"}, True),
+        ({"site": None}, {"status": "brokeroff"}, False),
+        ({"site": None}, {"status": "online"}, True),
+        ({}, {"status": "test"}, False),
+        ({"prodSourceLabel": "test"}, {"status": "test"}, True),
+    ],
+)
+def test_what_the_queue_file_says_counts(queue: Queue, wish: dict[str, Any], fact: dict[str, Any], fits: bool) -> None:
+    queue.submit(1, **wish)
+    assert bool(queue.acquire(queue=described(**fact))) is fits
+
+
+def test_the_lesser_of_pilot_and_queue_counts(queue: Queue) -> None:
+    queue.submit(1, ramCount=4000)
+    assert queue.acquire(memory=8000, queue=described(memory_mb=3000)) == []
+    assert queue.acquire(memory=3000, queue=described(memory_mb=8000)) == []
+    assert len(queue.acquire(memory=4000, queue=described(memory_mb=8000))) == 1
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        "&nvidia:unknown=1",
+        "&nvidia:vram>=much",
+        "&nvidia-(a+)+b",
+        "&nvidia-[",
+        '{"gpu_spec": 1}',
+        '{"cpu_specs": 1}',
+        "{",
+    ],
+)
+def test_hardware_that_makes_no_sense_breaks_the_task(queue: Queue, architecture: str) -> None:
+    assert queue.status(queue.submit(1, architecture=architecture)) == "broken"
+
+
+def test_looking_costs_the_same_with_many_waiting(queue: Queue) -> None:
+    """One statement per look, however many jobs, tasks and searches wait."""
+    for i in range(20):
+        queue.submit(200, campaign=f"crowd.{i}")
+    queue.acquire()
+    statements: list[str] = []
+    engine = queue.database._engine
+    listener = lambda conn, cursor, statement, *rest: statements.append(statement)  # noqa: E731
+    event.listen(engine, "before_cursor_execute", listener)
+    queue.acquire()
+    event.remove(engine, "before_cursor_execute", listener)
+    reading = [s for s in statements if s.startswith("SELECT") and "FROM jobs" in s]
+    assert len(reading) == 1
+    with queue.database.reading() as tx:
+        plan = tx.connection.exec_driver_sql(
+            "EXPLAIN QUERY PLAN SELECT panda_id FROM jobs WHERE jobs.status = 'activated' AND task_id = 1 "
+            "AND queue = 'LOCAL' AND panda_id > 0 ORDER BY panda_id LIMIT 1"
+        ).all()
+    assert "ix_jobs_waiting" in plan[0][-1]
+
+
+def test_an_answer_holds_no_more_than_the_pilot_has(queue: Queue) -> None:
+    wide = queue.submit(5, coreCount=3, taskPriority=900)
+    narrow = queue.submit(5, taskPriority=100)
+    assert task_ids(queue.acquire(5, cores=8)) == [wide, wide, narrow, narrow]
+    gpu = queue.submit(5, nGPU=2, taskPriority=950)
+    offer = (GpuOffer(1, "NVIDIA"), GpuOffer(2, "NVIDIA"))
+    assert task_ids(queue.acquire(3, gpus=offer, cores=3)) == [gpu, narrow, narrow]
+
+
+def test_a_queue_says_what_each_job_may_have(queue: Queue) -> None:
+    task_id = queue.submit(3, coreCount=4, nGPU=1)
+    assert task_ids(queue.acquire(3, queue=described(cores=4, gpus=1))) == [task_id] * 3

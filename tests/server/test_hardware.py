@@ -1,0 +1,136 @@
+"""Hardware in prun's words, and whether it is there; the cases follow panda-server 1.0.4."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from hpo_pilot.server.hardware import (
+    CpuWish,
+    GpuOffer,
+    GpuWish,
+    HardwareError,
+    HardwareWish,
+    cpu_fits,
+    gpus_fit,
+    offered_gpus,
+    parse_architecture,
+    version,
+)
+
+A100 = GpuOffer(1, "NVIDIA", "NVIDIA A100-SXM4-40GB", "Ampere", "40960", "12.4", "575.57.08")
+T4 = GpuOffer(2, "NVIDIA", "Tesla T4", "Turing", "16384", "11.8", "535.1")
+
+
+@pytest.mark.parametrize(
+    ("text", "wish"),
+    [
+        ("", HardwareWish()),
+        ("x86_64-centos7-gcc8-opt", HardwareWish("", (CpuWish("x86_64"),))),
+        ("x86_64-el9-gcc13-opt@el9", HardwareWish("el9", (CpuWish("x86_64"),))),
+        ("@el9", HardwareWish("el9")),
+        ("#x86_64-intel-avx2", HardwareWish("", (CpuWish("x86_64", "intel", "avx2"),))),
+        ("#(x86_64-*-avx2|aarch64)", HardwareWish("", (CpuWish("x86_64", "*", "avx2"), CpuWish("aarch64")))),
+        ("&nvidia", HardwareWish("", (), GpuWish("nvidia"))),
+        ("@el9#x86_64&nvidia-.*A100.*", HardwareWish("el9", (CpuWish("x86_64"),), GpuWish("nvidia", ".*A100.*"))),
+        (
+            "&nvidia:model!=.*T4.*:uarch=Ampere:vram>=40000:cuda>=12.0",
+            HardwareWish(
+                "",
+                (),
+                GpuWish("nvidia", ".*T4.*", True, ("Ampere",), (("vram", ">=", (40000,)), ("version", ">=", (12,)))),
+            ),
+        ),
+        (
+            '{"base_platform": "el9", "cpu_specs": [{"arch": "x86_64"}], "gpu_spec": {"vendor": "amd"}}',
+            HardwareWish("el9", (CpuWish("x86_64"),), GpuWish("amd")),
+        ),
+        ('{"encoded_platform": "@el9&amd"}', HardwareWish("el9", (), GpuWish("amd"))),
+    ],
+)
+def test_both_formats(text: str, wish: HardwareWish) -> None:
+    assert parse_architecture(text) == wish
+
+
+@pytest.mark.parametrize(
+    ("wish", "offer", "fits"),
+    [
+        ("", "x86_64", True),
+        ("#x86_64", "", True),  # the queue does not say
+        ("#x86_64", "X86_64-AMD", True),
+        ("#aarch64", "x86_64", False),
+        ("#x86_64-intel", "x86_64-amd", False),
+        ("#x86_64-*-avx512f", "x86_64-intel-avx2", False),
+        ("#x86_64-*-avx512f", "x86_64-intel", True),
+    ],
+)
+def test_cpus(wish: str, offer: str, fits: bool) -> None:
+    assert cpu_fits(parse_architecture(wish).cpus, offer) is fits
+
+
+@pytest.mark.parametrize(
+    ("wish", "offers", "fits"),
+    [
+        ("&*", (), False),
+        ("&*", (A100,), True),
+        ("&nvidia", (A100,), True),
+        ("&amd", (A100,), False),
+        ("&nvidia-.*A100", (T4, A100), True),  # one of them is enough
+        ("&nvidia:model!=.*T4.*", (T4, A100), False),
+        ("&nvidia:model!=.*T4.*", (A100,), True),
+        ("&nvidia:uarch=Ampere", (T4,), False),
+        ("&nvidia:uarch=Ampere", (T4, A100), True),
+        ("&nvidia:vram>=40000", (T4, A100), False),  # all must have it
+        ("&nvidia:vram>=40000", (A100,), True),
+        ("&nvidia:cuda>=12.0", (A100,), True),
+        ("&nvidia:cuda>=12.10", (A100,), False),
+        ("&nvidia:cuda==12.4.0", (A100,), True),
+        ("&nvidia:driver<575.60", (A100,), True),
+        ("&nvidia:cuda>=12.0", (GpuOffer(1, "NVIDIA"),), False),  # not said
+    ],
+)
+def test_gpus(wish: str, offers: tuple[GpuOffer, ...], fits: bool) -> None:
+    gpu = parse_architecture(wish).gpu
+    assert gpu is not None
+    assert gpus_fit(gpu, 1, offers) is fits
+
+
+def test_gpus_are_counted() -> None:
+    assert gpus_fit(GpuWish(), 3, (A100, T4))
+    assert not gpus_fit(GpuWish(), 4, (A100, T4))
+
+
+def test_versions() -> None:
+    assert version("12.10") > version("12.9")
+    assert version("12.0") == version("12")
+
+
+@pytest.mark.parametrize(
+    ("said", "offers"),
+    [
+        ({}, None),
+        ({"gpus": []}, ()),
+        ({"gpus": [{"vendor": "NVIDIA", "vram": 40960, "count": 2}]}, (GpuOffer(2, "NVIDIA", memory_mb="40960"),)),
+        ({"gpus": [{"count": -3}]}, (GpuOffer(1),)),
+    ],
+)
+def test_what_a_pilot_says(said: dict[str, object], offers: tuple[GpuOffer, ...] | None) -> None:
+    assert offered_gpus(said) == offers
+
+
+@pytest.mark.parametrize("said", [{"gpus": 1}, {"gpus": ["A100"]}])
+def test_what_no_pilot_says(said: dict[str, object]) -> None:
+    with pytest.raises(HardwareError):
+        offered_gpus(said)
+
+
+def test_a_pattern_cannot_keep_the_server_busy() -> None:
+    begun = time.perf_counter()
+    for pattern in ("(a|aa)+b", "(.*)*x", "a*a*a*a*b", "a" * 200, "(a{1,99}){1,99}b"):
+        with pytest.raises(HardwareError):
+            parse_architecture(f"&nvidia-{pattern}")
+    slowest = parse_architecture("&nvidia-.*a.*a.*b").gpu
+    assert slowest is not None
+    assert not gpus_fit(slowest, 1, (GpuOffer(1, "NVIDIA", "a" * 128),))
+    assert time.perf_counter() - begun < 1.0

@@ -1,0 +1,254 @@
+"""The legacy API of pilots and Harvesters, as Pilot 3 and curl call it: forms in, forms or JSON out."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qs, parse_qsl
+
+import pytest
+import requests
+
+from hpo_pilot.server.legacy_table import LEGACY
+from tests.server.conftest import bearer
+
+Params = Callable[..., dict[str, Any]]
+ROLE = "no production/pilot role in VOMS FQANs or non pilot owner"
+
+
+class Legacy:
+    """Calls of the legacy API."""
+
+    def __init__(self, url: str, alias: str | None) -> None:
+        self.url = f"{url}/server/panda"
+        self.headers = {"Authorization": f"Bearer {bearer(alias)}"} if alias else {}
+
+    def form(self, function: str, **arguments: Any) -> str:
+        """The answer as text, to somebody who does not accept JSON."""
+        response = requests.post(f"{self.url}/{function}", data=arguments, headers=self.headers, timeout=30)
+        assert response.status_code == 200, response.text
+        assert response.headers["content-type"].startswith("text/plain")
+        return response.text
+
+    def json(self, function: str, **arguments: Any) -> Any:
+        """The answer as JSON, as Pilot 3 asks for it."""
+        headers = {**self.headers, "Accept": "application/json", "Origin": "hpo_pilot"}
+        response = requests.post(f"{self.url}/{function}", data=arguments, headers=headers, timeout=30)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+
+@pytest.fixture
+def old(server: Any) -> Legacy:
+    return Legacy(server.url, "token-of-pilot")
+
+
+GET_JOB = {
+    "computingElement": "CE",
+    "prodSourceLabel": "user",
+    "diskSpace": 1000,
+    "workingGroup": "",
+    "cpu": "2400.5",
+    "mem": "4000.0",
+    "node": "wn1",
+}
+
+
+def test_a_job_as_pilot3_takes_and_ends_it(user: Any, old: Legacy, params: Params) -> None:
+    task_id = user.submit(params("user.me.legacy/", 1, site="OLD"))
+    job = old.json("getJob", siteName="OLD", **GET_JOB)
+    assert (job["StatusCode"], job["taskID"], job["attemptNr"]) == (0, task_id, 1)
+    assert old.json("getJob", siteName="OLD", **GET_JOB) == {"StatusCode": 20, "errorDialog": "no jobs in PanDA"}
+    report = {
+        "jobId": job["PandaID"],
+        "siteName": "OLD",
+        "node": "wn1",
+        "attemptNr": 1,
+        "timestamp": "2026-01-01T00:00:00",
+    }
+    report |= {
+        "coreCount": 1,
+        "cpuConsumptionUnit": "s+Intel",
+        "maxRSS": "1024",
+        "meanCoreCount": "1.5",
+        "new": "thing",
+    }
+    assert old.json("updateJob", state="starting", **report) == {"StatusCode": 0, "command": "NULL"}
+    assert old.json("updateJob", state="running", startTime="2026-01-01 00:00:00", **report)["command"] == "NULL"
+    (described,) = user.post("job/get_description", job_ids=[job["PandaID"]])["data"]
+    assert (described["jobStatus"], described["maxRSS"], described["actualCoreCount"]) == ("running", 1024, 1)
+    assert (described["computingElement"], described["startTime"]) == ("CE", {"__datetime__": "2026-01-01T00:00:00"})
+    metadata = json.dumps({"user_job_metadata": {"loss": 0.0}})
+    report |= {"metaData": metadata, "xml": "{}", "pilotLog": "log", "pilotErrorCode": 0, "transExitCode": "0"}
+    assert old.json("updateJob", state="finished", **report) == {"StatusCode": 0, "command": "NULL"}
+    assert old.json("updateJob", state="finished", **report)["command"] == "NULL"  # its answer was lost
+    assert old.json("updateJob", state="failed", **report)["command"] == "alreadydone"
+    assert user.get("task/get_status", task_id=task_id)["data"] == "done"
+    found = user.get("job/get_metadata_for_analysis_jobs", task_id=task_id)["data"]
+    assert found == {str(job["PandaID"]): {"user_job_metadata": {"loss": 0.0}}}
+
+
+def test_whoever_accepts_no_json_gets_a_form(user: Any, old: Legacy, params: Params) -> None:
+    user.submit(params("user.me.form/", 3, site="FORM"))
+    job = dict(parse_qsl(old.form("getJob", siteName="FORM", **GET_JOB), keep_blank_values=True))
+    assert (job["StatusCode"], job["inFiles"], job["attemptNr"]) == ("0", "", "1")
+    assert "--sourceURL" in job["jobPars"]
+    bulk = dict(parse_qsl(old.form("getJob", siteName="FORM", nJobs=5, **GET_JOB)))
+    assert len(json.loads(bulk["jobs"])) == 2
+    assert old.form("getJob", siteName="FORM", **GET_JOB) == "StatusCode=20"
+    answer = old.form("updateJob", jobId=job["PandaID"], state="running", attemptNr=1)
+    assert answer == "StatusCode=0&command=NULL"
+    ids = [int(job["PandaID"]), *(one["PandaID"] for one in json.loads(bulk["jobs"]))]
+    states = parse_qs(old.form("getStatus", ids=f"{ids[0]} 987654321 {ids[1]}"))
+    assert states == {"StatusCode": ["0"], "status": ["running+notfound+sent"], "attemptNr": ["1+0+1"]}
+    assert old.json("checkJobStatus", ids=f"{ids[0]},x") == {
+        "StatusCode": 0,
+        "data": [{"status": "running", "command": None}, {"status": "unknown", "command": "tobekilled"}],
+    }
+
+
+def test_commands_reach_the_pilot(user: Any, old: Legacy, params: Params) -> None:
+    task_id = user.submit(params("user.me.command/", 1, site="COMMAND"))
+    (job,) = old.json("getJob", siteName="COMMAND", nJobs=1, **GET_JOB)["jobs"]
+    report = {"jobId": job["PandaID"], "state": "running"}
+    assert old.json("updateJob", attemptNr=2, **report)["command"] == "badattemptnr"
+    assert old.json("updateJob", attemptNr=1, **report | {"jobId": 987654321})["command"] == "tobekilled"
+    assert user.post("job/set_debug_mode", job_id=job["PandaID"], mode=True)["success"]
+    assert old.json("updateJob", attemptNr=1, **report)["command"] == "debug"
+    assert user.post("task/kill", task_id=task_id)["success"]
+    assert old.json("updateJob", attemptNr=1, **report)["command"] == "debug,tobekilled"
+    end = {**report, "state": "failed", "pilotErrorCode": "1144", "pilotErrorDiag": "killed by the server"}
+    assert old.json("updateJob", attemptNr=1, **end)["command"] == "NULL"
+    (described,) = user.post("job/get_description", job_ids=[job["PandaID"]])["data"]
+    assert (described["jobStatus"], described["pilotErrorCode"]) == ("cancelled", 1144)
+    assert old.json("updateJob", attemptNr=1, **report)["command"] == "tobekilled"
+    assert old.json("updateJob", jobId="NULL", state="failed") == {"StatusCode": 0}
+    assert old.json("updateJob", jobId=job["PandaID"], state="odd") == {"StatusCode": 0}
+
+
+def test_reports_in_bulk(user: Any, old: Legacy, params: Params) -> None:
+    task_id = user.submit(params("user.me.oldbulk/", 2, site="OLDBULK"))
+    ids = [job["PandaID"] for job in old.json("getJob", siteName="OLDBULK", nJobs=2, **GET_JOB)["jobs"]]
+    wrong = [{"jobId": ids[0], "state": "finished"}, {"state": "finished"}]
+    ok, message = json.loads(old.form("updateJobsInBulk", jobList=json.dumps(wrong), harvester_id="h"))
+    assert (ok, "jobId" in message) == (False, True)
+    assert parse_qs(old.form("getStatus", ids=str(ids[0])))["status"] == ["sent"]
+    right = [{"jobId": panda_id, "state": "finished", "metaData": {"id": panda_id}} for panda_id in ids]
+    ok, answers = old.json("updateJobsInBulk", jobList=json.dumps(right), harvester_id="h")
+    assert ok
+    assert [json.loads(answer["content"])["command"] for answer in answers] == ["NULL", "NULL"]
+    assert user.get("task/get_status", task_id=task_id)["data"] == "done"
+    found = user.get("job/get_metadata_for_analysis_jobs", task_id=task_id)["data"]
+    assert found == {str(panda_id): {"id": panda_id} for panda_id in ids}
+
+
+def test_packed_json_arguments(server: Any, user: Any, params: Params) -> None:
+    user.submit(params("user.me.packed/", 1, site="PACKED"))
+    headers = {"Authorization": f"Bearer {bearer('token-of-pilot')}", "Content-Type": "application/json"}
+    body = gzip.compress(json.dumps({"siteName": "PACKED", "prodSourceLabel": "user", "viaTopic": True}).encode())
+    response = requests.post(f"{server.url}/server/panda/getJob", data=body, headers=headers, timeout=30)
+    assert parse_qs(response.text)["StatusCode"] == ["0"]
+
+
+def test_only_pilots_may(server: Any, old: Legacy) -> None:
+    for alias in (None, "token-of-me"):
+        other = Legacy(server.url, alias)
+        assert other.form("isAlive") == "alive=yes"
+        assert other.json("getJob", siteName="ROLE", prodSourceLabel="user") == {"StatusCode": 60, "errorDialog": ROLE}
+        assert other.form("updateJob", jobId=1, state="running") == "StatusCode=60"
+        assert other.json("updateJobsInBulk", jobList="[]") == [False, ROLE]
+        worker = {"site": "S", "workerID": 1, "harvesterID": "h", "status": "started"}
+        assert other.form("updateWorkerPilotStatus", **worker) == "production or pilot role is required"
+    wrong = requests.post(f"{old.url}/getJob", headers={"Authorization": "Bearer nonsense"}, timeout=30)
+    assert (wrong.status_code, wrong.text.startswith("ERROR : Token authentication failed")) == (403, True)
+
+
+def test_workers_and_nodes(user: Any, old: Legacy, params: Params) -> None:
+    task_id = user.submit(params("user.me.oldworker/", 1, site="OLDW", maxAttempt=1))
+    worker = {"site": "OLDW", "workerID": "7", "harvesterID": "old"}
+    assert old.json("updateWorkerPilotStatus", status="started", **worker) == {"StatusCode": 0}
+    job = old.json("getJob", siteName="OLDW", harvester_id="old", worker_id="7", **GET_JOB)
+    assert "Invalid worker state" in old.form("updateWorkerPilotStatus", status="odd", **worker)
+    assert old.form("updateWorkerPilotStatus", status="finished", **worker) == "StatusCode=0"
+    assert user.get("task/get_status", task_id=task_id)["data"] == "failed"
+    assert parse_qs(old.form("getStatus", ids=str(job["PandaID"])))["status"] == ["failed"]
+    node = {"site": "S", "host_name": "slot1@wn", "cpu_model": "c", "n_logical_cpus": 4}
+    assert old.json("updateWorkerNode", **node) == {"StatusCode": 0}
+    gpu = {"site": "S", "host_name": "wn", "vendor": "NVIDIA", "model": "A100", "count": 2}
+    assert old.json("updateWorkerNodeGpu", **gpu) == {"StatusCode": 0}
+
+
+def test_what_a_harvester_says(old: Legacy, pilot: Any, user: Any, params: Params) -> None:
+    me = {"harvesterID": "harvester-1"}
+    assert old.json("harvesterIsAlive", data=json.dumps({"sw_version": "0.5"}), **me) == [True, "succeeded"]
+    task_id = user.submit(params("user.me.harvested/", 1, site="HARVESTED", maxAttempt=1))
+    old.json("getJob", siteName="HARVESTED", harvester_id="harvester-1", worker_id="12", **GET_JOB)
+    workers = [{"workerID": 12, "status": "running", "nodeID": "wn"}, {"status": "odd"}]
+    assert old.json("updateWorkers", workers=json.dumps(workers), **me) == [True, [True, False]]
+    assert user.get("task/get_status", task_id=task_id)["data"] == "running"
+    workers = [{"workerID": 12, "status": "missed"}]
+    assert pilot.post("harvester/update_workers", harvester_id="harvester-1", workers=workers)["data"] == [True]
+    assert user.get("task/get_status", task_id=task_id)["data"] == "failed"
+    counts = {"user": {"SCORE": {"running": 1}}}
+    report = {"siteName": "HARVESTED", "paramsList": json.dumps(counts)}
+    assert old.json("reportWorkerStats_jobtype", **report, **me) == [True, "OK"]
+    assert json.loads(old.form("getWorkerStats")) == {"HARVESTED": {"harvester-1": counts}}
+    assert pilot.get("harvester/get_worker_statistics")["data"] == {"HARVESTED": {"harvester-1": counts}}
+    assert old.form("get_max_worker_id", harvester_id="harvester-1") == "12"
+    assert old.json("addHarvesterDialogs", dialogs=json.dumps([{"diagID": 1}]), **me) == [True, ""]
+    assert old.json("updateServiceMetrics", metrics=json.dumps([["h", "t", "{}"]]), **me) == [True, [True]]
+    commands = {"harvester_id": "harvester-1", "n_commands": 5}
+    assert old.json("getCommands", **commands) == {"StatusCode": 0, "Returns": 0, "Commands": []}
+    assert pilot.post("harvester/acquire_commands", **commands)["data"] == []
+    assert old.json("ackCommands", command_ids="[1]") == {"StatusCode": 0, "Returns": 0}
+    names = [kind["resource_name"] for kind in old.json("getResourceTypes")["ResourceTypes"]]
+    assert names == ["SCORE", "MCORE", "SCORE_HIMEM", "MCORE_HIMEM"]
+    refused = pilot.post("harvester/add_target_slots", panda_queue="HARVESTED", slots=10)
+    assert (refused["success"], "no commands" in refused["message"]) == (False, True)
+
+
+def test_what_is_not_here_is_refused(old: Legacy) -> None:
+    assert old.json("getKeyPair", publicKeyName="p", privateKeyName="q")["StatusCode"] == 80
+    assert old.json("getProxy", role="atlas")["StatusCode"] == 90
+    assert old.json("get_access_token", client_name="c")["StatusCode"] == 90
+    assert old.json("get_token_key", client_name="c")["StatusCode"] == 80
+    for function in ("getEventRanges", "updateEventRange", "updateEventRanges", "checkEventsAvailability"):
+        assert old.json(function, pandaID=1)["StatusCode"] == 30
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "status"),
+    [
+        ("nonsense", {}, 403),
+        ("getJob", {}, 400),
+        ("updateJob", {"jobId": "x", "state": "running"}, 400),
+        ("updateJob", {"jobId": "1" * 30, "state": "running"}, 400),
+        ("updateJob", {"jobId": "1"}, 400),
+        ("updateJob", {"jobId": "1", "state": "running", "node": "a\0b"}, 400),
+        ("updateWorkers", {"harvesterID": "h", "workers": "no JSON"}, 400),
+        ("updateWorkers", {"harvesterID": "h", "workers": "[1]"}, 400),
+        ("ackCommands", {"command_ids": "{}"}, 400),
+    ],
+)
+def test_wrong_calls_get_an_error_that_says_so(
+    old: Legacy, function: str, arguments: dict[str, Any], status: int
+) -> None:
+    response = requests.post(f"{old.url}/{function}", data=arguments, headers=old.headers, timeout=30)
+    assert response.status_code == status
+    assert response.text.startswith("ERROR : ")
+
+
+def test_every_function_survives_odd_arguments(server: Any, old: Legacy) -> None:
+    """Numbers that are none, lists, emptiness: an answer below 500, always."""
+    odd = ["", "NULL", "-1", "1e400", "nan", "[]", "{}", "9" * 40, "é", "None"]
+    names = ["siteName", "jobId", "state", "ids", "jobList", "harvesterID", "harvester_id", "workers", "dialogs"]
+    names += ["status", "workerID", "site", "host_name", "cpu_model", "vendor", "model", "metrics", "paramsList"]
+    names += ["attemptNr", "mem", "diskSpace", "nJobs", "remaining_time", "taskID", "command_ids", "data", "maxRSS"]
+    for function in LEGACY:
+        for value in odd:
+            arguments: dict[str, Any] = dict.fromkeys(names, value)
+            for given in (arguments, arguments | {"state": "running"}):
+                response = requests.post(f"{old.url}/{function}", data=given, headers=old.headers, timeout=30)
+                assert response.status_code < 500, (function, value, response.text)

@@ -1,0 +1,279 @@
+"""Tokens of other issuers, and the way on which panda-client gets them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+import requests
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from hpo_pilot.errors import InputError
+from hpo_pilot.server import oidc
+from hpo_pilot.server.auth import LEEWAY, Caller, Role, TokenRefused, Tokens
+from hpo_pilot.server.authority import Authority
+from hpo_pilot.server.oidc import Issuers
+from tests.server.conftest import Clock
+
+ISSUER = "https://iam.example.org/"
+KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+ROLES = {"atlas/production": "operator", "/atlas/pilot": "pilot", "atlas": "user"}
+
+
+def public(kid: str, key: rsa.RSAPrivateKey = KEY) -> dict[str, Any]:
+    jwk: dict[str, Any] = jwt.algorithms.RSAAlgorithm.to_jwk(key.public_key(), as_dict=True)
+    return jwk | {"kid": kid, "use": "sig"}
+
+
+def signed(now: float, kid: str = "one", key: Any = KEY, algorithm: str = "RS256", **claims: Any) -> str:
+    content = {
+        "iss": ISSUER,
+        "sub": "8a7b",
+        "aud": "panda",
+        "iat": int(now),
+        "exp": int(now) + 3600,
+        "preferred_username": "jane",
+        "name": "jane DOE",
+        "groups": ["/atlas"],
+    } | claims
+    content = {name: value for name, value in content.items() if value is not None}
+    return jwt.encode(content, key, algorithm, headers={"kid": kid})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "keys.json").write_text(json.dumps({"keys": [public("one"), {"kty": "odd", "kid": "two"}]}))
+    settings = {"keys": "keys.json", "audience": "panda", "vo": "atlas", "roles": ROLES}
+    (tmp_path / "issuers.json").write_text(json.dumps({ISSUER: settings}))
+    return tmp_path
+
+
+@pytest.fixture
+def tokens(folder: Path, clock: Clock) -> Tokens:
+    authority = Authority(folder / "tokens", clock=clock)
+    return Tokens(authority.folder, Issuers(folder / "issuers.json", clock=clock), clock=clock)
+
+
+def refusal(tokens: Tokens, token: str, origin: str | None = None) -> str:
+    with pytest.raises(TokenRefused) as refused:
+        tokens.verify(f"Bearer {token}", origin)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("groups", "origin", "role"),
+    [
+        (["/atlas"], None, Role.USER),
+        (["atlas"], "atlas", Role.USER),
+        (["/atlas", "/atlas/pilot"], "atlas", Role.PILOT),
+        (["/atlas", "/atlas/pilot", "/atlas/production"], "atlas", Role.OPERATOR),
+        (["/atlas", "/atlas/pilot", "/atlas/production"], "atlas:pilot", Role.PILOT),
+        (["/atlas", "/atlas/pilot", "/atlas/production"], "atlas.pilot", Role.PILOT),
+    ],
+)
+def test_roles_by_groups(tokens: Tokens, clock: Clock, groups: list[str], origin: str | None, role: Role) -> None:
+    assert tokens.verify(f"Bearer {signed(clock.now, groups=groups)}", origin) == Caller("jane", role)
+
+
+def test_our_own_tokens_are_taken_beside_theirs(tokens: Tokens, folder: Path, clock: Clock) -> None:
+    token, _ = Authority(folder / "tokens", clock=clock).issue("jim", Role.USER, 1)
+    assert tokens.caller(f"Bearer {token}") == Caller("jim", Role.USER)
+
+
+@pytest.mark.parametrize(
+    ("claims", "word"),
+    [
+        ({"aud": "other"}, "audience"),
+        ({"aud": None}, "aud"),
+        ({"groups": ["/cms"]}, "Not a member of the atlas group"),
+        ({"groups": None}, "Not a member of the atlas group"),
+        ({"groups": "atlas"}, "Not a member of the atlas group"),
+        ({"iss": "https://other.example.org/"}, "another issuer"),
+        ({"iss": ISSUER.rstrip("/")}, "another issuer"),
+        ({"exp": None}, "exp"),
+    ],
+)
+def test_what_is_refused(tokens: Tokens, clock: Clock, claims: dict[str, Any], word: str) -> None:
+    assert word in refusal(tokens, signed(clock.now, **claims))
+
+
+def test_forged_and_late(tokens: Tokens, clock: Clock) -> None:
+    stranger = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    assert "signature is wrong" in refusal(tokens, signed(clock.now, key=stranger))
+    assert "not valid" in refusal(tokens, signed(clock.now, algorithm="RS512"))
+    assert "not valid" in refusal(tokens, signed(clock.now, key=public("one")["n"], algorithm="HS256"))
+    assert "not known to have: 'two'" in refusal(tokens, signed(clock.now, kid="two"))
+    good = signed(clock.now)
+    assert tokens.caller(f"Bearer {good}") is not None
+    clock.now += 3600 + LEEWAY
+    assert "has expired" in refusal(tokens, good)
+
+
+def test_the_vo_that_a_call_names(tokens: Tokens, clock: Clock) -> None:
+    token = signed(clock.now)
+    assert refusal(tokens, token, "cms") == "Unknown vo : cms; the token is for atlas"
+    assert refusal(tokens, token, "atlas:production") == "Not a member of the atlas/production group"
+
+
+def test_new_keys_are_seen(tokens: Tokens, folder: Path, clock: Clock) -> None:
+    new = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    token = signed(clock.now, kid="new", key=new)
+    assert tokens.caller(f"Bearer {token}") is None
+    (folder / "keys.json").write_text(json.dumps({"keys": [public("one"), public("new", new)]}))
+    assert tokens.caller(f"Bearer {token}") is not None
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        ("[]", "the file"),
+        ('{"https://x": {"keys": "keys.json"}}', "audience"),
+        ('{"https://x": {"keys": "keys.json", "audience": "a", "vo": "v", "roles": {"g": "king"}}}', "roles"),
+        ('{"https://x": {"keys": "keys.json", "audience": "a", "vo": "v", "roles": {"g": "user"}, "x": 1}}', "x"),
+        ('{"https://x": {"keys": "none.json", "audience": "a", "vo": "v", "roles": {"g": "user"}}}', "none.json"),
+        ('{"https://x": {"keys": "http://x/k", "audience": "a", "vo": "v", "roles": {"g": "user"}}}', "https"),
+        (
+            '{"https://x": {"keys": "keys.json", "audience": "a", "vo": "v", "roles": {"g": "user"}, '
+            '"algorithms": ["HS256"]}}',
+            "algorithms",
+        ),
+    ],
+)
+def test_files_that_make_no_sense(folder: Path, content: str, word: str) -> None:
+    (folder / "issuers.json").write_text(content)
+    with pytest.raises(InputError, match=word):
+        Issuers(folder / "issuers.json")
+
+
+def test_keys_from_the_network(folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are there when `start` returns; an issuer that is away leaves what was known."""
+    asked = []
+
+    class Answer:
+        content = json.dumps({"keys": [public("one")]}).encode()
+
+        def raise_for_status(self) -> None:
+            if len(asked) > 1:
+                raise requests.HTTPError("away")
+
+    def get(url: str, **_: Any) -> Answer:
+        asked.append(url)
+        return Answer()
+
+    monkeypatch.setattr(requests, "get", get)
+    monkeypatch.setattr(oidc, "_AGAIN", 0.05)
+    settings = json.loads((folder / "issuers.json").read_text())
+    settings[ISSUER]["keys"] = "https://iam.example.org/jwk"
+    (folder / "issuers.json").write_text(json.dumps(settings))
+    issuers = Issuers(folder / "issuers.json", clock=clock)
+    issuers.start()
+    try:
+        assert issuers.verify(signed(clock.now), ISSUER, "")[0] == Caller("jane", Role.USER)
+        with pytest.raises(TokenRefused, match="not known to have"):
+            issuers.verify(signed(clock.now, kid="other"), ISSUER, "")
+        deadline = time.monotonic() + 10
+        while len(asked) < 2 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert asked[:2] == ["https://iam.example.org/jwk"] * 2
+        assert issuers.verify(signed(clock.now), ISSUER, "")[0] == Caller("jane", Role.USER)
+    finally:
+        issuers.stop()
+
+
+class _Provider(BaseHTTPRequestHandler):
+    """An identity provider with the device flow, as far as panda-client uses it."""
+
+    def do_GET(self) -> None:
+        self._say({"token_endpoint": f"{self.base}/token", "device_authorization_endpoint": f"{self.base}/device"})
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        if self.path == "/device":
+            about = {"device_code": "d", "verification_uri_complete": f"{self.base}/sign-in", "interval": 0}
+            self._say(about | {"expires_in": 30})
+        else:
+            self._say({"id_token": signed(time.time())})
+
+    @property
+    def base(self) -> str:
+        return f"http://127.0.0.1:{self.server.server_address[1]}"
+
+    def _say(self, content: dict[str, Any]) -> None:
+        body = json.dumps(content).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Silence."""
+
+
+@pytest.fixture
+def provider() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Provider)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+_SIGN_IN = """
+from pandaclient import Client
+print("\\x01", Client.get_user_name_from_token(), Client.getTaskStatus(1))
+"""
+
+
+def panda_client(url: str, folder: Path, vo: str) -> subprocess.CompletedProcess[str]:
+    base = f"{url}/server/panda"
+    environment = {"PANDA_URL": base, "PANDA_URL_SSL": base, "PANDACACHE_URL": base, "PANDA_BEHIND_REAL_LB": "1"}
+    environment |= {"PANDA_AUTH": "oidc", "PANDA_AUTH_VO": vo, "PANDA_CONFIG_ROOT": str(folder), "HOME": str(folder)}
+    return subprocess.run(
+        [sys.executable, "-c", _SIGN_IN],
+        env=environment,
+        input="y\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_panda_client_signs_in(
+    own_server: Callable[..., Any], folder: Path, provider: str, params: Callable[..., Any]
+) -> None:
+    """Its device flow, from the server's /auth/<vo>_auth_config.json to a call with the token it was given."""
+    settings = json.loads((folder / "issuers.json").read_text())
+    settings[ISSUER]["client"] = {
+        "client_id": "panda",
+        "client_secret": "",
+        "oidc_config_url": f"{provider}/well-known",
+    }
+    (folder / "issuers.json").write_text(json.dumps(settings))
+    server = own_server(options=("--issuers", str(folder / "issuers.json")))
+    server.api("me").submit(params("user.me.oidc/", 1))
+    (folder / "client").mkdir()
+    done = panda_client(server.url, folder / "client", "atlas")
+    assert "\x01 ('Jane Doe', ['/atlas'], 'jane') (0, 'running')" in done.stdout, done.stdout + done.stderr
+
+
+def test_panda_client_is_told_where_nobody_signs_in(server: Any, tmp_path: Path) -> None:
+    done = panda_client(server.url, tmp_path, "atlas")
+    assert done.returncode != 0
+    assert "hpo-pilot token create" in done.stdout + done.stderr
+
+
+def test_public_keys_are_public(server: Any) -> None:
+    (key,) = requests.get(f"{server.url}/.well-known/jwks.json", timeout=10).json()["keys"]
+    assert set(key) == {"kty", "crv", "x", "y", "kid", "alg", "use"}

@@ -1,0 +1,75 @@
+"""The API's description, and schemathesis driving every call of it with every role's token: never a 5xx."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from jsonschema import Draft202012Validator
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from hpo_pilot.server.app import API_MODULES
+from hpo_pilot.server.endpoints import TABLE
+from hpo_pilot.server.openapi import PATHS, description
+from tests.server.conftest import bearer, make_params
+
+assert API_MODULES, "imported for what they put into the table"
+SCHEMA = schemathesis.openapi.from_dict(description())
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+OPERATIONS = [
+    (path, method) for path, item in sorted(description()["paths"].items()) for method in sorted(item, reverse=True)
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def work(server: Any) -> None:
+    """Something for the calls to find: a task with a finished, a running and a waiting job."""
+    server.api("me").submit(make_params("user.me.work/", 3))
+    pilot = server.api("pilot")
+    one, two = pilot.acquire(2)
+    pilot.update(one["PandaID"], "finished", meta_data="{}")
+    pilot.update(two["PandaID"], "running")
+
+
+def test_the_description_is_served_and_whole(server: Any) -> None:
+    for path in PATHS:
+        served = requests.get(f"{server.url}{path}", timeout=10)
+        assert (served.status_code, served.json()) == (200, description())
+    assert set(description()["paths"]) == {f"/api/v1/{path}" for path in TABLE}
+    for path, item in description()["paths"].items():
+        for operation in item.values():
+            assert operation["summary"], path
+            for content in operation.get("requestBody", {}).get("content", {}).values():
+                Draft202012Validator.check_schema(content["schema"])
+
+
+@pytest.mark.parametrize("role", ["me", "pilot", "operator"])
+@pytest.mark.parametrize(("path", "method"), OPERATIONS)
+def test_no_call_breaks_the_server(server: Any, path: str, method: str, role: str) -> None:
+    operation = SCHEMA[path][method.upper()]
+    headers = {"Authorization": f"Bearer {bearer(f'token-of-{role}')}"}
+
+    @settings(
+        max_examples=4,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy())
+    def run(case: Any) -> None:
+        if case.path.endswith("hpo_pilot/changes"):
+            case.query.pop("timeout", None)  # it would wait for a change
+        response = case.call(base_url=server.url, headers=headers)
+        case.validate_response(response, checks=CHECKS)
+
+    run()

@@ -1,0 +1,229 @@
+"""iDDS's REST for points: by token, and by the capability that a job's payload is given."""
+
+from __future__ import annotations
+
+import base64
+import json
+import stat
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import requests
+
+from hpo_pilot.errors import InputError
+from hpo_pilot.server.points import CAPABILITY_KEY, Capabilities
+from tests.server.conftest import bearer
+
+Params = Callable[..., dict[str, Any]]
+POINTS = {"1": {"x": 0.25, "act": "relu"}, "2": {"x": 0.5, "act": "tanh"}, "7": {"x": 1, "act": "relu"}}
+
+
+def encode(document: Any) -> str:
+    return base64.urlsafe_b64encode(zlib.compress(json.dumps(document).encode())).decode()
+
+
+def with_points(params: dict[str, Any], encoded: str) -> dict[str, Any]:
+    """The parameters of a task that carries points as hpo-pilot's do."""
+    (place,) = [item for item in params["jobParameters"] if "runner" in str(item["value"])]
+    place["value"] = quote(f"python3 -I -S hpo_pilot_runner.py --task {encoded} --number ")
+    return params
+
+
+@pytest.fixture
+def submit(server: Any, params: Params, request: pytest.FixtureRequest) -> Callable[..., int]:
+    """Submits a task of one's own queue; a job per entry."""
+    name = request.node.name.replace("[", ".").replace("]", "")
+
+    def submitted(entries: list[Any], **more: Any) -> int:
+        given = params(f"user.me.{name}/", len(entries), site=name, **more)
+        table = encode({"jobs": entries, "points": POINTS})
+        return int(server.api("me").submit(with_points(given, table)))
+
+    return submitted
+
+
+def call(server: Any, path: str, alias: str | None = "token-of-me", method: str = "GET", **more: Any) -> Any:
+    headers = {"Authorization": f"Bearer {bearer(alias)}"} if alias else {}
+    return requests.request(method, f"{server.url}{path}", headers=headers, timeout=20, **more)
+
+
+def put(server: Any, path: str, alias: str | None = "token-of-me") -> requests.Response:
+    answer: requests.Response = call(server, path, alias, "PUT")
+    return answer
+
+
+def acquire(server: Any, request: pytest.FixtureRequest, count: int = 9) -> list[tuple[dict[str, Any], str]]:
+    """(job, where its points are)."""
+    name = request.node.name.replace("[", ".").replace("]", "")
+    found = server.api("pilot").acquire(count, site_name=name)
+    return [(job, f"/points/{job[CAPABILITY_KEY]}/idds/hpo/{job['taskID']}/null") for job in found]
+
+
+def test_points_by_token(server: Any, submit: Any, request: pytest.FixtureRequest) -> None:
+    task = submit([[1, 0, 5], [2, 0, 5], [7, 0, 5]])
+    every = [{"id": number, "parameters": POINTS[key], "loss": None} for number, key in enumerate("127", 1)]
+    for named in (f"{task}/null", f"null/{task}", f"{task}/{task}"):
+        assert call(server, f"/idds/hpo/{named}/null/null/null", "token-of-you").json() == every
+    assert call(server, f"/idds/hpo/{task}/null/2/null/null").json() == every[1:2]
+    assert call(server, f"/idds/hpo/{task}/null/null/null/2").json() == every[:2]
+    assert call(server, f"/idds/hpo/{task}/null/9/null/null").json() == []
+    (job, _), *_ = acquire(server, request, 1)
+    server.api("pilot").update(job["PandaID"], "running")
+    assert put(server, f"/idds/hpo/{task}/null/2/0.0").json() == {"status": 0, "message": "update successfully"}
+    for status, ids in {"New": [3], "processing": [1], "Finished": [2], "0": [3], "1": [1], "2": [2]}.items():
+        found = call(server, f"/idds/hpo/{task}/null/null/{status}/null").json()
+        assert [point["id"] for point in found] == ids
+    assert call(server, f"/idds/hpo/{task}/null/2/null/null").json()[0]["loss"] == 0.0
+    assert put(server, f"/idds/hpo/{task}/null/2/null").ok
+    assert call(server, f"/idds/hpo/{task}/null/2/null/null").json()[0]["loss"] is None
+    server.api("pilot").update(job["PandaID"], "finished")
+    (found,) = call(server, f"/idds/hpo/{task}/null/null/Finished/null").json()
+    assert (found["id"], found["loss"]) == (1, None)
+
+
+def test_who_may(server: Any, submit: Any) -> None:
+    task = submit([[1, 0, 5]])
+    path = f"/idds/hpo/{task}/null/1"
+    for alias in (None, "wrong"):
+        assert call(server, f"{path}/null/null", alias).status_code == 401
+        assert put(server, f"{path}/1.5", alias).status_code == 401
+    assert put(server, f"{path}/1.5", "token-of-you").status_code == 403
+    assert put(server, f"{path}/1.5", "token-of-pilot").status_code == 403
+    assert call(server, f"{path}/null/null", "token-of-pilot").json()[0]["loss"] is None
+    assert put(server, f"{path}/1.5", "token-of-operator").ok
+    assert put(server, f"{path}/2.5").ok
+    assert call(server, f"{path}/null/null").json()[0]["loss"] == 2.5
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "kind"),
+    [
+        ("GET", "/null/null/1/null/null", 400, "WrongParameterException"),
+        ("GET", "/x/null/1/null/null", 400, "WrongParameterException"),
+        ("GET", "/TASK/null/x/null/null", 400, "WrongParameterException"),
+        ("GET", "/TASK/null/1/odd/null", 400, "WrongParameterException"),
+        ("GET", "/TASK/null/1/null/-1", 400, "WrongParameterException"),
+        ("GET", "/TASK/1/1/null/null", 404, "NoObject"),
+        ("GET", "/999999999/null/1/null/null", 404, "NoObject"),
+        ("GET", f"/{10**18}/null/1/null/null", 400, "WrongParameterException"),
+        ("PUT", "/999999999/null/1/1.0", 404, "NoObject"),
+        ("PUT", "/TASK/null/9/1.0", 404, "NoObject"),
+        ("PUT", "/TASK/null/null/1.0", 404, "NoObject"),
+        ("PUT", "/TASK/null/1/x", 400, "WrongParameterException"),
+        ("PUT", "/TASK/null/1/nan", 400, "WrongParameterException"),
+        ("PUT", "/TASK/null/1/-inf", 400, "WrongParameterException"),
+    ],
+)
+def test_wrong_calls(server: Any, submit: Any, method: str, path: str, status: int, kind: str) -> None:
+    task = submit([[1, 0, 5], [2, 0, 5]])
+    path = f"/idds/hpo{path.replace('TASK', str(task))}"
+    answer = call(server, path, method=method)
+    assert (answer.status_code, answer.headers["ExceptionClass"]) == (status, kind), answer.text
+    assert json.loads(answer.headers["ExceptionMessage"]) == answer.json()
+    in_body = call(server, f"{path}?json_outputs=true", method=method).json()
+    assert (in_body["status"], in_body["data"], in_body["error"]["ExceptionClass"]) == (status, None, kind)
+
+
+@pytest.mark.parametrize(
+    "encoded",
+    [
+        "",
+        "AAAA",
+        "abc",
+        encode([]),
+        encode({"jobs": [[1, 0, 5]], "points": {}}),
+        encode({"jobs": [[1]], "points": POINTS}),
+        encode({"jobs": [[]], "points": POINTS}),
+        encode({"jobs": 7, "points": POINTS}),
+        encode({"jobs": [[1, 0, 5]] * 2, "points": {"1": "text"}}),
+    ],
+)
+def test_tasks_without_points(server: Any, params: Params, encoded: str, request: pytest.FixtureRequest) -> None:
+    name = f"none{abs(hash(encoded))}"
+    task = server.api("me").submit(with_points(params(f"user.me.{name}/", 1, site="NOPOINTS"), encoded))
+    assert call(server, f"/idds/hpo/{task}/null/null/null/null").status_code == 404
+
+
+def test_a_jobs_capability(server: Any, submit: Any, request: pytest.FixtureRequest) -> None:
+    task = submit([[1, 0, 5], [2, 0, 5]])
+    (one, first), (two, second) = acquire(server, request)
+    assert one[CAPABILITY_KEY] != two[CAPABILITY_KEY]
+    assert call(server, f"{first}/null/null/null", None).json() == [{"id": 1, "parameters": POINTS["1"], "loss": None}]
+    assert call(server, f"{second}/null/New/null", None).json() == []
+    assert put(server, f"{first}/1/-3e-7", None).ok
+    assert put(server, f"{second}/1/9.0", None).status_code == 404, "another job's point"
+    assert call(server, f"/idds/hpo/{task}/null/1/null/null").json()[0]["loss"] == -3e-7
+    other_task = first.replace(f"/{task}/", f"/{task + 1}/")
+    for path in (f"/points/{'x' * 40}/idds/hpo/{task}/null", other_task, first.replace("/points/", "/points/1")):
+        answer = call(server, f"{path}/null/null/null", "token-of-operator")
+        assert (answer.status_code, answer.json()["msg"]) == (403, "this address is no running job's")
+    server.api("pilot").update(one["PandaID"], "finished")
+    assert call(server, f"{first}/null/null/null", None).status_code == 403, "it ends with the job"
+    assert put(server, f"{first}/1/5.0", None).status_code == 403
+
+
+def test_several_points_in_a_job(server: Any, submit: Any, request: pytest.FixtureRequest) -> None:
+    task = submit([[[1, 0, 5], [1, 1, 6]], [[2, 0, 5], [7, 0, 5]]])
+    _, (_, second) = acquire(server, request)
+    assert [point["id"] for point in call(server, f"{second}/null/null/null", None).json()] == [3, 4]
+    own = second.replace("/idds/", "/t7f0/idds/")
+    assert call(server, f"{own}/null/null/null", None).json() == [{"id": 4, "parameters": POINTS["7"], "loss": None}]
+    assert put(server, f"{own}/null/0.5", None).ok
+    assert call(server, f"/idds/hpo/{task}/null/4/null/null").json()[0]["loss"] == 0.5
+    for member in ("t1f0", "t7f1"):
+        assert call(server, second.replace("/idds/", f"/{member}/idds/") + "/null/null/null", None).json() == []
+    assert call(server, second.replace("/idds/", "/x/idds/") + "/null/null/null", None).status_code == 404
+
+
+def test_another_attempt_has_another_capability_and_the_same_points(
+    server: Any, submit: Any, request: pytest.FixtureRequest
+) -> None:
+    submit([[1, 0, 5]], maxAttempt=2)
+    ((job, first),) = acquire(server, request)
+    assert put(server, f"{first}/1/0.5", None).ok
+    server.api("pilot").update(job["PandaID"], "failed", pilot_error_code=1)
+    ((_, second),) = acquire(server, request)
+    assert call(server, f"{first}/null/null/null", None).status_code == 403
+    assert call(server, f"{second}/null/null/null", None).json()[0]["loss"] == 0.5
+
+
+def test_idds_own_client(server: Any, submit: Any) -> None:
+    """idds-client's HPOClient, with the token where it puts it."""
+    from idds.client.hpoclient import HPOClient
+    from idds.common.exceptions import NoObject
+
+    task = submit([[1, 0, 5], [2, 0, 5]])
+    auth = {"auth_type": "oidc", "oidc_token": bearer("token-of-me"), "vo": "hpo_pilot"}
+    client = HPOClient(host=f"{server.url}/idds", auth=auth, timeout=20)
+    found = client.get_hyperparameters(workload_id=task, request_id=None, limit=1)
+    assert found == [{"id": 1, "parameters": POINTS["1"], "loss": None}]
+    client.update_hyperparameter(task, None, 2, 0.0)
+    assert client.get_hyperparameters(None, task, id=2)[0]["loss"] == 0.0
+    client.update_hyperparameter(task, None, 2, None)
+    assert client.get_hyperparameters(task, None, id=2)[0]["loss"] is None
+    with pytest.raises(NoObject):
+        client.update_hyperparameter(task, None, 3, 1.0)
+
+
+def test_the_secret_stays_and_is_private(tmp_path: Path) -> None:
+    first = Capabilities(tmp_path / "key").of(7)
+    again = Capabilities(tmp_path / "key")
+    assert (again.of(7), again.job(first), again.job(first + "x"), again.job("7-x"), again.job("é-x")) == (
+        (first, 7, None, None, None)
+    )
+    assert stat.S_IMODE((tmp_path / "key").stat().st_mode) == 0o600
+    (tmp_path / "key").write_bytes(b"")
+    with pytest.raises(InputError, match="damaged"):
+        Capabilities(tmp_path / "key")
+
+
+def test_no_capability_is_logged(server: Any, submit: Any, request: pytest.FixtureRequest) -> None:
+    submit([[1, 0, 5]])
+    ((job, path),) = acquire(server, request)
+    call(server, f"{path}/null/null/null", None)
+    put(server, f"{path}/x/x", None)
+    assert job[CAPABILITY_KEY] not in server.log.read_text()

@@ -1,0 +1,213 @@
+"""Queues that a file describes: who gets jobs, and what a Pilot 3 is told of them."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from hpo_pilot.errors import InputError
+from hpo_pilot.server.process import ServerProcess
+from hpo_pilot.server.queuedata import place_of
+from hpo_pilot.server.queues import Queues
+from tests.server.conftest import Api, RunningServer, bearer
+
+Params = Callable[..., dict[str, Any]]
+
+
+class Described(RunningServer):
+    """A server with a queue file."""
+
+    @property
+    def queues(self) -> Path:
+        return self.folder / "queues.json"
+
+    def describe(self, **queues: dict[str, Any]) -> None:
+        self.queues.write_text(json.dumps({"queues": queues}))
+
+    def start(self) -> None:
+        self.describe(
+            LOCAL={},
+            OFF={"status": "offline"},
+            HIDDEN={"status": "brokeroff"},
+            GPU={"gpus": 2, "gpu": {"model": "A100"}, "cores": 8, "minutes": 90, "memory_mb": 4000, "disk_mb": 70},
+            SHARED={"storage": str(self.folder / "shared"), "site": "HERE", "pilot": {"timefloor": 60}},
+        )
+        self.process = ServerProcess(
+            database=f"sqlite:///{self.folder}/panda.db",
+            files=self.folder / "files",
+            tokens=self.tokens,
+            options=["--queues", str(self.queues)],
+            stderr=self.log,
+        )
+        self.url = self.process.url
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Described]:
+    running = Described(tmp_path_factory.mktemp("queues"))
+    yield running
+    assert running.stop() == 0
+    assert "Traceback" not in running.log.read_text()
+
+
+def get(server: Any, path: str) -> Any:
+    """A file of the caches, as Pilot 3 fetches it: without a token."""
+    return requests.get(f"{server.url}/cache/{path}", timeout=30)
+
+
+def test_queuedata_without_a_token(server: Described) -> None:
+    flat = get(server, "schedconfig/GPU.all.json").json()
+    assert (flat["nickname"], flat["panda_resource"], flat["state"], flat["status"]) == (
+        "GPU",
+        "GPU",
+        "ACTIVE",
+        "online",
+    )
+    assert (flat["corecount"], flat["maxtime"], flat["maxrss"], flat["maxwdir"]) == (8, 5400, 4000, 70)
+    assert (flat["copytools"], flat["acopytools"]["pw"], flat["catchall"]) == (
+        {"mv": {"setup": ""}},
+        ["mv"],
+        "mv_final_destination",
+    )
+    assert {"type": "gpu", "vendor": ["NVIDIA"], "model": ["A100"]} in flat["architectures"]
+    assert get(server, "schedconfig/GPU.json").json() == {"GPU": flat}
+    every = get(server, "cric_pandaqueues.json").json()
+    assert set(every) == {"LOCAL", "OFF", "HIDDEN", "GPU", "SHARED"}
+    assert every["GPU"] == flat
+    assert every == get(server, "schedconfig/pandaqueues.json").json()
+    assert (every["SHARED"]["timefloor"], every["SHARED"]["atlas_site"]) == (60, "HERE")
+    missing = get(server, "schedconfig/NONE.all.json")
+    assert (missing.status_code, missing.json()) == (404, {"error": "no queue NONE here"})
+    # Sandboxes beside them stay behind a token.
+    assert get(server, "sources.x.tar.gz").status_code == 401
+
+
+def test_storages(server: Described) -> None:
+    stores = get(server, "ddmendpoints.json").json()
+    assert stores == get(server, "cric_ddmendpoints.json").json()
+    queues = get(server, "pandaqueues.json").json()
+    for name, folder in (("LOCAL", server.folder / "files" / "grid"), ("SHARED", server.folder / "shared")):
+        (endpoint,) = queues[name]["astorages"]["pl"]
+        assert stores[endpoint]["arprotocols"]["write_wan"][0]["endpoint"] == "file://localhost"
+        assert stores[endpoint]["arprotocols"]["write_wan"][0]["path"] == f"{folder}/"
+        assert (stores[endpoint]["is_deterministic"], stores[endpoint]["state"]) == (True, "ACTIVE")
+    assert len({store["id"] for store in stores.values()}) == len(stores)
+
+
+def test_what_pilot3_moved_there_is_an_output_like_any_other(server: Described) -> None:
+    name = "user.me.12._000001.outputs.tar.gz"
+    # Rucio's place: scope, and the first four digits of the MD5 of scope and name.
+    assert place_of(name).parts[:2] == ("user", "me")
+    path = server.folder / "shared" / place_of(name)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"content")
+    url = f"{server.url}/storage/{name}"
+    me = {"Authorization": f"Bearer {bearer('token-of-me')}"}
+    you = {"Authorization": f"Bearer {bearer('token-of-you')}"}
+    assert requests.get(url, headers=me, timeout=30).content == b"content"
+    assert requests.delete(url, headers=you, timeout=30).status_code == 403
+    assert requests.delete(url, headers=me, timeout=30).status_code == 200
+    assert not path.exists()
+    assert requests.delete(url, headers=me, timeout=30).status_code == 404
+
+
+def test_who_gets_jobs(user: Api, pilot: Api, server: Described, params: Params) -> None:
+    anywhere = user.submit(params("user.me.any/", 1, site=None))
+    hidden = user.submit(params("user.me.hidden/", 1, site="HIDDEN"))
+    user.submit(params("user.me.off/", 1, site="OFF"))
+    gpu = user.submit(params("user.me.gpu/", 1, site=None, architecture="&nvidia-A100", taskPriority=900))
+    assert pilot.acquire(5, site_name="OFF") == []
+    assert [job["taskID"] for job in pilot.acquire(5, site_name="HIDDEN")] == [hidden]
+    assert [job["taskID"] for job in pilot.acquire(5, site_name="GPU", target_architecture={"gpus": []})] == [anywhere]
+    asked = {"siteName": "GPU", "prodSourceLabel": "user"}
+    headers = {"Authorization": f"Bearer {bearer('token-of-pilot')}", "Accept": "application/json"}
+    answer = requests.post(f"{server.url}/server/panda/getJob", data=asked, headers=headers, timeout=30).json()
+    assert answer["taskID"] == gpu
+    reply = pilot.post("pilot/acquire_jobs", site_name="GPU", target_architecture={"gpus": 3})
+    assert (reply["success"], reply["message"]) == (False, "target_architecture: gpus must be a list of objects")
+
+
+def test_nobody_knows_this_queue(user: Api, pilot: Api, server: Described, params: Params) -> None:
+    reply = pilot.post("pilot/acquire_jobs", site_name="ODD")
+    told = "no queue ODD here: the queue file has GPU, HIDDEN, LOCAL, OFF, SHARED"
+    assert (reply["success"], reply["message"]) == (False, told)
+    headers = {"Authorization": f"Bearer {bearer('token-of-pilot')}", "Accept": "application/json"}
+    answer = requests.post(f"{server.url}/server/panda/getJob", data={"siteName": "ODD"}, headers=headers, timeout=30)
+    assert answer.json() == {"StatusCode": 20, "errorDialog": told}
+    for more in ({"site": "ODD"}, {"site": None, "includedSite": ["ODD"]}):
+        task_id = user.submit(params(f"user.me.odd{len(more)}/", 1, **more))
+        details = user.get("task/get_detailed_info", task_id=task_id)["data"]
+        assert (details["status"], details["errorDialog"]) == ("broken", told)
+
+
+def test_a_changed_file_counts_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "queues.json"
+    file.write_text('{"queues": {"A": {}}}')
+    queues = Queues(file, tmp_path)
+    assert queues.find("A") is not None
+    assert queues.find("B") is None
+    replaced = tmp_path / "new"
+    replaced.write_text('{"queues": {"B": {"cores": 3}}}')
+    replaced.replace(file)
+    found = queues.find("B")
+    assert found is not None
+    assert found.cores == 3
+    assert queues.find("A") is None
+    file.write_text("nonsense")
+    assert queues.find("B") is not None  # what was read last stays in force
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "{}", '{"queues": {}}', '{"queues": {"a b": {}}}', '{"queues": {"A": {"core": 1}}}']
+)
+def test_a_wrong_file_is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "queues.json"
+    file.write_text(text)
+    with pytest.raises(InputError, match="queue file"):
+        Queues(file, tmp_path)
+
+
+def test_without_a_file_every_name_is_a_queue(tmp_path: Path) -> None:
+    queues = Queues(None, tmp_path)
+    assert queues.find("ANYTHING") is not None
+    assert queues.unknown(("ANYTHING",)) == ""
+    assert queues.described == {}
+
+
+def test_queues_and_pilots_at_a_glance(user: Api, pilot: Api, params: Params) -> None:
+    user.submit(params("user.me.glance/", 5, site="SHARED", coreCount=2))
+    user.submit(params("user.me.anywhere/", 2, site=None, excludedSite=["SHARED", "HIDDEN"]))
+    worker = {"harvester_id": "h", "worker_id": "1"}
+    pilot.acquire(3, site_name="SHARED", node="wn7", **worker)
+    pilot.post("pilot/update_worker_status", status="started", node_id="wn7", **worker)
+    node = {"site": "HERE", "host_name": "slot1@wn7", "cpu_model": "c", "n_logical_cpus": 8}
+    pilot.post("pilot/update_worker_node", **node)
+    gpu = {"site": "HERE", "host_name": "wn7", "vendor": "NVIDIA", "model": "A100", "count": 2, "vram": 40960}
+    assert pilot.post("pilot/update_worker_node_gpu", **gpu)["message"] == "Inserted new worker node GPU."
+    assert pilot.post("pilot/update_worker_node_gpu", **gpu)["message"] == "Updated existing worker node GPU."
+    pilot.post("harvester/heartbeat", harvester_id="h", data={"sw_version": "1"})
+    asking = threading.Thread(
+        target=pilot.post, args=("pilot/acquire_jobs", {"X-HPO-Pilot-Wait": "2"}), kwargs={"site_name": "HIDDEN"}
+    )
+    asking.start()
+    time.sleep(0.5)
+    seen = user.get("hpo_pilot/queues")["data"]
+    asking.join()
+    found = {queue["name"]: queue for queue in seen["queues"]}
+    shared = found["SHARED"]
+    assert (shared["jobs_waiting"], shared["jobs_at_pilots"], shared["site"]) == (2, 3, "HERE")
+    assert (found["HIDDEN"]["pilots_asking"], found["HIDDEN"]["status"], seen["anywhere"]) == (1, "brokeroff", 2)
+    (mine,) = (one for one in seen["pilots"] if one["node"] == "wn7")
+    assert (mine["queue"], mine["jobs"], mine["cores"], mine["worker_id"]) == ("SHARED", 3, 6, "1")
+    assert "__datetime__" in mine["last_heard"]
+    (machine,) = seen["nodes"]
+    assert (machine["host_name"], machine["n_logical_cpus"], machine["gpus"][0]["vram"]) == ("wn7", 8, 40960)
+    assert [(one["worker_id"], one["status"], one["node"]) for one in seen["workers"]] == [("1", "started", "wn7")]
+    assert seen["harvesters"][0]["reports"] == {"instance": {"sw_version": "1"}}

@@ -1,0 +1,156 @@
+"""Old data goes, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select
+
+from hpo_pilot.server import retention, tables
+from hpo_pilot.server.file_store import Folder
+from hpo_pilot.server.retention import Housekeeping
+from tests.server.queue_driver import Queue
+
+_DAY = 86_400.0
+_SANDBOX = {"jobParameters": [{"type": "constant", "value": "-a sources.used.tar.gz"}]}
+
+
+class House:
+    """A queue with its folders."""
+
+    def __init__(self, queue: Queue, folder: Path, days: float = 30) -> None:
+        self.queue = queue
+        self.cache, self.storage, self.logs = (Folder(folder / name) for name in ("cache", "storage", "logs"))
+        self.keeping = Housekeeping(queue.database, self.cache, self.storage, self.logs, days)
+
+    def write(self, folder: Folder, name: str) -> None:
+        path = folder.path / name
+        path.write_text("x")
+        os.utime(path, (self.queue.clock.now, self.queue.clock.now))
+        if folder is self.cache:
+            self.queue.upload(name)
+
+    def run_task(self, n_jobs: int = 2, **more: Any) -> int:
+        """A task whose jobs all finished, with their outputs."""
+        task_id = self.queue.submit(n_jobs, **more)
+        for job in self.queue.acquire(n_jobs):
+            for name in job["outFiles"].split(","):
+                if name:
+                    self.write(self.storage, name)
+            self.queue.report(job["PandaID"], "finished", meta_data="{}")
+        assert self.queue.status(task_id) == "done"
+        return task_id
+
+    def sweep(self) -> int:
+        """How many slices it took."""
+        for slices in range(100):
+            with self.queue.database.writing() as tx:
+                if not self.keeping.remove_slice(tx):
+                    return slices
+        raise AssertionError("the sweep does not end")
+
+    def count(self, table: Any) -> int:
+        with self.queue.database.reading() as tx:
+            return int(tx.connection.scalar(select(func.count()).select_from(table)) or 0)
+
+
+@pytest.fixture
+def house(queue: Queue, tmp_path: Path) -> House:
+    return House(queue, tmp_path)
+
+
+def test_what_is_over_for_long_goes_and_the_rest_stays(house: House) -> None:
+    house.run_task()
+    house.write(house.logs, "old.log")
+    house.queue.clock.now += 31 * _DAY
+    young = house.run_task()
+    house.write(house.logs, "new.log")
+    active = house.queue.submit(2)
+    assert house.sweep() > 0
+    assert {path.name.split(".")[2] for path in house.storage} == {str(young), "t2"}
+    assert len(list(house.storage)) == 4
+    assert [path.name for path in house.logs] == ["new.log"]
+    assert (house.count(tables.tasks), house.count(tables.jobs), house.count(tables.job_documents)) == (2, 4, 2)
+    assert house.queue.status(active) == "running"
+    assert house.sweep() == 0
+
+
+def test_slices_are_bounded(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "SLICE", 3)
+    house.run_task(10)
+    house.queue.clock.now += 31 * _DAY
+    house.queue.submit(1)
+    assert house.sweep() == 4 + 1
+    assert house.count(tables.jobs) == 1
+
+
+def test_a_sandbox_stays_as_long_as_a_task_names_it(house: House) -> None:
+    house.write(house.cache, "sources.used.tar.gz")
+    house.write(house.cache, "sources.unused.tar.gz")
+    task_id = house.queue.submit(1, **_SANDBOX)
+    house.queue.clock.now += 31 * _DAY
+    house.write(house.cache, "sources.new.tar.gz")
+    house.sweep()
+    assert sorted(path.name for path in house.cache) == ["sources.new.tar.gz", "sources.used.tar.gz"]
+    house.queue.command(task_id, "kill")
+    house.queue.clock.now += 31 * _DAY
+    house.queue.submit(1)
+    house.sweep()
+    assert list(house.cache) == []
+    assert house.count(tables.cache_files) == 0
+
+
+def test_a_task_that_was_retried_lately_stays(house: House) -> None:
+    task_id = house.queue.submit(1, maxAttempt=1)
+    house.queue.report(house.queue.acquire()[0]["PandaID"], "failed")
+    house.queue.clock.now += 31 * _DAY
+    assert house.queue.command(task_id, "retry")[0] == 0
+    house.queue.submit(1)
+    house.sweep()
+    assert house.queue.status(task_id) == "running"
+
+
+def test_cursors_are_counted_on(house: House) -> None:
+    """The newest change stays, however old: a server that starts anew would else give out its cursors again."""
+    house.run_task()
+    house.queue.clock.now += 400 * _DAY
+    house.sweep()
+    assert house.count(tables.tasks) == 1
+
+
+def test_a_name_that_another_task_uses_stays(house: House) -> None:
+    files = [{"type": "template", "param_type": "output", "value": "same.name", "dataset": "user.me.x/"}]
+    house.run_task(1, jobParameters=files, log=None)
+    house.queue.clock.now += 31 * _DAY
+    house.run_task(1, jobParameters=files, log=None)
+    house.sweep()
+    assert [path.name for path in house.storage] == ["same.name"]
+
+
+def test_it_runs_by_itself_until_nothing_is_left(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_FIRST", "_PAUSE", "_EVERY"):
+        monkeypatch.setattr(retention, name, 0.001)
+    for _ in range(3):
+        house.run_task()
+    house.queue.clock.now += 31 * _DAY
+    house.queue.submit(1)
+
+    async def scenario() -> None:
+        running = asyncio.create_task(house.keeping.run())
+        try:
+            async with asyncio.timeout(20):
+                while await asyncio.to_thread(house.count, tables.tasks) > 1:
+                    await asyncio.sleep(0.01)
+        finally:
+            running.cancel()
+
+    asyncio.run(scenario())
+    assert list(house.storage) == []
+
+
+def test_nothing_goes_where_things_are_kept_for_ever(queue: Queue, tmp_path: Path) -> None:
+    asyncio.run(asyncio.wait_for(House(queue, tmp_path, days=0).keeping.run(), 5))

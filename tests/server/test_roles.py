@@ -1,0 +1,129 @@
+"""Who may do what: every call, file and page of the server, for each role."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import requests
+
+from hpo_pilot.server.app import API_MODULES
+from hpo_pilot.server.auth import Role
+from hpo_pilot.server.endpoints import EVERYBODY, TABLE, Parameter
+from hpo_pilot.server.legacy_table import LEGACY, Refusal
+from tests.server.conftest import TOKENS, bearer
+
+Params = Callable[..., dict[str, Any]]
+
+#: token -> role; None: no token at all.
+CALLERS: dict[str | None, Role | None] = {None: None} | {alias: role for alias, (_, role) in TOKENS.items()}
+
+#: What needs no token, whichever group it is in: whoever adds to this list must mean it.
+OPEN_CALLS = {"system/is_alive"}
+
+#: Calls that pilots alone make: a user's token is none.
+PILOT_GROUPS = ("pilot", "harvester")
+
+
+def send(server: Any, method: str, path: str, caller: str | None, **more: Any) -> requests.Response:
+    headers = {"Authorization": f"Bearer {bearer(caller)}"} if caller else {}
+    return requests.request(method, f"{server.url}{path}", headers=headers, timeout=20, **more)
+
+
+def test_the_tables_are_full() -> None:
+    assert len(API_MODULES) > 5
+    assert len(TABLE) > 40
+    assert len(LEGACY) > 4
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+@pytest.mark.parametrize("path", sorted(TABLE))
+def test_every_call(server: Any, path: str, caller: str | None) -> None:
+    endpoint = TABLE[path]
+    role = CALLERS[caller]
+    assert (endpoint.roles == EVERYBODY) is (path in OPEN_CALLS)
+    answer = send(server, endpoint.method or "GET", f"/api/v1/{path}", caller)
+    if path in OPEN_CALLS:
+        assert answer.json()["success"] is True
+    elif role is None:
+        assert (answer.status_code, answer.json()["success"]) == (401, False)
+    else:
+        assert (answer.status_code == 403) is (role not in endpoint.roles), answer.text
+        assert Role.OPERATOR in endpoint.roles
+    if path.split("/", maxsplit=1)[0] in PILOT_GROUPS and endpoint.method == "POST":
+        assert Role.USER not in endpoint.roles, "a user token cannot act as a pilot"
+    if path in ("task/submit", "job/submit") or (endpoint.owner_of and endpoint.method == "POST"):
+        assert Role.PILOT not in endpoint.roles, "a pilot token cannot submit or change tasks"
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+@pytest.mark.parametrize("name", sorted(LEGACY))
+def test_every_legacy_call(server: Any, name: str, caller: str | None) -> None:
+    function = LEGACY[name]
+    answer = send(server, "POST", f"/server/panda/{name}", caller)
+    assert answer.status_code < 500
+    may = function.refusal is Refusal.NEVER or CALLERS[caller] in (Role.PILOT, Role.OPERATOR)
+    refused = "role" in answer.text or answer.text == "StatusCode=60"
+    assert refused is not may, answer.text
+
+
+def test_a_wrong_token_is_refused_even_where_none_is_needed_by_the_legacy_api(server: Any) -> None:
+    assert send(server, "POST", "/server/panda/getJob", "wrong").status_code == 403
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+def test_files(server: Any, caller: str | None) -> None:
+    role = CALLERS[caller]
+    seen = [
+        send(server, "PUT", "/storage/user.me.roles", caller, data=b"x").status_code,
+        send(server, "GET", "/storage/user.me.none", caller).status_code,
+        send(server, "DELETE", "/storage/user.me.none", caller).status_code,
+        send(server, "GET", "/cache/sources.none", caller).status_code,
+    ]
+    expected = {
+        None: [401, 401, 401, 401],
+        "token-of-me": [403, 404, 404, 403],
+        "token-of-you": [403, 404, 403, 403],
+        "token-of-pilot": [200, 403, 403, 404],
+        "token-of-operator": [200, 404, 404, 404],
+    }
+    assert seen == expected[caller], role
+
+
+def _a_value(parameter: Parameter, task_id: int) -> Any:
+    kind = parameter.kinds[0]
+    if kind is int:
+        return task_id if parameter.name.endswith(("task_id", "parent_tid")) else 1
+    if kind is bool:
+        return False
+    return {str: "x", dict: {}, list: [], float: 1.0}[kind]
+
+
+@pytest.mark.parametrize("path", sorted(path for path, call in TABLE.items() if call.owner_of))
+def test_each_changes_only_their_own(server: Any, params: Params, path: str) -> None:
+    endpoint = TABLE[path]
+    name = path.replace("/", ".")
+    task_id = server.api("me").submit(params(f"user.me.own.{name}/", 1, site="NOWHERE"))
+    before = server.api("me").get("task/get_details", task_id=task_id)["data"]
+    given = {
+        parameter.name: task_id if parameter.name == endpoint.owner_of else _a_value(parameter, task_id)
+        for parameter in endpoint.parameters.values()
+        if parameter.required
+    }
+    how = {"params": given} if endpoint.method == "GET" else {"json": given}
+    answer = send(server, endpoint.method, f"/api/v1/{path}", "token-of-you", **how).json()
+    assert (answer["success"], answer["message"]) == (False, "not the task owner or no production role")
+    assert server.api("you").get("task/get_details", task_id=task_id)["data"] == before, "and everybody sees all"
+    for owner in ("token-of-me", "token-of-operator"):
+        answer = send(server, endpoint.method, f"/api/v1/{path}", owner, **how).json()
+        assert answer["message"] != "not the task owner or no production role"
+
+
+def test_jobs_belong_to_their_tasks_owner(server: Any, params: Params) -> None:
+    server.api("me").submit(params("user.me.jobs/", 1, site="ROLES"))
+    (job,) = server.api("pilot").acquire(site_name="ROLES")
+    server.api("you").post("job/kill", job_ids=[job["PandaID"]])
+    assert server.api("pilot").update(job["PandaID"], "running")["command"] is None
+    server.api("operator").post("job/kill", job_ids=[job["PandaID"]])
+    assert server.api("pilot").update(job["PandaID"], "running")["command"] == "tobekilled"

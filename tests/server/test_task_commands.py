@@ -1,0 +1,296 @@
+"""Commands to tasks: kill, finish, pause, resume, retry."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpo_pilot.server import job_commands, retries, task_changes, tasks
+from hpo_pilot.server.auth import Caller, Role
+from hpo_pilot.server.retries import MAX_TASK_ATTEMPTS
+from hpo_pilot.server.task_parameters import TaskParametersError
+from tests.server.queue_driver import OPERATOR, Queue
+
+
+def test_kill(queue: Queue) -> None:
+    task_id = queue.submit(3)
+    (job,) = queue.acquire()
+    assert queue.command(task_id, "kill") == (0, f"command=kill is registered for task ID {task_id}")
+    assert queue.status(task_id) == "aborting"
+    assert queue.acquire() == []
+    assert queue.report(job["PandaID"], "running") == "tobekilled"
+    queue.report(job["PandaID"], "failed")
+    assert queue.status(task_id) == "aborted"
+    assert queue.jobs(task_id) == [(1, 1, "cancelled"), (2, 1, "cancelled"), (3, 1, "cancelled")]
+    described = queue.describe(job["PandaID"] + 1)
+    assert (described["taskBufferErrorCode"], described["taskBufferErrorDiag"]) == (100, "killed by me")
+    code, message = queue.command(task_id, "kill")
+    assert (code, message) == (4, "Command rejected: the kill command is not accepted if the task is in aborted status")
+    assert queue.command(12345, "kill") == (2, "jediTaskID=12345 not found")
+
+
+def test_kill_before_the_sandbox_came(queue: Queue) -> None:
+    task_id = queue.submit(2, jobParameters=[{"type": "constant", "value": "-a sources.never.tar.gz"}])
+    queue.command(task_id, "kill")
+    assert queue.status(task_id) == "aborted"
+    queue.upload("sources.never.tar.gz")
+    assert queue.acquire() == []
+
+
+def test_a_job_that_finishes_while_it_is_killed_counts(queue: Queue) -> None:
+    task_id = queue.submit(1)
+    (job,) = queue.acquire()
+    queue.command(task_id, "kill")
+    assert queue.report(job["PandaID"], "finished", meta_data="{}") is None
+    assert queue.jobs(task_id) == [(1, 1, "finished")]
+    assert queue.status(task_id) == "aborted"
+
+
+@pytest.mark.parametrize("soft", [True, False])
+def test_finish(queue: Queue, soft: bool) -> None:
+    task_id = queue.submit(3)
+    one, two = queue.acquire(2)
+    queue.report(one["PandaID"], "finished")
+    assert queue.command(task_id, "finish", soft=soft)[0] == 0
+    assert queue.status(task_id) == "finishing"
+    assert queue.report(two["PandaID"], "running") == (None if soft else "tobekilled")
+    queue.report(two["PandaID"], "failed")
+    assert queue.status(task_id) == "finished"
+    assert queue.jobs(task_id) == [(1, 1, "finished"), (2, 1, "failed" if soft else "cancelled"), (3, 1, "closed")]
+
+
+def test_pause_and_resume(queue: Queue) -> None:
+    task_id = queue.submit(3, maxAttempt=2)
+    (job,) = queue.acquire()
+    assert queue.command(task_id, "pause")[0] == 0
+    assert queue.status(task_id) == "paused"
+    assert queue.acquire() == []
+    queue.report(job["PandaID"], "failed")  # its next attempt waits aside as well
+    assert queue.acquire() == []
+    assert queue.command(task_id, "pause")[0] == 4
+    assert queue.command(task_id, "resume")[0] == 0
+    assert queue.command(task_id, "resume")[0] == 4
+    assert queue.status(task_id) == "running"
+    assert len(queue.acquire(9)) == 3
+
+
+def test_retry(queue: Queue) -> None:
+    task_id = queue.submit(2, maxAttempt=1)
+    one, two = queue.acquire(2)
+    queue.report(one["PandaID"], "finished")
+    queue.report(two["PandaID"], "failed")
+    assert queue.command(task_id, "retry")[0] == 0
+    (again,) = queue.acquire(9)
+    assert (again["attemptNr"], 'number%202"' in again["jobPars"]) == (2, True)
+    assert queue.status(task_id) == "running"
+    queue.report(again["PandaID"], "finished")
+    assert queue.status(task_id) == "done"
+    assert queue.command(task_id, "retry")[0] == 4
+
+
+def test_retry_while_running(queue: Queue) -> None:
+    task_id = queue.submit(2, maxAttempt=1)
+    one, two = queue.acquire(2)
+    queue.report(one["PandaID"], "failed")
+    assert queue.command(task_id, "retry") == (
+        0,
+        "retry has been triggered for failed jobs while the task is still running",
+    )
+    (again,) = queue.acquire(9)
+    queue.report(again["PandaID"], "finished")
+    queue.report(two["PandaID"], "finished")
+    assert queue.status(task_id) == "done"
+
+
+def test_retry_with_other_resources(queue: Queue) -> None:
+    task_id = queue.submit(1, maxAttempt=1)
+    queue.report(queue.acquire()[0]["PandaID"], "failed")
+    with queue.database.writing() as tx:
+        assert tasks.incremental_execution(tx, task_id, {"coreCount": "many"})[0] == 1
+        assert tasks.incremental_execution(tx, task_id, {"ramCount": 8000, "coreCount": 2})[0] == 3
+        assert tasks.incremental_execution(tx, 12345, {"ramCount": 1})[0] == 2
+    (job,) = queue.acquire()
+    assert (job["minRamCount"], job["coreCount"], job["resource_type"]) == (8000, 2, "MCORE_HIMEM")
+
+
+def test_retry_with_other_parameters_while_running(queue: Queue) -> None:
+    task_id = queue.submit(2, maxAttempt=1)
+    one, _ = queue.acquire(2)
+    queue.report(one["PandaID"], "failed")
+    with queue.database.writing() as tx:
+        code, message = tasks.incremental_execution(tx, task_id, {"ramCount": 4000})
+    assert (code, message) == (5, f"running. new tasks params have been set to jediTaskID={task_id}. ")
+    (again,) = queue.acquire(9)
+    assert (again["attemptNr"], again["minRamCount"]) == (2, 4000)
+
+
+def fail_all(queue: Queue) -> None:
+    for job in queue.acquire(99):
+        queue.report(job["PandaID"], "failed")
+
+
+@pytest.mark.parametrize("skip_scout", [False, True])
+def test_a_task_retried_too_often_is_exhausted(queue: Queue, skip_scout: bool) -> None:
+    task_id = queue.submit(1, maxAttempt=1, skipScout=skip_scout)
+    fail_all(queue)
+    for _ in range(MAX_TASK_ATTEMPTS - 1):
+        assert queue.command(task_id, "retry")[0] == 0
+        fail_all(queue)
+    assert queue.status(task_id) == "failed"
+    assert queue.command(task_id, "retry")[0] == 0
+    if skip_scout:
+        assert queue.status(task_id) == "running"
+        return
+    assert (queue.status(task_id), queue.acquire()) == ("exhausted", [])
+    assert "No further retries are accepted" in str(queue.dialog(task_id))
+    assert queue.command(task_id, "retry", ignore_limit=True)[0] == 4
+    assert queue.command(task_id, "incexec", ignore_limit=True)[0] == 0
+    assert queue.status(task_id) == "exhausted", "the limit is lifted for operators alone"
+    assert queue.command(task_id, "retry", OPERATOR, ignore_limit=True)[0] == 0
+    assert (queue.status(task_id), len(queue.acquire())) == ("running", 1)
+
+
+@pytest.mark.parametrize(
+    ("command", "accepted"),
+    [
+        ("incexec", {"done", "failed", "aborted"}),
+        ("release", {"running", "pending"}),
+        ("avalanche", set()),
+        ("resume", {"paused"}),
+        ("retry", {"failed", "running", "pending"}),
+        ("pause", {"running", "pending"}),
+        ("kill", {"running", "pending", "paused", "finishing"}),
+        ("finish", {"running", "pending", "paused", "finishing"}),
+    ],
+)
+def test_each_command_has_its_states(queue: Queue, command: str, accepted: set[str]) -> None:
+    waiting = {"jobParameters": [{"type": "constant", "value": "-a sources.never.tar.gz"}]}
+    for state in ("running", "pending", "paused", "finishing", "done", "failed", "aborted", "broken"):
+        more: dict[str, Any] = {"broken": {"nEvents": "?"}, "pending": waiting}.get(state, {"maxAttempt": 1})
+        task_id = queue.submit(1, site=state, **more)
+        if state in ("done", "failed", "finishing"):
+            (job,) = queue.acquire(site=state)
+            if state == "finishing":
+                queue.command(task_id, "finish", soft=True)
+            else:
+                queue.report(job["PandaID"], "finished" if state == "done" else "failed")
+        elif state in ("paused", "aborted"):
+            queue.command(task_id, "pause" if state == "paused" else "kill")
+        assert queue.status(task_id) == state
+        code, message = queue.command(task_id, command)
+        assert (code == 0) is (state in accepted), (state, message)
+        assert code in (0, 4)
+
+
+def test_reactivation_runs_everything_again(queue: Queue) -> None:
+    task_id = queue.submit(2, maxAttempt=1)
+    one, two = queue.acquire(2)
+    queue.report(one["PandaID"], "finished")
+    queue.report(two["PandaID"], "failed")
+    assert queue.on_task(task_id, retries.reactivate) == 2
+    assert queue.status(task_id) == "running"
+    for job in queue.acquire(9):
+        assert job["attemptNr"] == 2
+        queue.report(job["PandaID"], "finished", 2)
+    assert queue.status(task_id) == "done"
+
+
+def test_more_attempts(queue: Queue) -> None:
+    task_id = queue.submit(3, maxAttempt=1)
+    one, two = queue.acquire(2)
+    queue.report(one["PandaID"], "failed")
+    assert queue.on_task(task_id, retries.increase_attempts, 2) == (
+        0,
+        "increased attemptNr for 3 inputs (1 reactivated)",
+    )
+    queue.report(two["PandaID"], "failed")
+    again = queue.acquire(9)
+    assert sorted((job["attemptNr"], job["jobPars"][-3:-1]) for job in again) == [(1, "03"), (2, "01"), (2, "02")]
+    assert {queue.describe(job["PandaID"])["maxAttempt"] for job in again} == {3}
+    for job in again:
+        queue.report(job["PandaID"], "finished")
+    assert queue.status(task_id) == "done"
+    code, message = queue.on_task(task_id, retries.increase_attempts, 2)
+    assert (code, message) == (
+        2,
+        "command rejected since status=done or oldStatus=None not in ['ready', 'running', 'scouting']",
+    )
+
+
+def test_a_task_moves_to_another_queue(queue: Queue) -> None:
+    task_id = queue.submit(3, maxAttempt=1)
+    (running,) = queue.acquire()
+    assert queue.reassign(task_id, None) == (
+        4,
+        "Command rejected: the embedded PanDA server has no clouds and no nuclei, name a site",
+    )
+    assert queue.reassign(task_id, "B", "nokill")[0] == 0
+    assert queue.acquire(9, site="B") == []
+    assert queue.reassign(task_id, "B", "soft")[0] == 0
+    assert (queue.acquire(9), len(queue.acquire(1, site="B"))) == ([], 1)
+    assert queue.reassign(task_id, "C")[0] == 0
+    moved = queue.acquire(9, site="C")
+    assert sorted(job["attemptNr"] for job in moved) == [1, 2, 2]
+    assert queue.report(running["PandaID"], "running") == "tobekilled"
+    described = queue.describe(running["PandaID"])
+    assert (described["jobStatus"], described["taskBufferErrorCode"]) == ("closed", 51)
+    for job in moved:
+        queue.report(job["PandaID"], "finished")
+    assert queue.status(task_id) == "done"
+    assert queue.reassign(12345, "B")[0] == 2
+
+
+def test_changes_reach_the_jobs_that_wait(queue: Queue) -> None:
+    task_id = queue.submit(2)
+    (taken,) = queue.acquire()
+    with queue.database.writing() as tx:
+        assert task_changes.set_parameters(tx, task_id, {"ramCount": 5000, "coreCount": 2})
+        assert task_changes.set_priority(tx, task_id, 77)
+        with pytest.raises(TaskParametersError):
+            task_changes.set_parameters(tx, task_id, {"coreCount": -1})
+        assert not task_changes.set_parameters(tx, 12345, {})
+        assert not task_changes.set_priority(tx, 12345, 1)
+    assert queue.acquire(memory=4000) == []
+    (job,) = queue.acquire(memory=5000)
+    assert (job["minRamCount"], job["coreCount"], job["currentPriority"]) == (5000, 2, 77)
+    described = queue.describe(taken["PandaID"])
+    assert (described["minRamCount"], described["currentPriority"]) == (2000, 77)
+
+
+def test_killing_one_job(queue: Queue) -> None:
+    task_id = queue.submit(3)
+    one, two = queue.acquire(2)
+    ids = [one["PandaID"], two["PandaID"], two["PandaID"] + 1]
+
+    def kill(caller: Caller, panda_id: int, *more: Any) -> bool:
+        with queue.database.writing() as tx:
+            return job_commands.kill_job(tx, caller, panda_id, *more)
+
+    assert [kill(Caller("you", Role.USER), panda_id) for panda_id in [*ids, 999]] == [False] * 4
+    assert kill(queue.me, ids[2])
+    assert queue.describe(ids[2])["jobStatus"] == "cancelled"
+    assert kill(queue.me, ids[0], 99, ["jobSubStatus=toolong", "keepUnmerged"])
+    assert queue.report(ids[0], "running") == "tobekilled"
+    assert queue.describe(ids[0])["jobSubStatus"] == "toolong"
+    assert kill(OPERATOR, ids[1], 99), "an operator's 99 does not wait for the pilot"
+    assert queue.describe(ids[1])["jobStatus"] == "cancelled"
+    queue.report(ids[0], "failed")
+    assert queue.status(task_id) == "failed"
+    assert not kill(queue.me, ids[0])
+
+
+def test_commands_for_a_pilot(queue: Queue) -> None:
+    queue.submit(1)
+    (job,) = queue.acquire()
+
+    def send(panda_id: int, command: str) -> tuple[bool, str]:
+        with queue.database.writing() as tx:
+            return job_commands.set_command(tx, panda_id, command)
+
+    assert send(job["PandaID"], "x" * 99)[0] is False
+    assert send(999, "softkill") == (False, "no active job with PandaID=999")
+    assert send(job["PandaID"], "softkill") == (True, "command received")
+    assert queue.report(job["PandaID"], "running") == "softkill"
+    assert send(job["PandaID"], "tobekilled")[0]
+    assert send(job["PandaID"], "softkill") == (False, "job is being killed")

@@ -1,0 +1,194 @@
+"""Tasks: registered, made into jobs, and how they end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from hpo_pilot.server import tasks
+from hpo_pilot.server.auth import Caller, Role
+from hpo_pilot.server.descriptions import metadata_of_finished
+from hpo_pilot.server.tables import tasks as tasks_table
+from tests.server.queue_driver import OPERATOR, Queue
+
+
+def test_a_task_from_beginning_to_end(queue: Queue) -> None:
+    task_id = queue.submit(2)
+    assert queue.status(task_id) == "running"
+    first, second = queue.acquire()[0], queue.acquire()[0]
+    assert queue.acquire() == []
+    assert (first["attemptNr"], first["taskID"], first["logFile"]) == (
+        1,
+        task_id,
+        f"user.me.t1.log.{task_id}.000001.log.tgz",
+    )
+    for job in (first, second):
+        for status in ("starting", "running", "transferring", "holding"):
+            assert queue.report(job["PandaID"], status, 1) is None
+            assert queue.describe(job["PandaID"])["jobStatus"] == status
+        assert queue.report(job["PandaID"], "finished", 1, meta_data='{"user_job_metadata": {"x": 0.0}}') is None
+    assert queue.status(task_id) == "done"
+    with queue.database.reading() as tx:
+        assert metadata_of_finished(tx, task_id) == {
+            job["PandaID"]: {"user_job_metadata": {"x": 0.0}} for job in (first, second)
+        }
+
+
+def test_a_task_of_which_some_jobs_failed_is_finished(queue: Queue) -> None:
+    task_id = queue.submit(2, maxAttempt=1)
+    one, two = queue.acquire(2)
+    queue.report(one["PandaID"], "failed")
+    queue.report(two["PandaID"], "finished")
+    assert queue.status(task_id) == "finished"
+
+
+def test_exhausted_where_the_task_asks_for_it(queue: Queue) -> None:
+    task_id = queue.submit(2, maxAttempt=1, useExhausted=True)
+    one, two = queue.acquire(2)
+    queue.report(one["PandaID"], "finished")
+    queue.report(two["PandaID"], "failed")
+    assert queue.status(task_id) == "exhausted"
+    assert queue.dialog(task_id) == "exhausted since the task was incomplete and didn't reach the goal"
+    code, message = queue.command(task_id, "retry")
+    assert (code, message) == (
+        4,
+        "Command rejected: the retry command is not accepted if the task is in exhausted status "
+        "and production role is missing",
+    )
+    assert queue.command(task_id, "retry", OPERATOR)[0] == 0
+    assert (queue.status(task_id), queue.dialog(task_id)) == ("running", None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "state"),
+    [({"useExhausted": True, "goal": 50}, "finished"), ({"failGoalUnreached": True, "goal": 60}, "failed")],
+)
+def test_a_goal_that_is_reached_or_missed(queue: Queue, asked: dict[str, Any], state: str) -> None:
+    task_id = queue.submit(2, maxAttempt=1, **asked)
+    one, two = queue.acquire(2)
+    queue.report(one["PandaID"], "finished")
+    queue.report(two["PandaID"], "failed")
+    assert queue.status(task_id) == state
+
+
+def resubmit(queue: Queue, name: str, n_jobs: int = 1, **more: Any) -> tuple[int, str]:
+    with queue.database.writing() as tx:
+        return tasks.submit(tx, queue.me, queue.params(name, n_jobs, **more))
+
+
+def end_as(queue: Queue, state: str, **more: Any) -> int:
+    """A task of one job that has come to this state."""
+    given: dict[str, Any] = {"nEvents": "?"} if state == "broken" else {"maxAttempt": 1}
+    task_id = queue.submit(1, name="user.me.same/", **given, **more)
+    if state == "aborted":
+        queue.command(task_id, "kill")
+    elif state in ("done", "failed"):
+        queue.report(queue.acquire()[0]["PandaID"], "finished" if state == "done" else "failed")
+    assert queue.status(task_id) == state
+    return task_id
+
+
+@pytest.mark.parametrize("state", ["running", "done", "failed", "aborted", "broken"])
+def test_a_name_of_hpo_pilot_is_never_used_twice(queue: Queue, state: str) -> None:
+    """Whatever became of the first task: no reactivation, no second task, and the id in the message."""
+    task_id = end_as(queue, state)
+    code, message = resubmit(queue, "user.me.same/", campaign="demo.cafe")
+    assert code == 2
+    assert message.startswith(f"jediTaskID={task_id} is in the {state} state for outDS=user.me.same/.")
+    assert len(queue.acquire()) == (state == "running")
+
+
+@pytest.mark.parametrize("state", ["running", "broken"])
+def test_a_task_that_is_not_over_makes_its_name_a_duplicate(queue: Queue, state: str) -> None:
+    task_id = end_as(queue, state)
+    code, message = resubmit(queue, "user.me.same/")
+    assert code == 2
+    assert message.startswith(f"jediTaskID={task_id} is in the {state} state for outDS=user.me.same/. You can re-sub")
+
+
+@pytest.mark.parametrize(("state", "n_again"), [("done", 0), ("failed", 1), ("aborted", 1)])
+def test_a_task_that_is_over_runs_again_under_its_name(queue: Queue, state: str, n_again: int) -> None:
+    task_id = end_as(queue, state)
+    assert resubmit(queue, "user.me.same/") == (
+        3,
+        f"reactivation accepted. jediTaskID={task_id} (currently in {state} state) will be re-executed "
+        "with old and/or new input",
+    )
+    again = queue.acquire(9)
+    assert [job["taskID"] for job in again] == [task_id] * n_again
+    assert queue.status(task_id) == ("running" if n_again else "done")
+
+
+def test_a_resubmission_with_more_events_adds_jobs(queue: Queue) -> None:
+    task_id = end_as(queue, "done")
+    assert resubmit(queue, "user.me.same/", 3, site="LOCAL", coreCount=2, jobParameters="changes nothing")[0] == 3
+    assert queue.status(task_id) == "running"
+    jobs = queue.acquire(9)
+    assert [(job["attemptNr"], job["coreCount"]) for job in jobs] == [(1, 2), (1, 2)]
+    assert 'number%203"' in jobs[1]["jobPars"]
+    for job in jobs:
+        queue.report(job["PandaID"], "finished")
+    assert queue.status(task_id) == "done"
+    assert resubmit(queue, "user.me.same/", 2)[0] == 3, "fewer events take nothing away"
+    assert queue.status(task_id) == "done"
+
+
+def test_other_names_are_free(queue: Queue) -> None:
+    """Another user's task, or one that does not ask to be unique, may bear the same name."""
+    task_id = end_as(queue, "done")
+    assert queue.submit(1, caller=Caller("you", Role.USER), name="user.me.same/") > task_id
+    assert queue.submit(1, name="user.me.same/", uniqueTaskName=False) > task_id
+
+
+def test_a_parent_is_found_by_name(queue: Queue) -> None:
+    parent = queue.submit(1, name="user.me.parent/")
+    child = queue.submit(1, parentTaskName="user.me.parent/")
+    with queue.database.reading() as tx:
+        query = select(tasks_table.c.parent_id).where(tasks_table.c.task_id == child)
+        assert tx.connection.scalar(query) == parent
+    assert resubmit(queue, "user.me.orphan/", parentTaskName="none") == (
+        11,
+        'failed to find parent with user="me" name=none',
+    )
+
+
+def test_too_many_active_tasks(queue: Queue) -> None:
+    first = queue.submit(1)
+    queue.submit(1)
+    with queue.database.writing() as tx:
+        assert tasks.submit(tx, queue.me, queue.params("user.me.more/"), most_active=1) == (
+            10,
+            "Too many active tasks for me 2>1",
+        )
+    queue.command(first, "kill")
+    with queue.database.writing() as tx:
+        assert tasks.submit(tx, queue.me, queue.params("user.me.more/"), most_active=1)[0] == 0
+
+
+def test_parameters_that_make_no_sense_break_the_task(queue: Queue) -> None:
+    task_id = queue.submit(1, jobParameters="none")
+    assert queue.status(task_id) == "broken"
+    with queue.database.reading() as tx:
+        assert "jobParameters" in tx.connection.scalar(select(tasks_table.c.error_dialog))
+    assert queue.command(task_id, "kill")[0] == 4
+
+
+@pytest.mark.parametrize("missing", ["taskName", "vo", "prodSourceLabel"])
+def test_a_task_without_a_name_is_not_registered(queue: Queue, missing: str) -> None:
+    given = queue.params()
+    del given[missing]
+    with queue.database.writing() as tx:
+        assert tasks.submit(tx, queue.me, given) == (4, f"failed to register task: {missing} is missing")
+
+
+def test_a_task_waits_for_its_sandbox(queue: Queue) -> None:
+    more = {"jobParameters": [{"type": "constant", "value": "-a sources.ab.tar.gz"}]}
+    first, second = queue.submit(2, **more), queue.submit(1, **more)
+    assert queue.status(first) == "pending"
+    assert queue.acquire() == []
+    queue.upload("sources.ab.tar.gz")
+    assert queue.status(first) == queue.status(second) == "running"
+    assert len(queue.acquire(9)) == 3
+    assert queue.status(queue.submit(1, **more)) == "running"

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpo_pilot.transformation.archive import UnsafeArchive, unpack
+from tests.pilot.conftest import archive_of
+
+LIMIT = 1 << 20
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", **fields: Any) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, link
+    for key, value in fields.items():
+        setattr(info, key, value)
+    return info
+
+
+def put(folder: Path, packed: bytes) -> tuple[Path, Path]:
+    archive, target = folder / "a.tar.gz", folder / "target"
+    archive.write_bytes(packed)
+    target.mkdir()
+    return archive, target
+
+
+def test_a_good_archive(tmp_path: Path) -> None:
+    packed = archive_of(
+        (member("train.py", mode=0o755), b"print(1)"),
+        (member("d", tarfile.DIRTYPE, mode=0o755), b""),
+        (member("d/x"), b"x"),
+        (member("d/link", tarfile.SYMTYPE, "../train.py"), b""),
+        (member("tool", mode=0o6777), b"t"),
+    )
+    archive, target = put(tmp_path, packed)
+    unpack(str(archive), str(target), LIMIT)
+    assert (target / "d" / "link").read_text() == "print(1)"
+    assert (target / "train.py").stat().st_mode & 0o100
+    assert not (target / "tool").stat().st_mode & 0o6022
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        member("/etc/evil"),
+        member("../evil"),
+        member("d/../../evil"),
+        member("link", tarfile.SYMTYPE, "/etc/passwd"),
+        member("link", tarfile.SYMTYPE, "../../etc/passwd"),
+        member("hard", tarfile.LNKTYPE, "/etc/passwd"),
+        member("hard", tarfile.LNKTYPE, "../evil"),
+        member("device", tarfile.CHRTYPE, devmajor=1, devminor=3),
+        member("block", tarfile.BLKTYPE, devmajor=7, devminor=0),
+        member("pipe", tarfile.FIFOTYPE),
+    ],
+    ids=lambda info: f"{info.name}-{info.type.decode()}",
+)
+def test_what_leads_out_or_is_no_file_is_refused(tmp_path: Path, bad: tarfile.TarInfo) -> None:
+    archive, target = put(tmp_path, archive_of((member("good"), b"g"), (bad, b"x")))
+    with pytest.raises(UnsafeArchive, match="is refused"):
+        unpack(str(archive), str(target), LIMIT)
+    assert {path.name for path in tmp_path.iterdir()} == {"a.tar.gz", "target"}
+    assert {path.name for path in target.iterdir()} <= {"good"}
+
+
+def test_writing_through_a_link_is_refused(tmp_path: Path) -> None:
+    packed = archive_of((member("d", tarfile.SYMTYPE, ".."), b""), (member("d/evil"), b"x"))
+    archive, target = put(tmp_path, packed)
+    with pytest.raises(UnsafeArchive):
+        unpack(str(archive), str(target), LIMIT)
+    assert not (tmp_path / "evil").exists()
+
+
+def test_bombs_are_refused(tmp_path: Path) -> None:
+    archive, target = put(tmp_path, archive_of((member("zeros"), bytes(LIMIT + 1))))
+    with pytest.raises(UnsafeArchive, match="1 MB"):
+        unpack(str(archive), str(target), LIMIT)
+    # Many small ones.
+    archive.write_bytes(archive_of(*[(member(f"f{i}"), bytes(1000)) for i in range(1100)]))
+    with pytest.raises(UnsafeArchive, match="1 MB"):
+        unpack(str(archive), str(target), LIMIT)
+
+
+def test_a_header_that_eats_memory_is_refused(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz", format=tarfile.PAX_FORMAT) as tar:
+        tar.addfile(member("x", pax_headers={"comment": "c" * (3 << 20)}))
+    archive, target = put(tmp_path, buffer.getvalue())
+    with pytest.raises(UnsafeArchive, match="header"):
+        unpack(str(archive), str(target), 100 << 20)
+
+
+@pytest.mark.parametrize("content", [b"", b"no gzip at all", gzip.compress(b"no tar at all" * 100)])
+def test_what_is_no_archive_is_refused(tmp_path: Path, content: bytes) -> None:
+    archive, target = put(tmp_path, content)
+    with pytest.raises(UnsafeArchive, match=r"a\.tar\.gz is refused"):
+        unpack(str(archive), str(target), LIMIT)
+
+
+def test_a_cut_archive_is_refused(tmp_path: Path) -> None:
+    import os
+
+    packed = archive_of((member("x"), os.urandom(200_000)))
+    archive, target = put(tmp_path, packed[: len(packed) // 2])
+    with pytest.raises(UnsafeArchive):
+        unpack(str(archive), str(target), LIMIT)

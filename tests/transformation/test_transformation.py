@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from hpo_pilot.transformation.executable import build, write
+from tests.pilot.conftest import RUNNER, TOKEN, FakePanda, archive_of, sandbox
+
+OUT = "user.me.9._000001.out.txt"
+
+
+class Job:
+    """A folder in which the built file is started, as a Pilot 3 starts it: through a shell."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "job"
+        self.folder.mkdir()
+        write(str(self.folder / "runGen-00-00-02"))
+        self.env = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": str(folder), "PANDAID": "7"}
+
+    def start(self, parameters: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            ["/bin/sh", "-c", "exec ./runGen-00-00-02 " + parameters],
+            cwd=self.folder,
+            env=self.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, parameters: str) -> subprocess.CompletedProcess[str]:
+        process = self.start(parameters)
+        out, error = process.communicate(timeout=60)
+        return subprocess.CompletedProcess("", process.returncode, out, error)
+
+    @property
+    def report(self) -> dict[str, Any]:
+        return dict(json.loads((self.folder / "jobReport.json").read_text()))
+
+    def names(self) -> set[str]:
+        return {path.name for path in self.folder.iterdir()} - {"runGen-00-00-02"}
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job(tmp_path)
+
+
+def test_the_file_is_the_same_for_the_same_code() -> None:
+    assert build() == build()
+    assert b"hpo_pilot/transformation/archive.py" in build()
+
+
+def test_it_needs_nothing_but_the_standard_library(job: Job) -> None:
+    code = "import runpy, sys; sys.argv = ['x', '-p', 'true']; runpy.run_path('runGen-00-00-02', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], cwd=job.folder, check=False)
+    assert done.returncode == 0 and job.report == {"exitCode": 0}
+
+
+def test_a_trial_of_a_search(job: Job, panda: FakePanda) -> None:
+    panda.add_job("""echo '{"status": 0, "loss": 0.5}' > output.json; echo m > model""", outputs=["model"])
+    done = job.run(panda.waiting[0]["jobPars"])
+    assert done.returncode == 0, done.stderr
+    verdict = job.report["user_job_metadata"]["hpo_pilot"]
+    assert verdict["value"] == 0.5 and job.report["exitCode"] == 0
+    with tarfile.open(job.folder / "user.me.outputs.tar.gz") as archive:
+        assert archive.getnames() == ["model"]
+    assert "workDir" not in job.names()
+
+
+def test_a_trial_that_failed_is_reported_all_the_same(job: Job, panda: FakePanda) -> None:
+    panda.add_job("echo no good; exit 3", outputs=["model"])
+    done = job.run(panda.waiting[0]["jobPars"])
+    assert done.returncode == 0
+    assert "exit code 3" in job.report["user_job_metadata"]["hpo_pilot"]["message"]
+    with tarfile.open(job.folder / "user.me.outputs.tar.gz") as archive:
+        assert archive.getnames() == []
+
+
+def test_a_job_of_prun(job: Job, panda: FakePanda) -> None:
+    script = tarfile.TarInfo("sub/run.sh")
+    packed = archive_of((script, b'#!/bin/sh\necho "$1 $2" | tr a b > out.txt; touch a.log b.log\n'))
+    panda.cache["jobO.1.tar.gz"] = packed
+    line = quote("run.sh 'a a' $PANDAID && [ -f out.txt ]")
+    outputs = f"\"{{'out.txt': '{OUT}', '*.log': 'user.me.logs.tgz'}}\""
+    done = job.run(f'-j "" --sourceURL {panda.url} -r sub -a jobO.1.tar.gz -o {outputs} -p "{line}" --new-option 3')
+    assert done.returncode == 0, done.stderr
+    assert (job.folder / OUT).read_text() == "b b 7\n"
+    with tarfile.open(job.folder / "user.me.logs.tgz") as archive:
+        assert sorted(archive.getnames()) == ["a.log", "b.log"]
+    assert "--new-option 3 is not known" in done.stdout
+    assert job.names() == {OUT, "user.me.logs.tgz", "jobReport.json", "jobO.1.tar.gz"}
+
+
+def test_a_sandbox_that_the_pilot_brought(job: Job) -> None:
+    (job.folder / "lib.tgz").write_bytes(archive_of((tarfile.TarInfo("x"), b"found")))
+    assert job.run("-l lib.tgz -p cat%20x").stdout == "found"
+
+
+def test_inputs_that_the_pilot_brought(job: Job) -> None:
+    for name in ("a.root", "b.root", "c.root"):
+        (job.folder / name).write_text(name)
+    maps = "--inMap \"{'IN': ['a.root', 'b.root'], 'IN2': ['c.root']}\" --writeInputToTxt IN:list.json"
+    done = job.run(f"-i \"['a.root']\" {maps} -p 'cat list.json; echo; cat %IN2; echo %IN'")
+    assert done.stdout == '["a.root", "b.root"]\nc.roota.root,b.root\n'
+    done = job.run("-i \"['d.root']\" -p true")
+    assert done.returncode == 11 and "d.root" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("parameters", "status", "said"),
+    [
+        ("", 10, "neither -p nor -j"),
+        ("-p exit%205", 5, ""),
+        ("-p 'kill -9 $$'", 137, ""),
+        ("-p true -o \"{'x': 'y'}\"", 152, "the output x was not made"),
+        ("-p true --containerImage /no/image.xyz", 151, "nothing here can run it"),
+        ("-a x.tar.gz -p true --sourceURL file:///etc", 146, "no http"),
+        ("-l lib.tgz -p true", 146, "lib.tgz is not there"),
+    ],
+)
+def test_what_goes_wrong_has_a_status_and_a_reason(job: Job, parameters: str, status: int, said: str) -> None:
+    job.env["HPO_PILOT_CONTAINER_RUNTIME"] = "none"
+    done = job.run(parameters)
+    assert done.returncode == status and said in done.stderr
+    assert job.report["exitCode"] == status
+    if said:
+        assert said in job.report["exitMsg"] and "ERROR : " in done.stderr and "Traceback" not in done.stderr
+
+
+def test_sandboxes_that_do_not_come_or_are_refused(job: Job, panda: FakePanda) -> None:
+    panda.cache["evil.tar.gz"] = archive_of((tarfile.TarInfo("../evil"), b"x"))
+    done = job.run(f"-a evil.tar.gz --sourceURL {panda.url} -p true")
+    assert done.returncode == 143 and "leads out" in done.stderr
+    done = job.run(f"-a gone.tar.gz --sourceURL {panda.url} -p true")
+    assert done.returncode == 146 and "401" in done.stderr
+
+
+def test_the_token_goes_to_the_pilots_own_server_alone(job: Job, panda: FakePanda) -> None:
+    other = FakePanda()
+    (job.folder / "token").write_text(TOKEN + "\n")
+    panda.cache["a.tgz"] = other.cache["a.tgz"] = archive_of((tarfile.TarInfo("x"), b""))
+    job.env |= {"OIDC_AUTH_TOKEN": "token", "PANDA_AUTH_DIR": f"{job.folder}/", "PANDA_SERVER_URL": panda.url}
+    for server, seen in ((panda, f"Bearer {TOKEN}"), (other, None)):
+        assert job.run(f"-a a.tgz --sourceURL {server.url} -p 'test -z \"$OIDC_AUTH_TOKEN\"'").returncode == 0
+        assert server.fetched == [("a.tgz", seen)]
+        (job.folder / "a.tgz").unlink()
+    other.down()
+
+
+def test_a_pilot_that_starts_the_container_itself(job: Job, panda: FakePanda) -> None:
+    name, packed = sandbox("""echo '{"loss": 2}' > output.json""")
+    panda.cache[name] = packed
+    panda.add_job("""echo '{"loss": 2}' > output.json""")
+    parameters = panda.waiting[0]["jobPars"]
+    assert job.run("--preprocess " + parameters).returncode == 0
+    assert (job.folder / "workDir" / RUNNER.name).exists() and "jobReport.json" not in job.names()
+    done = subprocess.run(["/bin/sh", "__run_main_exec.sh"], cwd=job.folder, env=job.env, check=False)
+    assert done.returncode == 0
+    assert job.run("--postprocess " + parameters).returncode == 0
+    assert job.report["user_job_metadata"]["hpo_pilot"]["value"] == 2
+
+
+def test_the_image_of_the_payloads_document(job: Job, panda: FakePanda) -> None:
+    panda.add_job("true", container="docker://example.org/x:1")
+    tools = job.folder / "tools"
+    tools.mkdir()
+    (tools / "apptainer").write_text('#!/bin/sh\necho "$@" > "$HOME/ran"\n')
+    (tools / "apptainer").chmod(0o755)
+    job.env["PATH"] = f"{tools}:{job.env['PATH']}"
+    job.run(panda.waiting[0]["jobPars"])
+    ran = (job.folder.parent / "ran").read_text()
+    assert f"--bind {job.folder}:{job.folder}" in ran
+    assert f"--pwd {job.folder}/workDir docker://example.org/x:1 python3 -I -S {RUNNER.name}" in ran
+
+
+def test_told_to_end_it_ends_the_payload(job: Job, panda: FakePanda, until: Callable[..., None], alive: Any) -> None:
+    panda.add_job("touch started; sleep 300")
+    process = job.start(panda.waiting[0]["jobPars"])
+    until((job.folder / "workDir" / "started").exists)
+    process.send_signal(signal.SIGTERM)
+    _, error = process.communicate(timeout=30)
+    assert process.returncode == 1 and "told to stop" in error
+    assert not alive(job.folder)
+
+
+def test_killed_it_takes_the_payload_with_it(
+    job: Job, panda: FakePanda, until: Callable[..., None], alive: Any
+) -> None:
+    panda.add_job("touch started; sleep 300")
+    process = job.start(panda.waiting[0]["jobPars"])
+    until((job.folder / "workDir" / "started").exists)
+    process.kill()
+    process.wait()
+    until(lambda: not alive(job.folder))
+
+
+def test_what_the_payload_left_running_ends_with_it(job: Job, until: Callable[..., None], alive: Any) -> None:
+    began = time.monotonic()
+    assert job.run("-p 'sleep 300 >/dev/null 2>&1 &'").returncode == 0
+    assert time.monotonic() - began < 30
+    until(lambda: not alive(job.folder))
