@@ -21,22 +21,18 @@ from hpo_pilot.client.documents import (
     StatusDocument,
     TrialDocument,
     event_document,
-    progress_document,
-    search_document,
-    status_document,
     trial_document,
 )
 from hpo_pilot.client.exports import exporter
 from hpo_pilot.client.families import family_document, family_progress, for_each, of_one_segment
+from hpo_pilot.client.local_documents import best_of, document_of, progress_of, run_document, status_of
 from hpo_pilot.client.outputs import unpack_outputs
 from hpo_pilot.client.ownership import User
 from hpo_pilot.client.search_client import OnProgress, OnServer, SearchClient
 from hpo_pilot.errors import InputError, TryAgainError
 
 if TYPE_CHECKING:
-    from hpo_pilot.search import Trial
     from hpo_pilot.service.registration import PackedSearch
-    from hpo_pilot.service.run import RunResult
     from hpo_pilot.service.workdir import WorkDir
     from hpo_pilot.store import SearchRecord, Store
 
@@ -133,13 +129,13 @@ class LocalClient(SearchClient):
 
         def show(store: Store, record: SearchRecord) -> None:
             if record.family is None:
-                on_progress(_progress(store, record))
+                on_progress(progress_of(store, record))
             elif (members := store.family(record.family))[0].id == record.id:  # once for all of them
-                on_progress(family_progress(record.family, [_progress(store, member) for member in members]))
+                on_progress(family_progress(record.family, [progress_of(store, member) for member in members]))
 
         options = {"store": self._url, "slots": slots, "server": server}
         results = run_all(file, self._root, **options, on_server=on_server, on_progress=show)  # type: ignore[arg-type]
-        documents = [_run_document(result) for result in results]
+        documents = [run_document(result) for result in results]
         family = results[0].record.family
         if family is None:
             return documents[0]
@@ -150,12 +146,12 @@ class LocalClient(SearchClient):
 
     @override
     def searches(self) -> list[SearchDocument]:
-        return [self._document(record) for record in self._opened().searches()]
+        return [document_of(self._opened(), record) for record in self._opened().searches()]
 
     @override
     def status(self, identity: str) -> StatusDocument:
         if family := self._opened().family(identity):
-            members = [self._status(record) for record in family]
+            members = [status_of(self._opened(), record) for record in family]
             return {
                 **family_document(identity, members),
                 "job_seconds": sum(member["job_seconds"] for member in members),
@@ -163,19 +159,14 @@ class LocalClient(SearchClient):
                 "source": members[0]["source"],
                 "definition": members[0]["definition"],
             }
-        return self._status(self._search(identity)[1])
-
-    def _status(self, record: SearchRecord) -> StatusDocument:
-        store = self._opened()
-        seconds = store.job_seconds(record.id)
-        return status_document(record, store.counts(record.id), _best(store, record), seconds)
+        return status_of(*self._search(identity))
 
     def progress(self, identity: str) -> ProgressDocument:
         """How far a search is, now."""
         if family := self._opened().family(identity):
             store = self._opened()
-            return family_progress(identity, [_progress(store, record) for record in family])
-        return _progress(*self._search(identity))
+            return family_progress(identity, [progress_of(store, record) for record in family])
+        return progress_of(*self._search(identity))
 
     @override
     def watch(self, identity: str) -> Iterator[ProgressDocument]:
@@ -209,7 +200,7 @@ class LocalClient(SearchClient):
 
     @override
     def best(self, identity: str) -> TrialDocument | None:
-        found = _best(*self._search(identity))
+        found = best_of(*self._search(identity))
         return None if found is None else trial_document(found)
 
     @override
@@ -265,10 +256,10 @@ class LocalClient(SearchClient):
 
         if not new_payload:
             return self.resume_with(identity, None)
-        for record in self._family(identity):
+        for record in self.own_family(identity):
             sandbox = pack_payload(record.search, file or Path(record.source), self._folder())
             self.resume_with(record.name, sandbox)
-        return self.status(identity)
+        return self.document(identity)
 
     def resume_with(self, identity: str, sandbox: Path | None) -> SearchDocument:
         """Lets a search go on, with a new packed payload where one is given."""
@@ -312,11 +303,6 @@ class LocalClient(SearchClient):
         """A search as the store has it."""
         return self._search(identity)[1]
 
-    def own_record(self, identity: str) -> SearchRecord:
-        """The same of a search that the user may change."""
-        return self._own(identity)[1]
-
-    @property
     def user(self) -> User:
         """For whom."""
         from hpo_pilot.service.embedded import nickname
@@ -353,11 +339,11 @@ class LocalClient(SearchClient):
 
     def _change(self, identity: str, change: Callable[[SearchRecord], object]) -> SearchDocument:
         """Changes a search, or every search of a family whose state allows it."""
-        store, family = self._opened(), self._family(identity)
+        store, family = self._opened(), self.own_family(identity)
         for_each(family, change)
         return self._documents([store.search(record.id) for record in family])
 
-    def _family(self, identity: str) -> list[SearchRecord]:
+    def own_family(self, identity: str) -> list[SearchRecord]:
         """The searches of a family, or the one search, that the user may change."""
         store = self._opened()
         family = store.family(identity) or [store.search(identity)]
@@ -376,35 +362,14 @@ class LocalClient(SearchClient):
         self.user.check(record.name, record.owner)
         return store, record
 
+    def document(self, identity: str) -> SearchDocument:
+        """A search, or a family, with its progress."""
+        store = self._opened()
+        return self._documents(store.family(identity) or [store.search(identity)])
+
     def _documents(self, records: Sequence[SearchRecord]) -> SearchDocument:
         """The document of a search, or of all of a family."""
         family = records[0].family
         if family is None or len(records) == 1 != len(self._opened().family(family)):
-            return self._document(records[0])
-        return family_document(family, [self._document(record) for record in records])
-
-    def _document(self, record: SearchRecord) -> SearchDocument:
-        store = self._opened()
-        return search_document(record, store.counts(record.id), _best(store, record))
-
-
-def _run_document(result: RunResult) -> RunDocument:
-    counts = {trial.state: 0 for trial in result.trials}
-    for trial in result.trials:
-        counts[trial.state] += 1
-    return {**search_document(result.record, counts, result.best), "report": str(result.report)}
-
-
-def _progress(store: Store, record: SearchRecord) -> ProgressDocument:
-    best = store.best_so_far(record.id, record.search.objective.sign)
-    return progress_document(record, store.counts(record.id), best)
-
-
-def _best(store: Store, record: SearchRecord) -> Trial | None:
-    """The best trial; where nothing is confirmed, without reading all of them."""
-    from hpo_pilot.report import best_trial
-
-    if record.search.confirm.top:
-        return best_trial(record.search, store.trials(record.id))
-    found = store.best_so_far(record.id, record.search.objective.sign)
-    return None if found is None else next(iter(store.trials(record.id, after=found[0] - 1, limit=1)), None)
+            return document_of(self._opened(), records[0])
+        return family_document(family, [document_of(self._opened(), record) for record in records])

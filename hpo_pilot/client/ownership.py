@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 from hpo_pilot.errors import InputError
 
 #: The store keeps so many characters of a name.
 _NAME_LENGTH = 60
+_DIGEST_LENGTH = 16
 
 
 class NotYoursError(InputError):
@@ -28,8 +30,11 @@ class User:
 
     @classmethod
     def named(cls, name: str, *, changes_all: bool = False) -> User:
-        """A user with the name as the store keeps it."""
-        return cls(name[:_NAME_LENGTH], changes_all)
+        """A user with the name as the store keeps it: of two long names that begin alike, the ends still count."""
+        if len(name) > _NAME_LENGTH:
+            digest = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:_DIGEST_LENGTH]
+            name = f"{name[: _NAME_LENGTH - _DIGEST_LENGTH - 1]}~{digest}"
+        return cls(name, changes_all)
 
     def check(self, search: str, owner: str) -> None:
         """Makes sure that the user may change a search.

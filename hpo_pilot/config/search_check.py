@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from hpo_pilot.config.machine import local_misfits, this_machine
 from hpo_pilot.config.payload_files import folder_mistake, missing_programs
+from hpo_pilot.config.payload_inputs import input_misfits, missing_paths
 from hpo_pilot.config.problem import Problem
 from hpo_pilot.config.yaml_document import Document
 from hpo_pilot.config.yaml_scalar import plain_tag, scalar_value
@@ -255,6 +256,10 @@ class SearchCheck:
             self._tell(*local_misfits(resources, this_machine()), under=("resources",))
         if self.payload is not None and self._folder is not None:
             self._files(self.payload, self._folder)
+        if self.payload is not None:
+            self._inputs(self.payload, is_local=isinstance(site, SiteChoice) and site.profile == "local")
+        if isinstance(resources, Resources) and isinstance(budget, Budget):
+            self._notes_on_jobs(resources, budget)
 
     def _optimizer(self, choice: OptimizerChoice) -> None:
         # Only here, for the optimizers' libraries take a second to load.
@@ -283,6 +288,27 @@ class SearchCheck:
             return
         for word in missing_programs(payload.files, payload.command, base):
             self._note(("payload", "command"), f"{word} is not in {payload.files}", "is the name right?")
+
+    def _inputs(self, payload: Payload, *, is_local: bool) -> None:
+        """Inputs that are paths must be there, where the jobs run here; elsewhere they may be all the same."""
+        places: dict[Path, tuple[str, ...]] = {("payload", "inputs"): payload.inputs}
+        for name, segment in (self._parts.get("segments") or {}).items():
+            if segment.inputs is not None:
+                places["segments", name, "inputs"] = segment.inputs
+        for place, inputs in places.items():
+            self._tell(*input_misfits(inputs, payload, self._folder), under=place)
+            for index, message in missing_paths(inputs, self._folder) if self._folder is not None else ():
+                if is_local:
+                    self._tell(Misfit((*place, index), message, "a relative path starts at this file"))
+                else:
+                    self._note((*place, index), f"{message} on this machine", "it must be there where the jobs run")
+
+    def _notes_on_jobs(self, resources: Resources, budget: Budget) -> None:
+        if resources.trials_per_job > budget.parallel:
+            message = (
+                f"no job will have more than {budget.parallel} points, for so many are out at once (budget.parallel)"
+            )
+            self._note(("resources", "trials_per_job"), message, "raise budget.parallel to a few times this")
 
     def _notes_on_size(self, space: SearchSpace) -> None:
         budget = self._parts.get("budget")

@@ -7,6 +7,7 @@ next call starts a new one.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -104,6 +105,8 @@ class ClientProcess:
             self.close()
             raise NoAnswerError(f"panda-client's process ended during {request['call']}; see {self._log}") from error
         found: dict[str, Any] = json.loads(line)
+        if found.get("ended"):
+            self.close()
         return found
 
     def _check(self, transport: dict[str, Any]) -> None:
@@ -167,7 +170,8 @@ class ClientProcess:
             return
         for stream in (process.stdin, process.stdout):
             if stream is not None:
-                stream.close()
+                with contextlib.suppress(OSError):  # what it was still to be told it can no longer hear
+                    stream.close()
         process.kill()
         process.wait()
 

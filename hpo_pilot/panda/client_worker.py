@@ -77,8 +77,16 @@ def main() -> None:
     with open(os.devnull) as nothing:  # noqa: PTH123 - a device, for its descriptor
         os.dup2(nothing.fileno(), 0)
     import httpx  # noqa: PLC0415 - after stdin and stdout are safe
-    from pandaclient import Client, openidc_utils  # noqa: PLC0415
 
+    try:
+        from pandaclient import Client, openidc_utils  # noqa: PLC0415
+    except OSError as error:
+        # It looks its file cache up at import. Said once: the next call starts a process that may fare better.
+        text = f"panda-client finds no PANDACACHE_URL host: {error}"
+        calls.readline()
+        failed = {"error": text, "transport": {"error": "ConnectError", "text": text}, "ended": True}
+        answers.write(json.dumps(failed) + "\n")
+        return
     openidc_utils.OpenIdConnect_Utils.get_device_code = _no_login
     transport = Transport()
     transport.watch(httpx.Client, httpx.HTTPError)

@@ -17,6 +17,9 @@ from hpo_pilot.pilot.session import open_session
 #: What panda-client reads of its environment to know server and user.
 _VARIABLES = ("PANDA_", "OIDC_", "X509_")
 
+#: The server that panda-client takes where nobody names one.
+_ATLAS = "pandaserver.cern.ch"
+
 #: prun's VO where none is said.
 _DEFAULT_VO = "atlas"
 
@@ -131,11 +134,14 @@ def environment_vo(environment: Mapping[str, str] = os.environ) -> str:
 
 def _addresses(url: str, base: str) -> dict[str, str]:
     """The variables that lead panda-client to `url`; the user's own where they do so already."""
-    if os.environ.get("PANDA_URL_SSL") and environment_server() == url:
-        return {}
-    found = {"PANDA_URL": base, "PANDA_URL_SSL": base, "PANDACACHE_URL": base}
+    host = urlsplit(url).hostname or ""
+    found = dict.fromkeys(("PANDA_URL", "PANDA_URL_SSL", "PANDACACHE_URL"), base)
+    if environment_server() == url:
+        found = {name: value for name, value in found.items() if not os.environ.get(name)}
+    if host == _ATLAS:
+        found.pop("PANDACACHE_URL", None)  # panda-client knows where its file cache is
     try:
-        ipaddress.ip_address(urlsplit(url).hostname or "")
+        ipaddress.ip_address(host)
     except ValueError:
         return found
     return found | {"PANDA_BEHIND_REAL_LB": "1"}  # an address has no other hosts behind its name

@@ -113,11 +113,7 @@ class HttpJobServer(JobServer):
         if remaining:
             body["remaining_time"] = remaining
         # What PanDA's own arguments cannot say.
-        headers = {
-            "X-HPO-Pilot-Wait": f"{wait:g}",
-            "X-HPO-Pilot-Cores": str(free.cores),
-            "X-HPO-Pilot-GPUs": str(len(free.gpus)),
-        }
+        headers = {"X-HPO-Pilot-Wait": f"{wait:g}", "X-HPO-Pilot-Cores": str(free.cores)}
         envelope = self._call("pilot/acquire_jobs", body, headers, wait + _ANSWER_SECONDS)
         data = envelope.get("data")
         jobs = data.get("jobs") if isinstance(data, dict) else None

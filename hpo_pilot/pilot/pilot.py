@@ -146,8 +146,9 @@ class Pilot:
             if self._draining.is_set() or not self._has_disk():
                 continue
             asked = time.monotonic()
+            wait = min(self._settings.poll, free.patience)
             try:
-                found = self._server.acquire(free, self._settings.poll, self._workdir.free_mb(), self._remaining(asked))
+                found = self._server.acquire(free, wait, self._workdir.free_mb(), self._remaining(asked))
             except TryAgainError as error:
                 log.debug("no jobs: %s", error)
                 backoff.pause(self._draining)
@@ -166,7 +167,7 @@ class Pilot:
             if found:
                 idle.reset()
                 self._begin(found)
-            elif time.monotonic() - asked < min(1.0, self._settings.poll):  # this server does not wait
+            elif time.monotonic() - asked < min(1.0, wait / 2):  # this server does not wait
                 idle.pause(self._draining)
 
     def _has_disk(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections import deque
@@ -9,6 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hpo_pilot.pilot.gpus import Gpu
+
+#: Seconds for which an offer of less than the whole machine stands; the second, where larger jobs are known to come.
+_PATIENCE, _PATIENCE_WITH_LARGE = 5.0, 0.5
 
 
 @dataclass(frozen=True)
@@ -19,11 +23,14 @@ class Free:
         slots: jobs that may start.
         cores: that they may have together.
         gpus: that they may have together.
+        patience: for how many seconds at most the offer should stand. Jobs that end meanwhile make room for larger
+            ones than those that it covers.
     """
 
     slots: int
     cores: int
     gpus: tuple[Gpu, ...]
+    patience: float = math.inf
 
 
 class Claim:
@@ -48,8 +55,9 @@ class Room:
     """
 
     def __init__(self, slots: int, cores: int, gpus: Sequence[Gpu] = ()) -> None:
-        self._slots, self._cores, self._gpus = slots, cores, list(gpus)
-        self._all_cores, self._all_gpus = cores, len(gpus)
+        self._slots, self._cores, self._gpus = slots, cores, tuple(gpus)
+        self._all_cores, self._all_gpus = cores, tuple(gpus)
+        self._has_seen_large = False  # jobs that not every offer covers
         self._waiting: deque[Claim] = deque()
         self._changed = threading.Condition()
 
@@ -58,13 +66,14 @@ class Room:
         with self._changed:
             while not stop.is_set() and (self._slots <= 0 or self._cores <= 0 or self._waiting):
                 self._changed.wait()
-            return Free(self._slots, self._cores, tuple(self._gpus))
+            return Free(self._slots, self._cores, self._gpus, self._patience())
 
     def claim(self, cores: int) -> Claim:
         """A share for a job that came: one slot, and its cores as soon as there are so many."""
         claim = Claim(min(cores, self._all_cores))
         with self._changed:
             self._slots -= 1
+            self._has_seen_large = self._has_seen_large or claim.cores > 1
             self._waiting.append(claim)
             self._grant()
         return claim
@@ -78,13 +87,14 @@ class Room:
 
     def take_gpus(self, claim: Claim, count: int, stop: threading.Event) -> bool:
         """Waits for GPUs, at most all there are; False: `stop` was set first, or there are none at all."""
-        wanted = min(count, self._all_gpus)
+        wanted = min(count, len(self._all_gpus))
         with self._changed:
+            self._has_seen_large = True
             while wanted and len(self._gpus) < wanted and not stop.is_set():
                 self._changed.wait()
             if not wanted or len(self._gpus) < wanted:
                 return False
-            claim.gpus, self._gpus = tuple(self._gpus[:wanted]), self._gpus[wanted:]
+            claim.gpus, self._gpus = self._gpus[:wanted], self._gpus[wanted:]
             return True
 
     def give_back(self, claim: Claim) -> None:
@@ -95,7 +105,7 @@ class Room:
                 self._cores += claim.cores
             else:
                 self._waiting.remove(claim)
-            self._gpus += claim.gpus
+            self._gpus = tuple(gpu for gpu in self._all_gpus if gpu in self._gpus or gpu in claim.gpus)
             self._grant()
             self._changed.notify_all()
 
@@ -103,6 +113,11 @@ class Room:
         """Lets those who wait look at their `stop`."""
         with self._changed:
             self._changed.notify_all()
+
+    def _patience(self) -> float:
+        if self._cores == self._all_cores and self._gpus == self._all_gpus:
+            return math.inf
+        return _PATIENCE_WITH_LARGE if self._has_seen_large else _PATIENCE
 
     def _grant(self) -> None:
         while self._waiting and self._waiting[0].cores <= self._cores:

@@ -60,38 +60,40 @@ class Api:
 
     def application(self) -> ASGIApp:
         """The application, behind its guard."""
-        return Guard(self.open_application(), self._gate)
-
-    def open_application(self) -> FastAPI:
-        """The application without its guard; what describes itself."""
-        app = FastAPI(
-            title="hpo-pilot",
-            version=__version__,
-            description=_DESCRIPTION,
-            openapi_url=f"{PREFIX}/openapi.json",
-            # Their pages would load scripts from elsewhere.
-            docs_url=None,
-            redoc_url=None,
-            redirect_slashes=False,
-            lifespan=_lifespan,
-        )
+        app = build()
         app.state.context = self._context
-        for module in (about, looking, changing):
-            app.include_router(module.router, prefix=PREFIX)
-        add_handlers(app)
-        plain = app.openapi
-
-        def described() -> dict[str, Any]:
-            if app.openapi_schema is None:
-                app.openapi_schema = _completed(plain())
-            return app.openapi_schema
-
-        app.openapi = described  # type: ignore[method-assign]  # FastAPI's own way to add to its description
-        return app
+        return Guard(app, self._gate)
 
     def close_waiting(self) -> None:
         """Answers the calls that wait for news, for the API ends."""
         self._context.news.close()
+
+
+def build() -> FastAPI:
+    """The application without parts and guard: what describes itself."""
+    app = FastAPI(
+        title="hpo-pilot",
+        version=__version__,
+        description=_DESCRIPTION,
+        openapi_url=f"{PREFIX}/openapi.json",
+        # Their pages would load scripts from elsewhere.
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=_lifespan,
+    )
+    for module in (about, looking, changing):
+        app.include_router(module.router, prefix=PREFIX)
+    add_handlers(app)
+    plain = app.openapi
+
+    def described() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _completed(plain())
+        return app.openapi_schema
+
+    app.openapi = described  # type: ignore[method-assign]  # FastAPI's own way to add to its description
+    return app
 
 
 @asynccontextmanager

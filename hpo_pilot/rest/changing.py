@@ -190,7 +190,7 @@ def payload_present(request: Request, parts: Parts, digest: Digest) -> Response:
         "requestBody": {
             "required": True,
             "description": "A .tar.gz of the payload's folder: its files, nothing else.",
-            "content": {"application/gzip": {"schema": {"type": "string", "format": "binary"}}},
+            "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
         }
     },
 )
@@ -218,9 +218,11 @@ def resume(
     payload: PayloadDigest = None,
 ) -> Response:
     """Lets a paused, stopped or failed search go on."""
-    record = client.own_record(identity)
-    sandbox = _sandbox(parts, record.search, payload, parts.workdir.sandboxes) if new_payload else None
-    return json_answer(request, client.resume_with(identity, sandbox))
+    if not new_payload:
+        return json_answer(request, client.resume_with(identity, None))
+    for record in client.own_family(identity):
+        client.resume_with(record.name, _sandbox(parts, record.search, payload, parts.workdir.sandboxes))
+    return json_answer(request, client.document(identity))
 
 
 @router.post("/searches/{identity}/stop", response_model=SearchDocument, responses=answers(examples.SEARCH, 404))
@@ -249,7 +251,7 @@ def _sandbox(parts: Context, search: Search, payload: str | None, folder: FilePa
         InputError: the files are missing, or not what a payload may have.
     """
     with _files(parts, search, payload) as files:
-        return build_sandbox(files, payload_document(search), folder)
+        return build_sandbox(files, payload_document(search, None), folder)
 
 
 @contextmanager

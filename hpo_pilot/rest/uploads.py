@@ -24,6 +24,9 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 _KEEP = 24 * 3600.0
 _PATIENCE = 60.0
 
+#: How many uploads of the largest size are held; then the oldest go.
+_HELD = 10
+
 
 class Uploads:
     """The archives of one work folder, by the SHA-256 of their bytes."""
@@ -108,10 +111,11 @@ class Uploads:
             yield target
 
     def _make_room(self, size: int) -> None:
-        now = time.time()
-        for path in list(self._folder):
-            if now - path.stat().st_mtime > _KEEP:
-                path.unlink(missing_ok=True)
+        now, kept = time.time(), size
+        for when, held, path in sorted((*_age_and_size(path), path) for path in self._folder)[::-1]:
+            kept += held
+            if now - when > _KEEP or kept > _HELD * self.limit:
+                path.unlink(missing_ok=True)  # whoever still wants it sends it again
         free = shutil.disk_usage(self._folder.path).free
         if free - size < PilotSettings.min_free_mb * 1_000_000:
             raise TryAgainError("the service's disk is nearly full: ask whoever runs it, or try again later")
@@ -122,6 +126,14 @@ class Uploads:
             "too_large",
             f"the payload is above {self.limit / 1e6:.0f} MB: move data out of it and name it under payload.inputs",
         )
+
+
+def _age_and_size(path: Path) -> tuple[float, int]:
+    try:
+        status = path.stat()
+    except FileNotFoundError:  # another call has just removed it
+        return 0.0, 0
+    return status.st_mtime, status.st_size
 
 
 def _name(digest: str) -> str:

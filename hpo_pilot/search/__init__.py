@@ -2,19 +2,18 @@
 
 from hpo_pilot.search.dimension import Categorical, Dimension, Integer, Ordinal, Real
 from hpo_pilot.search.misfit import Misfit, MisfitError
+from hpo_pilot.search.payload import FileNames, Payload
 from hpo_pilot.search.point import Point, Scalar, point_key
 from hpo_pilot.search.point_shape import PointShape
 from hpo_pilot.search.search import (
     Budget,
     Confirm,
     EarlyStopping,
-    FileNames,
     Folds,
     KnownResult,
     Objective,
     OptimizerChoice,
     PandaOptions,
-    Payload,
     Resources,
     Search,
     SiteChoice,

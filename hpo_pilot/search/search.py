@@ -26,18 +26,17 @@ from pydantic_core import CoreSchema
 
 from hpo_pilot.search.dimension import Dimension
 from hpo_pilot.search.misfit import Misfit, MisfitError
+from hpo_pilot.search.payload import Payload
 from hpo_pilot.search.point import Scalar, StrictFloat, StrictInt, StrictStr, point_key
-from hpo_pilot.search.point_shape import PointShape
 from hpo_pilot.search.segment import LONGEST_NAME, Segments, segment_search_name
 from hpo_pilot.search.space import SearchSpace
-from hpo_pilot.search.wording import FILE_PATTERN, NAME_PATTERN, QUEUE_PATTERN, QUEUES_PATTERN
+from hpo_pilot.search.wording import NAME_PATTERN, QUEUE_PATTERN, QUEUES_PATTERN
 
 _Text = Annotated[StrictStr, Field(min_length=1)]
 _Count = Annotated[StrictInt, Field(ge=1)]
 _Amount = Annotated[StrictFloat, Field(gt=0, allow_inf_nan=False)]
 _Queue = Annotated[StrictStr, Field(pattern=QUEUE_PATTERN)]
 _Queues = Annotated[StrictStr, Field(pattern=QUEUES_PATTERN)]
-_FileName = Annotated[StrictStr, Field(pattern=FILE_PATTERN)]
 
 
 class _Section(BaseModel):
@@ -141,56 +140,6 @@ class EarlyStopping(_Section):
     """Whether hopeless trials are stopped before their end."""
 
     method: Literal["none"] = Field("none", description="none: every trial runs to its end.")
-
-
-class FileNames(_Section):
-    """What the payload calls its files, for payloads written for other tools."""
-
-    point: _FileName = Field("input.json", description="The point, written before the payload runs.")
-    result: _FileName = Field("output.json", description="The figure of merit, written by the payload.")
-    inputs: _FileName = Field("input_ds.json", description="The list of input files, written before it runs.")
-    metadata: _FileName | None = Field(
-        None, description="A JSON file of the payload's, kept with the trial's metadata; null: none."
-    )
-    metrics: _FileName | None = Field(
-        None, description="A file of the payload's that is kept like an output; null: none."
-    )
-
-
-class Payload(_Section):
-    """What runs for each fold of each trial."""
-
-    files: _Text | None = Field(None, description="A folder that is sent along, relative to the search file.")
-    command: _Text = Field(description="The shell command that trains and writes output.json.")
-    container: _Text | None = Field(None, description="Image, .sif, .sqfs, or an unpacked root; null: none.")
-    inputs: tuple[_Text, ...] = Field(
-        (),
-        description="Input files: paths, web or root URLs, or Rucio datasets (scope:name). Their names go to "
-        "input_ds.json.",
-    )
-    outputs: tuple[_Text, ...] = Field((), description="Files kept for the best trials: hpo-pilot fetch best.")
-    checkpoint: tuple[_Text, ...] = Field((), description="Files and folders kept between attempts of a fold.")
-    file_names: FileNames = Field(FileNames(), description="The payload's own names for its files.")
-    point: PointShape = Field(
-        PointShape(), description="How the point's file is made, where it is more than the parameters by name."
-    )
-
-    @property
-    def kept_files(self) -> tuple[str, ...]:
-        """The files that are kept for the best trials: the outputs, and the metrics file."""
-        return self.outputs + ((self.file_names.metrics,) if self.file_names.metrics else ())
-
-    @field_validator("outputs", "checkpoint")
-    @classmethod
-    def _inside(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        misfits = [
-            Misfit((index,), f"must be a path inside the job's folder, not {name!r}", "no '/' at the start, no '..'")
-            for index, name in enumerate(names)
-            if name.startswith(("/", "~")) or ".." in name.split("/")
-        ]
-        if misfits:
-            raise MisfitError(misfits)
-        return names
 
 
 class Resources(_Section):

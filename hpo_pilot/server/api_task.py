@@ -102,7 +102,7 @@ def retry(
             raise ValueError("an object is expected")
     except ValueError as error:
         return success(1, f"new parameter conversion failed with {error}")
-    code, message = task_queue.incremental_execution(tx, task_id, new)
+    code, message = task_queue.incremental_execution(tx, task_id, new, call.server.queues)
     if code == _CHANGED_WHILE_ACTIVE:
         return success(3, f"retry has been triggered for failed jobs while the task is still {message}")
     return success(code, message)
@@ -138,6 +138,8 @@ def reassign(
     mode: str | None = None,
 ) -> Envelope:
     """Sends a task's jobs to another queue; `mode` says which: nokill, soft or, by default, all."""
+    if site is not None and (trouble := call.server.queues.unknown((site,))):
+        return failure(trouble, 4)
     return _outcome(send_elsewhere(tx, call.caller, task_id, site, mode))
 
 

@@ -17,6 +17,7 @@ from sqlalchemy import select
 from hpo_pilot.server.auth import Caller
 from hpo_pilot.server.database import Transaction
 from hpo_pilot.server.field_names import FILE_FIELDS, JOB_FIELDS
+from hpo_pilot.server.queues import Queues
 from hpo_pilot.server.tables import jobs, tasks
 from hpo_pilot.server.tasks import submit
 
@@ -58,8 +59,16 @@ def _named(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
     return {name: None if value == "NULL" else value for name, value in zip(names, values, strict=False)}
 
 
-def submit_jobs(tx: Transaction, caller: Caller, text: str) -> list[tuple[int, int, dict[str, int]]]:
+def submit_jobs(
+    tx: Transaction, caller: Caller, text: str, queues: Queues | None = None
+) -> list[tuple[int, int, dict[str, int]]]:
     """Registers the jobs in `text`.
+
+    Args:
+        tx: a writing transaction.
+        caller: who submits.
+        text: as `read_jobs` takes it.
+        queues: those that there are; None: any name is one.
 
     Returns:
         For each its PandaID, job definition and job set.
@@ -75,11 +84,13 @@ def submit_jobs(tx: Transaction, caller: Caller, text: str) -> list[tuple[int, i
             raise JobsRefusedError(f"{caller.name} is missing production for prodSourceLabel={label} submission")
         if spec.get("job_label") not in (None, "", *_LABELS):
             raise JobsRefusedError(f"job_label={spec['job_label']} is not valid")
-    return [_submit(tx, caller, spec) for spec in specs]
+    return [_submit(tx, caller, spec, queues) for spec in specs]
 
 
-def _submit(tx: Transaction, caller: Caller, spec: Mapping[str, Any]) -> tuple[int, int, dict[str, int]]:
-    code, message = submit(tx, caller, task_of(spec))
+def _submit(
+    tx: Transaction, caller: Caller, spec: Mapping[str, Any], queues: Queues | None
+) -> tuple[int, int, dict[str, int]]:
+    code, message = submit(tx, caller, task_of(spec), queues=queues)
     if code != 0:
         raise JobsRefusedError(f"Failed to submit jobs: {message}")
     task_id = int(message.rsplit("=", 1)[1])

@@ -69,9 +69,6 @@ class _Asked:
     job: int | None = None
     member: tuple[int, int] | None = None
 
-    def has(self, point: Point) -> bool:
-        return self.job in (None, point.job) and self.member in (None, (point.trial, point.fold))
-
 
 def routes(server: Server) -> Sequence[Route]:
     """The routes of one server."""
@@ -185,12 +182,12 @@ def _of_capability(tx: Transaction, server: Server, given: dict[str, str], task_
 
 def _points(tx: Transaction, asked: _Asked) -> list[Point]:
     try:
-        found = points_of(tx, asked.task_id)
+        found = points_of(tx, asked.task_id, asked.job)
     except (NoResultFound, InputError):
         found = []  # a task that never was, or whose parameters make no sense
     if not found:
         raise _Refused(HTTPStatus.NOT_FOUND, "NoObject", f"task {asked.task_id} has no points here")
-    return [point for point in found if asked.has(point)]
+    return [point for point in found if asked.member in (None, (point.trial, point.fold))]
 
 
 def _number(text: str, name: str) -> int | None:

@@ -111,20 +111,29 @@ class Capabilities:
         return int(number) if hmac.compare_digest(expected.encode(), capability.encode("utf-8", "replace")) else None
 
 
-def points_of(tx: Transaction, task_id: int) -> list[Point]:
-    """The points of a task that is not broken; none: it is no task of hpo-pilot."""
-    table = _table(_encoded(tx, task_id))
-    states: dict[int, JobState] = {}
-    rows = select(jobs.c.number, jobs.c.status).where(jobs.c.task_id == task_id).order_by(jobs.c.panda_id)
-    for number, status in tx.connection.execute(rows):
-        states[number] = JobState(status)  # the last attempt counts
+def points_of(tx: Transaction, task_id: int, job: int | None = None) -> list[Point]:
+    """The points of a task that is not broken; none: it is no task of hpo-pilot.
+
+    Args:
+        job: the number of the job whose points are wanted; None: all.
+    """
+    table = [
+        (number, entry) for number, entry in enumerate(_table(_encoded(tx, task_id)), 1) if job in (None, entry[0])
+    ]
+    attempts = select(jobs.c.number, jobs.c.status).where(jobs.c.task_id == task_id).order_by(jobs.c.panda_id)
+    if job is not None:
+        attempts = attempts.where(jobs.c.number == job)
+    states = {row.number: JobState(row.status) for row in tx.connection.execute(attempts)}  # the last one counts
     known = select(point_losses.c.number, point_losses.c.loss).where(point_losses.c.task_id == task_id)
-    losses = {number: loss for number, loss in tx.connection.execute(known)}
-    found = []
-    for number, (job, trial, fold, parameters) in enumerate(table, 1):
-        loss = losses.get(number)
-        found.append(Point(number, job, trial, fold, parameters, _status(states.get(job), loss), loss))
-    return found
+    if job is not None:
+        known = known.where(point_losses.c.number.in_([number for number, _ in table]))
+    losses = {row.number: row.loss for row in tx.connection.execute(known)}
+    return [
+        Point(
+            number, ran_by, trial, fold, parameters, _status(states.get(ran_by), losses.get(number)), losses.get(number)
+        )
+        for number, (ran_by, trial, fold, parameters) in table
+    ]
 
 
 def job_at_pilot(tx: Transaction, panda_id: int) -> tuple[int, int] | None:

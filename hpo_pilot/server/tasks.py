@@ -84,7 +84,7 @@ def submit(
     if most_active and (count := _count_active(tx, params)) > most_active:
         return 10, f"Too many active tasks for {params['userName']} {count}>{most_active}"
     if params.get("uniqueTaskName") is True and (taken := _same_name(tx, params)) is not None:
-        return _resubmit(tx, taken, params)
+        return _resubmit(tx, taken, params, queues)
     task_id = _insert(tx, params, priority, parent_id, queues)
     return 0, f"succeeded. new jediTaskID={task_id}"
 
@@ -106,7 +106,7 @@ def _count_active(tx: Transaction, params: Mapping[str, Any]) -> int:
     return tx.connection.scalar(query) or 0
 
 
-def _resubmit(tx: Transaction, taken: AnyRow, params: Mapping[str, Any]) -> Outcome:
+def _resubmit(tx: Transaction, taken: AnyRow, params: Mapping[str, Any], queues: Queues | None) -> Outcome:
     """What a submission under the name of an older task does."""
     name, status, task_id = params["taskName"], taken.status, taken.task_id
     if status not in _INCREMENTAL:
@@ -121,16 +121,19 @@ def _resubmit(tx: Transaction, taken: AnyRow, params: Mapping[str, Any]) -> Outc
             f"jediTaskID={task_id} is in the {status} state for outDS={name}. "
             "You cannot submit duplicated tasks: retry that one, or choose another name. "
         )
-    return incremental_execution(tx, task_id, params)
+    return incremental_execution(tx, task_id, params, queues)
 
 
-def incremental_execution(tx: Transaction, task_id: int, params: Mapping[str, Any]) -> Outcome:
+def incremental_execution(
+    tx: Transaction, task_id: int, params: Mapping[str, Any], queues: Queues | None = None
+) -> Outcome:
     """Runs a task that is over again: its unfinished jobs, and the jobs that the new parameters add.
 
     Args:
         tx: a writing transaction.
         task_id: of a task.
         params: new parameters; those that cannot change are left alone, as PanDA does.
+        queues: those that there are; None: any name is one.
 
     Returns:
         3 with a message; 1: the new parameters make no sense; 2: no such task, or it is not over; 5: it goes on, and
@@ -146,7 +149,9 @@ def incremental_execution(tx: Transaction, task_id: int, params: Mapping[str, An
     changes.pop("currentPriority", None)  # an operator's to change
     old = tx.connection.scalar(select(tasks.c.params).where(tasks.c.task_id == task_id))
     try:
-        columns = brokered(TaskParameters(json.loads(old or "{}") | changes))
+        parameters = TaskParameters(json.loads(old or "{}") | changes)
+        _check_queues(parameters, queues)
+        columns = brokered(parameters)
         changed = change_parameters(tx, task, changes, columns)
     except TaskParametersError as error:
         return 1, f"new parameter conversion failed with {error}"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpo_pilot.config import load_search, payload_folder
+from hpo_pilot.config.payload_inputs import absolute_inputs
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.panda.sandbox import build_sandbox
 from hpo_pilot.search import Budget, Search, Trial, TrialState
@@ -94,16 +95,25 @@ def pack_payload(search: Search, search_file: Path, workdir: WorkDir) -> Path:
     folder = payload_folder(search, search_file)
     if folder is not None and not folder.is_dir():
         raise InputError(f"payload.files: {folder} is not a folder; the path is relative to {search_file}")
-    return build_sandbox(folder, payload_document(search), workdir.sandboxes, without=search_file)
+    document = payload_document(search, search_file.parent)
+    return build_sandbox(folder, document, workdir.sandboxes, without=search_file)
 
 
-def payload_document(search: Search) -> dict[str, Any]:
-    """What the runner is told of the payload: `hpo_pilot_payload.json` in the sandbox."""
+def payload_document(search: Search, base: Path | None) -> dict[str, Any]:
+    """What the runner is told of the payload: `hpo_pilot_payload.json` in the sandbox.
+
+    Args:
+        search: the search.
+        base: the folder of its file, to which paths are relative; None: it is on another machine.
+
+    Raises:
+        InputError: an input is a path that only its user's machine could understand.
+    """
     payload, needs = search.payload, search.resources
     return {
         "command": payload.command,
         "metric": search.objective.metric,
-        "inputs": list(payload.inputs),
+        "inputs": absolute_inputs(payload.inputs, base),
         "outputs": list(payload.kept_files),
         "checkpoint": list(payload.checkpoint),
         "minutes": needs.minutes,

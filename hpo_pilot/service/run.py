@@ -240,6 +240,8 @@ def serve(
     """
     target = chosen_server(server)
     _check_slots(target, slots)
+    if queues is not None and target != EMBEDDED:
+        raise InputError(f"--queues describes the embedded server's queues; {target} has its own")
     folder = WorkDir.make(workdir)
     database = SteeringStore.open(folder.store_url(store))
     try:

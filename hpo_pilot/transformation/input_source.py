@@ -44,7 +44,7 @@ def parse_source(text: str) -> InputSource:
     scheme, separator, rest = text.partition("://")
     if separator and re.match(r"[A-Za-z][A-Za-z0-9+.-]*$", scheme):
         return _url(text, scheme.lower(), rest)
-    if not text.startswith(_PATH_STARTS) and _DID.match(text) and _DID.match(text).end() == len(text.rstrip("/")):  # type: ignore[union-attr]
+    if not text.startswith(_PATH_STARTS) and _DID.fullmatch(text.rstrip("/")):
         return InputSource(InputKind.RUCIO, text.rstrip("/"), None)
     return _path(text)
 

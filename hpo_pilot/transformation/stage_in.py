@@ -69,7 +69,7 @@ class StageIn:
             try:
                 source = parse_source(text)
             except ValueError as error:
-                raise TransformationFailure(ExitCode.NO_INPUT, "the input %s %s" % (text, error)) from error
+                raise TransformationFailure(ExitCode.NO_INPUT, "the input %s: %s" % (text, error)) from error
             if source.kind is InputKind.RUCIO and brought:
                 continue
             if source.kind is InputKind.PATH:

@@ -76,7 +76,12 @@ class Scan:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            self.command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=self.root
+            self.command(*arguments),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=self.root,
+            env={**os.environ, **self.environment},
         )
 
     def json(self, *arguments: str) -> Any:

@@ -23,7 +23,7 @@ ask("PUT", "/%s/%s" % (mine["id"], 0.0 if x == 0.25 else (x - 0.25) ** 2))
 """
 
 #: The same, but half of the points are left without a word.
-SILENT = FETCHING.replace("ask(\"PUT\"", "x < 0.5 and ask(\"PUT\"")
+SILENT = FETCHING.replace('ask("PUT"', 'x < 0.5 and ask("PUT"')
 
 GRID = {
     "optimizer": "random",

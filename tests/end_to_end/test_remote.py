@@ -52,8 +52,8 @@ class User:
             env={**os.environ, **self.environment},
         )
 
-    def write(self, name: str, payload: str = BOWL, **document) -> str:
-        Scan(self.folder).write({"search": name, **document}, payload)
+    def write(self, name: str, script: str = BOWL, **document) -> str:
+        Scan(self.folder).write({"search": name, **document}, script)
         return "search.yaml"
 
 

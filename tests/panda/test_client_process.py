@@ -166,6 +166,19 @@ def test_the_user_s_own_settings_do_not_reach_an_embedded_server(tmp_path, monke
     assert environment["PANDACACHE_URL"] == environment["PANDA_URL_SSL"] == "http://127.0.0.1:7/server/panda"
 
 
+def test_a_cache_that_nobody_knows_is_a_server_out_of_reach(tmp_path, monkeypatch):
+    monkeypatch.setenv("PANDA_URL_SSL", "http://127.0.0.1:1/server/panda")
+    monkeypatch.setenv("PANDACACHE_URL", "http://no.such.host.invalid/server/panda")
+    monkeypatch.delenv("PANDA_BEHIND_REAL_LB", raising=False)
+    environment = PandaServer("http://127.0.0.1:1", None, "me").environment()
+    del environment["PANDA_BEHIND_REAL_LB"]
+    process = ClientProcess(environment, tmp_path / "client.log")
+    for _ in range(2):
+        with pytest.raises(RefusedError, match="PANDACACHE_URL host"):
+            process.call("getTaskStatus", 1)
+    process.close()
+
+
 def test_only_the_calls_that_we_use_can_be_made(client):
     process = client("http://127.0.0.1:1")
     with pytest.raises(TryAgainError, match="not one of"):

@@ -13,7 +13,7 @@ TOKENS = ("PANDA_AUTH_ID_TOKEN", "OIDC_AUTH_TOKEN_FILE", "OIDC_AUTH_ID_TOKEN", "
 
 @pytest.fixture(autouse=True)
 def bare(monkeypatch):
-    for name in (*VARIABLES, *TOKENS):
+    for name in (*VARIABLES, *TOKENS, "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -41,10 +41,15 @@ def test_the_user_s_own_addresses_stay_where_they_lead_there_already(monkeypatch
     assert environment_server() == "https://panda.example.org"
     same = PandaServer("https://panda.example.org", None, "me").environment()
     assert same["PANDACACHE_URL"] == "https://cache.example.org/server/panda"
+    assert same["PANDA_URL"] == "https://panda.example.org/server/panda", "what is missing would lead to CERN"
     other = PandaServer("https://10.0.0.1:25443", None, "me").environment()
     assert other["PANDACACHE_URL"] == other["PANDA_URL_SSL"] == "https://10.0.0.1:25443/server/panda"
     assert other["PANDA_BEHIND_REAL_LB"] == "1"
     assert "PANDA_BEHIND_REAL_LB" not in PandaServer("https://panda.elsewhere.org", None, "me").environment()
+
+
+def test_atlas_s_server_keeps_its_cache():
+    assert "PANDACACHE_URL" not in PandaServer("https://pandaserver.cern.ch", None, "me").environment()
 
 
 def test_no_variables_no_server():

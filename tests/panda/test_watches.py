@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from itertools import pairwise
 
 import pytest
 
@@ -45,7 +46,7 @@ def looks(watches, clock, seconds, face=lambda _now: "the same"):
 def test_looks_grow_rare_while_nothing_happens(watches, clock):
     watches.begin(7)
     found = looks(watches, clock, 7200)
-    pauses = [b - a for a, b in zip(found, found[1:], strict=False)]
+    pauses = [b - a for a, b in pairwise(found)]
     assert pauses[0] < 2 * INTERVAL[0]
     assert max(pauses) <= 1.2 * max(INTERVAL) + 1
     assert pauses[-1] > 0.7 * max(INTERVAL)

@@ -55,6 +55,7 @@ class FakePanda:
     def __init__(self) -> None:
         self.waiting: list[dict[str, Any]] = []
         self.acquired: list[dict[str, Any]] = []
+        self.headers: list[Mapping[str, str]] = []
         self.reports: list[dict[str, Any]] = []
         self.workers: list[dict[str, Any]] = []
         self.stored: dict[str, bytes] = {}
@@ -201,6 +202,7 @@ class _Handler(BaseHTTPRequestHandler):
         panda = self.panda
         end = time.monotonic() + float(self.headers.get("X-HPO-Pilot-Wait") or 0)
         panda.acquired.append(body)
+        panda.headers.append(self.headers)
         with panda.changed:
             while not panda.waiting and panda.is_up and (left := end - time.monotonic()) > 0:
                 panda.changed.wait(min(left, 0.1))

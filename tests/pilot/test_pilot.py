@@ -6,13 +6,15 @@ import json
 import os
 import signal
 import sys
+import tarfile
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
-from tests.pilot.conftest import FakePanda, PilotProcess
+from tests.pilot.conftest import FakePanda, PilotProcess, archive_of
 
 GOOD = """echo '{"status": 0, "loss": 0.5}' > output.json"""
 
@@ -292,6 +294,46 @@ def test_wrong_options_end_with_2(panda: FakePanda, pilot: PilotProcess) -> None
     pilot.token_file.unlink()
     assert pilot.start().wait(10) == 2
     assert "--slots 0: at least one" in pilot.said() and "No such file" in pilot.said()
+
+
+@pytest.mark.parametrize(
+    ("outputs", "allowed", "stored", "code"),
+    [
+        ("{'out.txt': 'user.me.9.out.txt', '*.log': 'user.me.9.logs.tgz'}", "", 2, 0),
+        ("{'out.txt': 'user.me.9.out.txt', 'gone': 'user.me.9.gone'}", "", 0, 1165),
+        ("{'out.txt': 'user.me.9.out.txt', 'gone': 'user.me.9.gone'}", "user.me.9.gone", 1, 0),
+    ],
+)
+def test_a_job_of_prun(
+    panda: FakePanda, pilot: PilotProcess, outputs: str, allowed: str, stored: int, code: int
+) -> None:
+    """A shell command of its owner's, in a folder of the sandbox, with outputs under other names."""
+    script = tarfile.TarInfo("sub/run.sh")
+    panda.cache["jobO.1.tar.gz"] = archive_of((script, b'#!/bin/sh\necho "$1" > out.txt; touch a.log b.log\n'))
+    line = quote('run.sh "$PANDAID" && [ -s out.txt ]')
+    parameters = f'-j "" --sourceURL {panda.url} -r sub -a jobO.1.tar.gz -o "{outputs}" -p "{line}"'
+    job = panda.add_job("true", job={"jobPars": parameters, "allowNoOutput": allowed})
+    pilot.start()
+    report = panda.final(job)
+    assert report["job_status"] == ("failed" if code else "finished"), report
+    assert report.get("pilot_error_code", 0) == code
+    assert len([name for name in panda.stored if "log.tgz" not in name]) == stored
+    if stored:
+        assert panda.stored["user.me.9.out.txt"] == b"%d\n" % job
+        assert json.loads(report["job_output_report"])["user.me.9.out.txt"]["fsize"] == 4
+
+
+def test_cores_are_never_lent_twice(panda: FakePanda, pilot: PilotProcess, until: Any, tmp_path: Path) -> None:
+    """A server that knows nothing of cores hands out what it has; the pilot makes the jobs wait."""
+    command = f"echo + >> {tmp_path}/log; sleep 0.3; echo - >> {tmp_path}/log; {GOOD}"
+    jobs = [panda.add_job(command, job={"coreCount": cores}) for cores in (2, 2, 1, 1, 64)]
+    pilot.start("--cores", "2", slots=5)
+    for job in jobs:
+        assert panda.final(job)["job_status"] == "finished"
+    signs = (tmp_path / "log").read_text().split()
+    assert signs[:4] == ["+", "-", "+", "-"] and sorted(signs[4:8]) == ["+", "+", "-", "-"] and signs[8:] == ["+", "-"]
+    until(lambda: panda.headers[-1]["X-HPO-Pilot-Cores"] == "2")
+    assert panda.acquired[-1]["n_jobs"] == 5
 
 
 def test_no_jobs_are_taken_when_the_disk_is_nearly_full(panda: FakePanda, pilot: PilotProcess, until: Any) -> None:

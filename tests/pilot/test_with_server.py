@@ -53,9 +53,9 @@ class Embedded:
         self.process.kill()
         self.process.wait()
 
-    def submit(self, command: str, jobs: int, **payload: Any) -> int:
+    def submit(self, command: str, jobs: int, *, cores: int = 1, **payload: Any) -> int:
         document = {"command": command, "metric": "loss", "minutes": 5.0, **payload}
-        needs = JobNeeds(memory_mb=500, minutes=5.0)
+        needs = JobNeeds(cores=cores, memory_mb=500, minutes=5.0)
         task = TaskSpec(
             name=f"user.me.s.1a2b3c4d.g{time.monotonic_ns()}/",
             search="s",
@@ -105,7 +105,7 @@ def embedded(tmp_path: Path) -> Iterator[Embedded]:
 
 @pytest.fixture
 def pilot(tmp_path: Path, embedded: Embedded) -> Iterator[PilotProcess]:
-    process = PilotProcess(tmp_path, embedded.url, "pilot")
+    process = PilotProcess(tmp_path, embedded.url, token("me", Role.PILOT))
     yield process
     for started in process.processes:
         started.kill()
@@ -121,6 +121,23 @@ def test_a_task_is_done(embedded: Embedded, pilot: PilotProcess, until: Any) -> 
     assert all(v["value"] == 0.5 and v["trial"] + 1 == v["number"] and v["outputs"] == ["model"] for v in verdicts)
     assert len(list((embedded.folder / "files" / "storage").iterdir())) == 5
     assert pilot.end() == 0
+
+
+def test_searches_with_several_core_counts_share_the_machine(
+    embedded: Embedded, pilot: PilotProcess, until: Any, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    tasks = [
+        embedded.submit(f"echo +{cores} >> {log}; sleep 0.2; echo -{cores} >> {log}; {GOOD}", 4, cores=cores)
+        for cores in (1, 2, 3)
+    ]
+    pilot.start("--cores", "3", slots=4)
+    until(lambda: {embedded.state(task) for task in tasks} == {"done"}, 60)
+    running, most = 0, 0
+    for sign in log.read_text().split():
+        running += int(sign)
+        most = max(most, running)
+    assert most == 3 and running == 0
 
 
 def test_a_killed_task_ends_its_payloads(embedded: Embedded, pilot: PilotProcess, until: Any, alive: Any) -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
+
+from tests.end_to_end.conftest import Scan
+from tests.real.target import Target, embedded_target, named_target
 
 _HERE = Path(__file__).parent
 
@@ -25,3 +29,17 @@ def missing(what: str) -> NoReturn:
     if os.environ.get("HPO_PILOT_TEST_STRICT") == "1":
         pytest.fail(f"missing: {what}")
     pytest.skip(what)
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    """The server that the environment names; by default an embedded one over TLS."""
+    named = bool(os.environ.get("PANDA_URL_SSL"))
+    with named_target() if named else embedded_target(tmp_path_factory.mktemp("panda")) as server:
+        yield server
+
+
+@pytest.fixture
+def scan(tmp_path: Path, target: Target) -> Scan:
+    """A work folder whose commands go to the target with nothing but panda-client's variables."""
+    return Scan(tmp_path, target.environment)

@@ -211,3 +211,24 @@ def test_queues_and_pilots_at_a_glance(user: Api, pilot: Api, params: Params) ->
     assert (machine["host_name"], machine["n_logical_cpus"], machine["gpus"][0]["vram"]) == ("wn7", 8, 40960)
     assert [(one["worker_id"], one["status"], one["node"]) for one in seen["workers"]] == [("1", "started", "wn7")]
     assert seen["harvesters"][0]["reports"] == {"instance": {"sw_version": "1"}}
+
+
+def test_no_task_is_sent_to_a_queue_that_is_not(server: Described, params: Params) -> None:
+    user = server.api("me")
+    given = params("user.me.elsewhere/", 1, site="LOCAL")
+    task_id = user.submit(given)
+    reply = user.post("task/reassign", task_id=task_id, site="NOWHERE")
+    assert (reply["success"], reply["data"]) == (False, 4)
+    assert reply["message"].startswith("no queue NOWHERE here")
+    assert user.post("task/reassign", task_id=task_id, site="SHARED")["success"] is True
+    assert user.post("task/retry", task_id=task_id, new_parameters={"site": "NOWHERE"})["data"] == 1
+    user.post("task/kill", task_id=task_id)
+    reply = user.post("task/submit", task_parameters=given | {"site": "NOWHERE"})
+    assert (reply["success"], reply["data"]) == (False, 1)
+
+
+def test_the_specs_of_queues(server: Described) -> None:
+    specs = server.api("me").get("metaconfig/get_site_specs")["data"]
+    assert specs.keys() == {"LOCAL", "OFF", "HIDDEN", "GPU", "SHARED"}
+    assert (specs["GPU"]["coreCount"], specs["GPU"]["maxtime"], specs["SHARED"]["pandasite"]) == (8, 5400, "HERE")
+    assert server.api("me").get("metaconfig/get_site_specs", type="production")["data"] == {}

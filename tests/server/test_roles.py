@@ -10,6 +10,7 @@ import requests
 
 from hpo_pilot.server.app import API_MODULES
 from hpo_pilot.server.auth import Role
+from hpo_pilot.server.authority import Authority
 from hpo_pilot.server.endpoints import EVERYBODY, TABLE, Parameter
 from hpo_pilot.server.legacy_table import LEGACY, Refusal
 from tests.server.conftest import TOKENS, bearer
@@ -66,6 +67,17 @@ def test_every_legacy_call(server: Any, name: str, caller: str | None) -> None:
     may = function.refusal is Refusal.NEVER or CALLERS[caller] in (Role.PILOT, Role.OPERATOR)
     refused = "role" in answer.text or answer.text == "StatusCode=60"
     assert refused is not may, answer.text
+
+
+def test_the_token_of_a_released_pilot(server: Any) -> None:
+    """Pilot 3 sends it from a file, with the VO and its own role there as `Origin` (`pilot/util/https.py`)."""
+    made, _ = Authority(server.tokens).issue("site", Role.PILOT, 1, vo="atlas")
+    for origin, status in {"atlas": 200, "atlas.pilot": 200, "atlas:pilot": 200, "atlas.production": 403}.items():
+        headers = {"Authorization": f"Bearer {made}", "Origin": origin, "Accept": "application/json"}
+        url = f"{server.url}/server/panda/getJob"
+        answer = requests.post(url, data={"siteName": "NOWHERE"}, headers=headers, timeout=20)
+        assert answer.status_code == status, (origin, answer.text)
+        assert status != 200 or str(answer.json()["StatusCode"]) == "20"
 
 
 def test_a_wrong_token_is_refused_even_where_none_is_needed_by_the_legacy_api(server: Any) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hpo_pilot.jobs import JobReport, JobState, Member, Verdict
 from hpo_pilot.search import TrialState
 from hpo_pilot.service.ledger import MAX_RESUBMISSIONS, Ledger, OpenTrial
-from hpo_pilot.store import TaskRecord, TaskStage
+from hpo_pilot.store import JobOutcome, TaskRecord, TaskStage
 
 UID = "cafecafe"
 
@@ -188,3 +188,136 @@ def test_a_restored_ledger_goes_on_where_the_store_was():
     assert again.missing(t) == [2]
     (end,) = again.absorb(t, [finished(2, 1, 1, 3.0, panda_id=200, attempt=2)], 2.0).ends
     assert end.value == 2.0
+
+
+# --- jobs that run several points ---
+
+
+def several(number, said, *, panda_id=None, attempt=1, ended=None):
+    """A finished job's report: (trial, fold) -> a value, a text that says why it was not run, or a whole verdict."""
+    verdicts = []
+    for (trial, fold), what in said.items():
+        if isinstance(what, str):
+            verdicts.append(Verdict(UID, 1, trial, fold, number, attempt, None, what, was_run=False))
+        elif isinstance(what, Verdict):
+            verdicts.append(what)
+        else:
+            verdicts.append(Verdict(UID, 1, trial, fold, number, attempt, what, "", seconds=2.0, started=10.0))
+    return JobReport(panda_id or 100 + number, JobState.FINISHED, attempt, number, tuple(verdicts), ended=ended)
+
+
+def test_every_member_of_a_job_has_its_own_verdict():
+    book, t = ledger(1, 2, 3), task([[(1, 0), (2, 0)], [(3, 0)]])
+    assert book.missing(t) == [1, 2]
+    changes = book.absorb(t, [several(1, {(1, 0): 0.5, (2, 0): None}), finished(2, 3, 0, 0.1)], 5.0)
+    assert [(end.number, end.value) for end in changes.ends] == [(1, 0.5), (2, None), (3, 0.1)]
+    assert changes.seconds == 6.0
+    assert not changes.again
+
+
+def test_what_a_job_has_not_run_goes_out_at_once_and_by_as_many_as_it_ran():
+    book = ledger(1, 2, 3, 4, 5, 6)
+    t = task([[(1, 0), (2, 0), (3, 0), (4, 0), (5, 0)], [(6, 0)]])
+    said = {(1, 0): 0.1, (2, 0): 0.2, (3, 0): "time is over", (4, 0): "time is over", (5, 0): "time is over"}
+    changes = book.absorb(t, [several(1, said)], 5.0)
+    assert [[member.trial for member in job] for job in changes.again] == [[3, 4], [5]]
+    assert [end.number for end in changes.ends] == [1, 2]
+    assert any("ran 2 of its 5 points, then time is over" in event for event in changes.events)
+    assert book.missing(t) == [2], "another task has them now"
+    assert not book.absorb(t, [several(1, said)], 6.0)
+    assert [job[0].trial for job in book.give_up(t, "the task ended", 7.0).again] == [6]
+
+
+def test_what_is_not_run_counts_as_no_loss_however_often():
+    book, t = ledger(*range(1, 9)), task([[(n, 0) for n in range(1, 9)]])
+    for number in range(1, 8):
+        left = range(number, 9)
+        said = {(n, 0): (0.5 if n == number else "time is over") for n in left}
+        changes = book.absorb(t, [several(1, said, panda_id=number)], 5.0)
+        assert [end.number for end in changes.ends] == [number]
+        assert sum(len(job) for job in changes.again) == 8 - number
+        t = task([[(n, 0) for n in range(number + 1, 9)]], number=number + 1, revision=number)
+    assert book.open[8].lost == {}
+
+
+def test_a_job_that_ran_none_of_its_points_has_lost_them():
+    book, t = ledger(1, 2), task([[(1, 0), (2, 0)]])
+    for number in range(2, MAX_RESUBMISSIONS + 3):
+        changes = book.absorb(t, [several(1, {(1, 0): "no time", (2, 0): "no time"}, panda_id=number)], 5.0)
+        assert not changes.again and not changes.ends and book.missing(t) == [1]
+        changes = book.give_up(t, "the task ended as done", 6.0)
+        t = task([[(1, 0), (2, 0)]], number=number)
+    assert [end.state for end in changes.ends] == [TrialState.FAILED] * 2
+    assert "no time" in (changes.ends[0].error or "")
+
+
+def test_a_lost_job_goes_out_again_as_it_was_without_what_has_spoken():
+    book, t = ledger(1, 2, 3, folds=2), task([[(1, 0), (2, 0), (3, 0)], [(1, 1), (2, 1), (3, 1)]])
+    book.absorb(t, [several(1, {(1, 0): 0.1, (2, 0): 0.2, (3, 0): 0.3})], 5.0)
+    lost = JobReport(102, JobState.FAILED, 1, 2, error="node died", started=100.0, ended=130.0)
+    changes = book.absorb(t, [lost], 6.0)
+    assert [outcome.seconds for outcome in changes.outcomes] == [10.0] * 3, "its time is counted once"
+    assert changes.seconds == 30.0
+    (again,) = book.give_up(t, "the task ended as finished", 7.0).again
+    assert [member[:2] for member in again] == [(1, 1), (2, 1), (3, 1)]
+
+
+def test_verdicts_of_the_attempt_before_take_their_own_time_from_it():
+    book, t = ledger(1, 2), task([[(1, 0), (2, 0)]])
+    lost = JobReport(100, JobState.FAILED, 1, 1, error="node died", started=100.0, ended=130.0)
+    assert book.absorb(t, [lost], 5.0).seconds == 30.0
+    kept = Verdict(UID, 1, 1, 0, 1, 2, 0.5, "", ran_in=1, seconds=20.0)
+    changes = book.absorb(t, [lost, several(1, {(1, 0): kept, (2, 0): 0.7}, panda_id=200, attempt=2)], 6.0)
+    assert [(end.number, end.value) for end in changes.ends] == [(1, 0.5), (2, 0.7)]
+    assert changes.seconds == 20.0 - 15.0 + 2.0
+
+
+def test_progress_is_that_of_the_member_that_runs():
+    book, t = ledger(1, 2, 3), task([[(1, 0), (2, 0), (3, 0)]])
+    report = JobReport(101, JobState.RUNNING, 1, 1, started=10.0, running=(2, 0), progress=(7, 0.25))
+    changes = book.absorb(t, [report], 50.0)
+    assert {o.trial: (o.started, o.progress) for o in changes.outcomes} == {
+        1: (10.0, ()),
+        2: (50.0, ((7, 0.25),)),
+        3: (None, ()),
+    }
+    assert changes.started == [(1, 10.0), (2, 50.0)]
+    assert not book.absorb(t, [report], 60.0)
+    other_job = JobReport(101, JobState.RUNNING, 1, 1, started=10.0, running=(9, 0), progress=(8, 0.5))
+    assert {o.trial for o in book.absorb(t, [other_job], 60.0).outcomes if o.progress} == {1}
+
+
+def test_one_foreign_verdict_spoils_a_report():
+    book, t = ledger(1, 2), task([[(1, 0), (2, 0)]])
+    foreign = Verdict("deadbeef", 1, 2, 0, 1, 1, 0.5, "")
+    changes = book.absorb(t, [several(1, {(1, 0): 0.1, (2, 0): foreign})], 5.0)
+    assert not changes.outcomes and len(changes.events) == 1 and book.missing(t) == [1]
+
+
+def test_a_member_that_a_finished_job_does_not_mention_has_failed():
+    book, t = ledger(1, 2), task([[(1, 0), (2, 0)]])
+    changes = book.absorb(t, [several(1, {(1, 0): 0.1})], 5.0)
+    assert [(end.number, end.value) for end in changes.ends] == [(1, 0.1), (2, None)]
+
+
+def test_a_restored_ledger_knows_what_was_not_run():
+    book, t = ledger(1, 2, 3), task([[(1, 0), (2, 0)], [(3, 0)]])
+    outcomes = book.absorb(t, [several(1, {(1, 0): 0.1, (2, 0): "time is over"})], 5.0).outcomes
+    second = task([[(2, 0)]], number=2, revision=1)
+    waiting = [JobOutcome(2, 2, 0, 1, JobState.DEFINED), JobOutcome(1, 3, 0, 1, JobState.DEFINED)]
+    again = ledger(2, 3)
+    again.restore([outcome for outcome in outcomes if outcome.trial == 2] + waiting)
+    assert (again.missing(t), again.missing(second)) == ([2], [1])
+    assert again.open[2].lost[0] == 0 and not again.orphans([t, second])
+    assert again.orphans([t]) == [(2, 0, 1)]
+    (end,) = again.absorb(second, [finished(1, 2, 0, 4.0)], 6.0).ends
+    assert (end.number, end.value) == (2, 4.0)
+    late = again.absorb(t, [several(1, {(1, 0): 0.1, (2, 0): 9.0}, panda_id=999)], 7.0)
+    assert not late.outcomes
+
+
+def test_outputs_are_in_the_members_folder_of_the_jobs_archive():
+    book, t = ledger(1, 2), task([[(1, 0), (2, 0)]])
+    said = {(n, 0): Verdict(UID, 1, n, 0, 1, 1, 0.5, "", has_outputs=True, folder=f"t{n}f0") for n in (1, 2)}
+    outputs = [outcome.output for outcome in book.absorb(t, [several(1, said)], 5.0).outcomes]
+    assert outputs == [f"t1.901._000001.outputs.tar.gz/t{n}f0" for n in (1, 2)]

@@ -1,0 +1,95 @@
+"""What runs for each fold of each trial, and what it calls its files."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from hpo_pilot.search.misfit import Misfit, MisfitError
+from hpo_pilot.search.point import StrictStr
+from hpo_pilot.search.point_shape import PointShape
+from hpo_pilot.search.wording import FILE_PATTERN
+
+_Text = Annotated[StrictStr, Field(min_length=1)]
+_FileName = Annotated[StrictStr, Field(pattern=FILE_PATTERN)]
+
+#: What the payload runner and the pilots write into a job's folder; what starts like the last is ours too.
+OUR_FILES = frozenset(
+    {"job.json", "progress.jsonl", "outputs.tar.gz", "payload.log", "runner.log", "userJobMetadata.json"}
+)
+OUR_PREFIX = "hpo_pilot_"
+
+
+class FileNames(BaseModel):
+    """What the payload calls its files, for payloads written for other tools."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    point: _FileName = Field("input.json", description="The point, written before the payload runs.")
+    result: _FileName = Field("output.json", description="The figure of merit, written by the payload.")
+    inputs: _FileName = Field("input_ds.json", description="The list of input files, written before it runs.")
+    metadata: _FileName | None = Field(
+        None, description="A JSON file of the payload's, kept with the trial's metadata; null: none."
+    )
+    metrics: _FileName | None = Field(
+        None, description="A file of the payload's that is kept like an output; null: none."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> FileNames:
+        misfits: list[Misfit] = []
+        first: dict[str, str] = {}
+        for key, name in self.named().items():
+            # The payload's own userJobMetadata.json is read before ours takes its place.
+            ours = OUR_FILES - ({"userJobMetadata.json"} if key == "metadata" else set())
+            if name in ours or name.startswith(OUR_PREFIX):
+                misfits.append(Misfit((key,), f"{name} is a file of hpo-pilot's own", "give it another name"))
+            elif first.setdefault(name, key) != key:
+                message = f"{name} is the {first[name]} file already"
+                misfits.append(Misfit((key,), message, "each of the payload's files needs a name of its own"))
+        if misfits:
+            raise MisfitError(misfits)
+        return self
+
+    def named(self) -> dict[str, str]:
+        """The names that there are, by what they are of."""
+        return self.model_dump(exclude_none=True)
+
+
+class Payload(BaseModel):
+    """What runs for each fold of each trial."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    files: _Text | None = Field(None, description="A folder that is sent along, relative to the search file.")
+    command: _Text = Field(description="The shell command that trains and writes output.json.")
+    container: _Text | None = Field(None, description="Image, .sif, .sqfs, or an unpacked root; null: none.")
+    inputs: tuple[_Text, ...] = Field(
+        (),
+        description="Input files: paths (also patterns), web or root URLs, or Rucio datasets (scope:name). They are "
+        "put into the job's folder, and their names into input_ds.json.",
+    )
+    outputs: tuple[_Text, ...] = Field((), description="Files kept for the best trials: hpo-pilot fetch best.")
+    checkpoint: tuple[_Text, ...] = Field((), description="Files and folders kept between attempts of a fold.")
+    file_names: FileNames = Field(FileNames(), description="The payload's own names for its files.")
+    point: PointShape = Field(
+        PointShape(), description="How the point's file is made, where it is more than the parameters by name."
+    )
+
+    @property
+    def kept_files(self) -> tuple[str, ...]:
+        """The files that are kept for the best trials: the outputs, and the metrics file."""
+        return self.outputs + ((self.file_names.metrics,) if self.file_names.metrics else ())
+
+    @field_validator("outputs", "checkpoint")
+    @classmethod
+    def _inside(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        misfits = [
+            Misfit((index,), f"must be a path inside the job's folder, not {name!r}", "no '/' at the start, no '..'")
+            for index, name in enumerate(names)
+            if name.startswith(("/", "~")) or ".." in name.split("/")
+        ]
+        if misfits:
+            raise MisfitError(misfits)
+        return names

@@ -1,0 +1,192 @@
+"""`hpo-pilot run --server`: a whole search at a server that is none of ours, with all that such servers do."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from hpo_pilot.cli.main import app
+from hpo_pilot.errors import HpoPilotError
+from hpo_pilot.panda import manager, watches
+from hpo_pilot.server.auth import Role
+from hpo_pilot.server.process import ServerProcess
+from hpo_pilot.store import SteeringStore
+from tests.bearer import make_token_folder, token
+from tests.panda.foreign_panda import ForeignPanda, Quirks
+
+#: A Rucio that has every file: an archive that says which it is.
+RUCIO = """#!{python}
+import io, sys, tarfile
+*_, folder, did = sys.argv
+name = did.partition(":")[2]
+with tarfile.open(f"{{folder}}/{{name}}", "w:gz") as archive:
+    info = tarfile.TarInfo("model.txt")
+    info.size = len(name)
+    archive.addfile(info, io.BytesIO(name.encode()))
+"""
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """A collaboration's server with one site, whose pilot knows nothing of us, and the user's login there."""
+    tokens = make_token_folder(tmp_path / "tokens")
+    server = ServerProcess(database=f"sqlite:///{tmp_path / 'panda.db'}", files=tmp_path / "files", tokens=tokens)
+    for name, role in (("user", Role.USER), ("pilot", Role.PILOT)):
+        (tmp_path / f"{name}.token").write_text(token("me", role))
+        (tmp_path / f"{name}.token").chmod(0o600)
+    foreign = ForeignPanda(server.url)
+    pilot = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "hpo_pilot.pilot", "--server", server.url, "--queue", "CERN", "--slots", "2"),
+            *("--token-file", str(tmp_path / "pilot.token"), "--workdir", str(tmp_path / "pilots")),
+            *("--checkpoints", str(tmp_path / "checkpoints"), "--heartbeat", "1"),
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    settings = {
+        "PANDA_URL_SSL": f"{foreign.url}/server/panda",
+        "PANDA_AUTH": "oidc",
+        "PANDA_AUTH_VO": "hpo_pilot",
+        "OIDC_AUTH_TOKEN_FILE": str(tmp_path / "user.token"),
+        "PANDA_NICKNAME": "me",
+        "COLUMNS": "200",
+    }
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    for name in ("PANDA_AUTH_ID_TOKEN", "HPO_PILOT_STORE", "HPO_PILOT_SERVICE"):
+        monkeypatch.delenv(name, raising=False)
+    # Minutes at a real server; a test has seconds.
+    monkeypatch.setattr(watches, "INTERVAL", (0.2, 0.5))
+    monkeypatch.setattr(manager, "POLITE", replace(manager.POLITE, retry_seconds=(0.2, 0.5)))
+    yield foreign
+    pilot.terminate()
+    pilot.wait(30)
+    foreign.stop()
+    server.stop()
+
+
+def command(scan, *arguments):
+    result = CliRunner().invoke(app, [*arguments, "--workdir", str(scan.workdir)])
+    if result.exception is not None and not isinstance(result.exception, SystemExit | HpoPilotError):
+        raise result.exception
+    return result
+
+
+def test_a_search_survives_whatever_a_real_server_does(scan, site):
+    site.quirks = Quirks(hidden=0.5, brokerage=0.5, holding=0.5, throttled=1, lost=1, bad_gateway_every=23)
+    budget = {"trials": 8, "parallel": 4}
+    payload = {"files": "payload", "command": "python3 -I -S train.py", "outputs": ["model.txt"]}
+    scan.write({"budget": budget, "folds": 2, "payload": payload, "site": {"queue": "CERN"}})
+    result = command(scan, "run", str(scan.file), "--server", f"{site.url}/server/panda")
+    assert result.exit_code == 0, f"{result.exception} {result.output} {scan.logs()}"
+    assert f"PanDA server: {site.url}" in result.output
+    trials = scan.trials()
+    assert [trial["state"] for trial in trials] == ["finished"] * 8
+    for trial in trials:
+        assert trial["value"] == pytest.approx((trial["point"]["x"] - 0.3) ** 2 + 0.0005)
+        assert [fold["attempt"] for fold in trial["folds"]] == [1, 1]
+    store = SteeringStore.open(f"sqlite:///{scan.workdir / 'hpo-pilot.db'}")
+    record = store.search("demo")
+    assert record.server == site.url
+    assert sum(site.calls[path] for path in ("task/submit",)) <= 12
+    outputs = store.outputs(record.id, 1)
+    assert all(name.startswith("user.me:user.me.demo.") for name in outputs.values())
+    store.close()
+    assert not (scan.workdir / "panda.db").exists(), "no embedded server was started"
+    assert not (scan.workdir / "pilots").exists()
+
+
+def test_its_outputs_are_fetched_from_rucio(scan, site, tmp_path, monkeypatch):
+    payload = {"files": "payload", "command": "python3 -I -S train.py", "outputs": ["model.txt"]}
+    scan.write({"budget": {"trials": 1, "parallel": 1}, "payload": payload, "site": {"queue": "CERN"}})
+    assert command(scan, "run", str(scan.file)).exit_code == 0, scan.logs()
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    result = command(scan, "fetch", "best", "demo", "-o", str(tmp_path / "out"))
+    assert "rucio download --no-subdir --dir" in str(result.exception) + result.output
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "rucio").write_text(RUCIO.format(python=sys.executable))
+    (folder / "rucio").chmod(stat.S_IRWXU)
+    monkeypatch.setenv("PATH", f"{folder}:{os.defpath}")
+    assert command(scan, "fetch", "best", "demo", "-o", str(tmp_path / "out")).exit_code == 0
+    (fetched,) = (tmp_path / "out").rglob("model.txt")
+    assert fetched.read_text().endswith(".outputs.tar.gz")
+
+
+def test_a_token_that_expires_is_waited_for(scan, site, caplog):
+    scan.write({"budget": {"trials": 4, "parallel": 2}, "site": {"queue": "CERN"}})
+
+    def expire():
+        while not site.calls["task/submit"]:
+            time.sleep(0.05)
+        site.quirks.denied = "Invalid token. Signature has expired"
+        time.sleep(2.0)
+        site.quirks.denied = ""
+
+    threading.Thread(target=expire, daemon=True).start()
+    assert command(scan, "run", str(scan.file)).exit_code == 0, scan.logs()
+    assert any("Signature has expired" in message and "pbook" in message for message in caplog.messages)
+    assert token("me", Role.USER) not in caplog.text + scan.logs()
+
+
+def test_a_task_that_the_server_finds_senseless_ends_the_search(scan, site):
+    scan.write({"budget": {"trials": 4, "parallel": 2}, "site": {"queue": "CERN"}})
+    change = site._changed
+
+    def broken(path, answer):
+        answer = change(path, answer)
+        if path == "task/get_detailed_info" and answer["success"]:
+            answer["data"] |= {"status": "broken", "errorDialog": "<b>no such VO</b>"}
+        if path == "task/get_job_descriptions":
+            answer["data"] = []
+        return answer
+
+    site._changed = broken
+    result = command(scan, "run", str(scan.file))
+    assert result.exit_code == 1
+    assert "finds no sense in task" in result.output
+    assert "no such VO" in result.output
+
+
+def test_a_search_stays_with_its_server(scan, site):
+    scan.write({"budget": {"trials": 2, "parallel": 2}, "site": {"queue": "CERN"}})
+    assert command(scan, "submit", str(scan.file), "--server", "embedded").exit_code == 0
+    result = command(scan, "run", str(scan.file), "--server", site.url)
+    assert "has its tasks at the embedded PanDA server" in str(result.exception)
+    assert "--server embedded" in str(result.exception)
+    assert site.calls["task/submit"] == 0
+    result = command(scan, "run", str(scan.file), "--server", site.url, "--slots", "2")
+    assert result.exit_code != 0
+
+
+def test_slots_are_the_sites(scan, site):
+    scan.write({"budget": {"trials": 2, "parallel": 2}})
+    result = command(scan, "run", str(scan.file), "--slots", "2")
+    assert "no pilot is started here" in str(result.exception)
+
+
+def test_the_doctor_looks_at_the_server_too(scan, site):
+    result = command(scan, "doctor")
+    assert f"{site.url} answers; you are me, VO hpo_pilot, by the token of OIDC_AUTH_TOKEN_FILE" in result.output
+    site.quirks.denied = "Invalid token. Signature has expired"
+    result = command(scan, "doctor")
+    assert "Signature has expired" in result.output
+    assert result.exit_code == 3
+
+
+def test_a_rehearsal_shows_what_would_be_sent_and_sends_nothing(scan, site):
+    scan.write({"budget": {"trials": 40, "parallel": 40}, "panda": {"working_group": "phys-higgs", "official": True}})
+    result = command(scan, "submit", str(scan.file), "--dry-run")
+    assert '"taskName": "group.phys-higgs.demo.00000000.g1/"' in result.output
+    assert '"site": null' in result.output
+    assert f'"sourceURL": "{site.url}"' in result.output
+    assert not site.calls

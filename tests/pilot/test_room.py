@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import math
+import random
+import threading
+import time
+
+from hpo_pilot.pilot.gpus import Gpu
+from hpo_pilot.pilot.room import Claim, Free, Room
+
+GPUS = (Gpu("0", "NVIDIA"), Gpu("1", "NVIDIA"))
+NEVER = threading.Event()
+
+
+def test_what_is_claimed_is_offered_no_more() -> None:
+    room = Room(4, 8, GPUS)
+    assert room.wait_for_some(NEVER) == Free(4, 8, GPUS)
+    first = room.claim(6)
+    assert room.wait(first, NEVER) and room.take_gpus(first, 1, NEVER)
+    assert room.wait_for_some(NEVER) == Free(3, 2, GPUS[1:], 0.5)
+    room.give_back(first)
+    assert room.wait_for_some(NEVER) == Free(4, 8, GPUS)
+
+
+def test_a_part_of_the_machine_is_not_offered_for_long() -> None:
+    room = Room(4, 4)
+    first = room.claim(1)
+    assert room.wait_for_some(NEVER).patience == 5.0
+    second = room.claim(2)
+    assert room.wait_for_some(NEVER).patience == 0.5
+    room.give_back(first)
+    room.give_back(second)
+    assert room.wait_for_some(NEVER).patience == math.inf
+
+
+def test_nothing_is_offered_while_slots_or_cores_are_gone_or_somebody_waits() -> None:
+    for room, claims in ((Room(1, 8), [1]), (Room(4, 2), [2]), (Room(4, 4), [3, 2])):
+        held = [room.claim(cores) for cores in claims]
+        offered: list[Free] = []
+        thread = threading.Thread(target=lambda room=room, offered=offered: offered.append(room.wait_for_some(NEVER)))
+        thread.start()
+        time.sleep(0.05)
+        assert not offered
+        room.give_back(held[0])
+        thread.join(5)
+        assert offered
+        for claim in held[1:]:
+            room.give_back(claim)
+
+
+def test_more_than_there_is_means_all_of_it_alone() -> None:
+    room = Room(3, 4, GPUS)
+    small, large = room.claim(1), room.claim(64)
+    assert small.granted and not large.granted and large.cores == 4
+    room.give_back(small)
+    assert room.wait(large, NEVER) and room.take_gpus(large, 5, NEVER) and large.gpus == GPUS
+    assert not Room(1, 1).take_gpus(Claim(1), 1, NEVER)
+
+
+def test_first_come_first_served() -> None:
+    room = Room(8, 4)
+    running, large, small = room.claim(2), room.claim(4), room.claim(1)
+    assert not large.granted and not small.granted  # or a large job might wait for ever
+    room.give_back(running)
+    assert large.granted and not small.granted
+    room.give_back(large)
+    assert small.granted
+
+
+def test_who_waits_can_be_told_to_stop() -> None:
+    room, stop = Room(2, 1, GPUS[:1]), threading.Event()
+    first, second = room.claim(1), room.claim(1)
+    assert room.take_gpus(first, 1, stop)
+    found: list[bool] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(room.wait(second, stop))),
+        threading.Thread(target=lambda: found.append(room.take_gpus(second, 1, stop))),
+    ]
+    for thread in threads:
+        thread.start()
+    stop.set()
+    room.wake()
+    for thread in threads:
+        thread.join(5)
+    assert found == [False, False]
+    room.give_back(second)
+    room.give_back(first)
+    assert room.wait_for_some(NEVER) == Free(2, 1, GPUS[:1])
+
+
+def test_nothing_is_lent_twice() -> None:
+    room, chance = Room(6, 5, GPUS), random.Random(3)
+    used, most, lock = [0, 0], [0, 0], threading.Lock()
+
+    def job(cores: int, gpus: int, seconds: float) -> None:
+        claim = room.claim(cores)
+        assert room.wait(claim, NEVER)
+        if gpus:
+            assert room.take_gpus(claim, gpus, NEVER)
+        with lock:
+            used[0] += claim.cores
+            used[1] += len(claim.gpus)
+            most[:] = [max(a, b) for a, b in zip(most, used, strict=True)]
+        time.sleep(seconds)
+        with lock:
+            used[0] -= claim.cores
+            used[1] -= len(claim.gpus)
+        room.give_back(claim)
+
+    plans = [(chance.randint(1, 5), chance.randint(0, 2), chance.random() / 100) for _ in range(60)]
+    threads = [threading.Thread(target=job, args=plan) for plan in plans]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert used == [0, 0] and most == [5, 2]
+    free = room.wait_for_some(NEVER)
+    assert (free.slots, free.cores, len(free.gpus)) == (6, 5, 2)

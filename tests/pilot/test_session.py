@@ -1,0 +1,46 @@
+"""Whom a session with a server trusts, and what it sends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import requests
+
+from hpo_pilot.errors import InputError
+from hpo_pilot.pilot.session import open_session
+from hpo_pilot.pilot.settings import PilotSettings
+from tests.pilot.conftest import FakePanda
+
+
+@pytest.fixture(autouse=True)
+def no_bundles(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "CURL_CA_BUNDLE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_whom_it_trusts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert open_session("https://x").verify is True
+    monkeypatch.setenv("SSL_CERT_FILE", "/of/the/system")
+    assert open_session("https://x").verify == "/of/the/system"
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/of/requests")
+    assert open_session("https://x").verify == "/of/requests"
+    assert open_session("https://x", tmp_path).verify == str(tmp_path), "who names authorities means these"
+
+
+def test_a_login_of_the_users_takes_nobodys_place(
+    panda: FakePanda, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`requests` would send ~/.netrc's in the place of our Authorization header."""
+    (tmp_path / ".netrc").write_text("machine 127.0.0.1 login jane password geheim\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / ".netrc"))
+    sent = open_session(panda.url).prepare_request(
+        requests.Request("GET", panda.url, headers={"Authorization": "Bearer ours"})
+    )
+    assert sent.headers["Authorization"] == "Bearer ours"
+
+
+def test_a_ca_file_that_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("x")
+    with pytest.raises(InputError, match="--ca"):
+        PilotSettings("https://x", "LOCAL", 1, tmp_path / "token", tmp_path, ca=tmp_path / "nothing.pem")

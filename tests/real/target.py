@@ -1,0 +1,132 @@
+"""The PanDA server that the scenarios run against, and our pilots there.
+
+The environment names it as for panda-client: PANDA_URL_SSL and its like, with the user's own token or proxy. For our
+own pilots there HPO_PILOT_TEST_PILOT_TOKEN (a file with a pilot's token), HPO_PILOT_TEST_PILOT_VO and
+HPO_PILOT_TEST_QUEUE are wanted; without them the site's pilots must run the jobs. Where PANDA_URL_SSL is not set it is
+an embedded server over TLS, started by the tests, and reached in the same way as a foreign one.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from hpo_pilot.server.auth import Role
+from hpo_pilot.server.process import ServerProcess
+from tests.bearer import make_token_folder, token
+
+#: Seconds of silence after which the embedded server gives a job up.
+HEARTBEAT_TIMEOUT = 6.0
+
+
+@dataclass(frozen=True)
+class Target:
+    """A PanDA server.
+
+    Attributes:
+        environment: what panda-client reads to find it, and whoever we are there.
+        pilot_token: a file with a pilot's token; None: there are pilots of the site's.
+        embedded: whether it is ours, so that what takes a foreign server hours can be tried.
+        patience: seconds that a few jobs may take there.
+    """
+
+    url: str
+    environment: dict[str, str]
+    queue: str
+    pilot_token: Path | None
+    pilot_vo: str
+    embedded: bool
+    patience: float
+    pilot_options: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def pilot(self, workdir: Path) -> Iterator[subprocess.Popen[bytes] | None]:
+        """A pilot of ours with two slots for the length of a block; None where the site has its own."""
+        if self.pilot_token is None:
+            yield None
+            return
+        process = self.start_pilot(workdir)
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.terminate()
+            process.wait(60)
+
+    def start_pilot(self, workdir: Path) -> subprocess.Popen[bytes]:
+        """A pilot process of ours; the caller ends it."""
+        workdir.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "hpo_pilot.pilot", "--server", self.url, "--queue", self.queue]
+        command += ["--slots", "2", "--token-file", str(self.pilot_token), "--vo", self.pilot_vo, "--heartbeat", "2"]
+        command += ["--workdir", str(workdir / "work"), *self.pilot_options]
+        with (workdir / "pilot.log").open("ab") as log:
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+
+
+@contextmanager
+def named_target() -> Iterator[Target]:
+    """The server of the environment."""
+    parts = urlsplit(os.environ["PANDA_URL_SSL"])
+    pilot_token = os.environ.get("HPO_PILOT_TEST_PILOT_TOKEN")
+    yield Target(
+        url=f"{parts.scheme}://{parts.netloc}",
+        environment={},
+        queue=os.environ.get("HPO_PILOT_TEST_QUEUE", ""),
+        pilot_token=Path(pilot_token) if pilot_token else None,
+        pilot_vo=os.environ.get("HPO_PILOT_TEST_PILOT_VO", os.environ.get("PANDA_AUTH_VO", "")),
+        embedded=False,
+        patience=1200.0,
+    )
+
+
+@contextmanager
+def embedded_target(folder: Path) -> Iterator[Target]:
+    """An embedded server over TLS, with users who come from elsewhere."""
+    for name, role in (("user", Role.USER), ("pilot", Role.PILOT)):
+        path = folder / f"{name}.token"
+        path.touch(mode=0o600)
+        path.write_text(token("ada", role))
+    with ServerProcess(
+        database=f"sqlite:///{folder}/panda.db",
+        files=folder / "files",
+        tokens=make_token_folder(folder / "tokens"),
+        tls_folder=folder / "tls",
+        heartbeat_timeout=HEARTBEAT_TIMEOUT,
+        stderr=folder / "server.log",
+    ) as server:
+        base = f"{server.url}/server/panda"
+        environment = {
+            "PANDA_URL": base,
+            "PANDA_URL_SSL": base,
+            "PANDACACHE_URL": base,
+            "PANDA_BEHIND_REAL_LB": "1",
+            "PANDA_AUTH": "oidc",
+            "PANDA_AUTH_VO": "hpo_pilot",
+            "OIDC_AUTH_TOKEN_FILE": str(folder / "user.token"),
+            "X509_CERT_DIR": str(server.authorities),
+        }
+        authority = ["--ca", str(folder / "tls" / "ca" / "ca.pem")]
+        yield Target(server.url, environment, "LOCAL", folder / "pilot.token", "hpo_pilot", True, 120.0, authority)
+    assert "Traceback" not in (folder / "server.log").read_text()
+
+
+def wait_until(condition: object, seconds: float, what: str) -> None:
+    """Waits for `condition()` to hold.
+
+    Raises:
+        AssertionError: it does not within `seconds`.
+    """
+    assert callable(condition)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return
+        time.sleep(0.5)
+    raise AssertionError(f"not within {seconds:.0f} s: {what}")

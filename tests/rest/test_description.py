@@ -1,0 +1,85 @@
+"""The API keeps to its own description (OpenAPI 3.1), whatever it is asked: no 5xx, no answer that is not described."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from hpo_pilot.rest.app import build
+from hpo_pilot.server.auth import Role
+from tests.bearer import token
+from tests.rest_api import RunningApi, add_results, start_api, write_search
+
+DESCRIPTION = build().openapi()
+SCHEMA = schemathesis.openapi.from_dict(DESCRIPTION)
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+OPERATIONS = [(path, method) for path, item in sorted(DESCRIPTION["paths"].items()) for method in sorted(item)]
+
+
+@pytest.fixture(scope="module")
+def described(tmp_path_factory) -> Iterator[RunningApi]:
+    """An API with a search that is well under way."""
+    api = start_api(tmp_path_factory.mktemp("described"), "--upload-mb", "1")
+    with api.client("alice") as client:
+        client.submit(write_search(api.root / "mine", "digits-mlp"))
+    add_results(api.workdir, "digits-mlp")
+    yield api
+    assert api.process.poll() is None
+    assert "Traceback" not in api.log
+    api.stop()
+
+
+@pytest.mark.parametrize("role", [Role.USER, Role.OPERATOR, Role.PILOT, None])
+@pytest.mark.parametrize(("path", "method"), OPERATIONS)
+def test_no_call_breaks_the_api(described, path, method, role):
+    operation = SCHEMA[path][method.upper()]
+    headers = {} if role is None else {"Authorization": f"Bearer {token('alice', role)}"}
+
+    @settings(
+        max_examples=15 if role is Role.USER else 3,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy())
+    def run(case: Any) -> None:
+        if case.path.endswith("/progress") and case.query:
+            case.query.pop("timeout", None)  # it would wait for a change
+        response = case.call(base_url=described.url, headers=headers)
+        case.validate_response(response, checks=CHECKS)
+        if role in (Role.PILOT, None) and path != "/api/v1/health":
+            assert response.status_code in (401, 403)
+
+    run()
+
+
+def test_the_description_is_served_and_whole(described):
+    import requests
+
+    assert requests.get(f"{described.url}/api/v1/openapi.json", timeout=10).json() == DESCRIPTION
+    assert DESCRIPTION["openapi"].startswith("3.1")
+    scheme = {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}
+    assert DESCRIPTION["components"]["securitySchemes"] == {"token": scheme}
+    assert DESCRIPTION["security"] == [{"token": []}]
+    without = []
+    for path, item in DESCRIPTION["paths"].items():
+        for method, operation in item.items():
+            assert operation["description"], (method, path)
+            assert "HTTPValidationError" not in json.dumps(operation)
+            good = operation["responses"].get("200") or operation["responses"]["201"]
+            if "example" not in good["content"].get("application/json", {"example": ()}):
+                without.append(f"{method} {path}")
+    assert without == ["get /api/v1/searches/{identity}/export"]  # whose form the caller chooses

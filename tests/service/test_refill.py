@@ -1,0 +1,30 @@
+"""When free slots are filled."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpo_pilot.search import Budget
+from hpo_pilot.service.refill import Refill
+
+
+@pytest.mark.parametrize(
+    ("refill", "polite", "first"),
+    [("auto", 0.0, 1), ("auto", 0.25, 3), (0.5, 0.0, 6), (0.0, 0.25, 1), (1.0, 0.0, 12)],
+)
+def test_so_many_slots_must_be_free(refill, polite, first):
+    refills = Refill(Budget(parallel=12, refill=refill))
+    assert [free for free in range(13) if Refill(Budget(parallel=12, refill=refill)).is_due(free, 99, polite)] == list(
+        range(first, 13)
+    )
+    assert not refills.is_due(0, 99, polite)
+
+
+def test_once_it_begins_all_slots_are_filled_task_by_task():
+    refills = Refill(Budget(parallel=40))
+    assert not refills.is_due(9, 99, 0.25)
+    assert [refills.is_due(free, 99, 0.25) for free in (10, 5, 1, 0, 1)] == [True, True, True, False, False]
+
+
+def test_the_last_points_of_a_budget_do_not_wait_for_a_batch():
+    assert Refill(Budget(parallel=40)).is_due(2, 2, 0.25)
