@@ -38,10 +38,11 @@ def validate(client: SearchClient, file: FileArgument, as_json: JsonOption = Fal
         raise SearchFileError([Problem(**problem) for problem in found["problems"]])
     for note in found["notes"]:
         typer.echo(f"note: {Problem(**note)}")
-    trials, folds = search["budget"]["trials"], search["folds"]["k"]
+    trials, folds, segments = search["budget"]["trials"], search["folds"]["k"], search["segments"]
+    times, jobs = (f"{len(segments)} segments x ", trials * folds * len(segments)) if segments else ("", trials * folds)
     typer.echo(
         f"{file}: search {search['search']!r} is valid: {len(search['space'])} parameters, "
-        f"{search['optimizer']['name']}, {trials} trials x {folds} folds = {trials * folds} jobs"
+        f"{search['optimizer']['name']}, {times}{trials} trials x {folds} folds = {jobs} jobs"
     )
 
 

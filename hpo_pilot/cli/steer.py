@@ -24,6 +24,19 @@ class Goal(StrEnum):
         return 1 if self in (Goal.MINIMIZE, Goal.MIN) else -1
 
 
+def _limit(text: str) -> int | None:
+    """What stands for %MAX_POINTS: a number, or None where the request has no limit."""
+    if text == "None":
+        return None
+    try:
+        limit = int(text)
+    except ValueError:
+        limit = -1
+    if limit < 0:
+        raise typer.BadParameter(f"{text!r} is not a number of points")
+    return limit
+
+
 def add_to(app: typer.Typer) -> None:
     """Adds the command."""
     app.command()(steer)
@@ -40,7 +53,8 @@ def steer(
         int | None,
         typer.Option(
             *("--max", "--max_point", "--max_points"),
-            min=0,
+            parser=_limit,
+            metavar="INTEGER",
             help="Points in the whole search (%MAX_POINTS), all segments together.",
             show_default=False,
         ),

@@ -303,6 +303,7 @@ class LocalClient(SearchClient):
         """A search as the store has it."""
         return self._search(identity)[1]
 
+    @property
     def user(self) -> User:
         """For whom."""
         from hpo_pilot.service.embedded import nickname
@@ -356,11 +357,6 @@ class LocalClient(SearchClient):
         if family := store.family(identity):
             raise of_one_segment(identity, [record.name for record in family])
         return store, store.search(identity)
-
-    def _own(self, identity: str) -> tuple[Store, SearchRecord]:
-        store, record = self._search(identity)
-        self.user.check(record.name, record.owner)
-        return store, record
 
     def document(self, identity: str) -> SearchDocument:
         """A search, or a family, with its progress."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 
+from hpo_pilot.pilot.gpus import find_gpus
 from hpo_pilot.search import Resources
 from hpo_pilot.search.misfit import Misfit
 
@@ -21,7 +19,7 @@ class Machine:
     Attributes:
         cores: logical CPU cores.
         memory_mb: memory, in MB.
-        gpus: NVIDIA GPUs.
+        gpus: those that jobs may use.
     """
 
     cores: int
@@ -32,20 +30,10 @@ class Machine:
 def this_machine() -> Machine:
     """What the machine has that this process runs on."""
     return Machine(
-        cores=os.cpu_count() or 1, memory_mb=int(psutil.virtual_memory().total // 1_000_000), gpus=_count_gpus()
+        cores=os.cpu_count() or 1,
+        memory_mb=int(psutil.virtual_memory().total // 1_000_000),
+        gpus=len(find_gpus()),  # as the local pilot counts them
     )
-
-
-def _count_gpus() -> int:
-    devices = len(list(Path("/dev").glob("nvidia[0-9]*")))
-    if devices or shutil.which("nvidia-smi") is None:
-        return devices
-    # Containers and WSL show no device files, but have the tool.
-    try:
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return 0
-    return sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
 
 
 def local_misfits(resources: Resources, machine: Machine) -> list[Misfit]:
@@ -61,7 +49,7 @@ def local_misfits(resources: Resources, machine: Machine) -> list[Misfit]:
         message = f"this machine has {machine.memory_mb} MB of memory, not {resources.memory_mb}"
         misfits.append(Misfit(("memory_mb",), message, f"use {machine.memory_mb} or less; the unit is MB"))
     if resources.gpus_per_node > machine.gpus:
-        have = f"{machine.gpus} GPUs" if machine.gpus else "no NVIDIA GPU"
+        have = f"{machine.gpus} GPUs" if machine.gpus else "no GPU"
         hint = f"use {machine.gpus}, or the profile of a site with GPUs"
         misfits.append(Misfit(("gpus_per_node",), f"this machine has {have}, not {resources.gpus_per_node}", hint))
     return misfits

@@ -91,10 +91,11 @@ class ForeignServerReader:
             raise TryAgainError(f"the server does not give the results of task {ref.jedi_task_id}")
         jobs = described_jobs(self._client, ref)
         reports = [self._report(job, metadata.get(str(job["PandaID"]))) for job in jobs]
-        unready = any(self._awaited(report.panda_id) for report in reports)
+        # A job leaves these states without its task's being any different.
+        unready = any(report.state in (JobState.HOLDING, JobState.TRANSFERRING) for report in reports)
         told = {number for report in reports if report.verdicts and (number := report.number) is not None}
         self._watches.read(ref.jedi_task_id, None if unready else look.face, told)
-        if over and not unready:
+        if over and all(report.state.is_over for report in reports):
             self._watches.forget(ref.jedi_task_id)
         return reports
 

@@ -10,7 +10,6 @@ from fastapi import Depends, Path, Request
 from hpo_pilot.client.local_client import LocalClient
 from hpo_pilot.client.ownership import User
 from hpo_pilot.rest.news import Newsroom
-from hpo_pilot.rest.problem import ProblemAnswer
 from hpo_pilot.rest.uploads import Uploads
 from hpo_pilot.server.auth import Caller
 from hpo_pilot.service.workdir import WorkDir
@@ -80,6 +79,3 @@ def answers(example: Any = None, *more: int, media_type: str = "application/json
     if example is not None:
         found[200] = {"content": {media_type: {"example": example}}}
     return found
-
-
-__all__ = ["Client", "Context", "Identity", "Parts", "ProblemAnswer", "answers", "caller_of", "client_of", "context_of"]

@@ -376,7 +376,7 @@ def run(options: "Dict[str, str]") -> None:
                 archive.add(file, recursive=False)
         os.rename("outputs.tar.gz.new", "outputs.tar.gz")
     progress = read_progress()
-    message = "; ".join(filter(None, (message, unkept)))
+    message = "; ".join(filter(None, (message, unkept if value is not None else "")))
     verdict = dict(job, version=1, status=int(value is None), value=value, metrics=metrics, outputs=outputs)
     verdict.update(message=clean(message[:2000].encode("utf-8", "replace"), 2000))
     verdict.update(cause=cause, log_tail=tail if value is None else "")

@@ -7,12 +7,14 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import requests
 
 from hpo_pilot.errors import GiveUpError, InputError, TryAgainError
 from hpo_pilot.pilot.session import open_session
 from hpo_pilot.server.auth import Role
+from hpo_pilot.server.tls import is_wildcard
 from hpo_pilot.service.children import Child
 from hpo_pilot.service.embedded import free_port, nickname
 from hpo_pilot.service.own_tokens import OwnTokens
@@ -43,10 +45,9 @@ class ApiProcess:
             InputError: `reach` names files that cannot be used.
         """
         self._workdir = workdir
-        # What a proxy in front is called is known for the PanDA server's port alone.
-        own = replace(reach, port=port, public_url=None) if not reach.behind_proxy else replace(reach, port=port)
         number = port or free_port()
-        self.url = f"http://{own.host}:{number}" if own.behind_proxy else own.url(number)
+        own = replace(reach, port=number)
+        self.url = _url(own, number)
         self.authority_file = own.authority_file(workdir)
         self._authorities = own.authorities(workdir)
         self._own = OwnTokens(workdir.tokens, nickname())
@@ -85,7 +86,9 @@ class ApiProcess:
                 if self._child.exit_code is not None:
                     raise TryAgainError(f"the REST API did not start: {self._child.last_line()}")
                 try:
-                    if session.get(f"{self.url}/api/v1/health", timeout=5).ok:
+                    # Our token is good at our API alone: another may have the port, and ours be about to say so.
+                    headers = {"Authorization": f"Bearer {self.token_file.read_text()}"}
+                    if session.get(f"{self.url}/api/v1/service", headers=headers, timeout=5).ok:
                         self._workdir.api_address.write_text(f"{self.url}\n")
                         return
                 except requests.exceptions.SSLError as error:
@@ -95,7 +98,7 @@ class ApiProcess:
                     ) from error
                 except requests.RequestException as error:
                     trouble = f": {error}"
-                    time.sleep(0.05)  # not listening yet
+                time.sleep(0.05)  # not listening yet
         raise TryAgainError(
             f"the REST API did not answer at {self.url} within {_START_SECONDS:.0f} s{trouble}; "
             f"see {self._workdir.log('api')}"
@@ -116,3 +119,13 @@ class ApiProcess:
         """Ends it."""
         self._workdir.api_address.unlink(missing_ok=True)
         self._child.stop()
+
+
+def _url(reach: Reach, port: int) -> str:
+    """How clients call the API: at the PanDA server's host; behind a proxy how that does, for its ports are its own."""
+    if reach.public_url is None:
+        return reach.url(port)
+    host = "127.0.0.1" if is_wildcard(reach.host) else reach.host
+    if not reach.behind_proxy:
+        host = urlsplit(reach.public_url).hostname or host
+    return f"{'https' if reach.has_tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"

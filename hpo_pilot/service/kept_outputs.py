@@ -24,7 +24,10 @@ class KeptOutputs:
         self._store = store
         self._manager = manager
         self._count = max(_KEPT, record.search.confirm.top)
-        self._numbers = {trial.number for trial in trials if trial.state.is_over} if self._declared else set()
+        self._numbers: set[int] = set()
+        if self._declared:
+            over = {trial.number for trial in trials if trial.state.is_over}
+            self._numbers = over & store.trials_with_outputs(record.id)
 
     @property
     def _declared(self) -> bool:
@@ -43,8 +46,8 @@ class KeptOutputs:
         self._numbers |= set(new)
         best = top_trials(self._record.search, [trials[number] for number in self._numbers], self._count)
         gone = sorted(self._numbers - {trial.number for trial in best})
-        for archive in self._store.unwanted_archives(self._record.id, gone):
-            self._manager.discard(archive)
         if gone:
+            for archive in self._store.unwanted_archives(self._record.id, gone):
+                self._manager.discard(archive)
             self._store.discard_outputs(self._record.id, gone)
             self._numbers -= set(gone)

@@ -80,6 +80,7 @@ class Ledger:
         self._known: dict[tuple[int, int, int, int], JobOutcome] = {}
         self._not_run: set[tuple[int, int, int]] = set()  # (task, trial, fold): a later task has these
         self._warned: set[tuple[int, int | None]] = set()
+        self._noted: set[str] = set()
 
     def add(self, trial: OpenTrial) -> None:
         """A trial is about to go out, or was out when the store was loaded."""
@@ -147,6 +148,12 @@ class Ledger:
         if outcome.is_verdict:
             trial.verdicts[outcome.fold] = outcome
         return outcome.state is JobState.NOT_RUN
+
+    def _note(self, verdict: Verdict, changes: Changes) -> None:
+        """Logs what the runner remarked on a good result, such as outputs that were not there: each remark once."""
+        if verdict.value is not None and verdict.message and verdict.message not in self._noted:
+            self._noted.add(verdict.message)
+            changes.events.append(f"trial {verdict.trial} fold {verdict.fold}: {verdict.message}")
 
     def _hand_on(self, report: JobReport, task: TaskRecord, left: list[JobOutcome], changes: Changes) -> None:
         """Sends what a job has not run out again, in jobs of as many members as this one had the time for."""
@@ -241,6 +248,7 @@ class Ledger:
             if report.state is not JobState.FINISHED:
                 yield base
             elif said_of_it := verdicts.get(member[:2]):
+                self._note(said_of_it, changes)
                 yield from self._judged(task, report, base, said_of_it)
             else:
                 yield replace(

@@ -236,17 +236,26 @@ class SteeringStore(Store):
                     ],
                 )
 
+    def trials_with_outputs(self, search_id: int) -> set[int]:
+        """The trials whose outputs are at the server."""
+        query = select(t.jobs.c.trial).where(t.jobs.c.search_id == search_id, t.jobs.c.output.is_not(None))
+        with reading(self.engine) as connection:
+            return set(connection.execute(query.distinct()).scalars())
+
     def unwanted_archives(self, search_id: int, trials: Sequence[int]) -> list[str]:
         """The files with outputs of these trials and of no others."""
-        outputs = select(t.jobs.c.trial, t.jobs.c.output).where(
-            t.jobs.c.search_id == search_id, t.jobs.c.output.is_not(None)
+        of_these = select(t.jobs.c.task_id).where(
+            t.jobs.c.search_id == search_id, t.jobs.c.trial.in_(trials), t.jobs.c.output.is_not(None)
         )
-        gone = set(trials)
+        # Those who share a file were in one job, so in one task.
+        around = select(t.jobs.c.trial, t.jobs.c.output).where(
+            t.jobs.c.task_id.in_(of_these), t.jobs.c.output.is_not(None)
+        )
         archives: set[str] = set()
         wanted: set[str] = set()
         with reading(self.engine) as connection:
-            for trial, output in connection.execute(outputs):
-                (archives if trial in gone else wanted).add(output.partition("/")[0])
+            for trial, output in connection.execute(around):
+                (archives if trial in trials else wanted).add(output.partition("/")[0])
         return sorted(archives - wanted)
 
     def discard_outputs(self, search_id: int, trials: Sequence[int]) -> None:

@@ -77,6 +77,11 @@ def test_at_the_end_the_list_is_empty(tmp_path: Path) -> None:
     assert (tmp_path / "idds_output.json").read_text() == "[]\n"
 
 
+def test_a_request_without_a_limit(tmp_path: Path) -> None:
+    written(tmp_path, [])
+    assert len(steer(tmp_path, "--n", "3", "--max", "None", "--optimizer", "random")) == 3
+
+
 def minimum(folder: Path, optimizer: str, seed: int) -> float:
     """The best of ten iterations of four points, by the command alone."""
     points: list[Any] = []

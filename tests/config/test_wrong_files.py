@@ -105,7 +105,7 @@ ONE_MISTAKE = [
     ("files: digits", "outputs: [/a.npz]\n  files: digits", 17, 13, "outputs[0]: must be a path inside", "no '/'"),
     ("cores: 1", "cores: 1000", 19, 20, "resources.cores: this machine has 8 cores, not 1000", "use 8 or fewer"),
     ("memory_mb: 2000", "memory_mb: 2000000", 19, 34, "this machine has 16000 MB of memory, not 2000000", ""),
-    ("cores: 1", "gpus_per_node: 1", 19, 28, "this machine has no NVIDIA GPU, not 1", "use 0"),
+    ("cores: 1", "gpus_per_node: 1", 19, 28, "this machine has no GPU, not 1", "use 0"),
     ("cores: 1", "nodes: 2", 19, 20, "the local site is one machine, not 2 nodes", "use nodes: 1"),
     ("profile: local", "profile: summit", 20, 17, "site.profile: 'summit' is not supported yet", "there is local"),
     ("queue: LOCAL", 'queue: "a b"', 20, 31, "site.queue: must consist of letters", ""),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpo_pilot.jobs import JobState
-from hpo_pilot.panda.job_report import job_state, read_description, read_verdicts
+from hpo_pilot.panda.job_report import finished_report, job_state, read_description, read_verdicts
 
 OURS = {
     "version": 1, "search": "demo", "uid": "cafecafe", "generation": 1, "trial": 2, "fold": 1, "number": 4,
@@ -67,3 +67,43 @@ def test_a_failed_job_has_its_errors_and_its_number():
 )
 def test_states(name, state):
     assert job_state(name).value == state
+
+
+def test_the_payloads_own_metadata_stands_beside_ours():
+    document = {"user_job_metadata": {"hpo_pilot": OURS, "layers": 3, "notes": ["a"]}}
+    assert read_verdicts(document)[0].metadata == {"layers": 3, "notes": ["a"]}
+    assert read_verdicts(metadata())[0].metadata is None
+
+
+def test_a_job_of_several_points_has_a_verdict_on_each():
+    shared = {"uid": "cafecafe", "generation": 1, "number": 4, "attempt": 2, "fold": 0}
+    members = [
+        {**shared, "trial": 1, "status": 0, "value": 0.5, "message": "", "ran_in": 1, "outputs": ["m"], "folder": True},
+        {**shared, "trial": 2, "status": 1, "value": None, "message": "diverged", "metadata": {"a": 1}},
+        {**shared, "trial": 3, "status": 2, "value": None, "message": "no time"},
+        {**shared, "status": 0},
+        "garbage",
+    ]
+    found = read_verdicts({"user_job_metadata": {"hpo_pilot": {**shared, "version": 2, "members": members}}})
+    assert [(v.trial, v.value, v.was_run, v.ran_in, v.folder) for v in found] == [
+        (1, 0.5, True, 1, "t1f0"),
+        (2, None, True, None, ""),
+        (3, None, False, None, ""),
+    ]
+    assert found[1].metadata == {"a": 1}
+    report = finished_report(9, found)
+    assert (report.number, report.attempt, report.verdicts) == (4, 2, found)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "running", "progress"),
+    [
+        ("hpoStep=3 hpoValue=0.25 hpoMember=t12f1", (12, 1), (3, 0.25)),
+        ("hpoMember=t12f1", (12, 1), None),
+        ("hpoStep=3 hpoValue=0.25", None, (3, 0.25)),
+        ("hpoMember=x", None, None),
+    ],
+)
+def test_heartbeats_tell_which_point_runs(metrics, running, progress):
+    report = read_description({"PandaID": 7, "jobStatus": "running", "jobMetrics": metrics}, None)
+    assert (report.running, report.progress) == (running, progress)

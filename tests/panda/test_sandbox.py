@@ -75,3 +75,22 @@ def test_the_search_file_itself_is_left_out(payload, tmp_path):
     assert build_sandbox(payload, {}, tmp_path / "out", without=payload / "search.yaml") == before
     with tarfile.open(before) as packed:
         assert "search.yaml" not in packed.getnames()
+
+
+def test_a_search_of_several_points_a_job_has_the_series_runner(payload, tmp_path):
+    document = {"command": "true", "trials_per_job": 4, "checkpoint": ["ckpt"]}
+    with tarfile.open(build_sandbox(payload, document, tmp_path / "out")) as packed:
+        names = {member.name for member in packed}
+        started = packed.extractfile("hpo_pilot_runner.py").read()
+        point = packed.extractfile("hpo_pilot_point.py").read()
+    assert names >= {
+        "payload/go.sh",
+        "payload/train.py",
+        "payload/sub/data.csv",
+        "hpo_pilot_runner.py",
+        "hpo_pilot_point.py",
+        "hpo_pilot_checkpoints.py",
+        "hpo_pilot_payload.json",
+    }
+    assert not {name for name in names if "/" not in name and not name.startswith("hpo_pilot_")}
+    assert b"Runs several hyper-parameter points" in started and b"Runs one hyper-parameter point" in point

@@ -270,6 +270,14 @@ def test_points_travel_whole(task):
     }
 
 
+def test_jobs_of_several_points_are_lists_of_them(task):
+    ((one,), (two,), *rest) = task.jobs
+    packed = json.loads(
+        zlib.decompress(base64.urlsafe_b64decode(encode_points(replace(task, jobs=((one, two), *rest)))))
+    )
+    assert packed["jobs"] == [[[1, 0, 11], [1, 1, 11]], [[2, 0, 22]], [[2, 1, 22]]]
+
+
 def test_no_outputs_no_output_dataset(task):
     bare = replace(task, has_outputs=False)
     parameters = task_parameters(bare, owner="me", vo="v", server="http://h:1", sandbox="s")["jobParameters"]

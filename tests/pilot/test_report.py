@@ -55,3 +55,11 @@ def test_final_reports(settings: PilotSettings, tmp_path: Path) -> None:
     killed = final(settings, 7, 1, Outcome(exit_code=0, failure=failure), None, {})
     assert killed["job_status"] == "failed" and killed["pilot_error_code"] == 1144
     assert len(killed["pilot_error_diag"]) == 500
+
+
+def test_in_a_job_of_several_points_the_metrics_name_the_one_that_runs(tmp_path):
+    (tmp_path / "t3f1").mkdir()
+    (tmp_path / "progress.jsonl").symlink_to("t3f1/progress.jsonl")
+    assert job_metrics(tmp_path) == "hpoMember=t3f1"
+    (tmp_path / "t3f1" / "progress.jsonl").write_text('{"step": 4, "value": 2}\n')
+    assert job_metrics(tmp_path) == "hpoStep=4 hpoValue=2.0 hpoMember=t3f1"

@@ -321,3 +321,11 @@ def test_outputs_are_in_the_members_folder_of_the_jobs_archive():
     said = {(n, 0): Verdict(UID, 1, n, 0, 1, 1, 0.5, "", has_outputs=True, folder=f"t{n}f0") for n in (1, 2)}
     outputs = [outcome.output for outcome in book.absorb(t, [several(1, said)], 5.0).outcomes]
     assert outputs == [f"t1.901._000001.outputs.tar.gz/t{n}f0" for n in (1, 2)]
+
+
+def test_a_remark_on_good_results_is_logged_once():
+    book, t = ledger(1, 2), task([(1, 0), (2, 0)])
+    remark = "declared outputs not found: model.npz"
+    reports = [finished(n, n, 0, 0.5, message=remark) for n in (1, 2)]
+    changes = book.absorb(t, reports, 1.0)
+    assert changes.events == [f"trial 1 fold 0: {remark}"]

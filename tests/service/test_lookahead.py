@@ -36,3 +36,14 @@ def test_a_number_is_taken_as_it_is():
     look = Lookahead(1, 3)
     look.ran(1000.0)
     assert look.waiting == 3
+
+
+def test_with_several_trials_a_job_hand_overs_are_rarer_and_whole_jobs_wait():
+    look = Lookahead(16, "auto", trials_per_job=4)
+    look.handed_over(0.2)
+    look.ran(1.0)
+    assert look.waiting == 4
+    single = Lookahead(16, "auto")
+    single.handed_over(0.2)
+    single.ran(4.0)
+    assert single.waiting == 1

@@ -28,3 +28,11 @@ def test_once_it_begins_all_slots_are_filled_task_by_task():
 
 def test_the_last_points_of_a_budget_do_not_wait_for_a_batch():
     assert Refill(Budget(parallel=40)).is_due(2, 2, 0.25)
+
+
+def test_jobs_of_several_trials_are_filled_before_they_go_out():
+    budget = Budget(parallel=12)
+    assert [free for free in range(13) if Refill(budget, 4).is_due(free, 99, 0.0)] == list(range(4, 13))
+    assert Refill(budget, 4).is_due(3, 3, 0.0), "the last of the budget"
+    assert Refill(Budget(parallel=2), 4).is_due(2, 99, 0.0), "there are never more"
+    assert not Refill(Budget(parallel=40), 4).is_due(9, 99, 0.25)

@@ -180,3 +180,45 @@ def test_a_file_that_is_no_database_is_refused(tmp_path):
 def test_a_wrong_url_is_refused(url, message):
     with pytest.raises(InputError, match=message):
         Store.open(url)
+
+
+def test_jobs_of_several_members_come_back_as_they_were(store, search):
+    record = add_search(store, search)
+    trials = [NewTrial(1, POINTS[0], seed=10), NewTrial(2, POINTS[1], seed=20)]
+    jobs = tuple(tuple(Member(trial.number, fold, trial.seed) for trial in trials) for fold in range(2))
+    new = NewTask("t/", 1, 0, jobs)
+    task = store.add_generation(record.id, history=0, pending=[], trials=trials, task=new)
+    assert task.jobs == jobs and store.open_tasks(record.id)[0].jobs == jobs
+    assert {(outcome.trial, outcome.fold) for outcome in store.open_outcomes(record.id)} == {
+        (1, 0),
+        (1, 1),
+        (2, 0),
+        (2, 1),
+    }
+
+
+def test_a_payloads_own_metadata_is_kept_with_its_fold(store, search):
+    record = add_search(store, search)
+    task = add_generation(store, record, POINTS)
+    outcome = JobOutcome(task.id, 1, 0, 1, JobState.FINISHED, value=0.5, metadata={"layers": [1, 2], "é": None})
+    store.record(record.id, [outcome])
+    assert store.trials(record.id)[0].folds[0].metadata == {"layers": [1, 2], "é": None}
+    assert store.trials(record.id)[0].folds[1].metadata is None
+
+
+def test_a_turn_that_never_came_is_no_attempt(store, search):
+    record = add_search(store, search)
+    first = add_generation(store, record, POINTS)
+    again = NewTask("again/", 1, 1, ((Member(1, 0, 10),), (Member(2, 0, 20),)))
+    outcomes = [
+        JobOutcome(first.id, 1, 0, 1, JobState.NOT_RUN, error="no time"),
+        JobOutcome(first.id, 2, 0, 1, JobState.NOT_RUN, error="cut short", seconds=4.0),
+    ]
+    second = store.record(record.id, outcomes, resubmit=again)
+    assert {o.trial: o.state for o in store.open_outcomes(record.id) if o.task_id == first.id and o.fold == 0} == {
+        1: JobState.NOT_RUN,
+        2: JobState.NOT_RUN,
+    }
+    store.record(record.id, [JobOutcome(second.id, n, 0, 1, JobState.FINISHED, value=0.5, seconds=1.0) for n in (1, 2)])
+    assert [trial.folds[0].attempt for trial in store.trials(record.id)] == [1, 2]
+    assert store.job_seconds(record.id) == 6.0

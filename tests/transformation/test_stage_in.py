@@ -228,7 +228,7 @@ def test_what_will_not_go_by_is_not_tried_again(web, staging, work):
     assert len(web.asked) == 1
 
 
-def test_one_that_always_breaks_off_is_given_up(web, staging, work, tmp_path):
+def test_one_that_always_breaks_off_is_given_up(web, staging, work, tmp_path, patient):
     web.files["/a.csv"] = b"y" * 200_000
     web.trouble["/a.csv"] = ["break"]
     refused(staging, work(web.url + "/a.csv"), "it broke off after 100000 of 200000 bytes|IncompleteRead")

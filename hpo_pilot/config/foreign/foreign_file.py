@@ -136,14 +136,14 @@ def _json_text(path: FilePath) -> str | None:
 
     YAML is a superset of JSON but for tabs as blanks and for characters written as surrogate pairs.
     """
-    if path.suffix != ".json":
-        return None
     try:
         if path.stat().st_size > MAX_BYTES:
             return None
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, ValueError):
         return None  # the reader says why
+    if text.lstrip()[:1] not in ("{", "["):
+        return None
     text = _PAIR.sub(lambda found: json.loads(f'"{found[0]}"'), text)
     return _CONSTANT.sub(lambda found: found[1] + _YAML[found[2]], text).replace("\t", " ")
 

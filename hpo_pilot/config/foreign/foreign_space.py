@@ -115,6 +115,9 @@ class ForeignSpace:
         if low > high:
             self.file.wrong((*path, "low"), f"low ({show(low)}) must be below high ({show(high)})", "swap the two?")
             return None
+        if q < 1e-9 * max(abs(low), abs(high)):
+            self.file.wrong((*path, "q"), f"{show(q)} is too small beside the bounds to tell the values apart")
+            return None
         first, last = math.ceil(low / q - 1e-9), math.floor(high / q + 1e-9)
         if first > last:
             self.file.wrong((*path, "q"), f"no multiple of {show(q)} lies between {show(low)} and {show(high)}")

@@ -1,0 +1,66 @@
+"""The sums of a family's searches."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from hpo_pilot.client.documents import SearchDocument
+from hpo_pilot.client.families import combined_state, family_document, for_each
+from hpo_pilot.errors import InputError
+
+
+def member(name: str, state: str, **more: Any) -> SearchDocument:
+    document = {
+        "id": 1,
+        "name": name,
+        "state": state,
+        "message": "",
+        "owner": "me",
+        "family": "demo",
+        "trials": {},
+        "budget": {"trials": 5, "parallel": 2},
+        "best": {"number": 1},
+        "started": None,
+        "ended": None,
+    }
+    return cast(SearchDocument, {**document, **more})
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        (["done", "running"], "running"),
+        (["submitted", "paused"], "submitted"),
+        (["paused", "done"], "paused"),
+        (["done", "failed"], "failed"),
+        (["done", "stopped"], "stopped"),
+        (["done", "done"], "done"),
+    ],
+)
+def test_the_state(states: list[str], expected: str) -> None:
+    assert combined_state(states) == expected
+
+
+def test_the_sums() -> None:
+    arm = member("demo-arm", "done", trials={"finished": 3, "failed": 1}, started="2026-01-02", ended="2026-01-03")
+    leg = member("demo-leg", "running", trials={"finished": 1, "running": 2}, started="2026-01-01", message="slow")
+    both = family_document("demo", [arm, leg])
+    assert both["trials"] == {"failed": 1, "finished": 4, "running": 2}
+    assert both["budget"] == {"trials": 10, "parallel": 2}
+    assert (both["id"], both["best"], both["ended"], both["started"]) == (0, None, None, "2026-01-01")
+    assert both["message"] == "demo-leg: slow"
+    assert both["segments"] == [arm, leg]
+    assert family_document("demo", [arm, arm])["ended"] == "2026-01-03"
+
+
+def test_what_one_search_does_not_allow_the_others_may() -> None:
+    def change(number: int) -> int:
+        if number < 2:
+            raise InputError(f"not {number}")
+        return number
+
+    assert for_each([0, 1, 2, 3], change) == [2, 3]
+    with pytest.raises(InputError, match="not 1"):
+        for_each([0, 1], change)

@@ -1,0 +1,102 @@
+"""Payloads that have other names for their files, and other habits."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+NAMES = {
+    "point": "hp.json",
+    "result": "result.json",
+    "inputs": "data.json",
+    "metadata": "meta.json",
+    "metrics": "m.tgz",
+}
+
+PHPO = """
+import json
+point = json.load(open("hp.json"))
+assert json.load(open("data.json")) == ["a.h5", "b.h5"]
+json.dump({"status": 0, "loss": point["x"], "message": ""}, open("result.json", "w"))
+json.dump({"epochs": 3, "curve": [0.5, float("nan"), 1e999], "hpo_pilot": "not ours"}, open("meta.json", "w"))
+open("m.tgz", "w").write("metrics")
+"""
+
+
+def metadata(ended):
+    return json.loads((ended.folder / "userJobMetadata.json").read_text())
+
+
+def test_a_payload_with_names_of_its_own(bench):
+    ended = bench.run(
+        f"{sys.executable} -I -S train.py",
+        files={"train.py": PHPO, "hpo_pilot_inputs.json": '["a.h5", "b.h5"]', "result.json": '{"loss": 9}'},
+        file_names=NAMES,
+        inputs=["user.me:set"],
+        outputs=["m.tgz"],
+    )
+    assert ended.verdict["value"] == 0.25 and ended.verdict["outputs"] == ["m.tgz"]
+    assert metadata(ended) == {"epochs": 3, "curve": [0.5, None, None], "hpo_pilot": ended.verdict}
+    assert not (ended.folder / "input.json").exists()
+
+
+def test_messages_use_the_payloads_names(bench):
+    assert bench.run("true", file_names=NAMES).message == "no usable result.json: none was written"
+    ended = bench.run("echo '{\"los\": 1}' > result.json", file_names=NAMES)
+    assert ended.message.startswith("result.json has no key 'loss'; it has 'los'")
+
+
+@pytest.mark.parametrize("metadata_name", ["meta.json", "userJobMetadata.json"])
+def test_metadata_is_kept_of_trials_that_fail_too(bench, metadata_name):
+    command = f"echo '{{\"layers\": 3}}' > {metadata_name}; exit 1"
+    ended = bench.run(command, file_names={"metadata": metadata_name})
+    assert ended.verdict["status"] == 1 and metadata(ended)["layers"] == 3
+
+
+@pytest.mark.parametrize(
+    ("write", "why"),
+    [
+        ("true", "meta.json is not kept: none was written"),
+        ("echo '[1]' > meta.json", "no object of at most 0.25 MB"),
+        ("echo '{' > meta.json", "meta.json is not kept: Expecting"),
+        ("mkdir meta.json", "no plain file of at most 0.25 MB"),
+        ("""printf '{"a": "%0300000d"}' 1 > meta.json""", "no plain file of at most 0.25 MB"),
+        ("""python3 -c "print('{\\"a\\": \\"' + 'é' * 100000 + '\\"}')" > meta.json""", "no object of at most 0.25 MB"),
+        ("head -c 200000 /dev/zero | tr '\\0' '[' > meta.json", "meta.json is not kept: "),
+    ],
+)
+def test_metadata_that_cannot_be_kept_harms_nobody(bench, write, why):
+    command = write + """; echo '{"status": 0, "loss": 1}' > output.json"""
+    ended = bench.run(command, file_names={"metadata": "meta.json"}, env={"PYTHONIOENCODING": "utf-8"})
+    assert ended.verdict["value"] == 1 and why in ended.message
+    assert list(metadata(ended)) == ["hpo_pilot"]
+
+
+@pytest.mark.parametrize(("text", "value"), [("0.5", 0.5), ("-3", -3.0), (" 1e-3\n", 0.001), ('{"loss": 2}', 2.0)])
+def test_a_bare_number_or_a_result_without_status_will_do(bench, text, value):
+    assert bench.run(f"printf '%s' '{text}' > output.json").verdict["value"] == value
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("NaN", "no finite number but NaN"), ("true", "no finite number but true"), ('"0.5"', "not an object, {...}")],
+)
+def test_what_is_no_number_will_not(bench, text, message):
+    assert message in bench.run(f"printf '%s' '{text}' > output.json").message
+
+
+def test_a_segments_name_is_in_command_and_environment(bench):
+    ended = bench.run('echo %SEGMENT_NAME "$HPO_PILOT_SEGMENT" > said', segment="eta 1; rm -rf $HOME 'x'")
+    assert (ended.folder / "said").read_text() == "eta 1; rm -rf $HOME 'x' eta 1; rm -rf $HOME 'x'\n"
+    assert json.loads((ended.folder / "job.json").read_text())["segment"] == "eta 1; rm -rf $HOME 'x'"
+    plain = bench.run("echo %SEGMENT_NAME > said; env > env")
+    assert (plain.folder / "said").read_text() == "%SEGMENT_NAME\n" and "SEGMENT" not in (
+        plain.folder / "env"
+    ).read_text()
+
+
+def test_without_staged_inputs_the_list_has_what_the_search_named(bench):
+    ended = bench.run("cp input_ds.json said", inputs=["http://h/a.csv"])
+    assert json.loads((ended.folder / "said").read_text()) == ["http://h/a.csv"]

@@ -1,0 +1,72 @@
+"""The API beside the service: its address, its end, and its being started again."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import psutil
+import pytest
+
+from hpo_pilot.errors import TryAgainError
+from hpo_pilot.service.api_process import ApiProcess
+from hpo_pilot.service.reach import Reach
+from hpo_pilot.service.workdir import WorkDir
+
+
+@pytest.mark.parametrize(
+    ("options", "url"),
+    [
+        ({}, "http://127.0.0.1:8443"),
+        ({"host": "::1"}, "http://[::1]:8443"),
+        ({"self_made": True, "host": "127.0.0.1"}, "https://127.0.0.1:8443"),
+        (
+            {"self_made": True, "host": "0.0.0.0", "public_url": "https://hpo.example.org:25443"},  # noqa: S104
+            "https://hpo.example.org:8443",
+        ),
+        (
+            {"behind_proxy": True, "host": "::", "public_url": "https://hpo.example.org"},
+            "http://127.0.0.1:8443",
+        ),
+    ],
+)
+def test_its_address(tmp_path, options, url):
+    api = ApiProcess(WorkDir.make(tmp_path), store=None, reach=Reach(**options), port=8443)
+    assert api.url == url
+
+
+def test_it_is_started_again_and_ends_with_the_service(tmp_path):
+    workdir = WorkDir.make(tmp_path)
+    api = ApiProcess(workdir, store="sqlite:///" + str(tmp_path / "secret.db"), reach=Reach(), port=None)
+    api.start()
+    api.wait()
+    try:
+        assert workdir.api_address.read_text().strip() == api.url
+        (child,) = [c for c in psutil.Process(os.getpid()).children() if "hpo_pilot.rest" in c.cmdline()]
+        assert "secret.db" not in " ".join(child.cmdline())  # it may have a password
+        assert (tmp_path / "secret.db").exists()
+        child.kill()
+        child.wait(10)
+        end = time.monotonic() + 20
+        while child.is_running() and time.monotonic() < end:
+            time.sleep(0.1)
+        api.check()
+        api.wait()
+    finally:
+        api.stop()
+    assert not workdir.api_address.exists()
+
+
+def test_a_taken_port_is_said(tmp_path):
+    first = ApiProcess(WorkDir.make(tmp_path / "one"), store=None, reach=Reach(), port=None)
+    first.start()
+    first.wait()
+    try:
+        port = int(first.url.rsplit(":", 1)[1])
+        second = ApiProcess(WorkDir.make(tmp_path / "two"), store=None, reach=Reach(), port=port)
+        second.start()
+        with pytest.raises(TryAgainError, match="cannot listen on"):
+            second.wait()
+        second.stop()
+    finally:
+        first.stop()
