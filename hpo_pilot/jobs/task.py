@@ -173,9 +173,7 @@ _LONGEST_DATASET = 132
 _LONGEST_ENDING = len("_outputs.tar.gz/")
 
 
-def task_name(
-    nickname: str, search: str, uid: str, generation: int, revision: int, *, group: str | None = None
-) -> str:
+def task_name(nickname: str, search: str, uid: str, generation: int, revision: int, *, group: str | None = None) -> str:
     """The name of a task: unique, and recognisable in a monitor.
 
     Args:

@@ -10,7 +10,6 @@ from typing import Any
 from hpo_pilot.jobs import JobState, Members
 from hpo_pilot.search import Point, Search, TrialState
 
-
 #: What stands for the embedded PanDA server, whose address is another each time, where a server is named.
 EMBEDDED = "embedded"
 
