@@ -178,7 +178,7 @@ def task_name(nickname: str, search: str, uid: str, generation: int, revision: i
 
     Args:
         nickname: the user's name at the server.
-        search: the search's name; its end is left out where the whole would be too long, for `uid` tells searches apart.
+        search: the search's name; its end is left out where the whole would be too long: `uid` tells searches apart.
         uid: 8 random hexadecimal digits.
         generation: which generation of the search it is.
         revision: 0, or the how manieth time lost jobs of the generation are sent again.

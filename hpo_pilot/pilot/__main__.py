@@ -51,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--ca", type=Path, help="PEM file of the authorities behind the server's certificate (default: the usual)")
     add("--workdir", type=Path, default=Path("hpo-pilot-work"), help="job folders, cache, unsent reports")
     add("--checkpoints", type=Path, help="where checkpoints outlive attempts (default: in the work folder)")
+    add("--storage", type=Path, help="outputs and logs, for servers that keep none (default: in the work folder)")
     add("--worker-id", type=int, help="with --harvester-id, the name under which the server knows this pilot")
     add("--harvester-id", help="see --worker-id (default: made from host and work folder)")
     add("--vo", help="virtual organisation (default: hpo_pilot)")

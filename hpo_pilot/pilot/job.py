@@ -22,6 +22,7 @@ class Job:
         walltime: seconds that it may run; 0: no limit.
         wants_gpu: whether its task asks for a GPU.
         may_lack: outputs, by their names in the storage, that need not be made.
+        server_stores: whether the server keeps outputs and logs, as the embedded one does.
         points: what opens the job's hyper-parameter points at the server to its payload; empty: nothing does.
     """
 
@@ -37,6 +38,7 @@ class Job:
     cores: int
     wants_gpu: bool = False
     may_lack: frozenset[str] = frozenset()
+    server_stores: bool = False
     points: str = ""
 
 
@@ -74,6 +76,7 @@ def parse_job(data: Mapping[str, Any]) -> Job:
         cores=needed_cores(data),
         wants_gpu="&" in _text(data.get("cmtConfig")),  # as prun's --architecture has it
         may_lack=frozenset(_text(data.get("allowNoOutput")).split(",")) - {""},
+        server_stores=data.get("hpoPilotStorage") is True,
         points=_text(data.get("hpoPilotPoints")),
     )
 

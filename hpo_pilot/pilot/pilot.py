@@ -27,7 +27,8 @@ from hpo_pilot.pilot.report import Outcome
 from hpo_pilot.pilot.room import Claim, Room, machine_cores
 from hpo_pilot.pilot.sandbox import SandboxCache
 from hpo_pilot.pilot.settings import PilotSettings
-from hpo_pilot.pilot.stage_out import upload_log, upload_outputs
+from hpo_pilot.pilot.stage_out import store_log, store_outputs
+from hpo_pilot.pilot.storage import FolderStorage, ServerStorage, Storage
 from hpo_pilot.pilot.watchdog import Watchdog
 from hpo_pilot.pilot.workdir import WorkDir
 from hpo_pilot.transformation.failure import TransformationFailure
@@ -62,6 +63,8 @@ class Pilot:
             self._workdir.cache, self._server, limit_mb=settings.cache_mb, unpack_mb=settings.unpack_mb
         )
         self._stage_in = StageIn(str(self._workdir.inputs), settings.input_cache_mb << 20, self._draining.is_set)
+        self._server_storage = ServerStorage(self._server)
+        self._own_storage = FolderStorage(settings.storage_folder)
         self._delivery = Delivery(self._server, self._workdir)
         self._heartbeats = Heartbeats(settings, self._server)
         self._watchdog = Watchdog(settings, self._workdir, self._executions)
@@ -221,7 +224,7 @@ class Pilot:
         """Runs a job from its parameters to its stored outputs; nothing that goes wrong escapes.
 
         Returns:
-            (how it ended, the folder where it ran, its stored outputs).
+            (how it ended, the folder where it ran, its stored files as `job_output_report` has them).
         """
         outcome, folder = Outcome(exit_code=None), root
         try:
@@ -232,10 +235,11 @@ class Pilot:
             prepared = prepare(job.arguments, str(root), str(root), self._stage_in)
             folder = Path(prepared.folder)
             outcome = self._execute(job, prepared, root, self._gpu_variables(job, root, claim))
+            storage: Storage = self._server_storage if job.server_stores else self._own_storage
             if outcome.finished:
-                return outcome, folder, upload_outputs(self._server, job, folder)
+                return outcome, folder, store_outputs(storage, job, folder)
             if not isinstance(outcome.failure, Forgotten):
-                upload_log(self._server, job, folder)
+                return outcome, folder, store_log(storage, job, folder)
             return outcome, folder, {}
         except JobFailure as failure:
             why = failure

@@ -31,6 +31,7 @@ class PilotSettings:
         ca: a PEM file of the certificate authorities that the server's certificate is of; None: the usual ones.
         workdir: for job folders, the sandbox cache, and reports that could not be sent yet.
         checkpoints: where checkpoints outlive attempts; None: in the work folder.
+        storage: a folder for outputs and logs, for servers that keep none; None: in the work folder.
         worker_id: with `harvester_id` what the server knows this pilot by; one pilot at a time may have it.
         harvester_id: empty: made from the host and the work folder.
         vo: sent as `Origin`, as panda-client does.
@@ -61,6 +62,7 @@ class PilotSettings:
     token_file: Path
     workdir: Path
     checkpoints: Path | None = None
+    storage: Path | None = None
     cores: int = 0
     gpus: str | None = None
     ca: Path | None = None
@@ -89,7 +91,7 @@ class PilotSettings:
     node: str = field(default_factory=_host)
 
     def __post_init__(self) -> None:
-        for name in ("workdir", "checkpoints", "token_file", "ca"):
+        for name in ("workdir", "checkpoints", "storage", "token_file", "ca"):
             if (path := getattr(self, name)) is not None:
                 object.__setattr__(self, name, Path(path).absolute())
         if not self.server.startswith(("http://", "https://")):
@@ -115,6 +117,11 @@ class PilotSettings:
     def checkpoint_root(self) -> Path:
         """Where checkpoints outlive attempts."""
         return self.checkpoints or self.workdir / "checkpoints"
+
+    @property
+    def storage_folder(self) -> Path:
+        """Where outputs and logs go that the server does not keep."""
+        return self.storage or self.workdir / "storage"
 
     @property
     def worker_name(self) -> str:

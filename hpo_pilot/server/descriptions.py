@@ -77,6 +77,7 @@ def pilot_job(known: KnownTask, job: AnyRow) -> dict[str, Any]:
         "realDatasets": _joined(file.dataset for file in texts.files),
         "fileDestinationSE": _joined("" for _ in texts.files),
         "ddmEndPointOut": _joined("" for _ in texts.files),
+        "hpoPilotStorage": True,  # tells our own pilot that outputs may go to /storage: a real server has none
         "logFile": log.lfn if log else "",
         "logGUID": _guid(job.panda_id, log) if log else "",
         "scopeOut": _joined(scope(file.dataset) for file in outputs),

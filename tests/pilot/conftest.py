@@ -109,6 +109,7 @@ class FakePanda:
             "attemptNr": 1,
             "taskID": 5,
             "jobName": "user.me.s",
+            "hpoPilotStorage": True,
             "jobPars": f'-j "" --sourceURL {self.url} -r . -a {name} {outputs} -p "{line}"',
             "logFile": f"user.me.{self._last_id}.log.tgz",
             "minRamCount": 0,

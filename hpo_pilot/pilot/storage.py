@@ -1,0 +1,87 @@
+"""Where a job's outputs and log go: to the server that keeps them, or to a folder of the site."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+from hpo_pilot.errors import HpoPilotError, TryAgainError
+from hpo_pilot.pilot.client import Backoff, JobServer
+from hpo_pilot.pilot.failure import JobFailure, PilotErrorCode
+
+_PATIENCE = 300.0  # seconds that an upload is tried again
+
+
+class Storage(ABC):
+    """Keeps files by their logical names. Every method may be called from any thread."""
+
+    #: Whether every job's log is stored: a real PanDA server fails a job that finished without reporting its log.
+    wants_every_log: bool
+
+    @abstractmethod
+    def keep(self, name: str, content: Path | bytes) -> str:
+        """Stores a file; a repeat replaces it.
+
+        Returns:
+            Its physical name (SURL); empty where only the server knows it.
+
+        Raises:
+            JobFailure: it cannot be stored.
+        """
+
+
+class ServerStorage(Storage):
+    """The embedded server's own storage."""
+
+    wants_every_log = False
+
+    def __init__(self, server: JobServer) -> None:
+        self._server = server
+
+    def keep(self, name: str, content: Path | bytes) -> str:
+        """See Storage."""
+        backoff, give_up = Backoff(), time.monotonic() + _PATIENCE
+        while True:
+            try:
+                self._server.upload(name, content)
+                return ""
+            except TryAgainError as error:
+                if time.monotonic() > give_up:
+                    raise JobFailure(PilotErrorCode.STAGE_OUT_FAILED, f"{name}: {error}") from error
+                time.sleep(backoff.seconds())
+            except (HpoPilotError, OSError) as error:
+                raise JobFailure(PilotErrorCode.STAGE_OUT_FAILED, f"{name}: {error}") from error
+
+
+class FolderStorage(Storage):
+    """A folder, for servers that keep no files, as PanDA's own: there the site's storage does."""
+
+    wants_every_log = True
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def keep(self, name: str, content: Path | bytes) -> str:
+        """See Storage."""
+        if not name or name != Path(name).name or name.startswith("."):
+            raise JobFailure(PilotErrorCode.STAGE_OUT_FAILED, f"{name!r} is no name for a file in {self._folder}")
+        target = self._folder / name
+        part = self._folder / f".{name}.{os.getpid()}.part"
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            if isinstance(content, bytes):
+                part.write_bytes(content)
+            else:
+                shutil.copyfile(content, part)
+            part.replace(target)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                part.unlink()
+            raise JobFailure(
+                PilotErrorCode.STAGE_OUT_FAILED, f"{target}: {error.strerror}; is --storage a folder with room?"
+            ) from error
+        return target.as_uri()

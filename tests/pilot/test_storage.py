@@ -1,0 +1,94 @@
+"""Where outputs and logs go, and what the server is told of them."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpo_pilot.pilot.failure import JobFailure
+from hpo_pilot.pilot.job import Job, parse_job
+from hpo_pilot.pilot.stage_out import store_log, store_outputs
+from hpo_pilot.pilot.storage import FolderStorage, Storage
+
+
+class Server(Storage):
+    """A server that keeps files."""
+
+    wants_every_log = False
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Any] = {}
+
+    def keep(self, name: str, content: Path | bytes) -> str:
+        self.kept[name] = content
+        return ""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    work = tmp_path / "job"
+    work.mkdir()
+    (work / "out.txt").write_text("result")
+    (work / "payload.log").write_text("said the payload")
+    (work / "runner.log").write_text("said the runner")
+    return work
+
+
+@pytest.fixture
+def job() -> Job:
+    return parse_job(
+        {
+            "PandaID": 7,
+            "jobPars": """-o "{'out.txt': 'user.me.5._000001.out.txt'}" -p "true" """,
+            "logFile": "user.me.log.5.000001.log.tgz",
+        }
+    )
+
+
+def test_a_real_server_is_told_of_outputs_and_log(folder: Path, job: Job, tmp_path: Path) -> None:
+    stored = store_outputs(FolderStorage(tmp_path / "site"), job, folder)
+    assert sorted(stored) == ["user.me.5._000001.out.txt", "user.me.log.5.000001.log.tgz"]
+    for name, entry in json.loads(json.dumps(stored)).items():
+        content = (tmp_path / "site" / name).read_bytes()
+        assert entry["fsize"] == len(content)
+        assert entry["adler32"] == f"{zlib.adler32(content):08x}"
+        assert entry["surl"] == (tmp_path / "site" / name).as_uri()
+        assert entry["guid"]
+    assert sorted(path.name for path in (tmp_path / "site").iterdir()) == sorted(stored), "a part was left"
+
+
+def test_the_log_is_an_archive_of_what_was_said(folder: Path, job: Job) -> None:
+    server = Server()
+    assert list(store_log(server, job, folder)) == [job.log_name]
+    with tarfile.open(fileobj=io.BytesIO(server.kept[job.log_name])) as archive:
+        said = {member.name: archive.extractfile(member).read() for member in archive}  # type: ignore[union-attr]
+    assert said == {"payload.log": b"said the payload", "runner.log": b"said the runner"}
+
+
+def test_our_own_server_gets_no_log_of_a_job_that_finished(folder: Path, job: Job) -> None:
+    server = Server()
+    assert list(store_outputs(server, job, folder)) == ["user.me.5._000001.out.txt"]
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/x", "a/b", ".hidden", ""])
+def test_a_name_leads_nowhere_else(name: str, tmp_path: Path) -> None:
+    with pytest.raises(JobFailure, match="is no name"):
+        FolderStorage(tmp_path / "site").keep(name, b"x")
+    assert not list(tmp_path.rglob("x"))
+
+
+def test_a_folder_that_cannot_be_written_fails_the_job_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "site").write_text("a file")
+    with pytest.raises(JobFailure, match="--storage"):
+        FolderStorage(tmp_path / "site").keep("name", b"x")
+
+
+def test_a_server_says_whether_it_keeps_files() -> None:
+    assert not parse_job({"PandaID": 1, "jobPars": '-p "true"'}).server_stores
+    assert parse_job({"PandaID": 1, "jobPars": '-p "true"', "hpoPilotStorage": True}).server_stores
