@@ -148,8 +148,7 @@ def task_parameters(
         "coreCount": needs.cores,
         "ramCount": math.ceil(needs.memory_mb / needs.cores),
         "ramCountUnit": "MBPerCore",
-        # JEDI counts in hours; an embedded server takes it for the pilot's limit, to the second.
-        "maxWalltime": seconds if ours else math.ceil(seconds / 3600),
+        "maxWalltime": math.ceil(seconds / 3600),  # hours, to JEDI
         "maxAttempt": options.attempts,
         "skipScout": True,
         "noEmail": True,
@@ -168,6 +167,7 @@ def task_parameters(
     }
     if ours:
         result["transPath"] = server + _TRANSFORMATION
+        result["hpoWalltime"] = seconds  # what its pilots hold the job to
         if needs.gpus_per_node:
             result["nGPU"] = needs.gpus_per_node  # what its brokerage looks at; a real one reads the architecture
     if options.priority is not None:

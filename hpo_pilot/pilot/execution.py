@@ -34,6 +34,8 @@ WORKER_MARK = "HPO_PILOT_WORKER"
 class Execution:
     """A running job. `wait` belongs to the thread that started it; the rest may be called from any."""
 
+    phase = "running"
+
     def __init__(
         self,
         settings: PilotSettings,

@@ -13,6 +13,7 @@ from hpo_pilot.pilot.client import Backoff, JobServer
 from hpo_pilot.pilot.execution import Execution
 from hpo_pilot.pilot.failure import JobFailure, PilotErrorCode
 from hpo_pilot.pilot.settings import PilotSettings
+from hpo_pilot.pilot.starting import Starting
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ def obey(command: str, panda_id: int) -> JobFailure | None:
 
 
 class Heartbeats(threading.Thread):
-    """One thread that reports on all running jobs, the first time shortly after the start.
+    """One thread that reports on all jobs that start or run, the first time shortly after.
 
     A job that is over before has no heartbeat: the server takes its final report as it is, and a call is saved.
     """
@@ -45,21 +46,21 @@ class Heartbeats(threading.Thread):
     def __init__(self, settings: PilotSettings, server: JobServer) -> None:
         super().__init__(name="heartbeats", daemon=True)
         self._settings, self._server = settings, server
-        self._due: list[tuple[float, int, Execution]] = []
-        self._running: set[int] = set()
+        self._due: list[tuple[float, int, Execution | Starting]] = []
+        self._running: dict[int, Execution | Starting] = {}
         self._changed = threading.Condition()
         self._backoff = Backoff(first=1.0, most=max(2.0, settings.heartbeat))
 
-    def add(self, execution: Execution) -> None:
+    def add(self, execution: Execution | Starting) -> None:
         """Reports on this job until `remove`."""
         with self._changed:
-            self._running.add(execution.job.panda_id)
+            self._running[execution.job.panda_id] = execution
             self._push(execution, self._settings.first_report)
 
-    def remove(self, execution: Execution) -> None:
+    def remove(self, execution: Execution | Starting) -> None:
         """Ends that; a report that is on its way may still arrive, which the server allows for."""
         with self._changed:
-            self._running.discard(execution.job.panda_id)
+            self._running.pop(execution.job.panda_id, None)
 
     def run(self) -> None:
         """Reports until the process ends."""
@@ -68,9 +69,7 @@ class Heartbeats(threading.Thread):
             pause = self._settings.heartbeat
             job = execution.job
             try:
-                command = self._server.update(
-                    report.heartbeat(self._settings, job.panda_id, job.attempt, execution.started, execution.folder)
-                )
+                command = self._server.update(report.heartbeat(self._settings, execution))
                 self._backoff.reset()
                 if failure := obey(command, job.panda_id):
                     log.warning("job %s: %s", job.panda_id, failure)
@@ -83,14 +82,14 @@ class Heartbeats(threading.Thread):
             with self._changed:
                 self._push(execution, pause)
 
-    def _push(self, execution: Execution, pause: float) -> None:
+    def _push(self, execution: Execution | Starting, pause: float) -> None:
         heapq.heappush(self._due, (time.monotonic() + pause, execution.job.panda_id, execution))
         self._changed.notify()
 
-    def _next(self) -> Execution:
+    def _next(self) -> Execution | Starting:
         with self._changed:
             while True:
-                while self._due and self._due[0][1] not in self._running:
+                while self._due and self._running.get(self._due[0][1]) is not self._due[0][2]:
                     heapq.heappop(self._due)
                 if not self._due:
                     self._changed.wait()

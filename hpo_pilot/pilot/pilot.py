@@ -28,13 +28,14 @@ from hpo_pilot.pilot.room import Claim, Room, machine_cores
 from hpo_pilot.pilot.sandbox import SandboxCache
 from hpo_pilot.pilot.settings import PilotSettings
 from hpo_pilot.pilot.stage_out import store_log, store_outputs
+from hpo_pilot.pilot.starting import Starting
 from hpo_pilot.pilot.storage import FolderStorage, ServerStorage, Storage
 from hpo_pilot.pilot.watchdog import Watchdog
 from hpo_pilot.pilot.workdir import WorkDir
 from hpo_pilot.transformation.failure import TransformationFailure
 from hpo_pilot.transformation.payload_document import PayloadDocument
 from hpo_pilot.transformation.preparation import Prepared, prepare
-from hpo_pilot.transformation.stage_in import StageIn
+from hpo_pilot.transformation.stage_in import StageIn, wanted_inputs
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +63,6 @@ class Pilot:
         self._cache = SandboxCache(
             self._workdir.cache, self._server, limit_mb=settings.cache_mb, unpack_mb=settings.unpack_mb
         )
-        self._stage_in = StageIn(str(self._workdir.inputs), settings.input_cache_mb << 20, self._draining.is_set)
         self._server_storage = ServerStorage(self._server)
         self._own_storage = FolderStorage(settings.storage_folder)
         self._delivery = Delivery(self._server, self._workdir)
@@ -232,7 +232,7 @@ class Pilot:
                 raise JobFailure(PilotErrorCode.SIGTERM, "the pilot was about to end when the job came")
             job = parse_job(data)
             self._cache.copy_to(job.arguments, root)
-            prepared = prepare(job.arguments, str(root), str(root), self._stage_in)
+            prepared = self._prepare(job, root)
             folder = Path(prepared.folder)
             outcome = self._execute(job, prepared, root, self._gpu_variables(job, root, claim))
             storage: Storage = self._server_storage if job.server_stores else self._own_storage
@@ -248,6 +248,19 @@ class Pilot:
         except OSError as error:
             why = JobFailure(PilotErrorCode.NO_LOCAL_SPACE, f"the job folder cannot be used: {error}")
         return replace(outcome, failure=why, ended=time.time()), folder, {}
+
+    def _prepare(self, job: Job, root: Path) -> Prepared:
+        """Makes a job ready; while its inputs are on their way the server is told that it starts."""
+        starting = Starting(job, root, self._draining)
+        stage_in = StageIn(str(self._workdir.inputs), self._settings.input_cache_mb << 20, starting.is_over)
+        if wanted_inputs(str(root)):
+            self._heartbeats.add(starting)
+        try:
+            return prepare(job.arguments, str(root), str(root), stage_in)
+        except TransformationFailure as failure:
+            raise starting.failure or JobFailure.of(failure) from failure
+        finally:
+            self._heartbeats.remove(starting)
 
     def _gpu_variables(self, job: Job, root: Path, claim: Claim) -> dict[str, str]:
         """Gives a job the GPUs that it asked for, by the variables that show it those alone."""

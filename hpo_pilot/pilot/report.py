@@ -8,9 +8,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from hpo_pilot.pilot.failure import JobFailure, PilotErrorCode
+from hpo_pilot.pilot.job import Job
 from hpo_pilot.pilot.settings import PilotSettings
 from hpo_pilot.transformation.job_report import job_report
 
@@ -46,11 +47,20 @@ class Outcome:
         return self.failure is None and self.exit_code == 0
 
 
-def heartbeat(settings: PilotSettings, panda_id: int, attempt: int, started: float, folder: Path) -> dict[str, Any]:
-    """A report on a job that runs."""
-    report = _report(settings, panda_id, attempt, "running")
-    report["start_time"] = _moment(started)
-    if metrics := job_metrics(folder):
+class Reported(Protocol):
+    """A job that starts or runs."""
+
+    phase: str
+    job: Job
+    started: float
+    folder: Path
+
+
+def heartbeat(settings: PilotSettings, reported: Reported) -> dict[str, Any]:
+    """A report on a job that starts or runs."""
+    report = _report(settings, reported.job.panda_id, reported.job.attempt, reported.phase)
+    report["start_time"] = _moment(reported.started)
+    if metrics := job_metrics(reported.folder):
         report["job_metrics"] = metrics
     return report
 

@@ -65,7 +65,7 @@ _PILOTS = (
         *_WHO,
         func.count().label("n"),
         func.sum(jobs.c.core_count).label("cores"),
-        func.max(jobs.c.heartbeat).label("heard"),
+        func.max(jobs.c.heartbeat - jobs.c.patience).label("heard"),
     )
     .where(AT_PILOT)
     .group_by(*_WHO)

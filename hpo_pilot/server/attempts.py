@@ -52,6 +52,7 @@ _JOB = select(
     jobs.c.started,
     jobs.c.ended,
     jobs.c.heartbeat,
+    jobs.c.patience,
     jobs.c.report,
 ).where(jobs.c.panda_id == bindparam("id"))
 

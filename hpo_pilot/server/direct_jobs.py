@@ -131,7 +131,7 @@ def task_of(spec: Mapping[str, Any]) -> dict[str, Any]:
         "nEvents": 1,
         "coreCount": spec.get("coreCount"),
         "ramCount": spec.get("minRamCount") or None,
-        "maxWalltime": spec.get("maxWalltime"),
+        "hpoWalltime": spec.get("maxWalltime"),
         "maxAttempt": spec.get("maxAttempt") or 1,
         "skipScout": True,
         "jobParameters": [{"type": "constant", "value": spec.get("jobParameters") or " "}, *files],

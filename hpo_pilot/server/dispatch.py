@@ -59,6 +59,7 @@ class JobRequest:
         remaining_time: seconds that one job may take.
         gpus: what they may use together; None: each the queue's.
         queue: what is known of the site.
+        patience: seconds of silence that are forgiven beyond what our own pilots get.
     """
 
     site: str
@@ -78,6 +79,7 @@ class JobRequest:
     scheduler_id: str = ""
     gpus: tuple[GpuOffer, ...] | None = None
     queue: Queue = UNDESCRIBED
+    patience: float = 0.0
 
 
 def acquire(tx: Transaction, request: JobRequest) -> list[dict[str, Any]]:
@@ -304,6 +306,7 @@ _SENT_COLUMNS = (
     "modified",
     "state_changed",
     "heartbeat",
+    "patience",
 )
 _SEND = (
     update(jobs)
@@ -323,7 +326,8 @@ def _sent(tx: Transaction, request: JobRequest) -> dict[str, Any]:
         "new_scheduler_id": request.scheduler_id[:128] or None,
         "new_modified": tx.now,
         "new_state_changed": tx.now,
-        "new_heartbeat": tx.now,
+        "new_heartbeat": tx.now + request.patience,
+        "new_patience": request.patience,
     }
 
 

@@ -81,6 +81,10 @@ def _optional(given: Mapping[str, Any], name: str) -> str:
     return "" if value in (None, "NULL", "None") else str(value)
 
 
+#: A released Pilot 3 reports every half hour unless its site says otherwise: four reports may be missed.
+_PATIENCE = 2 * 3600.0
+
+
 def job_request(given: Mapping[str, Any], cores: int) -> JobRequest:
     """What a pilot asks for with ``getJob``.
 
@@ -108,6 +112,7 @@ def job_request(given: Mapping[str, Any], cores: int) -> JobRequest:
         harvester_id=(_optional(given, "harvester_id") or scheduler)[:128],
         worker_id=_optional(given, "worker_id")[:128],
         scheduler_id=scheduler,
+        patience=_PATIENCE,
     )
 
 

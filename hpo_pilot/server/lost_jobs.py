@@ -54,7 +54,7 @@ def lose_silent(tx: Transaction, timeout: float) -> float | None:
 
 def give_grace(tx: Transaction) -> None:
     """Lets every job at a pilot count as just heard of: while this server was away, nobody could be."""
-    tx.connection.execute(update(jobs).where(AT_PILOT).values(heartbeat=tx.now))
+    tx.connection.execute(update(jobs).where(AT_PILOT).values(heartbeat=tx.now + jobs.c.patience))
 
 
 def update_worker(tx: Transaction, harvester_id: str, worker_id: str, status: str, node_id: str | None) -> None:

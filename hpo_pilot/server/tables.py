@@ -110,7 +110,8 @@ jobs = Table(
     C("state_changed", Float, nullable=False),
     C("started", Float, nullable=True),
     C("ended", Float, nullable=True),
-    C("heartbeat", Float, nullable=True),
+    C("heartbeat", Float, nullable=True),  # silence counts from here: the last report, later by `patience`
+    C("patience", Float, nullable=False, server_default="0"),  # seconds more than our own pilots get
     # What the pilot said.
     C("job_metrics", String(500), nullable=True),
     C("trans_exit_code", Integer, nullable=True),

@@ -108,7 +108,8 @@ class TaskParameters:
         self.n_jobs = self._count()
         self.core_count = self._integer("coreCount", 1) or 1
         self.max_attempt = self._integer("maxAttempt", _DEFAULT_ATTEMPTS) or _DEFAULT_ATTEMPTS
-        self.max_walltime = self._integer("maxWalltime", 0)
+        # Of a task it is in hours, as JEDI has it; our own tasks say it to the second.
+        self.max_walltime = self._integer("hpoWalltime", 0) or 3600 * self._integer("maxWalltime", 0)
         self.ram_mb = self._ram()
         self.queue = self._text("site")
         self.included = _names(params.get("includedSite"))

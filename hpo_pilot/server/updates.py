@@ -88,7 +88,7 @@ def _heartbeat(tx: Transaction, job: AnyRow, state: JobState, report: JobReport,
         columns["state_changed"] = tx.now
         if job.started is None and status is not JobState.STARTING:
             columns.setdefault("started", tx.now)
-    columns |= {"status": status.value, "modified": tx.now, "heartbeat": tx.now}
+    columns |= {"status": status.value, "modified": tx.now, "heartbeat": tx.now + job.patience}
     set_columns(tx, jobs.c.panda_id, job.panda_id, columns)
     _store_documents(tx, report)
     if status is not state and (task := task_row(tx, job.task_id)) is not None:

@@ -15,8 +15,8 @@ from hpo_pilot.transformation.failure import ExitCode, TransformationFailure
 from hpo_pilot.transformation.input_cache import CacheEntry, InputCache
 from hpo_pilot.transformation.input_fetch import Limits, fetch
 from hpo_pilot.transformation.input_source import InputKind, InputSource, parse_source
+from hpo_pilot.transformation.payload_document import NAME as PAYLOAD_DOCUMENT
 
-PAYLOAD_DOCUMENT = "hpo_pilot_payload.json"
 #: Names of the inputs in the job's folder, in order.
 STAGED_FILE = "hpo_pilot_inputs.json"
 #: Where the payload's files are in a sandbox whose jobs run several points; else they are beside the document.
@@ -60,7 +60,7 @@ class StageIn:
             TransformationFailure: one does not come; the message says what to do.
             OSError: the disk.
         """
-        wanted = _wanted(work)
+        wanted = wanted_inputs(work)
         if not wanted:
             return []
         cache = InputCache(self._cache or os.path.join(work, ".hpo_pilot_inputs"), self._limit)
@@ -114,7 +114,12 @@ class StageIn:
             entry.drop_new()
 
 
-def _wanted(work: str) -> List[str]:
+def wanted_inputs(work: str) -> List[str]:
+    """The inputs that the payload's document in a job's folder names.
+
+    Raises:
+        TransformationFailure: it makes no sense.
+    """
     path = os.path.join(work, PAYLOAD_DOCUMENT)
     if not os.path.isfile(path):
         return []

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from dataclasses import replace
 
 import pytest
 import requests
 
 from hpo_pilot.errors import GiveUpError, TryAgainError
-from hpo_pilot.jobs import JobState, TaskOptions, TaskRef, TaskState
+from hpo_pilot.jobs import JobState, Member, TaskOptions, TaskRef, TaskState
 from hpo_pilot.panda.workflow_manager import NameTakenError, UnknownTaskError
 from hpo_pilot.server.auth import Role
 from tests.bearer import token
@@ -51,6 +52,23 @@ def test_results_come_with_their_identity(ground):
     reports = {report.number: report for report in ground.manager.results(ref, [1])}
     (verdict,) = reports[1].verdicts
     assert (verdict.value, verdict.message) == (None, "diverged")
+
+
+def test_a_job_of_several_points_brings_a_verdict_on_each(ground):
+    members = tuple(Member(trial, 0, 7) for trial in (1, 2, 3))
+    ref = ground.manager.submit(replace(ground.task(jobs=[(1, 0), (2, 0), (3, 0)]), jobs=(members,)))
+    (job,) = ground.pilot.acquire(10)
+    who = {"uid": "cafecafe", "generation": 1, "number": 1, "attempt": 1, "fold": 0, "message": ""}
+    said = [
+        {**who, "trial": 1, "status": 0, "value": 0.5},
+        {**who, "trial": 2, "status": 1, "value": None, "message": "diverged"},
+        {**who, "trial": 3, "status": 2, "value": None, "message": "no time"},
+    ]
+    metadata = {"user_job_metadata": {"hpo_pilot": {**who, "version": 2, "members": said}}}
+    ground.pilot.end(job, "finished", meta_data=json.dumps(metadata))
+    (report,) = ground.manager.results(ref, [1])
+    verdicts = [(verdict.trial, verdict.value, verdict.was_run) for verdict in report.verdicts]
+    assert (report.number, verdicts) == (1, [(1, 0.5, True), (2, None, True), (3, None, False)])
 
 
 def test_a_job_that_the_infrastructure_lost_has_its_error_and_its_next_attempt(ground):

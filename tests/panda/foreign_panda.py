@@ -115,14 +115,13 @@ class ForeignPanda:
         return _answer(handler, found.status_code, content)
 
     def _refined(self, request: dict[str, Any]) -> bytes:
-        """The submission with what JEDI fills in: the transformation of its sites, hours as seconds.
+        """The submission with what JEDI fills in: the transformation of its sites.
 
         The pilots of the sites show their tokens to their own server alone, so that has the sandbox too.
         """
         parameters = request["task_parameters"]
         parameters["sourceURL"] = self.behind
         parameters.setdefault("transPath", f"{self.behind}/trf/user/runGen-00-00-02")
-        parameters["maxWalltime"] *= 3600
         return json.dumps(request).encode()
 
     def _refusal(self, request: dict[str, Any]) -> dict[str, Any] | None:

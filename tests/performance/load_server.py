@@ -99,7 +99,7 @@ def _parameters(name: str, n_jobs: int) -> dict[str, Any]:
         "nEventsPerJob": 1,
         "coreCount": 1,
         "ramCount": 2000,
-        "maxWalltime": 600,
+        "hpoWalltime": 600,
         "skipScout": True,
         "log": {
             "dataset": f"{name[:-1]}.log/",

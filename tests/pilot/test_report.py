@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -36,7 +37,8 @@ def test_no_progress_file(tmp_path: Path) -> None:
 
 def test_a_heartbeat(settings: PilotSettings, tmp_path: Path) -> None:
     (tmp_path / "progress.jsonl").write_text('{"step": 4, "value": 2}\n')
-    report = heartbeat(settings, 7, 2, 0.0, tmp_path)
+    about = {"phase": "running", "job": SimpleNamespace(panda_id=7, attempt=2), "started": 0.0, "folder": tmp_path}
+    report = heartbeat(settings, SimpleNamespace(**about))
     assert (report["job_id"], report["attempt_nr"], report["job_status"]) == (7, 2, "running")
     assert report["job_metrics"] == "hpoStep=4 hpoValue=2.0"
     assert report["start_time"] == "1970-01-01 00:00:00"

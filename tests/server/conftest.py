@@ -52,7 +52,7 @@ def make_params(name: str = "user.me.test/", n_jobs: int = 3, **more: Any) -> di
         "nEventsPerJob": 1,
         "coreCount": 1,
         "ramCount": 2000,
-        "maxWalltime": 600,
+        "hpoWalltime": 600,
         "maxAttempt": 3,
         "skipScout": True,
         "cliParams": "hpo-pilot run",

@@ -27,7 +27,7 @@ def test_order_is_priority_then_id(queue: Queue) -> None:
 
 
 def test_brokerage(queue: Queue) -> None:
-    big = queue.submit(1, coreCount=4, ramCount=16000, maxWalltime=7200, taskPriority=900)
+    big = queue.submit(1, coreCount=4, ramCount=16000, hpoWalltime=7200, taskPriority=900)
     small = queue.submit(1, taskPriority=100)
     fits = {"memory": 4000, "cores": 1, "remaining_time": 3600}
     for name, value in fits.items():
@@ -192,8 +192,8 @@ def test_gpu_jobs_go_where_gpus_are(queue: Queue) -> None:
         ({"coreCount": 4}, {"cores": 3}, False),
         ({"coreCount": 4}, {"cores": 4}, True),
         ({"ramCount": 4000}, {"memory_mb": 3999}, False),
-        ({"maxWalltime": 3600}, {"minutes": 59}, False),
-        ({"maxWalltime": 3600}, {"minutes": 60}, True),
+        ({"hpoWalltime": 3600}, {"minutes": 59}, False),
+        ({"hpoWalltime": 3600}, {"minutes": 60}, True),
         ({"workDiskCount": 2, "workDiskUnit": "GB"}, {"disk_mb": 2000}, False),
         ({"workDiskCount": 2000}, {"disk_mb": 2000}, True),
         ({"container_name": "image"}, {"containers": []}, False),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpo_pilot.server import lost_jobs
+from hpo_pilot.server.legacy_arguments import job_request
 from tests.server.queue_driver import Queue
 
 
@@ -50,3 +51,20 @@ def test_a_lost_job_that_was_to_be_killed_is_cancelled(queue: Queue) -> None:
     queue.clock.now += 61
     queue.lose_silent()
     assert (queue.status(task_id), queue.jobs(task_id)) == ("aborted", [(1, 1, "cancelled")])
+
+
+def test_a_released_pilot_may_be_silent_for_longer(queue: Queue) -> None:
+    """A Pilot 3 reports every half hour by default: see `legacy_arguments`."""
+    patience = job_request({"siteName": "LOCAL"}, 0).patience
+    assert patience > 3 * 1800
+    queue.submit(2)
+    theirs, ours = queue.acquire(patience=patience)[0], queue.acquire()[0]
+    queue.clock.now += 100
+    assert queue.lose_silent() == pytest.approx(patience - 40)
+    assert queue.describe(ours["PandaID"])["jobStatus"] == "failed"
+    queue.report(theirs["PandaID"], "running")
+    queue.clock.now += patience + 50
+    assert queue.lose_silent() == pytest.approx(10)
+    queue.clock.now += 11
+    queue.lose_silent()
+    assert queue.describe(theirs["PandaID"])["jobStatus"] == "failed"
