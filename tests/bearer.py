@@ -7,8 +7,8 @@ import tempfile
 from functools import lru_cache
 from pathlib import Path
 
-from hpo_pilot.server.auth import Role
-from hpo_pilot.server.authority import Authority
+from hpo_pilot.server.access.auth import Role
+from hpo_pilot.server.access.authority import Authority
 
 _HOME = tempfile.TemporaryDirectory(prefix="hpo-pilot-test-tokens-")
 

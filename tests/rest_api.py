@@ -16,7 +16,7 @@ import yaml
 from hpo_pilot.client.rest_client import RestClient
 from hpo_pilot.jobs import JobState, Member
 from hpo_pilot.search import TrialState
-from hpo_pilot.server.auth import Role
+from hpo_pilot.server.access.auth import Role
 from hpo_pilot.store import JobOutcome, NewTask, NewTrial, SearchState, SteeringStore, TrialEnd
 from tests.bearer import make_token_folder, token
 

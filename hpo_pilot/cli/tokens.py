@@ -56,8 +56,8 @@ def create(
 ) -> None:
     """Make a token and write it to a file; nothing else keeps it."""
     from hpo_pilot.errors import InputError
-    from hpo_pilot.server.auth import Role
-    from hpo_pilot.server.authority import Authority, write_private
+    from hpo_pilot.server.access.auth import Role
+    from hpo_pilot.server.access.authority import Authority, write_private
     from hpo_pilot.service.workdir import WorkDir
 
     folder = WorkDir.make(workdir).tokens
@@ -76,7 +76,7 @@ def create(
 
 def list_tokens(as_json: JsonOption = False, workdir: WorkDirOption = None) -> None:
     """Show the tokens that have not expired; the tokens themselves are kept nowhere."""
-    from hpo_pilot.server.authority import Authority
+    from hpo_pilot.server.access.authority import Authority
 
     found = Authority(_token_folder(workdir)).issued()
     if as_json:
@@ -105,7 +105,7 @@ def revoke(
     workdir: WorkDirOption = None,
 ) -> None:
     """Make a token worthless at once; a running server notices by itself."""
-    from hpo_pilot.server.authority import Authority
+    from hpo_pilot.server.access.authority import Authority
 
     token = Authority(_token_folder(workdir)).revoke(token_id)
     typer.echo(f"token {token.id} of {token.name}, role {token.role.value}, is revoked")

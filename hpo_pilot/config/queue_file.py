@@ -16,7 +16,7 @@ from hpo_pilot.config.yaml_document import Document, read_document
 from hpo_pilot.search.misfit import Misfit
 from hpo_pilot.search.misfit import Path as Place
 from hpo_pilot.search.wording import misfits_of
-from hpo_pilot.server.queue import Queue, QueueFile
+from hpo_pilot.server.taskbuffer.queue import Queue, QueueFile
 
 
 class QueueFileError(SearchFileError):

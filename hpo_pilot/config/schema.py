@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from hpo_pilot.config.payload_format import PayloadInput, PayloadOutput
 from hpo_pilot.search import Search
-from hpo_pilot.server.queue import QueueFile
+from hpo_pilot.server.taskbuffer.queue import QueueFile
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

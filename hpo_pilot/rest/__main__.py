@@ -13,8 +13,8 @@ from pathlib import Path
 from hpo_pilot.errors import HpoPilotError, InputError
 from hpo_pilot.panda.sandbox import SIZE_LIMIT
 from hpo_pilot.rest.app import Api
-from hpo_pilot.server.listening import listen, serve
-from hpo_pilot.server.security_options import add_security, certificate_of, gate_of
+from hpo_pilot.server.access.security_options import add_security, certificate_of, gate_of
+from hpo_pilot.server.web.listening import listen, serve
 from hpo_pilot.service.workdir import WorkDir
 from hpo_pilot.store import Store
 from hpo_pilot.transformation.transformation import UNPACKED_LIMIT

@@ -18,7 +18,7 @@ from hpo_pilot.rest.guard import PREFIX, Guard
 from hpo_pilot.rest.news import Newsroom
 from hpo_pilot.rest.problem import ProblemAnswer, add_handlers
 from hpo_pilot.rest.uploads import Uploads
-from hpo_pilot.server.gate import Gate
+from hpo_pilot.server.access.gate import Gate
 from hpo_pilot.service.workdir import WorkDir
 from hpo_pilot.store import Store
 from hpo_pilot.transformation.transformation import UNPACKED_LIMIT

@@ -11,7 +11,7 @@ from hpo_pilot.client.local_client import LocalClient
 from hpo_pilot.client.ownership import User
 from hpo_pilot.rest.news import Newsroom
 from hpo_pilot.rest.uploads import Uploads
-from hpo_pilot.server.auth import Caller
+from hpo_pilot.server.access.auth import Caller
 from hpo_pilot.service.workdir import WorkDir
 from hpo_pilot.store import Store
 

@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hpo_pilot.rest.problem import problem_response
-from hpo_pilot.server.auth import Role, TokenRefused
-from hpo_pilot.server.gate import Gate
+from hpo_pilot.server.access.auth import Role, TokenRefused
+from hpo_pilot.server.access.gate import Gate
 
 #: Bytes of a body that is no upload: search files have a limit of their own just below.
 BODY_LIMIT = 1_200_000

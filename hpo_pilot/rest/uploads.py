@@ -15,7 +15,7 @@ from pathlib import Path
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.pilot.settings import PilotSettings
 from hpo_pilot.rest.problem import ApiError
-from hpo_pilot.server.file_store import FileRefused, Folder
+from hpo_pilot.server.data.file_store import FileRefused, Folder
 from hpo_pilot.transformation.archive import UnsafeArchive, unpack
 
 DIGEST = re.compile(r"[0-9a-f]{64}")

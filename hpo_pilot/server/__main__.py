@@ -11,11 +11,11 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 from hpo_pilot.errors import HpoPilotError, InputError
+from hpo_pilot.server.access.security_options import add_security, certificate_of, gate_of
 from hpo_pilot.server.app import Server
-from hpo_pilot.server.database import Database
-from hpo_pilot.server.limits import Limits
-from hpo_pilot.server.listening import listen, serve
-from hpo_pilot.server.security_options import add_security, certificate_of, gate_of
+from hpo_pilot.server.data.database import Database
+from hpo_pilot.server.taskbuffer.limits import Limits
+from hpo_pilot.server.web.listening import listen, serve
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

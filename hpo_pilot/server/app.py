@@ -17,46 +17,40 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from hpo_pilot.server import (
-    api_absent,
-    api_creds,
-    api_file_requests,
-    api_file_server,
-    api_harvester,
-    api_hpo_pilot,
-    api_job,
-    api_metaconfig,
-    api_pilot,
-    api_queues,
-    api_statistics,
-    api_system,
-    api_task,
-    api_task_changes,
-    api_task_views,
-    api_worker,
-    discovery,
-    files_http,
-    idds_http,
-    legacy_http,
-    openapi,
-    queue_http,
-    transformation_http,
-)
-from hpo_pilot.server.auth import Role, TokenRefused
-from hpo_pilot.server.bodies import BodyRefused, json_object, pairs, read_body
-from hpo_pilot.server.call import NOBODY, Call
-from hpo_pilot.server.database import Database, Transaction
-from hpo_pilot.server.endpoints import PILOTS, TABLE, Access, ArgumentError, Endpoint
+from hpo_pilot.server.access import discovery
+from hpo_pilot.server.access.auth import Role, TokenRefused
+from hpo_pilot.server.access.gate import Gate
+from hpo_pilot.server.access.ownership import check_owner
+from hpo_pilot.server.api import absent as api_absent
+from hpo_pilot.server.api import creds as api_creds
+from hpo_pilot.server.api import file_requests as api_file_requests
+from hpo_pilot.server.api import file_server as api_file_server
+from hpo_pilot.server.api import harvester as api_harvester
+from hpo_pilot.server.api import hpo_pilot as api_hpo_pilot
+from hpo_pilot.server.api import job as api_job
+from hpo_pilot.server.api import metaconfig as api_metaconfig
+from hpo_pilot.server.api import pilot as api_pilot
+from hpo_pilot.server.api import queues as api_queues
+from hpo_pilot.server.api import statistics as api_statistics
+from hpo_pilot.server.api import system as api_system
+from hpo_pilot.server.api import task as api_task
+from hpo_pilot.server.api import task_changes as api_task_changes
+from hpo_pilot.server.api import task_views as api_task_views
+from hpo_pilot.server.api import worker as api_worker
+from hpo_pilot.server.data.database import Database, Transaction
+from hpo_pilot.server.data.file_store import Folder
 from hpo_pilot.server.envelope import Envelope, failure, to_json
-from hpo_pilot.server.file_store import Folder
-from hpo_pilot.server.gate import Gate
-from hpo_pilot.server.limits import Limits
-from hpo_pilot.server.lost_jobs import HeartbeatWatch
-from hpo_pilot.server.ownership import check_owner
-from hpo_pilot.server.points import Capabilities
-from hpo_pilot.server.queues import Queues
-from hpo_pilot.server.retention import Housekeeping
-from hpo_pilot.server.waiting import Changes, WaitingPilots
+from hpo_pilot.server.legacy import http as legacy_http
+from hpo_pilot.server.taskbuffer.limits import Limits
+from hpo_pilot.server.taskbuffer.lost_jobs import HeartbeatWatch
+from hpo_pilot.server.taskbuffer.points import Capabilities
+from hpo_pilot.server.taskbuffer.queues import Queues
+from hpo_pilot.server.taskbuffer.retention import Housekeeping
+from hpo_pilot.server.taskbuffer.waiting import Changes, WaitingPilots
+from hpo_pilot.server.web import files_http, idds_http, openapi, queue_http, transformation_http
+from hpo_pilot.server.web.bodies import BodyRefused, json_object, pairs, read_body
+from hpo_pilot.server.web.call import NOBODY, Call
+from hpo_pilot.server.web.endpoints import PILOTS, TABLE, Access, ArgumentError, Endpoint
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ import requests
 
 from hpo_pilot.errors import GiveUpError, InputError, TryAgainError
 from hpo_pilot.pilot.session import open_session
-from hpo_pilot.server.auth import Role
-from hpo_pilot.server.tls import is_wildcard
+from hpo_pilot.server.access.auth import Role
+from hpo_pilot.server.access.tls import is_wildcard
 from hpo_pilot.service.children import Child
 from hpo_pilot.service.embedded import free_port, nickname
 from hpo_pilot.service.own_tokens import OwnTokens

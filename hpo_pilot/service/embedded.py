@@ -16,7 +16,7 @@ from hpo_pilot.config.queue_file import load_queues, write_queues
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.panda.panda_server import PandaServer
 from hpo_pilot.pilot.session import open_session
-from hpo_pilot.server.auth import Role
+from hpo_pilot.server.access.auth import Role
 from hpo_pilot.service.children import Child
 from hpo_pilot.service.own_tokens import OwnTokens
 from hpo_pilot.service.reach import Reach

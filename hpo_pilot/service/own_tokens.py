@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hpo_pilot.errors import InputError, TryAgainError
-from hpo_pilot.server.auth import Role, TokenRefused, Tokens
-from hpo_pilot.server.authority import Authority, write_private
+from hpo_pilot.server.access.auth import Role, TokenRefused, Tokens
+from hpo_pilot.server.access.authority import Authority, write_private
 
 #: How long our own tokens live, and how much of it must be left.
 _DAYS = 30.0

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.server.tls import Certificate, is_wildcard, names_of, self_made, served_name
+from hpo_pilot.server.access.tls import Certificate, is_wildcard, names_of, self_made, served_name
 from hpo_pilot.service.workdir import WorkDir
 from hpo_pilot.trust import hashed_folder
 

@@ -333,7 +333,7 @@ class Store:
             return {TrialState(state): count for state, count in rows}
 
     def best_so_far(self, search_id: int, sign: int) -> tuple[int, float, float | None] | None:
-        """Number, value and spread of the best finished trial, confirmation runs aside; cheap: it is asked all the time.
+        """Number, value and spread of the best finished trial, confirmation runs aside; cheap, for it is asked often.
 
         Args:
             sign: +1 where smaller is better, -1 where larger is.

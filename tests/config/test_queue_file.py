@@ -12,7 +12,7 @@ import pytest
 from hpo_pilot.config.queue_file import QueueFileError, load_queues, write_queues
 from hpo_pilot.config.schema import schema_of
 from hpo_pilot.config.yaml_document import read_document
-from hpo_pilot.server.queues import Queues
+from hpo_pilot.server.taskbuffer.queues import Queues
 
 EXAMPLE = Path(__file__).parents[2] / "deploy" / "queues.yaml"
 

@@ -18,7 +18,7 @@ from hpo_pilot.client.ownership import User
 from hpo_pilot.client.search_client import SearchClient
 from hpo_pilot.errors import InputError
 from hpo_pilot.search import TrialState
-from hpo_pilot.server.auth import Role
+from hpo_pilot.server.access.auth import Role
 from hpo_pilot.store import SearchState
 from tests.rest_api import RunningApi, add_results, set_state, start_api, store_of, write_search
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from hpo_pilot.cli.main import app
 from hpo_pilot.errors import HpoPilotError
 from hpo_pilot.panda import manager, watches
-from hpo_pilot.server.auth import Role
+from hpo_pilot.server.access.auth import Role
 from hpo_pilot.server.process import ServerProcess
 from hpo_pilot.store import SteeringStore
 from tests.bearer import make_token_folder, token

@@ -13,7 +13,7 @@ from hpo_pilot.panda.client_process import DeniedError, NoAnswerError, RefusedEr
 from hpo_pilot.panda.manager import PandaManager
 from hpo_pilot.panda.sandbox import build_sandbox
 from hpo_pilot.panda.workflow_manager import UnknownOutcomeError, UnknownTaskError
-from hpo_pilot.server.auth import Role
+from hpo_pilot.server.access.auth import Role
 from hpo_pilot.server.process import ServerProcess
 from tests.bearer import make_token_folder, token
 from tests.contracts.conftest import Ground, HandPilot

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import requests
 
-from hpo_pilot.server.auth import Role
+from hpo_pilot.server.access.auth import Role
 from hpo_pilot.server.process import ServerProcess
 from tests.bearer import make_token_folder, token
 

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from hpo_pilot.server.auth import Role
-from hpo_pilot.server.authority import Authority
+from hpo_pilot.server.access.auth import Role
+from hpo_pilot.server.access.authority import Authority
 from tests.bearer import token
 from tests.rest_api import add_results, start_api, write_search
 

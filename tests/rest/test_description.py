@@ -17,7 +17,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from hpo_pilot.rest.app import build
-from hpo_pilot.server.auth import Role
+from hpo_pilot.server.access.auth import Role
 from tests.bearer import token
 from tests.rest_api import RunningApi, add_results, start_api, write_search
 

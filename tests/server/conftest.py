@@ -14,8 +14,8 @@ import pytest
 import requests
 
 from hpo_pilot.pilot.session import open_session
-from hpo_pilot.server.auth import Caller, Role
-from hpo_pilot.server.database import Database
+from hpo_pilot.server.access.auth import Caller, Role
+from hpo_pilot.server.data.database import Database
 from hpo_pilot.server.process import ServerProcess
 from tests.bearer import make_token_folder, token
 from tests.server.queue_driver import Queue

@@ -8,16 +8,16 @@ from typing import Any
 from sqlalchemy import insert, select
 
 from hpo_pilot.jobs import JobState
-from hpo_pilot.server import lost_jobs, task_commands, tasks
-from hpo_pilot.server.attempts import task_row
-from hpo_pilot.server.auth import Caller, Role
-from hpo_pilot.server.database import Database
-from hpo_pilot.server.descriptions import describe_jobs
-from hpo_pilot.server.dispatch import JobRequest, acquire
-from hpo_pilot.server.tables import cache_files, jobs
-from hpo_pilot.server.tables import tasks as tasks_table
-from hpo_pilot.server.task_changes import reassign
-from hpo_pilot.server.updates import JobReport, update_job
+from hpo_pilot.server.access.auth import Caller, Role
+from hpo_pilot.server.data.database import Database
+from hpo_pilot.server.data.tables import cache_files, jobs
+from hpo_pilot.server.data.tables import tasks as tasks_table
+from hpo_pilot.server.taskbuffer import lost_jobs, task_commands, tasks
+from hpo_pilot.server.taskbuffer.attempts import task_row
+from hpo_pilot.server.taskbuffer.descriptions import describe_jobs
+from hpo_pilot.server.taskbuffer.dispatch import JobRequest, acquire
+from hpo_pilot.server.taskbuffer.task_changes import reassign
+from hpo_pilot.server.taskbuffer.updates import JobReport, update_job
 
 Params = Callable[..., dict[str, Any]]
 OPERATOR = Caller("boss", Role.OPERATOR)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.server.auth import Caller, Role
-from hpo_pilot.server.direct_jobs import JobsRefusedError, read_jobs, submit_jobs
-from hpo_pilot.server.field_names import FILE_FIELDS, JOB_FIELDS
+from hpo_pilot.server.access.auth import Caller, Role
+from hpo_pilot.server.taskbuffer.direct_jobs import JobsRefusedError, read_jobs, submit_jobs
+from hpo_pilot.server.taskbuffer.field_names import FILE_FIELDS, JOB_FIELDS
 from tests.server.queue_driver import OPERATOR, Queue
 
 

@@ -10,10 +10,10 @@ import pytest
 from starlette.requests import Request
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.server.auth import Caller, Role, TokenRefused, Tokens
-from hpo_pilot.server.authority import Authority
-from hpo_pilot.server.distinguished_name import ProxyHeader, person
-from hpo_pilot.server.gate import Gate
+from hpo_pilot.server.access.auth import Caller, Role, TokenRefused, Tokens
+from hpo_pilot.server.access.authority import Authority
+from hpo_pilot.server.access.distinguished_name import ProxyHeader, person
+from hpo_pilot.server.access.gate import Gate
 
 JANE = "/DC=ch/DC=cern/OU=Organic Units/OU=Users/CN=jdoe/CN=123456/CN=Jane Doe"
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import requests
 
-from hpo_pilot.server import api_file_requests
+from hpo_pilot.server.api import file_requests as api_file_requests
 from tests.server.conftest import Api, make_params
 
 

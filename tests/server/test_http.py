@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import requests
 
-from hpo_pilot.server.auth import Role
-from hpo_pilot.server.authority import Authority
-from hpo_pilot.server.bodies import BODY_LIMIT
-from hpo_pilot.server.endpoints import TABLE
-from hpo_pilot.server.file_store import CACHE_LIMIT
+from hpo_pilot.server.access.auth import Role
+from hpo_pilot.server.access.authority import Authority
+from hpo_pilot.server.data.file_store import CACHE_LIMIT
+from hpo_pilot.server.web.bodies import BODY_LIMIT
+from hpo_pilot.server.web.endpoints import TABLE
 from tests.server.conftest import TOKENS, bearer
 
 Params = Callable[..., dict[str, Any]]

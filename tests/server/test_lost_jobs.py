@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hpo_pilot.server import lost_jobs
-from hpo_pilot.server.legacy_arguments import job_request
+from hpo_pilot.server.legacy.arguments import job_request
+from hpo_pilot.server.taskbuffer import lost_jobs
 from tests.server.queue_driver import Queue
 
 

@@ -18,10 +18,10 @@ import requests
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.server import oidc
-from hpo_pilot.server.auth import LEEWAY, Caller, Role, TokenRefused, Tokens
-from hpo_pilot.server.authority import Authority
-from hpo_pilot.server.oidc import Issuers
+from hpo_pilot.server.access import oidc
+from hpo_pilot.server.access.auth import LEEWAY, Caller, Role, TokenRefused, Tokens
+from hpo_pilot.server.access.authority import Authority
+from hpo_pilot.server.access.oidc import Issuers
 from tests.server.conftest import Clock
 
 ISSUER = "https://iam.example.org/"

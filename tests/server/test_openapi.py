@@ -17,8 +17,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from hpo_pilot.server.app import API_MODULES
-from hpo_pilot.server.endpoints import TABLE
-from hpo_pilot.server.openapi import PATHS, description
+from hpo_pilot.server.web.endpoints import TABLE
+from hpo_pilot.server.web.openapi import PATHS, description
 from tests.server.conftest import bearer, make_params
 
 assert API_MODULES, "imported for what they put into the table"

@@ -14,8 +14,8 @@ import requests
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.server.process import ServerProcess
-from hpo_pilot.server.queuedata import place_of
-from hpo_pilot.server.queues import Queues
+from hpo_pilot.server.taskbuffer.queuedata import place_of
+from hpo_pilot.server.taskbuffer.queues import Queues
 from tests.server.conftest import Api, RunningServer, bearer
 
 Params = Callable[..., dict[str, Any]]

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from hpo_pilot.server import retention, tables
-from hpo_pilot.server.file_store import Folder
-from hpo_pilot.server.retention import Housekeeping
+from hpo_pilot.server.data import tables
+from hpo_pilot.server.data.file_store import Folder
+from hpo_pilot.server.taskbuffer import retention
+from hpo_pilot.server.taskbuffer.retention import Housekeeping
 from tests.server.queue_driver import Queue
 
 _DAY = 86_400.0

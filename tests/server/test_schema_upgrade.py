@@ -11,10 +11,11 @@ import pytest
 from sqlalchemy import inspect, select
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.server import tables, tasks
-from hpo_pilot.server.auth import Caller
-from hpo_pilot.server.database import Database
-from hpo_pilot.server.dispatch import JobRequest, acquire
+from hpo_pilot.server.access.auth import Caller
+from hpo_pilot.server.data import tables
+from hpo_pilot.server.data.database import Database
+from hpo_pilot.server.taskbuffer import tasks
+from hpo_pilot.server.taskbuffer.dispatch import JobRequest, acquire
 
 Params = Callable[..., dict[str, Any]]
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.server import job_commands, retries, task_changes, tasks
-from hpo_pilot.server.auth import Caller, Role
-from hpo_pilot.server.retries import MAX_TASK_ATTEMPTS
-from hpo_pilot.server.task_parameters import TaskParametersError
+from hpo_pilot.server.access.auth import Caller, Role
+from hpo_pilot.server.taskbuffer import job_commands, retries, task_changes, tasks
+from hpo_pilot.server.taskbuffer.retries import MAX_TASK_ATTEMPTS
+from hpo_pilot.server.taskbuffer.task_parameters import TaskParametersError
 from tests.server.queue_driver import OPERATOR, Queue
 
 

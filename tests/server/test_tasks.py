@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from hpo_pilot.server import tasks
-from hpo_pilot.server.auth import Caller, Role
-from hpo_pilot.server.descriptions import metadata_of_finished
-from hpo_pilot.server.tables import tasks as tasks_table
+from hpo_pilot.server.access.auth import Caller, Role
+from hpo_pilot.server.data.tables import tasks as tasks_table
+from hpo_pilot.server.taskbuffer import tasks
+from hpo_pilot.server.taskbuffer.descriptions import metadata_of_finished
 from tests.server.queue_driver import OPERATOR, Queue
 
 

@@ -18,7 +18,7 @@ import requests
 from cryptography import x509
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.server.tls import Certificate, ServedCertificate, names_of, self_made, served_name
+from hpo_pilot.server.access.tls import Certificate, ServedCertificate, names_of, self_made, served_name
 from tests.bearer import make_token_folder, token
 from tests.server.conftest import TOKENS, PandaClient
 

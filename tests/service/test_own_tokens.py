@@ -7,8 +7,8 @@ from pathlib import Path
 import jwt
 import pytest
 
-from hpo_pilot.server.auth import Caller, Role, Tokens
-from hpo_pilot.server.authority import Authority
+from hpo_pilot.server.access.auth import Caller, Role, Tokens
+from hpo_pilot.server.access.authority import Authority
 from hpo_pilot.service.own_tokens import OwnTokens
 
 DAY = 86400.0

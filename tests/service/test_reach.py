@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.server.tls import self_made
+from hpo_pilot.server.access.tls import self_made
 from hpo_pilot.service.reach import Reach
 from hpo_pilot.service.workdir import WorkDir
 

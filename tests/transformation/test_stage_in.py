@@ -262,7 +262,7 @@ def test_redirects_stay_on_the_web_and_carry_no_credentials(web, staging, work, 
 
 
 def test_an_unknown_certificate_is_refused(staging, work, tmp_path, patient):
-    from hpo_pilot.server.tls import self_made
+    from hpo_pilot.server.access.tls import self_made
 
     made = self_made(tmp_path / "tls", ["localhost"])
     import ssl

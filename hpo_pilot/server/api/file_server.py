@@ -1,0 +1,163 @@
+"""``file_server/*``: sandboxes come in here, and are kept until their jobs are over."""
+
+from __future__ import annotations
+
+import errno
+import logging
+
+from sqlalchemy import delete, insert, select, update
+
+from hpo_pilot.server.data.database import Transaction, in_slices
+from hpo_pilot.server.data.file_store import (
+    CACHE_LIMIT,
+    SOURCES_LIMIT,
+    FileRefused,
+    Folder,
+    cache_limit,
+    checksum_of,
+    is_safe,
+)
+from hpo_pilot.server.data.tables import cache_files
+from hpo_pilot.server.envelope import Envelope, failure, success
+from hpo_pilot.server.taskbuffer.tasks import release_pending, sandbox_arrived
+from hpo_pilot.server.web.call import Call
+from hpo_pilot.server.web.endpoints import USERS, Access, endpoint
+from hpo_pilot.server.web.multipart import receive_form_file
+
+log = logging.getLogger(__name__)
+
+ERROR_OVERWRITE = "ERROR: cannot overwrite file"
+ERROR_WRITE = "ERROR: cannot write file"
+ERROR_SIZE_LIMIT = "ERROR: upload failure. Exceeded size limit"
+_OVERWRITE = ".__ow__"  # how a client says that the file may take the place of an older one
+_OVERHEAD = 64 * 1024  # bytes that a form may add to its file
+
+
+def reconcile(tx: Transaction, cache: Folder) -> None:
+    """Makes the database agree with the folder, whatever was cut short between the two."""
+    there = {path.name: path for path in cache}
+    known = set(tx.connection.scalars(select(cache_files.c.name)))
+    for gone in in_slices(sorted(known - there.keys())):
+        tx.connection.execute(delete(cache_files).where(cache_files.c.name.in_(gone)))
+    for name in sorted(there.keys() - known):
+        path = there[name]
+        register_file(tx, "", name, path.stat().st_size, checksum_of(path))
+    release_pending(tx)
+
+
+def register_file(tx: Transaction, user_name: str, name: str, size: int, checksum: str | None) -> None:
+    """Notes a file that is in the cache, and lets the tasks go that waited for it."""
+    values = {"user_name": user_name, "size": size, "checksum": checksum, "created": tx.now, "touched": tx.now}
+    if not tx.connection.execute(update(cache_files).where(cache_files.c.name == name).values(values)).rowcount:
+        tx.connection.execute(insert(cache_files).values(name=name, **values))
+    sandbox_arrived(tx, name)
+
+
+def _touch(tx: Transaction, name: str) -> bool:
+    return bool(
+        tx.connection.execute(update(cache_files).where(cache_files.c.name == name).values(touched=tx.now)).rowcount
+    )
+
+
+@endpoint("file_server/upload_cache_file", "POST", USERS, Access.WAIT, raw_body=True)
+async def upload_cache_file(call: Call) -> Envelope:
+    """Takes a sandbox. A name that is there already is touched and refused, as on a real server."""
+    server = call.server
+    # The largest upload of all may not even begin; which limit holds shows once the name is known.
+    if content_length(call) > SOURCES_LIMIT + _OVERHEAD:
+        return failure(f"{ERROR_SIZE_LIMIT} {content_length(call) // 2**20} MB > {SOURCES_LIMIT // 2**20} MB.")
+
+    def limit(name: str) -> int:
+        if not is_safe(name):
+            raise FileRefused(f"{ERROR_WRITE}: {name!r} is no name that a file here can have")
+        if server.cache.find(name) is not None and not name.endswith(_OVERWRITE):
+            raise FileExistsError(errno.EEXIST, "exists", name)
+        return cache_limit(name)
+
+    try:
+        with server.cache.writing() as upload:
+            name = await receive_form_file(call.header("content-type"), call.request.stream(), upload, limit)
+            if server.cache.find(name) is not None and not await _is_owner(call, name):
+                return failure(ERROR_OVERWRITE)
+            upload.keep(name)
+            size, checksum = upload.size, upload.checksum
+    except FileExistsError as error:
+        present = str(error.filename)
+        await server.database.write(lambda tx: _touch(tx, present))
+        return failure(ERROR_OVERWRITE)
+    except FileRefused as error:
+        return failure(_refusal(str(error)))
+    except OSError as error:
+        log.error("upload: %s", error)
+        return failure(f"{ERROR_WRITE}: {error.strerror}")
+    await server.database.write(lambda tx: register_file(tx, call.caller.name, name, size, checksum))
+    return success()
+
+
+async def _is_owner(call: Call, name: str) -> bool:
+    owner = select(cache_files.c.user_name).where(cache_files.c.name == name)
+    return bool(await call.server.database.read(lambda tx: tx.connection.scalar(owner)) == call.caller.name)
+
+
+def content_length(call: Call) -> int:
+    """Bytes of the request's body, as far as it says so."""
+    length = call.header("content-length")
+    return int(length) if length.isdecimal() else 0
+
+
+def _refusal(message: str) -> str:
+    if not message.startswith("Exceeded"):
+        return message
+    if f"> {CACHE_LIMIT // 2**20} MB" in message:
+        advice = "Files not called sources.* are sandboxes of jobs without build, which have the tighter limit"
+    else:
+        advice = "Please remove what the jobs do not need"
+    return f"ERROR: upload failure. {message} {advice}"
+
+
+@endpoint("file_server/delete_cache_file", "POST", USERS, Access.NOTHING)
+def delete_cache_file(call: Call, *, file_name: str) -> Envelope:
+    """Always a success without effect, as on a real server: another task may still need the sandbox."""
+    return success()
+
+
+@endpoint("file_server/register_cache_file", "POST", USERS, Access.WRITE, production=True)
+def register_cache_file(
+    tx: Transaction, call: Call, *, user_name: str, file_name: str, file_size: int, checksum: str
+) -> Envelope:
+    """Notes whose a file of the cache is, for servers with several caches; here it must be there."""
+    path = call.server.cache.find(file_name)
+    if path is None or path.stat().st_size != file_size:
+        return failure(f"there is no file {file_name} of {file_size} bytes in the cache")
+    owner = tx.connection.scalar(select(cache_files.c.user_name).where(cache_files.c.name == file_name))
+    if owner:
+        return failure("file already registered" if owner == user_name else "file registered by another user")
+    register_file(tx, user_name, file_name, file_size, checksum)
+    return success()
+
+
+@endpoint("file_server/validate_cache_file", "POST", USERS, Access.READ)
+def validate_cache_file(tx: Transaction, call: Call, *, file_size: int, checksum: int | str) -> Envelope:
+    """Says under which name the caller has uploaded a file of this size and checksum."""
+    name = tx.connection.scalar(
+        select(cache_files.c.name)
+        .where(
+            cache_files.c.user_name == call.caller.name,
+            cache_files.c.size == file_size,
+            cache_files.c.checksum == str(checksum),
+        )
+        .order_by(cache_files.c.created.desc())
+        .limit(1)
+    )
+    if name is None or call.server.cache.find(name) is None:
+        return failure("NOTFOUND")
+    # The client puts its own port behind the host that it is told.
+    return success(message=f"FOUND:{call.request.url.hostname}:{name}")
+
+
+@endpoint("file_server/touch_cache_file", "POST", USERS, Access.WRITE)
+def touch_cache_file(tx: Transaction, call: Call, *, file_name: str) -> Envelope:
+    """Marks a sandbox as still in use."""
+    if not _touch(tx, file_name.rsplit("/", 1)[-1]):
+        return failure(f"Failed to touch file with: no such file {file_name}")
+    return success()

@@ -1,0 +1,199 @@
+"""``pilot/*``: the calls of pilots, new API."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import select
+
+from hpo_pilot.server.brokerage.hardware import GpuOffer, HardwareError, offered_gpus
+from hpo_pilot.server.data.database import Transaction, in_slices
+from hpo_pilot.server.data.tables import jobs
+from hpo_pilot.server.envelope import Envelope, failure, success
+from hpo_pilot.server.taskbuffer.dispatch import JobRequest
+from hpo_pilot.server.taskbuffer.job_reports import record_report, reported_state
+from hpo_pilot.server.taskbuffer.points import CAPABILITY_KEY
+from hpo_pilot.server.web.acquisition import UnknownQueue, cores_said
+from hpo_pilot.server.web.acquisition import acquire_jobs as acquire_for
+from hpo_pilot.server.web.call import Call
+from hpo_pilot.server.web.endpoints import PILOTS, TABLE, Access, ArgumentError, endpoint
+
+_OK, _INVALID = 0, 50  # StatusCode
+
+
+@endpoint("pilot/acquire_jobs", "POST", PILOTS, Access.WAIT)
+async def acquire_jobs(
+    call: Call,
+    *,
+    site_name: str,
+    timeout: int = 60,
+    memory: int | None = None,
+    disk_space: int | None = None,
+    prod_source_label: str | None = None,
+    node: str | None = None,
+    computing_element: str | None = None,
+    prod_user_id: str | None = None,
+    get_proxy_key: str | bool | None = None,
+    task_id: int | None = None,
+    n_jobs: int = 1,
+    background: bool | None = None,
+    resource_type: str | None = None,
+    harvester_id: str | None = None,
+    worker_id: int | str | None = None,
+    scheduler_id: str | None = None,
+    job_type: str | None = None,
+    via_topic: bool | None = None,
+    remaining_time: int | float | None = None,
+    target_architecture: dict[str, Any] | str | None = None,
+) -> Envelope:
+    """Hands jobs to a pilot; with `acquisition.WAIT_HEADER` the answer waits for one."""
+    try:
+        gpus = _gpus(target_architecture)
+    except HardwareError as error:
+        return failure(str(error))
+    request = JobRequest(
+        site=site_name,
+        n_jobs=n_jobs,
+        label=prod_source_label or "",
+        memory=max(0, memory or 0),
+        cores=cores_said(call),
+        disk_mb=max(0, disk_space or 0),
+        gpus=gpus,
+        remaining_time=max(0, int(remaining_time or 0)),
+        resource_type=resource_type or "",
+        task_id=task_id or 0,
+        user_name=prod_user_id or "",
+        node=node or "",
+        computing_element=computing_element or "",
+        harvester_id=(harvester_id or scheduler_id or "")[:128],
+        worker_id="" if worker_id is None else str(worker_id)[:128],
+        scheduler_id=scheduler_id or "",
+    )
+    try:
+        found = await acquire_for(call, request)
+    except UnknownQueue as error:
+        return failure(str(error))
+    if not found:
+        return failure("No jobs in PanDA")
+    return success({"StatusCode": _OK, "jobs": [_handed_out(call, job) for job in found]})
+
+
+def _handed_out(call: Call, job: Mapping[str, Any]) -> dict[str, Any]:
+    return {"StatusCode": _OK, **job, CAPABILITY_KEY: call.server.capabilities.of(job["PandaID"])}
+
+
+def _gpus(target_architecture: dict[str, Any] | str | None) -> tuple[GpuOffer, ...] | None:
+    if not target_architecture:
+        return None
+    if isinstance(target_architecture, str):
+        try:
+            target_architecture = json.loads(target_architecture)
+        except (ValueError, RecursionError) as error:
+            raise HardwareError(f"failed to parse target_architecture with {error}") from error
+    if not isinstance(target_architecture, dict):
+        raise HardwareError("target_architecture must be a JSON object")
+    return offered_gpus(target_architecture)
+
+
+@endpoint("pilot/update_job", "POST", PILOTS, Access.WRITE)
+def update_one(
+    tx: Transaction,
+    call: Call,
+    *,
+    job_id: int,
+    job_status: str,
+    job_output_report: str = "",
+    node: str | None = None,
+    cpu_consumption_time: int | float | None = None,
+    cpu_consumption_unit: str | None = None,
+    scheduler_id: str | None = None,
+    pilot_id: str | None = None,
+    site_name: str | None = None,
+    pilot_log: str = "",
+    meta_data: str = "",
+    cpu_conversion_factor: float | None = None,
+    trans_exit_code: int | None = None,
+    pilot_error_code: int | None = None,
+    pilot_error_diag: str | None = None,
+    exe_error_code: int | None = None,
+    exe_error_diag: str | None = None,
+    pilot_timing: str | None = None,
+    start_time: str | None = None,
+    end_time: str | None = None,
+    n_events: int | None = None,
+    n_input_files: int | None = None,
+    batch_id: str | None = None,
+    attempt_nr: int | None = None,
+    job_metrics: str | None = None,
+    stdout: str = "",
+    job_sub_status: str | None = None,
+    core_count: int | None = None,
+    max_rss: float | None = None,
+    max_vmem: float | None = None,
+    max_swap: float | None = None,
+    max_pss: float | None = None,
+    avg_rss: float | None = None,
+    avg_vmem: float | None = None,
+    avg_swap: float | None = None,
+    avg_pss: float | None = None,
+    tot_rchar: float | None = None,
+    tot_wchar: float | None = None,
+    tot_rbytes: float | None = None,
+    tot_wbytes: float | None = None,
+    rate_rchar: float | None = None,
+    rate_wchar: float | None = None,
+    rate_rbytes: float | None = None,
+    rate_wbytes: float | None = None,
+    corrupted_files: str | None = None,
+    mean_core_count: float | None = None,
+    cpu_architecture_level: str | None = None,
+    grid: str | None = None,
+    source_site: str | None = None,
+    destination_site: str | None = None,
+    timeout: int = 60,
+) -> Envelope:
+    """A pilot's report on one job: a heartbeat, or the final one."""
+    return _update(tx, locals())
+
+
+def _update(tx: Transaction, arguments: Mapping[str, Any]) -> Envelope:
+    if (status := reported_state(arguments["job_status"])) is None:
+        return failure(f"Invalid job status: {arguments['job_status']}", {"StatusCode": _INVALID})
+    return success({"StatusCode": _OK, "command": record_report(tx, status, arguments)})
+
+
+@endpoint("pilot/update_jobs_bulk", "POST", PILOTS, Access.WRITE)
+def update_jobs_bulk(
+    tx: Transaction, call: Call, *, job_list: list[dict[str, Any]], harvester_id: str | None = None
+) -> Envelope:
+    """Reports on many jobs, all or none; data holds one envelope for each."""
+    declared = TABLE["pilot/update_job"]
+    checked = []
+    try:
+        for job in job_list:
+            given = dict(job)
+            if "meta_data" in given and not isinstance(given["meta_data"], str):
+                given["meta_data"] = json.dumps(given["meta_data"])
+            checked.append(declared.check(given, from_query=False))
+    except ArgumentError as error:
+        return failure(f"failed with {error}", [])
+    return success([_update(tx, arguments) for arguments in checked])
+
+
+@endpoint("pilot/get_job_status", "GET", PILOTS, Access.READ)
+def get_job_status(tx: Transaction, call: Call, *, job_ids: list[int], timeout: int = 60) -> Envelope:
+    """State and attempt of each job."""
+    query = select(jobs.c.panda_id, jobs.c.status, jobs.c.attempt_nr)
+    found = {
+        row.panda_id: row
+        for some in in_slices(job_ids)
+        for row in tx.connection.execute(query.where(jobs.c.panda_id.in_(some)))
+    }
+    answer = []
+    for panda_id in job_ids:
+        job = found.get(panda_id)
+        status, attempt = (job.status, job.attempt_nr) if job else ("not found", 0)
+        answer.append({"job_id": panda_id, "status": status, "attempt_number": attempt})
+    return success(answer)

@@ -1,0 +1,1 @@
+"""What lasts: the database with its tables, and the folders of files."""

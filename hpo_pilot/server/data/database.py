@@ -1,0 +1,324 @@
+"""The server's database: one thread writes, one reads, so that nobody ever finds it locked.
+
+SQLite in WAL mode unless another SQLAlchemy URL is given. A write is one short transaction; what it changed for others
+(jobs that wait, tasks to look at) is announced after its commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+from sqlalchemy import (
+    Column,
+    Connection,
+    Engine,
+    Row,
+    Update,
+    bindparam,
+    create_engine,
+    event,
+    func,
+    insert,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+
+from hpo_pilot.errors import InputError, TryAgainError
+from hpo_pilot.server.brokerage.board import Board
+from hpo_pilot.server.data import tables
+from hpo_pilot.server.data.schema_upgrade import upgrade
+
+#: A row of whatever columns were asked for.
+AnyRow: TypeAlias = "Row[*tuple[Any, ...]]"
+
+_Result = TypeVar("_Result")
+
+_LOCK_WAIT = 10.0  # seconds: how long an ending server may take to let go
+_POSTGRESQL_LOCK = 0x68706F70  # any number, but always the same
+
+
+@dataclass
+class Transaction:
+    """A transaction under way, and what it will have changed for others.
+
+    Attributes:
+        connection: to execute statements on.
+        now: seconds since the epoch; one moment for all that the transaction writes.
+        board: where tasks with waiting jobs hang; for the writing thread alone.
+        activated: how many jobs came to wait, by queue (empty: any queue) and task.
+        moved: tasks for which what brokerage looks at has changed.
+        users: whose tasks changed.
+        cache: for what `known_tasks` has read; lives as long as the database is open.
+    """
+
+    connection: Connection
+    now: float
+    _next_change: Callable[[], int]
+    cache: dict[Any, Any]
+    board: Board
+    activated: Counter[tuple[str, int]] = field(default_factory=Counter)
+    moved: set[int] = field(default_factory=set)
+    users: set[str] = field(default_factory=set)
+
+    @property
+    def activated_at(self) -> Counter[str]:
+        """How many jobs came to wait, by queue alone."""
+        counts: Counter[str] = Counter()
+        for (queue, _), count in self.activated.items():
+            counts[queue] += count
+        return counts
+
+    def next_change(self) -> int:
+        """A cursor that no change had before."""
+        return self._next_change()
+
+
+def set_columns(tx: Transaction, key: Column[Any], value: int, columns: Mapping[str, Any]) -> int:
+    """Writes `columns` of the row whose `key` column has `value`.
+
+    The statement is made once for each set of columns: making one costs more than running it.
+
+    Returns:
+        1; 0: there is no such row.
+    """
+    parameters = {f"new_{name}": content for name, content in columns.items()} | {"the_key": value}
+    return tx.connection.execute(_update(key, tuple(columns)), parameters).rowcount
+
+
+@lru_cache(maxsize=512)
+def _update(key: Column[Any], names: tuple[str, ...]) -> Update:
+    values: dict[str, Any] = {name: bindparam(f"new_{name}") for name in names}
+    return update(key.table).where(key == bindparam("the_key")).values(values)
+
+
+def in_slices(values: Iterable[_Result], size: int = 500) -> Iterator[list[_Result]]:
+    """`values` in lists of at most `size`: databases limit how many one statement takes."""
+    found = list(values)
+    for start in range(0, len(found), size):
+        yield found[start : start + size]
+
+
+class Database:
+    """Opens the database, keeps its two connections and their threads."""
+
+    def __init__(self, url: str, *, clock: Callable[[], float] = time.time) -> None:
+        """Opens or makes the database.
+
+        Raises:
+            InputError: the URL is wrong, the file cannot be written, or a newer program wrote it.
+            TryAgainError: another server uses it, or it does not answer.
+        """
+        self._clock = clock
+        self._cache: dict[Any, Any] = {}
+        self.board = Board()
+        self._engine = _engine(url)
+        self._lock = _ServerLock(_sqlite_path(self._engine))
+        try:
+            with _opening(self._engine):
+                self._writing = self._engine.connect().execution_options(hpo_pilot_write=True)
+                self._lock_postgresql()
+                self._make_tables()
+                self._reading = self._engine.connect()
+                with self._reading.begin():
+                    self._change = self._reading.scalar(select(func.max(tables.tasks.c.change))) or 0
+        except BaseException:
+            self._engine.dispose()
+            self._lock.release()
+            raise
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="database-writer")
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="database-reader")
+        #: Called in the event loop after every commit that changed something for others.
+        self.announce: Callable[[Transaction], None] = lambda transaction: None
+
+    @property
+    def change(self) -> int:
+        """The last cursor given out."""
+        return self._change
+
+    async def write(self, work: Callable[[Transaction], _Result]) -> _Result:
+        """Runs `work` in the writing thread, in one transaction; its exception rolls back."""
+        result, transaction = await asyncio.get_running_loop().run_in_executor(self._writer, self._write, work)
+        if transaction.activated or transaction.users:
+            self.announce(transaction)
+        return result
+
+    async def read(self, work: Callable[[Transaction], _Result]) -> _Result:
+        """Runs `work` in the reading thread, on one consistent view."""
+        return await asyncio.get_running_loop().run_in_executor(self._reader, self._read, work)
+
+    def _write(self, work: Callable[[Transaction], _Result]) -> tuple[_Result, Transaction]:
+        with self.writing() as transaction:
+            return work(transaction), transaction
+
+    def _read(self, work: Callable[[Transaction], _Result]) -> _Result:
+        with self.reading() as transaction:
+            return work(transaction)
+
+    @contextmanager
+    def writing(self) -> Iterator[Transaction]:
+        """A writing transaction in this thread; only for when no other uses the database."""
+        transaction = Transaction(self._writing, self._clock(), self._new_change, self._cache, self.board)
+        try:
+            with self._writing.begin():
+                yield transaction
+        except BaseException:
+            self.board = Board()
+            raise
+        self.board.note(transaction.activated, transaction.moved)
+
+    @contextmanager
+    def reading(self) -> Iterator[Transaction]:
+        """A reading transaction in this thread; only for when no other uses the database."""
+        with self._reading.begin():
+            yield Transaction(self._reading, self._clock(), self._new_change, self._cache, self.board)
+
+    def _new_change(self) -> int:
+        self._change += 1
+        return self._change
+
+    def close(self) -> None:
+        """Ends both threads and lets the next server in."""
+        self._writer.shutdown()
+        self._reader.shutdown()
+        self._writing.close()
+        self._reading.close()
+        self._engine.dispose()
+        self._lock.release()
+
+    def _lock_postgresql(self) -> None:
+        if self._engine.dialect.name != "postgresql":
+            return
+        deadline = time.monotonic() + _LOCK_WAIT
+        while True:
+            with self._writing.begin():
+                if self._writing.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": _POSTGRESQL_LOCK}):
+                    return
+            if time.monotonic() > deadline:
+                raise TryAgainError("another hpo-pilot server uses this database; stop it first")
+            time.sleep(0.1)
+
+    def _make_tables(self) -> None:
+        with self._writing.begin():
+            tables.schema.create(self._writing, checkfirst=True)
+            version = self._writing.scalar(select(tables.schema.c.version))
+            if version is None:
+                tables.metadata.create_all(self._writing)
+                self._writing.execute(insert(tables.schema).values(version=tables.SCHEMA_VERSION))
+            elif version > tables.SCHEMA_VERSION:
+                raise InputError(
+                    f"the database {_shown(self._engine)} is of version {version}, this program knows "
+                    f"{tables.SCHEMA_VERSION}: use the newer hpo-pilot, or another work folder"
+                )
+            elif version < tables.SCHEMA_VERSION:
+                upgrade(self._writing)
+
+
+def _engine(url: str) -> Engine:
+    try:
+        parsed = make_url(url)
+        if parsed.get_backend_name() != "sqlite":
+            return create_engine(parsed)
+        if parsed.database in (None, "", ":memory:"):
+            raise InputError("the server's database must be a file: jobs have to outlive the process")
+        engine = create_engine(
+            parsed, connect_args={"isolation_level": None, "timeout": 30, "check_same_thread": False}
+        )
+    except (ArgumentError, NoSuchModuleError) as error:
+        raise InputError(f"database {url!r}: {error}; e.g. sqlite:////full/path/panda.db") from error
+    except ModuleNotFoundError as error:
+        raise InputError(f"database {url!r}: its driver {error.name} is not installed") from error
+
+    @event.listens_for(engine, "connect")
+    def _configure(connection: Any, _record: Any) -> None:
+        cursor = connection.cursor()
+        cursor.execute("PRAGMA busy_timeout=30000")
+        cursor.execute("PRAGMA journal_mode=WAL")
+        # NORMAL: a killed process loses nothing; a power cut may lose the last commits, never the file.
+        cursor.execute("PRAGMA synchronous=NORMAL")
+        # A write by one connection empties the page caches of the others: mapped, pages are read again without a call.
+        cursor.execute("PRAGMA mmap_size=1073741824")
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        write = connection.get_execution_options().get("hpo_pilot_write", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+    return engine
+
+
+def _sqlite_path(engine: Engine) -> Path | None:
+    return Path(engine.url.database).absolute() if engine.dialect.name == "sqlite" and engine.url.database else None
+
+
+def _shown(engine: Engine) -> str:
+    path = _sqlite_path(engine)
+    return str(path) if path else engine.url.render_as_string(hide_password=True)
+
+
+@contextmanager
+def _opening(engine: Engine) -> Iterator[None]:
+    try:
+        yield
+    except DBAPIError as error:
+        if engine.dialect.name == "sqlite":
+            raise InputError(
+                f"the database {_shown(engine)} cannot be used: {error.orig}; is its folder writable, its disk full, "
+                "the file perhaps of another kind?"
+            ) from error
+        raise TryAgainError(f"the database {_shown(engine)} does not answer: {error.orig}") from error
+
+
+class _ServerLock:
+    """A lock beside the SQLite file that keeps a second server out; it ends with the process, however that ends."""
+
+    def __init__(self, database: Path | None) -> None:
+        self._descriptor: int | None = None
+        if database is None:
+            return
+        path = database.with_name(database.name + ".lock")
+        try:
+            database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Made here with its mode: SQLite would leave the database to the umask, its journals follow its mode.
+            os.close(os.open(database, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise InputError(f"{path}: {error.strerror}; name a writable folder") from error
+        self._take(self._descriptor, path)
+
+    def _take(self, descriptor: int, path: Path) -> None:
+        deadline = time.monotonic() + _LOCK_WAIT
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    owner = os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
+                    os.close(descriptor)
+                    raise TryAgainError(
+                        f"another hpo-pilot server (process {owner}) uses {path.with_suffix('')}; stop it first"
+                    ) from None
+                time.sleep(0.1)
+            else:
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+                return
+
+    def release(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None

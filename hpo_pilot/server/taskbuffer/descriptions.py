@@ -1,0 +1,282 @@
+"""How jobs look from outside: to a pilot, and to whoever asks about them.
+
+The answer to a pilot follows `pandaserver/jobdispatcher/Protocol.py` of panda-server 1.0.4, descriptions its JobSpec
+and FileSpec.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import select
+
+from hpo_pilot.jobs import JobState
+from hpo_pilot.server.data.database import AnyRow, Transaction, in_slices
+from hpo_pilot.server.data.tables import job_documents, jobs
+from hpo_pilot.server.envelope import utc
+from hpo_pilot.server.taskbuffer.field_names import FILE_FIELDS, INPUT_FIELDS, JOB_FIELDS, ZERO_FIELDS
+from hpo_pilot.server.taskbuffer.known_tasks import KnownTask, known_task
+from hpo_pilot.server.taskbuffer.resource_types import resource_type
+from hpo_pilot.server.taskbuffer.task_parameters import JobTexts, OutputFile
+
+#: The most jobs in one answer, as on a real server.
+MAX_DESCRIBED = 5500
+
+#: PanDA's name for the transformation of analysis jobs, which this server offers; also that of tasks that name none.
+TRANSFORMATION = "runGen-00-00-02"
+#: The only place for it that a Pilot 3 accepts without an experiment's plugin (`get_valid_base_urls` of
+#: `pilot/user/generic/setup.py`); where HARVESTER_WORKDIR has a file of the name, the pilot takes that one.
+_PILOTS_PLACE = "http://pandaserver-doma.cern.ch:25080/trf/user/"
+
+_NO_JOB = dict.fromkeys(JOB_FIELDS) | dict.fromkeys(ZERO_FIELDS, 0)
+_NO_FILE = dict.fromkeys(FILE_FIELDS) | {"fsize": 0}
+
+_FILE_STATES = {JobState.FINISHED: "ready", JobState.FAILED: "failed", JobState.CANCELLED: "cancelled"}
+
+
+def scope(dataset: str) -> str:
+    """The scope of a dataset's files: ``user.me`` of ``user.me.x/``, or what stands before a colon."""
+    if ":" in dataset:
+        return dataset.split(":", maxsplit=1)[0]
+    fields = dataset.split(".")
+    return ".".join(fields[:2]) if fields[0] in ("user", "group") else fields[0]
+
+
+def texts_of(known: KnownTask, job: AnyRow) -> JobTexts:
+    """The parameters and files of `job`."""
+    return known.parameters.job(task_id=known.task_id, number=job.number, attempt_nr=job.attempt_nr)
+
+
+def _transformation(named: str) -> str:
+    """What a pilot starts."""
+    name = named.rsplit("/", 1)[-1] or TRANSFORMATION
+    return _PILOTS_PLACE + name if name == TRANSFORMATION else named
+
+
+def pilot_job(known: KnownTask, job: AnyRow) -> dict[str, Any]:
+    """A job as the answer to a pilot."""
+    parameters, texts = known.parameters, texts_of(known, job)
+    log = next((file for file in texts.files if file.kind == "log"), None)
+    outputs = [file for file in texts.files if file.kind == "output"]
+    answer = {
+        "PandaID": job.panda_id,
+        "prodSourceLabel": job.label,
+        "swRelease": parameters.params.get("transUses"),
+        "homepackage": parameters.params.get("transHome"),
+        "transformation": _transformation(parameters.transformation),
+        "jobName": f"{known.name}.{job.panda_id}",
+        "jobDefinitionID": 0,
+        "cloud": parameters.params.get("cloud"),
+        **_NO_INPUT,
+        "outFiles": _joined(file.lfn for file in texts.files),
+        "destinationDblock": _joined(file.dataset for file in texts.files),
+        "destinationDBlockToken": _joined("" for _ in texts.files),
+        "realDatasets": _joined(file.dataset for file in texts.files),
+        "fileDestinationSE": _joined("" for _ in texts.files),
+        "ddmEndPointOut": _joined("" for _ in texts.files),
+        "hpoPilotStorage": True,  # tells our own pilot that outputs may go to /storage: a real server has none
+        "logFile": log.lfn if log else "",
+        "logGUID": _guid(job.panda_id, log) if log else "",
+        "scopeOut": _joined(scope(file.dataset) for file in outputs),
+        "scopeLog": scope(log.dataset) if log else "",
+        "jobPars": texts.job_pars,
+        "attemptNr": job.attempt_nr,
+        "destinationSE": "local",
+        "prodUserID": known.user_name,
+        "maxCpuCount": 0,
+        "minRamCount": job.ram_mb,
+        "maxDiskCount": 0,
+        "cmtConfig": parameters.architecture,
+        "processingType": parameters.processing_type,
+        "transferType": None,
+        "sourceSite": None,
+        "currentPriority": job.priority,
+        "taskID": known.task_id,
+        "coreCount": job.core_count,
+        "jobsetID": known.task_id,
+        "reqID": known.task_id,
+        "nucleus": None,
+        "maxWalltime": job.max_walltime,
+        "resource_type": resource_type(job.core_count, job.ram_mb),
+        "ioIntensity": None,
+        "ioIntensityUnit": None,
+        "nSent": 0,
+    }
+    if texts.steps:
+        answer |= texts.steps
+    if parameters.container:
+        answer["container_name"] = parameters.container
+    if job.debug:
+        answer["debug"] = "True"
+    return answer
+
+
+_NO_INPUT = dict.fromkeys(INPUT_FIELDS, "")
+
+
+def _joined(items: Any) -> str:
+    return ",".join(items)
+
+
+def _guid(panda_id: int, file: OutputFile) -> str:
+    # The same whenever it is asked for, so that it needs no storing.
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{panda_id}/{file.lfn}"))
+
+
+def describe_jobs(tx: Transaction, panda_ids: Sequence[int]) -> list[dict[str, Any] | None]:
+    """The full description of each job, None where there is no such job; in the order asked for."""
+    wanted = list(panda_ids[:MAX_DESCRIBED])
+    found: dict[int, dict[str, Any]] = {}
+    for some in in_slices(wanted):
+        rows = tx.connection.execute(_ROWS.where(jobs.c.panda_id.in_(some))).all()
+        reports = _reports(tx, [row.panda_id for row in rows if row.status == JobState.FINISHED])
+        found |= {row.panda_id: describe(tx, row) | {"metadata": reports.get(row.panda_id)} for row in rows}
+    return [found.get(panda_id) for panda_id in wanted]
+
+
+def _reports(tx: Transaction, panda_ids: Sequence[int]) -> dict[int, str]:
+    """The job reports of these jobs, as their pilots sent them."""
+    query = select(job_documents.c.panda_id, job_documents.c.meta_data).where(
+        job_documents.c.panda_id.in_(panda_ids), job_documents.c.meta_data.is_not(None)
+    )
+    return {row.panda_id: row.meta_data for row in tx.connection.execute(query)}
+
+
+def describe_task_jobs(tx: Transaction, task_id: int, *, unsuccessful_only: bool) -> list[dict[str, Any]]:
+    """The descriptions of a task's jobs, oldest first; without their job reports, which would make most of them."""
+    query = _ROWS.where(jobs.c.task_id == task_id).order_by(jobs.c.panda_id).limit(MAX_DESCRIBED)
+    if unsuccessful_only:
+        query = query.where(jobs.c.status.in_(("failed", "cancelled", "closed")))
+    descriptions = []
+    for row in tx.connection.execute(query).all():
+        duration = row.ended - row.started if row.started and row.ended else None
+        extra = {"jobDuration": duration, "extendedProdSourceLabel": f"{row.label}_normal"}
+        descriptions.append(describe(tx, row) | extra)
+    return descriptions
+
+
+_ROWS = select(jobs)
+
+
+def describe(tx: Transaction, job: AnyRow) -> dict[str, Any]:
+    """One job as PanDA's JobSpec would give it."""
+    known = known_task(tx, job.task_id)
+    parameters, texts = known.parameters, texts_of(known, job)
+    reported = json.loads(job.report) if job.report else {}
+    return (
+        _NO_JOB
+        | {name: value for name, value in reported.items() if name in _NO_JOB}
+        | {
+            "PandaID": job.panda_id,
+            "schedulerID": job.scheduler_id,
+            "pilotID": job.pilot_id,
+            "batchID": job.batch_id,
+            "creationTime": utc(job.created),
+            "modificationTime": utc(job.modified),
+            "stateChangeTime": utc(job.state_changed),
+            "startTime": utc(job.started),
+            "endTime": utc(job.ended),
+            "modificationHost": job.node,
+            "AtlasRelease": parameters.params.get("transUses"),
+            "homepackage": parameters.params.get("transHome"),
+            "transformation": parameters.transformation,
+            "prodSourceLabel": job.label,
+            "prodUserID": known.user_name,
+            "prodUserName": known.user_name,
+            "assignedPriority": job.priority,
+            "currentPriority": job.priority,
+            "attemptNr": job.attempt_nr,
+            "maxAttempt": job.max_attempt,
+            "jobStatus": job.status,
+            "jobSubStatus": job.sub_status,
+            "jobName": f"{known.name}.{job.panda_id}",
+            "minRamCount": job.ram_mb,
+            "minRamUnit": "MB",
+            "commandToPilot": job.command,
+            "transExitCode": None if job.trans_exit_code is None else str(job.trans_exit_code),
+            "pilotErrorCode": job.pilot_error_code or 0,
+            "pilotErrorDiag": job.pilot_error_diag,
+            "exeErrorCode": job.exe_error_code or 0,
+            "exeErrorDiag": job.exe_error_diag,
+            "jobDispatcherErrorCode": job.dispatcher_error_code or 0,
+            "jobDispatcherErrorDiag": job.dispatcher_error_diag,
+            "taskBufferErrorCode": job.buffer_error_code or 0,
+            "taskBufferErrorDiag": job.buffer_error_diag,
+            "computingSite": job.site or job.queue or None,
+            "computingElement": job.computing_element,
+            "jobParameters": texts.job_pars,
+            "destinationDBlock": texts.files[0].dataset if texts.files else None,
+            "nEvents": parameters.n_events_per_job,
+            "taskID": known.task_id,
+            "jediTaskID": known.task_id,
+            "reqID": known.task_id,
+            "jobsetID": known.task_id,
+            "lockedby": "jedi",
+            "VO": known.vo,
+            "workingGroup": parameters.working_group or None,
+            "processingType": parameters.processing_type,
+            "cmtConfig": parameters.architecture,
+            "specialHandling": "dm" if job.debug else None,
+            "coreCount": job.core_count,
+            "resource_type": resource_type(job.core_count, job.ram_mb),
+            "jobMetrics": job.job_metrics,
+            "maxWalltime": job.max_walltime,
+            "container_name": parameters.container or None,
+            "job_label": "user" if job.label in ("user", "panda") else "managed",
+            "nOutputDataFiles": sum(file.kind == "output" for file in texts.files),
+            "Files": _files(known, job, texts),
+        }
+    )
+
+
+def _files(known: KnownTask, job: AnyRow, texts: JobTexts) -> list[dict[str, Any]]:
+    common = {"PandaID": job.panda_id, "jediTaskID": known.task_id, "attemptNr": job.attempt_nr, "fileID": job.number}
+    files = []
+    if texts.sequence is not None:
+        dataset = known.parameters.sequence_dataset
+        files.append(
+            _NO_FILE
+            | common
+            | {"lfn": str(texts.sequence), "type": "pseudo_input", "dataset": dataset, "status": "ready"}
+        )
+    status = _FILE_STATES.get(JobState(job.status), "unknown")
+    for file in texts.files:
+        files.append(
+            _NO_FILE
+            | common
+            | {
+                "GUID": _guid(job.panda_id, file),
+                "lfn": file.lfn,
+                "type": file.kind,
+                "dataset": file.dataset,
+                "destinationDBlock": file.dataset,
+                "scope": scope(file.dataset),
+                "status": status,
+            }
+        )
+    return files
+
+
+def metadata_of_finished(tx: Transaction, task_id: int) -> dict[int, Any]:
+    """The job reports of a task's finished jobs with label ``user``, by PandaID: what PanDA keeps for analysis."""
+    rows = tx.connection.execute(
+        select(jobs.c.panda_id, job_documents.c.meta_data)
+        .join(job_documents, job_documents.c.panda_id == jobs.c.panda_id)
+        .where(
+            jobs.c.task_id == task_id,
+            jobs.c.status == JobState.FINISHED.value,
+            jobs.c.label == "user",
+            job_documents.c.meta_data.is_not(None),
+        )
+        .order_by(jobs.c.panda_id)
+    )
+    found = {}
+    for panda_id, text in rows:
+        try:
+            found[panda_id] = json.loads(text)
+        except ValueError:
+            continue  # a pilot's text that is no JSON: PanDA leaves it out as well
+    return found

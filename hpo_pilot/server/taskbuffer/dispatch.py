@@ -1,0 +1,345 @@
+"""Brokerage: which jobs a pilot gets.
+
+A job fits where its queue is the pilot's (or it names none), and where its needs are within what the pilot says it
+has, or else what the queue file says: memory, cores, disk, time, GPUs, hardware; label, task and user as well.
+
+The highest priority goes first. Among equals, the campaign (a search) that has the fewest cores at pilots; among those,
+the one whose turn was longest ago; of a campaign, the oldest task, and of a task the lowest PandaID. So a search with
+thousands of waiting jobs gets every pilot while it is alone, and its share once others come.
+
+The cost grows neither with the number of jobs nor of pilots: see `board`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import bindparam, select, update
+
+from hpo_pilot.jobs import JobState
+from hpo_pilot.server.brokerage.board import Board, Kind, Lot
+from hpo_pilot.server.brokerage.hardware import GpuOffer, GpuWish, cpu_fits, gpus_fit
+from hpo_pilot.server.brokerage.needs import Needs
+from hpo_pilot.server.data.database import AnyRow, Transaction
+from hpo_pilot.server.data.tables import WAITS, jobs
+from hpo_pilot.server.taskbuffer.attempts import change_task, task_row
+from hpo_pilot.server.taskbuffer.descriptions import pilot_job
+from hpo_pilot.server.taskbuffer.known_tasks import known_task
+from hpo_pilot.server.taskbuffer.open_tasks import read_loads, refresh
+from hpo_pilot.server.taskbuffer.queue import Queue
+from hpo_pilot.server.taskbuffer.queues import UNDESCRIBED
+from hpo_pilot.server.taskbuffer.resource_types import HIGH_MEMORY
+from hpo_pilot.server.taskbuffer.user_secrets import secrets_of
+
+MAX_JOBS = 1000  # in one answer
+
+#: Labels that a pilot asking for one of these also takes; from `job_complex_module.py` of panda-server 1.0.4.
+_LABELS = {
+    "user": ("user", "panda", "install"),
+    "managed": ("managed", "test", "prod_test", "install"),
+    "unified": ("managed", "test", "prod_test", "install", "user", "panda"),
+}
+#: What pilots of a queue in test ask for instead of these.
+_UNTESTED = frozenset({"user", "managed", "unified"})
+_ANY_GPU = GpuWish()
+_NO_LIMIT = 1 << 62
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """What a pilot asks for. Empty and zero mean: not said.
+
+    Attributes:
+        memory: MB that one job may need.
+        cores: that the jobs of one answer may need together.
+        disk_mb: MB of disk that one job may need.
+        remaining_time: seconds that one job may take.
+        gpus: what they may use together; None: each the queue's.
+        queue: what is known of the site.
+        patience: seconds of silence that are forgiven beyond what our own pilots get.
+    """
+
+    site: str
+    n_jobs: int = 1
+    label: str = ""
+    memory: int = 0
+    cores: int = 0
+    disk_mb: int = 0
+    remaining_time: int = 0
+    resource_type: str = ""
+    task_id: int = 0
+    user_name: str = ""
+    node: str = ""
+    computing_element: str = ""
+    harvester_id: str = ""
+    worker_id: str = ""
+    scheduler_id: str = ""
+    gpus: tuple[GpuOffer, ...] | None = None
+    queue: Queue = UNDESCRIBED
+    patience: float = 0.0
+
+
+def acquire(tx: Transaction, request: JobRequest) -> list[dict[str, Any]]:
+    """Hands jobs to a pilot; they are its own when the transaction commits.
+
+    Returns:
+        PanDA's job dictionaries; none: nothing fits.
+    """
+    if request.queue.status == "offline":
+        return []
+    refresh(tx)
+    found = _Picking(tx, request).jobs()
+    if not found:
+        return []
+    tx.connection.execute(_SEND, [{"id": job.panda_id} | _sent(tx, request) for job in found])
+    _note(tx, {job.task_id for job in found})
+    return [_described(tx, job) for job in found]
+
+
+class _Offer:
+    """What one job may have, of the pilot's words and the queue's the lesser; 0: not said."""
+
+    def __init__(self, request: JobRequest) -> None:
+        queue = request.queue
+        self.site = f",{request.site},"
+        self.labels = _labels(request)
+        self.resource_type = request.resource_type
+        self.cores = _lesser(request.cores, queue.cores)
+        self.memory = _lesser(request.memory, queue.memory_mb)
+        self.disk = _lesser(request.disk_mb, queue.disk_mb)
+        self.seconds = _lesser(request.remaining_time, int(queue.minutes * 60) if queue.minutes else None)
+        self.architecture = queue.architecture or ""
+        self.platforms = queue.platforms
+        self.containers = queue.containers
+        self.gpus = _queue_gpus(queue) if request.gpus is None else request.gpus
+
+    def fits(self, kind: Kind, queue: str) -> bool:
+        """Whether jobs of this kind that wait at `queue` may go to the pilot."""
+        needs = kind.needs
+        return (
+            (not self.labels or kind.label in self.labels)
+            and (bool(queue) or not kind.included or self.site in kind.included)
+            and (bool(queue) or self.site not in kind.excluded)
+            and (not self.cores or needs.cores <= self.cores)
+            and (not self.memory or needs.ram_mb <= self.memory)
+            and (not self.disk or needs.disk_mb <= self.disk)
+            and (not self.seconds or needs.seconds <= self.seconds)
+            and (not self.resource_type or _is_of_type(needs, self.resource_type))
+            and self._has_hardware(needs)
+        )
+
+    def _has_hardware(self, needs: Needs) -> bool:
+        if needs.container and self.containers == ():
+            return False
+        wish = needs.hardware
+        return (
+            (not needs.gpus or gpus_fit(wish.gpu or _ANY_GPU, needs.gpus, self.gpus))
+            and cpu_fits(wish.cpus, self.architecture)
+            and (not wish.platform or not self.platforms or wish.platform in self.platforms)
+        )
+
+
+def _labels(request: JobRequest) -> tuple[str, ...]:
+    if request.queue.status == "test" and request.label in _UNTESTED:
+        return ("test",)
+    return _LABELS.get(request.label, (request.label,)) if request.label else ()
+
+
+def _lesser(said: int, known: int | None) -> int:
+    return min(said, known) if said and known else said or known or 0
+
+
+def _queue_gpus(queue: Queue) -> tuple[GpuOffer, ...]:
+    if not queue.gpus:
+        return ()
+    gpu = queue.gpu
+    memory = "" if gpu.memory_mb is None else str(gpu.memory_mb)
+    versions = (gpu.framework_version or "", gpu.driver_version or "")
+    return (GpuOffer(queue.gpus, gpu.vendor, gpu.model or "", gpu.generation or "", memory, *versions),)
+
+
+def _is_of_type(needs: Needs, resource_type: str) -> bool:
+    if resource_type.startswith("SCORE") and needs.cores > 1:
+        return False
+    if resource_type.startswith("MCORE") and needs.cores <= 1:
+        return False
+    high = needs.ram_mb > needs.cores * HIGH_MEMORY
+    return not (high and resource_type in ("SCORE", "MCORE")) and (high or not resource_type.endswith("_HIMEM"))
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A campaign on a shelf."""
+
+    queue: str
+    key: tuple[int, Kind]
+    campaign: str
+    heap: list[int]  # of its tasks
+
+
+class _Picking:
+    """One pilot's choice."""
+
+    def __init__(self, tx: Transaction, request: JobRequest) -> None:
+        self._tx = tx
+        self._board: Board = tx.board
+        self._request = request
+        self._missing = max(1, min(request.n_jobs, MAX_JOBS))
+        self._cores = request.cores or _NO_LIMIT
+        self._gpus = _NO_LIMIT if request.gpus is None else sum(gpu.count for gpu in request.gpus)
+        self._found: list[AnyRow] = []
+        self._taken: dict[tuple[int, str], int] = {}  # the last PandaID of a lot
+
+    def jobs(self) -> list[AnyRow]:
+        """The jobs, in the order in which they were chosen."""
+        offer = _Offer(self._request)
+        # A queue that is off brokerage gets what names it, nothing that would go anywhere.
+        queues = [self._request.site] if self._request.queue.status == "brokeroff" else [self._request.site, ""]
+        for priority, shelves in self._board.shelves(dict.fromkeys(queues)):
+            candidates = [
+                _Candidate(queue, (-priority, kind), campaign, heap)
+                for queue, kind, shelf in shelves
+                if offer.fits(kind, queue)
+                for campaign, heap in shelf.items()
+            ]
+            self._serve(candidates)
+            if not self._missing:
+                break
+        return self._found
+
+    def _serve(self, candidates: list[_Candidate]) -> None:
+        """Takes jobs of the campaigns in turn until there are enough, or none is left."""
+        if len(candidates) > 1:
+            read_loads(self._tx)
+        while candidates and self._missing:
+            best = min(candidates, key=self._order)
+            lot = self._lot(best)
+            room = self._room(best.key[1].needs)
+            if lot is None or not room:
+                candidates.remove(best)
+            else:
+                self._take(lot, candidates, room)
+
+    def _order(self, candidate: _Candidate) -> tuple[int, int, int]:
+        return *self._board.burden(candidate.campaign), candidate.heap[0] if candidate.heap else 0
+
+    def _lot(self, candidate: _Candidate) -> Lot | None:
+        request = self._request
+        if not request.task_id and not request.user_name:
+            return self._board.first(candidate.queue, candidate.key, candidate.campaign)
+        # Rare: a pilot that wants one task's or one user's jobs alone.
+        return next(
+            (
+                lot
+                for lot in self._board.lots()
+                if (lot.queue, lot.shelf, lot.campaign) == (candidate.queue, candidate.key, candidate.campaign)
+                and request.task_id in (0, lot.task_id)
+                and request.user_name in ("", lot.user_name)
+            ),
+            None,
+        )
+
+    def _room(self, needs: Needs) -> int:
+        """For how many jobs with these needs there is room beside those that were chosen."""
+        by_gpus = self._gpus // needs.gpus if needs.gpus else self._missing
+        return min(self._missing, self._cores // needs.cores, by_gpus)
+
+    def _take(self, lot: Lot, candidates: list[_Candidate], room: int) -> None:
+        """Takes as many of a lot's jobs as are this campaign's by right; an empty lot goes from the board."""
+        count = room if len(candidates) == 1 else min(room, self._fair_count(lot, candidates))
+        place = (lot.task_id, lot.queue)
+        values = {"task_id": lot.task_id, "queue": lot.queue, "after": self._taken.get(place, 0), "limit": count}
+        rows = self._tx.connection.execute(_WAITING, values).all()
+        if rows:
+            self._taken[place] = rows[-1].panda_id
+            self._found += rows
+            self._missing -= len(rows)
+            needs = lot.kind.needs
+            self._cores -= len(rows) * needs.cores
+            self._gpus -= len(rows) * needs.gpus
+            self._board.serve(lot.campaign, len(rows) * needs.cores)
+        if len(rows) < count:
+            self._board.take_down(*place)
+
+    def _fair_count(self, lot: Lot, candidates: list[_Candidate]) -> int:
+        """How many jobs bring the campaign level with the next."""
+        mine = self._board.burden(lot.campaign)[0]
+        others = (self._board.burden(other.campaign)[0] for other in candidates if other.campaign != lot.campaign)
+        ahead = min(others, default=mine) - mine
+        return max(1, min(self._missing, ahead // lot.kind.needs.cores))
+
+
+_WAITING = (
+    select(
+        jobs.c.panda_id,
+        jobs.c.task_id,
+        jobs.c.number,
+        jobs.c.attempt_nr,
+        jobs.c.priority,
+        jobs.c.label,
+        jobs.c.core_count,
+        jobs.c.ram_mb,
+        jobs.c.max_walltime,
+        jobs.c.debug,
+    )
+    .where(
+        WAITS,
+        jobs.c.task_id == bindparam("task_id"),
+        jobs.c.queue == bindparam("queue"),
+        jobs.c.panda_id > bindparam("after"),
+    )
+    .order_by(jobs.c.panda_id)
+    .limit(bindparam("limit"))
+)
+
+_SENT_COLUMNS = (
+    "status",
+    "site",
+    "node",
+    "computing_element",
+    "harvester_id",
+    "worker_id",
+    "scheduler_id",
+    "modified",
+    "state_changed",
+    "heartbeat",
+    "patience",
+)
+_SEND = (
+    update(jobs)
+    .where(jobs.c.panda_id == bindparam("id"))
+    .values({name: bindparam(f"new_{name}") for name in _SENT_COLUMNS})
+)
+
+
+def _sent(tx: Transaction, request: JobRequest) -> dict[str, Any]:
+    return {
+        "new_status": JobState.SENT.value,
+        "new_site": request.site[:128],
+        "new_node": request.node[:128] or None,
+        "new_computing_element": request.computing_element[:128] or None,
+        "new_harvester_id": request.harvester_id or None,
+        "new_worker_id": request.worker_id or None,
+        "new_scheduler_id": request.scheduler_id[:128] or None,
+        "new_modified": tx.now,
+        "new_state_changed": tx.now,
+        "new_heartbeat": tx.now + request.patience,
+        "new_patience": request.patience,
+    }
+
+
+def _note(tx: Transaction, task_ids: Iterable[int]) -> None:
+    for task_id in task_ids:
+        if (task := task_row(tx, task_id)) is not None:
+            change_task(tx, task, started=task.started or tx.now)
+
+
+def _described(tx: Transaction, job: AnyRow) -> dict[str, Any]:
+    known = known_task(tx, job.task_id)
+    answer = pilot_job(known, job)
+    if known.parameters.params.get("useSecrets") and (kept := secrets_of(tx, known.user_name)):
+        answer["secrets"] = json.dumps(kept)
+    return answer
