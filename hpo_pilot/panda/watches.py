@@ -16,7 +16,7 @@ _JITTER = 0.2
 
 #: A task that looks unchanged is read whole all the same after so many seconds: for the states of running jobs, and
 #: should a change ever go unseen.
-WHOLE_SECONDS = 1800.0
+WHOLE_SECONDS = 120.0
 
 
 @dataclass

@@ -29,7 +29,12 @@ def name() -> str:
 
 def write(scan: Scan, target: Target, name: str, document: dict[str, Any], **payload: str) -> None:
     queue = {"queue": target.queue} if target.queue else {}
-    base = {"search": name, "site": {"profile": "grid", **queue}, "budget": {"trials": 6, "parallel": 3}}
+    base = {
+        "resources": {"minutes": 20, "memory_mb": 500},
+        "search": name,
+        "site": {"profile": "grid", **queue},
+        "budget": {"trials": 6, "parallel": 3},
+    }
     scan.write({**base, **document}, **payload)
 
 
