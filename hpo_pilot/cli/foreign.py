@@ -84,7 +84,7 @@ def export_configuration(client: SearchClient, identity: str, form: str, output:
     from hpo_pilot.service.embedded import nickname
 
     results: list[tuple[dict[str, object], float | None]] = []
-    if Path(identity).is_file():
+    if Path(identity).is_file() or Path(identity).suffix in (".yaml", ".yml"):
         search = load_search(identity)
     else:
         search = Search.model_validate(client.status(identity)["definition"])

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from hpo_pilot.cli.fitting import print_fitting
 from hpo_pilot.cli.foreign import CONFIGURATIONS, export_configuration
 from hpo_pilot.cli.options import IdArgument, JsonOption, on_client
 from hpo_pilot.cli.show import console, dump, printable, value_text
@@ -123,23 +124,23 @@ def trials(
     if not found:
         typer.echo(f"search {search['name']!r} has no trials yet")
         return
-    console().print(_trials_table(search, found))
+    print_fitting(console(), lambda digits: _trials_table(search, found, digits))
     for trial in found:
         _show_failures(trial, whole=log)
 
 
-def _trials_table(search: StatusDocument, found: Sequence[TrialDocument]) -> Table:
+def _trials_table(search: StatusDocument, found: Sequence[TrialDocument], digits: int) -> Table:
     names = list(search["definition"]["space"])
     table = Table("trial", "state", search["objective"]["metric"], *names, box=None, pad_edge=False)
     for trial in found:
-        point = [_cell(trial["point"][name]) if name in trial["point"] else "" for name in names]
+        point = [_cell(trial["point"][name], digits) if name in trial["point"] else "" for name in names]
         again = f" (= {trial['confirms']})" if trial["confirms"] else ""
-        table.add_row(f"{trial['number']}{again}", trial["state"], value_text(trial), *point)
+        table.add_row(f"{trial['number']}{again}", trial["state"], value_text(trial, digits), *point)
     return table
 
 
-def _cell(value: Any) -> str:
-    return f"{value:.5g}" if isinstance(value, float) else json.dumps(value).strip('"')
+def _cell(value: Any, digits: int) -> str:
+    return f"{value:.{min(digits, 5)}g}" if isinstance(value, float) else json.dumps(value).strip('"')
 
 
 def _show_failures(trial: TrialDocument, *, whole: bool) -> None:
@@ -214,10 +215,13 @@ def export(
 ) -> None:
     """Write a search and its trials in another form."""
     from hpo_pilot.cli.files import write_text
+    from hpo_pilot.errors import InputError
 
     if form in CONFIGURATIONS:
         export_configuration(client, identity, form, output)
         return
+    if form not in FORMS:
+        raise InputError(f"there is no export to {form!r}; there is {', '.join([*FORMS, *CONFIGURATIONS])}")
     text = client.export(identity, form)
     if output is None:
         typer.echo(text, nl=False)

@@ -106,6 +106,7 @@ def serve(
         server=server,
         api_port=api_port,
         on_ready=ready,
+        on_warning=lambda warning: typer.echo(f"warning: {warning}", err=True),
     )
 
 

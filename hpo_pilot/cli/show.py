@@ -10,10 +10,15 @@ from typing import Any
 import typer
 from rich.console import Console
 
+#: Columns of a terminal that nobody looks at: more than any table has.
+_NO_TERMINAL = 1_000_000
+
 
 def console() -> Console:
-    """Where tables go; lines are only wrapped on a terminal."""
-    return Console(soft_wrap=not sys.stdout.isatty(), highlight=False, markup=False)
+    """Where tables go; only on a terminal do they have to fit."""
+    if sys.stdout.isatty():
+        return Console(highlight=False, markup=False)
+    return Console(width=_NO_TERMINAL, soft_wrap=True, highlight=False, markup=False)
 
 
 def dump(document: Any) -> None:
@@ -26,12 +31,12 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
 
 
-def value_text(trial: Mapping[str, Any]) -> str:
+def value_text(trial: Mapping[str, Any], digits: int = 6) -> str:
     """The value of a trial, or of a figure of merit, with the spread of its folds."""
     value = trial["value"]
-    return "-" if value is None else figure_text(value, trial["std"])
+    return "-" if value is None else figure_text(value, trial["std"], digits)
 
 
-def figure_text(value: float, std: float | None) -> str:
+def figure_text(value: float, std: float | None, digits: int = 6) -> str:
     """A figure of merit with its spread."""
-    return f"{value:.6g}" + (f" ± {std:.2g}" if std is not None else "")
+    return f"{value:.{digits}g}" + (f" ± {std:.2g}" if std is not None else "")

@@ -332,6 +332,8 @@ class LocalClient(SearchClient):
             url = self._folder().store_url(self._url)
             path = Path(url.removeprefix("sqlite:///"))
             if not make and url.startswith("sqlite:///") and not path.exists():
+                if path.parent.is_file():
+                    raise InputError(f"the work folder {path.parent} is a file; name another --workdir")
                 raise InputError(
                     f"there is no store at {path}: run or submit a search first, or name another --workdir or --store"
                 )

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import tarfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
 from hpo_pilot.errors import GiveUpError, InputError
+
+#: What archives raise that are damaged, or have links to themselves.
+_BROKEN = (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, KeyError, RecursionError, ValueError)
 
 
 def unpack_outputs(archives: Mapping[int, Path], destination: Path, trial: int, *, folds: int) -> list[Path]:
@@ -39,7 +44,7 @@ def _unpack(archive: Path, folder: Path) -> list[Path]:
             names = sorted(member.name for member in packed.getmembers() if member.isfile())
             # The archive was made by a job: nothing in it may land outside the folder.
             packed.extractall(folder, filter="data")
-    except (tarfile.TarError, EOFError) as error:
+    except _BROKEN as error:
         raise GiveUpError(f"the outputs in {archive.name} cannot be unpacked: {error}") from error
     except OSError as error:
         raise InputError(f"cannot write to {folder}: {error.strerror}; choose another --output") from error

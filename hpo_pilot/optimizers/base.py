@@ -82,7 +82,12 @@ class Optimizer(ABC):
         try:
             self.settings = self.check_settings(settings or {})
         except ValidationError as error:
-            wrong = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'settings'}: {e['msg']}" for e in error.errors())
+            known = ", ".join(name for name in self.Settings.model_fields) or "none"
+            wrong = "; ".join(
+                f"{'.'.join(map(str, e['loc'])) or 'settings'}: "
+                + (f"is no setting of this optimizer; there is {known}" if e["type"] == "extra_forbidden" else e["msg"])
+                for e in error.errors()
+            )
             raise InputError(f"optimizer settings: {wrong}") from error
         self.history: list[Observation] = []
         self._told_keys: set[str] = set()

@@ -34,7 +34,8 @@ METADATA_SECONDS = 900.0
 #: be the server's database that had a bad moment.
 UNKNOWN_SECONDS = 3600.0
 
-#: What a look found is good for the calls that follow it at once, in seconds.
+#: What a look found is good for the calls that follow it at once, in seconds. A newer state than that from before the
+#: jobs were read would not go with them: a task that is done has jobs that nobody has heard of.
 _FRESH = 10.0
 
 #: What shows of a task that its jobs have changed.
@@ -47,11 +48,7 @@ log = logging.getLogger(__name__)
 class _Look:
     at: float
     state: TaskState
-    details: dict[str, Any]
-
-    @property
-    def face(self) -> Hashable:
-        return tuple(str(self.details.get(name)) for name in _FACE)
+    face: Hashable
 
 
 class ForeignServerReader:
@@ -94,7 +91,8 @@ class ForeignServerReader:
         # A job leaves these states without its task's being any different.
         unready = any(report.state in (JobState.HOLDING, JobState.TRANSFERRING) for report in reports)
         told = {number for report in reports if report.verdicts and (number := report.number) is not None}
-        self._watches.read(ref.jedi_task_id, None if unready else look.face, told)
+        self._watches.read(ref.jedi_task_id, look.face, told, unready=unready)
+        self._looks[ref.jedi_task_id] = replace(look, at=self._clock())
         if over and all(report.state.is_over for report in reports):
             self._watches.forget(ref.jedi_task_id)
         return reports
@@ -127,9 +125,10 @@ class ForeignServerReader:
         task_id = ref.jedi_task_id
         details = task_details(self._client, task_id)
         if details is not None:
-            look = _Look(self._clock(), task_state(str(details.get("status"))), details)
+            face = tuple(str(details.get(name)) for name in _FACE)
+            look = _Look(self._clock(), task_state(str(details.get("status"))), face)
         elif submitted_parameters(self._client, task_id) is not None:
-            look = _Look(self._clock(), TaskState.REGISTERED, {"status": "registered"})
+            look = _Look(self._clock(), TaskState.REGISTERED, "registered")
         else:
             return self._unknown(ref)
         self._unknown_since.pop(task_id, None)
@@ -142,4 +141,4 @@ class ForeignServerReader:
         if now - since >= UNKNOWN_SECONDS:
             raise UnknownTaskError(f"the server does not know task {ref.jedi_task_id} ({ref.name})")
         log.warning("the server does not find task %d (%s) now; it is asked again", ref.jedi_task_id, ref.name)
-        return _Look(now, TaskState.REGISTERED, {"status": "unknown"})
+        return _Look(now, TaskState.REGISTERED, "unknown")

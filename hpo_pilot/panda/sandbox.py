@@ -11,7 +11,7 @@ import tarfile
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hpo_pilot.errors import InputError, TryAgainError
 
@@ -82,6 +82,38 @@ def build_sandbox(
     finally:
         temporary.unlink(missing_ok=True)
     return final
+
+
+def same_payload(one: Path, other: Path) -> bool:
+    """Whether two archives of `build_sandbox` have the same payload, whichever version's runner they have.
+
+    What else the runner is told comes from the search's definition, but for where its inputs are.
+
+    Raises:
+        InputError: one of them cannot be read.
+    """
+    return _payload_of(one) == _payload_of(other)
+
+
+def _payload_of(archive: Path) -> dict[str, Any]:
+    """The digest of each of the payload's files, and its inputs."""
+    found: dict[str, Any] = {}
+    try:
+        with tarfile.open(archive) as packed:
+            for member in packed:
+                content = packed.extractfile(member)
+                if content is None:
+                    continue
+                if member.name == PAYLOAD_DOCUMENT:
+                    found[PAYLOAD_DOCUMENT] = json.load(content).get("inputs") or []
+                elif not member.name.startswith(_OURS):
+                    found[member.name] = (
+                        member.mode,
+                        hashlib.file_digest(cast(io.BufferedReader, content), "sha256").hexdigest(),
+                    )
+    except (OSError, EOFError, tarfile.TarError, ValueError, AttributeError) as error:
+        raise InputError(f"the packed payload {archive} was lost or damaged ({error})") from error
+    return found
 
 
 def _programs(document: Mapping[str, Any]) -> dict[str, str]:

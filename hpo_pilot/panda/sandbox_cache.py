@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpo_pilot.errors import GiveUpError, TryAgainError
-from hpo_pilot.panda.client_process import ClientProcess
+from hpo_pilot.panda.client_process import ClientProcess, MissingCallError
 
 #: A file that was touched this long ago is touched again, in seconds; caches keep files for days at least.
 _TOUCH_SECONDS = 12 * 3600.0
@@ -58,11 +58,18 @@ class SandboxCache:
         known = self._known.get(sandbox.name)
         if known is not None and not again and self._clock() - known.at < _TOUCH_SECONDS:
             return known.source
-        if again or not self._client.call("touchFile", sandbox.name, self._use_cache_server):
+        if again or not self._touch(sandbox):
             self._upload(sandbox)
         source = str(self._client.call("sourceURL", self._use_cache_server))
         self._known[sandbox.name] = _Upload(source, self._clock())
         return source
+
+    def _touch(self, sandbox: Path) -> bool:
+        """Lets the file live on; False where the server does not have it, or is of before such calls."""
+        try:
+            return bool(self._client.call("touchFile", sandbox.name, self._use_cache_server))
+        except MissingCallError:
+            return False
 
     def _upload(self, sandbox: Path) -> None:
         if not sandbox.is_file():

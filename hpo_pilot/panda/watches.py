@@ -25,6 +25,7 @@ class _Watch:
 
     Attributes:
         face: what it looked like when it was last read whole.
+        unready: something was about to come then, without which it looks no different.
         told: the numbers of the jobs whose verdicts have been handed on.
         due: when it is to be looked at; None: it was reported as due, and nobody has looked yet.
     """
@@ -32,6 +33,7 @@ class _Watch:
     interval: float
     due: float | None
     face: Hashable = None
+    unready: bool = False
     read: float = -1e9
     told: frozenset[int] = field(default_factory=frozenset)
 
@@ -76,19 +78,20 @@ class Watches:
             news = watch.face != face
             watch.interval = INTERVAL[0] if news else min(watch.interval * _GROWTH, max(INTERVAL))
             watch.due = now + self._jitter(watch.interval)
-            return news or bool(watch.told & set(missing)) or now - watch.read > WHOLE_SECONDS
+            return news or watch.unready or bool(watch.told & set(missing)) or now - watch.read > WHOLE_SECONDS
 
-    def read(self, task_id: int, face: Hashable, told: Collection[int]) -> None:
+    def read(self, task_id: int, face: Hashable, told: Collection[int], *, unready: bool = False) -> None:
         """Notes that a task was read whole.
 
         Args:
             task_id: the task.
-            face: what it looked like before; None where it must be read again: something was not ready yet.
+            face: what it looked like before.
             told: the numbers of the jobs whose verdicts were handed on.
+            unready: something was not ready yet, so that it must be read again.
         """
         with self._lock:
             watch = self._tasks.setdefault(task_id, _Watch(INTERVAL[0], None))
-            watch.face, watch.read, watch.told = face, self._clock(), frozenset(told)
+            watch.face, watch.unready, watch.read, watch.told = face, unready, self._clock(), frozenset(told)
 
     def wait(self, seconds: float) -> set[int]:
         """Waits until tasks are due, at most `seconds`; returns them, each once until it has been looked at."""

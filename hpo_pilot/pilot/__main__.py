@@ -24,6 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         stream=sys.stderr,
         level=logging.DEBUG if options.pop("debug") else logging.INFO,
         format="%(asctime)s %(levelname)-7s %(message)s",
+        force=True,  # `hpo-pilot` has set up its own, quieter one
     )
     logging.getLogger("urllib3").setLevel(logging.ERROR)  # the client says itself when the server is away
     try:

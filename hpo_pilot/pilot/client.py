@@ -197,6 +197,10 @@ class HttpJobServer(JobServer):
         try:
             limits = (_CONNECT_SECONDS, timeout)
             answer = self._session.request(method, url, timeout=limits, allow_redirects=False, **options)
+        except requests.exceptions.SSLError as error:
+            text = f"the certificate of {_origin(url)[1]} is not trusted: {error}; --ca names the authorities behind it"
+            self._note(text)
+            raise ServerAway(text) from error
         except requests.RequestException as error:
             self._note(error)
             raise ServerAway(f"{_origin(url)[1]} does not answer: {error}") from error

@@ -60,10 +60,11 @@ class Pilot:
         self._server = server or HttpJobServer(settings)
         self._workdir = WorkDir(settings)
         self._draining = threading.Event()
+        self._at_once = threading.Event()
         self._cache = SandboxCache(
             self._workdir.cache, self._server, limit_mb=settings.cache_mb, unpack_mb=settings.unpack_mb
         )
-        self._server_storage = ServerStorage(self._server)
+        self._server_storage = ServerStorage(self._server, self._at_once)
         self._own_storage = FolderStorage(settings.storage_folder)
         self._delivery = Delivery(self._server, self._workdir)
         self._heartbeats = Heartbeats(settings, self._server)
@@ -78,7 +79,6 @@ class Pilot:
         )
         self._unreported = 0
         self._running: dict[int, Execution] = {}
-        self._at_once = threading.Event()
         self._stopped = threading.Event()
         self._fatal: HpoPilotError | None = None
         self._began = time.monotonic()

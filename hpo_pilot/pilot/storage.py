@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import threading
 import time
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -39,8 +40,15 @@ class ServerStorage(Storage):
 
     wants_every_log = False
 
-    def __init__(self, server: JobServer) -> None:
+    def __init__(self, server: JobServer, at_once: threading.Event) -> None:
+        """Prepares.
+
+        Args:
+            server: the server.
+            at_once: set once the pilot ends at once: then a server that is away is not waited for.
+        """
         self._server = server
+        self._at_once = at_once
 
     def keep(self, name: str, content: Path | bytes) -> str:
         """See Storage."""
@@ -50,9 +58,9 @@ class ServerStorage(Storage):
                 self._server.upload(name, content)
                 return ""
             except TryAgainError as error:
-                if time.monotonic() > give_up:
+                if time.monotonic() > give_up or self._at_once.is_set():
                     raise JobFailure(PilotErrorCode.STAGE_OUT_FAILED, f"{name}: {error}") from error
-                time.sleep(backoff.seconds())
+                backoff.pause(self._at_once)
             except (HpoPilotError, OSError) as error:
                 raise JobFailure(PilotErrorCode.STAGE_OUT_FAILED, f"{name}: {error}") from error
 

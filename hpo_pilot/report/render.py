@@ -25,7 +25,7 @@ from hpo_pilot.report.figure import Figure
 from hpo_pilot.report.fold_figure import fold_figure
 from hpo_pilot.report.parameter_figure import parameter_figures
 from hpo_pilot.report.summary import Standing, ranking
-from hpo_pilot.search import Point, Search, Trial, TrialState
+from hpo_pilot.search import KnownResult, Point, Search, Trial, TrialState
 
 TOP = 10
 EVENT_LIMIT = 300
@@ -73,6 +73,7 @@ def render_report(
         best=standings[0] if standings else None,
         best_json=_point_json(standings[0].trial.point) if standings else "",
         best_yaml=_yaml(standings[0].trial.point) if standings else "",
+        best_known=_best_known(search),
         top=standings[:TOP],
         overview=overview,
         folds=folds,
@@ -118,6 +119,12 @@ def _outcome(search: Search, trials: Sequence[Trial], standings: Sequence[Standi
     )
 
 
+def _best_known(search: Search) -> KnownResult | None:
+    """The best of the results from before the search."""
+    results = [result for result in search.known if result.value is not None]
+    return min(results, key=lambda result: (result.value or 0.0) * search.objective.sign, default=None)
+
+
 def _rows(search: Search, trials: Sequence[Trial], standings: Sequence[Standing]) -> list[Trial]:
     """The trials of the big table: all, or the best, the latest failed and the latest of the rest, in their order."""
     limit = max(50, CELL_LIMIT // (len(search.space.names) + 8))
@@ -133,6 +140,11 @@ def _rows(search: Search, trials: Sequence[Trial], standings: Sequence[Standing]
 
 def _point_json(point: Point) -> str:
     return json.dumps(point, indent=2, ensure_ascii=False)
+
+
+def _point_text(point: Mapping[str, Any]) -> str:
+    """A point on one line."""
+    return ", ".join(f"{name}: {wording.scalar(value)}" for name, value in point.items())
 
 
 def _yaml(value: Mapping[str, Any]) -> str:
@@ -173,5 +185,6 @@ def _environment() -> jinja2.Environment:
     for name in ("count", "duration", "exact", "number", "plus_minus", "scalar", "when"):
         environment.filters[name] = getattr(wording, name)
     environment.filters["shortened"] = lambda text: shortened(text, ERROR_LIMIT)
+    environment.filters["point_text"] = _point_text
     environment.globals["span"] = wording.span
     return environment

@@ -10,7 +10,7 @@ from hpo_pilot import __version__
 from hpo_pilot.rest import examples
 from hpo_pilot.rest.answer import json_answer
 from hpo_pilot.rest.context import Parts, answers, caller_of
-from hpo_pilot.store.lease import is_held
+from hpo_pilot.store.lease import holder
 
 router = APIRouter(tags=["service"])
 
@@ -58,7 +58,7 @@ def service(request: Request, parts: Parts) -> Response:
         {
             "version": __version__,
             "user": {"name": caller.name, "role": caller.role.value},
-            "steering": is_held(parts.store.engine),
+            "steering": holder(parts.store.engine) is not None,
             "searches": len(parts.store.searches()),
             "upload_limit": parts.uploads.limit,
         },

@@ -53,11 +53,17 @@ class Guard:
                 await problem_response(401, "unauthorized", str(error))(scope, receive, send_safely)
                 return
             if caller.role is Role.PILOT:
-                refused = problem_response(403, "forbidden", "a pilot's token takes jobs; searches want a user's token")
+                wrong = (
+                    "a pilot's token takes jobs, at the PanDA server, which has another address; searches, here, want "
+                    "a user's token"
+                )
+                refused = problem_response(403, "forbidden", wrong)
                 await refused(scope, receive, send_safely)
                 return
             scope.setdefault("state", {})["caller"] = caller
-            log.info("%s %s by %s", scope["method"], scope["path"], caller.name)
+            # Unquoted a path may hold line ends, and so may another issuer's names.
+            path, name = (text.encode("unicode_escape").decode() for text in (scope["path"], caller.name))
+            log.info("%s %s by %s", scope["method"], path, name)
         if not scope["path"].startswith(_UPLOADS):
             length = Headers(scope=scope).get("content-length", "0")
             if not length.isdecimal() or int(length) > BODY_LIMIT:

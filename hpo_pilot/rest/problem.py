@@ -154,5 +154,5 @@ def _gone(_request: Request, _error: Exception) -> Response:
 
 
 def _defect(request: Request, error: Exception) -> Response:
-    log.exception("%s %s", request.method, request.url.path, exc_info=error)
+    log.exception("%s %r", request.method, request.scope["path"], exc_info=error)
     return problem_response(500, "give_up", "internal error; please report it with the service's log")

@@ -6,9 +6,10 @@ Format as panda-server 1.0.4 writes it and panda-client 2.2.0 reads it: naive UT
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from typing import Any
+
+from hpo_pilot.server.json_text import dump
 
 #: One reply, before it becomes JSON.
 Envelope = dict[str, Any]
@@ -26,7 +27,7 @@ def failure(message: str, data: Any = None) -> Envelope:
 
 def to_json(envelope: Envelope) -> bytes:
     """The bytes that go over the wire."""
-    return json.dumps(envelope, default=_encode, separators=(",", ":")).encode()
+    return dump(envelope, _encode).encode()
 
 
 def utc(seconds: float | None) -> datetime | None:

@@ -83,8 +83,9 @@ class ApiProcess:
         trouble = ""
         with open_session(self.url, self._authorities) as session:
             while time.monotonic() < end:
-                if self._child.exit_code is not None:
-                    raise TryAgainError(f"the REST API did not start: {self._child.last_line()}")
+                if (code := self._child.exit_code) is not None:
+                    wrong = InputError if code == InputError.exit_code else TryAgainError
+                    raise wrong(f"the REST API did not start: {self._child.last_line()}")
                 try:
                     # Our token is good at our API alone: another may have the port, and ours be about to say so.
                     headers = {"Authorization": f"Bearer {self.token_file.read_text()}"}

@@ -16,6 +16,7 @@ from hpo_pilot.panda.panda_server import environment_server, environment_vo
 from hpo_pilot.service.target import nickname_at
 from hpo_pilot.service.workdir import WorkDir
 from hpo_pilot.store import Store
+from hpo_pilot.store.engine import shown
 
 _RUNTIMES = ("apptainer", "singularity", "podman", "ch-run", "shifter", "bwrap")
 _LAUNCHERS = ("srun", "jsrun", "mpirun", "horovodrun", "torchrun")
@@ -120,7 +121,7 @@ def _work_folder(workdir: Path | None) -> str:
 def _store(workdir: Path | None, store: str | None) -> str:
     opened = Store.open(WorkDir.make(workdir).store_url(store))
     try:
-        return f"{opened.engine.url.render_as_string(hide_password=True)}, {len(opened.searches())} searches"
+        return f"{shown(opened.engine.url)}, {len(opened.searches())} searches"
     finally:
         opened.close()
 

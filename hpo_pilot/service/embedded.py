@@ -107,6 +107,7 @@ class EmbeddedPanda:
 
         Raises:
             TryAgainError: the server does not start; the message has its reason.
+            InputError: the same, and the reason is an option or a file that it names.
         """
         self._server.start()
         self._wait_for_server()
@@ -153,8 +154,10 @@ class EmbeddedPanda:
         session = open_session(self.url, self.server.authorities)
         trouble = ""
         while time.monotonic() < end:
-            if self._server.exit_code is not None:
-                raise TryAgainError(f"the embedded PanDA server did not start: {self._server.last_line()}")
+            if (code := self._server.exit_code) is not None:
+                # What is wrong with the options stays wrong: whoever starts services again and again must see that.
+                wrong = InputError if code == InputError.exit_code else TryAgainError
+                raise wrong(f"the embedded PanDA server did not start: {self._server.last_line()}")
             try:
                 if session.get(f"{self.url}/api/v1/system/is_alive", timeout=5).ok:
                     return

@@ -44,7 +44,12 @@ class KeptOutputs:
         if not self._declared or self._manager.manners.keeps_outputs:
             return
         self._numbers |= set(new)
-        best = top_trials(self._record.search, [trials[number] for number in self._numbers], self._count)
+        candidates = [trials[number] for number in self._numbers if trials[number].confirms is None]
+        best = top_trials(self._record.search, candidates, self._count)
+        if self._record.search.confirm.top:
+            # Those that were confirmed come before better ones that may still be, should the search be extended.
+            confirmations = [trial for trial in trials.values() if trial.confirms is not None]
+            best += top_trials(self._record.search, candidates + confirmations, self._count)
         gone = sorted(self._numbers - {trial.number for trial in best})
         if gone:
             for archive in self._store.unwanted_archives(self._record.id, gone):

@@ -257,12 +257,13 @@ class Ledger:
 
     def _unjudged(self, task: TaskRecord, report: JobReport, job: Members, member: Member, now: float) -> JobOutcome:
         """What a report says of a member besides the runner's verdict."""
+        attempt = self._attempt(task, report, member)
         places = [each[:2] for each in job]
         running = places.index(report.running) if report.running in places else 0
         place = places.index(member[:2])
         started, seconds = report.started if place == 0 else None, None
         if 0 < place <= running and not report.state.is_over:
-            known = self._known.get((task.id, *member[:2], report.attempt))
+            known = self._known.get((task.id, *member[:2], attempt))
             started = known.started if known and known.started is not None else now  # about: no report says it
         if report.state.is_over and report.started is not None and report.ended is not None:
             seconds = max(0.0, report.ended - report.started) / len(job)  # lost, and paid for all the same, but once
@@ -270,7 +271,7 @@ class Ledger:
             task.id,
             member.trial,
             member.fold,
-            report.attempt,
+            attempt,
             report.state,
             panda_id=report.panda_id,
             node=report.node,
@@ -280,6 +281,15 @@ class Ledger:
             seconds=seconds,
             progress=(report.progress,) if report.progress and place == running else (),
         )
+
+    def _attempt(self, task: TaskRecord, report: JobReport, member: Member) -> int:
+        """Which attempt a report is of. Verdicts of released pilots all say the first: then the PandaID tells."""
+        attempt = report.attempt
+        while known := self._known.get((task.id, *member[:2], attempt)):
+            if known.panda_id in (None, report.panda_id):
+                break
+            attempt += 1
+        return attempt
 
     def _judged(self, task: TaskRecord, report: JobReport, base: JobOutcome, verdict: Verdict) -> Iterator[JobOutcome]:
         """The runner's word on a member."""

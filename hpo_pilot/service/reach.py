@@ -9,9 +9,15 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.server.access.tls import Certificate, is_wildcard, names_of, self_made, served_name
+from hpo_pilot.server.access.tls import is_wildcard, names_of, self_made, served_name
 from hpo_pilot.service.workdir import WorkDir
 from hpo_pilot.trust import hashed_folder
+
+#: The addresses of this machine for itself, by version of the protocol.
+_HERE = {
+    4: [ipaddress.ip_network("127.0.0.0/8")],
+    6: [ipaddress.ip_network("::1"), ipaddress.ip_network("::ffff:0:0/96")],
+}
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,17 @@ class Reach:
             )
 
     @property
+    def is_open(self) -> bool:
+        """Whether anybody but this machine may reach the server."""
+        return self.behind_proxy or self.public_url is not None or not _is_loopback(self.host)
+
+    @property
+    def trusts_this_machine(self) -> bool:
+        """Whether the header of certificates' names is taken from this machine, where a proxy may be, and others."""
+        proxies = [ipaddress.ip_network(address, strict=False) for address in self.trusted_proxies]
+        return not proxies or any(network.overlaps(here) for network in proxies for here in _HERE[network.version])
+
+    @property
     def has_tls(self) -> bool:
         """Whether the server itself speaks TLS."""
         return self.self_made or self.certificate is not None
@@ -83,14 +100,6 @@ class Reach:
         else:
             host = _own_name() if is_wildcard(self.host) else self.host
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-
-    def served_certificate(self, workdir: WorkDir) -> Certificate | None:
-        """The certificate to serve, made where it is of our own making; None: plain HTTP."""
-        if self.self_made:
-            return self_made(workdir.tls, names_of(self.host))
-        if self.certificate is None or self.key is None:
-            return None
-        return Certificate(self.certificate, self.key, self.authority)
 
     def authorities(self, workdir: WorkDir) -> Path | None:
         """The folder of authorities that clients must trust; None: those that everybody knows, or no TLS.

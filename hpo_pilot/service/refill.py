@@ -13,7 +13,8 @@ class Refill:
     def __init__(self, budget: Budget, trials_per_job: int = 1) -> None:
         """Starts with all slots free; jobs that run several trials are filled before they go out."""
         self._budget = budget
-        self._least = min(trials_per_job, budget.parallel)
+        # What the smaller jobs hold where all slots are filled: one that ends is followed by another at once.
+        self._least = budget.parallel // math.ceil(budget.parallel / trials_per_job)
         self._filling = False
 
     def is_due(self, count: int, left: int, polite: float) -> bool:
@@ -25,6 +26,7 @@ class Refill:
             polite: the share of `budget.parallel` that is a batch where the search says auto.
         """
         share = polite if self._budget.refill == "auto" else self._budget.refill
-        batch = min(max(math.ceil(share * self._budget.parallel), self._least), left)
+        wanted = math.ceil(share * self._budget.parallel - 1e-9)  # 0.07 * 100 is a little more than 7
+        batch = min(max(wanted, self._least), left)
         self._filling = count > 0 and (self._filling or count >= batch)
         return self._filling

@@ -11,17 +11,25 @@ from typing import Any
 from hpo_pilot.config import load_search, payload_folder
 from hpo_pilot.config.payload_inputs import absolute_inputs
 from hpo_pilot.errors import InputError, TryAgainError
-from hpo_pilot.panda.sandbox import build_sandbox
+from hpo_pilot.panda.sandbox import build_sandbox, same_payload
 from hpo_pilot.search import Budget, Search, Trial, TrialState
+from hpo_pilot.service.embedded import DEFAULT_QUEUE
 from hpo_pilot.service.workdir import WorkDir
-from hpo_pilot.store import SearchRecord, SearchState, Store
+from hpo_pilot.store import EMBEDDED, NameTakenError, SearchRecord, SearchState, Store
 
 #: What may be added to, and what of it is counted.
 _EXTENDABLE = ("trials", "hours", "gpu_hours", "failures")
 _WHOLE = ("trials", "failures")
 
+#: What is added at once stays below: more is a slip, or no number that a database takes.
+_MOST = 1e15
+
 #: The states in which a search waits for its owner.
 _MAY_GO_ON: tuple[SearchState, ...] = (SearchState.PAUSED, SearchState.STOPPED, SearchState.FAILED)
+
+
+#: Those in which it needs its payload, and a new one is taken.
+_NOT_OVER: tuple[SearchState, ...] = (*_MAY_GO_ON, SearchState.RUNNING, SearchState.SUBMITTED)
 
 
 class ChangedMeanwhileError(TryAgainError):
@@ -155,9 +163,12 @@ def register_packed(
     found = store.find_search(search.name)
     if found is None:
         sandbox = str(packed.sandbox)
-        return store.create_search(
-            search, source=packed.source, sandbox=sandbox, owner=who, family=packed.family, uid=uid
-        )
+        try:
+            return store.create_search(
+                search, source=packed.source, sandbox=sandbox, owner=who, family=packed.family, uid=uid
+            )
+        except NameTakenError:
+            found = store.search(search.name)  # by a call at the same time, perhaps this one's repetition
     if uid is not None and found.uid == uid and found.owner == who:
         return found
     if not go_on:
@@ -168,27 +179,43 @@ def register_packed(
     check(found)
     check_same(found, search, packed.sandbox, packed.file)
     if found.filed.budget != search.budget:
-        return store.redefine(found.id, lambda now: _refiled(now, search, packed.file), who, filed=search)
-    store.reopen(found.id, who, "resumed", only_from=_MAY_GO_ON)
+        store.redefine(found.id, lambda now: _refiled(now, search, packed.file), who, filed=search)
+    else:
+        store.reopen(found.id, who, "resumed", only_from=_MAY_GO_ON)
+    if found.sandbox != str(packed.sandbox):
+        what = "goes on with the payload runner of another version of hpo-pilot"
+        store.reopen(found.id, who, what, only_from=_NOT_OVER, sandbox=str(packed.sandbox))
     return store.search(found.id)
 
 
 def check_same(found: SearchRecord, search: Search, sandbox: Path, search_file: str) -> None:
     """Makes sure that the file says what it said when the search began, its budget aside.
 
+    Another version of hpo-pilot may have begun it: with another payload runner, and with LOCAL for a queue that the
+    file does not name.
+
     Raises:
         InputError: it says something else, or the payload's files have changed.
     """
     old, new = found.filed.to_dict(), search.to_dict()
+    if found.server in (None, EMBEDDED):
+        for definition in (old, new):
+            definition["site"]["queue"] = definition["site"]["queue"] or DEFAULT_QUEUE
     changed = sorted(key for key in new if key != "budget" and new[key] != old.get(key))
     if changed:
         raise InputError(
             f"{search_file}: {', '.join(changed)} changed since search {search.name!r} began; only its budget may "
             "grow. Undo the change, or give the search another name"
         )
-    if found.sandbox != str(sandbox):
+    if found.sandbox == str(sandbox):
+        return
+    try:
+        trouble = "" if same_payload(Path(found.sandbox or ""), sandbox) else "the payload's files changed"
+    except InputError as error:
+        trouble = str(error)
+    if trouble:
         raise InputError(
-            f"{search_file}: the payload's files changed since search {search.name!r} began. "
+            f"{search_file}: {trouble} since search {search.name!r} began. "
             f"`hpo-pilot resume {search.name} --new-payload` goes on with the new files; "
             "another name in the file starts a new search"
         )
@@ -207,6 +234,8 @@ def _refiled(record: SearchRecord, search: Search, search_file: str) -> tuple[Se
             )
         largest[name] = None if max(new, now) == math.inf else max(new, now)
     largest["trials"] = int(largest["trials"])
+    if after.failures == before.failures:
+        largest["failures"] = record.search.budget.failures
     changed = search.model_copy(update={"budget": after.model_copy(update=largest)})
     return changed, f"budget changed: {_difference(record.search.budget, changed.budget)}"
 
@@ -247,7 +276,7 @@ def resume(store: Store, record: SearchRecord, who: str, *, sandbox: Path | None
     """
     what, states = "resumed", _MAY_GO_ON
     if sandbox is not None:
-        what, states = "resumed with new payload files", (*_MAY_GO_ON, SearchState.RUNNING, SearchState.SUBMITTED)
+        what, states = "resumed with new payload files", _NOT_OVER
     archive = None if sandbox is None else str(sandbox)
     if store.reopen(record.id, who, what, only_from=states, sandbox=archive):
         return
@@ -296,8 +325,8 @@ def extend(
     for name, amount in changes.items():
         if name not in _EXTENDABLE:
             raise InputError(f"{name}: there is no such limit; there is {', '.join(_EXTENDABLE)}")
-        if not (math.isfinite(amount) and amount > 0):
-            raise InputError(f"{name}: {amount:+g} does not extend the budget; a budget may only grow")
+        if not 0 < amount < _MOST:  # NaN is neither
+            raise InputError(f"{name}: {_shown(amount)} does not extend the budget; a budget may only grow")
         if name in _WHOLE and amount != int(amount):
             raise InputError(f"{name}: {amount:+g} is no whole number")
 
@@ -324,6 +353,10 @@ def extend(
         if all((before := seen.get(name)) is not None and budget[name] == before + changes[name] for name in changes):
             return now
     return store.redefine(record.id, extended, who)
+
+
+def _shown(amount: float) -> str:
+    return f"{amount:+g}" if abs(amount) < _MOST else "so much"
 
 
 def trial_of(store: Store, record: SearchRecord, number: int) -> Trial:

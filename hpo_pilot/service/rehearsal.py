@@ -15,8 +15,7 @@ from hpo_pilot.panda.task_parameters import task_parameters
 from hpo_pilot.search import Search
 from hpo_pilot.service.embedded import nickname
 from hpo_pilot.service.registration import pack_search
-from hpo_pilot.service.steering import trial_seed
-from hpo_pilot.service.submissions import limited_jobs, official_group, task_spec
+from hpo_pilot.service.submissions import official_group, task_jobs, task_spec, trial_seed, trials_per_task
 from hpo_pilot.service.target import chosen_server
 from hpo_pilot.service.workdir import WorkDir
 from hpo_pilot.store import EMBEDDED
@@ -48,19 +47,18 @@ def first_task_of(search: Search, sandbox: Path, server: str = EMBEDDED) -> dict
     # panda-client finds out the nickname when there is a login: nothing is asked for here.
     owner = nickname() if ours else os.environ.get("PANDA_NICKNAME") or nickname()
     vo = "hpo_pilot" if ours else environment_vo()
-    count = min(search.budget.parallel, search.budget.trials)
+    most = trials_per_task(search, None if ours else scouts(vo))
+    count = min(search.budget.parallel, search.budget.trials, most or search.budget.trials)
     points = [search.space.canonical(point) for point in search.start[:count]]
-    if len(points) < count:
+    if not points:
         choice = search.optimizer
         optimizer = create_optimizer(
             choice.name, search.space, seed=search.seed, settings=choice.settings, trials=search.budget.trials
         )
         optimizer.tell((known.point, known.value and search.objective.sign * known.value) for known in search.known)
-        points += optimizer.ask(count - len(points), points)
+        points = optimizer.ask(count, [])
     numbered = dict(enumerate(points, start=1))
-    trials = [(number, trial_seed(search.seed, number)) for number in numbered]
-    most = search.panda.jobs_per_task
-    jobs = limited_jobs(search, trials, (None if ours else scouts(vo)) if most == "auto" else most)
+    jobs = task_jobs(search, [(number, trial_seed(search.seed, number)) for number in numbered])
     name = task_name(owner, search.name, _UID, 1, 0, group=official_group(search))
     task = task_spec(search, _UID, sandbox, name, 1, jobs, numbered)
     url = _SERVER if ours else server

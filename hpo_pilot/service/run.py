@@ -20,13 +20,15 @@ from hpo_pilot.report import ReportFacts, best_trial, render_report
 from hpo_pilot.search import Trial
 from hpo_pilot.service.api_process import ApiProcess
 from hpo_pilot.service.embedded import DEFAULT_QUEUE, EmbeddedPanda, default_slots
+from hpo_pilot.service.exposure import exposures
 from hpo_pilot.service.families import register_all
 from hpo_pilot.service.reach import Reach
 from hpo_pilot.service.service import Service
-from hpo_pilot.service.target import check_bound, chosen_server, connected
+from hpo_pilot.service.target import bind, check_steered, chosen_server, connected
 from hpo_pilot.service.workdir import WorkDir
 from hpo_pilot.store import EMBEDDED, SearchRecord, SteeringStore, Store
-from hpo_pilot.store.lease import LeaseHeldError, held, is_held
+from hpo_pilot.store.engine import shown
+from hpo_pilot.store.lease import LeaseHeldError, held, holder
 
 Progress = Callable[[Store, SearchRecord], None]
 
@@ -110,8 +112,10 @@ def run_all(
         records = register_all(database, folder, Path(search_file), go_on=True)
         going_on = [record for record in records if not record.state.is_over]
         if going_on:
-            target = chosen_server(server, going_on[0])
+            target = chosen_server(server, going_on)
             _check_slots(target, slots)
+            if server is not None:
+                bind(database, going_on, target)  # before a service that has this store takes them elsewhere
             on_server(target)
             _steer_to_the_end(database, folder, going_on, target, slots, on_progress)
         results = []
@@ -165,9 +169,8 @@ def _steer(
     first = records[0].search  # those of a family need and name the same
     with contextlib.ExitStack() as stack:
         workdir.check_space()
-        lease = stack.enter_context(held(store.engine, "run"))
-        for record in records:
-            check_bound(record, store.bind_server(record.id, server), server)
+        lease = stack.enter_context(held(store.engine, "run", server))
+        bind(store, records, server)
         supervise: Callable[[], None] = workdir.check_space
         if server == EMBEDDED:
             count = slots or default_slots(first.resources.cores)
@@ -198,13 +201,19 @@ def _names(records: Sequence[SearchRecord]) -> str:
 
 
 def _watch(store: SteeringStore, records: Sequence[SearchRecord], over: Callable[[], bool]) -> bool:
-    """Watches searches that a service steers; True when they are over, False when nobody steers them any more."""
+    """Watches searches that a service steers; True when they are over, False when nobody steers them any more.
+
+    Raises:
+        InputError: the service takes tasks to another server than theirs, so that there would be nothing to see.
+    """
     with _watching() as stopped:
         while not over():
+            service = holder(store.engine)
+            if service is None:
+                return False
+            check_steered([store.search(record.id) for record in records], service.server)
             if stopped.wait(0.5):
                 raise InterruptedRunError(f"no longer watching; the service goes on with search {_names(records)}")
-            if not is_held(store.engine):
-                return False
     return True
 
 
@@ -218,6 +227,7 @@ def serve(
     server: str | None = None,
     api_port: int | None = None,
     on_ready: Callable[[EmbeddedPanda | str, ApiProcess], None] = lambda _panda, _api: None,
+    on_warning: Callable[[str], None] = log.warning,
 ) -> None:
     """Steers every search of the store until it is told to stop.
 
@@ -233,6 +243,7 @@ def serve(
         server: the PanDA server's URL, or `embedded`; default: the one that PANDA_URL_SSL names, else the embedded one.
         api_port: the REST API's port; default: a free one.
         on_ready: called when everything runs, with the embedded server, or the other one's URL, and with the REST API.
+        on_warning: called with what whoever runs the service should know.
 
     Raises:
         TryAgainError: another service has the store, or something is out of reach.
@@ -246,7 +257,7 @@ def serve(
     database = SteeringStore.open(folder.store_url(store))
     try:
         with contextlib.ExitStack() as stack:
-            lease = stack.enter_context(held(database.engine, "serve"))
+            lease = stack.enter_context(held(database.engine, "serve", target))
             api = ApiProcess(folder, store=store, reach=reach or Reach(), port=api_port)
             stack.callback(api.stop)
             api.start()
@@ -257,6 +268,8 @@ def serve(
                 ready = panda = EmbeddedPanda(folder, slots=count, reach=reach, queues=queues)
                 manager = stack.enter_context(_started(panda, folder))
                 supervise = panda.check
+                for warning in exposures(folder, reach or Reach(), count):
+                    on_warning(warning)
             else:
                 manager = stack.enter_context(connected(target, folder))
             reports = _ReportWriter(database, folder)
@@ -364,7 +377,7 @@ def render(store: Store, record: SearchRecord, trials: list[Trial]) -> str:
         versions=_versions(),
         job_seconds=seconds,
         gpu_hours=seconds * record.search.resources.gpus / 3600,
-        store=store.engine.url.render_as_string(hide_password=True),
+        store=shown(store.engine.url),
     )
     events = [(event.time, event.who, event.what) for event in store.events(record.id)]
     return render_report(record.search, trials, events, facts)

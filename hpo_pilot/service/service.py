@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 
-from hpo_pilot.errors import TryAgainError
+from hpo_pilot.errors import HpoPilotError
 from hpo_pilot.panda.workflow_manager import WorkflowManager
 from hpo_pilot.service.steering import SearchSteering
 from hpo_pilot.store import EMBEDDED, SearchState, SteeringStore, StoreAwayError
-from hpo_pilot.store.lease import LEASE_SECONDS, Lease
+from hpo_pilot.store.lease import LEASE_SECONDS, Lease, LeaseLostError
 
 #: How often the store is asked whether a user wants something, in seconds.
 _POLL_SECONDS = 0.5
@@ -24,6 +24,9 @@ _WAIT_SECONDS = 25.0
 #: How long a store that is out of reach is waited for, and the pause between the tries, in seconds.
 _STORE_PATIENCE = 120.0
 _STORE_PAUSE = 2.0
+
+#: How long a search is left alone after an error that should not have been, in seconds.
+_ERROR_PAUSE = 2.0
 
 log = logging.getLogger(__name__)
 
@@ -60,9 +63,10 @@ class Service:
         self._elsewhere: set[int] = set()
         self._steerings: dict[int, SearchSteering] = {}
         self._due: dict[int, float] = {}
+        self._resting: dict[int, float] = {}  # until when, after an error
         self._news: SimpleQueue[set[int] | str | None] = SimpleQueue()
         self._stopping = threading.Event()
-        self._lost_lease: TryAgainError | None = None
+        self._lost_lease: LeaseLostError | None = None
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="ask")
 
     def stop(self) -> None:
@@ -123,11 +127,11 @@ class Service:
         while not self._stopping.wait(LEASE_SECONDS / 4):
             try:
                 self._lease.renew()
-            except StoreAwayError as error:
-                log.warning("%s", error)
-            except TryAgainError as error:
+            except LeaseLostError as error:
                 self._lost_lease = error
                 self.stop()
+            except HpoPilotError as error:
+                log.warning("the lease is not renewed now: %s", error)
 
     def _wanted_states(self) -> dict[int, tuple[SearchState, int]]:
         states = self._store.search_states()
@@ -146,6 +150,8 @@ class Service:
 
     def _advance(self, states: dict[int, tuple[SearchState, int]], changed: set[int] | None) -> None:
         for number, (state, version) in list(states.items()):
+            if self._resting.get(number, 0.0) > time.monotonic():
+                continue
             steering = self._steerings.get(number)
             if steering is not None and steering.record.version != version and not steering.state.is_over:
                 steering = None  # its owner has changed more than its state: it is loaded anew
@@ -161,6 +167,7 @@ class Service:
             except Exception as error:
                 # A defect met by one search must not end the others; it is logged whole, and shown to the user.
                 log.exception("search %d", number)
+                self._resting[number] = self._due[number] = time.monotonic() + _ERROR_PAUSE
                 message = f"internal error: {type(error).__name__}: {error}; please report it with the log"
                 if steering is not None:
                     steering.abandon(message)
@@ -169,6 +176,7 @@ class Service:
         for number in [n for n, s in self._steerings.items() if s.state.is_over or n not in states]:
             del self._steerings[number]
             self._due.pop(number, None)
+            self._resting.pop(number, None)
             states.pop(number, None)
 
     def _load(self, number: int) -> SearchSteering:

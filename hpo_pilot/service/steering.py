@@ -6,26 +6,26 @@ depends on it, so that a kill at any instant repeats at most a look at the serve
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
 
 from hpo_pilot.errors import GiveUpError, TryAgainError
-from hpo_pilot.jobs import JobState, TaskRef
+from hpo_pilot.jobs import JobState, TaskRef, TaskState
 from hpo_pilot.panda.workflow_manager import UnknownTaskError, WorkflowManager
-from hpo_pilot.report.summary import best_trial, top_trials
+from hpo_pilot.report.summary import best_trial
 from hpo_pilot.search import Point, Trial, TrialState, point_key
+from hpo_pilot.service.confirmation import runs_to_come
 from hpo_pilot.service.kept_outputs import KeptOutputs
 from hpo_pilot.service.ledger import Changes, Ledger, OpenTrial
 from hpo_pilot.service.lookahead import Lookahead
 from hpo_pilot.service.proposer import Proposer
 from hpo_pilot.service.refill import Refill
-from hpo_pilot.service.submissions import LOOK_SECONDS, Submissions
+from hpo_pilot.service.spending import Spending
+from hpo_pilot.service.submissions import LOOK_SECONDS, Submissions, trial_seed
 from hpo_pilot.store import (
     NewTask,
     NewTrial,
@@ -77,18 +77,18 @@ class SearchSteering:
         self._slot_freed: float | None = None
         self._cut: tuple[int, list[int]] = (0, [])
         self._ending: tuple[SearchState, str] | None = None
+        self._looks_back = True
         self._healed = False
         self._trials = {trial.number: trial for trial in store.trials(record.id)}
         # Trials that were stopped on request gave nothing and do not count.
         counted = [t for t in self._trials.values() if t.confirms is None and t.state is not TrialState.STOPPED]
-        self._searched = len(counted)
+        self._spent = Spending(
+            search, trials=len(counted), job_seconds=store.job_seconds(record.id), forgiven=record.forgiven
+        )
         tried = {point_key(trial.point) for trial in counted}
         starts = [search.space.canonical(point) for point in search.start]
         self._starts = [point for point in starts if point_key(point) not in tried]
         self._generation = max((trial.generation for trial in self._trials.values()), default=0)
-        self._job_seconds = store.job_seconds(record.id)
-        self._failures_in_a_row = 0
-        self._last_failure = ""
         self._outputs = KeptOutputs(record, store, manager, self._trials.values())
         history = sorted((t for t in self._trials.values() if t.told is not None), key=lambda t: t.told or 0)
         self._ledger = Ledger(uid=record.uid, folds=search.folds.k, needed=search.folds.needed, told=len(history))
@@ -128,21 +128,18 @@ class SearchSteering:
             if state is SearchState.SUBMITTED:
                 self._set_state(SearchState.RUNNING, only_from=(SearchState.SUBMITTED,))
             self._heal()
-            if due := self._tasks.to_look_at():
-                self._manager.keep(Path(self.record.sandbox or ""))
-            for task in due:
-                begun = time.monotonic()
-                self._collect(task)
-                self._tasks.looked_at(task, time.monotonic() - begun)
+            trouble = self._collect_due()
             for task in self._tasks.unsent:
                 self._send(task)
             if self.state is SearchState.RUNNING:
                 points = self._proposer.take()
-                self._register([] if self._time_is_up() else points)
+                self._register([] if self._spent.time_is_up(self.record.clock) else points)
                 self._refill()
                 self._end_if_done()
             else:
                 self._slot_freed = None  # a paused search hands nothing over
+            if trouble is not None:
+                raise trouble
             self._retry_pause = 0.0
         except StoreAwayError:
             raise  # the picture in memory may be ahead of the store now: whoever holds this object makes a new one
@@ -151,11 +148,13 @@ class SearchSteering:
             pause = max(first, self._retry_pause)
             self._retry_pause = min(pause * 2, longest)
             self._not_before = time.monotonic() + pause
+            self._slot_freed = None  # what the server took says nothing of the next hand-over
             log.warning("search %s: %s; trying again in %.2f s", self.record.name, error, pause)
             return pause
         except GiveUpError as error:
+            pause = LOOK_SECONDS if self._ending else 0.0
             self._ending = (SearchState.FAILED, str(error))
-            return 0.0
+            return pause
         return self._tasks.next_look()
 
     def _heal(self) -> None:
@@ -212,12 +211,34 @@ class SearchSteering:
             trial = Trial(new.number, self._generation, new.point, seed=new.seed, confirms=new.confirms)
             self._trials[new.number] = trial
             self._ledger.add(OpenTrial(new.number, new.point, new.seed, new.confirms))
-        self._searched += 0 if confirms else len(trials)
+        self._spent.trials += 0 if confirms else len(trials)
         self._tasks.add(task)
         self._send(task)
         return len(trials)
 
     # --- collect ---
+
+    def _collect_due(self) -> TryAgainError | None:
+        """Looks at the tasks that may have changed, until the server does not tell of one.
+
+        Returns:
+            Why it does not: to be raised when all else is done, for that task alone may be the reason. It comes last
+            the next time, and so holds up no other.
+        """
+        due = self._tasks.to_look_at()
+        if due:
+            self._manager.keep(Path(self.record.sandbox or ""))
+        for task in due:
+            begun = time.monotonic()
+            try:
+                self._collect(task)
+            except StoreAwayError:
+                raise
+            except TryAgainError as error:
+                self._tasks.not_told_of(task)
+                return error
+            self._tasks.looked_at(task, time.monotonic() - begun)
+        return None
 
     def _collect(self, task: TaskRecord) -> None:
         """Takes what the server knows of a task's jobs; a task that is over with folds unheard of has lost them."""
@@ -234,6 +255,8 @@ class SearchSteering:
                     if not known:
                         alive = self._look(task, ref)  # its last job may have ended between the two calls
                     over = self._tasks.end_of(ref, state, alive)
+                if over and state is TaskState.EXHAUSTED:
+                    self._manager.kill(ref)  # what waits in it would run beside what goes out again
         except UnknownTaskError as error:
             over = str(error)
         missing = self._ledger.missing(task)
@@ -260,18 +283,19 @@ class SearchSteering:
             ended_tasks=[task.id] if ended else [],
             started=changes.started,
             events=changes.events,
-            resubmit=self._tasks.resubmission(task.generation, changes.again),
+            resubmit=None if self._ending else self._tasks.resubmission(task.generation, changes.again),
         )
         if ended:
             self._tasks.ended(task)
-        self._learn(changes)
         if resubmitted is not None:
             self._tasks.add(resubmitted)
+        self._learn(changes)
+        if resubmitted is not None:
             self._send(resubmitted)
 
     def _learn(self, changes: Changes) -> None:
         """Keeps the picture in memory level with what was just committed."""
-        self._job_seconds += changes.seconds
+        self._spent.job_seconds += changes.seconds
         for end in changes.ends:
             trial = replace(
                 self._trials[end.number], state=end.state, value=end.value, std=end.std, error=end.error, told=end.told
@@ -287,26 +311,19 @@ class SearchSteering:
 
     def _tell(self, trial: Trial, good_folds: int) -> None:
         self._proposer.tell(trial, good_folds)
-        failed = trial.state is TrialState.FAILED and (trial.told or 0) > self.record.forgiven
-        self._failures_in_a_row = self._failures_in_a_row + 1 if failed else 0
-        self._last_failure = trial.error or "" if failed else ""
+        self._spent.told(trial)
 
     # --- ask ---
 
     def _refill(self) -> None:
         """Asks for new points where slots are free."""
-        if self._failures_in_a_row >= self._search.budget.failures:
-            name = self._search.name
-            raise GiveUpError(
-                f"{self._failures_in_a_row} trials failed in a row (budget.failures); the last: {self._last_failure}. "
-                f"See `hpo-pilot trials {name}`, mend the payload, then `hpo-pilot resume {name}`"
-            )
+        self._spent.check_failures()
         if self._proposer.busy or self._tasks.unsent:
             return
         count = self._wanted()
-        left = self._search.budget.trials - self._searched
-        if not self._refills.is_due(count, left, self._manager.manners.refill):
+        if not self._refills.is_due(count, self._spent.trials_left, self._manager.manners.refill):
             return
+        count = min(count, self._tasks.trials_per_task or count)
         pending = sorted(number for number, trial in self._ledger.open.items() if trial.confirms is None)
         self._cut = (self._ledger.told, pending)
         if self._starts:
@@ -317,18 +334,10 @@ class SearchSteering:
 
     def _wanted(self) -> int:
         """How many new points may go out now."""
-        budget = self._search.budget
-        if self._proposer.exhausted or self._time_is_up():
+        if self._proposer.exhausted or self._spent.time_is_up(self.record.clock):
             return 0
-        room = budget.parallel + self._lookahead.waiting - len(self._ledger.open)
-        return min(room, budget.trials - self._searched, _ASK_LIMIT)
-
-    def _time_is_up(self) -> bool:
-        budget, clock = self._search.budget, self.record.clock
-        if budget.hours is not None and clock and time.time() - clock.timestamp() > budget.hours * 3600:
-            return True
-        gpu_hours = self._job_seconds * self._search.resources.gpus / 3600
-        return budget.gpu_hours is not None and gpu_hours >= budget.gpu_hours
+        room = self._search.budget.parallel + self._lookahead.waiting - len(self._ledger.open)
+        return min(room, self._spent.trials_left, _ASK_LIMIT)
 
     # --- end ---
 
@@ -351,16 +360,7 @@ class SearchSteering:
 
     def _confirm(self) -> bool:
         """Sends the best points out again with fresh seeds; True where there is something to wait for."""
-        confirm = self._search.confirm
-        if not confirm.top:
-            return False
-        searched = [trial for trial in self._trials.values() if trial.confirms is None]
-        done = Counter(t.confirms for t in self._trials.values() if t.state is not TrialState.STOPPED)
-        again = [
-            trial
-            for trial in top_trials(self._search, searched, confirm.top)
-            for _ in range(confirm.repeats - done[trial.number])
-        ]
+        again = runs_to_come(self._search, self._trials.values())
         self._cut = (self._ledger.told, [])
         self._register([trial.point for trial in again], [trial.number for trial in again])
         return bool(again)
@@ -368,12 +368,27 @@ class SearchSteering:
     def _stop(self, state: SearchState, message: str) -> None:
         """Kills what is out and ends the search; while the server cannot be reached it is not over, for jobs cost."""
         self._tasks.kill_all()
+        if self._looks_back:
+            self._looks_back = False
+            self._look_back()
         self._store.record(self.record.id, ended_tasks=list(self._tasks.open), stop_rest=message)
         self._set_state(state, message)
+
+    def _look_back(self) -> None:
+        """Records what had ended before its task was killed, as far as the server tells at once: it is paid for."""
+        for task in list(self._tasks.open.values()):
+            try:
+                if task.jedi_task_id is not None:
+                    self._look(task, TaskRef(task.name, task.jedi_task_id))
+            except StoreAwayError:
+                raise
+            except TryAgainError as error:
+                log.warning("search %s: what ended last is not known: %s", self.record.name, error)
 
     def abandon(self, message: str) -> None:
         """Ends the search as failed, for a reason that is not its own, with the next `advance`."""
         self._ending = (SearchState.FAILED, message)
+        self._looks_back = False
 
     def _set_state(self, state: SearchState, message: str = "", only_from: tuple[SearchState, ...] = ()) -> None:
         """Moves the search on, unless its owner has changed it meanwhile: then a new steering is made for it."""
@@ -383,9 +398,3 @@ class SearchSteering:
         self.state = now.state
         if now.version == version:
             self.record = now
-
-
-def trial_seed(search_seed: int, number: int) -> int:
-    """The seed that trial `number` gives its payload: the same for all its folds, different for every trial."""
-    digest = hashlib.sha256(f"{search_seed}/{number}".encode()).digest()
-    return int.from_bytes(digest[:4], "big") >> 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import secrets
 import time
@@ -43,6 +44,9 @@ _COMPLETE = frozenset({TaskState.DONE, TaskState.FINISHED, TaskState.FAILED})
 #: The payload has ended, and its word is about to come.
 _NEARLY_OVER = frozenset({JobState.HOLDING, JobState.TRANSFERRING})
 
+#: A task that is exhausted starts no more jobs; those that run go on.
+_WITH_A_PILOT = _NEARLY_OVER | {JobState.SENT, JobState.STARTING, JobState.RUNNING}
+
 
 class Submissions:
     """The open tasks, at most once each at the server."""
@@ -61,6 +65,7 @@ class Submissions:
         self._looked: dict[int, float] = {}
         self._not_before: dict[int, float] = {}
         self._dirty = set(self.open)
+        self._untold: dict[int, float] = {}
         # Changes that the server reported of tasks whose number we had not been told yet.
         self._unclaimed: set[int] = set()
 
@@ -80,11 +85,18 @@ class Submissions:
             self._unclaimed = (self._unclaimed | changed) - known
 
     def to_look_at(self) -> list[TaskRecord]:
-        """The submitted tasks that may have changed and are due, oldest first."""
+        """The submitted tasks that may have changed and are due: oldest first, last those `not_told_of`."""
         self._dirty &= self.open.keys()
         now = time.monotonic()
-        due = [number for number in sorted(self._dirty) if self._not_before.get(number, 0.0) <= now]
-        return [self.open[number] for number in due if self.open[number].jedi_task_id is not None]
+        due = [number for number in self._submitted_dirty() if self._not_before.get(number, 0.0) <= now]
+        return [self.open[number] for number in sorted(due, key=lambda number: (self._untold.get(number, 0.0), number))]
+
+    def _submitted_dirty(self) -> list[int]:
+        return [n for n in self._dirty if n in self.open and self.open[n].jedi_task_id is not None]
+
+    def not_told_of(self, task: TaskRecord) -> None:
+        """The server did not tell of the task, for now."""
+        self._untold[task.id] = time.monotonic()
 
     def looked_at(self, task: TaskRecord, seconds: float) -> None:
         """The task has been looked at, which took `seconds`.
@@ -94,14 +106,15 @@ class Submissions:
         now = self._looked[task.id] = time.monotonic()
         self._not_before[task.id] = now + _LOOK_PAUSE * seconds if seconds > _FELT else 0.0
         self._dirty.discard(task.id)
+        self._untold.pop(task.id, None)
         if task.id not in self.open:
             del self._looked[task.id], self._not_before[task.id]
 
     def next_look(self) -> float:
         """Seconds until a task that may have changed is due; at most `LOOK_SECONDS`."""
         now = time.monotonic()
-        waits = [self._not_before.get(number, 0.0) - now for number in self._dirty]
-        return max(0.0, min([LOOK_SECONDS, *(wait for wait in waits if wait > 0)]))
+        waits = [self._not_before.get(number, 0.0) - now for number in self._submitted_dirty()]
+        return max(0.0, min([LOOK_SECONDS, *waits]))
 
     def end_of(self, ref: TaskRef, state: TaskState, alive: Collection[JobState]) -> str:
         """Why a task that is over has not done all its jobs; empty while that may still change.
@@ -115,7 +128,8 @@ class Submissions:
             GiveUpError: the server finds no sense in it, and would find none in the next one.
             TryAgainError: the server does not answer.
         """
-        if (state in _COMPLETE and alive) or not _NEARLY_OVER.isdisjoint(alive):
+        awaited = _WITH_A_PILOT if state is TaskState.EXHAUSTED else _NEARLY_OVER
+        if (state in _COMPLETE and alive) or not awaited.isdisjoint(alive):
             return ""
         why = "" if state is TaskState.DONE else self._manager.why_ended(ref)
         if state is TaskState.BROKEN:
@@ -202,17 +216,18 @@ class Submissions:
             group=official_group(self._search),
         )
 
+    @property
+    def trials_per_task(self) -> int | None:
+        """How many trials a task may have; None: any number."""
+        return trials_per_task(self._search, self._manager.manners.jobs_per_task)
+
     def jobs(self, trials: Sequence[NewTrial]) -> tuple[Members, ...]:
         """What the jobs of new trials run."""
         return task_jobs(self._search, [(trial.number, trial.seed) for trial in trials])
 
     def fitting(self, generation: int, trials: list[NewTrial]) -> list[NewTrial]:
         """As many of the first trials as one task's parameters can carry, and its server likes to; at least one."""
-        most = self._search.panda.jobs_per_task
-        limit = self._manager.manners.jobs_per_task if most == "auto" else most
-        jobs = limited_jobs(self._search, [(trial.number, trial.seed) for trial in trials], limit)
-        sent = {number for job in jobs for number, _, _ in job}
-        trials = [trial for trial in trials if trial.number in sent]
+        trials = trials[: self.trials_per_task]
         points = {trial.number: trial.point for trial in trials}
         while len(trials) > 1:
             numbers = {trial.number for trial in trials}
@@ -226,6 +241,12 @@ class Submissions:
         """What the workflow manager submits."""
         sandbox = Path(self._record.sandbox or "")
         return task_spec(self._search, self._record.uid, sandbox, name, generation, jobs, points)
+
+
+def trial_seed(search_seed: int, number: int) -> int:
+    """The seed that trial `number` gives its payload: the same for all its folds, different for every trial."""
+    digest = hashlib.sha256(f"{search_seed}/{number}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") >> 1
 
 
 def task_jobs(search: Search, trials: Sequence[tuple[int, int]]) -> tuple[Members, ...]:
@@ -246,13 +267,16 @@ def task_jobs(search: Search, trials: Sequence[tuple[int, int]]) -> tuple[Member
     )
 
 
-def limited_jobs(search: Search, trials: Sequence[tuple[int, int]], limit: int | None) -> tuple[Members, ...]:
-    """The same of as many of the first trials as make no more jobs than `limit`, at least one; None: of all."""
-    jobs = task_jobs(search, trials)
-    while limit is not None and len(jobs) > limit and len(trials) > 1:
-        trials = trials[:-1]
-        jobs = task_jobs(search, trials)
-    return jobs
+def trials_per_task(search: Search, polite: int | None) -> int | None:
+    """How many trials make no more jobs than one task may have, at least one; None: any number.
+
+    Args:
+        search: the search.
+        polite: how many jobs a task has at most where the search says auto; None: any number.
+    """
+    most = search.panda.jobs_per_task
+    limit = polite if most == "auto" else most
+    return None if limit is None else max(1, limit // search.folds.k * search.resources.trials_per_job)
 
 
 def task_spec(

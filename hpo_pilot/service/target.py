@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from hpo_pilot.panda.client_process import ClientProcess
 from hpo_pilot.panda.panda_server import PandaServer, address, environment_server
 from hpo_pilot.panda.workflow_manager import WorkflowManager, workflow_manager
 from hpo_pilot.service.workdir import WorkDir
-from hpo_pilot.store import EMBEDDED, SearchRecord
+from hpo_pilot.store import EMBEDDED, SearchRecord, Store
 
 #: How long panda-client may take to find out who we are, in seconds: it may ask voms-proxy-info, or renew a token.
 _NAME_SECONDS = 120.0
@@ -22,38 +22,60 @@ _NAME_SECONDS = 120.0
 _NICKNAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 
 
-def chosen_server(option: str | None, record: SearchRecord | None = None) -> str:
-    """The server that is meant: the option's, else the one that the search is tied to, else the environment's.
+def chosen_server(option: str | None, records: Sequence[SearchRecord] = ()) -> str:
+    """The server that is meant: the option's, else the one that a search is tied to, else the environment's.
 
     Args:
         option: `EMBEDDED`, or a server's URL; None: not given.
-        record: the search, where it is about one.
+        records: the searches that it is about.
 
     Returns:
         `EMBEDDED`, or scheme://host:port.
 
     Raises:
-        InputError: the option or PANDA_URL_SSL is no such URL, or the search is tied to another server.
+        InputError: the option or PANDA_URL_SSL is no such URL, or a search is tied to another server.
     """
-    bound = record.server if record is not None else None
-    if option is None:
-        return bound or environment_server() or EMBEDDED
-    server = EMBEDDED if option == EMBEDDED else address(option, "--server")
-    if record is not None:
-        check_bound(record, bound, server)
+    if option is not None:
+        server = EMBEDDED if option == EMBEDDED else address(option, "--server")
+    else:
+        bound = (record.server for record in records if record.server is not None)
+        server = next(bound, None) or environment_server() or EMBEDDED
+    for record in records:
+        _check_bound(record, server)
     return server
 
 
-def check_bound(record: SearchRecord, bound: str | None, server: str) -> None:
-    """Makes sure that a search may be steered at a server.
+def bind(store: Store, records: Sequence[SearchRecord], server: str) -> None:
+    """Ties searches to a server; none of them where one is tied to another.
 
     Raises:
-        InputError: its tasks are at another one.
+        InputError: one is.
     """
-    if bound is not None and bound != server:
+    for record in records:
+        _check_bound(store.search(record.id), server)
+    for record in records:
+        store.bind_server(record.id, server)
+
+
+def check_steered(records: Sequence[SearchRecord], server: str | None) -> None:
+    """Makes sure that a service which takes tasks to `server` (None: it does not say) will steer these searches.
+
+    Raises:
+        InputError: it leaves one alone.
+    """
+    for record in records:
+        if None not in (server, record.server) and record.server != server:
+            raise InputError(
+                f"search {record.name!r} goes to {_called(str(record.server))}, and the service that has this store "
+                f"steers at {_called(str(server))} alone: stop it, or take the search to another --workdir"
+            )
+
+
+def _check_bound(record: SearchRecord, server: str) -> None:
+    if record.server is not None and record.server != server:
         raise InputError(
-            f"search {record.name!r} has its tasks at {_called(bound)}, and cannot go on at {_called(server)}: give "
-            f"--server {bound}, or give the search another name in its file"
+            f"search {record.name!r} has its tasks at {_called(record.server)}, and cannot go on at {_called(server)}: "
+            f"give --server {record.server}, or give the search another name in its file"
         )
 
 

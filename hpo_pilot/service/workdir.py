@@ -36,8 +36,9 @@ class WorkDir:
         try:
             folder.root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
+            reason = "that is a file" if folder.root.is_file() else error.strerror
             raise InputError(
-                f"cannot make the work folder {folder.root}: {error.strerror}; choose another --workdir"
+                f"cannot make the work folder {folder.root}: {reason}; choose another --workdir"
             ) from error
         if not os.access(folder.root, os.W_OK | os.X_OK):
             raise InputError(f"the work folder {folder.root} cannot be written; choose another with --workdir")

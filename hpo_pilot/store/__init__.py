@@ -1,6 +1,6 @@
 """The SQL store: searches, generations, trials, jobs, intermediate values, events."""
 
-from hpo_pilot.store.engine import StoreAwayError
+from hpo_pilot.store.engine import NameTakenError, StoreAwayError
 from hpo_pilot.store.records import (
     EMBEDDED,
     Event,
@@ -20,6 +20,7 @@ __all__ = [
     "EMBEDDED",
     "Event",
     "JobOutcome",
+    "NameTakenError",
     "NewTask",
     "NewTrial",
     "SearchRecord",

@@ -2,22 +2,47 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, NoSuchModuleError, OperationalError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DatabaseError,
+    DBAPIError,
+    IntegrityError,
+    NoSuchModuleError,
+    OperationalError,
+)
 
 from hpo_pilot.errors import GiveUpError, InputError, TryAgainError
 
 _BUSY_MS = 30_000
 
 
+class NameTakenError(InputError):
+    """There is a search of that name already."""
+
+
 class StoreAwayError(TryAgainError):
     """The database is locked, full or out of reach: what was under way did not happen."""
+
+
+def shown(url: URL | str) -> str:
+    """A store's URL for people: without its password; SQLite's path as it is on the disk."""
+    if isinstance(url, str):
+        return repr(_without_password(url))
+    if url.get_backend_name() == "sqlite" and not url.query:
+        return f"{url.drivername}:///{url.database or ''}"
+    return url.render_as_string(hide_password=True)
+
+
+def _without_password(text: str) -> str:
+    return re.sub(r"(//[^/@:\s]*:)[^@\s]*@", r"\1***@", text)
 
 
 def open_engine(url: str) -> Engine:
@@ -34,13 +59,15 @@ def open_engine(url: str) -> Engine:
             Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
         # None: the driver's own transaction handling commits before DDL; ours (below) keeps migrations whole.
         engine = create_engine(parsed, connect_args={"timeout": _BUSY_MS / 1000, "isolation_level": None})
-    except (ArgumentError, NoSuchModuleError) as error:
+    except (ArgumentError, NoSuchModuleError, ValueError) as error:  # ValueError: a port that is no number
         raise InputError(
-            f"store {url!r}: not a database URL that works here ({error}); e.g. sqlite:///scan.db"
+            f"store {shown(url)}: not a database URL that works here ({_without_password(str(error))}); "
+            "e.g. sqlite:///scan.db"
         ) from error
     except ModuleNotFoundError as error:
         raise InputError(
-            f"store: the driver {error.name} is not installed; pip install 'hpo-pilot[postgresql]'"
+            f"store {shown(parsed)}: the driver {error.name} is not installed; PostgreSQL's comes with "
+            "pip install 'hpo-pilot[postgresql]', and its URL is postgresql+psycopg://…"
         ) from error
     except OSError as error:
         raise InputError(
@@ -80,6 +107,15 @@ def writing(engine: Engine) -> Iterator[Connection]:
 
 
 @contextmanager
+def taken_names(error: NameTakenError) -> Iterator[None]:
+    """Raises `error` where a row's name has become another's meanwhile; SQLite's writers wait for each other."""
+    try:
+        yield
+    except IntegrityError as cause:
+        raise error from cause
+
+
+@contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
     """A transaction that only reads: one consistent view."""
     with database_errors(engine), engine.connect() as connection, connection.begin():
@@ -95,7 +131,7 @@ def database_errors(engine: Engine) -> Iterator[None]:
         InputError: the file may not be written, or is no database.
         GiveUpError: anything else.
     """
-    where = engine.url.render_as_string(hide_password=True)
+    where = shown(engine.url)
     try:
         yield
     except OperationalError as error:

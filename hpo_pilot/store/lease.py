@@ -33,6 +33,23 @@ class LeaseHeldError(TryAgainError):
         self.mode = mode
 
 
+class LeaseLostError(TryAgainError):
+    """Another process has taken the lease: this one must stop steering."""
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who steers the store.
+
+    Attributes:
+        mode: the command that it was started by, `run` or `serve`.
+        server: the PanDA server that it takes tasks to.
+    """
+
+    mode: str
+    server: str | None
+
+
 @dataclass(frozen=True)
 class Lease:
     """A held lease. `renew` it well within `LEASE_SECONDS`."""
@@ -44,7 +61,8 @@ class Lease:
         """Extends the lease.
 
         Raises:
-            TryAgainError: another process has taken it meanwhile: this one must stop steering.
+            LeaseLostError: another process has taken it meanwhile.
+            StoreAwayError: the store cannot be reached now.
         """
         with writing(self.engine) as connection:
             held = connection.execute(
@@ -53,7 +71,7 @@ class Lease:
                 .values(expires=time.time() + LEASE_SECONDS)
             )
             if not held.rowcount:
-                raise TryAgainError("another service has taken over this store; this one stops steering")
+                raise LeaseLostError("another service has taken over this store; this one stops steering")
 
     def release(self) -> None:
         """Gives the lease back."""
@@ -61,8 +79,8 @@ class Lease:
             connection.execute(delete(leases).where(leases.c.name == _NAME, leases.c.holder == self.holder))
 
 
-def acquire(engine: Engine, mode: str) -> Lease:
-    """Takes the lease for this process.
+def acquire(engine: Engine, mode: str, server: str | None = None) -> Lease:
+    """Takes the lease for this process, which takes tasks to `server`.
 
     A lease whose holder is a dead process of this host is taken at once, so that the same command works right after
     ``kill -9``; one of another host when it has expired.
@@ -70,10 +88,12 @@ def acquire(engine: Engine, mode: str) -> Lease:
     Raises:
         LeaseHeldError: a live service holds it; the message names it.
     """
-    holder, host, me = secrets.token_hex(8), socket.gethostname(), psutil.Process()
+    me, host = psutil.Process(), socket.gethostname()
+    identity = secrets.token_hex(8)
     values = {
-        "holder": holder,
+        "holder": identity,
         "mode": mode,
+        "server": server,
         "host": host,
         "pid": me.pid,
         "pid_started": me.create_time(),
@@ -94,31 +114,36 @@ def acquire(engine: Engine, mode: str) -> Lease:
             mine = (leases.c.name == _NAME) & (leases.c.holder == row.holder)
             if not connection.execute(update(leases).where(mine).values(**values)).rowcount:
                 raise LeaseHeldError("service", "another service has just taken this store; wait for it, or stop it")
-    return Lease(engine, holder)
+    return Lease(engine, identity)
 
 
-def is_held(engine: Engine) -> bool:
-    """Whether a live service steers the store."""
+def holder(engine: Engine) -> Holder | None:
+    """The live service that steers the store; None: there is none."""
     with reading(engine) as connection:
         row = connection.execute(select(leases).where(leases.c.name == _NAME)).one_or_none()
-    return row is not None and _is_live(row.host, row.pid, row.pid_started, row.expires, socket.gethostname())
+    if row is None or not _is_live(row.host, row.pid, row.pid_started, row.expires, socket.gethostname()):
+        return None
+    return Holder(row.mode, row.server)
 
 
 def _is_live(host: str, pid: int, started: float, expires: float, here: str) -> bool:
     if host != here:
         return time.time() < expires
     try:
-        # A process id may have been given to another process since.
         process = psutil.Process(pid)
-        return abs(process.create_time() - started) < 2.0 and process.status() != psutil.STATUS_ZOMBIE
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        # A process id may have been given to another process since. Or somebody has set the clock, which moves the
+        # times at which processes began: then this one renews its lease.
+        return abs(process.create_time() - started) < 2.0 or time.time() < expires
     except psutil.NoSuchProcess:
         return False
 
 
 @contextmanager
-def held(engine: Engine, mode: str) -> Iterator[Lease]:
+def held(engine: Engine, mode: str, server: str | None = None) -> Iterator[Lease]:
     """The lease for the length of a block."""
-    lease = acquire(engine, mode)
+    lease = acquire(engine, mode, server)
     try:
         yield lease
     finally:

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Engine, Row, func, insert, select, update
 from hpo_pilot.errors import InputError
 from hpo_pilot.search import Generation, Search, Trial, TrialState
 from hpo_pilot.store import tables as t
-from hpo_pilot.store.engine import database_errors, open_engine, reading, writing
+from hpo_pilot.store.engine import NameTakenError, database_errors, open_engine, reading, shown, taken_names, writing
 from hpo_pilot.store.records import EMBEDDED, Event, SearchRecord, SearchState
 from hpo_pilot.store.rows import from_seconds, search_record, trial_record
 from hpo_pilot.store.upgrade import upgrade
@@ -84,11 +84,12 @@ class Store:
             uid: its random identity, 8 hexadecimal digits; None: a fresh one.
 
         Raises:
-            InputError: there is one of that name.
+            NameTakenError: there is one of that name.
         """
-        with writing(self.engine) as connection:
+        taken = NameTakenError(f"the store already has a search {search.name!r}: give this one another name")
+        with writing(self.engine) as connection, taken_names(taken):
             if connection.execute(select(t.searches.c.id).where(t.searches.c.name == search.name)).first():
-                raise InputError(f"the store already has a search {search.name!r}: give this one another name")
+                raise taken
             row_id = connection.execute(
                 insert(t.searches).values(
                     name=search.name,
@@ -126,7 +127,7 @@ class Store:
                     .all()
                 )
                 there = f"there are {', '.join(names)}" if names else "the store is empty"
-                where = self.engine.url.render_as_string(hide_password=True)
+                where = shown(self.engine.url)
                 raise UnknownSearchError(str(identity), there, where)
         return search_record(row)
 

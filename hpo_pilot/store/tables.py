@@ -156,6 +156,7 @@ leases = Table(
     C("name", String(60), primary_key=True),
     C("holder", String(32), nullable=False),  # random, one per process
     C("mode", String(20), nullable=False),
+    C("server", Text, nullable=True),  # the PanDA server that its tasks go to, as in searches; null: not said
     C("host", String(255), nullable=False),
     C("pid", Integer, nullable=False),
     C("pid_started", Float, nullable=False),

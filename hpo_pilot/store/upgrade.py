@@ -7,10 +7,10 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, inspect, text
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.store.engine import writing
+from hpo_pilot.store.engine import shown, writing
 
 #: The newest migration (a test keeps it true); known here, it spares most starts the import of alembic.
-HEAD = "0003"
+HEAD = "0004"
 
 
 def _version(connection: Connection) -> str | None:
@@ -32,7 +32,7 @@ def upgrade(engine: Engine) -> None:
         return
     if version is not None and version > HEAD:
         raise InputError(
-            f"the store {engine.url.render_as_string(hide_password=True)} has version {version}, this program only "
+            f"the store {shown(engine.url)} has version {version}, this program only "
             f"knows up to {HEAD}: upgrade hpo-pilot, or name another store with --store or --workdir"
         )
     from alembic import command  # noqa: PLC0415 - alembic takes 0.3 s to import, and is seldom needed

@@ -4,6 +4,7 @@ Refused, each with its reason: absolute names, `..`, links that lead out, device
 bytes unpacked, headers that eat memory, and whatever is no archive.
 """
 
+import errno
 import gzip
 import os
 import tarfile
@@ -14,6 +15,8 @@ from hpo_pilot.transformation.failure import ExitCode, TransformationFailure
 
 _MEMBERS = 100000
 _HEADER = 1 << 20  # bytes: tarfile reads contents in small pieces, only the extended headers in one
+
+_IMPOSSIBLE = frozenset([errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL])
 
 #: Python's own filter, where it has one (3.12, and the security releases before); `_check` does not rely on it.
 _FILTER: Dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
@@ -67,10 +70,12 @@ def unpack(archive: str, target: str, limit: int) -> None:
                     member.mode = member.mode & 0o755 | (0o700 if member.isdir() else 0o600)
                     member.uid, member.gid, member.uname, member.gname = os.getuid(), os.getgid(), "", ""
                     members.extract(member, root, **_FILTER)
-    except (tarfile.TarError, UnsafeArchive, EOFError, zlib.error) as error:
+    except (tarfile.TarError, UnsafeArchive, EOFError, zlib.error, KeyError, RecursionError, ValueError) as error:
+        # The last three are how tarfile meets links to themselves and names that no file can have.
         raise _refused(archive, error) from error
     except OSError as error:
-        if error.errno is None:  # gzip's own: "Not a gzipped file"
+        # No number: gzip's own "Not a gzipped file". The others: its members cannot be, whatever the disk.
+        if error.errno is None or error.errno in _IMPOSSIBLE:
             raise _refused(archive, error) from error
         raise
 

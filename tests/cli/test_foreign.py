@@ -94,3 +94,15 @@ def test_export_to_nowhere_is_status_2(folder: Path) -> None:
     assert hpo_pilot(folder, "export", "nowhere.yaml", "--format", "phpo").returncode == 2
     (folder / "bad.yaml").write_text("search: 5")
     assert "bad.yaml:1:9" in hpo_pilot(folder, "export", "bad.yaml", "--format", "phpo").stderr
+
+
+def test_a_search_file_that_is_not_there_is_no_search_of_the_store(folder: Path) -> None:
+    result = hpo_pilot(folder, "export", "nosuch.yaml", "--format", "phpo")
+    assert result.returncode == 2
+    assert "nosuch.yaml: cannot be read" in result.stderr
+
+
+def test_an_unknown_form_is_told_with_every_one_that_there_is(folder: Path) -> None:
+    result = hpo_pilot(folder, "export", "any", "--format", "xml")
+    assert result.returncode == 2
+    assert "csv, json, hpogrid-report, hpogrid, phpo, idds" in result.stderr

@@ -62,3 +62,13 @@ def test_a_pilot_loads_nothing_heavy():
         "starlette",
         "plotly",
     }
+
+
+def test_a_pilot_says_what_it_does_and_debug_says_more(tmp_path):
+    token = tmp_path / "token"
+    token.write_text("x")
+    pilot = ["pilot", "--server", "http://127.0.0.1:9", "--queue", "Q", "--token-file", str(token), "--lifetime", "0.5"]
+    said = hpo_pilot(*pilot, "--workdir", str(tmp_path / "work")).stderr
+    assert " INFO " in said
+    assert " DEBUG " not in said
+    assert " DEBUG " in hpo_pilot(*pilot, "--debug", "--workdir", str(tmp_path / "work")).stderr

@@ -63,6 +63,19 @@ def test_a_change_brings_them_back(watches, clock):
     assert after[0] - found[0] < 2 * INTERVAL[0]
 
 
+def test_a_job_that_stays_unready_for_hours_is_not_asked_for_all_the_time(watches, clock):
+    watches.begin(7)
+    found = []
+    for _ in range(7200):
+        if watches.wait(0):
+            found.append(clock.now)
+            assert watches.looked(7, "the same", {1})
+            watches.read(7, "the same", (), unready=True)
+        clock.now += 1.0
+    assert found[3] - found[0] < 60
+    assert len(found) < 40
+
+
 def test_many_tasks_do_not_come_at_once(watches, clock):
     for number in range(100):
         watches.begin(number)
@@ -92,7 +105,7 @@ def test_a_task_is_read_whole_when_it_changed_and_now_and_then(watches, clock):
     assert not watches.looked(7, "running", {1})
     assert watches.looked(7, "running", {1, 2}), "the caller lacks what was told once: its store had been away"
     assert watches.looked(7, "done", {1})
-    watches.read(7, None, ())
+    watches.read(7, "done", (), unready=True)
     assert watches.looked(7, "done", {1}), "something was not ready"
     watches.read(7, "done", ())
     clock.now += WHOLE_SECONDS + 1

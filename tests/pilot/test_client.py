@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import logging
+import socket
+import ssl
 import threading
 import time
 from pathlib import Path
@@ -12,6 +15,7 @@ from hpo_pilot.pilot.client import CallRefused, HttpJobServer, ServerAway, Token
 from hpo_pilot.pilot.gpus import Gpu
 from hpo_pilot.pilot.room import Free
 from hpo_pilot.pilot.settings import PilotSettings
+from hpo_pilot.server.access.tls import self_made
 from tests.pilot.conftest import TOKEN, FakePanda
 
 REPORT = {"job_id": 1, "attempt_nr": 1, "job_status": "running"}
@@ -129,3 +133,25 @@ def test_settings_that_make_no_sense(tmp_path: Path, changes: dict[str, object])
     }
     with pytest.raises(InputError, match="--"):
         PilotSettings(**(good | changes))  # type: ignore[arg-type]
+
+
+def test_a_certificate_that_is_not_trusted_is_told_with_the_option(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(TOKEN)
+    own = self_made(tmp_path / "tls", ("127.0.0.1",))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(own.chain, own.key)
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def shake_hands() -> None:
+        with contextlib.suppress(OSError):  # the client turns away
+            context.wrap_socket(listener.accept()[0], server_side=True)
+
+    thread = threading.Thread(target=shake_hands)
+    thread.start()
+    try:
+        url = f"https://127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(ServerAway, match=r"certificate of .* is not trusted: .*--ca"):
+            HttpJobServer(PilotSettings(url, "LOCAL", 1, tmp_path / "token", tmp_path / "work")).update(REPORT)
+    finally:
+        thread.join(10)
+        listener.close()

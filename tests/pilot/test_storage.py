@@ -5,16 +5,19 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+import threading
+import time
 import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hpo_pilot.errors import TryAgainError
 from hpo_pilot.pilot.failure import JobFailure
 from hpo_pilot.pilot.job import Job, parse_job
 from hpo_pilot.pilot.stage_out import store_log, store_outputs
-from hpo_pilot.pilot.storage import FolderStorage, Storage
+from hpo_pilot.pilot.storage import FolderStorage, ServerStorage, Storage
 
 
 class Server(Storage):
@@ -92,3 +95,19 @@ def test_a_folder_that_cannot_be_written_fails_the_job_with_the_remedy(tmp_path:
 def test_a_server_says_whether_it_keeps_files() -> None:
     assert not parse_job({"PandaID": 1, "jobPars": '-p "true"'}).server_stores
     assert parse_job({"PandaID": 1, "jobPars": '-p "true"', "hpoPilotStorage": True}).server_stores
+
+
+def test_a_pilot_that_ends_at_once_does_not_wait_for_a_server_that_is_away(folder: Path, job: Job) -> None:
+    class Away:
+        tries = 0
+
+        def upload(self, _name: str, _content: Path | bytes) -> None:
+            self.tries += 1
+            raise TryAgainError("away")
+
+    at_once, server = threading.Event(), Away()
+    threading.Timer(0.6, at_once.set).start()
+    begun = time.monotonic()
+    assert store_log(ServerStorage(server, at_once), job, folder) == {}  # type: ignore[arg-type]
+    assert 0.5 < time.monotonic() - begun < 3
+    assert server.tries >= 2

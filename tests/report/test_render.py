@@ -178,6 +178,26 @@ def test_maximize_and_confirmations(search_of: Callable[..., Search], trials: li
     assert f"confirms trial {best.number}" in page.text
 
 
+def test_what_the_search_knew_and_how_its_jobs_are_made_is_told(
+    search_of: Callable[..., Search], trials: list[Trial], facts: ReportFacts
+) -> None:
+    point = trials[0].point
+    known = [
+        {"point": {**point, "layers": layers}, "value": value} for layers, value in ((1, 0.0), (2, -0.5), (3, None))
+    ]
+    changes = {"known": known, "resources": {"trials_per_job": 4}, "segments": {"arm": {}}, "constraints": []}
+    text = assert_sound(render_report(search_of(**changes), trials, [], facts)).text
+    assert "3, told to the optimizer; the best has loss -0.5 at" in text
+    assert "layers: 2" in text
+    assert "up to 4 trials, one after another; 1 node" in text
+    assert "segmentarm" in text
+    highest = search_of(**changes, objective={"metric": "auc", "goal": "maximize"})
+    assert "the best has auc 0 at" in assert_sound(render_report(highest, trials, [], facts)).text
+    plain = assert_sound(render_report(search_of(), trials, [], facts)).text
+    assert "known results" not in plain
+    assert "one after another" not in plain
+
+
 @pytest.mark.parametrize(
     "values", [[0.5] * 12, [0.0] * 12, [-1.0, -1e9, 3.0, 0.0], [1e-300, 1e300], [1.7e308, -1.7e308]]
 )

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import requests
 
+import hpo_pilot.server.app  # noqa: F401  # fills the tables of calls, each of which tests go through
 from hpo_pilot.pilot.session import open_session
 from hpo_pilot.server.access.auth import Caller, Role
 from hpo_pilot.server.data.database import Database

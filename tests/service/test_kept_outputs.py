@@ -32,9 +32,9 @@ def store(tmp_path):
     opened.close()
 
 
-def finish(store, record, values, archive):
+def finish(store, record, values, archive, confirms=None):
     """Trials 1, 2, … finish with these values; `archive` says where the outputs of trial n are."""
-    trials = [NewTrial(n, {"x": n / 10}, n) for n in range(1, len(values) + 1)]
+    trials = [NewTrial(n, {"x": n / 10}, n, (confirms or {}).get(n)) for n in range(1, len(values) + 1)]
     jobs = tuple((Member(trial.number, 0, trial.number),) for trial in trials)
     task = store.add_generation(
         record.id, history=0, pending=[], trials=trials, task=NewTask(f"t.{record.uid}/", 1, 0, jobs)
@@ -66,6 +66,19 @@ def record(store):
 def test_only_the_best_three_keep_theirs(store, record):
     finish(store, record, [5.0, 4.0, 3.0, 2.0, 1.0], lambda n: f"{n}.tar.gz")
     assert kept(store, record, range(1, 6)) == (["1.tar.gz", "2.tar.gz"], {3, 4, 5})
+
+
+def test_the_best_confirmed_trial_keeps_its_own_when_the_search_is_extended(store):
+    document = {
+        "search": "demo",
+        "space": {"x": {"type": "real", "low": 0.0, "high": 1.0}},
+        "payload": {"command": "true", "outputs": ["m"]},
+        "confirm": {"top": 1, "repeats": 1},
+    }
+    record = store.create_search(Search.model_validate(document), source="s", sandbox="/s", owner="me")
+    finish(store, record, [5.0, 4.0, 3.0, 2.0, 1.0, 9.0], lambda n: f"{n}.tar.gz", confirms={6: 1})
+    _, left = kept(store, record, range(1, 7))
+    assert left == {1, 3, 4, 5}, "3 to 5 are better by luck so far; 1 was confirmed"
 
 
 def test_those_of_a_trial_that_failed_are_of_no_use(store, record):

@@ -103,6 +103,17 @@ def test_a_lost_attempt_is_not_a_verdict():
     assert end.value == 5.0
 
 
+def test_a_pilot_that_says_the_first_attempt_of_every_one_takes_none_s_place():
+    book, t = ledger(1, folds=2), task([(1, 0), (1, 1)])
+    lost = JobReport(100, JobState.FAILED, 1, 1, error="node died", started=100.0, ended=130.0)
+    assert book.absorb(t, [lost, other(1, JobState.RUNNING, panda_id=200, attempt=2)], 1.0).seconds == 30.0
+    verdict = finished(1, 1, 0, 5.0, panda_id=200, attempt=1)
+    changes = book.absorb(t, [verdict], 2.0)
+    assert [(o.attempt, o.panda_id, o.value) for o in changes.outcomes] == [(2, 200, 5.0)]
+    assert changes.seconds == 2.0, "the time of the lost attempt stays on the bill"
+    assert not book.absorb(t, [lost, verdict], 3.0)
+
+
 def test_only_the_lost_fold_goes_out_again_and_not_for_ever():
     book, t = ledger(1, folds=2), task([(1, 0), (1, 1)])
     book.absorb(t, [finished(1, 1, 0, 1.0), other(2, JobState.FAILED, error="node died")], 1.0)

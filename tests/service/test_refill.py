@@ -36,3 +36,14 @@ def test_jobs_of_several_trials_are_filled_before_they_go_out():
     assert Refill(budget, 4).is_due(3, 3, 0.0), "the last of the budget"
     assert Refill(Budget(parallel=2), 4).is_due(2, 99, 0.0), "there are never more"
     assert not Refill(Budget(parallel=40), 4).is_due(9, 99, 0.25)
+
+
+@pytest.mark.parametrize(("parallel", "per_job", "smallest"), [(6, 4, 3), (5, 4, 2), (9, 4, 3), (8, 4, 4), (3, 8, 3)])
+def test_a_job_that_ends_is_followed_by_another_whatever_the_others_do(parallel, per_job, smallest):
+    refills = Refill(Budget(parallel=parallel), per_job)
+    assert not refills.is_due(smallest - 1, 99, 0.0)
+    assert refills.is_due(smallest, 99, 0.0)
+
+
+def test_shares_are_not_rounded_up_by_a_digit_that_is_not_there():
+    assert Refill(Budget(parallel=100, refill=0.07)).is_due(7, 99, 0.0)

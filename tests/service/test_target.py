@@ -8,7 +8,7 @@ import pytest
 
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.search import Search
-from hpo_pilot.service.target import check_bound, chosen_server, nickname_at
+from hpo_pilot.service.target import bind, check_steered, chosen_server, nickname_at
 from hpo_pilot.store import EMBEDDED, NewTask, NewTrial, SteeringStore
 
 REAL = "https://panda.example.org:25443"
@@ -43,11 +43,12 @@ def test_option_then_search_then_environment_then_embedded(record, monkeypatch):
     assert chosen_server(None) == EMBEDDED
     assert chosen_server("embedded") == EMBEDDED
     monkeypatch.setenv("PANDA_URL_SSL", f"{REAL}/server/panda")
-    assert chosen_server(None) == chosen_server(None, record) == REAL
-    assert chosen_server(EMBEDDED, record) == EMBEDDED
-    assert chosen_server(None, replace(record, server=EMBEDDED)) == EMBEDDED
+    assert chosen_server(None) == chosen_server(None, [record]) == REAL
+    assert chosen_server(EMBEDDED, [record]) == EMBEDDED
+    here = replace(record, server=EMBEDDED)
+    assert chosen_server(None, [here]) == chosen_server(None, [record, here]) == EMBEDDED
     with pytest.raises(InputError, match=f"--server {EMBEDDED}"):
-        chosen_server(REAL, replace(record, server=EMBEDDED))
+        chosen_server(REAL, [record, here])
 
 
 def test_a_search_is_tied_to_the_first_server_that_has_it(store, record):
@@ -55,7 +56,23 @@ def test_a_search_is_tied_to_the_first_server_that_has_it(store, record):
     assert store.bind_server(record.id, EMBEDDED) == REAL
     assert store.search(record.id).server == REAL
     with pytest.raises(InputError, match=f"has its tasks at the PanDA server {REAL}"):
-        check_bound(record, REAL, EMBEDDED)
+        bind(store, [record], EMBEDDED)
+
+
+def test_a_family_is_tied_as_a_whole_or_not_at_all(store, record):
+    search = record.search.model_copy(update={"name": "other"})
+    other = store.create_search(search, source="other.yaml", sandbox=None, owner="me")
+    store.bind_server(other.id, REAL)
+    with pytest.raises(InputError, match="'other' has its tasks"):
+        bind(store, [record, other], EMBEDDED)
+    assert store.search(record.id).server is None
+
+
+def test_a_service_leaves_searches_of_other_servers_alone(record):
+    check_steered([record, replace(record, server=REAL)], REAL)
+    check_steered([replace(record, server=REAL)], None)
+    with pytest.raises(InputError, match=f"goes to the embedded PanDA server.*steers at the PanDA server {REAL} alone"):
+        check_steered([record, replace(record, server=EMBEDDED)], REAL)
 
 
 def test_a_search_of_before_there_were_others_is_at_the_embedded_one(store, record):

@@ -37,16 +37,17 @@ def test_a_dead_holder_loses_it_at_once(store):
 def test_a_zombie_is_dead(store):
     code = (
         "import os, sys, time; from hpo_pilot.store import Store; from hpo_pilot.store import lease; "
-        "lease.acquire(Store.open(sys.argv[1]).engine, 'run'); print('held', flush=True); time.sleep(60)"
+        "lease.acquire(Store.open(sys.argv[1]).engine, 'run', 'https://panda:25443'); "
+        "print('held', flush=True); time.sleep(60)"
     )
     command = [sys.executable, "-c", code, store.engine.url.render_as_string()]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         holder.stdout.readline()
-        assert lease.is_held(store.engine)
+        assert lease.holder(store.engine) == lease.Holder("run", "https://panda:25443")
         holder.kill()
         for _ in range(100):
-            if not lease.is_held(store.engine):  # killed, and not waited for
+            if lease.holder(store.engine) is None:  # killed, and not waited for
                 break
             time.sleep(0.05)
         lease.acquire(store.engine, "run").release()
@@ -69,3 +70,19 @@ def test_who_lost_it_is_told(store):
         connection.execute(update(leases).values(holder="somebody else"))
     with pytest.raises(TryAgainError, match="taken over"):
         mine.renew()
+
+
+def test_a_clock_that_was_set_does_not_end_it(store):
+    mine = lease.acquire(store.engine, "serve")
+    with writing(store.engine) as connection:
+        connection.execute(update(leases).values(pid_started=time.time() - 7200.0))
+    with pytest.raises(lease.LeaseHeldError):
+        lease.acquire(store.engine, "run")
+    mine.renew()
+
+
+def test_a_process_that_was_given_the_holders_number_does_not_keep_it(store):
+    lease.acquire(store.engine, "serve")
+    with writing(store.engine) as connection:
+        connection.execute(update(leases).values(pid_started=time.time() - 7200.0, expires=time.time() - 1.0))
+    lease.acquire(store.engine, "run").renew()

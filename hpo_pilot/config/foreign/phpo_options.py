@@ -119,7 +119,7 @@ def read_phpo(path: FilePath | None, arguments: Sequence[str]) -> PhpoTask:
 
 
 def _take_command(task: PhpoTask, words: Sequence[str], file: ForeignFile) -> None:
-    given = _parsed(words)
+    given = _parsed(words, file.name)
     load = given.pop("loadJson", None)
     task.take(file, given)
     if load is None:
@@ -161,11 +161,11 @@ def _checked(file: ForeignFile, value: Any) -> dict[str, Any]:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise InputError(f"not a command of phpo: {message}")
+        raise InputError(f"{self.prog}: not a command of phpo: {message}")
 
 
-def _parsed(words: Sequence[str]) -> dict[str, Any]:
-    parser = _Parser(prog="phpo", add_help=False, argument_default=argparse.SUPPRESS)
+def _parsed(words: Sequence[str], place: str) -> dict[str, Any]:
+    parser = _Parser(prog=place, add_help=False, argument_default=argparse.SUPPRESS)
     for name in NUMBERS:
         parser.add_argument(f"--{name}", type=int)
     for name in TEXTS:
@@ -206,13 +206,25 @@ def _command_in(path: FilePath) -> _Command | None:
         return None
     for line in _lines(text):
         try:
-            words = shlex.split(line, comments=True)
+            words = shlex.split(_SUBSTITUTION.sub(_one_word, line), comments=True)
         except ValueError:
             continue
         for index, word in enumerate(words):
             if FilePath(word).name == "phpo":
                 return _Command(str(path), text, words[index + 1 :])
     return None
+
+
+#: What a shell takes as a whole: quoted text, a comment, and (the group) a command in whose place its output stands.
+_SUBSTITUTION = re.compile(
+    r"""'[^']*'|"(?:\\.|[^"\\])*"|(?<!\S)\#[^\n]*|\\.|(?P<command>\$\([^()]*\)|`[^`]*`)""", re.DOTALL
+)
+
+
+def _one_word(found: re.Match[str]) -> str:
+    """A command such as `$(date +%s)` is a part of a word for us, its blanks included: nobody runs it."""
+    command = found["command"]
+    return shlex.quote(command) if command else found[0]
 
 
 def _lines(text: str) -> Iterator[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -195,6 +196,8 @@ def verified(
             token, key, algorithms=algorithms, issuer=issuer, audience=audience, options=options
         )
         times = {name: float(claims[name]) for name in ("exp", "iat", "nbf") if name in claims}
+        if not all(math.isfinite(when) for when in times.values()):
+            raise ValueError("its times are no numbers")
     except jwt.InvalidSignatureError:
         raise TokenRefused("the token's signature is wrong") from None
     except jwt.InvalidAudienceError:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import re
 import zlib
 from collections.abc import Awaitable, Callable
 
@@ -28,6 +27,7 @@ from hpo_pilot.server.data.file_store import (
     FileRefused,
     Folder,
     Upload,
+    checkpoint_name,
     is_safe,
 )
 from hpo_pilot.server.data.tables import cache_files, tasks
@@ -42,7 +42,6 @@ NO_DATA_MANAGEMENT = (
     "the embedded PanDA server has no data management: retry the task, or reactivate it to run all its jobs again"
 )
 NO_EVENT_PICKING = "the embedded PanDA server has no event index"
-_CHECKPOINT = re.compile(r"(\d{1,18})_([A-Za-z0-9.-]{1,100})")
 _BLOCK = 1024 * 1024
 
 
@@ -148,11 +147,6 @@ async def download_jedi_log(call: Call, *, log_name: str, offset: int = 0) -> st
 
 
 # --- checkpoints ---
-
-
-def checkpoint_name(task_id: str, sub_id: str) -> str | None:
-    """The cache file of a point's checkpoint; None: these are no ids."""
-    return f"hpo_cp_{task_id}_{sub_id}" if _CHECKPOINT.fullmatch(f"{task_id}_{sub_id}") else None
 
 
 def _may_change(tx: Transaction, call: Call, task_id: str) -> Envelope | None:

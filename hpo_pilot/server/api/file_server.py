@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 
@@ -15,7 +16,7 @@ from hpo_pilot.server.data.file_store import (
     Folder,
     cache_limit,
     checksum_of,
-    is_safe,
+    is_sandbox_name,
 )
 from hpo_pilot.server.data.tables import cache_files
 from hpo_pilot.server.envelope import Envelope, failure, success
@@ -68,7 +69,7 @@ async def upload_cache_file(call: Call) -> Envelope:
         return failure(f"{ERROR_SIZE_LIMIT} {content_length(call) // 2**20} MB > {SOURCES_LIMIT // 2**20} MB.")
 
     def limit(name: str) -> int:
-        if not is_safe(name):
+        if not is_sandbox_name(name):
             raise FileRefused(f"{ERROR_WRITE}: {name!r} is no name that a file here can have")
         if server.cache.find(name) is not None and not name.endswith(_OVERWRITE):
             raise FileExistsError(errno.EEXIST, "exists", name)
@@ -77,6 +78,9 @@ async def upload_cache_file(call: Call) -> Envelope:
     try:
         with server.cache.writing() as upload:
             name = await receive_form_file(call.header("content-type"), call.request.stream(), upload, limit)
+            if not await asyncio.to_thread(upload.is_named_rightly, name):
+                # Others' tasks may name it: its content is what runs as them.
+                return failure(f"{ERROR_WRITE}: {name} is the name of another content")
             if server.cache.find(name) is not None and not await _is_owner(call, name):
                 return failure(ERROR_OVERWRITE)
             upload.keep(name)

@@ -14,6 +14,7 @@ from sqlalchemy import select
 from hpo_pilot.server.data.database import Transaction
 from hpo_pilot.server.data.tables import harvesters, workers
 from hpo_pilot.server.envelope import Envelope, failure, success
+from hpo_pilot.server.json_text import load
 from hpo_pilot.server.taskbuffer.worker_reports import note_harvester, note_workers
 from hpo_pilot.server.web.call import Call
 from hpo_pilot.server.web.endpoints import ANYBODY_KNOWN, PILOTS, Access, endpoint
@@ -61,8 +62,8 @@ def report_worker_statistics(
 ) -> Envelope:
     """Keeps how many workers of which kind a Harvester has at a queue."""
     try:
-        counts = json.loads(statistics)
-    except (ValueError, RecursionError) as error:
+        counts = load(statistics)
+    except ValueError as error:
         return failure(f"failed to load JSON: statistics: {error}")
     note(tx, call, harvester_id, f"statistics:{panda_queue[:128]}", counts)
     return success(message="OK")

@@ -72,7 +72,7 @@ def generate_offline_execution_script(tx: Transaction, call: Call, *, job_id: in
 def submit(tx: Transaction, call: Call, *, jobs: str) -> Envelope:
     """Registers jobs without a task of theirs, all or none; data holds PandaID, job definition and job set of each."""
     try:
-        with tx.connection.begin_nested():
+        with tx.attempt():
             return success(submit_jobs(tx, call.caller, jobs, call.server.queues))
     except JobsRefusedError as error:
         return failure(str(error))

@@ -8,7 +8,7 @@ from hpo_pilot.server.envelope import Envelope, success
 from hpo_pilot.server.web.call import Call
 from hpo_pilot.server.web.endpoints import ANYBODY_KNOWN, EVERYBODY, PILOTS, Access, endpoint
 
-_SECRET_HEADERS = frozenset({"authorization", "cookie", "proxy-authorization"})
+_SECRET_HEADERS = frozenset({"authorization", "cookie", "proxy-authorization", "x-idds-auth-token"})
 
 
 @endpoint("system/is_alive", "GET", EVERYBODY, Access.NOTHING)

@@ -6,7 +6,6 @@ give it as well: there are no operators of a laptop.
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
@@ -16,6 +15,7 @@ from hpo_pilot.server.access.ownership import check_owner
 from hpo_pilot.server.data.database import Transaction
 from hpo_pilot.server.data.tables import jobs
 from hpo_pilot.server.envelope import Envelope, failure, success
+from hpo_pilot.server.json_text import load
 from hpo_pilot.server.taskbuffer import task_commands
 from hpo_pilot.server.taskbuffer import tasks as task_queue
 from hpo_pilot.server.taskbuffer.attempts import task_row
@@ -97,7 +97,7 @@ def retry(
         code, message = task_commands.command(tx, call.caller, task_id, "retry", ignore_limit=ignore_hard_exhausted)
         return success(code, message)
     try:
-        new = json.loads(new_parameters) if isinstance(new_parameters, str) else new_parameters
+        new = load(new_parameters) if isinstance(new_parameters, str) else new_parameters
         if not isinstance(new, dict):
             raise ValueError("an object is expected")
     except ValueError as error:

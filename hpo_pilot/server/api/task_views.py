@@ -15,6 +15,7 @@ from hpo_pilot.jobs import TaskState
 from hpo_pilot.server.data.database import AnyRow, Transaction
 from hpo_pilot.server.data.tables import jobs, tasks
 from hpo_pilot.server.envelope import Envelope, failure, success
+from hpo_pilot.server.json_text import load
 from hpo_pilot.server.taskbuffer.descriptions import describe_task_jobs
 from hpo_pilot.server.taskbuffer.field_names import LISTED_TASK_FIELDS, TASK_FIELDS
 from hpo_pilot.server.taskbuffer.task_views import (
@@ -178,7 +179,7 @@ def get_tasks_detailed_info_since(
 ) -> Envelope:
     """All about the tasks that fit: the caller's own unless the filters name another user."""
     try:
-        wanted = json.loads(filters) if filters else {}
+        wanted = load(filters) if filters else {}
     except ValueError:
         return failure("filters is not valid JSON")
     if not isinstance(wanted, dict) or not all(isinstance(value, str | int) for value in wanted.values()):

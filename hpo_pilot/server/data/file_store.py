@@ -6,11 +6,13 @@ are single, plain path components or refused.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import struct
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
@@ -24,6 +26,9 @@ CHECKPOINT_LIMIT = 500 * MB  # of one hyper-parameter point's checkpoint
 STORAGE_LIMIT = 4096 * MB  # of one output
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+:@=-]{0,199}")
+_CHECKPOINT = "hpo_cp_"
+_CHECKPOINT_IDS = re.compile(r"(\d{1,18})_([A-Za-z0-9.-]{1,100})", re.ASCII)
+_DIGEST_NAME = re.compile(r"sources\.([0-9a-f]{64})\.tar\.gz")  # of hpo-pilot's sandboxes
 _PART = ".part"  # no finished file ends so: see `is_safe`
 
 
@@ -34,6 +39,16 @@ class FileRefused(Exception):
 def is_safe(name: str) -> bool:
     """True for a name that is one plain path component: no folder, no hidden file, nothing odd."""
     return _NAME.fullmatch(name) is not None and not name.endswith(_PART)
+
+
+def checkpoint_name(task_id: str, sub_id: str) -> str | None:
+    """The cache file of a hyper-parameter point's checkpoint; None: these are no ids."""
+    return f"{_CHECKPOINT}{task_id}_{sub_id}" if _CHECKPOINT_IDS.fullmatch(f"{task_id}_{sub_id}") else None
+
+
+def is_sandbox_name(name: str) -> bool:
+    """Whether users may upload under this name: jobs take what is called a checkpoint for their own."""
+    return is_safe(name) and not name.startswith(_CHECKPOINT)
 
 
 def cache_limit(name: str) -> int:
@@ -117,9 +132,18 @@ class Upload:
         self.stream.write(chunk)
         self._tail = (self._tail + chunk)[-8:]
 
-    def reading(self) -> BinaryIO:
+    def reading(self) -> BufferedReader:
         """The file as it was received, from its beginning; before it is kept."""
         return self._part.open("rb")
+
+    def is_named_rightly(self, name: str) -> bool:
+        """False for a name that is another content's digest; reads the file, so it is not for the event loop."""
+        match = _DIGEST_NAME.fullmatch(name)
+        if match is None:
+            return True
+        self.stream.flush()
+        with self.reading() as content:
+            return hashlib.file_digest(content, "sha256").hexdigest() == match[1]
 
     def keep(self, name: str) -> None:
         """Puts the file in its place, over an older one of the same name."""

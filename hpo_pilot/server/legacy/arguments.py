@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from hpo_pilot.server.json_text import load
 from hpo_pilot.server.taskbuffer.dispatch import JobRequest
 
 _INTEGER = 2**63 - 1  # what a database column holds
@@ -50,8 +51,8 @@ def document(given: Mapping[str, Any], name: str) -> Any:
             raise LegacyArgumentError(f"missing a required argument: '{name}'")
         return value
     try:
-        return json.loads(value)
-    except (ValueError, RecursionError) as error:
+        return load(value)
+    except ValueError as error:
         raise LegacyArgumentError(f"failed to load JSON: {name}: {error}") from error
 
 

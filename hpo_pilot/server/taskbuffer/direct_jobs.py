@@ -7,7 +7,6 @@ their order, and last its files; "NULL" stands for nothing.
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,6 +16,7 @@ from sqlalchemy import select
 from hpo_pilot.server.access.auth import Caller
 from hpo_pilot.server.data.database import Transaction
 from hpo_pilot.server.data.tables import jobs, tasks
+from hpo_pilot.server.json_text import load
 from hpo_pilot.server.taskbuffer.field_names import FILE_FIELDS, JOB_FIELDS
 from hpo_pilot.server.taskbuffer.queues import Queues
 from hpo_pilot.server.taskbuffer.tasks import submit
@@ -36,8 +36,8 @@ def read_jobs(text: str) -> list[dict[str, Any]]:
         JobsRefusedError: it is not such a list.
     """
     try:
-        states = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        states = load(text)
+    except ValueError as error:
         raise JobsRefusedError(f"Failed to deserialize jobs: {error}") from error
     if not isinstance(states, list) or not all(isinstance(state, list) and len(state) > 1 for state in states):
         raise JobsRefusedError("Failed to deserialize jobs: a list of lists is expected")

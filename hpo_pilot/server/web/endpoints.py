@@ -8,7 +8,6 @@ alone, in the words of panda-server 1.0.4 (`pandaserver/api/v1/common.py`), whic
 from __future__ import annotations
 
 import inspect
-import json
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -17,6 +16,7 @@ from enum import Enum
 from typing import Any
 
 from hpo_pilot.server.access.auth import Role
+from hpo_pilot.server.json_text import load
 
 _MAX_INTEGER = 2**63 - 1  # what a database column holds
 
@@ -189,7 +189,7 @@ def _cast_one(kind: type, text: str) -> Any:
     if kind is float:
         return float(text)
     if kind is dict:
-        return json.loads(text)
+        return load(text)
     return text
 
 

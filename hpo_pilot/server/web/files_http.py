@@ -8,13 +8,14 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from sqlalchemy import select
+from sqlalchemy.exc import DBAPIError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response
 
 from hpo_pilot.server.access.auth import Caller, Role, TokenRefused
 from hpo_pilot.server.data.database import Transaction
 from hpo_pilot.server.data.file_store import STORAGE_LIMIT, FileRefused, is_safe, receive
-from hpo_pilot.server.data.tables import cache_files
+from hpo_pilot.server.data.tables import cache_files, tasks
 from hpo_pilot.server.envelope import failure, success, to_json
 from hpo_pilot.server.taskbuffer.queuedata import find_output
 
@@ -41,8 +42,11 @@ def handler(server: Server, handle: _FileHandler) -> Callable[[Request], Awaitab
             return await handle(server, request, caller, name)
         except ClientDisconnect:
             return Response(status_code=499)
+        except DBAPIError as error:
+            log.error("%s: %s", name, error.orig)
+            return _refuse("database error in the PanDA server", 503)
         except OSError as error:
-            log.error("%s: %s", request.url.path, error)
+            log.error("%s: %s", name, error)
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             return _refuse(f"the server cannot store or read the file: {error.strerror}", 507 if full else 500)
 
@@ -77,7 +81,7 @@ async def storage_file(server: Server, request: Request, caller: Caller, name: s
         return _refuse("user role required", 403)
     if request.method != "DELETE":
         return _send(server.storage.find(name) or find_output(server.queues, name), name)
-    if not (caller.is_operator or name.startswith(f"user.{caller.name}.")):
+    if not (caller.is_operator or await server.database.read(lambda tx: _owner(tx, name, caller)) == caller.name):
         return _refuse("not the owner of the file", 403)
     moved = find_output(server.queues, name)
     if moved is not None:
@@ -85,6 +89,16 @@ async def storage_file(server: Server, request: Request, caller: Caller, name: s
     if not server.storage.remove(name) and moved is None:
         return _refuse(f"there is no file {name}", 404)
     return Response(to_json(success()), media_type="application/json")
+
+
+def _owner(tx: Transaction, name: str, caller: Caller) -> str | None:
+    """Whose an output is, by its name: of users called a and a.b, the latter owns user.a.b.1.x."""
+    parts = name.split(".")
+    if parts[0] != "user":
+        return None
+    users = [".".join(parts[1:end]) for end in range(2, len(parts))]
+    known = set(tx.connection.scalars(select(tasks.c.user_name).where(tasks.c.user_name.in_(users)).distinct()))
+    return max((user for user in users if user in known or user == caller.name), key=len, default=None)
 
 
 async def _store(server: Server, request: Request, name: str) -> Response:

@@ -27,6 +27,7 @@ from hpo_pilot.errors import InputError
 from hpo_pilot.server.access.auth import Caller, Role, TokenRefused
 from hpo_pilot.server.access.ownership import check_owner
 from hpo_pilot.server.data.database import Transaction
+from hpo_pilot.server.json_text import dump
 from hpo_pilot.server.taskbuffer.points import Point, PointStatus, job_at_pilot, points_of, set_loss
 
 if TYPE_CHECKING:
@@ -227,7 +228,7 @@ def _reply(request: Request, data: Any, refused: _Refused | None = None) -> Resp
     error = {"ExceptionClass": refused.kind, "ExceptionMessage": json.dumps({"msg": str(refused)})} if refused else None
     if request.query_params.get("json_outputs", "").lower() == "true":
         content = {"status": refused.status if refused else 0, "data": data, "error": error}
-        return Response(json.dumps(content), media_type="application/json")
-    body = json.dumps(data) if refused is None else json.dumps({"msg": str(refused)})
+        return Response(dump(content), media_type="application/json")
+    body = dump(data) if refused is None else json.dumps({"msg": str(refused)})
     status = refused.status if refused else HTTPStatus.OK
     return Response(body, status, headers=error, media_type="application/json")

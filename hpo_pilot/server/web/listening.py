@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import os
+import resource
 import socket
 from types import FrameType
 from typing import Protocol
@@ -14,9 +15,11 @@ from starlette.types import ASGIApp
 
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.server.access.tls import ServedCertificate
+from hpo_pilot.server.web.connection import BoundedConnection
 
 _GRACE = 2  # seconds that calls under way get to end when the server ends
 _LOOK_AT_CERTIFICATE = 60.0  # seconds
+_MOST_FILES = 65_536
 
 
 def listen(host: str, port: int, *, secure: bool) -> socket.socket:
@@ -118,6 +121,14 @@ class _Uvicorn(uvicorn.Server):
         self._parts.close_waiting()
 
 
+def _allow_many_connections() -> None:
+    """As many open files as we may have: the usual soft limit of 1024 is fewer than some pilots and users need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 def serve(
     server: Served, listener: socket.socket, lifeline: int | None, certificate: ServedCertificate | None = None
 ) -> None:
@@ -129,10 +140,11 @@ def serve(
         lifeline: a descriptor at whose end of file it ends; None: none.
         certificate: for TLS; None: plain HTTP.
     """
+    _allow_many_connections()
     files = certificate.certificate if certificate is not None else None
     config = uvicorn.Config(
         server.application(),
-        http="httptools",
+        http=BoundedConnection,
         loop="uvloop",
         ws="none",
         lifespan="on",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
-from python_multipart.exceptions import MultipartParseError
+from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from hpo_pilot.server.data.file_store import FileRefused, Upload
@@ -104,12 +104,12 @@ async def receive_form_file(
     if kind != b"multipart/form-data" or not boundary:
         raise FileRefused("Argument error: missing a required argument: 'file'")
     file = _File(upload, limit)
-    parser = MultipartParser(boundary, file.callbacks())
     try:
+        parser = MultipartParser(boundary, file.callbacks())
         async for chunk in chunks:
             parser.write(chunk)
         parser.finalize()
-    except MultipartParseError as error:
+    except FormParserError as error:
         raise FileRefused(f"malformed upload: {error}") from error
     if file.name is None or not file.complete:
         raise FileRefused("Argument error: missing a required argument: 'file'")

@@ -202,6 +202,27 @@ phpo --nParallelEvaluation 4 --maxPoints=30 --evaluationExec "python train.py --
     assert (search.budget.trials, search.budget.parallel) == (30, 4)
 
 
+@pytest.mark.parametrize(
+    "name", ["$(date +%s)", "$(date +'%Y %m')", "`date +%s`", '$(date +"%Y %s")', '"$(date +%s)"', "${USER}"]
+)
+def test_a_command_inside_a_word_of_a_script_is_a_part_of_it(importing: Importing, name: str) -> None:
+    script = f"""\
+# don't forget
+phpo --outDS user.me.scan.{name} --maxPoints 30 \\
+  --evaluationExec 'python train.py "$(ls *.py)"' --searchSpaceFile space.json
+"""
+    search = importing("phpo", script, name="go.sh", space__json=SPACE).search
+    assert search.budget.trials == 30
+    assert search.payload.command == 'python train.py "$(ls *.py)"'
+    assert search.name.startswith("scan")
+
+
+def test_a_script_that_phpo_would_not_take_is_named(tmp_path: Path) -> None:
+    (tmp_path / "go.sh").write_text("phpo --maxPoints 3 --nosuch 4\n")
+    with pytest.raises(InputError, match=r"go\.sh: not a command of phpo: .*nosuch"):
+        import_search("phpo", tmp_path / "go.sh", ImportOptions(tmp_path), [])
+
+
 def test_a_wrong_option_of_a_script_is_told_with_its_line(refused: Refused) -> None:
     script = "true\nphpo --maxPoints 0 \\\n  --evaluationExec run --searchSpaceFile nowhere.json\n"
     by_path = {problem.path: problem for problem in refused("phpo", script, name="go.sh")}

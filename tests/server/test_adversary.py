@@ -1,0 +1,374 @@
+"""What somebody tries who means no good, or whose program is broken: each of these once went wrong."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import gzip
+import hashlib
+import json
+import os
+import resource
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import jwt
+import pytest
+import requests
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from hpo_pilot.server.access.auth import Role, TokenRefused, verified
+from hpo_pilot.server.data.database import Database
+from hpo_pilot.server.json_text import dump, load
+from hpo_pilot.server.taskbuffer.direct_jobs import JobsRefusedError, submit_jobs
+from hpo_pilot.server.taskbuffer.field_names import JOB_FIELDS
+from hpo_pilot.server.web.bodies import BodyRefused, pairs, unpacked
+from hpo_pilot.server.web.connection import HEAD_LIMIT
+from tests.bearer import token
+from tests.server.conftest import bearer, make_params
+from tests.server.queue_driver import Queue
+
+JSON = {"Content-Type": "application/json"}
+
+
+def send(server: Any, method: str, path: str, who: str | None = None, **more: Any) -> requests.Response:
+    headers = {"Authorization": f"Bearer {bearer(who)}"} if who else {}
+    headers |= more.pop("headers", {})
+    return requests.request(method, f"{server.url}{path}", headers=headers, timeout=20, **more)
+
+
+def connect(server: Any) -> socket.socket:
+    parts = urlsplit(server.url)
+    connection = socket.create_connection((parts.hostname, parts.port))
+    connection.settimeout(20)
+    return connection
+
+
+# --- JSON ---
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NaN",
+        '{"a": [Infinity]}',
+        "[1e999]",
+        "[-1E+400]",
+        f"[{'9' * 400}.5]",
+        "[" * 100_000,
+        r'"\ud800"',
+        r'"a\u0000"',
+        r'"\\\u0000"',
+        "9" * 5000,
+    ],
+)
+def test_json_that_others_cannot_read_or_keep_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        load(text)
+    with pytest.raises(ValueError):
+        load(text.encode())
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (r'"\\u0000"', r"\u0000"),
+        (r'"\ud83d\ude00"', "😀"),
+        ('["1e999", 1e5]', ["1e999", 1e5]),
+        ("9" * 400, int("9" * 400)),
+    ],
+)
+def test_json_that_only_looks_odd_is_taken(text: str, value: Any) -> None:
+    assert load(text) == load(text.encode()) == value
+
+
+def test_answers_hold_no_nan() -> None:
+    assert dump({"a": [float("nan"), (1, float("-inf"))], "b": 0.5}) == '{"a":[null,[1,null]],"b":0.5}'
+
+
+@pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_a_task_with_nan_is_refused(server: Any, constant: str) -> None:
+    body = json.dumps({"task_parameters": make_params("user.me.nan/", x=1.5)}).replace('"x": 1.5', f'"x": {constant}')
+    answer = send(server, "POST", "/api/v1/task/submit", "token-of-me", data=body, headers=JSON)
+    assert (answer.status_code, answer.json()["success"]) == (400, False)
+
+
+def test_nan_in_a_jobs_report_reaches_nobody_as_such(server: Any) -> None:
+    task_id = server.api("me").submit(make_params("user.me.nan-report/", 1, site="NAN"))
+    (job,) = server.api("pilot").acquire(site_name="NAN")
+    report = {"meta_data": '{"user_job_metadata": {"x": NaN, "y": 1e999}}', "mean_core_count": 1.0}
+    server.api("pilot").update(job["PandaID"], "finished", **report)
+    legacy = {"jobId": job["PandaID"], "state": "finished", "meanCoreCount": "nan", "maxRSS": "inf"}
+    assert send(server, "POST", "/server/panda/updateJob", "token-of-pilot", data=legacy).ok
+    path = f"/api/v1/job/get_metadata_for_analysis_jobs?task_id={task_id}"
+    answer = send(server, "GET", path, "token-of-me").text
+    document = json.loads(answer, parse_constant=pytest.fail)
+    assert document["data"][str(job["PandaID"])]["user_job_metadata"] == {"x": None, "y": None}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "arguments"),
+    [
+        ("POST", "task/retry", {"task_id": 1, "new_parameters": "[" * 50_000}),
+        ("POST", "task/retry", {"task_id": 1, "new_parameters": r'{"a": "\ud800"}'}),
+        ("POST", "job/submit", {"jobs": r'[["a\ud800", []]]'}),
+        ("GET", "task/get_tasks_detailed_info_since", {"filters": "[" * 5000}),
+        ("GET", "task/get_tasks_detailed_info_since", {"filters": r'{"userName": "\ud800"}'}),
+        ("GET", "task/get_tasks_detailed_info_since", {"filters": r'{"userName": "\u0000"}'}),
+        ("GET", "task/submit", {"task_parameters": "[" * 5000}),
+    ],
+)
+def test_json_within_arguments_is_refused_in_words(
+    server: Any, method: str, path: str, arguments: dict[str, Any]
+) -> None:
+    server.api("me").submit(make_params(f"user.me.within-{time.time_ns()}/", 1))  # there is a task 1
+    how = {"json": arguments} if method == "POST" else {"params": arguments}
+    answer = send(server, method, f"/api/v1/{path}", "token-of-me", **how)
+    assert answer.status_code == 200
+    assert not answer.json()["success"] or answer.json()["data"] == 1  # retry's own way of refusing
+
+
+# --- bodies ---
+
+
+def test_many_arguments_of_one_name_cost_no_time(server: Any) -> None:
+    """Each once copied all before it: a body of 300 kB, from nobody, took the server 9 s."""
+    begun = time.monotonic()
+    assert send(server, "POST", "/server/panda/isAlive", data="a=&" * 90_000).text == "alive=yes"
+    assert time.monotonic() - begun < 3
+    assert pairs("a=1&b=2&a=3") == {"a": ["1", "3"], "b": "2"}
+    answer = send(server, "POST", "/server/panda/isAlive", data="a=&" * 200_000)
+    assert answer.status_code == 413
+    with pytest.raises(BodyRefused):
+        pairs("a&" * 200_000)
+
+
+def test_half_a_gzip_is_no_body(server: Any) -> None:
+    with pytest.raises(BodyRefused):
+        unpacked(gzip.compress(b'{"a": 1}')[:-6])
+    assert unpacked(gzip.compress(b'{"a": 1}')) == b'{"a": 1}'
+
+
+def test_a_boundary_that_is_too_long_is_refused(server: Any) -> None:
+    path = "/api/v1/file_server/upload_cache_file"
+    headers = {"Content-Type": f"multipart/form-data; boundary={'a' * 300}"}
+    answer = send(server, "POST", path, "token-of-me", data=b"x", headers=headers)
+    assert (answer.status_code, answer.json()["success"]) == (200, False)
+    assert "malformed upload" in answer.json()["message"]
+
+
+# --- connections ---
+
+
+def test_an_endless_header_is_cut_off(server: Any) -> None:
+    with connect(server) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nX-Endless: ")
+        sent = 0
+        with pytest.raises(OSError):
+            while sent < 100 * HEAD_LIMIT:
+                sent += connection.send(b"a" * 65536)
+        assert sent < 60 * HEAD_LIMIT  # what the kernel's buffers hold aside
+
+
+def test_a_long_head_that_ends_is_taken(server: Any) -> None:
+    answer = send(server, "GET", "/api/v1/system/is_alive", headers={"X-Long": "a" * 50_000})
+    assert answer.json()["success"]
+
+
+def test_several_requests_at_once_are_answered_one_after_another(server: Any) -> None:
+    """A long body's end and the next request's beginning in one piece are no long head."""
+    body = b"a=" + b"b" * 400_000
+    one = b"POST /server/panda/isAlive HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    with connect(server) as connection:
+        connection.sendall(one * 3)
+        received = b""
+        while received.count(b"alive=yes") < 3:
+            part = connection.recv(65536)
+            assert part, received
+            received += part
+
+
+@pytest.fixture
+def hasty_server(own_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """A server that waits half a second for a head, and two for the next part of a body."""
+    hook = tmp_path / "hook"
+    hook.mkdir()
+    (hook / "sitecustomize.py").write_text(
+        "from hpo_pilot.server.web.connection import BoundedConnection as C\n"
+        "C.head_seconds, C.body_seconds = 0.5, 2.0\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(hook), os.environ.get("PYTHONPATH", "")]))
+    return own_server()
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"",
+        b"GET /api/v1/system/is_alive HTTP/1.1\r\nHo",
+        b"POST /server/panda/isAlive HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\na=",
+    ],
+    ids=["nothing", "half a head", "half a body"],
+)
+def test_a_client_that_says_nothing_more_is_left(hasty_server: Any, begun: bytes) -> None:
+    with connect(hasty_server) as connection:
+        connection.sendall(begun)
+        start = time.monotonic()
+        while connection.recv(65536):
+            pass
+        assert 0.3 < time.monotonic() - start < 10
+
+
+def test_a_head_that_trickles_in_ends_too(hasty_server: Any) -> None:
+    with connect(hasty_server) as connection, pytest.raises(OSError):
+        connection.sendall(b"GET / HTTP/1.1\r\nX: ")
+        for _ in range(100):
+            connection.sendall(b"a")
+            time.sleep(0.1)
+
+
+def test_whoever_waits_for_an_answer_is_not_cut_off(hasty_server: Any) -> None:
+    begun = time.monotonic()
+    reply = hasty_server.api("me").get("hpo_pilot/changes", cursor=0, timeout=2)
+    assert reply["success"] and time.monotonic() - begun > 1.5
+    with connect(hasty_server) as connection:  # nor one that is slow, but goes on
+        connection.sendall(b"POST /server/panda/isAlive HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n")
+        for _ in range(10):
+            time.sleep(0.3)
+            connection.sendall(b"a")
+        answer = b""
+        while b"alive=yes" not in answer:
+            part = connection.recv(65536)
+            assert part, answer
+            answer += part
+
+
+def test_many_silent_connections_keep_nobody_out(own_server: Callable[..., Any]) -> None:
+    """A soft limit of open files is not the server's: 200 connections that say nothing once used it up."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard))
+    try:
+        server = own_server()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with contextlib.ExitStack() as stack:
+        for _ in range(200):
+            stack.enter_context(connect(server))
+        assert send(server, "GET", "/api/v1/system/is_alive").json()["success"]
+
+
+# --- who may what ---
+
+
+def test_a_user_removes_no_output_of_one_whose_name_goes_on(server: Any) -> None:
+    """user.me.smith.… is me.smith's, as soon as there is one, though it begins as me's do."""
+    other = requests.Session()
+    other.headers["Authorization"] = f"Bearer {token('me.smith', Role.USER)}"
+    params = make_params("user.me.smith.t/", 1)
+    answer = other.post(f"{server.url}/api/v1/task/submit", json={"task_parameters": params}, timeout=20)
+    assert answer.json()["success"]
+    path = "/storage/user.me.smith.7._000001.outputs.tar.gz"
+    assert send(server, "PUT", path, "token-of-pilot", data=b"theirs").ok
+    assert send(server, "DELETE", path, "token-of-me").status_code == 403
+    assert other.delete(f"{server.url}{path}", timeout=20).ok
+    mine = "/storage/user.me.7._000002.outputs.tar.gz"
+    assert send(server, "PUT", mine, "token-of-pilot", data=b"mine").ok
+    assert other.delete(f"{server.url}{mine}", timeout=20).status_code == 403
+    assert send(server, "DELETE", mine, "token-of-me").ok
+
+
+def test_nobody_plants_a_checkpoint_for_anothers_job(server: Any) -> None:
+    task_id = server.api("me").submit(make_params("user.me.checkpoints/", 1, site="CP"))
+    files = {"file": (f"hpo_cp_{task_id}_1", b"a pickle that does harm")}
+    answer = send(server, "POST", "/api/v1/file_server/upload_cache_file", "token-of-you", files=files).json()
+    assert not answer["success"]
+    assert send(server, "GET", f"/cache/hpo_cp_{task_id}_1", "token-of-pilot").status_code == 404
+
+
+def test_nobody_takes_the_name_of_anothers_sandbox(server: Any) -> None:
+    """Everybody sees under which name, its digest, a search uploads its payload again once that has expired."""
+    content = gzip.compress(b"theirs")
+    name = f"sources.{hashlib.sha256(content).hexdigest()}.tar.gz"
+    path = "/api/v1/file_server/upload_cache_file"
+    planted = send(server, "POST", path, "token-of-you", files={"file": (name, gzip.compress(b"mine"))}).json()
+    assert not planted["success"] and "another content" in planted["message"]
+    assert send(server, "POST", path, "token-of-me", files={"file": (name, content)}).json()["success"]
+    assert send(server, "GET", f"/cache/{name}", "token-of-pilot").content == content
+
+
+def test_a_token_in_idds_header_is_not_shown(server: Any) -> None:
+    headers = {"X-IDDS-Auth-Token": "secret"}
+    answer = send(server, "GET", "/api/v1/system/get_attributes", "token-of-me", headers=headers).text
+    assert "secret" not in answer
+
+
+@pytest.mark.parametrize("what", [b"[" * 11_000, b"[1]", b'{"iss": ["a"], "kid": ["b"]}', b"\xff"])
+@pytest.mark.parametrize("part", [0, 1])
+def test_an_odd_token_is_no_token(server: Any, what: bytes, part: int) -> None:
+    parts = [b'{"alg": "ES256", "kid": "x"}', b"{}", b"x"]
+    parts[part] = what
+    sent = ".".join(base64.urlsafe_b64encode(item).rstrip(b"=").decode() for item in parts)
+    answer = send(server, "GET", "/api/v1/system/get_attributes", headers={"Authorization": f"Bearer {sent}"})
+    assert answer.status_code == 401
+
+
+@pytest.mark.parametrize("claim", ["exp", "iat", "nbf"])
+@pytest.mark.parametrize("when", [float("nan"), float("inf")])
+def test_a_token_for_ever_is_no_token(tmp_path: Path, claim: str, when: float) -> None:
+    """What is compared with NaN never ends; JSON libraries take it."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    now = time.time()
+    claims = {"iss": "https://iam.example.org/", "exp": now + 60, "iat": now, "nbf": now}
+    public, how = key.public_key(), {"issuer": claims["iss"], "required": ("iss", "exp"), "audience": None, "now": now}
+    good, bad = (jwt.encode(some, key, algorithm="ES256") for some in (claims, claims | {claim: when}))
+    assert verified(good, public, ["ES256"], **how)["exp"] == now + 60
+    with pytest.raises(TokenRefused):
+        verified(bad, public, ["ES256"], **how)
+
+
+# --- transactions ---
+
+
+def _job(name: str, **more: Any) -> list[Any]:
+    fields = {
+        "jobName": name,
+        "prodSourceLabel": "user",
+        "VO": "hpo_pilot",
+        "transformation": "http://127.0.0.1/trf/user/runGen-00-00-02",
+        "jobParameters": f"parameters of {name}",
+        **more,
+    }
+    return [*(fields.get(field, "NULL") for field in JOB_FIELDS), []]
+
+
+def test_what_was_undone_is_not_remembered(database: Database, queue: Queue) -> None:
+    """A refused list of jobs leaves no trace: the next task, which gets the same id, once ran the refused job."""
+    with database.writing() as tx:
+        with pytest.raises(JobsRefusedError), tx.attempt():
+            submit_jobs(tx, queue.me, json.dumps([_job("first"), _job("second", VO=5)]))
+        assert not tx.activated and not tx.users
+    task_id = queue.submit()
+    (job,) = queue.acquire()
+    assert job["taskID"] == task_id
+    assert "parameters of first" not in job["jobPars"]
+
+
+def test_what_a_transaction_that_failed_knew_is_not_remembered(database: Database, queue: Queue) -> None:
+    with pytest.raises(ZeroDivisionError), database.writing() as tx:
+        submit_jobs(tx, queue.me, json.dumps([_job("first")]))
+        raise ZeroDivisionError
+    queue.submit()
+    (job,) = queue.acquire()
+    assert "parameters of first" not in job["jobPars"]
+
+
+def test_a_refused_list_of_jobs_leaves_nothing_at_the_server(server: Any) -> None:
+    jobs = json.dumps([_job("one", computingSite="DIRECT"), _job("two", computingSite="DIRECT", VO=5)])
+    assert not server.api("me").post("job/submit", jobs=jobs)["success"]
+    server.api("me").submit(make_params("user.me.after/", 1, site="DIRECT"))
+    (job,) = server.api("pilot").acquire(n_jobs=5, site_name="DIRECT")
+    assert "parameters of one" not in job["jobPars"]

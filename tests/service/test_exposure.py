@@ -1,0 +1,64 @@
+"""Whom `serve` warns that users' payloads could read its tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpo_pilot.server.access.auth import Role
+from hpo_pilot.server.access.authority import Authority
+from hpo_pilot.service.embedded import nickname
+from hpo_pilot.service.exposure import exposures
+from hpo_pilot.service.own_tokens import OwnTokens
+from hpo_pilot.service.reach import Reach
+from hpo_pilot.service.workdir import WorkDir
+
+
+@pytest.fixture
+def workdir(tmp_path: Path) -> WorkDir:
+    made = WorkDir.make(tmp_path)
+    OwnTokens(made.tokens, nickname())
+    return made
+
+
+def test_ones_own_laptop_gets_no_warning(workdir: WorkDir) -> None:
+    assert exposures(workdir, Reach(), 4) == []
+    Authority(workdir.tokens).issue(nickname(), Role.OPERATOR, 1)
+    assert exposures(workdir, Reach(host="localhost"), 4) == []
+
+
+@pytest.mark.parametrize(
+    ("reach", "why"),
+    [
+        (Reach(host="0.0.0.0", self_made=True), "reached from elsewhere"),  # noqa: S104
+        (Reach(host="127.0.0.1", behind_proxy=True, public_url="https://hpo.example.org"), "reached from elsewhere"),
+        (Reach(issuers=Path("issuers.json")), "others' issuers"),
+        (Reach(dn_header="X-DN", dn_roles=Path("roles.json")), "others' issuers"),
+    ],
+)
+def test_a_service_for_others_is_warned_of_its_local_pilot(workdir: WorkDir, reach: Reach, why: str) -> None:
+    warning = exposures(workdir, reach, 1)[0]
+    assert why in warning and "--slots 0" in warning and str(workdir.tokens) in warning
+    assert not any("--slots" in other for other in exposures(workdir, reach, 0))
+
+
+def test_tokens_of_others_are_a_reason_until_they_are_revoked(workdir: WorkDir) -> None:
+    authority = Authority(workdir.tokens)
+    _, issued = authority.issue("alice", Role.USER, 1)
+    assert "tokens of alice" in exposures(workdir, Reach(), 1)[0]
+    authority.revoke(issued.id)
+    assert exposures(workdir, Reach(), 1) == []
+
+
+@pytest.mark.parametrize(
+    ("proxies", "warned"),
+    [((), True), (("127.0.0.1",), True), (("10.0.0.0/8", "::1"), True), (("0.0.0.0/0",), True), (("10.0.0.7",), False)],
+)
+def test_a_proxys_header_that_any_process_here_may_send(
+    workdir: WorkDir, proxies: tuple[str, ...], warned: bool
+) -> None:
+    reach = Reach(dn_header="X-DN", dn_roles=Path("roles.json"), trusted_proxies=proxies)
+    found = exposures(workdir, reach, 0)
+    assert bool(found) is warned
+    assert not warned or "X-DN" in found[0]
