@@ -78,6 +78,7 @@ class Pilot:
             found if settings.gpus is None else choose_gpus(settings.gpus, found),
         )
         self._unreported = 0
+        self._over = False
         self._running: dict[int, Execution] = {}
         self._stopped = threading.Event()
         self._fatal: HpoPilotError | None = None
@@ -188,9 +189,13 @@ class Pilot:
 
     def _begin(self, found: list[dict[str, Any]]) -> None:
         with self._changed:
-            self._unreported += len(found)
-        for data in found:
-            self._jobs.submit(self._run, data, self._room.claim(needed_cores(data)))
+            if not self._over:
+                self._unreported += len(found)
+                for data in found:
+                    self._jobs.submit(self._run, data, self._room.claim(needed_cores(data)))
+                return
+        log.info("%d jobs came when the pilot had ended, and go back to the queue", len(found))
+        self._say_finished()
 
     # --- one job, in a thread of its own ---
 
@@ -307,6 +312,8 @@ class Pilot:
             time.sleep(0.2)
         if left:
             log.warning("%d reports stay in %s for the next pilot", left, self._workdir.root / "unsent")
+        with self._changed:
+            self._over = True
         self._jobs.shutdown(wait=False, cancel_futures=True)
         self._say_finished()
 

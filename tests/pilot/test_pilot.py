@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import tarfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,39 @@ def test_an_idle_pilot_ends_at_once(panda: FakePanda, pilot: PilotProcess, until
     began = time.monotonic()
     assert pilot.end() == 0 and process.returncode == 0
     assert time.monotonic() - began < 3
+
+
+def test_a_job_that_comes_when_the_pilot_has_ended_goes_back(tmp_path: Path) -> None:
+    from hpo_pilot.pilot.client import HttpJobServer
+    from hpo_pilot.pilot.pilot import Pilot
+    from hpo_pilot.pilot.settings import PilotSettings
+
+    asked, ended = threading.Event(), threading.Event()
+    told: list[bool] = []
+
+    class LateServer(HttpJobServer):
+        def acquire(self, *_: Any) -> list[dict[str, Any]]:
+            asked.set()
+            ended.wait(20)
+            return [{"PandaID": 1}]
+
+        def worker_finished(self) -> None:
+            told.append(ended.is_set())
+
+    (tmp_path / "token").write_text("x")
+    settings = PilotSettings("http://127.0.0.1:9", "LOCAL", 1, tmp_path / "token", tmp_path / "work")
+    pilot = Pilot(settings, LateServer(settings))
+    running = threading.Thread(target=pilot.run)
+    running.start()
+    assert asked.wait(20)
+    pilot.stop()
+    running.join(20)
+    assert told == [False]
+    ended.set()
+    for thread in threading.enumerate():
+        if thread.name == "acquire":
+            thread.join(20)
+    assert told == [False, True], "the server must hear at once that nobody runs the job"
 
 
 def test_kill_9_of_the_pilot_is_the_end_of_its_payloads(
