@@ -325,7 +325,9 @@ def extend(
     for name, amount in changes.items():
         if name not in _EXTENDABLE:
             raise InputError(f"{name}: there is no such limit; there is {', '.join(_EXTENDABLE)}")
-        if not 0 < amount < _MOST:  # NaN is neither
+        if amount >= _MOST:
+            raise InputError(f"{name}: so much does not extend the budget, which holds less than {_MOST:g}")
+        if not amount > 0:  # NaN is not
             raise InputError(f"{name}: {_shown(amount)} does not extend the budget; a budget may only grow")
         if name in _WHOLE and amount != int(amount):
             raise InputError(f"{name}: {amount:+g} is no whole number")
@@ -356,7 +358,7 @@ def extend(
 
 
 def _shown(amount: float) -> str:
-    return f"{amount:+g}" if abs(amount) < _MOST else "so much"
+    return f"{amount:+g}" if abs(amount) < _MOST else "as much less"
 
 
 def trial_of(store: Store, record: SearchRecord, number: int) -> Trial:
