@@ -26,9 +26,9 @@ run: venv  ## scan the hyper-parameters of payloads/digits: 48 trials x 3 folds,
 	$(BIN)/hpo-pilot run payloads/digits/search.yaml
 
 test: venv  ## all tests that need only Python
-	$(BIN)/pytest -n 2 --dist worksteal tests
+	$(BIN)/pytest -n 2 --dist worksteal --ignore tests/chaos tests
 
-test-real: venv  ## tests with real parts: PostgreSQL, Pilot 3, prun, pbook; installs what is missing, if root
+test-real: venv  ## tests with real parts: PostgreSQL, Pilot 3, prun, pbook, kills; installs what is missing, if root
 	tests/real/run
 
 check: venv  ## format, lint, strict typing, import contracts, runner syntax, schemas
