@@ -78,15 +78,15 @@ def test_postgresql(me: Caller, params: Params, clock: Any) -> None:
             assert tasks.submit(tx, me, params("user.me.pg/", 3, maxAttempt=2))[0] == 0
             assert tasks.submit(tx, me, params("user.me.any/", 1, site=None, includedSite="A,LOCAL"))[0] == 0
         with database.writing() as tx:
-            one, two, three, other = acquire(tx, JobRequest(site="LOCAL", label="user", n_jobs=9, memory=4000))
-            assert other["taskID"] == 2
+            found = acquire(tx, JobRequest(site="LOCAL", label="user", n_jobs=9, memory=4000))
+            assert sorted(job["taskID"] for job in found) == [1, 1, 1, 2]
+            one, two, _ = (job for job in found if job["taskID"] == 1)
             assert update_job(tx, JobReport(one["PandaID"], JobState.FINISHED, documents={"meta_data": "{}"})) is None
             assert update_job(tx, JobReport(two["PandaID"], JobState.FAILED)) is None
         clock.now += 100
         with database.writing() as tx:
             assert lose_silent(tx, 60) is None
             assert [job["attemptNr"] for job in acquire(tx, JobRequest(site="LOCAL", n_jobs=9))] == [2, 2, 2]
-        assert three["taskID"] == 1
     finally:
         database.close()
 
