@@ -99,7 +99,7 @@ def test_no_place_in_the_order_of_results_is_given_twice(store, search):
     record = add_search(store, search)
     add_generation(store, record, POINTS)
     store.record(record.id, [], [TrialEnd(1, TrialState.FINISHED, 0.1, None, None, 1, 1.0)])
-    with pytest.raises(Exception, match="(?i)unique"):
+    with pytest.raises(Exception, match=r"(?i)unique"):
         store.record(record.id, [], [TrialEnd(2, TrialState.FINISHED, 0.1, None, None, 1, 1.0)], events=["never seen"])
     assert store.trials(record.id)[1].state is TrialState.PENDING
     assert "never seen" not in [event.what for event in store.events(record.id)]
