@@ -9,19 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import requests
-
-from hpo_pilot.errors import GiveUpError, InputError, TryAgainError
-from hpo_pilot.pilot.session import open_session
+from hpo_pilot.errors import GiveUpError
 from hpo_pilot.server.access.auth import Role
 from hpo_pilot.server.access.tls import is_wildcard
+from hpo_pilot.service.answering import wait_until_answering
 from hpo_pilot.service.children import Child
 from hpo_pilot.service.embedded import free_port, nickname
 from hpo_pilot.service.own_tokens import OwnTokens
 from hpo_pilot.service.reach import Reach
 from hpo_pilot.service.workdir import STORE_VARIABLE, WorkDir
-
-_START_SECONDS = 60.0
 
 #: Where an API that keeps ending is tried again, after so many seconds.
 _REST_SECONDS = 300.0
@@ -79,31 +75,13 @@ class ApiProcess:
             TryAgainError: it does not start; the message has its reason.
             InputError: its certificate does not fit.
         """
-        end = time.monotonic() + _START_SECONDS
-        trouble = ""
-        with open_session(self.url, self._authorities) as session:
-            while time.monotonic() < end:
-                if (code := self._child.exit_code) is not None:
-                    wrong = InputError if code == InputError.exit_code else TryAgainError
-                    raise wrong(f"the REST API did not start: {self._child.last_line()}")
-                try:
-                    # Our token is good at our API alone: another may have the port, and ours be about to say so.
-                    headers = {"Authorization": f"Bearer {self.token_file.read_text()}"}
-                    if session.get(f"{self.url}/api/v1/service", headers=headers, timeout=5).ok:
-                        self._workdir.api_address.write_text(f"{self.url}\n")
-                        return
-                except requests.exceptions.SSLError as error:
-                    raise InputError(
-                        f"the certificate of the REST API is not good for {self.url}: {error}; name its authorities "
-                        "with --ca"
-                    ) from error
-                except requests.RequestException as error:
-                    trouble = f": {error}"
-                time.sleep(0.05)  # not listening yet
-        raise TryAgainError(
-            f"the REST API did not answer at {self.url} within {_START_SECONDS:.0f} s{trouble}; "
-            f"see {self._workdir.log('api')}"
-        )
+
+        def ours() -> dict[str, str]:
+            # Our token is good at our API alone: another may have the port, and ours be about to say so.
+            return {"Authorization": f"Bearer {self.token_file.read_text()}"}
+
+        wait_until_answering(self._child, self.url, "service", self._authorities, ours)
+        self._workdir.api_address.write_text(f"{self.url}\n")
 
     def check(self) -> None:
         """Starts it again if it has ended. One that keeps ending rests for a while: searches go on without it."""

@@ -66,6 +66,11 @@ class Child:
         self._starts = [*(t for t in self._starts if time.monotonic() - t < _WINDOW), time.monotonic()]
 
     @property
+    def log_file(self) -> Path:
+        """Where its output is."""
+        return self._log_file
+
+    @property
     def exit_code(self) -> int | None:
         """What it ended with; None while it runs or before it was started."""
         return None if self._process is None else self._process.poll()

@@ -7,7 +7,6 @@ import os
 import re
 import socket
 import sys
-import time
 from pathlib import Path
 
 import requests
@@ -17,6 +16,7 @@ from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.panda.panda_server import PandaServer
 from hpo_pilot.pilot.session import open_session
 from hpo_pilot.server.access.auth import Role
+from hpo_pilot.service.answering import wait_until_answering
 from hpo_pilot.service.children import Child
 from hpo_pilot.service.own_tokens import OwnTokens
 from hpo_pilot.service.reach import Reach
@@ -30,8 +30,6 @@ HARVESTER = "hpo-pilot-local"
 
 #: A worker's id is a number to PanDA; there is one local pilot, so it is always this.
 WORKER = 1
-
-_START_SECONDS = 60.0
 
 #: What the pilot gets to end its jobs and to report them; a payload may take 15 s to die.
 _PILOT_STOP_SECONDS = 30.0
@@ -150,31 +148,11 @@ class EmbeddedPanda:
             raise TryAgainError(f"the embedded PanDA server does not answer: {error}") from error
 
     def _wait_for_server(self) -> None:
-        end = time.monotonic() + _START_SECONDS
-        session = open_session(self.url, self.server.authorities)
-        trouble = ""
-        while time.monotonic() < end:
-            if (code := self._server.exit_code) is not None:
-                # What is wrong with the options stays wrong: whoever starts services again and again must see that.
-                wrong = InputError if code == InputError.exit_code else TryAgainError
-                raise wrong(f"the embedded PanDA server did not start: {self._server.last_line()}")
-            try:
-                if session.get(f"{self.url}/api/v1/system/is_alive", timeout=5).ok:
-                    return
-            except requests.exceptions.SSLError as error:
-                self._server.stop()
-                raise InputError(
-                    f"the certificate of the embedded PanDA server is not good for {self.url}: {error}; name its "
-                    "authorities with --ca, or the host that it is made for with --public-url"
-                ) from error
-            except requests.RequestException as error:
-                trouble = f": {error}"
-                time.sleep(0.05)  # not listening yet
-        self._server.stop()
-        raise TryAgainError(
-            f"the embedded PanDA server did not answer at {self.url} within {_START_SECONDS:.0f} s{trouble}; "
-            f"see {self._workdir.log('server')}"
-        )
+        try:
+            wait_until_answering(self._server, self.url, "system/is_alive", self.server.authorities)
+        except (InputError, TryAgainError):
+            self._server.stop()
+            raise
 
 
 def _described_queues(workdir: WorkDir, file: Path, served: str) -> Path:
