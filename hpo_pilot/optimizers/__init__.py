@@ -53,6 +53,7 @@ def create_optimizer(
     seed: int = 0,
     settings: Mapping[str, Any] | None = None,
     trials: int | None = None,
+    objectives: int = 1,
 ) -> Optimizer:
     """An optimizer that knows nothing yet.
 
@@ -62,8 +63,9 @@ def create_optimizer(
         seed: same seed and same history, same points.
         settings: what stands beside the name in the search file.
         trials: how many trials the search may spend; schedules (the evolution's mutation, the grid's pitch) follow it.
+        objectives: how many figures of merit a trial has.
 
     Raises:
-        InputError: the name is unknown, or a setting is unknown or wrong.
+        InputError: the name is unknown, a setting is unknown or wrong, or it cannot take so many objectives.
     """
-    return optimizer_class(name)(space, seed=seed, settings=settings, trials=trials)
+    return optimizer_class(name)(space, seed=seed, settings=settings, trials=trials, objectives=objectives)

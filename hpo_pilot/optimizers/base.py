@@ -7,7 +7,7 @@ import numbers
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -16,6 +16,11 @@ from hpo_pilot.errors import InputError
 from hpo_pilot.optimizers.placement import unit_vector
 from hpo_pilot.optimizers.proposals import Proposals
 from hpo_pilot.search import Point, SearchSpace, point_key
+
+#: (point, value), (point, value, standard error) or (point, value, standard error, stopped).
+Result: TypeAlias = (
+    tuple[Mapping[str, Any], Any] | tuple[Mapping[str, Any], Any, Any] | tuple[Mapping[str, Any], Any, Any, bool]
+)
 
 
 class BaseSettings(BaseModel):
@@ -30,18 +35,31 @@ class Observation:
 
     Attributes:
         point: the canonical point; as it was told, where it is not a point of the space.
-        value: what to minimise; None for a failed trial. Never NaN or infinite.
-        std: standard error of `value`, where folds give one.
+        values: what to minimise, shape (n_objectives,); None for a failed trial. Never NaN or infinite.
+        stds: standard errors of `values`, shape (n_objectives,), where folds give them.
         key: the point's identity.
         unit: its place in the unit cube, shape (n_dims,); outside [0, 1] for values beyond the bounds; None where the
             space has no place for it (other names, an unknown choice), so that it teaches nothing.
+        stopped: the trial was stopped early; `values` are what it would probably have come to. They inform, but no
+            stopped trial is ever the best.
     """
 
     point: Point
-    value: float | None
-    std: float | None
+    values: tuple[float, ...] | None
+    stds: tuple[float, ...] | None
     key: str
     unit: tuple[float, ...] | None
+    stopped: bool = False
+
+    @property
+    def value(self) -> float | None:
+        """The first objective's value; None for a failed trial."""
+        return None if self.values is None else self.values[0]
+
+    @property
+    def std(self) -> float | None:
+        """The standard error of `value`, where folds give one."""
+        return None if self.stds is None else self.stds[0]
 
 
 class Optimizer(ABC):
@@ -61,21 +79,36 @@ class Optimizer(ABC):
       none.
     - One thread at a time.
 
-    Args of every constructor: the space, the seed, the settings as a search file gives them, and the number of trials
-    that the search may spend (a schedule's length; None: unknown).
+    Args of every constructor: the space, the seed, the settings as a search file gives them, the number of trials
+    that the search may spend (a schedule's length; None: unknown), and the number of objectives.
     """
 
     Settings: type[BaseSettings] = BaseSettings
     settings: BaseSettings
+    several_objectives: ClassVar[bool] = False
+    """Whether it can search for a Pareto front."""
 
     def __init__(
-        self, space: SearchSpace, *, seed: int = 0, settings: Mapping[str, Any] | None = None, trials: int | None = None
+        self,
+        space: SearchSpace,
+        *,
+        seed: int = 0,
+        settings: Mapping[str, Any] | None = None,
+        trials: int | None = None,
+        objectives: int = 1,
     ) -> None:
         """Makes an optimizer that knows nothing yet.
 
         Raises:
-            InputError: a setting is unknown or wrong.
+            InputError: a setting is unknown or wrong, or there are more objectives than it can take.
         """
+        if objectives < 1:
+            raise ValueError(f"1 or more objectives, not {objectives}")
+        if objectives > 1 and not self.several_objectives:
+            raise InputError(
+                f"this optimizer takes one objective, not {objectives}; bayesian and evolutionary take more"
+            )
+        self.objectives = objectives
         self.space = space
         self.seed = seed
         self.trials = trials
@@ -90,6 +123,8 @@ class Optimizer(ABC):
             )
             raise InputError(f"optimizer settings: {wrong}") from error
         self.history: list[Observation] = []
+        self.earlier: dict[str, list[Observation]] = {}
+        """What was told of earlier searches, by search."""
         self._told_keys: set[str] = set()
         self._asked: dict[str, Point] = {}
 
@@ -121,26 +156,52 @@ class Optimizer(ABC):
             self._asked[point_key(point)] = point
         return points
 
-    def tell(
-        self,
-        trials: Iterable[tuple[Mapping[str, Any], float | None] | tuple[Mapping[str, Any], float | None, float | None]],
-    ) -> None:
+    def tell(self, trials: Iterable[Result]) -> None:
         """Takes results in the order in which they came.
 
         Args:
-            trials: (point, value) or (point, value, standard error); a value of None, NaN or ±inf says that the trial
-            failed.
+            trials: (point, value), (point, value, standard error) or (point, value, standard error, stopped). A value
+                of None, NaN or ±inf says that the trial failed; of several objectives one such is enough. With several
+                objectives, value and standard error are sequences.
         """
-        for point, value, *rest in trials:
-            settled = self._settle(point)
-            key = point_key(settled)
-            observation = Observation(
-                settled, _finite(value), _finite(rest[0]) if rest else None, key, unit_vector(self.space, settled)
-            )
-            self._asked.pop(key, None)
-            self._told_keys.add(key)
+        for trial in trials:
+            observation = self._observed(trial)
+            self._asked.pop(observation.key, None)
+            self._told_keys.add(observation.key)
             self.history.append(observation)
             self._learn(observation)
+
+    def tell_earlier(self, source: str, trials: Iterable[Result]) -> None:
+        """Takes the results of an earlier search of the same kind: another data set, another machine, a smaller model.
+
+        They say where good points may lie. They are not results of this search: their points may be proposed again,
+        and what this search finds outvotes them.
+
+        Args:
+            source: what the earlier search is called; one call for each.
+            trials: as `tell` takes them, in the order in which they came.
+        """
+        self.earlier[source] = [self._observed(trial) for trial in trials]
+
+    def _observed(self, trial: Result) -> Observation:
+        point, value, *rest = trial
+        settled = self._settle(point)
+        return Observation(
+            settled,
+            self._numbers(value),
+            self._numbers(rest[0]) if rest else None,
+            point_key(settled),
+            unit_vector(self.space, settled),
+            bool(rest[1]) if len(rest) > 1 else False,
+        )
+
+    def _numbers(self, value: Any) -> tuple[float, ...] | None:
+        """One finite number for each objective; None where one is missing."""
+        several = isinstance(value, Sequence | np.ndarray) and not isinstance(value, str | bytes)
+        parts = list(value) if several else [value]
+        numbers = [_finite(part) for part in parts]
+        finite = tuple(number for number in numbers if number is not None)
+        return finite if len(finite) == len(parts) == self.objectives else None
 
     @abstractmethod
     def _propose(self, n: int, pending: list[Point]) -> list[Point]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 import numpy as np
@@ -76,12 +75,10 @@ class BayesianOptimizer(Optimizer):
     Settings = BayesianSettings
     settings: BayesianSettings
 
-    def __init__(
-        self, space: SearchSpace, *, seed: int = 0, settings: Mapping[str, Any] | None = None, trials: int | None = None
-    ) -> None:
+    def __init__(self, space: SearchSpace, **options: Any) -> None:
         """Lays out the features; see `Optimizer`."""
-        super().__init__(space, seed=seed, settings=settings, trials=trials)
-        self.start_points = self.settings.start_points or default_start_points(len(space.dimensions), trials)
+        super().__init__(space, **options)
+        self.start_points = self.settings.start_points or default_start_points(len(space.dimensions), self.trials)
         self._features = FeatureMap(space)
         self._candidates = Candidates(space, self._features)
         self._told = Told()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 import numpy as np
@@ -54,11 +53,9 @@ class CmaOptimizer(Optimizer):
     Settings = CmaSettings
     settings: CmaSettings
 
-    def __init__(
-        self, space: SearchSpace, *, seed: int = 0, settings: Mapping[str, Any] | None = None, trials: int | None = None
-    ) -> None:
+    def __init__(self, space: SearchSpace, **options: Any) -> None:
         """Starts in the middle of the space; see `Optimizer`."""
-        super().__init__(space, seed=seed, settings=settings, trials=trials)
+        super().__init__(space, **options)
         self._genotype = Genotype(space)
         self._population = self.settings.population or 4 + int(3 * math.log(self._genotype.size))
         self._restarts = 0

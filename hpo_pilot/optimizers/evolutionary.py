@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import math
 import random
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import Field, model_validator
@@ -72,12 +71,10 @@ class EvolutionaryOptimizer(Optimizer):
     Settings = EvolutionarySettings
     settings: EvolutionarySettings
 
-    def __init__(
-        self, space: SearchSpace, *, seed: int = 0, settings: Mapping[str, Any] | None = None, trials: int | None = None
-    ) -> None:
+    def __init__(self, space: SearchSpace, **options: Any) -> None:
         """Settles the population; see `Optimizer`."""
-        super().__init__(space, seed=seed, settings=settings, trials=trials)
-        self.population = self.settings.population or default_population(trials)
+        super().__init__(space, **options)
+        self.population = self.settings.population or default_population(self.trials)
         self._individuals: dict[str, Individual] = {}  # by key, in the order in which they were first told
         self._ranking: list[tuple[float, int, str]] = []  # (value, order told, key), sorted
         self._counts: dict[str, int] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -39,13 +39,12 @@ class GridSearch(Optimizer):
 
     Settings = GridSettings
     settings: GridSettings
+    several_objectives = True
 
-    def __init__(
-        self, space: SearchSpace, *, seed: int = 0, settings: Mapping[str, Any] | None = None, trials: int | None = None
-    ) -> None:
+    def __init__(self, space: SearchSpace, **options: Any) -> None:
         """Chooses the grid; see `Optimizer`."""
-        super().__init__(space, seed=seed, settings=settings, trials=trials)
-        self.points_per_dimension = self.settings.points_per_dimension or fitting_grid(space, trials)
+        super().__init__(space, **options)
+        self.points_per_dimension = self.settings.points_per_dimension or fitting_grid(space, self.trials)
         # What was enumerated so far and is not told, in the grid's order. It is a memory of the enumeration, not a
         # state: an ask sees the same untold points in the same order however far others went before.
         self._open: dict[str, Point] = {}

@@ -13,6 +13,8 @@ class RandomSearch(Optimizer):
     What is drawn depends on the seed and on how many distinct points are known (told or pending), never on values.
     """
 
+    several_objectives = True
+
     def _propose(self, n: int, pending: list[Point]) -> list[Point]:
         proposals = self._collect(n, pending)
         feasible = [observation.point for observation in self.history[-64:]] if self.space.constraints else []

@@ -148,14 +148,14 @@ def test_wide_batches_and_a_long_history() -> None:
 
 
 def observation(key: str, value: float | None, place: float = 0.5) -> Observation:
-    return Observation({"x": place}, value, None, key, (place,))
+    return Observation({"x": place}, None if value is None else (value,), None, key, (place,))
 
 
 def test_told_reads_any_earlier_state_back() -> None:
     told = Told()
     for key, value in (("a", 1.0), ("b", None), ("a", 3.0), ("c", 2.0), ("b", 5.0)):
         told.add(observation(key, value))
-    told.add(Observation({}, 1.0, None, "nowhere", None))
+    told.add(Observation({}, (1.0,), None, "nowhere", None))
     told.add(observation("far", 1.0, place=1.6))
     assert len(told) == 5
     assert told.table(5)[1].tolist() == [2.0, 5.0, 2.0]
