@@ -89,7 +89,8 @@ def export_configuration(client: SearchClient, identity: str, form: str, output:
     else:
         search = Search.model_validate(client.status(identity)["definition"])
         trials = client.trials(identity, logs=False)
-        results = [(trial["point"], trial["value"]) for trial in trials if trial["value"] is not None]
+        values = [(trial["point"], trial["value"]) for trial in trials]
+        results = [(point, value) for point, value in values if isinstance(value, int | float)]
     stem = search.name if output is None else output.stem
     exported = export_search(form, search, ExportOptions(stem=stem, owner=nickname(), results=results))
     if output is None:

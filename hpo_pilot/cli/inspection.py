@@ -13,7 +13,7 @@ from rich.table import Table
 from hpo_pilot.cli.fitting import print_fitting
 from hpo_pilot.cli.foreign import CONFIGURATIONS, export_configuration
 from hpo_pilot.cli.options import IdArgument, JsonOption, on_client
-from hpo_pilot.cli.show import console, dump, printable, value_text
+from hpo_pilot.cli.show import console, dump, front_text, metrics_of, printable, value_text, value_texts
 from hpo_pilot.client.documents import SearchDocument, StatusDocument, TrialDocument, over_count
 from hpo_pilot.client.exports import FORMS
 from hpo_pilot.client.families import family_document
@@ -59,6 +59,8 @@ def _searches_table() -> Table:
 
 def _add_search(table: Table, search: SearchDocument, indent: str = "") -> None:
     value = value_text(search["best"]) if search["best"] else "-"
+    if front := search.get("front"):
+        value = front_text(front)
     progress = f"{over_count(search['trials'])}/{search['budget']['trials']}"
     number = "" if "segments" in search else str(search["id"])
     table.add_row(number, indent + search["name"], search["owner"], search["state"], progress, value)
@@ -101,8 +103,12 @@ def _show_status(search: StatusDocument) -> None:
     over = over_count(search["trials"])
     table.add_row("trials", f"{over} of {search['budget']['trials']} over ({detail or 'none yet'})")
     if found := search["best"]:
-        table.add_row("best", f"trial {found['number']}: {search['objective']['metric']} {value_text(found)}")
+        table.add_row("best", f"trial {found['number']}: {metrics_of(search)[0]} {value_text(found)}")
         table.add_row("point", json.dumps(found["point"]))
+    if front := search.get("front"):
+        table.add_row("front", f"{front_text(front)}: {', '.join(map(str, front['trials']))}")
+        names = zip(metrics_of(search), front["reference"], strict=True)
+        table.add_row("reference", ", ".join(f"{name} {value:.6g}" for name, value in names))
     table.add_row("job time", f"{search['job_seconds']:.0f} s")
     table.add_row("started", search["started"] or "-")
     table.add_row("ended", search["ended"] or "-")
@@ -130,13 +136,20 @@ def trials(
 
 
 def _trials_table(search: StatusDocument, found: Sequence[TrialDocument], digits: int) -> Table:
-    names = list(search["definition"]["space"])
-    table = Table("trial", "state", search["objective"]["metric"], *names, box=None, pad_edge=False)
+    names, metrics = list(search["definition"]["space"]), metrics_of(search)
+    table = Table("trial", "state", *metrics, *names, box=None, pad_edge=False)
     for trial in found:
         point = [_cell(trial["point"][name], digits) if name in trial["point"] else "" for name in names]
         again = f" (= {trial['confirms']})" if trial["confirms"] else ""
-        table.add_row(f"{trial['number']}{again}", trial["state"], value_text(trial, digits), *point)
+        values = value_texts(trial, len(metrics), digits)
+        table.add_row(f"{trial['number']}{again}", _state(trial, digits), *values, *point)
     return table
+
+
+def _state(trial: TrialDocument, digits: int) -> str:
+    if (stop := trial["stopped"]) is None:
+        return trial["state"]
+    return f"stopped at step {stop['step']} with {stop['value']:.{min(digits, 5)}g}"
 
 
 def _cell(value: Any, digits: int) -> str:
@@ -144,7 +157,7 @@ def _cell(value: Any, digits: int) -> str:
 
 
 def _show_failures(trial: TrialDocument, *, whole: bool) -> None:
-    if not trial["error"]:
+    if not trial["error"] or trial["stopped"]:
         return
     typer.echo(f"\ntrial {trial['number']} {trial['state']}: {printable(trial['error'])}")
     for fold in trial["folds"]:
@@ -154,7 +167,7 @@ def _show_failures(trial: TrialDocument, *, whole: bool) -> None:
 
 
 def best(client: SearchClient, identity: IdArgument, as_json: JsonOption = False) -> None:
-    """Print the best trial."""
+    """Print the best trial; of several objectives those of the Pareto front."""
     found = client.best(identity)
     if found is not None and as_json:
         dump(found)
@@ -163,7 +176,10 @@ def best(client: SearchClient, identity: IdArgument, as_json: JsonOption = False
     if found is None:
         typer.echo(f"search {search['name']!r} has no finished trial yet", err=True)
         raise typer.Exit(1)
-    typer.echo(f"trial {found['number']}: {search['objective']['metric']} {value_text(found)}")
+    if isinstance(found, list):
+        print_fitting(console(), lambda digits: _trials_table(search, found, digits))
+        return
+    typer.echo(f"trial {found['number']}: {metrics_of(search)[0]} {value_text(found)}")
     for name, value in found["point"].items():
         typer.echo(f"  {name}: {json.dumps(value)}")
 

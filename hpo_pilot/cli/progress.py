@@ -7,7 +7,7 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from hpo_pilot.cli.show import printable, value_text
+from hpo_pilot.cli.show import front_text, printable, value_text
 from hpo_pilot.client.documents import OVER_SEARCHES, ProgressDocument, over_count
 
 #: In a log, a line at least this often, in seconds, and otherwise one per tenth of the budget.
@@ -28,6 +28,8 @@ class RunProgress:
         """Shows the search as it stands."""
         best, failed = now["best"], now["trials"].get("failed", 0)
         found = "no result yet" if best is None else f"best {now['metric']} {value_text(best)}"
+        if front := now.get("front"):
+            found = front_text(front)
         if not now["id"]:  # a family: its models are not compared
             found = f"state {now['state']}"
         note = printable(found + (f", {failed} failed" if failed else ""))

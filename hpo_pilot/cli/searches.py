@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from hpo_pilot.cli.options import EMBEDDED_SERVER, FileArgument, JsonOption, ServerOption, SlotsOption, on_client
-from hpo_pilot.cli.show import dump, printable, value_text
+from hpo_pilot.cli.show import dump, front_text, metrics_of, printable, value_text
 from hpo_pilot.client.documents import RunDocument, SearchDocument
 from hpo_pilot.client.families import segments_of
 from hpo_pilot.client.search_client import SearchClient
@@ -70,7 +70,7 @@ def run(
     else:
         for search in searches:
             _show(search)
-    if any(search["best"] is None for search in searches):
+    if any(search["best"] is None and not search.get("front") for search in searches):
         raise typer.Exit(1)
 
 
@@ -81,9 +81,11 @@ def _show(search: SearchDocument) -> None:
     if search["message"]:
         typer.echo(f"  {printable(search['message'])}")
     if found is not None:
-        typer.echo(f"  best: trial {found['number']}, {search['objective']['metric']} {value_text(found)}")
+        typer.echo(f"  best: trial {found['number']}, {metrics_of(search)[0]} {value_text(found)}")
         for name, value in found["point"].items():
             typer.echo(f"    {name}: {json.dumps(value)}")
+    if front := search.get("front"):
+        typer.echo(f"  {front_text(front)}: `hpo-pilot best {search['name']}` shows them")
     typer.echo(f"  report: {_shortest(Path(cast(RunDocument, search)['report']))}")
 
 

@@ -32,9 +32,30 @@ def printable(text: str) -> str:
 
 
 def value_text(trial: Mapping[str, Any], digits: int = 6) -> str:
-    """The value of a trial, or of a figure of merit, with the spread of its folds."""
-    value = trial["value"]
-    return "-" if value is None else figure_text(value, trial["std"], digits)
+    """The value of a trial, or of a figure of merit, with the spread of its folds; of several, with commas between."""
+    return ", ".join(value_texts(trial, 1, digits))
+
+
+def value_texts(trial: Mapping[str, Any], objectives: int, digits: int = 6) -> list[str]:
+    """The value of a trial for each objective, with the spread of its folds; as many dashes where it has none."""
+    values, stds = trial["value"], trial["std"]
+    if values is None:
+        return ["-"] * objectives
+    if not isinstance(values, list):
+        values, stds = [values], [stds]
+    return [figure_text(value, std, digits) for value, std in zip(values, stds or [None] * len(values), strict=True)]
+
+
+def metrics_of(search: Mapping[str, Any]) -> list[str]:
+    """The metrics of a search's document, one for each objective."""
+    objective = search["objective"]
+    return [each["metric"] for each in (objective if isinstance(objective, list) else [objective])]
+
+
+def front_text(front: Mapping[str, Any]) -> str:
+    """How large a Pareto front is."""
+    size = front["size"] if "size" in front else len(front["trials"])
+    return f"{size} {'trial' if size == 1 else 'trials'} on the front, hypervolume {front['hypervolume']:.6g}"
 
 
 def figure_text(value: float, std: float | None, digits: int = 6) -> str:

@@ -25,10 +25,10 @@ OVER_TRIALS = ("failed", "finished", "stopped")
 
 
 class FoldDocument(TypedDict):
-    """The last word on one fold of a trial."""
+    """The last word on one fold of a trial; of several objectives `value` is a list, in their order."""
 
     fold: int
-    value: float | None
+    value: float | list[float] | None
     error: str | None
     log_tail: NotRequired[str | None]
     attempt: int
@@ -40,17 +40,28 @@ class FoldDocument(TypedDict):
     ended: str | None
 
 
+class StoppedDocument(TypedDict):
+    """How far a trial came that was stopped early: its last step, and the value there, which is no figure of merit."""
+
+    step: int
+    value: float
+
+
 class TrialDocument(TypedDict):
-    """One hyper-parameter point and what came of it."""
+    """One hyper-parameter point and what came of it.
+
+    Of several objectives `value` and `std` are lists, in their order.
+    """
 
     number: int
     generation: int
     state: str
     point: dict[str, Any]
-    value: float | None
-    std: float | None
+    value: float | list[float] | None
+    std: float | list[float] | None
     folds: list[FoldDocument]
     error: str | None
+    stopped: StoppedDocument | None
     seed: int
     confirms: int | None
     told: int | None
@@ -66,8 +77,26 @@ class ObjectiveDocument(TypedDict):
     goal: str
 
 
+class FrontDocument(TypedDict):
+    """The Pareto front: its trials' numbers, and its hypervolume beyond the reference point (as reported)."""
+
+    trials: list[int]
+    hypervolume: float
+    reference: list[float]
+
+
+class FrontSizeDocument(TypedDict):
+    """How large the Pareto front is, in trials and in volume."""
+
+    size: int
+    hypervolume: float
+
+
 class SearchDocument(TypedDict):
     """One search with its progress; `trials` counts them by state, `best` is a trial without log tails.
+
+    With several objectives `objective` is a list, `best` is null, and `front` tells the trials of the Pareto front;
+    it is null while there is none.
 
     For a family, the searches of a file's segments, it has the sums, number 0 and no `best`; the searches are its
     `segments`.
@@ -80,10 +109,11 @@ class SearchDocument(TypedDict):
     owner: str
     server: str | None
     family: str | None
-    objective: ObjectiveDocument
+    objective: ObjectiveDocument | list[ObjectiveDocument]
     trials: dict[str, int]
     budget: dict[str, Any]
     best: TrialDocument | None
+    front: NotRequired[FrontDocument | None]
     created: str | None
     started: str | None
     ended: str | None
@@ -114,7 +144,10 @@ class FigureDocument(TypedDict):
 
 
 class ProgressDocument(TypedDict):
-    """How far a search is, in few bytes; `best` leaves confirmation runs aside."""
+    """How far a search is, in few bytes; `best` leaves confirmation runs aside.
+
+    With several objectives `metric` names all, with commas between, `best` is null, and there is a `front`.
+    """
 
     id: int
     name: str
@@ -124,6 +157,7 @@ class ProgressDocument(TypedDict):
     trials: dict[str, int]
     total: int
     best: FigureDocument | None
+    front: NotRequired[FrontSizeDocument | None]
 
 
 class EventDocument(TypedDict):
@@ -174,10 +208,12 @@ def trial_document(trial: Trial, *, logs: bool = True) -> TrialDocument:
     for fold in trial.folds:
         document = {
             **asdict(fold),
+            "value": fold.value if fold.values is None else list(fold.values),
             "metrics": _finite(fold.metrics),
             "started": time_text(fold.started),
             "ended": time_text(fold.ended),
         }
+        del document["values"]
         if not logs:
             del document["log_tail"]
         folds.append(document)
@@ -186,10 +222,11 @@ def trial_document(trial: Trial, *, logs: bool = True) -> TrialDocument:
         "generation": trial.generation,
         "state": trial.state.value,
         "point": trial.point,
-        "value": trial.value,
-        "std": trial.std,
+        "value": trial.value if trial.values is None else list(trial.values),
+        "std": trial.std if trial.stds is None else list(trial.stds),
         "folds": folds,
         "error": trial.error,
+        "stopped": {"step": trial.stop.step, "value": trial.stop.value} if trial.stop and trial.stopped_early else None,
         "seed": trial.seed,
         "confirms": trial.confirms,
         "told": trial.told,
@@ -208,10 +245,12 @@ def _finite(value: Any) -> Any:
     return [_finite(item) for item in value] if isinstance(value, list) else value
 
 
-def search_document(record: SearchRecord, counts: Mapping[TrialState, int], best: Trial | None) -> SearchDocument:
-    """One search with its progress."""
-    objective = record.search.objective
-    return {
+def search_document(
+    record: SearchRecord, counts: Mapping[TrialState, int], best: Trial | None, front: FrontDocument | None = None
+) -> SearchDocument:
+    """One search with its progress; `front` is of one with several objectives."""
+    objectives: list[ObjectiveDocument] = [{"metric": o.metric, "goal": o.goal} for o in record.search.objectives]
+    document: SearchDocument = {
         "id": record.id,
         "name": record.name,
         "state": record.state.value,
@@ -219,7 +258,7 @@ def search_document(record: SearchRecord, counts: Mapping[TrialState, int], best
         "owner": record.owner,
         "server": record.server,
         "family": record.family,
-        "objective": {"metric": objective.metric, "goal": objective.goal},
+        "objective": objectives if len(objectives) > 1 else objectives[0],
         "trials": {state.value: count for state, count in sorted(counts.items())},
         "budget": record.search.budget.model_dump(),
         "best": None if best is None else trial_document(best, logs=False),
@@ -227,14 +266,21 @@ def search_document(record: SearchRecord, counts: Mapping[TrialState, int], best
         "started": time_text(record.started),
         "ended": time_text(record.ended),
     }
+    if len(objectives) > 1:
+        document["front"] = front
+    return document
 
 
 def status_document(
-    record: SearchRecord, counts: Mapping[TrialState, int], best: Trial | None, job_seconds: float
+    record: SearchRecord,
+    counts: Mapping[TrialState, int],
+    best: Trial | None,
+    job_seconds: float,
+    front: FrontDocument | None = None,
 ) -> StatusDocument:
     """The same, and what only the view of one search shows; `job_seconds` is the run time of all its jobs."""
     return {
-        **search_document(record, counts, best),
+        **search_document(record, counts, best, front),
         "job_seconds": job_seconds,
         "gpu_hours": job_seconds * record.search.resources.gpus / 3600,
         "source": record.source,
@@ -243,22 +289,31 @@ def status_document(
 
 
 def progress_document(
-    record: SearchRecord, counts: Mapping[TrialState, int], best: tuple[int, float, float | None] | None
+    record: SearchRecord,
+    counts: Mapping[TrialState, int],
+    best: tuple[int, float, float | None] | None,
+    front: FrontDocument | None = None,
 ) -> ProgressDocument:
-    """How far a search is; `best` is number, value and spread of the best trial so far."""
+    """How far a search is.
+
+    `best` is number, value and spread of the best trial so far; `front` is that of a search with several objectives.
+    """
     over = sum(count for state, count in counts.items() if state.is_over)
     planned = record.search.budget.trials
-    return {
+    document: ProgressDocument = {
         "id": record.id,
         "name": record.name,
         "state": record.state.value,
         "message": record.message,
-        "metric": record.search.objective.metric,
+        "metric": ", ".join(objective.metric for objective in record.search.objectives),
         "trials": {state.value: count for state, count in sorted(counts.items())},
         # Confirmation runs come on top of the budget's trials.
         "total": max(planned, over, sum(counts.values()) if over >= planned else 0),
         "best": None if best is None else {"number": best[0], "value": best[1], "std": best[2]},
     }
+    if len(record.search.objectives) > 1:
+        document["front"] = front and {"size": len(front["trials"]), "hypervolume": front["hypervolume"]}
+    return document
 
 
 def event_document(event: Event) -> EventDocument:

@@ -49,17 +49,26 @@ def as_csv(search: Search, trials: Sequence[Trial]) -> str:
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer, lineterminator="\n")
     names, folds = search.space.names, range(search.folds.k)
-    head = ["number", "generation", "state", "value", "std"]
-    writer.writerow([*head, *names, *(f"fold_{fold}" for fold in folds), "error", "submitted", "started", "ended"])
+    # With several objectives each has columns of its own.
+    ends = [f"_{objective.metric}" for objective in search.objectives] if len(search.objectives) > 1 else [""]
+    nothing = (None,) * len(ends)
+    figures = [f"{figure}{end}" for end in ends for figure in ("value", "std")]
+    of_folds = [f"fold_{fold}{end}" for fold in folds for end in ends]
+    head = ["number", "generation", "state", *figures]
+    stopped = ["stopped_step", "stopped_value"] if search.early_stopping.is_on else []
+    writer.writerow([*head, *names, *of_folds, "error", "submitted", "started", "ended", *stopped])
     for trial in trials:
-        values = {fold.fold: fold.value for fold in trial.folds}
+        values = {fold.fold: fold.figures for fold in trial.folds}
+        stop = (trial.stop.step, trial.stop.value) if trial.stop and trial.stopped_early else (None, None)
+        pairs = zip(trial.figures or nothing, trial.spreads or nothing, strict=True)
         writer.writerow(
             [
-                *(trial.number, trial.generation, trial.state.value, _cell(trial.value), _cell(trial.std)),
+                *(trial.number, trial.generation, trial.state.value, *(_cell(each) for pair in pairs for each in pair)),
                 *(_cell(trial.point.get(name)) for name in names),
-                *(_cell(values.get(fold)) for fold in folds),
+                *(_cell(figure) for fold in folds for figure in values.get(fold) or nothing),
                 _cell(trial.error),
                 *(time_text(when) or "" for when in (trial.submitted, trial.started, trial.ended)),
+                *(map(_cell, stop) if stopped else ()),
             ]
         )
     return buffer.getvalue()

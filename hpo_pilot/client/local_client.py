@@ -25,13 +25,14 @@ from hpo_pilot.client.documents import (
 )
 from hpo_pilot.client.exports import exporter
 from hpo_pilot.client.families import family_document, family_progress, for_each, of_one_segment
-from hpo_pilot.client.local_documents import best_of, document_of, progress_of, run_document, status_of
+from hpo_pilot.client.local_documents import best_documents, document_of, progress_of, run_document, status_of
 from hpo_pilot.client.outputs import unpack_outputs
 from hpo_pilot.client.ownership import User
 from hpo_pilot.client.search_client import OnProgress, OnServer, SearchClient
 from hpo_pilot.errors import InputError, TryAgainError
 
 if TYPE_CHECKING:
+    from hpo_pilot.config import Examination
     from hpo_pilot.service.registration import PackedSearch
     from hpo_pilot.service.workdir import WorkDir
     from hpo_pilot.store import SearchRecord, Store
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
 #: How often a watched search is looked at, and how long a store that is away is waited for, in seconds.
 _LOOK_SECONDS = 0.5
 _PATIENCE = 120.0
+
+
+class NoStoreError(InputError):
+    """There is no store yet."""
 
 
 class LocalClient(SearchClient):
@@ -74,7 +79,7 @@ class LocalClient(SearchClient):
     def validate(self, file: Path) -> ExaminationDocument:
         from hpo_pilot.config import examine
 
-        found = examine(file)
+        found = self.examined(examine(file), file.parent)
         return {
             "valid": found.search is not None,
             "problems": [asdict(problem) for problem in found.problems],  # type: ignore[misc]  # the same fields
@@ -82,11 +87,17 @@ class LocalClient(SearchClient):
             "search": None if found.search is None else found.search.to_dict(),
         }
 
+    def examined(self, found: Examination, base: Path | None) -> Examination:
+        """What was found in a search file, and in the earlier searches that it names; `base` is its folder, if here."""
+        from hpo_pilot.service.warm_start import examined
+
+        return examined(self._store_if_any(), found, base) if found.earlier else found
+
     @override
     def rehearse(self, file: Path, *, server: str | None = None) -> dict[str, Any]:
         from hpo_pilot.service.rehearsal import first_task
 
-        return first_task(file, server)
+        return first_task(file, server, self._store_if_any)
 
     @override
     def submit(self, file: Path, *, server: str | None = None) -> SearchDocument:
@@ -199,9 +210,8 @@ class LocalClient(SearchClient):
         return [trial_document(trial, logs=logs) for trial in found]
 
     @override
-    def best(self, identity: str) -> TrialDocument | None:
-        found = best_of(*self._search(identity))
-        return None if found is None else trial_document(found)
+    def best(self, identity: str) -> TrialDocument | list[TrialDocument] | None:
+        return best_documents(*self._search(identity))
 
     @override
     def events(self, identity: str) -> list[EventDocument]:
@@ -334,11 +344,18 @@ class LocalClient(SearchClient):
             if not make and url.startswith("sqlite:///") and not path.exists():
                 if path.parent.is_file():
                     raise InputError(f"the work folder {path.parent} is a file; name another --workdir")
-                raise InputError(
+                raise NoStoreError(
                     f"there is no store at {path}: run or submit a search first, or name another --workdir or --store"
                 )
             self._store = Store.open(url)
         return self._store
+
+    def _store_if_any(self) -> Store | None:
+        """The store; None where there is none yet."""
+        try:
+            return self._opened()
+        except NoStoreError:
+            return None
 
     def _change(self, identity: str, change: Callable[[SearchRecord], object]) -> SearchDocument:
         """Changes a search, or every search of a family whose state allows it."""

@@ -3,37 +3,57 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from hpo_pilot.client.documents import (
+    FrontDocument,
     ProgressDocument,
     RunDocument,
     SearchDocument,
     StatusDocument,
+    TrialDocument,
     progress_document,
     search_document,
     status_document,
+    trial_document,
 )
 
 if TYPE_CHECKING:
-    from hpo_pilot.search import Trial
+    from collections.abc import Mapping
+
+    from hpo_pilot.search import Trial, TrialState
     from hpo_pilot.service.run import RunResult
     from hpo_pilot.store import SearchRecord, Store
+
+#: The fronts of searches as last asked for, with the counts of trials then: a watched search is asked for often, and
+#: all its trials are read for that.
+_fronts: WeakKeyDictionary[Store, dict[int, tuple[Mapping[TrialState, int], FrontDocument | None]]] = (
+    WeakKeyDictionary()
+)
 
 
 def document_of(store: Store, record: SearchRecord) -> SearchDocument:
     """A search with its progress."""
-    return search_document(record, store.counts(record.id), best_of(store, record))
+    counts = store.counts(record.id)
+    if len(record.search.objectives) > 1:
+        return search_document(record, counts, None, front_document(store, record, counts))
+    return search_document(record, counts, best_of(store, record))
 
 
 def status_of(store: Store, record: SearchRecord) -> StatusDocument:
     """All that is known of a search but its trials."""
-    return status_document(record, store.counts(record.id), best_of(store, record), store.job_seconds(record.id))
+    counts, seconds = store.counts(record.id), store.job_seconds(record.id)
+    if len(record.search.objectives) > 1:
+        return status_document(record, counts, None, seconds, front_document(store, record, counts))
+    return status_document(record, counts, best_of(store, record), seconds)
 
 
 def progress_of(store: Store, record: SearchRecord) -> ProgressDocument:
     """How far a search is."""
-    best = store.best_so_far(record.id, record.search.objective.sign)
-    return progress_document(record, store.counts(record.id), best)
+    counts = store.counts(record.id)
+    if len(record.search.objectives) > 1:
+        return progress_document(record, counts, None, front_document(store, record, counts))
+    return progress_document(record, counts, store.best_so_far(record.id, record.search.objective.sign))
 
 
 def run_document(result: RunResult) -> RunDocument:
@@ -41,7 +61,8 @@ def run_document(result: RunResult) -> RunDocument:
     counts = {trial.state: 0 for trial in result.trials}
     for trial in result.trials:
         counts[trial.state] += 1
-    return {**search_document(result.record, counts, result.best), "report": str(result.report)}
+    front = _front_of(result.record, result.trials) if len(result.record.search.objectives) > 1 else None
+    return {**search_document(result.record, counts, result.best, front), "report": str(result.report)}
 
 
 def best_of(store: Store, record: SearchRecord) -> Trial | None:
@@ -52,3 +73,32 @@ def best_of(store: Store, record: SearchRecord) -> Trial | None:
         return best_trial(record.search, store.trials(record.id))
     found = store.best_so_far(record.id, record.search.objective.sign)
     return None if found is None else next(iter(store.trials(record.id, after=found[0] - 1, limit=1)), None)
+
+
+def best_documents(store: Store, record: SearchRecord) -> TrialDocument | list[TrialDocument] | None:
+    """The best trial; of several objectives the trials of the Pareto front."""
+    from hpo_pilot.report import front_of
+
+    if len(record.search.objectives) > 1:
+        front = front_of(record.search, store.trials(record.id))
+        return [trial_document(standing.trial) for standing in front] or None
+    found = best_of(store, record)
+    return None if found is None else trial_document(found)
+
+
+def front_document(store: Store, record: SearchRecord, counts: Mapping[TrialState, int]) -> FrontDocument | None:
+    """The Pareto front of a search whose trials are so many; None while no trial has finished."""
+    known = _fronts.setdefault(store, {})
+    if record.id not in known or known[record.id][0] != counts:
+        known[record.id] = (counts, _front_of(record, store.trials(record.id, folds=False)))
+    return known[record.id][1]
+
+
+def _front_of(record: SearchRecord, trials: list[Trial]) -> FrontDocument | None:
+    from hpo_pilot.report import front_of, front_volume, reference_of
+
+    volume, reference = front_volume(record.search, trials), reference_of(record.search, trials)
+    if volume is None or reference is None:
+        return None
+    numbers = [standing.trial.number for standing in front_of(record.search, trials)]
+    return {"trials": numbers, "hypervolume": volume, "reference": list(reference)}

@@ -197,8 +197,8 @@ class RestClient(SearchClient):
         return found
 
     @override
-    def best(self, identity: str) -> TrialDocument | None:
-        return cast("TrialDocument | None", self._ask(_of(identity, "best")))
+    def best(self, identity: str) -> TrialDocument | list[TrialDocument] | None:
+        return cast("TrialDocument | list[TrialDocument] | None", self._ask(_of(identity, "best")))
 
     @override
     def events(self, identity: str) -> list[EventDocument]:

@@ -124,8 +124,11 @@ class SearchClient(ABC):
         """All trials, by number; `logs` includes the log tails of failed folds."""
 
     @abstractmethod
-    def best(self, identity: str) -> TrialDocument | None:
-        """The best trial; None while none has a figure of merit. Confirmed trials stand before others."""
+    def best(self, identity: str) -> TrialDocument | list[TrialDocument] | None:
+        """The best trial; None while none has a figure of merit. Confirmed trials stand before others.
+
+        Of several objectives, the trials of the Pareto front, by the first objective.
+        """
 
     @abstractmethod
     def events(self, identity: str) -> list[EventDocument]:

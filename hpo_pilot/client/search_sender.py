@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shutil
+import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,6 +16,7 @@ from hpo_pilot.client.payload_archive import packed_payload
 from hpo_pilot.config.file_content import read_content
 from hpo_pilot.config.payload_files import folder_mistake, missing_programs
 from hpo_pilot.config.problem import Problem, SearchFileError
+from hpo_pilot.config.result_path import result_mistake, result_path
 from hpo_pilot.errors import InputError
 
 _YAML = {"Content-Type": "application/yaml"}
@@ -30,11 +33,13 @@ class SentExamination:
         document: what users are shown.
         content: the file's bytes.
         folder: the payload's folder; None: it has none, or the file is wrong.
+        results: the result files that `warm_start` names, by their place in it.
     """
 
     document: ExaminationDocument
     content: bytes
     folder: Path | None = None
+    results: Mapping[int, Path] = field(default_factory=dict)
 
 
 class SearchSender:
@@ -65,8 +70,11 @@ class SearchSender:
             return SentExamination(wrong, b"")
         found = self._service.ask("POST", "examinations", query={"file": str(file)}, headers=_YAML, body=content)
         named = found.pop("named_files")
-        if named is None or named["files"] is None:
+        if named is None:
             return SentExamination(found, content)
+        results = _looked_at(found, named["results"], content, file)
+        if named["files"] is None:
+            return SentExamination(found, content, None, results)
         place, command = Problem(**named["files_place"]), Problem(**named["command_place"])
         try:
             folder = _named_folder(named["files"], content, file)
@@ -82,7 +90,7 @@ class SearchSender:
         for word in missing_programs(named["files"], named["command"], file.parent):
             note = replace(command, message=f"{word} is not in {named['files']}", suggestion="is the name right?")
             found["notes"] = _in_order([*found["notes"], _document(note)])
-        return SentExamination(found, content, folder)
+        return SentExamination(found, content, folder, results)
 
     def send(
         self, path: str, file: Path, query: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None
@@ -100,6 +108,11 @@ class SearchSender:
         sent = {"file": str(file), **(query or {})}
         if found.folder is not None:
             sent["payload"] = self._send_payload(found.folder, file)
+        if found.results:
+            with tempfile.TemporaryDirectory(prefix="hpo-pilot-") as scratch:
+                for index, results in found.results.items():
+                    shutil.copyfile(results, Path(scratch, str(index)))
+                sent["results"] = self._send_payload(Path(scratch), file)
         return self._service.ask(
             "POST", path, query=sent, headers={**_YAML, **(headers or {})}, body=found.content, timeout=_LONG
         )
@@ -150,6 +163,35 @@ def _document(problem: Problem) -> ProblemDocument:
 
 def _in_order(problems: list[ProblemDocument]) -> list[ProblemDocument]:
     return sorted(problems, key=lambda problem: (problem["line"] or 0, problem["column"] or 0))
+
+
+def _looked_at(found: ExaminationDocument, named: list[dict[str, Any]], content: bytes, file: Path) -> dict[int, Path]:
+    """The result files that a search file names, by their place in `warm_start`; what is wrong with them is told."""
+    paths: dict[int, Path] = {}
+    wrong: list[ProblemDocument] = []
+    for entry in named:
+        source, place = entry["source"], Problem(**entry["place"])
+        path = result_path(source, file.parent)
+        mistake = result_mistake(path)
+        if not _stands_there("warm_start", source, content):
+            mistake = f"write it plainly, as in `warm_start: [{source}]`", "it is looked for as it stands there"
+        if mistake is not None:
+            wrong.append(_document(replace(place, message=mistake[0], suggestion=mistake[1])))
+        paths[int(place.path.rpartition("[")[2].rstrip("]"))] = path
+    if wrong:
+        found["valid"], found["search"] = False, None
+        found["problems"] = _in_order([*found["problems"], *wrong])
+    return paths
+
+
+def _stands_there(key: str, text: str, content: bytes) -> bool:
+    """Whether the search file plainly has this text somewhere after this key.
+
+    The service has read the file, and says what it names; only what plainly stands there is taken from its word:
+    otherwise a service could ask for any file of its users.
+    """
+    plain = rf"""\b{key}["']?\s*:.*?(?<![\w/.~-])(["']?){re.escape(text)}\1\s*(?:[,}}\]#]|$)"""
+    return re.search(plain, content.decode("utf-8-sig", "replace"), re.MULTILINE | re.DOTALL) is not None
 
 
 def _named_folder(files: str, content: bytes, file: Path) -> Path:

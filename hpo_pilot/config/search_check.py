@@ -15,17 +15,29 @@ from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
+from hpo_pilot.config.early_stopping_check import check_early_stopping
+from hpo_pilot.config.feasibility import infeasible_misfits
 from hpo_pilot.config.machine import local_misfits, this_machine
 from hpo_pilot.config.payload_files import folder_mistake, missing_programs
 from hpo_pilot.config.payload_inputs import input_misfits, missing_paths
 from hpo_pilot.config.problem import Problem
 from hpo_pilot.config.yaml_document import Document
 from hpo_pilot.config.yaml_scalar import plain_tag, scalar_value
-from hpo_pilot.search import Budget, Confirm, OptimizerChoice, Payload, Resources, Search, SearchSpace, SiteChoice
+from hpo_pilot.search import (
+    Budget,
+    Confirm,
+    Objective,
+    OptimizerChoice,
+    Payload,
+    Resources,
+    Search,
+    SearchSpace,
+    SiteChoice,
+)
 from hpo_pilot.search.consistency import condition_misfits, constraint_misfits, name_misfits
 from hpo_pilot.search.dimension import DIMENSION, DIMENSION_TYPES, Dimension
-from hpo_pilot.search.feasibility import feasibility_misfits
 from hpo_pilot.search.misfit import Misfit, Path, closest, listing
+from hpo_pilot.search.objective import known_value_misfits, objective_misfits
 from hpo_pilot.search.point import Scalar, StrictStr, show
 from hpo_pilot.search.search import confirm_misfits, known_misfits, start_misfits
 from hpo_pilot.search.wording import keys_of, misfits_of, unknown_key
@@ -47,6 +59,12 @@ _MODELS: dict[str, type[BaseModel]] = {
     for key, field in _FIELDS.items()
     if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
 }
+_MODELS["objective"] = Objective
+_OBJECTIVE: TypeAdapter[Any] = TypeAdapter(Objective)
+
+#: With more objectives than this, fronts are no help in choosing.
+_COSTLY_OBJECTIVES = 4
+
 #: Sections that are lists, and the reader of one item.
 _ITEMS: dict[str, TypeAdapter[Any]] = {
     "constraints": TypeAdapter(Annotated[StrictStr, Field(min_length=1)]),
@@ -93,6 +111,8 @@ class SearchCheck:
         data = self._top_level(dict(data))
         self._objective(data)
         for key in _ADAPTERS:
+            if key == "objective":
+                continue
             if key in data:
                 self._section(key, data[key])
             elif not _FIELDS[key].is_required():
@@ -138,11 +158,26 @@ class SearchCheck:
                 self._tell(Misfit((key,), "is missing"))
         return data
 
-    def _objective(self, data: dict[str, Any]) -> None:
-        if isinstance(data.get("objective"), list):
-            message = "several objectives (a Pareto search) are not supported yet"
-            self._tell(Misfit(("objective",), message, "give one: {metric: loss, goal: minimize}"))
-            del data["objective"]
+    def _objective(self, data: Mapping[str, Any]) -> None:
+        value = data.get("objective", {})
+        several = isinstance(value, list)
+        places: list[Path] = [("objective", index) for index in range(len(value))] if several else [("objective",)]
+        found = [
+            self._validate(_OBJECTIVE, one, place, Objective)
+            for one, place in zip(value if several else [value], places, strict=True)
+        ]
+        wrong = objective_misfits(found)
+        self._tell(*wrong)
+        if None in found or wrong:
+            return
+        self._parts["objective"] = tuple(found)
+        if len(found) > _COSTLY_OBJECTIVES:
+            message = (
+                f"{len(found)} objectives: nearly every trial is on the front then, and the hypervolume gets costly"
+            )
+            self._note(("objective",), message, "bring those together that belong together")
+        if len(found) == 1 and found[0].reference is not None:
+            self._note((*places[0], "reference"), "counts only where there are several objectives")
 
     def _section(self, key: str, value: Any) -> None:
         if key in _ITEMS and isinstance(value, list):
@@ -223,7 +258,7 @@ class SearchCheck:
         if not complete:
             return None
         self._depending(space)
-        self._tell(*feasibility_misfits(space))
+        self._tell(*infeasible_misfits(space))
         return space if len(self.problems) == before else None
 
     def _start(self, space: SearchSpace, unusable: Collection[str]) -> None:
@@ -248,9 +283,12 @@ class SearchCheck:
         confirm, budget = self._parts.get("confirm"), self._parts.get("budget")
         if isinstance(confirm, Confirm) and isinstance(budget, Budget):
             self._tell(*confirm_misfits(confirm, budget))
+        objectives = len(self._parts.get("objective", ()))
+        if objectives:
+            self._of_objectives(objectives)
         optimizer = self._parts.get("optimizer")
         if isinstance(optimizer, OptimizerChoice):
-            self._optimizer(optimizer)
+            self._optimizer(optimizer, objectives)
         site, resources = self._parts.get("site"), self._parts.get("resources")
         if isinstance(site, SiteChoice) and isinstance(resources, Resources) and site.profile == "local":
             self._tell(*local_misfits(resources, this_machine()), under=("resources",))
@@ -260,8 +298,16 @@ class SearchCheck:
             self._inputs(self.payload, is_local=isinstance(site, SiteChoice) and site.profile == "local")
         if isinstance(resources, Resources) and isinstance(budget, Budget):
             self._notes_on_jobs(resources, budget)
+        wrong, notes = check_early_stopping(self._parts)
+        self._tell(*wrong)
+        for note in notes:
+            self._note(note.path, note.message, note.hint)
 
-    def _optimizer(self, choice: OptimizerChoice) -> None:
+    def _of_objectives(self, count: int) -> None:
+        """What other sections say of the figures of merit."""
+        self._tell(*known_value_misfits(count, [known.value for known in self._parts.get("known", ())]))
+
+    def _optimizer(self, choice: OptimizerChoice, objectives: int) -> None:
         # Only here, for the optimizers' libraries take a second to load.
         from hpo_pilot.optimizers import optimizer_class, optimizer_names  # noqa: PLC0415
 
@@ -278,6 +324,10 @@ class SearchCheck:
             optimizer.check_settings(choice.settings)
         except ValidationError as error:
             self._tell(*misfits_of(error, choice.settings, optimizer.Settings, _ELSEWHERE), under=("optimizer",))
+        if objectives > 1 and not optimizer.several_objectives:
+            able = [name for name in names if optimizer_class(name).several_objectives]
+            message = f"{choice.name} takes one objective, not {objectives}"
+            self._tell(Misfit(("objective",), message, f"use the optimizer {listing(able, 'or')}"))
 
     def _files(self, payload: Payload, base: FilePath) -> None:
         if payload.files is None:

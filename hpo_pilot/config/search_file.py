@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,12 +21,14 @@ class Examination:
         problems: everything that is wrong, in the order of the file.
         notes: what is allowed but perhaps not meant, in the order of the file.
         named_files: what the file names beside itself; None where its payload's section is wrong.
+        earlier: the earlier searches that it names (`warm_start`), each with its place, as a problem without a message.
     """
 
     search: Search | None
     problems: tuple[Problem, ...]
     notes: tuple[Problem, ...]
     named_files: NamedFiles | None = None
+    earlier: tuple[tuple[str, Problem], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -102,10 +105,15 @@ def _examine(document: Document, folder: Path | None) -> Examination:
     if check.payload is not None:
         places = (document.problem(("payload", key), "") for key in ("files", "command"))
         named = NamedFiles(check.payload.files, check.payload.command, *places)
-    return Examination(search, _in_order(check.problems), _in_order(check.notes), named)
+    earlier = tuple(
+        (source, document.problem(("warm_start", index), ""))
+        for index, source in enumerate(search.warm_start if search is not None else ())
+    )
+    return Examination(search, in_order(check.problems), in_order(check.notes), named, earlier)
 
 
-def _in_order(problems: list[Problem]) -> tuple[Problem, ...]:
+def in_order(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    """Problems in the order of the file."""
     return tuple(sorted(problems, key=lambda problem: (problem.line or 0, problem.column or 0)))
 
 

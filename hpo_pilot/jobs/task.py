@@ -78,6 +78,7 @@ class TaskSpec:
         container: image, or None.
         queue: the PanDA queue (site); None: the server's default.
         datasets: Rucio datasets, ``scope:name``, that every job needs where the server's own pilots bring them.
+        wants_values: whether the values that jobs report while they run are waited for.
     """
 
     name: str
@@ -94,6 +95,7 @@ class TaskSpec:
     queue: str | None
     options: TaskOptions = TaskOptions()
     datasets: tuple[str, ...] = ()
+    wants_values: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,8 @@ class Verdict:
     Attributes:
         number: which of the task's jobs it was, from 1.
         attempt: the job's.
-        value: the figure of merit; None where the payload failed, and `message` says why.
+        value: the figure of merit, of several the first; None where the payload failed, and `message` says why.
+        values: all figures of merit that the runner was asked for, as far as it tells them.
         was_run: False where the job's time was over before the member came to its end: then there is no verdict on it.
         ran_in: the attempt of the job that ran it: an attempt goes on after the points that the one before finished.
         metadata: what the payload itself put into its metadata.
@@ -139,6 +142,7 @@ class Verdict:
     progress: tuple[tuple[int, float], ...] = ()
     has_outputs: bool = False
     folder: str = ""
+    values: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -150,7 +154,7 @@ class JobReport:
         verdicts: for finished jobs, the runner's word on each member; a finished job that brought none has failed.
         error: the server's and pilot's error codes and texts, for jobs that ended without a verdict.
         running: (trial, fold) of the member that runs now, where the job has several and tells.
-        progress: (step, value) that its last heartbeat carried, of that member.
+        progress: the (step, value) pairs that its last heartbeat carried, of that member, by step.
         output: what the server calls its packed outputs, where it tells; None: what they were asked to be called.
     """
 
@@ -164,7 +168,7 @@ class JobReport:
     started: float | None = None
     ended: float | None = None
     running: tuple[int, int] | None = None
-    progress: tuple[int, float] | None = None
+    progress: tuple[tuple[int, float], ...] = ()
     output: str | None = None
 
 

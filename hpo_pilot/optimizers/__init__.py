@@ -21,6 +21,7 @@ _OPTIMIZERS = {
     "bayesian": ("bayesian", "BayesianOptimizer"),
     "evolutionary": ("evolutionary", "EvolutionaryOptimizer"),
     "cma": ("cma", "CmaOptimizer"),
+    "optuna": ("optuna_sampler", "OptunaOptimizer"),
 }
 
 __all__ = ["BaseSettings", "Observation", "Optimizer", "create_optimizer", "optimizer_class", "optimizer_names"]

@@ -73,10 +73,18 @@ class Optimizer(ABC):
     - `ask` is a pure function of (space, settings, seed, what was told in which order, pending): it changes no state
       that a later call can see. The same history gives the same points, bit for bit, in this process or a rebuilt
       one.
-    - `tell` takes failed trials (None, NaN, inf) and learns from them what it can, at least not to propose them
-      again. It takes points from outside the space's present bounds (an older search) and points told before. Only
-      the model based optimizers learn from values beyond the bounds; points with other names or unknown choices teach
-      none.
+    - `tell` takes failed trials and learns from them what it can, at least not to propose them again. Failed is
+      whatever has no finite number for every objective: None, NaN, ±inf, true and false, text, lists of another
+      length, whole numbers beyond the floats.
+    - Every finite value is taken as it is, 1e300 and denormal ones too: only the order counts for some optimizers, and
+      the others tame the tails. Where all values are the same, they go on as if there were none.
+    - A point that was told before may be told again, ten thousand times: it is one point, whose value is the mean.
+      The optimizers that breed or sample from single results may take each telling for itself.
+    - `tell` takes points from outside the space (an older search with other bounds, names, choices or constraints).
+      Only the model based optimizers learn from values beyond the bounds; points with other names or unknown choices
+      teach none. None of them is ever proposed, and none is the reason for an error.
+    - A space that is used up, down to its one point, raises `ExhaustedError`, and so does one without a feasible point,
+      which `hpo-pilot validate` refuses with the constraints that exclude each other.
     - One thread at a time.
 
     Args of every constructor: the space, the seed, the settings as a search file gives them, the number of trials

@@ -15,6 +15,7 @@ from hpo_pilot.optimizers.batch import BatchChooser
 from hpo_pilot.optimizers.candidates import Candidates
 from hpo_pilot.optimizers.features import FeatureMap
 from hpo_pilot.optimizers.gaussian_process import Hyperparameters, fit_hyperparameters
+from hpo_pilot.optimizers.pareto_model import ParetoModel
 from hpo_pilot.optimizers.placement import unit_vector
 from hpo_pilot.optimizers.posterior import Posterior
 from hpo_pilot.optimizers.proposals import Proposals, placed
@@ -74,6 +75,7 @@ class BayesianOptimizer(Optimizer):
 
     Settings = BayesianSettings
     settings: BayesianSettings
+    several_objectives = True
 
     def __init__(self, space: SearchSpace, **options: Any) -> None:
         """Lays out the features; see `Optimizer`."""
@@ -83,9 +85,15 @@ class BayesianOptimizer(Optimizer):
         self._candidates = Candidates(space, self._features)
         self._told = Told()
         self._fits: dict[str, tuple[int, Hyperparameters]] = {}  # the last fit of each kind, and its cut
+        self._pareto: ParetoModel | None = None
+        if self.objectives > 1:
+            options = {"seed": self.seed, "objectives": self.objectives, "refit_cut": refit_cut}
+            self._pareto = ParetoModel(space, self._features, self._candidates, **options)
 
     def _learn(self, observation: Observation) -> None:
         self._told.add(observation)
+        if self._pareto is not None:
+            self._pareto.add(observation)
 
     def _propose(self, n: int, pending: list[Point]) -> list[Point]:
         proposals = self._collect(n, pending)
@@ -95,7 +103,9 @@ class BayesianOptimizer(Optimizer):
             starts = min(n, max(0, self.start_points - proposals.known)) if has_model else n
             if starts:
                 self._start(proposals, starts)
-            if has_model and proposals.missing > 0:
+            if has_model and proposals.missing > 0 and self._pareto is not None:
+                self._pareto.fill(proposals, pending, self.history)
+            elif has_model and proposals.missing > 0:
                 self._choose(proposals, units, values, pending)
         rng = stream(self.seed, "rest", proposals.known)
         return proposals.complete(rng, [*(observation.point for observation in self.history[-64:]), *pending])

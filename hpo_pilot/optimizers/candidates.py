@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from hpo_pilot.optimizers.feasible_region import feasible_region
 from hpo_pilot.optimizers.features import FeatureMap
 from hpo_pilot.optimizers.proposals import feasible_units
 from hpo_pilot.search import SearchSpace
@@ -68,8 +69,7 @@ class Candidates:
         """Those of `units` that satisfy the constraints."""
         if not self._space.constraints:
             return units
-        holds = [self._space.is_feasible(self._space.decode(unit)) for unit in units.tolist()]
-        return np.asarray(units[np.array(holds, dtype=bool)])
+        return np.asarray(units[feasible_region(self._space).mask(units)])
 
     def _listed(self) -> Array:
         if self._list is None:

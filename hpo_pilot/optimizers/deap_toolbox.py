@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import math
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from deap import base, tools
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from hpo_pilot.optimizers.recipe import heuristic_crossover, non_uniform_mutation
+from hpo_pilot.optimizers.recipe import Individual, heuristic_crossover, non_uniform_mutation
 from hpo_pilot.search import SearchSpace
 
 #: The name of the recipe's own operators.
@@ -40,6 +41,14 @@ DEAP_OPERATORS: dict[str, dict[str, dict[str, Any]]] = {
         "mutPolynomialBounded": {"eta": 20.0, "low": 0.0, "up": 1.0, "indpb": 0.2},
     },
 }
+
+
+#: These cut a chromosome in pieces, and know none of one gene.
+_CUTTING = {"cxOnePoint", "cxTwoPoint"}
+
+
+def _uncut(first: Any, second: Any) -> tuple[Any, Any]:
+    return first, second
 
 
 class Operator(BaseModel):
@@ -75,6 +84,22 @@ class Operator(BaseModel):
         takes = set() if self.name == RECIPE else set(inspect.signature(getattr(tools, self.name)).parameters)
         for argument in self.arguments.keys() - (takes - {"individual", "individuals", "ind1", "ind2", "k"}):
             raise ValueError(f"{self.name} takes no argument {argument!r}")
+        if self.name != RECIPE:
+            self._try(kind)
+
+    def _try(self, kind: str) -> None:
+        """Runs it once, so that a wrong value is refused before a search and not in the middle of one."""
+        arguments = {**DEAP_OPERATORS[kind][self.name], **self.arguments}
+        some = [Individual((0.25, 0.75), (True, True), value) for value in (0.0, 1.0)]
+        given = {"select": (some, 2), "mate": (some[0], some[1]), "mutate": (some[0],)}[kind]
+        try:
+            with deap_randomness(random.Random(0)):  # noqa: S311 - no secret
+                getattr(tools, self.name)(*given, **arguments)
+            fine = kind == "select" or all(isinstance(gene, float) and math.isfinite(gene) for gene in some[0])
+        except (TypeError, ValueError, ArithmeticError, LookupError) as error:
+            raise ValueError(f"{self.name} does not work with {arguments}: {error}") from error
+        if not fine:
+            raise ValueError(f"{self.name} with {arguments} makes genes that are no numbers")
 
 
 def make_toolbox(
@@ -109,6 +134,8 @@ def make_toolbox(
     for kind, operator in (("select", select), ("mate", mate), ("mutate", mutate)):
         if operator.name == RECIPE:
             function, arguments = recipes[kind]
+        elif operator.name in _CUTTING and len(space.names) < 2:
+            function, arguments = _uncut, {}
         else:
             function = getattr(tools, operator.name)
             arguments = {**DEAP_OPERATORS[kind][operator.name], **operator.arguments}

@@ -7,9 +7,10 @@ from typing import Self
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import LinAlgError, cho_solve, cholesky, solve_triangular
+from scipy.linalg import LinAlgError, cho_solve
 
 from hpo_pilot.optimizers.gaussian_process import Hyperparameters
+from hpo_pilot.optimizers.triangular import lower_factor, solved
 
 Array = npt.NDArray[np.float64]
 
@@ -50,9 +51,7 @@ class Posterior:
         if not len(features):
             return self
         known, added = len(self.points), len(features)
-        cross = solve_triangular(
-            self.factor, self.fit.covariance(self.points, features), lower=True, check_finite=False
-        )
+        cross = solved(self.factor, self.fit.covariance(self.points, features))
         factor = np.zeros((known + added, known + added), order="F")
         factor[:known, :known] = self.factor
         factor[known:, :known] = cross.T
@@ -65,7 +64,7 @@ class Posterior:
         """Covariances with `points` solved against the factor, shape (n, m), and the mean, shape (m,)."""
         covariance = self.fit.covariance(self.points, features)
         mean = self.weights @ covariance
-        return solve_triangular(self.factor, covariance, lower=True, overwrite_b=True, check_finite=False), mean
+        return solved(self.factor, covariance), mean
 
     def predict(self, features: Array) -> tuple[Array, Array]:
         """Mean and variance, each of shape (m,)."""
@@ -81,7 +80,7 @@ class Posterior:
         scaled, scaled_points = features / self.fit.scales, self.points / self.fit.scales
         half, mean = self.halfway(features)
         variance = self.floored(self.fit.amplitude - np.einsum("nm,nm->m", half, half))
-        back = solve_triangular(self.factor, half, lower=True, trans="T", overwrite_b=True, check_finite=False)
+        back = solved(self.factor, half, transposed=True)
         square = np.maximum(
             (scaled * scaled).sum(axis=1)[:, None]
             + (scaled_points * scaled_points).sum(axis=1)[None, :]
@@ -106,7 +105,7 @@ def _factor(covariance: Array, fit: Hyperparameters) -> Array:
     while True:
         covariance[diagonal] = plain + extra
         try:
-            return np.asarray(cholesky(covariance, lower=True, check_finite=False))
+            return lower_factor(covariance)
         except LinAlgError:
             extra *= 10.0
             if not math.isfinite(extra) or extra > 1e6 * fit.amplitude:

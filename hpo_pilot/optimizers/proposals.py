@@ -7,21 +7,20 @@ import math
 import random
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
+import numpy as np
+
 from hpo_pilot.errors import ExhaustedError
+from hpo_pilot.optimizers.feasible_region import feasible_region
 from hpo_pilot.optimizers.placement import unit_vector
 from hpo_pilot.search import Point, SearchSpace, point_key
 
-#: Draws from the whole space before the neighbourhood of known points is tried, at about 20 µs each: where 1% of the
-#: box is feasible they find every point of a batch, where 0.1% is, the first few.
+#: Draws from the whole space for a batch, at about 10 µs each; with constraints, from what they leave of it.
 _DRAWS_PER_POINT = 200
 _LEAST_DRAWS = 2_000
-
-#: Draws from the whole space while not one feasible point is known, about a second: they miss a share of 0.1% of the
-#: box once in 10^26 searches, a share of 0.01% once in 400.
-_DRAWS_FOR_THE_FIRST = 60_000
+_FEASIBLE_DRAWS_PER_POINT = 4
 
 #: Draws around known feasible points per missing point.
-_MOVES_PER_POINT = 400
+_MOVES_PER_POINT = 100
 
 #: Spaces up to this size are listed once the draws have found nothing new; a few seconds at most.
 _LISTABLE = 300_000
@@ -74,8 +73,8 @@ class Proposals:
     def complete(self, rng: random.Random, feasible: Sequence[Point] = (), limit: int | None = None) -> list[Point]:
         """The points, after whatever is missing was found at random.
 
-        First anywhere in the space; then around feasible points, which finds room where constraints leave little; last
-        by listing a finite space, so that its very last point is found.
+        First anywhere in the space, or in what the constraints leave of it; then around feasible points, where that is
+        so little that the draws missed it; last by listing a finite space, so that its very last point is found.
 
         Args:
             rng: the random stream of this `ask`.
@@ -90,9 +89,12 @@ class Proposals:
             ExhaustedError: not one point was found.
         """
         wanted, self._wanted = self._wanted, self._wanted if limit is None else min(limit, self._wanted)
-        self._draw_anywhere(rng)
-        if self.missing > 0 and self.space.constraints:
-            self._draw_nearby(rng, feasible)
+        if self.space.constraints:
+            anchors = list(itertools.islice(placed(self.space, itertools.chain(self.points, reversed(feasible))), 64))
+            self._draw_feasible(rng, anchors)
+            self._draw_nearby(rng, anchors)
+        else:
+            self._draw_anywhere(rng)
         if self.missing > 0 and self.space.size <= _LISTABLE:
             self._draw_from_list(rng)
         self._wanted = wanted
@@ -112,21 +114,22 @@ class Proposals:
                 return
             self.offer(random_unit(self.space, rng))
 
-    def _draw_nearby(self, rng: random.Random, feasible: Sequence[Point]) -> None:
-        anchors: list[Sequence[float]] = list(
-            itertools.islice(placed(self.space, itertools.chain(self.points, reversed(feasible))), 64)
-        )
-        if not anchors:
-            anchors.extend(feasible_units(self.space, 1, rng, ()))
-            if not anchors:
+    def _draw_feasible(self, rng: random.Random, anchors: Sequence[Sequence[float]]) -> None:
+        for unit in feasible_units(self.space, _FEASIBLE_DRAWS_PER_POINT * self.missing + 16, rng, anchors):
+            if self.missing <= 0:
                 return
-            self.offer(anchors[0])
+            self.offer(unit)
+
+    def _draw_nearby(self, rng: random.Random, anchors: Sequence[Sequence[float]]) -> None:
+        around = [*anchors, *placed(self.space, self.points)]
+        if self.missing <= 0 or not around or self.space.size <= _LISTABLE:
+            return
         for _ in range(_MOVES_PER_POINT * self.missing):
             if self.missing <= 0:
                 return
-            unit = moved(self.space, rng.choice(anchors), rng)
+            unit = moved(self.space, rng.choice(around), rng)
             if self.offer(unit):
-                anchors.append(unit)
+                around.append(unit)
 
     def _draw_from_list(self, rng: random.Random) -> None:
         left = [point for point in self.space.all_points() if self._is_new(point)]
@@ -180,31 +183,21 @@ def placed(space: SearchSpace, points: Iterable[Point]) -> Iterator[tuple[float,
 def feasible_units(
     space: SearchSpace, count: int, rng: random.Random, anchors: Sequence[Sequence[float]]
 ) -> list[list[float]]:
-    """Up to `count` unit vectors of feasible points, told and pending ones among them.
+    """Up to `count` unit vectors of feasible points from anywhere in the space, told and pending ones among them.
 
     Args:
         space: the space.
         count: how many.
         rng: the random stream.
-        anchors: unit vectors known to be feasible; helped by them, a share of 0.1% of the box and less is no obstacle.
+        anchors: unit vectors known to be feasible, which help where less than 0.001% of the space is.
 
     Returns:
-        Shape (up to count, n_dims); empty where no feasible point was found at all.
+        Shape (count, n_dims); empty where no feasible point was found at all.
     """
-    found: list[list[float]] = []
-    draws = _DRAWS_FOR_THE_FIRST if not anchors else 4 * count
-    for tried in range(draws):
-        if len(found) >= count or (found and tried >= 4 * count):
-            break
-        unit = random_unit(space, rng)
-        if space.is_feasible(space.decode(unit)):
-            found.append(unit)
-    known: list[Sequence[float]] = [*found, *anchors]
-    for _ in range(8 * count if known else 0):
-        if len(found) >= count:
-            break
-        unit = moved(space, rng.choice(known), rng)
-        if space.is_feasible(space.decode(unit)):
-            found.append(unit)
-            known.append(unit)
+    known = np.array(anchors, dtype=float).reshape(len(anchors), len(space.names))
+    found: list[list[float]] = feasible_region(space).sample(count, _numbers(rng), known).tolist()
     return found
+
+
+def _numbers(rng: random.Random) -> np.random.Generator:
+    return np.random.default_rng(rng.getrandbits(128))

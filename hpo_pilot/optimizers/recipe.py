@@ -10,7 +10,15 @@ What the recipe leaves open, and how it is settled here:
 - A child beyond a bound is folded back at the bound. On quadratics, many-peaked and mixed problems (96 trials, 20
   seeds) that beat setting it on the bound, which gathers children in the corners; drawing r again or shortening it
   did no better.
-- Every gene of every child is mutated, as the formulas read; rarer mutation is a setting, and was worse there.
+- Every gene of every child is mutated, as the formulas read; rarer mutation is a setting. On 19 problems in 2 to 20
+  dimensions (96 trials, 6 seeds) the mean regret was 6% higher with half of the genes, 20% with 1 or 2 genes of a
+  child; with 512 trials in batches of 8 and a population of 12, 2 genes of a child had 19% less (15 problems, 5 seeds),
+  in batches of 64 and one of 10, 3% more.
+- The founders are random: a scrambled Sobol sequence had from 5% less to 30% more regret, in five settings.
+- g is told // population out of G = budget / population; counting single trials changed 2% at most. A schedule that
+  cools faster, (1 - g/G)^4.5 or ^6, had 16% and 49% more regret with 96 trials; in 512 in batches of 64, with a
+  population of 43, it had 14% and 10% less.
+- Integers with few values are genes like others: a cell of [0, 1] each.
 - A categorical gene comes from the fitter parent with probability `FROM_FITTER`, else from the other; as a mutation it
   is drawn afresh with probability ``1 - r1^((1 - g/G)^3)``, the share by which a number would move.
 - A gene that is inactive in one parent is the other's; one that is inactive in both is drawn at random, so that a

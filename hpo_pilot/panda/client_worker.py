@@ -25,6 +25,7 @@ CALLS = frozenset(
         "get_task_details_json",
         "get_tasks_detailed_info_since",
         "getJobIDsJediTasksInTimeRange",
+        "killJobs",
         "killTask",
         "putFile",
         "hello",

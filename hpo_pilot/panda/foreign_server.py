@@ -77,11 +77,11 @@ class ForeignServerReader:
                 found[ref.jedi_task_id] = self._recent(ref).state
         return found
 
-    def results(self, ref: TaskRef, missing: Collection[int]) -> list[JobReport]:
+    def results(self, ref: TaskRef, missing: Collection[int], *, values: bool = False) -> list[JobReport]:
         """What is known of the jobs, where that has changed; nothing where it has not and the task goes on."""
         look = self._look(ref)
         over = look.state.is_over
-        if not self._watches.looked(ref.jedi_task_id, look.face, missing) and not over:
+        if not self._watches.looked(ref.jedi_task_id, look.face, missing, values=values) and not over:
             return []
         metadata = finished_metadata(self._client, ref)
         if metadata is None:

@@ -30,11 +30,15 @@ _STATES = {
 #: What the runner calls a job's packed outputs.
 OUTPUTS = "outputs.tar.gz"
 
+#: Characters that a server keeps of a job's metrics.
+_METRICS = 500
+
 #: Larger steps lose digits as JSON numbers.
 _LARGEST_STEP = 2**53
 
 _NUMBER = re.compile(r"--number(?:%20|\s)+(\d+)")
 _PROGRESS = re.compile(r"hpoStep=(\d+) hpoValue=(\S+)")
+_PAST = re.compile(r"hpoPast=(\S+)")
 _RUNNING = re.compile(r"hpoMember=t(\d{1,9})f(\d{1,9})\b")
 
 #: The runner's status of a member whose job had no more time for it.
@@ -59,6 +63,7 @@ def _verdict(ours: Mapping[str, Any], metadata: object) -> Verdict | None:
     """One member's; None where it is not the runner's."""
     try:
         value = _number(ours["value"]) if ours["status"] == 0 else None
+        values = [_number(figure) for figure in ours.get("values") or (value,)]
         trial, fold, ran_in = int(ours["trial"]), int(ours["fold"]), ours.get("ran_in")
         return Verdict(
             uid=str(ours["uid"]),
@@ -81,6 +86,7 @@ def _verdict(ours: Mapping[str, Any], metadata: object) -> Verdict | None:
             node=ours.get("node"),
             progress=_progress(ours.get("progress") or ()),
             has_outputs=bool(ours.get("outputs")),
+            values=tuple(figure for figure in values if figure is not None),
             folder=f"t{trial}f{fold}" if ours.get("folder") else "",
         )
     except (KeyError, TypeError, ValueError, OverflowError):
@@ -92,7 +98,7 @@ def read_description(job: Mapping[str, Any], metadata: object) -> JobReport:
     state = job_state(str(job.get("jobStatus")))
     number = _NUMBER.search(str(job.get("jobParameters") or ""))
     metrics = str(job.get("jobMetrics") or "")
-    progress, running = _PROGRESS.search(metrics), _RUNNING.search(metrics)
+    running = _RUNNING.search(metrics)
     return JobReport(
         panda_id=int(job["PandaID"]),
         state=state,
@@ -104,7 +110,7 @@ def read_description(job: Mapping[str, Any], metadata: object) -> JobReport:
         started=_seconds(job.get("startTime")),
         ended=_seconds(job.get("endTime")),
         running=(int(running[1]), int(running[2])) if running else None,
-        progress=next(iter(_progress([(progress[1], progress[2])] if progress else ())), None),
+        progress=_reported(metrics),
     )
 
 
@@ -183,6 +189,15 @@ def _progress(pairs: Iterable[tuple[Any, Any]]) -> tuple[tuple[int, float], ...]
         if at is not None and shown is not None and abs(at) <= _LARGEST_STEP:
             found.append((int(at), shown))
     return tuple(found)
+
+
+def _reported(metrics: str) -> tuple[tuple[int, float], ...]:
+    """What the pilot of a running job puts into its metrics: earlier values, and the last one."""
+    past, last = _PAST.search(metrics), _PROGRESS.search(metrics)
+    pairs = [pair.partition(":")[::2] for pair in past[1].split(",")] if past else []
+    if past and past.end() == _METRICS:
+        pairs.pop()  # a server that cuts them short has cut a number in two
+    return _progress([*pairs, last.groups()] if last else ())  # type: ignore[list-item]
 
 
 def _seconds(value: object) -> float | None:

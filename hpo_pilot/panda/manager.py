@@ -49,12 +49,20 @@ _SERVER_ERROR_CODE = 4
 #: Too many active tasks of this user: later.
 _THROTTLED_CODE = 10
 
+#: PandaIDs in one call.
+_KILLED_AT_ONCE = 200
+
 #: The only label of which PanDA keeps what payloads report.
 _LABEL = "user"
 
 #: How a real server is treated: a task costs its brokerage, and every call its database.
 POLITE = Manners(
-    refill=0.25, look_seconds=1800.0, retry_seconds=(10.0, 300.0), keeps_outputs=True, status_comes_along=True
+    refill=0.25,
+    look_seconds=1800.0,
+    retry_seconds=(10.0, 300.0),
+    keeps_outputs=True,
+    status_comes_along=True,
+    revives=True,  # JEDI makes a killed job's input ready for the next attempt, whoever killed it
 )
 
 #: JEDI sends so many jobs of a task ahead as scouts. Other collaborations' servers let users skip them, ATLAS's do not.
@@ -192,8 +200,8 @@ class PandaManager(WorkflowManager):
         return self._reader.status(refs)
 
     @override
-    def results(self, ref: TaskRef, missing: Collection[int]) -> list[JobReport]:
-        return self._reader.results(ref, missing)
+    def results(self, ref: TaskRef, missing: Collection[int], *, values: bool = False) -> list[JobReport]:
+        return self._reader.results(ref, missing, values=values)
 
     @override
     def why_ended(self, ref: TaskRef) -> str:
@@ -211,6 +219,14 @@ class PandaManager(WorkflowManager):
         state = task_state(str(details.get("status"))) if details else None
         if state is not None and not state.is_over and state is not TaskState.ABORTING:
             raise TryAgainError(f"cannot kill task {ref.jedi_task_id}, which is {state.value}: {message}")
+
+    @override
+    def kill_jobs(self, panda_ids: Collection[int]) -> None:
+        ids = sorted(panda_ids)
+        for at in range(0, len(ids), _KILLED_AT_ONCE):
+            status, answer = self._client.call("killJobs", ids[at : at + _KILLED_AT_ONCE])
+            if status != 0 or answer is None:
+                raise TryAgainError(f"cannot kill jobs {ids[0]} to {ids[-1]}: {answer}")
 
     @override
     def wait(self, seconds: float) -> set[int] | None:

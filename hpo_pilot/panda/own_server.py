@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from hpo_pilot.errors import TryAgainError
-from hpo_pilot.jobs import JobReport, TaskRef, TaskState
+from hpo_pilot.jobs import JobReport, JobState, TaskRef, TaskState
 from hpo_pilot.panda.client_process import ClientProcess
 from hpo_pilot.panda.job_report import finished_report, read_description, read_verdicts
 from hpo_pilot.panda.task_info import described_jobs, finished_metadata, task_state
@@ -37,8 +37,10 @@ class OwnServerReader:
             raise TryAgainError("the PanDA server does not answer")
         return any(str(task.get("taskName", ref.name)).rstrip("/") == ref.name.rstrip("/") for task in tasks)
 
-    def results(self, ref: TaskRef, missing: Collection[int]) -> list[JobReport]:
+    def results(self, ref: TaskRef, missing: Collection[int], *, values: bool = False) -> list[JobReport]:
         """What is known of the jobs in `missing`, at least."""
+        if values:
+            return self._with_values(ref, missing)
         metadata = self._metadata(ref)
         verdicts = {int(panda_id): read_verdicts(document) for panda_id, document in metadata.items()}
         finished = [finished_report(panda_id, found) for panda_id, found in verdicts.items() if found]
@@ -48,6 +50,22 @@ class OwnServerReader:
         if any(job["jobStatus"] == "finished" and str(job["PandaID"]) not in metadata for job in jobs):
             metadata = self._metadata(ref)  # it finished between the two calls
         return [read_description(job, metadata.get(str(job["PandaID"]))) for job in jobs]
+
+    def _with_values(self, ref: TaskRef, missing: Collection[int]) -> list[JobReport]:
+        """The same where running jobs are what is asked for: results, which are larger, only where one is new."""
+        jobs = described_jobs(self._client, ref)
+        if not jobs and not self._knows(ref):
+            raise UnknownTaskError(f"the server does not know task {ref.jedi_task_id} ({ref.name})")
+        reports = [read_description(job, None) for job in jobs]
+        ended = [report.state is JobState.FINISHED for report in reports]
+        metadata: dict[str, object] = {}
+        if any(over and report.number in missing for over, report in zip(ended, reports, strict=True)):
+            metadata = self._metadata(ref)
+        return [
+            read_description(job, metadata.get(str(report.panda_id))) if over else report
+            for over, report, job in zip(ended, reports, jobs, strict=True)
+            if not over or report.number in missing
+        ]
 
     def _metadata(self, ref: TaskRef) -> dict[str, object]:
         """The metadata of the task's finished jobs, by PandaID."""

@@ -168,6 +168,8 @@ def task_parameters(
     if ours:
         result["transPath"] = server + _TRANSFORMATION
         result["hpoWalltime"] = seconds  # what its pilots hold the job to
+        if task.wants_values:
+            result["hpoValues"] = True  # it tells of the values of running jobs, and not of results alone
         if needs.gpus_per_node:
             result["nGPU"] = needs.gpus_per_node  # what its brokerage looks at; a real one reads the architecture
     if options.priority is not None:

@@ -19,6 +19,10 @@ _JITTER = 0.2
 WHOLE_SECONDS = 120.0
 
 
+#: A task whose running jobs' values are wanted is looked at and read whole about this often, in seconds.
+VALUES_SECONDS = 30.0
+
+
 @dataclass
 class _Watch:
     """One task.
@@ -61,24 +65,26 @@ class Watches:
             watch.interval = INTERVAL[0]
             watch.due = self._clock() + self._jitter(watch.interval)
 
-    def looked(self, task_id: int, face: Hashable, missing: Collection[int]) -> bool:
+    def looked(self, task_id: int, face: Hashable, missing: Collection[int], *, values: bool = False) -> bool:
         """Notes a look at a task.
 
         Args:
             task_id: the task.
             face: what it looks like: whatever changes with it.
             missing: the jobs that the caller still has no verdict of.
+            values: whether the values of running jobs are wanted, which do not show on the task.
 
         Returns:
             Whether it must be read whole: it has changed, or the caller lacks what it was once told, or it is time.
         """
         now = self._clock()
+        longest, whole = (VALUES_SECONDS, VALUES_SECONDS / 2) if values else (max(INTERVAL), WHOLE_SECONDS)
         with self._lock:
             watch = self._tasks.setdefault(task_id, _Watch(INTERVAL[0], None))
             news = watch.face != face
-            watch.interval = INTERVAL[0] if news else min(watch.interval * _GROWTH, max(INTERVAL))
+            watch.interval = INTERVAL[0] if news else min(watch.interval * _GROWTH, longest)
             watch.due = now + self._jitter(watch.interval)
-            return news or watch.unready or bool(watch.told & set(missing)) or now - watch.read > WHOLE_SECONDS
+            return news or watch.unready or bool(watch.told & set(missing)) or now - watch.read > whole
 
     def read(self, task_id: int, face: Hashable, told: Collection[int], *, unready: bool = False) -> None:
         """Notes that a task was read whole.

@@ -38,6 +38,7 @@ class Manners:
         keeps_outputs: whether outputs stay for as long as the server's own rules say, whatever we want.
         status_comes_along: whether `results` looks at the task's status before its jobs, so that `status` after it
             costs nothing.
+        revives: whether the server itself starts a job again that was killed, as long as it has attempts left.
     """
 
     refill: float
@@ -46,6 +47,7 @@ class Manners:
     jobs_per_task: int | None = None
     keeps_outputs: bool = False
     status_comes_along: bool = False
+    revives: bool = False
 
 
 #: For a server of one's own: every answer is used at once.
@@ -125,10 +127,15 @@ class WorkflowManager(ABC):
         """The states of the tasks that the server knows, by its id; a task that is missing there is missing here."""
 
     @abstractmethod
-    def results(self, ref: TaskRef, missing: Collection[int]) -> list[JobReport]:
+    def results(self, ref: TaskRef, missing: Collection[int], *, values: bool = False) -> list[JobReport]:
         """What is known of the jobs whose numbers are in `missing` (at least those), every attempt on its own.
 
         Nothing where nothing has changed since these jobs were last asked for, and the task is not over.
+
+        Args:
+            ref: the task.
+            missing: the numbers of the jobs of which there is no result yet.
+            values: whether the values of running jobs are wanted too, as soon as the server lets itself be asked.
 
         Raises:
             TryAgainError: the server does not answer.
@@ -156,6 +163,16 @@ class WorkflowManager(ABC):
     @abstractmethod
     def kill(self, ref: TaskRef) -> None:
         """Asks the server to kill the task; succeeds also where it is over already."""
+
+    @abstractmethod
+    def kill_jobs(self, panda_ids: Collection[int]) -> None:
+        """Asks the server to kill single jobs; succeeds also where they are over already, or not known.
+
+        What `results` says of a job tells whether it was. The server may start it again: see `Manners.revives`.
+
+        Raises:
+            TryAgainError: the server does not answer; some may be killed.
+        """
 
     @abstractmethod
     def wait(self, seconds: float) -> set[int] | None:

@@ -14,10 +14,12 @@ from pathlib import Path
 
 from hpo_pilot.pilot.failure import JobFailure, PilotErrorCode
 from hpo_pilot.pilot.job import Job
+from hpo_pilot.pilot.progress import Progress
 from hpo_pilot.pilot.report import Outcome
 from hpo_pilot.pilot.settings import PilotSettings
 from hpo_pilot.transformation.container import choose_runtime
 from hpo_pilot.transformation.environment import without_secrets
+from hpo_pilot.transformation.payload_document import PayloadDocument
 from hpo_pilot.transformation.preparation import Prepared
 
 log = logging.getLogger(__name__)
@@ -56,6 +58,8 @@ class Execution:
             variables: more of its environment.
         """
         self.job, self.folder = job, Path(prepared.folder)
+        document = PayloadDocument.read(prepared.folder)
+        self.progress, self.report_seconds = Progress(self.folder, document), document.report_seconds
         self.started = 0.0
         self._argv, self._binds = prepared.argv, [root, *map(Path, prepared.elsewhere)]
         self._variables = variables

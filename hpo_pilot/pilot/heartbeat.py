@@ -37,10 +37,15 @@ def obey(command: str, panda_id: int) -> JobFailure | None:
     return None
 
 
+#: Other servers are reported to so many times less often where a search wants intermediate values soon.
+_POLITE = 10
+
+
 class Heartbeats(threading.Thread):
     """One thread that reports on all jobs that start or run, the first time shortly after.
 
-    A job that is over before has no heartbeat: the server takes its final report as it is, and a call is saved.
+    A job that is over before has no heartbeat: the server takes its final report as it is, and a call is saved. A job
+    whose search may stop it early is looked at more often, and reported on at once where its payload has new values.
     """
 
     def __init__(self, settings: PilotSettings, server: JobServer) -> None:
@@ -48,6 +53,7 @@ class Heartbeats(threading.Thread):
         self._settings, self._server = settings, server
         self._due: list[tuple[float, int, Execution | Starting]] = []
         self._running: dict[int, Execution | Starting] = {}
+        self._owed: dict[int, float] = {}  # when each job's next report is due, with or without news
         self._changed = threading.Condition()
         self._backoff = Backoff(first=1.0, most=max(2.0, settings.heartbeat))
 
@@ -61,16 +67,22 @@ class Heartbeats(threading.Thread):
         """Ends that; a report that is on its way may still arrive, which the server allows for."""
         with self._changed:
             self._running.pop(execution.job.panda_id, None)
+            self._owed.pop(execution.job.panda_id, None)
 
     def run(self) -> None:
         """Reports until the process ends."""
         while True:
             execution = self._next()
-            pause = self._settings.heartbeat
+            pause = self._pause(execution)
             job = execution.job
+            if time.monotonic() < self._owed.get(job.panda_id, 0.0) and not execution.progress.has_news():
+                with self._changed:
+                    self._push(execution, pause)
+                continue
             try:
                 command = self._server.update(report.heartbeat(self._settings, execution))
                 self._backoff.reset()
+                self._note(execution)
                 if failure := obey(command, job.panda_id):
                     log.warning("job %s: %s", job.panda_id, failure)
                     execution.stop(failure)
@@ -81,6 +93,19 @@ class Heartbeats(threading.Thread):
                 log.error("heartbeat of job %s: %s", job.panda_id, error)
             with self._changed:
                 self._push(execution, pause)
+
+    def _note(self, execution: Execution | Starting) -> None:
+        """The server was told of the job just now."""
+        with self._changed:
+            if execution.job.panda_id in self._running:
+                self._owed[execution.job.panda_id] = time.monotonic() + self._settings.heartbeat
+
+    def _pause(self, execution: Execution | Starting) -> float:
+        """Seconds until the job is looked at again."""
+        if not execution.report_seconds:
+            return self._settings.heartbeat
+        shortest = self._settings.shortest_report * (1 if execution.job.server_stores else _POLITE)
+        return min(self._settings.heartbeat, max(shortest, execution.report_seconds))
 
     def _push(self, execution: Execution | Starting, pause: float) -> None:
         heapq.heappush(self._due, (time.monotonic() + pause, execution.job.panda_id, execution))

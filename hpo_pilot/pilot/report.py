@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,12 +11,13 @@ from typing import Any, Protocol
 
 from hpo_pilot.pilot.failure import JobFailure, PilotErrorCode
 from hpo_pilot.pilot.job import Job
+from hpo_pilot.pilot.progress import Progress
 from hpo_pilot.pilot.settings import PilotSettings
+from hpo_pilot.transformation.failure import TransformationFailure
 from hpo_pilot.transformation.job_report import job_report
+from hpo_pilot.transformation.payload_document import PayloadDocument
 
-_METRICS = 500  # characters that the server keeps
-_DIAGNOSIS = 500
-_TAIL = 4096  # bytes of progress.jsonl in which the last report is looked for
+_DIAGNOSIS = 500  # characters that the server keeps
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,14 @@ class Reported(Protocol):
     phase: str
     job: Job
     started: float
-    folder: Path
+    progress: Progress
 
 
 def heartbeat(settings: PilotSettings, reported: Reported) -> dict[str, Any]:
     """A report on a job that starts or runs."""
     report = _report(settings, reported.job.panda_id, reported.job.attempt, reported.phase)
     report["start_time"] = _moment(reported.started)
-    if metrics := job_metrics(reported.folder):
+    if metrics := reported.progress.text():
         report["job_metrics"] = metrics
     return report
 
@@ -101,7 +101,7 @@ def final(
         report["exe_error_code"] = report["trans_exit_code"]
         report["exe_error_diag"] = report["pilot_error_diag"] = said[:_DIAGNOSIS]
     if folder is not None:
-        if metrics := job_metrics(folder):
+        if metrics := _last_metrics(folder):
             report["job_metrics"] = metrics
         if outcome.finished:
             report["meta_data"] = job_report(str(folder))
@@ -110,31 +110,13 @@ def final(
     return report
 
 
-def job_metrics(folder: Path) -> str:
-    """The last intermediate value as `hpoStep=12 hpoValue=0.345`, empty where there is none.
-
-    In a job that runs several points it is a link into the folder of the one that runs now: `hpoMember=t3f0`.
-    """
-    path = folder / "progress.jsonl"
-    lines, member = [], ""
+def _last_metrics(folder: Path) -> str:
+    """What the payload had reported when it ended."""
     try:
-        if path.is_symlink():
-            member = f"hpoMember={path.readlink().parts[0]}"
-        if path.is_file():  # a pipe would keep us waiting
-            with path.open("rb") as file:
-                file.seek(max(0, file.seek(0, 2) - _TAIL))
-                lines = file.read(_TAIL).split(b"\n")
-    except OSError:
-        return ""  # it is gone: another point's turn
-    for line in reversed(lines):
-        try:
-            entry = json.loads(line)
-            step, value = float(entry["step"]), float(entry["value"])
-        except (ValueError, TypeError, KeyError, RecursionError):
-            continue  # half-written, or not ours
-        if math.isfinite(step) and math.isfinite(value):
-            return f"hpoStep={step:.0f} hpoValue={value!r} {member}".rstrip()[:_METRICS]
-    return member[:_METRICS]
+        document = PayloadDocument.read(str(folder))
+    except TransformationFailure:
+        document = PayloadDocument()  # whose folder says so of itself already
+    return Progress(folder, document).text()
 
 
 def _report(settings: PilotSettings, panda_id: int, attempt: int, status: str) -> dict[str, Any]:

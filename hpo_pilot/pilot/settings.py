@@ -37,6 +37,8 @@ class PilotSettings:
         vo: sent as `Origin`, as panda-client does.
         label: which jobs are asked for (`prodSourceLabel`).
         heartbeat: seconds between reports on a running job.
+        shortest_report: the shortest pause between reports on a job whose search wants its intermediate values sooner,
+            in seconds; ten times as long at a server that is not one of ours.
         first_report: seconds until the first one; a shorter job is reported once, when it is over.
         poll: seconds that a request for jobs may wait at the server.
         idle: the longest pause, in seconds, between requests to a server that does not wait.
@@ -71,6 +73,7 @@ class PilotSettings:
     vo: str = "hpo_pilot"
     label: str = "user"
     heartbeat: float = 20.0
+    shortest_report: float = 0.25
     first_report: float = 0.5
     poll: float = 25.0
     idle: float = 30.0

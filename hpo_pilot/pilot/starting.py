@@ -8,16 +8,19 @@ from pathlib import Path
 
 from hpo_pilot.pilot.failure import JobFailure
 from hpo_pilot.pilot.job import Job
+from hpo_pilot.pilot.progress import Progress
 
 
 class Starting:
     """What the heartbeats tell of a job before its command runs: inputs may take longer than a server waits."""
 
     phase = "starting"
+    report_seconds = 0.0
 
     def __init__(self, job: Job, folder: Path, draining: threading.Event) -> None:
         """Begins. `draining`: is set when the pilot wants to end."""
-        self.job, self.folder = job, folder
+        self.job = job
+        self.progress = Progress(folder)
         self.started = time.time()
         self.failure: JobFailure | None = None
         self._draining = draining

@@ -2,6 +2,26 @@
 
 from hpo_pilot.report.facts import ReportFacts
 from hpo_pilot.report.render import render_report
-from hpo_pilot.report.summary import Standing, best_trial, convergence, ranking, top_trials
+from hpo_pilot.report.summary import (
+    Standing,
+    best_trial,
+    convergence,
+    front_of,
+    front_volume,
+    ranking,
+    reference_of,
+    top_trials,
+)
 
-__all__ = ["ReportFacts", "Standing", "best_trial", "convergence", "ranking", "render_report", "top_trials"]
+__all__ = [
+    "ReportFacts",
+    "Standing",
+    "best_trial",
+    "convergence",
+    "front_of",
+    "front_volume",
+    "ranking",
+    "reference_of",
+    "render_report",
+    "top_trials",
+]

@@ -49,7 +49,7 @@ def figure_axis(search: Search, figures: Sequence[float]) -> FigureAxis:
     low, high = min(figures), max(figures)
     if low > 0 and high / low > _LOG_FACTOR:
         return FigureAxis({**layout, **_log_scale(low, high)})
-    near = _without_far(sorted(figure * search.objective.sign for figure in figures))
+    near = without_far(sorted(figure * search.objective.sign for figure in figures))
     return FigureAxis(
         {**layout, **_linear_scale(*sorted((near[0] * search.objective.sign, near[-1] * search.objective.sign)))},
         len(figures) - len(near),
@@ -67,7 +67,7 @@ def parameter_axis(search: Search, name: str, values: Sequence[Any]) -> dict[str
     return {"title": {"text": label(name)}, **scale}
 
 
-def _without_far(costs: Sequence[float]) -> Sequence[float]:
+def without_far(costs: Sequence[float]) -> Sequence[float]:
     """Sorted `costs` without those, at the upper end, that would leave the others little room."""
     if len(costs) < 8:
         return costs

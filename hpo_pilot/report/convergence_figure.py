@@ -48,7 +48,7 @@ def convergence_figure(search: Search, trials: Sequence[Trial]) -> Figure:
             "name": "best so far",
             "line": {"shape": "hv", "color": ORANGE, "width": 2.5},
             "hoverinfo": "skip",
-            **_corners(steps),
+            **corners(steps),
         },
     ]
     if repeated:
@@ -82,7 +82,7 @@ def _markers(search: Search, trials: Sequence[Trial]) -> dict[str, Any]:
         "mode": "markers",
         "x": [trial.told for trial in trials],
         "y": [value_of(trial) for trial in trials],
-        "text": [_hover(search, trial) for trial in trials],
+        "text": [hover_text(search, trial) for trial in trials],
         "hovertemplate": "%{text}<extra></extra>",
         "marker": {"color": BLUE, "size": 7, "opacity": 0.75},
     }
@@ -93,9 +93,14 @@ def _markers(search: Search, trials: Sequence[Trial]) -> dict[str, Any]:
     return trace
 
 
-def _hover(search: Search, trial: Trial) -> str:
+def hover_text(search: Search, trial: Trial) -> str:
     """The text beside a point; the page's script makes its line ends plotly's."""
-    lines = [f"<b>trial {trial.number}</b>  {label(search.objective.metric)} {plus_minus(trial.value, trial.std)}"]
+    figures, spreads = trial.figures or (), trial.spreads or (None,) * len(search.objectives)
+    texts = [
+        f"{label(objective.metric)} {plus_minus(figure, spread)}"
+        for objective, figure, spread in zip(search.objectives, figures, spreads, strict=False)
+    ]
+    lines = [f"<b>trial {trial.number}</b>  {', '.join(texts)}"]
     if trial.confirms is not None:
         lines.append(f"confirms trial {trial.confirms}")
     names = list(trial.point)[:HOVER_PARAMETERS]
@@ -105,7 +110,7 @@ def _hover(search: Search, trial: Trial) -> str:
     return "\n".join(lines)
 
 
-def _corners(steps: Sequence[tuple[int, float]]) -> dict[str, Any]:
+def corners(steps: Sequence[tuple[int, float]]) -> dict[str, Any]:
     """The places where the best so far changes, and the end: a step line needs no others."""
     kept = [s for i, s in enumerate(steps) if i in (0, len(steps) - 1) or s[1] != steps[i - 1][1]]
     return {"x": [place for place, _ in kept], "y": [rounded(best) for _, best in kept]}

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hpo_pilot.report.axis import figure_axis
 from hpo_pilot.report.figure import BLUE, LEGEND, ORANGE, Figure, is_finite, rounded, value_of
+from hpo_pilot.report.objective_view import seen_by
 from hpo_pilot.report.summary import ranking
 from hpo_pilot.report.wording import count, plus_minus
 from hpo_pilot.search import Search, Trial
 
 FOLD_TRIALS = 20
+
+
+def fold_figures(search: Search, trials: Sequence[Trial]) -> list[Figure]:
+    """Of each objective the folds of the trials that are best in it; none where no trial has two folds."""
+    found = [fold_figure(*seen_by(search, trials, index)) for index in range(len(search.objectives))]
+    if len(found) == 1:
+        return [figure for figure in found if figure is not None]
+    return [
+        replace(figure, key=f"{figure.key}-{index}", title=f"{figure.title}: {search.objectives[index].metric}")
+        for index, figure in enumerate(found)
+        if figure is not None
+    ]
 
 
 def fold_figure(search: Search, trials: Sequence[Trial]) -> Figure | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from hpo_pilot.report.axis import choice_labels, figure_axis, label, parameter_axis
@@ -19,6 +20,7 @@ from hpo_pilot.report.figure import (
     thinned,
     value_of,
 )
+from hpo_pilot.report.objective_view import seen_by
 from hpo_pilot.report.summary import figure_of, ranking
 from hpo_pilot.report.wording import count, scalar
 from hpo_pilot.search import Search, Trial, TrialState
@@ -28,12 +30,26 @@ from hpo_pilot.search.dimension import value_key
 PARAMETER_POINT_LIMIT = 10_000
 
 
-def parameter_figures(search: Search, trials: Sequence[Trial]) -> list[Figure]:
-    """The figure of merit against each parameter, in the order of the search file."""
+def figures_by_objective(search: Search, trials: Sequence[Trial]) -> list[tuple[str, list[Figure]]]:
+    """Of each objective its metric, and its figures against each parameter."""
+    several = len(search.objectives) > 1
+    found = []
+    for index, objective in enumerate(search.objectives):
+        figures = parameter_figures(
+            *seen_by(search, trials, index), most=PARAMETER_POINT_LIMIT // len(search.objectives)
+        )
+        if several:
+            figures = [replace(figure, key=f"{figure.key}-{index}") for figure in figures]
+        found.append((objective.metric, figures))
+    return found
+
+
+def parameter_figures(search: Search, trials: Sequence[Trial], most: int = PARAMETER_POINT_LIMIT) -> list[Figure]:
+    """The figure of merit against each parameter, in the order of the search file, with `most` markers in all."""
     finished = [trial for trial in trials if trial.confirms is None and figure_of(trial) is not None]
     failed = [trial for trial in trials if trial.confirms is None and trial.state is TrialState.FAILED]
     names = search.space.names
-    limit = min(POINT_LIMIT, max(100, PARAMETER_POINT_LIMIT // len(names)))
+    limit = min(POINT_LIMIT, max(100, most // len(names)))
     shown = thinned(search, finished, limit)
     best = next((standing.trial for standing in ranking(search, trials)), None)
     return [_parameter_figure(search, name, finished=finished, shown=shown, failed=failed, best=best) for name in names]

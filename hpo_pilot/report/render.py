@@ -22,12 +22,14 @@ from hpo_pilot.report.convergence_figure import convergence_figure
 from hpo_pilot.report.facts import ReportFacts
 from hpo_pilot.report.failures import failure_groups, shortened
 from hpo_pilot.report.figure import Figure
-from hpo_pilot.report.fold_figure import fold_figure
-from hpo_pilot.report.parameter_figure import parameter_figures
-from hpo_pilot.report.summary import Standing, ranking
+from hpo_pilot.report.fold_figure import fold_figures
+from hpo_pilot.report.front_figure import front_figures, volume_figure
+from hpo_pilot.report.parameter_figure import figures_by_objective
+from hpo_pilot.report.summary import Standing, figures_of, front_of, front_volume, ranking
 from hpo_pilot.search import KnownResult, Point, Search, Trial, TrialState
 
 TOP = 10
+FRONT_LIMIT = 100
 EVENT_LIMIT = 300
 FAILURE_LIMIT = 30
 ERROR_LIMIT = 300
@@ -54,10 +56,14 @@ def render_report(
     trials = sorted(trials, key=lambda trial: trial.number)
     standings = ranking(search, trials)
     states = Counter(trial.state for trial in trials if trial.confirms is None)
-    folds = fold_figure(search, trials)
-    parameters = parameter_figures(search, trials) if standings else []
-    overview = convergence_figure(search, trials) if standings else None
-    figures = [figure for figure in (overview, folds, *parameters) if figure is not None]
+    several = len(search.objectives) > 1
+    folds = fold_figures(search, trials)
+    parameters = figures_by_objective(search, trials) if standings else []
+    front = front_of(search, trials) if several else []
+    fronts = front_figures(search, trials) if front else []
+    overview = (volume_figure if several else convergence_figure)(search, trials) if standings else None
+    of_parameters = [figure for _, group in parameters for figure in group]
+    figures = [figure for figure in (overview, *fronts, *folds, *of_parameters) if figure is not None]
     failures = failure_groups(trials)
     rows = _rows(search, trials, standings)
     environment = _environment()
@@ -66,15 +72,19 @@ def render_report(
     return environment.get_template("report.html.j2").render(
         search=search,
         facts=facts,
-        metric=search.objective.metric,
-        outcome=_outcome(search, trials, standings),
+        metrics=[objective.metric for objective in search.objectives],
+        front=front[:FRONT_LIMIT],
+        dropped_front=max(0, len(front) - FRONT_LIMIT),
+        fronts=fronts,
+        hypervolume=front_volume(search, trials) if front else None,
+        outcome=_front_outcome(search, trials, front) if front else _outcome(search, trials, standings),
         seconds=wording.span(facts.started, facts.ended),
         states=states,
-        best=standings[0] if standings else None,
+        best=standings[0] if standings and not several else None,
         best_json=_point_json(standings[0].trial.point) if standings else "",
         best_yaml=_yaml(standings[0].trial.point) if standings else "",
         best_known=_best_known(search),
-        top=standings[:TOP],
+        top=[] if several else standings[:TOP],
         overview=overview,
         folds=folds,
         parameters=parameters,
@@ -101,12 +111,8 @@ def _outcome(search: Search, trials: Sequence[Trial], standings: Sequence[Standi
     scanned = [trial for trial in trials if trial.confirms is None]
     if not scanned:
         return "No trial has been made yet."
-    ends = Counter(trial.state for trial in scanned)
-    parts = [f"{ends[state]:,} {state}" for state in (TrialState.FAILED, TrialState.STOPPED) if ends[state]]
-    out = ends[TrialState.PENDING] + ends[TrialState.RUNNING]
-    parts += [f"{out:,} not ended yet"] if out else []
-    others = f" ({', '.join(parts)})" if parts else ""
-    metric = search.objective.metric
+    others = _others(scanned)
+    metric = " and ".join(objective.metric for objective in search.objectives)
     if not standings:
         return f"No {metric} yet: none of {wording.count(len(scanned), 'trial')} has finished{others}."
     best = standings[0]
@@ -119,10 +125,42 @@ def _outcome(search: Search, trials: Sequence[Trial], standings: Sequence[Standi
     )
 
 
+def _others(scanned: Sequence[Trial]) -> str:
+    """How many have not finished, in brackets; empty where all have."""
+    ends = Counter(trial.state for trial in scanned)
+    parts = [f"{ends[state]:,} {state}" for state in (TrialState.FAILED, TrialState.STOPPED) if ends[state]]
+    out = ends[TrialState.PENDING] + ends[TrialState.RUNNING]
+    parts += [f"{out:,} not ended yet"] if out else []
+    return f" ({', '.join(parts)})" if parts else ""
+
+
+def _front_outcome(search: Search, trials: Sequence[Trial], front: Sequence[Standing]) -> str:
+    """The result of a search with several objectives in one sentence."""
+    scanned = [trial for trial in trials if trial.confirms is None]
+    finished = sum(figures_of(search, trial) is not None for trial in scanned)
+    ends = []
+    for index, objective in enumerate(search.objectives):
+        end = min(front, key=lambda standing: standing.figures[index] * objective.sign)
+        word = "lowest" if objective.sign > 0 else "highest"
+        ends.append(f"the {word} {objective.metric} is {wording.number(end.figures[index])} (trial {end.trial.number})")
+    return (
+        f"{wording.count(len(front), 'trial')} on the Pareto front: {', '.join(ends)}; "
+        f"{finished:,} of {wording.count(len(scanned), 'trial')} finished{_others(scanned)}."
+    )
+
+
+def _cells(trial: Trial, count: int) -> list[tuple[float | None, str]]:
+    """A trial's figures for a table, with their texts; as many as there are objectives."""
+    figures, spreads = trial.figures or (None,) * count, trial.spreads or (None,) * count
+    return [(figure, wording.plus_minus(figure, std)) for figure, std in zip(figures, spreads, strict=True)]
+
+
 def _best_known(search: Search) -> KnownResult | None:
-    """The best of the results from before the search."""
-    results = [result for result in search.known if result.value is not None]
-    return min(results, key=lambda result: (result.value or 0.0) * search.objective.sign, default=None)
+    """The best of the results from before the search; None where there is none, and with several objectives."""
+    if len(search.objectives) > 1:
+        return None
+    results = [(result.figures[0], result) for result in search.known if result.figures]
+    return min(results, key=lambda result: result[0] * search.objective.sign, default=(0.0, None))[1]
 
 
 def _rows(search: Search, trials: Sequence[Trial], standings: Sequence[Standing]) -> list[Trial]:
@@ -187,4 +225,5 @@ def _environment() -> jinja2.Environment:
     environment.filters["shortened"] = lambda text: shortened(text, ERROR_LIMIT)
     environment.filters["point_text"] = _point_text
     environment.globals["span"] = wording.span
+    environment.globals["cells"] = _cells
     return environment

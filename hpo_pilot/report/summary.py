@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hpo_pilot.report.front import members, reference_point, volume, volumes
 from hpo_pilot.search import Search, Trial, TrialState
 
 
@@ -16,15 +17,21 @@ class Standing:
 
     Attributes:
         trial: the trial; never a confirmation run.
-        value: what it is ranked by: the mean of its confirmation runs, or its own figure of merit where it has none.
-        runs: how many figures that mean is over.
+        figures: what it is ranked by, one for each objective: the means of its confirmation runs, or its own figures
+            of merit where it has none.
+        runs: how many figures each mean is over.
         confirmed: whether it has confirmation runs.
     """
 
     trial: Trial
-    value: float
+    figures: tuple[float, ...]
     runs: int = 1
     confirmed: bool = False
+
+    @property
+    def value(self) -> float:
+        """The figure; of several the first."""
+        return self.figures[0]
 
 
 def figure_of(trial: Trial) -> float | None:
@@ -34,26 +41,77 @@ def figure_of(trial: Trial) -> float | None:
     return trial.value
 
 
+def figures_of(search: Search, trial: Trial) -> tuple[float, ...] | None:
+    """One figure of merit for each objective if the trial finished with finite ones, else None."""
+    figures = trial.figures
+    if trial.state is not TrialState.FINISHED or figures is None or len(figures) != len(search.objectives):
+        return None
+    return figures if all(map(math.isfinite, figures)) else None
+
+
 def ranking(search: Search, trials: Sequence[Trial]) -> list[Standing]:
     """All trials with a figure of merit, best first; equal ones in the order of their numbers.
 
     Confirmation runs have no place of their own: they count for the trial that they confirm. Confirmed trials stand
     first, by the mean of their confirmation runs alone: the figure that had a trial chosen flatters it (winner's luck),
     and one that nothing confirmed must not overtake by the same luck.
+
+    Of several objectives, the trials of the Pareto front stand first, the least crowded before the others.
     """
-    confirmations: defaultdict[int, list[float]] = defaultdict(list)
-    for trial in trials:
-        figure = figure_of(trial)
-        if trial.confirms is not None and figure is not None:
-            confirmations[trial.confirms].append(figure)
-    standings = []
-    for trial in trials:
-        figure = figure_of(trial)
-        if trial.confirms is None and figure is not None:
-            again = confirmations.get(trial.number, [])
-            figures = again or [figure]
-            standings.append(Standing(trial, _mean(figures), len(figures), bool(again)))
+    standings = _standings(search, trials)
+    if len(search.objectives) > 1:
+        ahead, behind = members(search.objectives, standings)
+        return ahead + behind
     return sorted(standings, key=lambda s: (not s.confirmed, s.value * search.objective.sign, s.trial.number))
+
+
+def _standings(search: Search, trials: Sequence[Trial]) -> list[Standing]:
+    """All trials with figures of merit, by number."""
+    confirmations: defaultdict[int, list[tuple[float, ...]]] = defaultdict(list)
+    for trial in trials:
+        figures = figures_of(search, trial)
+        if trial.confirms is not None and figures is not None:
+            confirmations[trial.confirms].append(figures)
+    standings = []
+    for trial in sorted(trials, key=lambda trial: trial.number):
+        figures = figures_of(search, trial)
+        if trial.confirms is None and figures is not None:
+            again = confirmations.get(trial.number, [])
+            runs = again or [figures]
+            means = tuple(_mean(column) for column in zip(*runs, strict=True))
+            standings.append(Standing(trial, means, len(runs), bool(again)))
+    return standings
+
+
+def front_of(search: Search, trials: Sequence[Trial]) -> list[Standing]:
+    """The trials that none is better than: the Pareto front in the order of the first objective, the best first.
+
+    With one objective it is the best trial. What was confirmed counts by the mean of its confirmation runs, and leaves
+    the front only for another confirmed trial.
+    """
+    if len(search.objectives) == 1:
+        return ranking(search, trials)[:1]
+    ahead, _ = members(search.objectives, _standings(search, trials))
+    return sorted(ahead, key=lambda standing: (standing.value * search.objective.sign, standing.trial.number))
+
+
+def results_in_order(search: Search, trials: Sequence[Trial]) -> list[tuple[int, tuple[float, ...] | None]]:
+    """(place in the order of results, figures) of all but confirmation runs; figures are None where a trial failed."""
+    told = [(trial.told, figures_of(search, trial)) for trial in trials if trial.told is not None]
+    return sorted(told, key=lambda result: result[0])
+
+
+def reference_of(search: Search, trials: Sequence[Trial]) -> tuple[float, ...] | None:
+    """The reference point of the hypervolume, as reported; None while no trial has finished."""
+    results = results_in_order(search, trials)
+    return reference_point(search.objectives, (figures for _, figures in results if figures is not None))
+
+
+def front_volume(search: Search, trials: Sequence[Trial]) -> float | None:
+    """The hypervolume of a search with several objectives; None while no trial has finished."""
+    reference = reference_of(search, trials)
+    found = [figures for _, figures in results_in_order(search, trials) if figures is not None]
+    return None if reference is None else volume(search.objectives, found, reference)
 
 
 def _mean(figures: Sequence[float]) -> float:
@@ -78,8 +136,12 @@ def convergence(search: Search, trials: Sequence[Trial]) -> list[tuple[int, floa
     """The best figure of merit after each result, as (place in the order of results, best so far).
 
     Starts at the first figure of merit; failed trials repeat what was best before them. Confirmation runs are left
-    out, for they try no new point. Figures are as reported, not sign-flipped.
+    out, for they try no new point. Figures are as reported, not sign-flipped. Of several objectives, it is the
+    hypervolume.
     """
+    if len(search.objectives) > 1:
+        reference = reference_of(search, trials)
+        return volumes(search.objectives, results_in_order(search, trials), reference) if reference else []
     results = [(trial.told, figure_of(trial)) for trial in trials if trial.told is not None and trial.confirms is None]
     better = min if search.objective.sign > 0 else max
     steps: list[tuple[int, float]] = []

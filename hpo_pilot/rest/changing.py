@@ -25,8 +25,10 @@ from hpo_pilot.rest.context import Client, Context, Identity, Parts, answers
 from hpo_pilot.rest.problem import ApiError
 from hpo_pilot.rest.uploads import DIGEST
 from hpo_pilot.search import Search
+from hpo_pilot.search.warm_start import is_result_file
 from hpo_pilot.service.registration import packed_family, payload_document
 from hpo_pilot.service.rehearsal import first_task_of
+from hpo_pilot.service.warm_start import earlier_results
 
 router = APIRouter(tags=["changing"])
 
@@ -39,6 +41,13 @@ _YAML: dict[str, Any] = {
 }
 
 
+class NamedResultsDocument(TypedDict):
+    """A file with the results of an earlier search, as `warm_start` names it, and where."""
+
+    source: str
+    place: ProblemDocument
+
+
 class NamedFilesDocument(TypedDict):
     """What a search file names beside itself, and where; for whoever has these files to look at them."""
 
@@ -46,6 +55,7 @@ class NamedFilesDocument(TypedDict):
     command: str
     files_place: ProblemDocument
     command_place: ProblemDocument
+    results: list[NamedResultsDocument]
 
 
 class SentExaminationDocument(ExaminationDocument):
@@ -89,6 +99,14 @@ PayloadDigest = Annotated[
     str | None,
     Query(pattern=f"^{DIGEST.pattern}$", description="The payload's folder: the SHA-256 under which it was sent."),
 ]
+ResultsDigest = Annotated[
+    str | None,
+    Query(
+        pattern=f"^{DIGEST.pattern}$",
+        description="The result files that warm_start names, sent as a payload is: 0 for the first of its entries, and "
+        "so on.",
+    ),
+]
 Digest = Annotated[str, Path(pattern=f"^{DIGEST.pattern}$", description="SHA-256 of the archive, hexadecimal.")]
 
 
@@ -98,9 +116,9 @@ Digest = Annotated[str, Path(pattern=f"^{DIGEST.pattern}$", description="SHA-256
     responses=answers(examples.EXAMINATION, 413),
     openapi_extra=_YAML,
 )
-def examine(request: Request, content: SearchFile, file: FileName = "search.yaml") -> Response:
+def examine(request: Request, client: Client, content: SearchFile, file: FileName = "search.yaml") -> Response:
     """Checks a search file and registers nothing. Mistakes are in the answer, each with its place."""
-    found = examine_content(content, file)
+    found = client.examined(examine_content(content, file), None)
     named = found.named_files
     return json_answer(
         request,
@@ -116,6 +134,11 @@ def examine(request: Request, content: SearchFile, file: FileName = "search.yaml
                 "command": named.command,
                 "files_place": vars(named.files_place),
                 "command_place": vars(named.command_place),
+                "results": [
+                    {"source": source, "place": vars(place)}
+                    for source, place in found.earlier
+                    if is_result_file(source)
+                ],
             },
         },
     )
@@ -128,12 +151,13 @@ def rehearse(
     content: SearchFile,
     file: FileName = "search.yaml",
     payload: PayloadDigest = None,
+    results: ResultsDigest = None,
 ) -> Response:
     """The parameters of the first task of a search, as PanDA would get them; registers and submits nothing."""
     search = _checked(content, file)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, _results(parts, search, results) as files:
         sandbox = _sandbox(parts, search, payload, FilePath(folder))
-        return json_answer(request, first_task_of(search, sandbox))
+        return json_answer(request, first_task_of(search, sandbox, earlier=earlier_results(parts.store, search, files)))
 
 
 @router.post(
@@ -153,6 +177,7 @@ def register(
         str | None, Query(max_length=4096, description="Where the file is on your machine; for messages.")
     ] = None,
     payload: PayloadDigest = None,
+    results: ResultsDigest = None,
     go_on: Annotated[bool, Query(description="Go on with the search where it is registered already.")] = False,
     idempotency_key: Annotated[
         str | None,
@@ -167,8 +192,11 @@ def register(
     uid = None
     if idempotency_key is not None:
         uid = hashlib.sha256(f"{client.user.name}\n{idempotency_key}".encode("utf-8", "replace")).hexdigest()[:8]
-    family = packed_family(search, file, where, lambda one: _sandbox(parts, one, payload, parts.workdir.sandboxes))
-    registered = client.register(family, go_on=go_on, uid=uid)
+    with _results(parts, search, results) as files:
+        family = packed_family(
+            search, file, where, lambda one: _sandbox(parts, one, payload, parts.workdir.sandboxes), files
+        )
+        registered = client.register(family, go_on=go_on, uid=uid)
     return json_answer(request, registered, 201)
 
 
@@ -265,3 +293,18 @@ def _files(parts: Context, search: Search, payload: str | None) -> Iterator[File
         )
     with parts.uploads.unpacked(payload) as folder:
         yield folder
+
+
+@contextmanager
+def _results(parts: Context, search: Search, digest: str | None) -> Iterator[dict[str, FilePath]]:
+    """Where the result files are that a search names, for the length of a block."""
+    named = {source: str(index) for index, source in enumerate(search.warm_start) if is_result_file(source)}
+    if not named:
+        yield {}
+        return
+    if digest is None:
+        raise ApiError(
+            422, "input", "warm_start names result files: send them (PUT payloads/{digest}), and give the digest"
+        )
+    with parts.uploads.unpacked(digest) as folder:
+        yield {source: folder / name for source, name in named.items()}

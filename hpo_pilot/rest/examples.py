@@ -27,6 +27,7 @@ TRIAL: dict[str, Any] = {
         }
     ],
     "error": None,
+    "stopped": None,
     "seed": 1234567,
     "confirms": None,
     "told": 24,
@@ -92,6 +93,7 @@ EXAMINATION: dict[str, Any] = {
         "command": "python train.py",
         "files_place": {**PROBLEM, "path": "payload.files", "message": ""},
         "command_place": {**PROBLEM, "path": "payload.command", "message": ""},
+        "results": [{"source": "before.json", "place": {**PROBLEM, "path": "warm_start[0]", "message": ""}}],
     },
 }
 

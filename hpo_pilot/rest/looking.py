@@ -114,9 +114,13 @@ def trials(
     return answer(request, content.encode(), "application/json")
 
 
-@router.get("/searches/{identity}/best", response_model=TrialDocument | None, responses=answers(examples.TRIAL, 404))
+@router.get(
+    "/searches/{identity}/best",
+    response_model=TrialDocument | list[TrialDocument] | None,
+    responses=answers(examples.TRIAL, 404),
+)
 def best(request: Request, client: Client, identity: Identity) -> Response:
-    """The best trial; null while none has a figure of merit."""
+    """The best trial; null while none has a figure of merit. Of several objectives, those of the Pareto front."""
     return json_answer(request, client.best(identity))
 
 

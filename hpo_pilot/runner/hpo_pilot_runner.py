@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 
 PAYLOAD_FILE, LOG_FILE = "hpo_pilot_payload.json", "payload.log"
-NAMES = {"point": "input.json", "result": "output.json", "inputs": "input_ds.json"}  # the payload's files
+NAMES = {"point": "input.json", "result": "output.json", "inputs": "input_ds.json", "progress": "progress.jsonl"}
 STAGED_FILE = "hpo_pilot_inputs.json"  # names of the input files that were brought here
 STOP_FILE = "hpo_pilot_stop.txt"  # where a pilot that ends a payload for its own fault leaves the reason
 LOG_HEAD = LOG_TAIL = 512 * 1024  # bytes of log kept from its beginning and from its end
@@ -123,7 +123,7 @@ def prepare(task: str, index: str) -> "Tuple[Dict[str, Any], Dict[str, Any]]":
     if os.environ.get("HPO_PILOT_IDDS_URL"):  # ends in /idds: where the job's points are; the payload's is only its own
         mine = "/t%sf%s/idds" % (job["trial"], job["fold"])
         os.environ["HPO_PILOT_IDDS_URL"] = os.environ["HPO_PILOT_IDDS_URL"].rpartition("/")[0] + mine
-    for stale in filter(os.path.lexists, (names["result"], "progress.jsonl", "outputs.tar.gz")):
+    for stale in filter(os.path.lexists, (names["result"], names["progress"], "outputs.tar.gz")):
         os.unlink(stale)  # the user's own dry run left it
     write(names["point"], to_json(point))
     write("job.json", to_json(job))
@@ -300,40 +300,42 @@ def own_metadata(name: str) -> "Tuple[Dict[str, Any], str]":
         return {}, "%s is not kept: %s" % (name, error)
 
 
-def judge(name: str, metric: str, ended: str) -> "Tuple[Optional[float], Dict[str, float], str]":
-    """The verdict: (value, further metrics, why there is no value)."""
+def judge(name: str, wanted: "List[str]", ended: str) -> "Tuple[List[Optional[float]], Dict[str, float], str]":
+    """The verdict: (the values wanted, further metrics, why there are no values)."""
     output, wrong = {}, ""  # type: Any, str
     try:
         output = from_json(written(name, FILE_LIMIT))
-        if isinstance(output, (int, float)):  # some payloads write the bare number
-            output = {metric: output}
+        output = {wanted[0]: output} if isinstance(output, (int, float)) else output  # some write the bare number
         if not isinstance(output, dict):
             raise ValueError("not an object, {...}")
     except (ValueError, RecursionError) as error:
         output, wrong = {}, "no usable %s: %s" % (name, error)
     metrics = output["metrics"] if isinstance(output.get("metrics"), dict) else {}
-    value, status = output.get(metric, metrics.get(metric)), output.get("status", 0)
+    figures, status = [output.get(key, metrics.get(key)) for key in wanted], output.get("status", 0)
+    missing = [repr(key) for key in wanted if key not in output and key not in metrics]
     if status != 0 or isinstance(status, bool):
         wrong = "the payload reported status %s: %s" % (to_json(status).decode(), output.get("message") or "no message")
         wrong += "; it " + ended if ended else ""
     elif ended:
         wrong = "the payload " + ended
-    elif not wrong and metric not in output and metric not in metrics:
-        wrong = "%s has no key %r; it has %s" % (name, metric, ", ".join(map(repr, output)) or "none")
-    elif not wrong and number(value) is None:
-        wrong = "%r in %s is no finite number but %.60s" % (metric, name, to_json(value).decode())
+    elif not wrong and missing:
+        wrong = "%s has no key %s; it has %s" % (name, " and no ".join(missing), ", ".join(map(repr, output)) or "none")
+    elif not wrong:
+        bad = ((key, name, to_json(x).decode()) for key, x in zip(wanted, figures) if number(x) is None)
+        wrong = "; ".join("%r in %s is no finite number but %.60s" % about for about in bad)
     numbers = ((str(key)[:100], number(metrics[key])) for key in list(metrics)[:METRICS_KEPT])
-    return None if wrong else number(value), {key: x for key, x in numbers if x is not None}, wrong
+    return [None if wrong else number(x) for x in figures], {key: x for key, x in numbers if x is not None}, wrong
 
 
-def read_progress() -> "List[List[Any]]":
-    """The [step, value] of progress.jsonl, thinned, the last one always among them; broken lines are passed over."""
+def read_progress(name: str, metric: str) -> "List[List[Any]]":
+    """The [step, value] of the file, thinned, the last one always among them; broken lines are passed over."""
     pairs = []  # type: List[List[Any]]
-    for line in read("progress.jsonl", FILE_LIMIT).split(b"\n") if os.path.isfile("progress.jsonl") else ():
+    for line in read(name, FILE_LIMIT).split(b"\n") if os.path.isfile(name) else ():
         try:
             entry = from_json(line)
-            if None not in (number(entry["step"]), number(entry["value"])):
-                pairs.append([entry["step"], number(entry["value"])])
+            value = number(entry[metric] if metric in entry else entry["value"])
+            if None not in (number(entry["step"]), value):
+                pairs.append([entry["step"], value])
         except (ValueError, TypeError, KeyError, RecursionError):
             continue
     return pairs[: -1 : len(pairs) // PROGRESS_KEPT + 1] + pairs[-1:]
@@ -362,9 +364,10 @@ def run(options: "Dict[str, str]") -> None:
         ended = how_it_ended(status)
         ended += ": " + tail.strip().rpartition("\n")[2][-300:] if ended and tail.strip() else ""
     names = payload["file_names"]
+    wanted = payload.get("objectives") or [payload.get("metric") or "loss"]
     if os.environ.get("HPO_PILOT_IDDS_URL") and not ended and not os.path.lexists(names["result"]):
-        companion("hpo_pilot_idds")["fetch_loss"](names["result"], payload.get("metric") or "loss")
-    value, metrics, message = judge(names["result"], payload.get("metric") or "loss", ended)
+        companion("hpo_pilot_idds")["fetch_loss"](names["result"], wanted[0])
+    (value, *others), metrics, message = judge(names["result"], wanted, ended)
     own, unkept = own_metadata(names["metadata"]) if "metadata" in names else ({}, "")
     outputs = [] if value is None else payload.get("outputs") or []
     if outputs:
@@ -375,11 +378,11 @@ def run(options: "Dict[str, str]") -> None:
             for file in sorted(set(files_in(".", outputs))):
                 archive.add(file, recursive=False)
         os.rename("outputs.tar.gz.new", "outputs.tar.gz")
-    progress = read_progress()
+    progress = read_progress(names["progress"], payload.get("progress_metric") or wanted[0])
     message = "; ".join(filter(None, (message, unkept if value is not None else "")))
     verdict = dict(job, version=1, status=int(value is None), value=value, metrics=metrics, outputs=outputs)
     verdict.update(message=clean(message[:2000].encode("utf-8", "replace"), 2000))
-    verdict.update(cause=cause, log_tail=tail if value is None else "")
+    verdict.update(cause=cause, log_tail=tail if value is None else "", values=[value, *others])
     verdict.update(started=started, ended=time.time(), seconds=time.time() - started, node=os.uname().nodename)
     verdict.update(progress=progress, last_progress=dict(zip(("step", "value"), progress[-1])) if progress else None)
     write("userJobMetadata.json", to_json(dict(own, hpo_pilot=verdict)))

@@ -192,7 +192,8 @@ class Series:
         minutes = self.payload.get("minutes") if left is None else left / 60
         save(os.path.join(name, PAYLOAD_FILE), dict(self.payload, minutes=minutes))
         link(os.path.join("..", STOP_FILE), os.path.join(name, STOP_FILE))
-        link(os.path.join(name, PROGRESS), PROGRESS)  # who reports on the job sees by it which point runs
+        progress = (self.payload.get("file_names") or {}).get("progress") or PROGRESS
+        link(os.path.join(name, progress), progress)  # who reports on the job sees by it which point runs
 
     def add_log(self, name: str) -> None:
         """Put the end of a point's log into the job's."""

@@ -1,17 +1,17 @@
 """What is searched, and what was found: values without I/O."""
 
 from hpo_pilot.search.dimension import Categorical, Dimension, Integer, Ordinal, Real
+from hpo_pilot.search.early_stopping import EarlyStopping
 from hpo_pilot.search.misfit import Misfit, MisfitError
+from hpo_pilot.search.objective import Objective
 from hpo_pilot.search.payload import FileNames, Payload
 from hpo_pilot.search.point import Point, Scalar, point_key
 from hpo_pilot.search.point_shape import PointShape
 from hpo_pilot.search.search import (
     Budget,
     Confirm,
-    EarlyStopping,
     Folds,
     KnownResult,
-    Objective,
     OptimizerChoice,
     PandaOptions,
     Resources,
@@ -20,13 +20,14 @@ from hpo_pilot.search.search import (
 )
 from hpo_pilot.search.segment import Segment, segment_search_name
 from hpo_pilot.search.space import SearchSpace
-from hpo_pilot.search.trial import FoldResult, Generation, Trial, TrialState, mean_and_std
+from hpo_pilot.search.trial import EarlyStop, FoldResult, Generation, Trial, TrialState, mean_and_std
 
 __all__ = [
     "Budget",
     "Categorical",
     "Confirm",
     "Dimension",
+    "EarlyStop",
     "EarlyStopping",
     "FileNames",
     "FoldResult",

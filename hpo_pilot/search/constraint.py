@@ -79,7 +79,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "float": _of_number(float),
 }
 
-_OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
+#: What the operators of a constraint do.
+OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Add: _arithmetic(operator.add),
     ast.Sub: _arithmetic(operator.sub),
     ast.Mult: _arithmetic(operator.mul),
@@ -105,7 +106,7 @@ _OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
 }
 
 _ALLOWED = (
-    *_OPERATORS,
+    *OPERATORS,
     ast.BinOp,
     ast.BoolOp,
     ast.And,
@@ -120,6 +121,9 @@ _ALLOWED = (
     ast.List,
     ast.Tuple,
 )
+
+#: What an expression raises that has no value at a point.
+FAILURES = (simpleeval.InvalidExpression, ArithmeticError, ValueError, TypeError)
 
 #: What people write from other languages, and what is meant.
 _FOREIGN = (
@@ -137,7 +141,7 @@ def _evaluator(names: dict[str, Any]) -> simpleeval.SimpleEval:
     evaluator = getattr(_threads, "evaluator", None)
     if evaluator is None:
         # EvalWithCompoundTypes adds its own to the functions it is given, so it gets a copy.
-        evaluator = simpleeval.EvalWithCompoundTypes(operators=dict(_OPERATORS), functions=dict(FUNCTIONS))
+        evaluator = simpleeval.EvalWithCompoundTypes(operators=dict(OPERATORS), functions=dict(FUNCTIONS))
         _threads.evaluator = evaluator
     evaluator.names = names
     return evaluator
@@ -207,7 +211,8 @@ class Constraint:
             node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in called
         )
         """The hyper-parameters that the expression reads."""
-        self._node = tree
+        self.tree = tree
+        """The parsed expression: nothing in it but what a constraint may have."""
 
     def holds(self, point: Mapping[str, Any]) -> bool:
         """Whether `point` satisfies the expression.
@@ -220,7 +225,7 @@ class Constraint:
             return True
         try:
             return bool(self._evaluate(point))
-        except (simpleeval.InvalidExpression, ArithmeticError, ValueError, TypeError):
+        except FAILURES:
             return False
 
     def failure(self, point: Mapping[str, Any]) -> str | None:
@@ -229,9 +234,9 @@ class Constraint:
             return None
         try:
             self._evaluate(point)
-        except (simpleeval.InvalidExpression, ArithmeticError, ValueError, TypeError) as error:
+        except FAILURES as error:
             return str(error)
         return None
 
     def _evaluate(self, point: Mapping[str, Any]) -> Any:
-        return _evaluator(dict(point)).eval(self.expression, previously_parsed=self._node)
+        return _evaluator(dict(point)).eval(self.expression, previously_parsed=self.tree)

@@ -32,6 +32,9 @@ class FileNames(BaseModel):
     metadata: _FileName | None = Field(
         None, description="A JSON file of the payload's, kept with the trial's metadata; null: none."
     )
+    progress: _FileName = Field(
+        "progress.jsonl", description="Values while it runs: the payload appends a line with step and figure for each."
+    )
     metrics: _FileName | None = Field(
         None, description="A file of the payload's that is kept like an output; null: none."
     )
@@ -43,6 +46,7 @@ class FileNames(BaseModel):
         for key, name in self.named().items():
             # The payload's own userJobMetadata.json is read before ours takes its place.
             ours = OUR_FILES - ({"userJobMetadata.json"} if key == "metadata" else set())
+            ours -= {"progress.jsonl"} if key == "progress" else set()
             if name in ours or name.startswith(OUR_PREFIX):
                 misfits.append(Misfit((key,), f"{name} is a file of hpo-pilot's own", "give it another name"))
             elif first.setdefault(name, key) != key:

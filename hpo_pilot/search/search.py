@@ -18,6 +18,7 @@ from pydantic import (
     GetJsonSchemaHandler,
     StrictBool,
     ValidationError,
+    field_serializer,
     field_validator,
     model_validator,
 )
@@ -25,34 +26,26 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from hpo_pilot.search.dimension import Dimension
+from hpo_pilot.search.early_stopping import EarlyStopping, early_stopping_misfits
 from hpo_pilot.search.misfit import Misfit, MisfitError
+from hpo_pilot.search.objective import Objective, Objectives, known_value_misfits, objective_misfits
 from hpo_pilot.search.payload import Payload
 from hpo_pilot.search.point import Scalar, StrictFloat, StrictInt, StrictStr, point_key
 from hpo_pilot.search.segment import LONGEST_NAME, Segments, segment_search_name
 from hpo_pilot.search.space import SearchSpace
+from hpo_pilot.search.warm_start import WarmStart, warm_start_misfits
 from hpo_pilot.search.wording import NAME_PATTERN, QUEUE_PATTERN, QUEUES_PATTERN
 
 _Text = Annotated[StrictStr, Field(min_length=1)]
 _Count = Annotated[StrictInt, Field(ge=1)]
 _Amount = Annotated[StrictFloat, Field(gt=0, allow_inf_nan=False)]
+_Figure = Annotated[StrictFloat, Field(allow_inf_nan=False)]
 _Queue = Annotated[StrictStr, Field(pattern=QUEUE_PATTERN)]
 _Queues = Annotated[StrictStr, Field(pattern=QUEUES_PATTERN)]
 
 
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Objective(_Section):
-    """Which of the payload's figures is optimised."""
-
-    metric: _Text = Field("loss", description="The key in output.json whose value is the figure of merit.")
-    goal: Literal["minimize", "maximize"] = Field("minimize", description="Which way is better.")
-
-    @property
-    def sign(self) -> int:
-        """+1 to minimise, -1 to maximise: figure x sign is what optimizers minimise."""
-        return 1 if self.goal == "minimize" else -1
 
 
 class OptimizerChoice(_Section):
@@ -136,12 +129,6 @@ class Folds(_Section):
         return self.k if self.require is None else self.require
 
 
-class EarlyStopping(_Section):
-    """Whether hopeless trials are stopped before their end."""
-
-    method: Literal["none"] = Field("none", description="none: every trial runs to its end.")
-
-
 class Resources(_Section):
     """What one job needs."""
 
@@ -220,9 +207,15 @@ class KnownResult(_Section):
     """A result from before this search: the optimizer learns from it, and it costs no trial."""
 
     point: dict[str, Scalar] = Field(description="The point.")
-    value: Annotated[StrictFloat, Field(allow_inf_nan=False)] | None = Field(
-        description="Its figure of merit, as the payload reports it; null: it failed."
+    value: _Figure | Annotated[tuple[_Figure, ...], Field(min_length=2)] | None = Field(
+        description="Its figure of merit, as the payload reports it, or a list of one for each objective; null: it "
+        "failed."
     )
+
+    @property
+    def figures(self) -> tuple[float, ...] | None:
+        """One figure for each objective; None: it failed."""
+        return (self.value,) if isinstance(self.value, float) else self.value
 
 
 class Search(_Section):
@@ -231,7 +224,12 @@ class Search(_Section):
     name: Annotated[
         StrictStr, Field(alias="search", pattern=NAME_PATTERN, description="Its name, by which every command finds it.")
     ]
-    objective: Objective = Objective()
+    objectives: Objectives = Field(
+        (Objective(),),
+        alias="objective",
+        description="What is optimised: one figure of merit, or a list of several.",
+        json_schema_extra={"default": Objective().to_dict()},
+    )
     space_dimensions: dict[str, Dimension] = Field(
         alias="space", min_length=1, description="The hyper-parameters by name, each with its domain."
     )
@@ -242,6 +240,7 @@ class Search(_Section):
     known: tuple[KnownResult, ...] = Field(
         (), description="Results from before: points with their values. They are learnt from and not tried again."
     )
+    warm_start: WarmStart = ()
     optimizer: OptimizerChoice = OptimizerChoice(name="bayesian")
     budget: Budget = Budget()
     confirm: Confirm = Confirm()
@@ -265,14 +264,33 @@ class Search(_Section):
         misfits = [
             *start_misfits(self.space, self.start),
             *known_misfits(self.space, [known.point for known in self.known]),
+            *warm_start_misfits(self.name, self.warm_start),
             *(misfit.under("payload", "point") for misfit in self.payload.point.misfits(self.space_dimensions)),
             *confirm_misfits(self.confirm, self.budget),
+            *objective_misfits(self.objectives),
+            *known_value_misfits(len(self.objectives), [known.value for known in self.known]),
+            *early_stopping_misfits(
+                self.early_stopping,
+                trials_per_job=self.resources.trials_per_job,
+                folds=self.folds.k,
+                metrics=[objective.metric for objective in self.objectives],
+            ),
         ]
         if not misfits and self.segments:
             misfits = segment_misfits(self)
         if misfits:
             raise MisfitError(misfits)
         return self
+
+    @field_serializer("objectives")
+    def _objective_or_list(self, objectives: tuple[Objective, ...]) -> dict[str, Any] | list[dict[str, Any]]:
+        listed = [objective.to_dict() for objective in objectives]
+        return listed if len(listed) > 1 else listed[0]
+
+    @property
+    def objective(self) -> Objective:
+        """The objective; of several the first."""
+        return self.objectives[0]
 
     @cached_property
     def space(self) -> SearchSpace:

@@ -71,14 +71,15 @@ class SearchSpace(BaseModel):
         return tuple(self.dimensions)
 
     @cached_property
-    def _parents_first(self) -> tuple[str, ...]:
+    def parents_first(self) -> tuple[str, ...]:
+        """The names of all dimensions, each after those that it hangs on."""
         order: list[str] = []
         while len(order) < len(self.dimensions):
             order += [n for n, d in self.dimensions.items() if n not in order and d.when.keys() <= set(order)]
         return tuple(order)
 
     @cached_property
-    def _conditions(self) -> dict[str, tuple[tuple[str, frozenset[str]], ...]]:
+    def conditions(self) -> dict[str, tuple[tuple[str, frozenset[str]], ...]]:
         """For each dimension its parents, each with the keys of the values wanted, as the parent's own type."""
         conditions = {}
         for name, dimension in self.dimensions.items():
@@ -95,13 +96,13 @@ class SearchSpace(BaseModel):
 
     def is_active(self, name: str, point: Mapping[str, Any]) -> bool:
         """Whether dimension `name` is active, given the canonical values of its parents in `point`."""
-        return all(parent in point and value_key(point[parent]) in wanted for parent, wanted in self._conditions[name])
+        return all(parent in point and value_key(point[parent]) in wanted for parent, wanted in self.conditions[name])
 
     def decode(self, unit: Sequence[float]) -> Point:
         """The point at a unit vector of shape (n_dims,): active dimensions only. Constraints are not looked at."""
         place = dict(zip(self.dimensions, unit, strict=True))
         values: Point = {}
-        for name in self._parents_first:
+        for name in self.parents_first:
             if self.is_active(name, values):
                 values[name] = self.dimensions[name].from_unit(float(place[name]))
         return {name: values[name] for name in self.dimensions if name in values}
@@ -138,7 +139,7 @@ class SearchSpace(BaseModel):
         ]
         values: Point = {}
         unsure: set[str] = set()  # these have a wrong or missing value: whether their children are active is unknown
-        for name in self._parents_first:
+        for name in self.parents_first:
             dimension = self.dimensions[name]
             if not unsure.isdisjoint(dimension.when):
                 unsure.add(name)
@@ -196,7 +197,7 @@ class SearchSpace(BaseModel):
         for values in itertools.product(*axes.values()):
             full = dict(zip(axes, values, strict=True))
             active: Point = {}
-            for name in self._parents_first:
+            for name in self.parents_first:
                 if self.is_active(name, active):
                     active[name] = full[name]
                 elif full[name] is not axes[name][0]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from hpo_pilot.errors import InputError
 from hpo_pilot.service.embedded import nickname
 from hpo_pilot.service.registration import PackedSearch, check_same, pack_searches, register_packed
+from hpo_pilot.service.warm_start import earlier_results
 from hpo_pilot.service.workdir import WorkDir
 from hpo_pilot.store import SearchRecord, Store
 
@@ -58,6 +59,8 @@ def register_family(
         if taken:
             raise InputError(f"{packed.file}: {name!r} cannot be a search and a family of segments: rename one of them")
         found = store.find_search(packed.search.name)
+        if found is None and len(family) > 1:
+            earlier_results(store, packed.search, packed.results)  # raises where there are none
         if found is None or (identity is not None and found.uid == identity):
             continue
         if found.family != packed.family:

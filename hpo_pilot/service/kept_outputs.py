@@ -9,8 +9,8 @@ from hpo_pilot.report.summary import top_trials
 from hpo_pilot.search import Trial
 from hpo_pilot.store import SearchRecord, SteeringStore
 
-#: At least this many of the best trials keep their outputs.
-_KEPT = 3
+#: At least this many of the best trials keep their outputs; of a front, from which people choose, more.
+_KEPT, _KEPT_OF_FRONT = 3, 10
 
 
 class KeptOutputs:
@@ -23,7 +23,8 @@ class KeptOutputs:
         self._record = record
         self._store = store
         self._manager = manager
-        self._count = max(_KEPT, record.search.confirm.top)
+        several = len(record.search.objectives) > 1
+        self._count = max(_KEPT_OF_FRONT if several else _KEPT, record.search.confirm.top)
         self._numbers: set[int] = set()
         if self._declared:
             over = {trial.number for trial in trials if trial.state.is_over}

@@ -4,66 +4,31 @@ Results come in any order, late, twice or not at all; the ledger says what each 
 *verdict* (a figure of merit, or the payload's own failure): the first counts, what comes later is logged and ignored.
 A fold without one goes out again: where its task gave it up it was *lost*, which may happen a few times; where its job
 ran others first until its time was over it was *not run*, and each time at least one of them has had its verdict.
+A fold of a trial that was told to stop early is *halted* once its jobs are over; a verdict that comes first counts.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from typing import Self
 
 from hpo_pilot.jobs import JobReport, JobState, Member, Members, Verdict
 from hpo_pilot.panda.task_parameters import output_name
-from hpo_pilot.search import Point, TrialState
-from hpo_pilot.search.trial import mean_and_std
+from hpo_pilot.search import Search, TrialState
+from hpo_pilot.service.changes import Changes, OpenTrial
+from hpo_pilot.service.trial_ending import trial_end
 from hpo_pilot.store import JobOutcome, TaskRecord, TrialEnd
 
 #: How often a fold that PanDA itself has given up is submitted again before the fold counts as failed.
 MAX_RESUBMISSIONS = 2
 
 
-@dataclass
-class OpenTrial:
-    """A trial that is out.
-
-    Attributes:
-        verdicts: by fold.
-        lost: how many tasks gave up on each fold.
-    """
-
-    number: int
-    point: Point
-    seed: int
-    confirms: int | None
-    started: bool = False
-    verdicts: dict[int, JobOutcome] = field(default_factory=dict)
-    lost: dict[int, int] = field(default_factory=lambda: defaultdict(int))
-
-
-@dataclass
-class Changes:
-    """What a look at the server brought; all of it goes to the store in one transaction.
-
-    Attributes:
-        again: the jobs to submit again.
-        seconds: by how much the time grew that all jobs ran.
-    """
-
-    outcomes: list[JobOutcome] = field(default_factory=list)
-    ends: list[TrialEnd] = field(default_factory=list)
-    started: list[tuple[int, float]] = field(default_factory=list)
-    events: list[str] = field(default_factory=list)
-    again: list[Members] = field(default_factory=list)
-    seconds: float = 0.0
-
-    def __bool__(self) -> bool:
-        return bool(self.outcomes or self.ends or self.started or self.events or self.again)
-
-
 class Ledger:
     """The open trials of one search."""
 
-    def __init__(self, *, uid: str, folds: int, needed: int, told: int) -> None:
+    def __init__(self, *, uid: str, folds: int, needed: int, told: int, objectives: int = 1) -> None:
         """Starts a ledger.
 
         Args:
@@ -71,16 +36,25 @@ class Ledger:
             folds: folds per trial.
             needed: good folds that a trial needs.
             told: how many results are in the history already.
+            objectives: how many figures of merit a fold has.
         """
         self._uid = uid
         self._folds = folds
         self._needed = needed
+        self._objectives = objectives
         self.told = told
         self.open: dict[int, OpenTrial] = {}
         self._known: dict[tuple[int, int, int, int], JobOutcome] = {}
         self._not_run: set[tuple[int, int, int]] = set()  # (task, trial, fold): a later task has these
         self._warned: set[tuple[int, int | None]] = set()
         self._noted: set[str] = set()
+        self._stopped: set[int] = set()  # trials that were stopped early, whose tasks may still bring something
+
+    @classmethod
+    def of(cls, search: Search, uid: str, told: int) -> Self:
+        """The ledger of a search."""
+        folds, objectives = search.folds, len(search.objectives)
+        return cls(uid=uid, folds=folds.k, needed=folds.needed, told=told, objectives=objectives)
 
     def add(self, trial: OpenTrial) -> None:
         """A trial is about to go out, or was out when the store was loaded."""
@@ -93,6 +67,7 @@ class Ledger:
             self._known[_key(outcome)] = outcome
             trial = self.open.get(outcome.trial)
             if trial is None:
+                self._stopped.add(outcome.trial)
                 continue
             tasks[outcome.trial, outcome.fold].add(outcome.task_id)
             trial.started = trial.started or outcome.started is not None
@@ -111,7 +86,7 @@ class Ledger:
     def _is_expected(self, task: TaskRecord, member: Member) -> bool:
         """Whether the member has no verdict yet, and no later task has it."""
         trial, fold, _ = member
-        is_open = trial in self.open and fold not in self.open[trial].verdicts
+        is_open = trial in self.open and self.open[trial].awaits(fold)
         return is_open and (task.id, trial, fold) not in self._not_run
 
     # --- what the server says ---
@@ -126,13 +101,30 @@ class Ledger:
         for report in sorted(reports, key=lambda r: (r.attempt, r.panda_id)):
             left = [each for each in self._outcomes(task, report, now, changes) if self._take(each, changes)]
             self._hand_on(report, task, left, changes)
-        self._close(changes, [outcome.trial for outcome in changes.outcomes], now)
+        halted = self._halt(task, reports)
+        self._close(changes, [outcome.trial for outcome in changes.outcomes] + halted, now)
         return changes
+
+    def _halt(self, task: TaskRecord, reports: Sequence[JobReport]) -> list[int]:
+        """Notes which folds of trials that were told to stop have no job any more; returns the trials."""
+        alive: dict[tuple[int, int], bool] = defaultdict(bool)
+        for report in reports:
+            if report.number is not None and 1 <= report.number <= len(task.jobs):
+                for trial, fold, _ in task.jobs[report.number - 1]:
+                    alive[trial, fold] |= not report.state.is_over
+        halted = [each for each, lives in alive.items() if not lives and each[0] in self.open]
+        halted = [(n, fold) for n, fold in halted if self.open[n].stop and fold not in self.open[n].verdicts]
+        for number, fold in halted:
+            self.open[number].halted.add(fold)
+        return [number for number, _ in halted]
 
     def _take(self, outcome: JobOutcome, changes: Changes) -> bool:
         """Enters an outcome, if it is news; True where the job said that it has not run the member."""
         trial = self.open.get(outcome.trial)
         known = self._known.get(_key(outcome))
+        if outcome.trial in self._stopped:
+            self._take_of_stopped(outcome, changes)
+            return False
         if trial is None or outcome.fold in trial.verdicts or (*_key(outcome)[:3],) in self._not_run:
             if known != outcome:
                 self._late(outcome, changes)
@@ -148,6 +140,18 @@ class Ledger:
         if outcome.is_verdict:
             trial.verdicts[outcome.fold] = outcome
         return outcome.state is JobState.NOT_RUN
+
+    def _take_of_stopped(self, outcome: JobOutcome, changes: Changes) -> None:
+        """Enters what a trial that was stopped early still brings: it is paid for, and counts for nothing else."""
+        known = self._known.get(_key(outcome))
+        if known == outcome:
+            return
+        self._known[_key(outcome)] = outcome
+        changes.outcomes.append(outcome)
+        changes.seconds += (outcome.seconds or 0.0) - ((known.seconds if known else None) or 0.0)
+        if outcome.value is not None:
+            text = f"trial {outcome.trial} fold {outcome.fold}: a result came after it was stopped; it does not count"
+            self._warn(outcome.task_id, outcome.panda_id, changes, text)
 
     def _note(self, verdict: Verdict, changes: Changes) -> None:
         """Logs what the runner remarked on a good result, such as outputs that were not there: each remark once."""
@@ -180,13 +184,16 @@ class Ledger:
             lost = tuple(each for each in job if self._is_expected(task, each))
             again = tuple(each for each in lost if self._goes_again(task, each, reason, now, changes))
             changes.again += [again] if again else []
-        self._close(changes, [outcome.trial for outcome in changes.outcomes], now)
+        self._close(changes, [member.trial for job in task.jobs for member in job], now)
         return changes
 
     def _goes_again(self, task: TaskRecord, member: Member, reason: str, now: float, changes: Changes) -> bool:
         """Counts a loss; False where it was one too many, and the fold failed."""
         number, fold, _ = member
         trial = self.open[number]
+        if trial.stop:
+            trial.halted.add(fold)
+            return False
         trial.lost[fold] += 1
         last = self._last_error(task, number, fold) or reason
         if trial.lost[fold] <= MAX_RESUBMISSIONS:
@@ -209,14 +216,19 @@ class Ledger:
         return False
 
     def orphans(self, tasks: Iterable[TaskRecord]) -> list[Member]:
-        """The folds without a verdict that none of the tasks has: nobody will report on them."""
+        """The folds without a verdict that none of the tasks has: nobody will report on them.
+
+        Those of trials that were told to stop are halted by that.
+        """
         held = {member[:2] for task in tasks for job in task.jobs for member in job if self._is_expected(task, member)}
-        return [
-            Member(trial.number, fold, trial.seed)
-            for trial in self.open.values()
-            for fold in range(self._folds)
-            if fold not in trial.verdicts and (trial.number, fold) not in held
-        ]
+        found = []
+        for trial in self.open.values():
+            free = [fold for fold in range(self._folds) if trial.awaits(fold) and (trial.number, fold) not in held]
+            if trial.stop:
+                trial.halted.update(free)
+            else:
+                found += [Member(trial.number, fold, trial.seed) for fold in free]
+        return found
 
     def settle(self, now: float) -> Changes:
         """Ends the trials whose folds had all spoken when the store was loaded."""
@@ -279,7 +291,7 @@ class Ledger:
             ended=report.ended,
             error=report.error,
             seconds=seconds,
-            progress=(report.progress,) if report.progress and place == running else (),
+            progress=report.progress if place == running else (),
         )
 
     def _attempt(self, task: TaskRecord, report: JobReport, member: Member) -> int:
@@ -293,6 +305,7 @@ class Ledger:
 
     def _judged(self, task: TaskRecord, report: JobReport, base: JobOutcome, verdict: Verdict) -> Iterator[JobOutcome]:
         """The runner's word on a member."""
+        verdict = self._complete(verdict)
         failed = verdict.value is None
         output = None
         if verdict.has_outputs and task.jedi_task_id is not None:
@@ -309,6 +322,7 @@ class Ledger:
             base,
             state=state,
             value=verdict.value,
+            values=verdict.values if verdict.values and self._objectives > 1 else None,
             metrics=dict(verdict.metrics),
             metadata=dict(verdict.metadata) if verdict.metadata else None,
             error=verdict.message if failed else None,
@@ -320,6 +334,15 @@ class Ledger:
             ended=verdict.ended or base.ended,
             progress=verdict.progress,
         )
+
+    def _complete(self, verdict: Verdict) -> Verdict:
+        """The verdict; a failure where figures of merit are missing, as from a payload packed for fewer."""
+        if verdict.value is None:
+            return replace(verdict, values=())
+        if self._objectives == 1 or len(verdict.values) == self._objectives:
+            return verdict
+        text = f"{len(verdict.values)} of {self._objectives} figures of merit came back from the payload runner"
+        return replace(verdict, value=None, values=(), message=text)
 
     def _late(self, outcome: JobOutcome, changes: Changes) -> None:
         """Logs a second verdict on a fold, once; the store keeps the first."""
@@ -343,9 +366,12 @@ class Ledger:
         """Ends those of the trials whose folds have all spoken."""
         for number in dict.fromkeys(numbers):
             trial = self.open.get(number)
-            if trial is not None and len(trial.verdicts) == self._folds:
-                changes.ends.append(self._end(trial, now))
+            if trial is not None and len(trial.verdicts.keys() | trial.halted) == self._folds:
+                changes.ends.append(end := self._end(trial, now))
                 del self.open[number]
+                if end.state is TrialState.STOPPED:
+                    self._stopped.add(number)
+                    continue
                 for key in [key for key in self._known if key[1] == number]:
                     del self._known[key]
                 self._not_run = {key for key in self._not_run if key[1] != number}
@@ -355,26 +381,8 @@ class Ledger:
         if trial.confirms is None:
             self.told += 1
             told = self.told
-        good = [o.value for _, o in sorted(trial.verdicts.items()) if o.value is not None]
-        seconds = max((o.seconds for o in trial.verdicts.values() if o.seconds is not None), default=None)
-        state, mean, std, error = TrialState.FINISHED, None, None, None
-        if len(good) >= self._needed:
-            mean, std = mean_and_std(good)
-        else:
-            state = TrialState.FAILED
-            error = self._reason(trial, len(good))
-        return TrialEnd(trial.number, state, mean, std, error, told, now, good_folds=len(good), seconds=seconds)
-
-    def _reason(self, trial: OpenTrial, good: int) -> str:
-        """Why a trial failed; folds that failed alike share a line."""
-        folds: dict[str, list[str]] = defaultdict(list)
-        for fold, outcome in sorted(trial.verdicts.items()):
-            if outcome.value is None:
-                folds[outcome.error or "no reason given"].append(str(fold))
-        if self._folds == 1:
-            return next(iter(folds))
-        parts = [f"fold{'s' * (len(n) > 1)} {', '.join(n)}: {error}" for error, n in folds.items()]
-        return f"{good} of {self._folds} folds good, {self._needed} required: {'; '.join(parts)}"
+        rules = {"folds": self._folds, "needed": self._needed, "objectives": self._objectives}
+        return trial_end(trial, told, now, **rules)
 
 
 def _key(outcome: JobOutcome) -> tuple[int, int, int, int]:

@@ -12,13 +12,13 @@ from hpo_pilot.errors import GiveUpError, InputError, TryAgainError
 from hpo_pilot.panda.manager import PandaManager
 from hpo_pilot.panda.rucio import download, is_did, missing_client
 from hpo_pilot.panda.workflow_manager import WorkflowManager
-from hpo_pilot.report import best_trial
+from hpo_pilot.report import best_trial, front_of
 from hpo_pilot.service.embedded import EmbeddedPanda, running_server
 from hpo_pilot.service.registration import trial_of
 from hpo_pilot.service.target import connected
 from hpo_pilot.service.workdir import WorkDir
 from hpo_pilot.store import EMBEDDED, SearchRecord, Store
-from hpo_pilot.store.store import is_number
+from hpo_pilot.store.identity import is_number
 
 
 def kept_outputs(store: Store, record: SearchRecord, which: str) -> tuple[int, dict[int, str]]:
@@ -38,6 +38,11 @@ def kept_outputs(store: Store, record: SearchRecord, which: str) -> tuple[int, d
     """
     if not record.search.payload.kept_files:
         raise InputError(f"search {record.name!r} declares no outputs: name the files under payload.outputs")
+    if which == "best" and len(record.search.objectives) > 1:
+        numbers = [standing.trial.number for standing in front_of(record.search, store.trials(record.id))]
+        front = ", ".join(str(number) for number in numbers if store.outputs(record.id, number))
+        there = f"trials {front} of the front have outputs" if front else "no trial of the front has outputs yet"
+        raise InputError(f"search {record.name!r} has several objectives: name a trial instead of `best`; {there}")
     if which == "best":
         trial = best_trial(record.search, store.trials(record.id))
         if trial is None:

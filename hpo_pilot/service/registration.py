@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.panda.sandbox import build_sandbox, same_payload
 from hpo_pilot.search import Budget, Search, Trial, TrialState
 from hpo_pilot.service.embedded import DEFAULT_QUEUE
+from hpo_pilot.service.warm_start import earlier_results, result_files
 from hpo_pilot.service.workdir import WorkDir
 from hpo_pilot.store import EMBEDDED, NameTakenError, SearchRecord, SearchState, Store
 
@@ -45,6 +46,7 @@ class PackedSearch:
         source: where the file is, on its user's machine.
         sandbox: the packed payload.
         family: the name of the file's search, where this is the search of one of its segments.
+        results: where the result files are that `warm_start` names, by how it names them.
     """
 
     search: Search
@@ -52,6 +54,7 @@ class PackedSearch:
     source: str
     sandbox: Path
     family: str | None = None
+    results: Mapping[str, Path] = field(default_factory=dict)
 
 
 def pack_search(search_file: Path, workdir: WorkDir) -> PackedSearch:
@@ -74,12 +77,16 @@ def pack_searches(search_file: Path, workdir: WorkDir) -> list[PackedSearch]:
         InputError: the file is wrong, or the payload's files cannot be read.
     """
     whole = load_search(search_file)
+    results = result_files(whole, search_file.parent)
+    source = str(search_file.absolute())
     return packed_family(
-        whole, str(search_file), str(search_file.absolute()), lambda search: pack_payload(search, search_file, workdir)
+        whole, str(search_file), source, lambda search: pack_payload(search, search_file, workdir), results
     )
 
 
-def packed_family(whole: Search, file: str, source: str, pack: Callable[[Search], Path]) -> list[PackedSearch]:
+def packed_family(
+    whole: Search, file: str, source: str, pack: Callable[[Search], Path], results: Mapping[str, Path]
+) -> list[PackedSearch]:
     """The searches of a file's segments, packed; of a file without segments its one search.
 
     Args:
@@ -87,11 +94,12 @@ def packed_family(whole: Search, file: str, source: str, pack: Callable[[Search]
         file: its name in messages.
         source: where it is.
         pack: packs the payload of one search.
+        results: where the result files are that `warm_start` names, by how it names them.
     """
     if not whole.segments:
-        return [PackedSearch(whole, file, source, pack(whole))]
+        return [PackedSearch(whole, file, source, pack(whole), results=results)]
     family = whole.by_segment().values()
-    return [PackedSearch(search, file, source, pack(search), family=whole.name) for search in family]
+    return [PackedSearch(search, file, source, pack(search), whole.name, results) for search in family]
 
 
 def pack_payload(search: Search, search_file: Path, workdir: WorkDir) -> Path:
@@ -117,10 +125,15 @@ def payload_document(search: Search, base: Path | None) -> dict[str, Any]:
     Raises:
         InputError: an input is a path that only its user's machine could understand.
     """
-    payload, needs = search.payload, search.resources
-    return {
+    payload, needs, early = search.payload, search.resources, search.early_stopping
+    reports = {}
+    if early.is_on:
+        jobs = search.budget.parallel * search.folds.k
+        reports = {"progress_metric": early.metric, "report_seconds": early.seconds_between_reports(jobs)}
+    return reports | {
         "command": payload.command,
         "metric": search.objective.metric,
+        "objectives": [objective.metric for objective in search.objectives],
         "inputs": absolute_inputs(payload.inputs, base),
         "outputs": list(payload.kept_files),
         "checkpoint": list(payload.checkpoint),
@@ -157,15 +170,17 @@ def register_packed(
         check: called with a search that is to go on; raises where `who` may not do that.
 
     Raises:
-        InputError: it differs from the registered search in more than a larger budget.
+        InputError: it differs from the registered search in more than a larger budget, or an earlier search that it
+            is to start from is not there or has nothing to teach.
     """
     search = packed.search
     found = store.find_search(search.name)
     if found is None:
-        sandbox = str(packed.sandbox)
+        earlier = earlier_results(store, search, packed.results)
+        family, sandbox = packed.family, str(packed.sandbox)
         try:
             return store.create_search(
-                search, source=packed.source, sandbox=sandbox, owner=who, family=packed.family, uid=uid
+                search, source=packed.source, sandbox=sandbox, owner=who, family=family, uid=uid, earlier=earlier
             )
         except NameTakenError:
             found = store.search(search.name)  # by a call at the same time, perhaps this one's repetition

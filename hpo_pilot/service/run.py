@@ -9,14 +9,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
 from hpo_pilot.config import load_search
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.panda.workflow_manager import WorkflowManager, workflow_manager
-from hpo_pilot.report import ReportFacts, best_trial, render_report
+from hpo_pilot.report import ReportFacts, front_of, render_report
 from hpo_pilot.search import Trial
 from hpo_pilot.service.api_process import ApiProcess
 from hpo_pilot.service.embedded import DEFAULT_QUEUE, EmbeddedPanda, default_slots
@@ -44,7 +44,8 @@ class RunResult:
     """What came of a search.
 
     Attributes:
-        best: the best trial; None where there is none.
+        best: the best trial; None where there is none, and with several objectives.
+        front: the Pareto front, by the first objective; with one objective the best trial alone.
         report: the HTML report.
     """
 
@@ -52,6 +53,7 @@ class RunResult:
     best: Trial | None
     trials: list[Trial]
     report: Path
+    front: list[Trial] = field(default_factory=list)
 
 
 def run(
@@ -362,7 +364,9 @@ def result_of(store: Store, workdir: WorkDir, record: SearchRecord) -> RunResult
             f"the search is {record.state.value}, but its report cannot be written to {path}: {error.strerror}; "
             f"`hpo-pilot report {record.name} -o FILE` writes it elsewhere"
         ) from error
-    return RunResult(record, best_trial(record.search, trials), trials, path)
+    front = [standing.trial for standing in front_of(record.search, trials)]
+    best = front[0] if front and len(record.search.objectives) == 1 else None
+    return RunResult(record, best, trials, path, front)
 
 
 def render(store: Store, record: SearchRecord, trials: list[Trial]) -> str:

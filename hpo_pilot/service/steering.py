@@ -10,23 +10,25 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import replace
 from pathlib import Path
 
 from hpo_pilot.errors import GiveUpError, TryAgainError
 from hpo_pilot.jobs import JobState, TaskRef, TaskState
 from hpo_pilot.panda.workflow_manager import UnknownTaskError, WorkflowManager
-from hpo_pilot.report.summary import best_trial
-from hpo_pilot.search import Point, Trial, TrialState, point_key
+from hpo_pilot.search import Point, Trial, point_key
+from hpo_pilot.service.changes import Changes, OpenTrial
 from hpo_pilot.service.confirmation import runs_to_come
+from hpo_pilot.service.halting import Halting
 from hpo_pilot.service.kept_outputs import KeptOutputs
-from hpo_pilot.service.ledger import Changes, Ledger, OpenTrial
+from hpo_pilot.service.ledger import Ledger
 from hpo_pilot.service.lookahead import Lookahead
 from hpo_pilot.service.proposer import Proposer
 from hpo_pilot.service.refill import Refill
 from hpo_pilot.service.spending import Spending
 from hpo_pilot.service.submissions import LOOK_SECONDS, Submissions, trial_seed
+from hpo_pilot.service.verdict import search_verdict
 from hpo_pilot.store import (
+    Cut,
     NewTask,
     NewTrial,
     SearchRecord,
@@ -67,7 +69,7 @@ class SearchSteering:
         self._search = search = record.search
         self._store = store
         self._manager = manager
-        self._proposer = Proposer(search, executor, wake)
+        self._proposer = Proposer(search, executor, wake, store.earlier_results(record.id))
         self._proposer.know(search.known)
         self._tasks = Submissions(record, store, manager)
         self._lookahead = Lookahead(search.budget.parallel, search.budget.queued, search.resources.trials_per_job)
@@ -75,13 +77,13 @@ class SearchSteering:
         self._retry_pause = 0.0
         self._not_before = 0.0
         self._slot_freed: float | None = None
-        self._cut: tuple[int, list[int]] = (0, [])
+        self._cut = Cut(0, [])
         self._ending: tuple[SearchState, str] | None = None
         self._looks_back = True
         self._healed = False
         self._trials = {trial.number: trial for trial in store.trials(record.id)}
-        # Trials that were stopped on request gave nothing and do not count.
-        counted = [t for t in self._trials.values() if t.confirms is None and t.state is not TrialState.STOPPED]
+        self._halting = Halting(record, store, manager, self._trials)
+        counted = [trial for trial in self._trials.values() if trial.counts]
         self._spent = Spending(
             search, trials=len(counted), job_seconds=store.job_seconds(record.id), forgiven=record.forgiven
         )
@@ -91,12 +93,12 @@ class SearchSteering:
         self._generation = max((trial.generation for trial in self._trials.values()), default=0)
         self._outputs = KeptOutputs(record, store, manager, self._trials.values())
         history = sorted((t for t in self._trials.values() if t.told is not None), key=lambda t: t.told or 0)
-        self._ledger = Ledger(uid=record.uid, folds=search.folds.k, needed=search.folds.needed, told=len(history))
+        self._ledger = Ledger.of(search, record.uid, told=len(history))
         for trial in history:
             self._tell(trial, sum(1 for fold in trial.folds if fold.value is not None))
         for trial in self._trials.values():
             if not trial.state.is_over:
-                self._ledger.add(OpenTrial(trial.number, trial.point, trial.seed, trial.confirms))
+                self._ledger.add(OpenTrial(trial.number, trial.point, trial.seed, trial.confirms, stop=trial.stop))
         self._ledger.restore(store.open_outcomes(record.id))
 
     # --- one look at everything ---
@@ -161,13 +163,16 @@ class SearchSteering:
         """Once, after loading: ends trials that should be over, and sends out folds that no task holds any more."""
         if self._healed:
             return
-        changes = self._ledger.settle(time.time())
         orphans = self._ledger.orphans(self._tasks.open.values())
+        changes = self._ledger.settle(time.time())
+        self._halting.judge(changes, self._ledger.open)
         resubmission = self._tasks.resubmission(
             min((self._trials[n].generation for n, _, _ in orphans), default=0), [(orphan,) for orphan in orphans]
         )
         if changes or resubmission:
-            task = self._store.record(self.record.id, changes.outcomes, changes.ends, resubmit=resubmission)
+            task = self._store.record(
+                self.record.id, changes.outcomes, changes.ends, events=changes.events, resubmit=resubmission
+            )
             if task is not None:
                 self._tasks.add(task)
             self._learn(changes)
@@ -199,11 +204,9 @@ class SearchSteering:
         ]
         trials = self._tasks.fitting(self._generation, trials)
         name = self._tasks.name(self._generation, 0)
-        history, pending = self._cut
         task = self._store.add_generation(
             self.record.id,
-            history=history,
-            pending=pending,
+            **self._cut._asdict(),
             trials=trials,
             task=NewTask(name, self._generation, 0, self._tasks.jobs(trials)),
         )
@@ -261,6 +264,8 @@ class SearchSteering:
             over = str(error)
         missing = self._ledger.missing(task)
         changes = self._ledger.give_up(task, over, time.time()) if missing and over else Changes()
+        if not (missing or over):
+            self._halting.see_off(task, ref)
         self._commit(task, changes, ended=not missing or bool(over))
 
     def _look(self, task: TaskRecord, ref: TaskRef) -> set[JobState]:
@@ -268,12 +273,14 @@ class SearchSteering:
         missing = self._ledger.missing(task)
         if not missing:
             return set()
-        reports = self._manager.results(ref, missing)
+        reports = self._manager.results(ref, missing, values=self._halting.is_on)
         # Committed before anything else is asked: a call that fails must not take with it what another one brought.
         self._commit(task, self._ledger.absorb(task, reports, time.time()), ended=False)
+        self._halting.kill(task, reports, self._ledger.open)
         return {report.state for report in reports if not report.state.is_over}
 
     def _commit(self, task: TaskRecord, changes: Changes, *, ended: bool) -> None:
+        self._halting.judge(changes, self._ledger.open)
         if not (changes or ended):
             return
         resubmitted = self._store.record(
@@ -283,6 +290,8 @@ class SearchSteering:
             ended_tasks=[task.id] if ended else [],
             started=changes.started,
             events=changes.events,
+            look=changes.look,
+            stops=changes.stops,
             resubmit=None if self._ending else self._tasks.resubmission(task.generation, changes.again),
         )
         if ended:
@@ -297,15 +306,14 @@ class SearchSteering:
         """Keeps the picture in memory level with what was just committed."""
         self._spent.job_seconds += changes.seconds
         for end in changes.ends:
-            trial = replace(
-                self._trials[end.number], state=end.state, value=end.value, std=end.std, error=end.error, told=end.told
-            )
-            self._trials[end.number] = trial
+            self._trials[end.number] = trial = end.applied_to(self._trials[end.number])
             if end.seconds is not None:
                 self._lookahead.ran(end.seconds)
             if end.told is not None:
                 self._tell(trial, end.good_folds)
                 self._slot_freed = self._slot_freed or time.monotonic()
+        self._halting.decided(changes, self._ledger.open)
+        self._tasks.look_again(changes.stops)
         if changes.ends:
             self._outputs.keep_best((end.number for end in changes.ends), self._trials)
 
@@ -325,7 +333,7 @@ class SearchSteering:
             return
         count = min(count, self._tasks.trials_per_task or count)
         pending = sorted(number for number, trial in self._ledger.open.items() if trial.confirms is None)
-        self._cut = (self._ledger.told, pending)
+        self._cut = Cut(self._ledger.told, pending, None if self._starts else count, self._search.budget.trials)
         if self._starts:
             registered = self._register(self._starts[:count])
             self._starts = self._starts[registered:]
@@ -344,24 +352,14 @@ class SearchSteering:
     def _end_if_done(self) -> None:
         if self._ledger.open or self._tasks.open or self._proposer.busy or self._wanted() > 0 or self._confirm():
             return
-        name, told = self._search.name, self._ledger.told
-        if best_trial(self._search, list(self._trials.values())) is None:
-            reason = f"none of its {told} trials gave a figure of merit" if told else "its budget allowed no trial"
-            self._set_state(SearchState.FAILED, f"{reason}; see `hpo-pilot trials {name}`")
-        elif self._proposer.exhausted:
-            self._done(f"every point of the space was tried: {told} trials")
-        elif told < self._search.budget.trials:
-            self._done(f"the time or GPU-hour budget was spent after {told} trials")
-        else:
-            self._done()
-
-    def _done(self, message: str = "") -> None:
-        self._set_state(SearchState.DONE, message, only_from=(SearchState.RUNNING,))
+        trials, told = list(self._trials.values()), self._ledger.told
+        state, message = search_verdict(self._search, trials, told, exhausted=self._proposer.exhausted)
+        self._set_state(state, message, only_from=(SearchState.RUNNING,) if state is SearchState.DONE else ())
 
     def _confirm(self) -> bool:
         """Sends the best points out again with fresh seeds; True where there is something to wait for."""
         again = runs_to_come(self._search, self._trials.values())
-        self._cut = (self._ledger.told, [])
+        self._cut = Cut(self._ledger.told, [])
         self._register([trial.point for trial in again], [trial.number for trial in again])
         return bool(again)
 

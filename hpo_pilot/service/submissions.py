@@ -140,6 +140,12 @@ class Submissions:
             )
         return f"the task ended as {state.value}" + (f": {why}" if why else "")
 
+    def look_again(self, trials: Collection[int]) -> None:
+        """Something happened to these trials: their tasks are to be looked at."""
+        for task in self.open.values() if trials else ():
+            if any(member.trial in trials for job in task.jobs for member in job):
+                self._dirty.add(task.id)
+
     def ended(self, task: TaskRecord) -> None:
         """Nothing more is expected from the task."""
         self.open.pop(task.id, None)
@@ -324,6 +330,7 @@ def task_spec(
             official=search.panda.official,
         ),
         datasets=tuple(name for name in search.payload.inputs if is_did(name)),
+        wants_values=search.early_stopping.is_on,
     )
 
 

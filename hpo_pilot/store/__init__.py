@@ -1,8 +1,10 @@
 """The SQL store: searches, generations, trials, jobs, intermediate values, events."""
 
 from hpo_pilot.store.engine import NameTakenError, StoreAwayError
+from hpo_pilot.store.identity import UnknownSearchError
 from hpo_pilot.store.records import (
     EMBEDDED,
+    Cut,
     Event,
     JobOutcome,
     NewTask,
@@ -14,10 +16,11 @@ from hpo_pilot.store.records import (
     TrialEnd,
 )
 from hpo_pilot.store.steering_store import SteeringStore
-from hpo_pilot.store.store import Store, UnknownSearchError
+from hpo_pilot.store.store import Store
 
 __all__ = [
     "EMBEDDED",
+    "Cut",
     "Event",
     "JobOutcome",
     "NameTakenError",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpo_pilot.jobs import JobState, Members
-from hpo_pilot.search import Point, Search, TrialState
+from hpo_pilot.search import EarlyStop, Point, Search, Trial, TrialState
 
 #: What stands for the embedded PanDA server, whose address is another each time, where a server is named.
 EMBEDDED = "embedded"
@@ -73,6 +73,22 @@ class SearchRecord:
     ended: datetime | None
 
 
+class Cut(NamedTuple):
+    """What a generation's points follow from, with the search itself: asked again, the optimizer gives them again.
+
+    Attributes:
+        history: how many results had been told.
+        pending: the numbers of the trials that were out.
+        asked: how many points the optimizer was asked for; None: it was not asked (start points, confirmation runs).
+        budget: the trials of the search's budget then, for schedules follow it.
+    """
+
+    history: int
+    pending: list[int]
+    asked: int | None = None
+    budget: int | None = None
+
+
 @dataclass(frozen=True)
 class TaskRecord:
     """One submission: a generation's jobs, or lost folds sent again.
@@ -133,6 +149,7 @@ class JobOutcome:
         state: FINISHED with a value, or FINISHED with an error (the payload's own verdict); FAILED or CANCELLED for an
             attempt that the infrastructure lost; NOT_RUN where the job ran others first; RUNNING and the like while it
             lasts.
+        values: of several objectives, the value of each, `value` first; else None.
         metadata: what the payload itself put into its metadata.
         output: logical file name of its packed outputs at the server, if any; where its job ran several, followed by
             a slash and the folder inside.
@@ -146,6 +163,7 @@ class JobOutcome:
     state: JobState
     panda_id: int | None = None
     value: float | None = None
+    values: tuple[float, ...] | None = None
     metrics: dict[str, Any] | None = None
     metadata: dict[str, Any] | None = None
     error: str | None = None
@@ -171,6 +189,9 @@ class TrialEnd:
         told: its place in the order of results; None for trials that no optimizer is told of.
         good_folds: how many folds `value` is the mean of.
         seconds: run time of its longest fold.
+        values: of several objectives, the value of each, `value` first; else None.
+        stds: of several objectives, the standard deviation of each, `std` first; else None.
+        stop: of a trial that was stopped early; of one that finished although it was told to stop there is no word.
     """
 
     number: int
@@ -182,3 +203,20 @@ class TrialEnd:
     ended: float
     good_folds: int = 0
     seconds: float | None = None
+    values: tuple[float, ...] | None = None
+    stds: tuple[float, ...] | None = None
+    stop: EarlyStop | None = None
+
+    def applied_to(self, trial: Trial) -> Trial:
+        """The trial as it is by this."""
+        return replace(
+            trial,
+            state=self.state,
+            value=self.value,
+            std=self.std,
+            values=self.values,
+            stds=self.stds,
+            error=self.error,
+            told=self.told,
+            stop=self.stop or trial.stop,
+        )

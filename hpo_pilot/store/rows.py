@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Row
 
 from hpo_pilot.jobs import JobState, Member
-from hpo_pilot.search import FoldResult, Search, Trial, TrialState
+from hpo_pilot.search import EarlyStop, FoldResult, Search, Trial, TrialState
 from hpo_pilot.store.records import SearchRecord, SearchState, TaskRecord, TaskStage, from_epoch
 
 
@@ -64,8 +64,11 @@ def trial_record(row: Row[Any], jobs: dict[int, list[Row[Any]]]) -> Trial:
         state=TrialState(row.state),
         value=row.value,
         std=row.std,
+        values=row.figures and tuple(row.figures),
+        stds=row.spreads and tuple(row.spreads),
         folds=tuple(_fold(fold, attempts) for fold, attempts in sorted(jobs.items())),
         error=row.error,
+        stop=_stop(row),
         seed=row.seed,
         confirms=row.confirms,
         told=row.told,
@@ -73,6 +76,13 @@ def trial_record(row: Row[Any], jobs: dict[int, list[Row[Any]]]) -> Trial:
         started=from_epoch(row.started),
         ended=from_epoch(row.ended),
     )
+
+
+def _stop(row: Row[Any]) -> EarlyStop | None:
+    if row.stop_look is None:
+        return None
+    projected = row.projected and tuple(row.projected)
+    return EarlyStop(row.stop_look, row.stop_reason, row.stop_step, row.stop_value, projected)
 
 
 def _fold(fold: int, attempts: list[Row[Any]]) -> FoldResult:
@@ -83,6 +93,7 @@ def _fold(fold: int, attempts: list[Row[Any]]) -> FoldResult:
     return FoldResult(
         fold=fold,
         value=job.value,
+        values=job.figures and tuple(job.figures),
         error=job.error,
         log_tail=job.log_tail,
         attempt=attempts.index(job) + 1,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, and_, insert, select, update
+from sqlalchemy import Connection, and_, func, insert, or_, select, update
 
 from hpo_pilot.jobs import JobState
-from hpo_pilot.search import TrialState
+from hpo_pilot.search import EarlyStop, TrialState
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.engine import reading, writing
 from hpo_pilot.store.records import JobOutcome, NewTask, NewTrial, TaskRecord, TaskStage, TrialEnd
@@ -21,15 +21,32 @@ class SteeringStore(Store):
     """What the steering loop adds to the store."""
 
     def add_generation(
-        self, search_id: int, *, history: int, pending: Sequence[int], trials: Sequence[NewTrial], task: NewTask
+        self,
+        search_id: int,
+        *,
+        history: int,
+        pending: Sequence[int],
+        asked: int | None = None,
+        budget: int | None = None,
+        trials: Sequence[NewTrial],
+        task: NewTask,
     ) -> TaskRecord:
-        """Registers a generation, its trials and the intent to submit them as `task`, before anything is submitted."""
+        """Registers a generation, its trials and the intent to submit them as `task`, before anything is submitted.
+
+        Args:
+            search_id: the search.
+            history: as in `Cut`, and so are `pending`, `asked` and `budget`.
+            pending: the numbers of the trials that were out.
+            asked: how many points the optimizer was asked for.
+            budget: the trials of the search's budget then.
+            trials: the generation's own.
+            task: its first task.
+        """
+        cut = {"history": history, "pending": list(pending), "asked": asked, "budget": budget}
         now = time.time()
         with writing(self.engine) as connection:
             connection.execute(
-                insert(t.generations).values(
-                    search_id=search_id, number=task.generation, history=history, pending=list(pending), created=now
-                )
+                insert(t.generations).values(search_id=search_id, number=task.generation, created=now, **cut)
             )
             connection.execute(
                 insert(t.trials),
@@ -114,12 +131,22 @@ class SteeringStore(Store):
             return {row.generation: row.revision for row in rows}
 
     def open_outcomes(self, search_id: int) -> list[JobOutcome]:
-        """What is known of the jobs of trials that are not over, oldest task first."""
+        """What is known of the jobs of trials that are not over, oldest task first.
+
+        Those of trials that were stopped early are among them while something else is expected from their task.
+        """
         over = [state.value for state in TrialState if state.is_over]
         query = (
             select(t.jobs)
             .join(t.trials, and_(t.trials.c.search_id == t.jobs.c.search_id, t.trials.c.number == t.jobs.c.trial))
-            .where(t.jobs.c.search_id == search_id, t.trials.c.state.not_in(over))
+            .join(t.tasks, t.tasks.c.id == t.jobs.c.task_id)
+            .where(
+                t.jobs.c.search_id == search_id,
+                or_(
+                    t.trials.c.state.not_in(over),
+                    and_(t.trials.c.state == TrialState.STOPPED, t.tasks.c.state != TaskStage.ENDED),
+                ),
+            )
             .order_by(t.jobs.c.id)
         )
         with reading(self.engine) as connection:
@@ -136,6 +163,8 @@ class SteeringStore(Store):
         events: Iterable[str] = (),
         resubmit: NewTask | None = None,
         stop_rest: str | None = None,
+        look: int | None = None,
+        stops: Mapping[int, EarlyStop] | None = None,
     ) -> TaskRecord | None:
         """Records everything that one look at the server brought, in one transaction.
 
@@ -147,13 +176,15 @@ class SteeringStore(Store):
             events: what to log.
             resubmit: the intent to submit lost folds again.
             stop_rest: every trial that is not over by then ends as stopped, for this reason.
+            look: the number of this look, for the intermediate values that are new.
+            stops: trials that are about to be stopped early, because of these values.
 
         Returns:
             The task of `resubmit`.
         """
         with writing(self.engine) as connection:
             for outcome in outcomes:
-                self._record_outcome(connection, search_id, outcome)
+                self._record_outcome(connection, search_id, outcome, look)
             for number, when in started:
                 connection.execute(
                     update(t.trials)
@@ -165,9 +196,20 @@ class SteeringStore(Store):
                     update(t.trials)
                     .where(t.trials.c.search_id == search_id, t.trials.c.number == end.number)
                     .values(
-                        state=end.state, value=end.value, std=end.std, error=end.error, told=end.told, ended=end.ended
+                        state=end.state,
+                        value=end.value,
+                        std=end.std,
+                        figures=end.values,
+                        spreads=end.stds,
+                        error=end.error,
+                        told=end.told,
+                        ended=end.ended,
                     )
                 )
+                if end.stop is not None:
+                    self._record_stop(connection, search_id, end.number, end.stop)
+            for number, stop in (stops or {}).items():
+                self._record_stop(connection, search_id, number, stop)
             for task_id in ended_tasks:
                 connection.execute(
                     update(t.tasks).where(t.tasks.c.id == task_id).values(state=TaskStage.ENDED, ended=time.time())
@@ -184,7 +226,41 @@ class SteeringStore(Store):
             return self._add_task(connection, search_id, resubmit, time.time()) if resubmit else None
 
     @staticmethod
-    def _record_outcome(connection: Connection, search_id: int, outcome: JobOutcome) -> None:
+    def _record_stop(connection: Connection, search_id: int, number: int, stop: EarlyStop) -> None:
+        connection.execute(
+            update(t.trials)
+            .where(t.trials.c.search_id == search_id, t.trials.c.number == number)
+            .values(
+                stop_look=stop.look,
+                stop_reason=stop.reason,
+                stop_step=stop.step,
+                stop_value=stop.value,
+                projected=stop.projected and list(stop.projected),
+            )
+        )
+
+    def values_by_look(self, search_id: int) -> list[list[tuple[int, int, int, float]]]:
+        """The intermediate values of all trials but confirmation runs, look by look.
+
+        Returns:
+            Of each look (trial, fold, step, value as reported); the first is look 0, of values without one.
+        """
+        table = t.intermediate_values
+        confirming = select(t.trials.c.number).where(
+            t.trials.c.search_id == search_id, t.trials.c.confirms.is_not(None)
+        )
+        query = select(func.coalesce(table.c.look, 0), table.c.trial, table.c.fold, table.c.step, table.c.value)
+        query = query.where(table.c.search_id == search_id, table.c.trial.not_in(confirming))
+        looks: list[list[tuple[int, int, int, float]]] = [[]]
+        with reading(self.engine) as connection:
+            for look, trial, fold, step, value in connection.execute(query):
+                while len(looks) <= look:
+                    looks.append([])
+                looks[look].append((trial, fold, step, value))
+        return looks
+
+    @staticmethod
+    def _record_outcome(connection: Connection, search_id: int, outcome: JobOutcome, look: int | None) -> None:
         key = (
             (t.jobs.c.task_id == outcome.task_id)
             & (t.jobs.c.trial == outcome.trial)
@@ -195,6 +271,7 @@ class SteeringStore(Store):
             "state": outcome.state,
             "panda_id": outcome.panda_id,
             "value": outcome.value,
+            "figures": outcome.values,
             "metrics": outcome.metrics,
             "metadata": outcome.metadata,
             "error": outcome.error,
@@ -231,6 +308,7 @@ class SteeringStore(Store):
                             "fold": outcome.fold,
                             "step": step,
                             "value": value,
+                            "look": look,
                         }
                         for step, value in rows.items()
                     ],
@@ -275,6 +353,7 @@ def _outcome(row: Any) -> JobOutcome:
         state=JobState(row.state),
         panda_id=row.panda_id,
         value=row.value,
+        values=row.figures and tuple(row.figures),
         metrics=row.metrics,
         metadata=row.metadata,
         error=row.error,

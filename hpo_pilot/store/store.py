@@ -14,27 +14,15 @@ from typing import Any, Self
 
 from sqlalchemy import Connection, Engine, Row, func, insert, select, update
 
-from hpo_pilot.errors import InputError
 from hpo_pilot.search import Generation, Search, Trial, TrialState
+from hpo_pilot.search.earlier import EarlierResults
 from hpo_pilot.store import tables as t
+from hpo_pilot.store.earlier_rows import add_earlier, earlier_of
 from hpo_pilot.store.engine import NameTakenError, database_errors, open_engine, reading, shown, taken_names, writing
+from hpo_pilot.store.identity import UnknownSearchError, is_number
 from hpo_pilot.store.records import EMBEDDED, Event, SearchRecord, SearchState
 from hpo_pilot.store.rows import from_seconds, search_record, trial_record
 from hpo_pilot.store.upgrade import upgrade
-
-
-class UnknownSearchError(InputError):
-    """There is no search of that name or number.
-
-    Attributes:
-        identity: what was asked for.
-        there: what is there, for people.
-    """
-
-    def __init__(self, identity: str, there: str, where: str) -> None:
-        super().__init__(f"no search {identity!r} in {where}: {there}")
-        self.identity = identity
-        self.there = there
 
 
 class Store:
@@ -72,6 +60,7 @@ class Store:
         owner: str,
         family: str | None = None,
         uid: str | None = None,
+        earlier: Sequence[EarlierResults] = (),
     ) -> SearchRecord:
         """Registers a search.
 
@@ -82,6 +71,7 @@ class Store:
             owner: who registers it.
             family: the search file whose segments it is one of.
             uid: its random identity, 8 hexadecimal digits; None: a fresh one.
+            earlier: what it has from earlier searches.
 
         Raises:
             NameTakenError: there is one of that name.
@@ -106,7 +96,10 @@ class Store:
                 )
             ).inserted_primary_key
             assert row_id is not None
+            add_earlier(connection, row_id[0], earlier)
             self._event(connection, row_id[0], owner, "submitted")
+            for one in earlier:
+                self._event(connection, row_id[0], owner, str(one))
         return self.search(row_id[0])
 
     def search(self, identity: int | str) -> SearchRecord:
@@ -136,6 +129,11 @@ class Store:
         with reading(self.engine) as connection:
             row = connection.execute(select(t.searches).where(t.searches.c.name == name)).one_or_none()
         return None if row is None else search_record(row)
+
+    def earlier_results(self, search_id: int) -> list[EarlierResults]:
+        """What a search has from earlier ones (`warm_start`), in the order of its file."""
+        with reading(self.engine) as connection:
+            return earlier_of(connection, search_id)
 
     def searches(self) -> list[SearchRecord]:
         """All searches, oldest first."""
@@ -289,13 +287,14 @@ class Store:
 
     # --- trials ---
 
-    def trials(self, search_id: int, *, after: int = 0, limit: int | None = None) -> list[Trial]:
+    def trials(self, search_id: int, *, after: int = 0, limit: int | None = None, folds: bool = True) -> list[Trial]:
         """The trials with their folds, by number.
 
         Args:
             search_id: the search.
             after: only trials with larger numbers.
             limit: at most so many; None: all.
+            folds: False leaves the folds out, which is quicker.
         """
         wanted = select(t.trials).where(t.trials.c.search_id == search_id).order_by(t.trials.c.number).limit(limit)
         of_jobs = select(t.jobs).where(t.jobs.c.search_id == search_id)
@@ -305,11 +304,12 @@ class Store:
             rows = connection.execute(wanted).all()
             if rows and (after or limit is not None):
                 of_jobs = of_jobs.where(t.jobs.c.trial.between(rows[0].number, rows[-1].number))
-            jobs = connection.execute(of_jobs.order_by(t.jobs.c.fold, t.jobs.c.task_id, t.jobs.c.attempt)).all()
-        folds: dict[int, dict[int, list[Row[Any]]]] = defaultdict(lambda: defaultdict(list))
+            of_jobs = of_jobs.order_by(t.jobs.c.fold, t.jobs.c.task_id, t.jobs.c.attempt)
+            jobs = connection.execute(of_jobs).all() if folds else []
+        attempts: dict[int, dict[int, list[Row[Any]]]] = defaultdict(lambda: defaultdict(list))
         for job in jobs:
-            folds[job.trial][job.fold].append(job)
-        return [trial_record(row, folds.get(row.number, {})) for row in rows]
+            attempts[job.trial][job.fold].append(job)
+        return [trial_record(row, attempts.get(row.number, {})) for row in rows]
 
     def generations(self, search_id: int) -> list[Generation]:
         """All generations, by number."""
@@ -321,7 +321,9 @@ class Store:
             numbers = select(t.trials.c.generation, t.trials.c.number).where(t.trials.c.search_id == search_id)
             for generation, number in connection.execute(numbers.order_by(t.trials.c.number)):
                 members[generation].append(number)
-        return [Generation(r.number, r.history, tuple(r.pending), tuple(members[r.number])) for r in rows]
+        return [
+            Generation(r.number, r.history, tuple(r.pending), tuple(members[r.number]), r.asked, r.budget) for r in rows
+        ]
 
     def counts(self, search_id: int) -> dict[TrialState, int]:
         """How many trials are in each state."""
@@ -391,8 +393,3 @@ class Store:
     @staticmethod
     def _event(connection: Any, search_id: int, who: str, what: str) -> None:
         connection.execute(insert(t.events).values(search_id=search_id, time=time.time(), who=who, what=what))
-
-
-def is_number(text: str) -> bool:
-    """Whether a user's word is the number of a search or trial, and not a name."""
-    return text.isascii() and text.isdigit() and len(text) <= 9

@@ -60,6 +60,8 @@ generations = Table(
     C("number", Integer, nullable=False),
     C("history", Integer, nullable=False),  # how many results had been told: the cut of the history
     C("pending", JSON, nullable=False),  # numbers of the trials that were out
+    C("asked", Integer, nullable=True),  # how many points the optimizer was asked for; null: its points are not from it
+    C("budget", Integer, nullable=True),  # budget.trials then
     C("created", Float, nullable=False),
     UniqueConstraint("search_id", "number"),
 )
@@ -95,7 +97,16 @@ trials = Table(
     C("told", Integer, nullable=True),
     C("value", Float, nullable=True),
     C("std", Float, nullable=True),
+    C("figures", JSON(none_as_null=True), nullable=True),  # of several objectives: one for each; value is the first
+    C("spreads", JSON(none_as_null=True), nullable=True),  # of several objectives: as std, one for each
     C("error", Text, nullable=True),
+    # Of a trial that was told to stop early, whatever came of it: by which look at its values, and why;
+    C("stop_look", Integer, nullable=True),
+    C("stop_reason", Text, nullable=True),
+    # where it was judged or, once it has stopped, what it came to;
+    C("stop_step", BigInteger, nullable=True),
+    C("stop_value", Float, nullable=True),
+    C("projected", JSON(none_as_null=True), nullable=True),  # [what it would probably have come to, …], by objective
     C("submitted", Float, nullable=True),
     C("started", Float, nullable=True),
     C("ended", Float, nullable=True),
@@ -116,6 +127,7 @@ jobs = Table(
     C("state", String(20), nullable=False),  # jobs.JobState, of the member
     C("panda_id", BigInteger, nullable=True),
     C("value", Float, nullable=True),
+    C("figures", JSON(none_as_null=True), nullable=True),  # of several objectives: one for each; value is the first
     C("metrics", JSON, nullable=True),
     C("metadata", JSON, nullable=True),  # the payload's own
     C("error", Text, nullable=True),
@@ -137,6 +149,20 @@ intermediate_values = Table(
     C("fold", Integer, primary_key=True),
     C("step", BigInteger, primary_key=True, autoincrement=False),
     C("value", Float, nullable=False),
+    C("look", Integer, nullable=True),  # which look at the server brought it, where trials may be stopped early
+)
+
+#: What a search has from earlier ones (`warm_start`), as it was when the search was registered.
+earlier_results = Table(
+    "earlier_results",
+    metadata,
+    C("search_id", ForeignKey("searches.id"), primary_key=True),
+    C("number", Integer, primary_key=True, autoincrement=False),  # from 0, in the order of the search file
+    C("source", Text, nullable=False),
+    C(
+        "results", JSON, nullable=False
+    ),  # [[point, [value, …] or null, [standard error, …] or null], …]; lower is better
+    C("notes", JSON, nullable=False),  # what did not fit, for people
 )
 
 events = Table(

@@ -15,10 +15,16 @@ class PayloadDocument(NamedTuple):
     Attributes:
         image: of its container; empty: none.
         gpus: that it needs on its node.
+        progress: the file to which the payload appends the values that it reports while it runs.
+        metric: the name of the value there.
+        report_seconds: how often new values are wanted, in seconds; 0: with the usual heartbeats.
     """
 
     image: str = ""
     gpus: int = 0
+    progress: str = "progress.jsonl"
+    metric: str = "value"
+    report_seconds: float = 0.0
 
     @classmethod
     def read(cls, work: str) -> "PayloadDocument":
@@ -33,6 +39,13 @@ class PayloadDocument(NamedTuple):
         try:
             with open(path, encoding="utf-8") as file:
                 document = json.load(file)
-            return cls(str(document.get("container") or ""), int(document.get("gpus_per_node") or 0))
+            names = document.get("file_names") or {}
+            return cls(
+                str(document.get("container") or ""),
+                int(document.get("gpus_per_node") or 0),
+                os.path.basename(str(names.get("progress") or cls().progress)),
+                str(document.get("progress_metric") or document.get("metric") or cls().metric),
+                max(0.0, float(document.get("report_seconds") or 0.0)),
+            )
         except (ValueError, AttributeError, TypeError, RecursionError) as error:
             raise TransformationFailure(ExitCode.BAD_SANDBOX, "%s: %s" % (NAME, error)) from error

@@ -195,7 +195,11 @@ def train(point: dict[str, Any], fold: int, folds: int, seed: int, folder: Path)
         "status": 0,
         "loss": last["value"],
         "message": "",
-        "metrics": {"accuracy": last["accuracy"], "epochs": len(history)},
+        "metrics": {
+            "accuracy": last["accuracy"],
+            "epochs": len(history),
+            "parameters": sum(array.size for array in (weights | biases).values()),
+        },
     }
 
 

@@ -67,6 +67,9 @@ def test_a_segments_inputs_are_looked_at_too(folder):
     [
         ("{point: output.json}", "payload.file_names.result", "output.json is the point file already"),
         ("{metadata: m.json, metrics: m.json}", "payload.file_names.metrics", "m.json is the metadata file already"),
+        ("{result: progress.jsonl}", "payload.file_names.result", "a file of hpo-pilot's own"),
+        ("{progress: output.json}", "payload.file_names.progress", "output.json is the result file already"),
+        ("{progress: job.json}", "payload.file_names.progress", "job.json is a file of hpo-pilot's own"),
         ("{result: job.json}", "payload.file_names.result", "job.json is a file of hpo-pilot's own"),
         ("{result: userJobMetadata.json}", "payload.file_names.result", "a file of hpo-pilot's own"),
         ("{point: ../x.json}", "payload.file_names.point", "must be a plain file name"),

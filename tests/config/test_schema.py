@@ -59,7 +59,7 @@ def test_right_files_are_right() -> None:
         {"space": {"x": {"type": "integer", "low": 1, "high": 4, "lowr": 3}}},
         {"space": {"x": {"type": "categorical", "choices": []}}},
         {"budget": {"queued": "many"}},
-        {"early_stopping": {"method": "asha"}},
+        {"early_stopping": {"method": "hyperband"}},
     ],
 )
 def test_wrong_files_are_wrong(change: dict[str, Any]) -> None:

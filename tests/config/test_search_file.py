@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpo_pilot.config import SearchFileError, load_search, parse_search, payload_folder
+from hpo_pilot.config import SearchFileError, examine, load_search, parse_search, payload_folder
 from hpo_pilot.config.machine import Machine, local_misfits, this_machine
 from hpo_pilot.search import Categorical, Ordinal, Real, Resources
 
@@ -123,3 +123,20 @@ def test_this_machine_holds_a_small_job() -> None:
     assert machine.memory_mb > 100
     assert local_misfits(Resources(memory_mb=1), machine) == []
     assert len(local_misfits(Resources(nodes=2, gpus_per_node=3, cores=9, memory_mb=9), Machine(8, 8, 2))) == 4
+
+
+def test_notes_on_objectives(tmp_path):
+    text = (
+        "search: s\nspace: {x: {type: real, low: 0, high: 1}}\noptimizer: random\npayload: {command: echo}\nobjective: "
+    )
+    file = tmp_path / "search.yaml"
+    file.write_text(text + "[" + ", ".join(f"{{metric: m{n}}}" for n in range(5)) + "]\n")
+    (note,) = examine(file).notes
+    assert "5 objectives" in note.message
+    file.write_text(text + "{metric: m, reference: 2}\n")
+    (note,) = examine(file).notes
+    assert note.path == "objective.reference"
+    file.write_text(text.replace("random", "cma") + "[{metric: a}, {metric: b}]\n")
+    (problem,) = examine(file).problems
+    assert "cma takes one objective, not 2" in problem.message
+    assert "bayesian" in problem.suggestion

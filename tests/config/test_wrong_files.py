@@ -24,9 +24,19 @@ ONE_MISTAKE = [
     ("digits-mlp", "2024", 1, 9, "search: must be text, not 2024", "put it in quotes: '2024'"),
     # objective
     ("goal: minimize", "goal: min", 2, 33, "objective.goal: must be minimize or maximize", "did you mean minimize?"),
-    ("{metric: loss, goal: minimize}", "[{metric: loss}, {metric: time}]", 2, 12, "several objectives", "give one"),
-    ("{metric: loss, goal: minimize}", "loss", 2, 12, "objective: must be a mapping, not 'loss'", "metric and goal"),
-    ("{metric: loss, goal: minimize}", "", 2, 11, "objective: must be a mapping, not empty", "metric and goal"),
+    ("{metric: loss, goal: minimize}", "[{metric: a}, {metric: a}]", 2, 35, "objective[1].metric: a is the metric", ""),
+    ("{metric: loss, goal: minimize}", "[{metric: a}, {goal: up}]", 2, 33, "objective[1].goal: must be", "maximize?"),
+    (
+        "{metric: loss, goal: minimize}",
+        "[loss, {metric: a}]",
+        2,
+        13,
+        "objective[0]: must be a mapping, not 'loss'",
+        "metric",
+    ),
+    ("{metric: loss, goal: minimize}", "[]", 2, 12, "objective: is empty", "leave the key out"),
+    ("{metric: loss, goal: minimize}", "loss", 2, 12, "objective: must be a mapping, not 'loss'", "metric, goal and"),
+    ("{metric: loss, goal: minimize}", "", 2, 11, "objective: must be a mapping, not empty", "metric, goal and"),
     # dimensions
     ("type: real, low: 1e-4", "type: float, low: 1e-4", 4, 25, "type: must be real, integer,", "did you mean real?"),
     ("type: integer, low: 1,", "type: int, low: 1,", 5, 18, "layers.type: must be real,", "did you mean integer?"),
@@ -97,7 +107,17 @@ ONE_MISTAKE = [
     ("require: 5", "require: 6", 14, 24, "folds.require: 6 good folds cannot be required of k = 5", ""),
     ("folds: {k: 5, require: 5}", "folds: five", 14, 8, "folds: must be a mapping, not 'five'", "k and require"),
     ("seed: 7", "seed: -7", 15, 7, "seed: must be 0 or more, not -7", ""),
-    ("seed: 7", "early_stopping: {method: asha}", 15, 26, "method: 'asha' is not supported yet", "there is none"),
+    ("seed: 7", "early_stopping: {method: hyperband}", 15, 26, "method: must be none, median or asha", ""),
+    ("seed: 7", "early_stopping: {method: median, eta: 3}", 15, 39, "eta: is no setting of method median", "leave it"),
+    ("seed: 7", "early_stopping: {method: asha, folds: 9}", 15, 39, "folds: is 9, and a trial has 5", "use 5"),
+    (
+        "seed: 7",
+        "early_stopping: {method: asha, metric: auc}",
+        15,
+        40,
+        "metric: is 'auc', which is no objective",
+        "loss",
+    ),
     ("  command: python train.py\n", "", 16, 1, "payload.command: is missing", ""),
     ("command: python", "comand: python", 18, 3, "payload.comand: is not a key", "did you mean command?"),
     ("files: digits", "files: digts", 17, 10, "payload.files: there is no such folder", "did you mean digits?"),
@@ -271,6 +291,16 @@ def test_nesting_has_a_limit(problems: Find) -> None:
 def test_a_long_number(problems: Find) -> None:
     (problem,) = problems("seed: 7", "seed: " + "9" * 5000)
     assert problem.message == "a number of 5000 digits is too long"
+
+
+def test_early_stopping_on_the_grid_is_noted(folder: Path) -> None:
+    text = GOOD.replace("seed: 7", "early_stopping: {method: asha}\nsite: {profile: grid}")
+    (folder / "search.yaml").write_text(text.replace("\nsite: {profile: local, queue: LOCAL}", ""))
+    found = examine(folder / "search.yaml")
+    assert found.problems == () and found.search is not None
+    assert [(note.path, note.message[:54]) for note in found.notes if note.path == "early_stopping"] == [
+        ("early_stopping", "pilots that are not hpo-pilot's ship no intermediate v")
+    ]
 
 
 def test_notes_are_no_problems(folder: Path) -> None:

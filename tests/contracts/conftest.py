@@ -30,6 +30,7 @@ class HandPilot:
     """Acquires jobs and ends them as a test says, through the server's real pilot API."""
 
     url: str
+    queue: str
 
     def call(self, path: str, **arguments: Any) -> dict[str, Any]:
         answer = requests.post(
@@ -42,7 +43,7 @@ class HandPilot:
         return answer.json()
 
     def acquire(self, count: int = 1) -> list[dict[str, Any]]:
-        answer = self.call("acquire_jobs", site_name="LOCAL", prod_source_label="user", node="n1", n_jobs=count)
+        answer = self.call("acquire_jobs", site_name=self.queue, prod_source_label="user", node="n1", n_jobs=count)
         return answer["data"]["jobs"] if answer["success"] else []
 
     def end(self, job: dict[str, Any], state: str, **arguments: Any) -> dict[str, Any]:
@@ -72,16 +73,18 @@ class Ground:
     manager: PandaManager
     pilot: HandPilot
     server: ServerProcess
+    files: Path
     sandbox: Path
+    uid: str
     foreign: ForeignPanda | None = None
 
     def task(
         self, generation: int = 1, jobs: Sequence[tuple[int, int]] = ((1, 0), (2, 0)), revision: int = 0
     ) -> TaskSpec:
         return TaskSpec(
-            name=f"user.me.demo.cafecafe.g{generation}.r{revision}/",
+            name=f"user.me.demo.{self.uid}.g{generation}.r{revision}/",
             search="demo",
-            uid="cafecafe",
+            uid=self.uid,
             generation=generation,
             folds=1,
             points={trial: {"x": trial / 10} for trial, _ in jobs},
@@ -90,22 +93,63 @@ class Ground:
             needs=JobNeeds(minutes=1.0),
             container=None,
             has_outputs=True,
-            queue="LOCAL",
+            queue=self.pilot.queue,
         )
 
 
+class KeptServer:
+    """One server for the tests of a module, each of which has a queue and a search of its own there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.files = folder / "files"
+        self._database = f"sqlite:///{folder / 'panda.db'}"
+        self._tokens = make_token_folder(folder / "tokens")
+        self._queues = folder / "queues.json"
+        self._queues.write_text(json.dumps({"queues": {f"Q{number}": {} for number in range(100)}}))
+        self._server: ServerProcess | None = None
+        self._given = 0
+
+    def server(self) -> ServerProcess:
+        """It runs; started again where a test has stopped it."""
+        if self._server is None or self._server.process.poll() is not None:
+            options = ["--queues", str(self._queues)]
+            self._server = ServerProcess(
+                database=self._database, files=self.files, tokens=self._tokens, options=options
+            )
+        return self._server
+
+    def next(self) -> int:
+        """A number that no test had before."""
+        self._given += 1
+        return self._given
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.stop()
+
+
+@pytest.fixture(scope="module")
+def kept_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeptServer]:
+    kept = KeptServer(tmp_path_factory.mktemp("kept"))
+    yield kept
+    kept.stop()
+
+
 @pytest.fixture(params=["ours", "foreign"])
-def ground(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ground]:
+def ground(
+    request: pytest.FixtureRequest, kept_server: KeptServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Ground]:
     """A server of ours as we made it; and one that behaves as real ones do, with the user's own credentials."""
-    tokens = make_token_folder(tmp_path / "tokens")
     token_file = tmp_path / "user.token"
     token_file.write_text(token("me", Role.USER))
-    server = ServerProcess(database=f"sqlite:///{tmp_path / 'panda.db'}", files=tmp_path / "files", tokens=tokens)
+    server, number = kept_server.server(), kept_server.next()
+    pilot = HandPilot(server.url, f"Q{number}")
+    more = (server, kept_server.files)
     sandbox = build_sandbox(None, {"command": "true"}, tmp_path / "sandbox")
     log = tmp_path / "client.log"
     if request.param == "ours":
         manager = PandaManager.connect(server.url, token_file, "me", log)
-        yield Ground(manager, HandPilot(server.url), server, sandbox)
+        yield Ground(manager, pilot, *more, sandbox, f"{number:08x}")
     else:
         monkeypatch.setattr(watches, "INTERVAL", (0.2, 0.5))
         monkeypatch.setattr(foreign_server, "UNKNOWN_SECONDS", 0.0)
@@ -117,7 +161,6 @@ def ground(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
             monkeypatch.setenv(name, value)
         foreign = ForeignPanda(server.url)
         manager = PandaManager.connect(foreign.url, None, "me", log)
-        yield Ground(manager, HandPilot(server.url), server, sandbox, foreign)
+        yield Ground(manager, pilot, *more, sandbox, f"{number:08x}", foreign)
         foreign.stop()
     manager.close()
-    server.stop()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
+import os
 import subprocess
 import sys
+import time
 import zlib
 from typing import Any
 
@@ -30,17 +33,26 @@ MIXED = {
 }
 SIX_CELLS = {"a": {"type": "integer", "low": 1, "high": 3}, "b": {"type": "categorical", "choices": ["x", "y"]}}
 
-pytestmark = pytest.mark.parametrize("name", optimizer_names())
+#: Those that take their time.
+SLOW = ("bayesian", "auto", "optuna")
+
+
+def names_here() -> list[str]:
+    """All of them; optuna where it is installed."""
+    return [name for name in optimizer_names() if name != "optuna" or importlib.util.find_spec("optuna")]
+
+
+pytestmark = pytest.mark.parametrize("name", names_here())
 
 
 def space_of(dimensions: dict[str, Any], *constraints: str) -> SearchSpace:
     return SearchSpace.from_dict(dimensions, constraints)
 
 
-def make(name: str, space: SearchSpace, seed: int = 3, trials: int | None = 60) -> Optimizer:
+def make(name: str, space: SearchSpace, seed: int = 3, trials: int | None = 60, objectives: int = 1) -> Optimizer:
     # The grid of a finite space is made to hold every point of it, so that it can keep the promises of the others.
     grown = {"points_per_dimension": 1000} if name == "grid" and space.size < 1e5 else {}
-    return create_optimizer(name, space, seed=seed, settings=grown, trials=trials)
+    return create_optimizer(name, space, seed=seed, settings=grown, trials=trials, objectives=objectives)
 
 
 def value_of(point: dict[str, Any]) -> float:
@@ -115,24 +127,37 @@ def test_ask_is_pure(name: str) -> None:
     assert disturbed.ask(5, [*reversed(pending), pending[0]]) == first
 
 
-def test_same_points_in_another_process(name: str) -> None:
+@pytest.fixture(scope="module")
+def elsewhere() -> dict[str, list[dict[str, Any]]]:
+    """What every optimizer proposes after the history of `told_of_mixed`, in another process."""
     code = (
         "import json, sys\n"
         "from hpo_pilot.optimizers import create_optimizer\n"
         "from hpo_pilot.search import SearchSpace\n"
-        "name, dimensions, told, pending = json.load(sys.stdin)\n"
-        "o = create_optimizer(name, SearchSpace.from_dict(dimensions), seed=3, trials=60)\n"
-        "o.tell(told)\n"
-        "print(json.dumps(o.ask(4, pending)))"
+        "names, dimensions, told, pending = json.load(sys.stdin)\n"
+        "answers = {}\n"
+        "for name in reversed(names):\n"
+        "    o = create_optimizer(name, SearchSpace.from_dict(dimensions), seed=3, trials=60)\n"
+        "    o.tell(told)\n"
+        "    answers[name] = o.ask(4, pending)\n"
+        "print(json.dumps(answers))"
     )
-    space = space_of(MIXED)
-    points = run_search(name, space, batches=3)
-    told, pending = [(p, value_of(p)) for p in points[:15]], points[15:]
-    optimizer = create_optimizer(name, space, seed=3, trials=60)
-    optimizer.tell(told)
-    text = json.dumps([name, MIXED, told, pending])
+    text = json.dumps([names_here(), MIXED, *told_of_mixed()])
     done = subprocess.run([sys.executable, "-c", code], input=text, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == optimizer.ask(4, pending)
+    answers: dict[str, list[dict[str, Any]]] = json.loads(done.stdout)
+    return answers
+
+
+def told_of_mixed() -> tuple[list[tuple[dict[str, Any], float]], list[dict[str, Any]]]:
+    points = make("random", space_of(MIXED), seed=9).ask(18)
+    return [(point, value_of(point)) for point in points[:15]], points[15:]
+
+
+def test_same_points_in_another_process(name: str, elsewhere: dict[str, list[dict[str, Any]]]) -> None:
+    told, pending = told_of_mixed()
+    optimizer = create_optimizer(name, space_of(MIXED), seed=3, trials=60)
+    optimizer.tell(told)
+    assert elsewhere[name] == optimizer.ask(4, pending)
 
 
 def test_seeds_differ(name: str) -> None:
@@ -142,13 +167,16 @@ def test_seeds_differ(name: str) -> None:
     assert make(name, space, seed=1).ask(3) != make(name, space, seed=2).ask(3)
 
 
-@pytest.mark.parametrize("bad", [None, math.nan, math.inf, -math.inf, True, "0.5", [1.0], 10**400])
-def test_failed_trials_are_survived(name: str, bad: Any) -> None:
+def test_failed_trials_are_survived(name: str) -> None:
+    """Whatever is no finite number says that the trial failed."""
     space = space_of(MIXED)
     optimizer = make(name, space)
     points = make("random", space, seed=9).ask(24)
-    optimizer.tell([(p, bad if i % 2 else value_of(p)) for i, p in enumerate(points)])
-    assert [o.value is None for o in optimizer.history] == [i % 2 == 1 for i in range(24)]
+    bad = [None, math.nan, math.inf, -math.inf, True, False, "0.5", "", [1.0, 2.0], {}, 10**400, 1j, object]
+    told = [(p, bad[i // 2] if i % 2 and i // 2 < len(bad) else value_of(p)) for i, p in enumerate(points)]
+    optimizer.tell(told)
+    optimizer.tell([(points[0], wrong) for wrong in bad[12:]])
+    assert [o.value is None for o in optimizer.history] == [i % 2 == 1 for i in range(24)] + [True] * len(bad[12:])
     check_points(space, optimizer.ask(6, []), points)
 
 
@@ -164,7 +192,7 @@ def test_a_history_of_failures_alone(name: str) -> None:
     assert len(seen) == 36
 
 
-@pytest.mark.parametrize("value", [0.0, 1.0, -3.5, 1e300, -1e300, 5e-324])
+@pytest.mark.parametrize("value", [0.0, -3.5, 1e300, 5e-324])
 def test_constant_values(name: str, value: float) -> None:
     space = space_of(MIXED)
     optimizer = make(name, space)
@@ -182,16 +210,20 @@ def test_huge_and_tiny_values_together(name: str) -> None:
     check_points(space, optimizer.ask(5, []), points)
 
 
-def test_the_same_point_told_200_times(name: str) -> None:
+def test_ten_thousand_identical_points(name: str) -> None:
+    """They are one point with one mean: they neither slow an ask down nor outweigh the others."""
+    if name == "optuna":
+        pytest.skip("it keeps every trial: slow, and no worse")
     space = space_of(MIXED)
-    optimizer = make(name, space)
+    optimizer = make(name, space, trials=10_010)
     point, *others = make("random", space, seed=9).ask(12)
-    for repeat in range(200):
-        optimizer.tell([(point, 1.0 + 0.001 * repeat)])
+    begun = time.process_time()
+    optimizer.tell([(point, 1.0 + 1e-5 * repeat) for repeat in range(10_000)])
     check_points(space, optimizer.ask(5, []), [point])
     optimizer.tell([(other, value_of(other)) for other in others])
     optimizer.tell([(point, None)])
     check_points(space, optimizer.ask(5, []), [point, *others])
+    assert time.process_time() - begun < 20.0  # about 1 s, were nothing else going on
 
 
 def test_points_from_outside_the_space(name: str) -> None:
@@ -288,10 +320,11 @@ def test_few_points_are_feasible(name: str, limit: float) -> None:
     run_search(name, space, batches=3 if limit > 0.1 else 2)
 
 
-def test_nothing_is_feasible(name: str) -> None:
-    space = space_of({**SIX_CELLS}, "a * a == 2")
+@pytest.mark.parametrize("constraints", [("a * a == 2",), ("a > 2", "a < 2")])
+def test_nothing_is_feasible(name: str, constraints: tuple[str, ...]) -> None:
+    """`validate` refuses such a space, and says which constraints exclude each other (tests/search/test_space.py)."""
     with pytest.raises(ExhaustedError):
-        make(name, space).ask(1)
+        make(name, space_of(SIX_CELLS, *constraints)).ask(1)
 
 
 def test_ask_for_none_is_an_error_of_the_caller(name: str) -> None:
@@ -311,8 +344,9 @@ def test_a_thousand_told(name: str) -> None:
     points = make("random", space, seed=9).ask(1000)
     optimizer = make(name, space, trials=2000)
     optimizer.tell([(p, None if i % 10 == 0 else value_of(p)) for i, p in enumerate(points)])
-    asked = optimizer.ask(64, [])
-    assert len(asked) == 64
+    count = 4 if name == "optuna" else 64  # which takes its time for each
+    asked = optimizer.ask(count, [])
+    assert len(asked) == count
     check_points(space, asked, points)
 
 
@@ -363,25 +397,89 @@ def dimensions(draw: st.DrawFn) -> dict[str, Any]:
     return space
 
 
-@settings(max_examples=12, deadline=None)
+@st.composite
+def constraint(draw: st.DrawFn, dimensions: dict[str, Any]) -> str:
+    """One that some of the space satisfies, or nothing."""
+    space = space_of(dimensions)
+    point = space.decode([draw(st.sampled_from([0.1, 0.3, 0.5, 0.7, 0.9])) for _ in dimensions])
+    name = draw(st.sampled_from(list(point)))
+    value = point[name]
+    if isinstance(value, int | float) and "choices" not in dimensions[name]:
+        other = draw(st.sampled_from([n for n in point if "choices" not in dimensions[n]]))
+        return draw(st.sampled_from([f"{name} <= {value!r}", f"{name} + {other} >= {value!r} + {point[other]!r}"]))
+    return draw(st.sampled_from([f"{name} != {value!r}", f"{name} in [{value!r}]", f"{name} == {value!r} or 1 < 2"]))
+
+
+#: The deeper look: HPO_PILOT_EXAMPLES=500 .venv/bin/pytest tests/contracts/test_optimizers.py -k random_spaces
+EXAMPLES = int(os.environ.get("HPO_PILOT_EXAMPLES", "12"))
+
+ANY_VALUE = st.one_of(
+    st.none(), st.floats(), st.floats(-2, 2), st.integers(-2, 2), st.booleans(), st.sampled_from(["1", 1e300, 5e-324])
+)
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(dimensions=dimensions(), seed=st.integers(0, 2**32 - 1), data=st.data())
 def test_random_spaces(name: str, dimensions: dict[str, Any], seed: int, data: st.DataObject) -> None:
-    space = space_of(dimensions)
-    optimizer, twin = make(name, space, seed), make(name, space, seed)
+    """Points are valid, never repeated, native and the same each time, whatever is told, pending and constrained."""
+    constraints = data.draw(st.lists(constraint(dimensions), max_size=2))
+    objectives = data.draw(st.integers(1, 2)) if optimizer_class(name).several_objectives else 1
+    space = space_of(dimensions, *constraints)
+    optimizer, twin = (make(name, space, seed, objectives=objectives) for _ in range(2))
     seen: list[dict[str, Any]] = []
-    value = st.one_of(st.none(), st.floats(), st.floats(-2, 2), st.integers(-2, 2))
-    for _ in range(6):
+    pending: list[dict[str, Any]] = []
+    for _ in range(3 if name in SLOW else 5):
         count = data.draw(st.integers(1, 5))
         try:
-            asked = optimizer.ask(count, [])
+            asked = optimizer.ask(count, pending)
         except ExhaustedError:
-            assert name == "grid" or len(seen) == len(list(space.all_points()))
+            finite = math.isfinite(space.size)
+            assert name == "grid" or not finite or len(seen) == len(list(space.all_points()))
             with pytest.raises(ExhaustedError):
-                twin.ask(1, [])
+                twin.ask(1, pending)
             return
-        assert asked == twin.ask(count, []) == optimizer.ask(count, [])
+        assert asked == twin.ask(count, [*reversed(pending)]) == optimizer.ask(count, pending)
         check_points(space, asked, seen)
         seen += asked
-        told = [(point, data.draw(value)) for point in asked]
+        pending += asked
+        over = data.draw(st.permutations(range(len(pending))))[: data.draw(st.integers(0, len(pending)))]
+        told = [(pending[index], *data.draw(outcome(objectives)), data.draw(st.booleans())) for index in over]
+        pending = [point for index, point in enumerate(pending) if index not in over]
         optimizer.tell(told)
-        twin.tell(told)
+        for trial in told:
+            twin.tell([trial])
+
+
+def outcome(objectives: int) -> st.SearchStrategy[tuple[Any, Any]]:
+    """A value and its standard error."""
+    error = st.one_of(st.none(), st.floats(0, 1))
+    if objectives == 1:
+        return st.tuples(ANY_VALUE, error)
+    several = st.tuples(*[ANY_VALUE] * objectives)
+    return st.tuples(st.one_of(st.none(), several), st.one_of(st.none(), st.tuples(*[error] * objectives)))
+
+
+def test_what_earlier_searches_found_is_not_told(name: str) -> None:
+    """It may be proposed again, it may be of another space, and the same of it gives the same points."""
+    space = space_of(SIX_CELLS)
+    optimizer, twin = make(name, space), make(name, space)
+    everything = [(point, float(point["a"])) for point in space.all_points()]
+    strange = [({"a": 9, "b": "x"}, 0.1), ({"c": 1}, 0.2), ({}, math.nan), ({"a": 1, "b": "z"}, 0.3)]
+    for one in (optimizer, twin):
+        one.tell_earlier("old", [*everything, *strange])
+        one.tell_earlier("older", [(point, None) for point, _ in everything])
+    asked = optimizer.ask(6, [])
+    assert sorted(map(point_key, asked)) == sorted(map(point_key, space.all_points()))
+    assert twin.ask(6, []) == asked
+    assert optimizer.history == []
+
+
+def test_stopped_trials_inform_and_are_never_repeated(name: str) -> None:
+    space = space_of(SIX_CELLS)
+    optimizer = make(name, space)
+    for point in optimizer.ask(4, []):
+        optimizer.tell([(point, -1.0, None, True)])
+    assert all(observation.stopped for observation in optimizer.history)
+    check_points(space, optimizer.ask(2, []), [observation.point for observation in optimizer.history])
+    with pytest.raises(ExhaustedError):
+        optimizer.ask(1, optimizer.ask(2, []))

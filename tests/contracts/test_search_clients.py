@@ -168,6 +168,52 @@ def test_a_rehearsal_registers_nothing(place, client, name):
         client.status(name)
 
 
+def test_a_search_starts_from_an_earlier_one_and_from_a_file(place, client, searched):
+    """What it has from them is its own from then on: kept with it, and said in its log."""
+    (place.folder / "before.csv").write_text("value,x,depth\n0.5,0.25,1\n0.125,0.75,2\n")
+    path = write_search(place.folder, f"{searched}-next", warm_start=[searched, "before.csv"])
+    found = client.validate(path)
+    assert found["valid"]
+    assert [note["path"] for note in found["notes"]] == ([] if place.api else ["warm_start[1]"])
+    assert client.rehearse(path)["nEvents"] == 4
+    client.submit(path)
+    store = store_of(place.workdir)
+    record = store.search(f"{searched}-next")
+    add_results(place.workdir, searched + "-next")
+    of_search, of_file = store.earlier_results(record.id)
+    store.close()
+    assert of_search.source == searched
+    assert [(point["kind"], values) for point, values, *_ in of_search.results] == [
+        ("a", None),
+        ("a", (2.5,)),
+        ("a", (3.5,)),
+    ]
+    assert of_search.results[1][2] == (pytest.approx(0.7 / 2**0.5),)
+    assert [(point["x"], values) for point, values, *_ in of_file.results] == [(0.25, (0.5,)), (0.75, (0.125,))]
+    log = [event["what"] for event in client.events(record.name)]
+    assert log[:2] == ["submitted", f"starts from 3 results of {searched}"]
+    assert log[2].startswith("starts from 2 results of before.csv (")
+    (place.folder / "before.csv").unlink()
+    assert client.status(record.name)["definition"]["warm_start"] == [searched, "before.csv"]
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [("nothing-of-the-kind", "no search 'nothing-of-the-kind'"), ("gone.json", "there is no such file")],
+)
+def test_an_earlier_search_that_is_not_there_is_a_mistake(place, client, name, source, said):
+    path = write_search(place.folder, name, warm_start=[source])
+    [problem] = client.validate(path)["problems"]
+    assert problem["path"] == "warm_start[0]"
+    assert source in path.read_text().splitlines()[problem["line"] - 1]
+    assert said in problem["message"]
+    for call in (client.submit, client.rehearse):
+        with pytest.raises(InputError, match=said):
+            call(path)
+    with pytest.raises(InputError, match="no search"):
+        client.status(name)
+
+
 def test_submitted_is_registered_whole(place, client, name):
     path = write_search(place.folder, name)
     document = client.submit(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from dataclasses import replace
 
 import pytest
@@ -58,7 +59,7 @@ def test_a_job_of_several_points_brings_a_verdict_on_each(ground):
     members = tuple(Member(trial, 0, 7) for trial in (1, 2, 3))
     ref = ground.manager.submit(replace(ground.task(jobs=[(1, 0), (2, 0), (3, 0)]), jobs=(members,)))
     (job,) = ground.pilot.acquire(10)
-    who = {"uid": "cafecafe", "generation": 1, "number": 1, "attempt": 1, "fold": 0, "message": ""}
+    who = {"uid": ground.uid, "generation": 1, "number": 1, "attempt": 1, "fold": 0, "message": ""}
     said = [
         {**who, "trial": 1, "status": 0, "value": 0.5},
         {**who, "trial": 2, "status": 1, "value": None, "message": "diverged"},
@@ -97,11 +98,47 @@ def test_kill_ends_a_task_and_is_harmless_again(ground):
     ground.manager.kill(ref)
 
 
+def test_kill_jobs_ends_them_and_no_others(ground):
+    ref = ground.manager.submit(ground.task(jobs=[(1, 0), (2, 0), (3, 0)]))
+    one, two = ground.pilot.acquire(2)
+    waiting = next(report for report in ground.manager.results(ref, [1, 2, 3]) if report.number == 3)
+    ground.manager.kill_jobs([one["PandaID"], waiting.panda_id, 987654321])
+    assert ground.pilot.end(one, "running")["data"]["command"] == "tobekilled"
+    assert ground.pilot.end(two, "running")["data"]["command"] is None
+    ground.pilot.end(one, "failed", pilot_error_code=1144)
+    ground.manager.kill_jobs([one["PandaID"]])
+    ground.pilot.finish(two, 0.5)
+    states = {report.number: report.state for report in ground.manager.results(ref, [1, 2, 3])}
+    assert states == {1: JobState.CANCELLED, 2: JobState.FINISHED, 3: JobState.CANCELLED}
+    assert ground.manager.status([ref])[ref.jedi_task_id].is_over
+    ground.manager.kill_jobs([])
+
+
+def test_values_of_running_jobs_are_told_as_they_come(ground):
+    ref = ground.manager.submit(replace(ground.task(), wants_values=True))
+    one, two = ground.pilot.acquire(2)
+    ground.pilot.end(one, "running")
+    ground.manager.wait(2.0)
+    ground.manager.wait(0.1)
+    assert {report.progress for report in ground.manager.results(ref, [1, 2], values=True)} == {()}
+    time.sleep(0.6)  # new values of one task are told of twice a second at most
+    ground.pilot.end(one, "running", job_metrics="hpoStep=3 hpoValue=0.25 hpoPast=1:0.5")
+    if not ground.foreign:
+        assert ground.manager.wait(5.0) == {ref.jedi_task_id}
+    ground.pilot.finish(two, 0.5)
+    reports = {report.number: report for report in ground.manager.results(ref, [1, 2], values=True)}
+    assert reports[1].progress == ((1, 0.5), (3, 0.25)) and reports[2].verdicts[0].value == 0.5
+    # What the caller has is not read again.
+    numbers = [report.number for report in ground.manager.results(ref, [1], values=True)]
+    assert numbers == [1] or ground.foreign
+
+
 def test_an_unknown_task_is_known_as_such(ground):
     ref = TaskRef("user.me.demo.cafecafe.g9/", 4711)
     assert ground.manager.status([ref]) == {}
-    with contextlib.suppress(UnknownTaskError):
-        assert ground.manager.results(ref, [1]) == []
+    for values in (False, True):
+        with contextlib.suppress(UnknownTaskError):
+            assert ground.manager.results(ref, [1], values=values) == []
 
 
 def test_wait_leads_to_results_wherever_they_are(ground):
@@ -181,7 +218,7 @@ def test_another_task_of_that_name_is_not_taken_for_this_one(ground, over):
     for doubtful in (False, True):
         with pytest.raises(NameTakenError):
             ground.manager.submit(other, maybe_submitted=doubtful)
-    assert ground.manager.submit(replace(other, name="user.me.demo.deadbeef.g1/")).jedi_task_id > 1
+    assert ground.manager.submit(replace(other, name=f"user.me.demo.d{ground.uid[1:]}.g1/")).jedi_task_id > 1
 
 
 def test_a_task_that_the_server_refuses_says_why(ground):
@@ -191,9 +228,9 @@ def test_a_task_that_the_server_refuses_says_why(ground):
         ground.manager.submit(replace(ground.task(2), options=TaskOptions(label="managed")))
 
 
-def test_a_sandbox_is_kept_and_comes_back_when_it_was_forgotten(ground, tmp_path):
+def test_a_sandbox_is_kept_and_comes_back_when_it_was_forgotten(ground):
     ground.manager.keep(ground.sandbox)
-    (kept,) = (tmp_path / "files").rglob(ground.sandbox.name)
+    (kept,) = ground.files.rglob(ground.sandbox.name)
     kept.unlink()
     ground.manager.submit(ground.task(), maybe_submitted=True)
     assert kept.read_bytes() == ground.sandbox.read_bytes()

@@ -8,7 +8,6 @@ import pytest
 
 from hpo_pilot.optimizers import create_optimizer
 from hpo_pilot.optimizers.cma import CmaOptimizer
-from hpo_pilot.optimizers.genotype import Genotype
 from hpo_pilot.optimizers.streams import stream
 from hpo_pilot.search import SearchSpace
 
@@ -64,46 +63,109 @@ def test_updates_wait_for_enough_good_values() -> None:
     points = optimizer.ask(20, [])
     optimizer.tell([(point, None) for point in points[:10]])
     optimizer.tell([(points[10], 1.0), (points[11], 2.0)])
-    assert optimizer._strategy.update_count == 0
+    assert optimizer.run(6).distribution.updates == 0
     optimizer.tell([(points[12], 3.0)])  # three parents, at last
-    assert optimizer._strategy.update_count == 1
-    assert optimizer._chunk == []
+    assert optimizer.run(6).distribution.updates == 1
 
 
 def test_it_starts_over_when_nothing_changes() -> None:
     optimizer = make(CUBE, population=4)
     for _ in range(60):
         optimizer.tell([(point, 1.0) for point in optimizer.ask(4, [])])
-    assert optimizer._restarts >= 1
-    assert optimizer._strategy.lambda_ >= 8
-    assert np.all(np.isfinite(optimizer._strategy.C))
+    run = optimizer.run(4)
+    assert run.restarts >= 1
+    assert run.distribution.population >= 8
+    assert np.all(np.isfinite(run.distribution.spread))
 
 
 def test_points_outside_the_space_teach_nothing() -> None:
     optimizer = make(CUBE)
     optimizer.tell([({f"x{i}": 2.0 for i in range(5)}, 0.0)] * 30)
-    assert optimizer._strategy.update_count == 0
+    assert optimizer.run(7).distribution.updates == 0
 
 
-def test_vectors_stand_for_their_points() -> None:
-    genotype = Genotype(MIXED)
-    assert genotype.size == 1 + 1 + 1 + 4 + 1 + 1
-    for seed in range(200):
-        rng = stream(seed, "test")
-        unit = [rng.random() for _ in MIXED.dimensions]
-        point = MIXED.decode(unit)
-        encoded = tuple(MIXED.encode(point))
-        vector = genotype.vector(point, encoded, stream(seed, "cell"), np.full(genotype.size, 0.5))
-        assert MIXED.decode(genotype.unit(vector, rng, margin=0.0)).keys() == point.keys()
-        for name, value in MIXED.decode(genotype.unit(vector, rng, margin=0.0)).items():
-            assert value == pytest.approx(point[name])
+@pytest.mark.parametrize(
+    ("n", "pending", "population"),
+    [
+        (1, 0, 7),  # 4 + 2 ln 5
+        (1, 7, 7),
+        (8, 0, 8),  # whole batches
+        (16, 0, 8),
+        (32, 0, 12),
+        (64, 0, 16),  # a quarter of the width
+        (1, 63, 16),
+        (60, 0, 16),
+        (128, 0, 32),
+        (1000, 0, 256),
+        (5000, 0, 256),
+    ],
+)
+def test_the_population_follows_the_width(n: int, pending: int, population: int) -> None:
+    assert make(CUBE).population(n, pending) == population
+    assert make(CUBE, population=5).population(n, pending) == 5
 
 
-def test_a_margin_keeps_every_value_alive() -> None:
-    genotype = Genotype(MIXED)
-    vector = np.full(genotype.size, 0.55)
-    units = [genotype.unit(vector, stream(seed, "margin"), margin=0.3) for seed in range(300)]
-    points = [MIXED.decode(unit) for unit in units]
-    assert {point["n"] for point in points} == {4, 5, 6}
-    assert {point["c"] for point in points} == {"a", "b", "c", "d"}
-    assert {point["yes"] for point in points} == {False, True}
+def test_another_width_in_between_changes_nothing() -> None:
+    steady, changing = make(MIXED), make(MIXED)
+    for number in range(12):
+        points = steady.ask(8, [])
+        told = [(point, mixed(point)) for point in points]
+        steady.tell(told)
+        changing.tell(told)
+        changing.ask((1, 40, 100, 200, 400)[number % 5], [])  # more populations than runs are kept
+    assert steady.ask(8, []) == changing.ask(8, [])
+
+
+def test_a_stopped_trial_is_never_ahead_of_the_best_finished_one() -> None:
+    optimizer = make(CUBE, population=4)
+    points = optimizer.ask(4, [])
+    optimizer.tell([(points[0], 1.0, None, False), (points[1], -5.0, None, True), (points[2], 2.0, None, False)])
+    assert [value for value, _, _ in optimizer.run(4).best] == [1.0, 2.0]
+    assert [value for _, value in optimizer.run(4)._chunk] == [1.0, 1.0, 2.0]
+
+
+def test_ten_thousand_identical_points_and_huge_values() -> None:
+    optimizer = make(MIXED)
+    point = optimizer.ask(1, [])[0]
+    optimizer.tell([(point, (-1.7e308, 1.7e308, 5e-324)[i % 3]) for i in range(3000)])
+    assert len(optimizer.ask(8, [])) == 8
+    optimizer.tell([(point, 1.0)] * 7000)
+    assert len(optimizer.ask(8, [])) == 8
+
+
+def test_a_failed_history_costs_no_more_than_another() -> None:
+    optimizer = make(CUBE)
+    points = optimizer.ask(40, [])
+    optimizer.tell([(points[i % 40], None) for i in range(8_000)])  # seconds, if each looked at all before it
+    assert optimizer.run(7).distribution.updates == 0
+
+
+def test_where_little_is_feasible_it_looks_near_the_best() -> None:
+    space = SearchSpace.from_dict(
+        {f"x{i}": {"type": "real", "low": 0, "high": 1} for i in range(3)},
+        ["x0 + x1 <= 0.1", "x2 > 0.9"],  # 0.05% of the box
+    )
+
+    def value(point: dict[str, Any]) -> float:
+        return float((point["x0"] - 0.03) ** 2 + (point["x1"] - 0.05) ** 2 + (point["x2"] - 0.95) ** 2)
+
+    for name, limit in (("cma", 1e-5), ("random", 1e-2)):
+        assert best_of(create_optimizer(name, space, seed=3), value, 12) < limit
+
+
+def test_it_starts_where_the_best_of_earlier_searches_lie() -> None:
+    rng = stream(5, "earlier")
+    earlier = [{f"x{i}": rng.uniform(-1, 1) for i in range(5)} for _ in range(200)]
+    warm, cold = make(CUBE, seed=2), make(CUBE, seed=2)
+    warm.tell_earlier("old", [(point, sphere(point) * 7 - 3) for point in earlier])
+    assert statistics.median(map(sphere, warm.ask(8, []))) < 0.5 * statistics.median(map(sphere, cold.ask(8, [])))
+    twin = make(CUBE, seed=2)
+    twin.ask(3, [])
+    twin.tell_earlier("old", [(point, sphere(point) * 7 - 3) for point in earlier])
+    assert twin.ask(8, []) == warm.ask(8, [])
+
+
+def test_too_little_of_an_earlier_search_changes_nothing() -> None:
+    warm, cold = make(MIXED), make(MIXED)
+    warm.tell_earlier("old", [(point, 1.0) for point in cold.ask(8, [])] + [({"x": 9.0}, 0.0)])
+    assert warm.ask(4, []) == cold.ask(4, [])

@@ -121,4 +121,77 @@ def test_other_selections(operator: str) -> None:
 
 
 def test_default_population() -> None:
-    assert [default_population(trials) for trials in (None, 10, 96, 300, 5000)] == [20, 8, 8, 25, 50]
+    assert [default_population(trials) for trials in (None, 10, 96, 300, 5000)] == [8] * 5
+    assert [default_population(trials, 2) for trials in (None, 10, 96, 300, 5000)] == [20, 8, 16, 50, 100]
+
+
+def test_a_stopped_trial_is_a_parent_but_never_elite() -> None:
+    optimizer = make(population=4, elite=0.5)
+    told = [(point(0.1), 3.0), (point(0.2), 1.0), (point(0.3), -9.0, None, True), (point(0.4), 2.0)]
+    optimizer.tell(told)
+    # two elite, then the newest: the stopped one with no better a value than the best finished one
+    assert [parent.fitness.values[0] for parent in optimizer.parents()] == [1.0, 2.0, 1.0, 3.0]
+    optimizer.tell([(point(0.3), -2.0)])  # it ran in full after all
+    assert optimizer.parents()[0].fitness.values[0] == -2.0
+
+
+def noisy(std: float | None, newest: float) -> EvolutionaryOptimizer:
+    optimizer = make(population=2, elite=0.5)
+    optimizer.tell([(point(0.0), -1.0, std)])
+    optimizer.tell([(point(i / 100), newest + i / 1000, std) for i in range(1, 30)])
+    return optimizer
+
+
+@pytest.mark.parametrize(
+    ("std", "best"),
+    [
+        (None, -1.0),
+        (0.0, -1.0),
+        (0.4, -1.0),  # ahead of all newer ones (the last 16) by 1.1, more than two standard errors: no luck
+        (0.6, 0.114),
+    ],
+)
+def test_a_lucky_value_is_not_elite_for_ever(std: float | None, best: float) -> None:
+    assert noisy(std, 0.1).parents()[0].fitness.values[0] == pytest.approx(best)
+
+
+def test_values_told_again_do_not_overflow() -> None:
+    optimizer = make(population=3)
+    optimizer.tell([(point(0.1), 1.7e308), (point(0.1), -1.7e308), (point(0.2), 0.0), (point(0.1), 1.7e308)])
+    assert all(np.isfinite(parent.fitness.values[0]) for parent in optimizer.parents())
+
+
+def test_ten_thousand_identical_points() -> None:
+    optimizer = make()
+    optimizer.tell([(point(0.1), 1.0)] * 10_000)
+    assert len(optimizer.parents()) == 1
+    assert len(optimizer.ask(8, [])) == 8
+
+
+def test_the_best_of_earlier_searches_are_among_the_founders() -> None:
+    optimizer = make(population=8)
+    optimizer.tell_earlier("old", [(point(i / 50), abs(i / 50 - 0.3)) for i in range(50)])
+    optimizer.tell_earlier("other", [({"y": 1.0}, -5.0), (point(0.9), -9.0, None, True), (point(7.0), -9.0)])
+    first = optimizer.ask(8, [])
+    assert first[:2] == [point(0.3), point(0.32)] or first[:2] == [point(0.3), point(0.28)]
+    plain = make(population=8)
+    assert all(p not in first[2:] for p in first[:2])
+    optimizer.tell([(p, sphere(p)) for p in first])
+    assert len(optimizer.parents()) == 8  # the old values are not of this search
+    assert all(p in plain.ask(8, []) for p in first[2:])
+
+
+def test_one_by_one_is_no_worse_than_by_generations() -> None:
+    def best(seed: int, width: int) -> float:
+        optimizer = create_optimizer("evolutionary", CUBE, seed=seed, trials=96)
+        values: list[float] = []
+        out = optimizer.ask(8, [])
+        while len(values) < 96:
+            done, out = out[:width], out[width:]
+            optimizer.tell([(p, sphere(p)) for p in done])
+            values += map(sphere, done)
+            out += optimizer.ask(width, out)
+        return min(values)
+
+    steady, by_generation = ([best(seed, width) for seed in range(9)] for width in (1, 8))
+    assert statistics.median(steady) < 1.5 * statistics.median(by_generation)

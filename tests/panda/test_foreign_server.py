@@ -14,9 +14,8 @@ from hpo_pilot.panda.manager import PandaManager
 from hpo_pilot.panda.sandbox import build_sandbox
 from hpo_pilot.panda.workflow_manager import UnknownOutcomeError, UnknownTaskError
 from hpo_pilot.server.access.auth import Role
-from hpo_pilot.server.process import ServerProcess
-from tests.bearer import make_token_folder, token
-from tests.contracts.conftest import Ground, HandPilot
+from tests.bearer import token
+from tests.contracts.conftest import Ground, HandPilot, KeptServer
 from tests.panda.foreign_panda import ForeignPanda, Quirks
 
 
@@ -25,8 +24,15 @@ def quirks():
     return Quirks()
 
 
+@pytest.fixture(scope="module")
+def kept_server(tmp_path_factory):
+    kept = KeptServer(tmp_path_factory.mktemp("kept"))
+    yield kept
+    kept.stop()
+
+
 @pytest.fixture
-def far(tmp_path, monkeypatch, quirks):
+def far(tmp_path, monkeypatch, quirks, kept_server):
     """A manager, and a server that is none of ours."""
     monkeypatch.setattr(watches, "INTERVAL", (0.2, 0.5))
     token_file = tmp_path / "user.token"
@@ -34,15 +40,14 @@ def far(tmp_path, monkeypatch, quirks):
     settings = {"PANDA_AUTH": "oidc", "PANDA_AUTH_VO": "hpo_pilot", "OIDC_AUTH_TOKEN_FILE": str(token_file)}
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
-    tokens = make_token_folder(tmp_path / "tokens")
-    server = ServerProcess(database=f"sqlite:///{tmp_path / 'panda.db'}", files=tmp_path / "files", tokens=tokens)
+    server, number = kept_server.server(), kept_server.next()
     foreign = ForeignPanda(server.url, quirks)
     manager = PandaManager.connect(foreign.url, None, "me", tmp_path / "client.log")
     sandbox = build_sandbox(None, {"command": "true"}, tmp_path / "sandbox")
-    yield Ground(manager, HandPilot(server.url), server, sandbox, foreign)
+    pilot = HandPilot(server.url, f"Q{number}")
+    yield Ground(manager, pilot, server, kept_server.files, sandbox, f"{number:08x}", foreign)
     manager.close()
     foreign.stop()
-    server.stop()
 
 
 def until(look, wanted, seconds=10.0):

@@ -59,7 +59,7 @@ def test_a_failed_job_has_its_errors_and_its_number():
     assert (report.state, report.number, report.attempt) == (JobState.FAILED, 12, 2)
     assert report.error == "pilot error 1144: killed"
     assert report.started == 1767323045
-    assert report.progress == (3, 0.25)
+    assert report.progress == ((3, 0.25),)
 
 
 @pytest.mark.parametrize(
@@ -98,10 +98,14 @@ def test_a_job_of_several_points_has_a_verdict_on_each():
 @pytest.mark.parametrize(
     ("metrics", "running", "progress"),
     [
-        ("hpoStep=3 hpoValue=0.25 hpoMember=t12f1", (12, 1), (3, 0.25)),
-        ("hpoMember=t12f1", (12, 1), None),
-        ("hpoStep=3 hpoValue=0.25", None, (3, 0.25)),
-        ("hpoMember=x", None, None),
+        ("hpoStep=3 hpoValue=0.25 hpoMember=t12f1", (12, 1), ((3, 0.25),)),
+        ("hpoMember=t12f1", (12, 1), ()),
+        ("hpoStep=3 hpoValue=0.25", None, ((3, 0.25),)),
+        ("hpoMember=x", None, ()),
+        ("hpoStep=3 hpoValue=0.25 hpoPast=1:0.5,2:1e-07", None, ((1, 0.5), (2, 1e-7), (3, 0.25))),
+        ("hpoStep=3 hpoValue=0.25 hpoPast=1:,x:2,:,3,1:nan,2:7", None, ((2, 7.0), (3, 0.25))),
+        ("hpoPast=1:0.5", None, ()),
+        ("hpoStep=3 hpoValue=1 hpoPast=1:2,2:" + "9" * 465, None, ((1, 2.0), (3, 1.0))),  # cut short by the server
     ],
 )
 def test_heartbeats_tell_which_point_runs(metrics, running, progress):

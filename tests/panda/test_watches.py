@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from hpo_pilot.panda.watches import INTERVAL, WHOLE_SECONDS, Watches
+from hpo_pilot.panda.watches import INTERVAL, VALUES_SECONDS, WHOLE_SECONDS, Watches
 
 
 class Clock:
@@ -41,6 +41,18 @@ def looks(watches, clock, seconds, face=lambda _now: "the same"):
                 watches.read(7, face(clock.now), ())
         clock.now += 1.0
     return found
+
+
+def test_values_of_running_jobs_are_asked_for_steadily_and_seldom(watches, clock):
+    watches.begin(7)
+    read = []
+    for _ in range(3600):
+        clock.now += 1.0
+        if watches.wait(0) and watches.looked(7, "the same", {1}, values=True):
+            watches.read(7, "the same", ())
+            read.append(clock.now)
+    pauses = [b - a for a, b in pairwise(read)][3:]
+    assert min(pauses) > 0.7 * VALUES_SECONDS and max(pauses) < 1.3 * VALUES_SECONDS
 
 
 def test_looks_grow_rare_while_nothing_happens(watches, clock):

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -65,7 +66,10 @@ def test_a_training_reports_its_epochs_and_its_loss(tmp_path: Path) -> None:
     assert verdict["status"] == 0
     assert verdict["message"] == ""
     assert verdict["loss"] == lines[-1]["value"] < lines[0]["value"]
+    size = verdict["metrics"].pop("parameters")
     assert verdict["metrics"] == {"accuracy": lines[-1]["accuracy"], "epochs": 4}
+    with np.load(tmp_path / "model.npz") as model:
+        assert size == sum(model[name].size for name in model.files)
     assert (tmp_path / "model.npz").exists()
 
 
@@ -145,7 +149,7 @@ def test_a_fold_that_is_not_there_is_refused(tmp_path: Path) -> None:
     assert "no fold 3 of 3" in verdict["message"]
 
 
-@pytest.mark.parametrize("name", ["search.yaml", "search-evolutionary.yaml"])
+@pytest.mark.parametrize("name", ["search.yaml", "search-evolutionary.yaml", "search-front.yaml"])
 def test_the_search_files_are_searches(name: str) -> None:
     search = load(name)
     assert (search.budget.trials, search.folds.k, search.resources.cores) == (48, 3, 1)
@@ -158,6 +162,16 @@ def test_the_two_searches_differ_in_name_and_optimizer_only() -> None:
     differing = {key for key in bayesian if bayesian[key] != evolutionary[key]}
     assert differing == {"search", "optimizer"}
     assert evolutionary["optimizer"] == {"name": "evolutionary", "population": 12}
+
+
+def test_the_search_for_a_front_asks_for_what_the_training_writes() -> None:
+    front = load("search-front.yaml")
+    assert [(objective.metric, objective.goal) for objective in front.objectives] == [
+        ("loss", "minimize"),
+        ("parameters", "minimize"),
+    ]
+    differing = {key for key, value in front.to_dict().items() if value != load("search.yaml").to_dict()[key]}
+    assert differing == {"search", "objective", "confirm"}
 
 
 def test_every_point_of_the_search_is_one_that_the_training_takes(tmp_path: Path) -> None:

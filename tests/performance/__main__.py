@@ -9,12 +9,23 @@ figures are for people. Results go to .cache/bench/ as JSON too.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import platform
 from pathlib import Path
 
-from tests.performance import busy_slots, growth, idle_service, pilot_load, restart, throughput
+from tests.performance import (
+    busy_slots,
+    early_stopping,
+    growth,
+    idle_service,
+    pilot_load,
+    restart,
+    several_objectives,
+    throughput,
+)
+from tests.performance.optimizers import speed, suite
 
 BENCHMARKS = {
     "throughput": throughput.measure,
@@ -23,23 +34,30 @@ BENCHMARKS = {
     "idle-service": idle_service.measure,
     "pilot-load": pilot_load.measure,
     "restart": restart.measure,
+    "early-stopping": early_stopping.measure,
+    "several-objectives": several_objectives.measure,
+    "optimizer-speed": speed.measure,
 }
+
+NAMES = (*BENCHMARKS, "optimizers")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.performance", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}; default: all")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; default: all")
     parser.add_argument("--quick", action="store_true", help="fewer trials; under 3 minutes in all")
+    suite.add_options(parser)
     options = parser.parse_args()
-    unknown = set(options.names) - set(BENCHMARKS)
+    benchmarks = {**BENCHMARKS, "optimizers": functools.partial(suite.measure, options=options)}
+    unknown = set(options.names) - set(benchmarks)
     if unknown:
         parser.error(f"no benchmark {', '.join(sorted(unknown))}")
     print(f"{platform.platform()}, Python {platform.python_version()}, {os.cpu_count()} cores")
     folder = Path(".cache/bench")
     folder.mkdir(parents=True, exist_ok=True)
-    for name in options.names or BENCHMARKS:
+    for name in options.names or NAMES:
         print(f"\n== {name}", flush=True)
-        figures = BENCHMARKS[name](quick=options.quick)
+        figures = benchmarks[name](quick=options.quick)
         (folder / f"{name}.json").write_text(json.dumps(figures, indent=1))
 
 

@@ -67,7 +67,8 @@ def test_a_long_job_has_heartbeats_with_its_progress(panda: FakePanda, pilot: Pi
     panda.final(job)
     metrics = [report.get("job_metrics") for report in panda.of(job, "running")]
     assert len(metrics) >= 3 and metrics[-1].startswith("hpoStep=") and len(set(metrics)) >= 2
-    assert panda.final(job)["job_metrics"] == "hpoStep=6 hpoValue=0.25"
+    past = ",".join(f"{step}:0.25" for step in range(1, 6))
+    assert panda.final(job)["job_metrics"] == f"hpoStep=6 hpoValue=0.25 hpoPast={past}"
     assert len(panda.of(quick)) == 1  # one report is enough for a job that is over at once
 
 

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from hpo_pilot.pilot.failure import JobFailure, PilotErrorCode
-from hpo_pilot.pilot.report import Outcome, final, heartbeat, job_metrics
+from hpo_pilot.pilot.progress import Progress
+from hpo_pilot.pilot.report import Outcome, final, heartbeat
 from hpo_pilot.pilot.settings import PilotSettings
 
 
@@ -16,28 +17,10 @@ def settings(tmp_path: Path) -> PilotSettings:
     return PilotSettings(server="http://x", queue="Q", slots=1, token_file=tmp_path / "t", workdir=tmp_path / "w")
 
 
-@pytest.mark.parametrize(
-    ("text", "metrics"),
-    [
-        ("", ""),
-        ('{"step": 1, "value": 0.5}\n', "hpoStep=1 hpoValue=0.5"),
-        ('{"step": 1, "value": 0.5}\n{"step": 2, "val', "hpoStep=1 hpoValue=0.5"),
-        ('{"step": 1, "value": 0.5}\n{"step": 2, "value": NaN}\n[]\nx\n{"step": 3}\n', "hpoStep=1 hpoValue=0.5"),
-        ("x" * 10000 + '\n{"step": 12.0, "value": -1e-7}\n', "hpoStep=12 hpoValue=-1e-07"),
-    ],
-)
-def test_the_last_intermediate_value(tmp_path: Path, text: str, metrics: str) -> None:
-    (tmp_path / "progress.jsonl").write_text(text)
-    assert job_metrics(tmp_path) == metrics
-
-
-def test_no_progress_file(tmp_path: Path) -> None:
-    assert job_metrics(tmp_path) == ""
-
-
 def test_a_heartbeat(settings: PilotSettings, tmp_path: Path) -> None:
     (tmp_path / "progress.jsonl").write_text('{"step": 4, "value": 2}\n')
-    about = {"phase": "running", "job": SimpleNamespace(panda_id=7, attempt=2), "started": 0.0, "folder": tmp_path}
+    job = SimpleNamespace(panda_id=7, attempt=2)
+    about = {"phase": "running", "job": job, "started": 0.0, "progress": Progress(tmp_path)}
     report = heartbeat(settings, SimpleNamespace(**about))
     assert (report["job_id"], report["attempt_nr"], report["job_status"]) == (7, 2, "running")
     assert report["job_metrics"] == "hpoStep=4 hpoValue=2.0"
@@ -47,6 +30,10 @@ def test_a_heartbeat(settings: PilotSettings, tmp_path: Path) -> None:
 def test_final_reports(settings: PilotSettings, tmp_path: Path) -> None:
     (tmp_path / "userJobMetadata.json").write_text('{"hpo_pilot": {"value": 1}}')
     good = final(settings, 7, 1, Outcome(exit_code=0, started=1.0, cpu_seconds=2.6), tmp_path, {"o": {"fsize": 3}})
+    (tmp_path / "hpo_pilot_payload.json").write_text('{"file_names": {"progress": "p"}, "metric": "auc"}')
+    (tmp_path / "p").write_text('{"step": 4, "auc": 2}')
+    told = final(settings, 7, 1, Outcome(exit_code=1), tmp_path, {})
+    assert told["job_metrics"] == "hpoStep=4 hpoValue=2.0"
     assert good["job_status"] == "finished" and good["trans_exit_code"] == 0 and good["cpu_consumption_time"] == 3
     assert json.loads(good["meta_data"])["user_job_metadata"] == {"hpo_pilot": {"value": 1}}
     assert json.loads(good["job_output_report"]) == {"o": {"fsize": 3}}
@@ -57,11 +44,3 @@ def test_final_reports(settings: PilotSettings, tmp_path: Path) -> None:
     killed = final(settings, 7, 1, Outcome(exit_code=0, failure=failure), None, {})
     assert killed["job_status"] == "failed" and killed["pilot_error_code"] == 1144
     assert len(killed["pilot_error_diag"]) == 500
-
-
-def test_in_a_job_of_several_points_the_metrics_name_the_one_that_runs(tmp_path):
-    (tmp_path / "t3f1").mkdir()
-    (tmp_path / "progress.jsonl").symlink_to("t3f1/progress.jsonl")
-    assert job_metrics(tmp_path) == "hpoMember=t3f1"
-    (tmp_path / "t3f1" / "progress.jsonl").write_text('{"step": 4, "value": 2}\n')
-    assert job_metrics(tmp_path) == "hpoStep=4 hpoValue=2.0 hpoMember=t3f1"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from sqlalchemy import select
 
@@ -70,6 +71,36 @@ def test_changes_have_growing_cursors(queue: Queue) -> None:
     assert seen == sorted(set(seen))
     queue.report(job["PandaID"], "finished")
     assert change(task_id) == seen[-1]
+
+
+def test_new_values_of_running_jobs_are_told_where_they_are_waited_for(queue: Queue, clock: Any) -> None:
+    def outcome(task_id: int) -> int:
+        with queue.database.reading() as tx:
+            return int(tx.connection.scalar(select(tasks_table.c.outcome).where(tasks_table.c.task_id == task_id)))
+
+    def beat(job: dict[str, Any], metrics: str | None = None) -> None:
+        columns = {} if metrics is None else {"job_metrics": metrics}
+        with queue.database.writing() as tx:
+            update_job(tx, JobReport(job["PandaID"], JobState.RUNNING, 1, columns))
+
+    waited, other = queue.submit(2, hpoValues=True), queue.submit(1)
+    seen = []
+    jobs = queue.acquire(3)
+    for job in jobs:
+        beat(job, "nGPU=1")
+    clock.now += 10
+    beat(jobs[0], "hpoStep=1 hpoValue=0.5")
+    seen.append(outcome(waited))
+    beat(jobs[1], "hpoStep=1 hpoValue=0.7")  # too soon after the other
+    clock.now += 10
+    beat(jobs[0], "hpoStep=1 hpoValue=0.5")  # nothing new
+    beat(jobs[0])
+    seen.append(outcome(waited))
+    beat(jobs[0], "hpoStep=2 hpoValue=0.4")
+    seen.append(outcome(waited))
+    assert 0 < seen[0] == seen[1] < seen[2]
+    beat(jobs[2], "hpoStep=1 hpoValue=0.5")
+    assert outcome(other) == 0
 
 
 def test_a_heartbeat_without_news_changes_no_cursor(queue: Queue) -> None:

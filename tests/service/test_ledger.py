@@ -8,7 +8,8 @@ import pytest
 
 from hpo_pilot.jobs import JobReport, JobState, Member, Verdict
 from hpo_pilot.search import TrialState
-from hpo_pilot.service.ledger import MAX_RESUBMISSIONS, Ledger, OpenTrial
+from hpo_pilot.service.changes import OpenTrial
+from hpo_pilot.service.ledger import MAX_RESUBMISSIONS, Ledger
 from hpo_pilot.store import JobOutcome, TaskRecord, TaskStage
 
 UID = "cafecafe"
@@ -285,7 +286,7 @@ def test_verdicts_of_the_attempt_before_take_their_own_time_from_it():
 
 def test_progress_is_that_of_the_member_that_runs():
     book, t = ledger(1, 2, 3), task([[(1, 0), (2, 0), (3, 0)]])
-    report = JobReport(101, JobState.RUNNING, 1, 1, started=10.0, running=(2, 0), progress=(7, 0.25))
+    report = JobReport(101, JobState.RUNNING, 1, 1, started=10.0, running=(2, 0), progress=((7, 0.25),))
     changes = book.absorb(t, [report], 50.0)
     assert {o.trial: (o.started, o.progress) for o in changes.outcomes} == {
         1: (10.0, ()),
@@ -294,7 +295,7 @@ def test_progress_is_that_of_the_member_that_runs():
     }
     assert changes.started == [(1, 10.0), (2, 50.0)]
     assert not book.absorb(t, [report], 60.0)
-    other_job = JobReport(101, JobState.RUNNING, 1, 1, started=10.0, running=(9, 0), progress=(8, 0.5))
+    other_job = JobReport(101, JobState.RUNNING, 1, 1, started=10.0, running=(9, 0), progress=((8, 0.5),))
     assert {o.trial for o in book.absorb(t, [other_job], 60.0).outcomes if o.progress} == {1}
 
 
@@ -340,3 +341,28 @@ def test_a_remark_on_good_results_is_logged_once():
     reports = [finished(n, n, 0, 0.5, message=remark) for n in (1, 2)]
     changes = book.absorb(t, reports, 1.0)
     assert changes.events == [f"trial 1 fold 0: {remark}"]
+
+
+def finished_with(number, trial, fold, *values):
+    verdict = Verdict(UID, 1, trial, fold, number, 1, values[0], "", values=values, seconds=2.0)
+    return JobReport(100 + number, JobState.FINISHED, 1, number, (verdict,))
+
+
+def test_each_of_several_objectives_has_its_mean_and_spread():
+    book = Ledger(uid=UID, folds=2, needed=2, told=0, objectives=2)
+    book.add(OpenTrial(1, {"x": 1}, 1, None))
+    t = task([(1, 0), (1, 1)])
+    changes = book.absorb(t, [finished_with(1, 1, 0, 1.0, 10.0), finished_with(2, 1, 1, 3.0, 14.0)], 5.0)
+    (end,) = changes.ends
+    assert (end.value, end.values) == (2.0, (2.0, 12.0))
+    assert end.stds == pytest.approx((2**0.5, 8**0.5))
+    assert end.std == end.stds[0]
+    assert [outcome.values for outcome in changes.outcomes] == [(1.0, 10.0), (3.0, 14.0)]
+
+
+def test_a_figure_too_few_is_a_failure():
+    book = Ledger(uid=UID, folds=1, needed=1, told=0, objectives=2)
+    book.add(OpenTrial(1, {"x": 1}, 1, None))
+    (end,) = book.absorb(task([(1, 0)]), [finished(1, 1, 0, 1.0)], 5.0).ends
+    assert (end.state, end.value, end.values) == (TrialState.FAILED, None, None)
+    assert end.error == "0 of 2 figures of merit came back from the payload runner"

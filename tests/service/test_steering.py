@@ -3,143 +3,14 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import Executor, Future
 from dataclasses import replace
 
-import pytest
-
 from hpo_pilot.errors import GiveUpError, TryAgainError
-from hpo_pilot.jobs import JobReport, JobState, TaskRef, TaskState, Verdict
+from hpo_pilot.jobs import JobReport, JobState, TaskState
 from hpo_pilot.panda.workflow_manager import EAGER
-from hpo_pilot.search import Search, TrialState
-from hpo_pilot.service.steering import SearchSteering
-from hpo_pilot.store import SearchState, SteeringStore
-
-
-class AtOnce(Executor):
-    """Works where it is asked to."""
-
-    def submit(self, function, /, *arguments, **options):
-        future = Future()
-        try:
-            future.set_result(function(*arguments, **options))
-        except Exception as error:  # noqa: BLE001 - what an executor does
-            future.set_exception(error)
-        return future
-
-
-class Panda:
-    """Tasks in memory: each job is as the test says, and calls fail where it says so."""
-
-    owner = "me"
-    manners = EAGER
-
-    def __init__(self):
-        self.tasks = {}
-        self.reports = {}
-        self.states = {}
-        self.killed = []
-        self.discarded = []
-        self.asked = []
-        self.broken = {}
-
-    def _call(self, name, number=None):
-        error = self.broken.get((name, number)) or self.broken.get(name)
-        if error is not None:
-            raise error
-
-    def submit(self, task, *, maybe_submitted=False):
-        self._call("submit")
-        number = len(self.tasks) + 1
-        self.tasks[number] = task
-        self.states[number] = TaskState.RUNNING
-        self.reports[number] = {}
-        return TaskRef(task.name, number)
-
-    def find(self, name):
-        return next((TaskRef(name, n) for n, task in self.tasks.items() if task.name == name), None)
-
-    def keep(self, sandbox):
-        self._call("keep")
-
-    def status(self, refs):
-        return {ref.jedi_task_id: self.states[ref.jedi_task_id] for ref in refs}
-
-    def results(self, ref, missing):
-        self.asked.append(ref.jedi_task_id)
-        self._call("results", ref.jedi_task_id)
-        return list(self.reports[ref.jedi_task_id].values())
-
-    def why_ended(self, ref):
-        return ""
-
-    def kill(self, ref):
-        self._call("kill")
-        self.killed.append(ref.jedi_task_id)
-
-    def discard(self, output):
-        self._call("discard")
-        self.discarded.append(output)
-
-    # --- what the pilots do ---
-
-    def finish(self, task_id, number=1, *, outputs=False, ran=99):
-        """The job ends; its time was enough for the first `ran` of its members."""
-        task = self.tasks[task_id]
-        panda_id = 100 * task_id + number
-        verdicts = []
-        for place, (trial, fold, _seed) in enumerate(task.jobs[number - 1]):
-            who = (task.uid, task.generation, trial, fold, number, 1)
-            if place < ran:
-                folder = f"t{trial}f{fold}" if outputs else ""
-                verdicts.append(Verdict(*who, 0.1 * trial, "", seconds=2.0, has_outputs=outputs, folder=folder))
-            else:
-                verdicts.append(Verdict(*who, None, "no time left", was_run=False))
-        self.reports[task_id][panda_id] = JobReport(panda_id, JobState.FINISHED, 1, number, tuple(verdicts))
-        if len(self.reports[task_id]) == len(task.jobs):
-            self.states[task_id] = TaskState.DONE
-
-
-@pytest.fixture
-def store(tmp_path):
-    opened = SteeringStore.open(f"sqlite:///{tmp_path / 'hpo-pilot.db'}")
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def panda():
-    return Panda()
-
-
-@pytest.fixture
-def steer(store, panda):
-    """Makes the steering of a search; called again, of the same search after a restart."""
-
-    def make(document=None, **budget):
-        record = store.find_search("demo")
-        if record is None:
-            search = Search.model_validate(
-                {
-                    "search": "demo",
-                    "space": {"x": {"type": "real", "low": 0.0, "high": 1.0}},
-                    "optimizer": "random",
-                    "budget": {"queued": 0, **budget},
-                    "payload": {"command": "true"},
-                    **(document or {}),
-                }
-            )
-            record = store.create_search(search, source="demo.yaml", sandbox="/sandbox.tar.gz", owner="me")
-        return SearchSteering(record, store, panda, AtOnce(), lambda: None)
-
-    return make
-
-
-def go(steering, times=6):
-    """Looks at everything a few times, whatever the pauses."""
-    for _ in range(times):
-        steering._not_before = 0.0
-        steering.advance(None, steering.state)
+from hpo_pilot.search import TrialState
+from hpo_pilot.store import SearchState
+from tests.service.memory_panda import Panda, go
 
 
 def test_a_search_to_its_end(steer, store, panda):

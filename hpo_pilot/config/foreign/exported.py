@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hpo_pilot.errors import InputError
 from hpo_pilot.search import Search
 
 #: A point and its figure of merit; None: not known yet.
@@ -52,6 +53,17 @@ class ExportOptions:
     owner: str = "USER"
     steering_image: str = "hpo-pilot-steering:latest"
     results: Sequence[Result] = ()
+
+
+def check_single(search: Search, tool: str) -> None:
+    """Makes sure that a search has one objective.
+
+    Raises:
+        InputError: it has several, and `tool` has no way to say so.
+    """
+    if len(search.objectives) > 1:
+        metrics = ", ".join(objective.metric for objective in search.objectives)
+        raise InputError(f"{tool} takes one objective, and search {search.name!r} has {metrics}: export csv or json")
 
 
 def warn_of_the_rest(exported: Exported, search: Search, tool: str, carried: Collection[str]) -> None:

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable
 from typing import Any
 
-from hpo_pilot.config.foreign.exported import Exported, ExportOptions, json_text, warn_of_the_rest
+from hpo_pilot.config.foreign.exported import Exported, ExportOptions, check_single, json_text, warn_of_the_rest
 from hpo_pilot.config.foreign.exported_space import hpogrid_space, nevergrad_space
 from hpo_pilot.config.foreign.hpogrid_model import MODEL, MODEL_FILE, model_text
 from hpo_pilot.config.foreign.phpo_task import FILE_NAMES
@@ -35,7 +35,7 @@ def export_search(tool: str, search: Search, options: ExportOptions) -> Exported
         options: what the user says beside it.
 
     Raises:
-        InputError: there is no such tool.
+        InputError: there is no such tool, or it knows one objective and the search has several.
     """
     exporters: dict[str, Callable[[Search, ExportOptions], Exported]] = {
         "hpogrid": _hpogrid,
@@ -44,6 +44,7 @@ def export_search(tool: str, search: Search, options: ExportOptions) -> Exported
     }
     if tool not in exporters:
         raise InputError(f"there is no exporter for {tool!r}; there is {', '.join(exporters)}")
+    check_single(search, tool)
     return exporters[tool](search, options)
 
 

@@ -10,14 +10,19 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from hpo_pilot.config.foreign.exported import json_text
+from hpo_pilot.config.foreign.exported import check_single, json_text
 from hpo_pilot.search import Search, Trial, TrialState
 
 _TIME = "%m/%d/%Y, %H:%M:%S"
 
 
 def as_hpogrid_report(search: Search, trials: Sequence[Trial]) -> str:
-    """The finished trials of a search, under hpogrid's keys; confirmation runs are among them."""
+    """The finished trials of a search, under hpogrid's keys; confirmation runs are among them.
+
+    Raises:
+        InputError: the search has several objectives, and hpogrid knows one.
+    """
+    check_single(search, "hpogrid")
     done = [trial for trial in trials if trial.state is TrialState.FINISHED and trial.value is not None]
     metric, shape = search.objective.metric, search.payload.point
     searched = [trial for trial in done if trial.confirms is None]

@@ -32,6 +32,7 @@ _TASK_COLUMNS = (
     tasks.c.started,
     tasks.c.revision,
     tasks.c.attempt_nr,
+    tasks.c.modified,
 )
 _TASK = select(*_TASK_COLUMNS).where(tasks.c.task_id == bindparam("id"))
 _JOB = select(
@@ -54,6 +55,7 @@ _JOB = select(
     jobs.c.heartbeat,
     jobs.c.patience,
     jobs.c.report,
+    jobs.c.job_metrics,
 ).where(jobs.c.panda_id == bindparam("id"))
 
 #: States in which a task starts no new attempt.

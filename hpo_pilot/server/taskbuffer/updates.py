@@ -27,9 +27,12 @@ from hpo_pilot.jobs import JobState
 from hpo_pilot.server.data.database import AnyRow, Transaction, set_columns
 from hpo_pilot.server.data.tables import job_documents, jobs
 from hpo_pilot.server.taskbuffer.attempts import change_task, end_attempt, job_row, task_row
+from hpo_pilot.server.taskbuffer.known_tasks import known_task
 
 #: How far a job is; a report never takes it back.
 _STEPS = [JobState.SENT, JobState.STARTING, JobState.RUNNING, JobState.TRANSFERRING, JobState.HOLDING]
+#: Of the values of a task's running jobs is told at most this often, in seconds. Who waits looks now and then anyway.
+_VALUES_PAUSE = 0.5
 _DOCUMENT_LIMIT = 64 * 1024  # characters of a log that are kept
 
 
@@ -93,7 +96,18 @@ def _heartbeat(tx: Transaction, job: AnyRow, state: JobState, report: JobReport,
     _store_documents(tx, report)
     if status is not state and (task := task_row(tx, job.task_id)) is not None:
         change_task(tx, task)
+    elif "hpoStep=" in (columns.get("job_metrics") or "") and columns["job_metrics"] != job.job_metrics:
+        _tell_of_values(tx, job)
     return ",".join(word for word in ("debug" if job.debug else None, job.command) if word) or None
+
+
+def _tell_of_values(tx: Transaction, job: AnyRow) -> None:
+    """Announces a running job's new values to who waits for them; not of each at once, where a task has many jobs."""
+    if known_task(tx, job.task_id).parameters.params.get("hpoValues") is not True:
+        return
+    task = task_row(tx, job.task_id)
+    if task is not None and tx.now - task.modified >= _VALUES_PAUSE:
+        change_task(tx, task, outcome=True)
 
 
 def _store_documents(tx: Transaction, report: JobReport) -> None:

@@ -1,0 +1,302 @@
+"""optuna's samplers behind our ask and tell, for those who want them: `pip install 'hpo-pilot[optuna]'`.
+
+Each ask makes a study in memory of what was told, in its order, and of what is pending, as running trials. So it
+depends on nothing else, which is the contract, and costs what the sampler costs on a history of that length. optuna is
+imported when this optimizer is used, never before.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import warnings
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import ConfigDict, model_validator
+
+from hpo_pilot.errors import InputError
+from hpo_pilot.optimizers.base import BaseSettings, Observation, Optimizer
+from hpo_pilot.optimizers.proposals import Proposals
+from hpo_pilot.optimizers.streams import stream
+from hpo_pilot.optimizers.threads import one_thread
+from hpo_pilot.search import Integer, Misfit, MisfitError, Point, Real, SearchSpace
+from hpo_pilot.search.dimension import Dimension
+from hpo_pilot.search.misfit import did_you_mean
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.distributions import BaseDistribution
+    from optuna.samplers import BaseSampler
+    from optuna.trial import FrozenTrial, Trial
+
+#: Name in a search file -> optuna's class.
+_SAMPLERS = {
+    "tpe": "TPESampler",
+    "gp": "GPSampler",
+    "cmaes": "CmaEsSampler",
+    "nsgaii": "NSGAIISampler",
+    "nsgaiii": "NSGAIIISampler",
+    "qmc": "QMCSampler",
+    "random": "RandomSampler",
+}
+
+#: What a sampler needs beside optuna itself.
+_NEEDS = {"cmaes": "cmaes", "gp": "torch"}
+
+#: These note in the study what they do when they are asked, and find it there again: told trials are asked for again.
+_WITH_MEMORY = ("cmaes", "nsgaii", "nsgaiii", "qmc")
+
+#: These know trials that broke a constraint from others.
+_WITH_CONSTRAINTS = ("tpe", "gp", "nsgaii", "nsgaiii")
+
+_ONE_OBJECTIVE = ("cmaes",)
+
+#: Arguments that are ours to give, or that a file cannot.
+_NOT_FOR_FILES = ("self", "seed", "constraints_func", "independent_sampler", "source_trials")
+
+#: Values beyond are told as this: their squares would overflow.
+_LARGEST = 1e100
+
+#: How often a sampler is asked for a point that is missing, before it is drawn at random: it may have no new one.
+#: Crossover makes the same children again and again, and quickly.
+_PATIENCE = 4
+_PATIENCE_WITH_CROSSOVER = 40
+
+_CONSTRAINTS = "constraints"  # optuna's name of a trial's attribute; above 0: broken
+
+
+class OptunaSettings(BaseSettings):
+    """The sampler, and its own arguments beside it: `{name: optuna, sampler: tpe, multivariate: true}`."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    sampler: Literal["tpe", "gp", "cmaes", "nsgaii", "nsgaiii", "qmc", "random"] = "tpe"
+
+    @model_validator(mode="after")
+    def _check(self) -> OptunaSettings:
+        for module in ("optuna", _NEEDS.get(self.sampler)):
+            if module is not None and importlib.util.find_spec(module) is None:
+                message = f"needs {module}, which is not installed"
+                remedy = "pip install torch" if module == "torch" else "pip install 'hpo-pilot[optuna]'"
+                raise MisfitError([Misfit(() if module == "optuna" else ("sampler",), message, remedy)])
+        import optuna  # noqa: PLC0415 - seldom wanted
+
+        parameters = inspect.signature(getattr(optuna.samplers, _SAMPLERS[self.sampler]).__init__).parameters
+        known = [name for name in parameters if name not in _NOT_FOR_FILES]
+        unknown = [key for key in self.arguments if key not in known]
+        if unknown:
+            raise MisfitError(
+                [
+                    Misfit((key,), f"is no setting of optuna's {self.sampler} sampler", did_you_mean(key, known))
+                    for key in unknown
+                ]
+            )
+        try:
+            self.made(0)
+        except Exception as error:  # whatever optuna makes of the arguments
+            message = f"optuna refuses these settings of {self.sampler}: {error}"
+            raise MisfitError([Misfit((), message)]) from error
+        return self
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What stands beside `sampler`."""
+        return dict(self.__pydantic_extra__ or {})
+
+    def made(self, seed: int) -> BaseSampler:
+        """The sampler with that seed."""
+        import optuna  # noqa: PLC0415 - seldom wanted
+
+        cls = getattr(optuna.samplers, _SAMPLERS[self.sampler])
+        arguments: dict[str, Any] = {"seed": seed, **self.arguments}
+        parameters = inspect.signature(cls.__init__).parameters
+        for name, value in (
+            ("constant_liar", True),  # for a batch; its default depends on optuna's version
+            ("warn_independent_sampling", False),
+            ("warn_asynchronous_seeding", False),
+        ):
+            if name in parameters:
+                arguments.setdefault(name, value)
+        if self.sampler in _WITH_CONSTRAINTS:
+            arguments["constraints_func"] = _broken
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            made: BaseSampler = cls(**arguments)
+        return made
+
+
+def _broken(trial: FrozenTrial) -> tuple[float, ...]:
+    found = trial.system_attrs.get(_CONSTRAINTS)
+    return tuple(found) if found is not None else (0.0,)
+
+
+class OptunaOptimizer(Optimizer):
+    """One of optuna's samplers; TPE unless the settings say otherwise.
+
+    Failed trials are not proposed again and teach nothing; results of earlier searches (`tell_earlier`) are not used,
+    for optuna has no place for them. Points outside the space teach nothing.
+    """
+
+    Settings = OptunaSettings
+    settings: OptunaSettings
+    several_objectives = True
+
+    def __init__(self, space: SearchSpace, **options: Any) -> None:
+        """Checks that optuna is there; see `Optimizer`."""
+        super().__init__(space, **options)
+        if self.objectives > 1 and self.settings.sampler in _ONE_OBJECTIVE:
+            raise InputError(f"optuna's {self.settings.sampler} sampler takes one objective, not {self.objectives}")
+
+    def _propose(self, n: int, pending: list[Point]) -> list[Point]:
+        import optuna  # noqa: PLC0415 - seldom wanted
+
+        proposals = self._collect(n, pending)
+        rng = stream(self.seed, "optuna", proposals.known, len(self.history))
+        before = optuna.logging.get_verbosity()
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        try:
+            with warnings.catch_warnings(), one_thread():
+                warnings.simplefilter("ignore")
+                self._ask(proposals, pending, rng.getrandbits(32))
+        finally:
+            optuna.logging.set_verbosity(before)
+        feasible = [observation.point for observation in self.history[-64:]] if self.space.constraints else []
+        return proposals.complete(rng, [*feasible, *pending]) if proposals.missing else proposals.points
+
+    def _ask(self, proposals: Proposals, pending: list[Point], seed: int) -> None:
+        """Asks the sampler until it has no new point to propose, or none is missing."""
+        from optuna.trial import TrialState  # noqa: PLC0415
+
+        study = self._study(pending)
+        if self.settings.sampler != "qmc":  # which has one sequence, and the study its place in it
+            study.sampler = self.settings.made(seed)
+        worst = max((o.values for o in self.history if o.values is not None), default=None)
+        patience = _PATIENCE_WITH_CROSSOVER if self.settings.sampler.startswith("nsga") else _PATIENCE
+        for _ in range(patience * proposals.missing + 8):
+            if proposals.missing == 0:
+                return
+            trial = study.ask()
+            point = self._suggested(trial)
+            if proposals.offer_point(point):
+                continue  # it stays in the study as a running trial
+            broken = not self.space.is_feasible(point)
+            if broken and worst is not None and self.settings.sampler in _WITH_CONSTRAINTS:
+                study._storage.set_trial_system_attr(trial._trial_id, _CONSTRAINTS, (1.0,))
+                study.tell(trial, [_bounded(value) for value in worst])
+            else:
+                study.tell(trial, state=TrialState.FAIL)
+
+    def _study(self, pending: Iterable[Point]) -> optuna.Study:
+        import optuna  # noqa: PLC0415
+        from optuna.trial import TrialState, create_trial  # noqa: PLC0415
+
+        study = optuna.create_study(sampler=self.settings.made(self.seed), directions=["minimize"] * self.objectives)
+        for observation in self.history:
+            arguments = self._arguments(observation)
+            if arguments is None:
+                continue
+            if self.settings.sampler in _WITH_MEMORY:
+                study.enqueue_trial(arguments["params"])
+                trial = study.ask()
+                _ = trial.relative_params  # asked for, though all is fixed: now the sampler notes what it does
+                self._suggested(trial)
+                for name, value in arguments["system_attrs"].items():
+                    study._storage.set_trial_system_attr(trial._trial_id, name, value)
+                values = arguments["values"]
+                study.tell(trial, values, state=TrialState.FAIL if values is None else None)
+            else:
+                study.add_trial(create_trial(**arguments))
+        for point in pending:
+            params = self._params(point)
+            if params is not None:
+                out = create_trial(
+                    state=TrialState.RUNNING, params=params, distributions=self._distributions_of(params)
+                )
+                study.add_trial(out)
+        return study
+
+    def _arguments(self, observation: Observation) -> dict[str, Any] | None:
+        """What optuna is told of a trial; None where it is outside the space."""
+        from optuna.trial import TrialState  # noqa: PLC0415
+
+        params = self._params(observation.point)
+        if params is None:
+            return None
+        values = observation.values
+        infeasible = self.space.constraints and not self.space.is_feasible(observation.point)
+        return {
+            "state": TrialState.FAIL if values is None else TrialState.COMPLETE,
+            "params": params,
+            "distributions": self._distributions_of(params),
+            "values": None if values is None else [_bounded(value) for value in values],
+            "system_attrs": {_CONSTRAINTS: (1.0 if infeasible else 0.0,)} if self.space.constraints else {},
+        }
+
+    @cached_property
+    def _distributions(self) -> dict[str, BaseDistribution]:
+        return {name: _distribution(dimension) for name, dimension in self.space.dimensions.items()}
+
+    def _distributions_of(self, params: Mapping[str, Any]) -> dict[str, BaseDistribution]:
+        return {name: self._distributions[name] for name in params}
+
+    def _params(self, point: Point) -> dict[str, Any] | None:
+        """A point's values as optuna has them; None where it is not of the space, constraints aside."""
+        params: dict[str, Any] = {}
+        for name, dimension in self.space.dimensions.items():
+            if self.space.is_active(name, point) != (name in point):
+                return None
+            if name in point:
+                try:
+                    params[name] = _to_optuna(dimension, dimension.canonical(point[name]))
+                except ValueError:
+                    return None
+        return params if len(params) == len(point) else None
+
+    def _suggested(self, trial: Trial) -> Point:
+        """The point of a trial: parents are asked for before what hangs on them."""
+        values: Point = {}
+        for name in self.space.parents_first:
+            if self.space.is_active(name, values):
+                value = trial._suggest(name, self._distributions[name])
+                values[name] = _from_optuna(self.space.dimensions[name], value)
+        return {name: values[name] for name in self.space.names if name in values}
+
+
+def _bounded(value: float) -> float:
+    return min(_LARGEST, max(-_LARGEST, value))
+
+
+def _has_own_values(dimension: Dimension) -> bool:
+    """Whether optuna has the values as they are; of choices and of steps, which it rounds, it has the places."""
+    if isinstance(dimension, Real):
+        return dimension.step is None
+    return isinstance(dimension, Integer) and dimension.step == 1
+
+
+def _distribution(dimension: Dimension) -> BaseDistribution:
+    from optuna.distributions import (  # noqa: PLC0415
+        CategoricalDistribution,
+        FloatDistribution,
+        IntDistribution,
+    )
+
+    if _has_own_values(dimension):
+        assert isinstance(dimension, Real | Integer)
+        log = dimension.scale == "log"
+        if isinstance(dimension, Real):
+            return FloatDistribution(dimension.low, dimension.high, log=log)
+        return IntDistribution(dimension.low, dimension.high, log=log)
+    count = int(dimension.size)
+    return IntDistribution(0, count - 1) if dimension.is_ordered else CategoricalDistribution(tuple(range(count)))
+
+
+def _to_optuna(dimension: Dimension, value: Any) -> Any:
+    return value if _has_own_values(dimension) else int(dimension.to_unit(value) * dimension.size)
+
+
+def _from_optuna(dimension: Dimension, value: Any) -> Any:
+    return dimension.canonical(
+        value if _has_own_values(dimension) else dimension.from_unit((value + 0.5) / dimension.size)
+    )

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from hpo_pilot.client.documents import trial_document
+from hpo_pilot.client.exports import as_csv, as_json
+from hpo_pilot.config.foreign.hpogrid_report import as_hpogrid_report
+from hpo_pilot.config.results_file import read_results
+from hpo_pilot.errors import InputError
+from hpo_pilot.search import FoldResult, Search, Trial, TrialState
+
+SEARCH = Search.model_validate(
+    {
+        "search": "old",
+        "objective": {"metric": "accuracy", "goal": "maximize"},
+        "space": {
+            "rate": {"type": "real", "low": 1e-4, "high": 0.1, "scale": "log"},
+            "layers": {"type": "integer", "low": 1, "high": 4},
+            "kind": {"type": "categorical", "choices": ["a", "=b", 1, True, None]},
+            "momentum": {"type": "real", "low": 0.5, "high": 1.0, "when": {"kind": "=b"}},
+        },
+        "folds": 2,
+        "payload": {"command": "true"},
+    }
+)
+POINTS = [
+    {"rate": 0.00123456789, "layers": 2, "kind": "a"},
+    {"rate": 0.05, "layers": 1, "kind": "=b", "momentum": 0.75},
+    {"rate": 0.1, "layers": 4, "kind": 1},
+    {"rate": 0.1, "layers": 3, "kind": True},
+]
+TRIALS = [
+    Trial(n, 1, point, TrialState.FINISHED, n / 10, 0.2, (FoldResult(0, 0.1), FoldResult(1, 0.3)), told=n)
+    for n, point in enumerate(POINTS, start=1)
+]
+FAILED = Trial(5, 1, POINTS[0], TrialState.FAILED, error='exit status 1,\n"why"', told=5)
+OTHERS = [
+    replace(TRIALS[0], number=6, state=TrialState.STOPPED),
+    replace(TRIALS[0], number=7, state=TrialState.RUNNING, value=None),
+]
+ALL = [*TRIALS, FAILED, *OTHERS]
+
+
+def read(tmp_path, text, name="old.txt"):
+    path = tmp_path / name
+    path.write_text(text)
+    return read_results(path, name, SEARCH.space)
+
+
+def exact(point):
+    return {name: (type(value), value) for name, value in point.items()}
+
+
+@pytest.mark.parametrize("form", [as_json, as_csv, lambda _, trials: json.dumps([*map(trial_document, trials)])])
+def test_what_export_writes_is_read_back(tmp_path, form):
+    found = read(tmp_path, form(SEARCH, ALL))
+    assert [exact(trial.point) for trial in found.trials] == [exact(t.point) for t in [*TRIALS, FAILED]]
+    assert [trial.values for trial in found.trials] == [(t.value,) for t in TRIALS] + [None]
+    assert found.trials[0].errors == (pytest.approx(0.2 / 2**0.5),)
+    assert found.objectives == (SEARCH.objectives if form is as_json else ())
+
+
+def test_confirmation_runs_are_passed_over(tmp_path):
+    found = read(tmp_path, as_json(SEARCH, [TRIALS[0], replace(TRIALS[0], number=8, confirms=1)]))
+    assert len(found.trials) == 1
+
+
+def test_hpogrid_results_are_read(tmp_path):
+    found = read(tmp_path, as_hpogrid_report(SEARCH, ALL))
+    assert [exact(trial.point) for trial in found.trials] == [exact(t.point) for t in TRIALS]
+    assert [trial.values for trial in found.trials] == [(t.value,) for t in TRIALS]
+    assert (found.objectives[0].metric, found.objectives[0].goal) == ("accuracy", "maximize")
+
+
+def test_points_of_phpo_are_read(tmp_path):
+    found = read(tmp_path, json.dumps({"points": [[POINTS[0], 0.0], [POINTS[1], None]], "opt_space": None}))
+    assert [(trial.point, trial.values) for trial in found.trials] == [(POINTS[0], (0.0,))]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "has no column 'value'"),
+        ("{", "is not JSON"),
+        ("{}", "has no results"),
+        ("[]", "has no results"),
+        ('{"trials": 3}', "has no results"),
+        ("[" * 100_000, "is not JSON"),
+        ("number,value\n", "has no results"),
+        ("a;b\n1;2\n", "has no column 'value'"),
+        ('{"search": {"objective": {"metric": 3}}, "trials": []}', "search.objective is none"),
+    ],
+)
+def test_what_is_no_result_file_is_said(tmp_path, text, said):
+    with pytest.raises(InputError, match=f"^old.txt: .*{said}"):
+        read(tmp_path, text)
+
+
+def test_strange_cells_make_no_results_out_of_nothing(tmp_path):
+    text = "value,std,rate,layers,kind\nnan,x,0.1,2,a\n0.5,,fast,2.5,zz\n0.25,0.1,0.1,3\n"
+    found = read(tmp_path, text)
+    assert [(trial.values, trial.errors) for trial in found.trials] == [
+        (None, (None,)),
+        ((0.5,), (None,)),
+        ((0.25,), (None,)),
+    ]
+    assert found.trials[1].point == {"rate": "fast", "layers": 2.5, "kind": "zz"}
+
+
+def test_what_cannot_be_read_is_said(tmp_path):
+    with pytest.raises(InputError, match="is a folder"):
+        read_results(tmp_path, "old", SEARCH.space)
+    with pytest.raises(InputError, match="there is no such file"):
+        read_results(tmp_path / "gone.json", "gone.json", SEARCH.space)
+    (tmp_path / "latin").write_bytes(b"value\n\xff\n")
+    with pytest.raises(InputError, match="is not UTF-8"):
+        read_results(tmp_path / "latin", "latin", SEARCH.space)

@@ -1,0 +1,140 @@
+"""optuna's samplers behind our contract; what holds for every optimizer is in tests/contracts."""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+import subprocess
+import sys
+
+import pytest
+from pydantic import ValidationError
+
+from hpo_pilot.config import examine
+from hpo_pilot.errors import InputError
+from hpo_pilot.optimizers import create_optimizer, optimizer_class
+from hpo_pilot.search import SearchSpace, point_key
+
+pytest.importorskip("optuna")
+
+SAMPLERS = ["tpe", "cmaes", "nsgaii", "nsgaiii", "qmc", "random"]
+if importlib.util.find_spec("torch") is not None:
+    SAMPLERS.append("gp")
+
+SPACE = {
+    "x": {"type": "real", "low": 0.0, "high": 1.0},
+    "lr": {"type": "real", "low": 1e-4, "high": 1.0, "scale": "log"},
+    "n": {"type": "integer", "low": 1, "high": 9, "scale": "log"},
+    "step": {"type": "real", "low": 0.1, "high": 0.7, "step": 0.1},
+    "odd": {"type": "categorical", "choices": [1, True, "1", None]},
+    "size": {"type": "ordinal", "choices": [32, 64, 128]},
+    "deep": {"type": "integer", "low": 1, "high": 7, "step": 3, "when": {"odd": True}},
+}
+
+
+def told(optimizer, batches=4, batch=5, value=lambda point: point["x"]):
+    points = []
+    for _ in range(batches):
+        asked = optimizer.ask(batch, [])
+        points += asked
+        optimizer.tell([(point, value(point)) for point in asked])
+    return points
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_every_sampler_keeps_the_contract(sampler):
+    space = SearchSpace.from_dict(SPACE, ["x + step <= 1.2"])
+    optimizer, twin = (create_optimizer("optuna", space, seed=5, settings={"sampler": sampler}) for _ in range(2))
+    points = told(optimizer)
+    optimizer.tell([(optimizer.ask(1, [])[0], None)])
+    pending = optimizer.ask(3, [])
+    asked = optimizer.ask(4, pending)
+    assert optimizer.ask(4, pending) == asked
+    keys = [point_key(point) for point in (*points, *pending, *asked)]
+    assert len(set(keys)) == len(keys)
+    assert all(space.canonical(point) == point for point in asked)
+    twin.tell([(o.point, o.value) for o in optimizer.history])
+    assert twin.ask(4, pending) == asked
+
+
+@pytest.mark.parametrize("sampler", [sampler for sampler in SAMPLERS if sampler != "cmaes"])
+def test_several_objectives(sampler):
+    space = SearchSpace.from_dict({"x": SPACE["x"], "odd": SPACE["odd"]})
+    optimizer = create_optimizer("optuna", space, settings={"sampler": sampler}, objectives=2)
+    told(optimizer, batches=5, value=lambda point: (point["x"], 1 - point["x"]))
+    assert len(optimizer.ask(3, [])) == 3
+
+
+def test_one_objective_alone_for_a_sampler_that_takes_one():
+    with pytest.raises(InputError, match="cmaes sampler takes one objective, not 2"):
+        create_optimizer("optuna", SearchSpace.from_dict(SPACE), settings={"sampler": "cmaes"}, objectives=2)
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "cmaes", "nsgaii"])
+def test_it_learns_though_it_is_made_anew_for_every_ask(sampler):
+    space = SearchSpace.from_dict({name: {"type": "real", "low": 0.0, "high": 1.0} for name in "abc"})
+    settings = {"sampler": sampler} | ({"population_size": 10} if sampler == "nsgaii" else {})
+    optimizer = create_optimizer("optuna", space, seed=2, settings=settings)
+
+    def value(point):
+        return sum((x - 0.8) ** 2 for x in point.values())
+
+    points = told(optimizer, batches=12, batch=10, value=value)
+    values = [value(point) for point in points]
+    assert statistics.median(values[-30:]) < 0.5 * statistics.median(values[:30])
+
+
+def test_a_batch_is_spread_though_none_of_it_has_a_value():
+    optimizer = create_optimizer("optuna", SearchSpace.from_dict({"x": SPACE["x"]}), seed=1)
+    told(optimizer, batches=4, batch=5)
+    batch = sorted(point["x"] for point in optimizer.ask(6, []))
+    assert max(batch) - min(batch) > 0.02
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"sampler": "tpee"}, "Input should be 'tpe'"),
+        ({"multivariat": True}, "did you mean multivariate"),
+        ({"seed": 3}, "is no setting of optuna's tpe sampler"),
+        ({"sampler": "nsgaii", "population_size": 1}, "optuna refuses these settings of nsgaii"),
+    ],
+)
+def test_wrong_settings_are_refused(settings, said):
+    with pytest.raises(InputError, match=said):
+        create_optimizer("optuna", SearchSpace.from_dict(SPACE), settings=settings)
+
+
+@pytest.mark.parametrize(
+    ("missing", "sampler", "said"),
+    [
+        ("optuna", "tpe", r"needs optuna, which is not installed — pip install 'hpo-pilot\[optuna\]'"),
+        ("cmaes", "cmaes", r"needs cmaes, .* pip install 'hpo-pilot\[optuna\]'"),
+        ("torch", "gp", "needs torch, .* pip install torch"),
+    ],
+)
+def test_what_is_not_installed_is_said_when_a_file_is_checked(monkeypatch, tmp_path, missing, sampler, said):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == missing else find(name, *more))
+    with pytest.raises(ValidationError, match=said):
+        optimizer_class("optuna").check_settings({"sampler": sampler})
+    path = tmp_path / "search.yaml"
+    path.write_text(
+        "search: a\nspace: {x: {type: real, low: 0, high: 1}}\npayload: {command: x}\n"
+        f"optimizer: {{name: optuna, sampler: {sampler}}}\n"
+    )
+    [problem] = examine(path).problems
+    assert problem.line == 4
+    assert f"needs {missing}" in problem.message
+
+
+def test_optuna_is_imported_only_where_it_is_chosen():
+    code = (
+        "import sys\n"
+        "from hpo_pilot.optimizers import create_optimizer, optimizer_class\n"
+        "from hpo_pilot.search import SearchSpace\n"
+        "space = SearchSpace.from_dict({'x': {'type': 'real', 'low': 0, 'high': 1}})\n"
+        "optimizer_class('optuna'); create_optimizer('random', space).ask(1)\n"
+        "assert 'optuna' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

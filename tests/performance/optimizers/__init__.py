@@ -1,0 +1,1 @@
+"""The optimizers beside their peers: problems, settings, runners, stored results and tables."""

@@ -1,0 +1,261 @@
+"""Kinds of random problems: a space, a best point in it, and a shape around that point."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from hpo_pilot.search import Point, SearchSpace
+from tests.performance.optimizers.development import landscape
+from tests.performance.optimizers.development.landscape import Array, Shape
+from tests.performance.optimizers.problem import Problem
+
+Kind: TypeAlias = Callable[[str, np.random.Generator], Problem]
+_Maker: TypeAlias = Callable[[int, np.random.Generator], Shape]
+
+
+def _real(rng: np.random.Generator, log: bool = False) -> dict[str, Any]:
+    if log:
+        low = 10.0 ** float(rng.integers(-7, -1))
+        return {"type": "real", "low": low, "high": low * 10.0 ** float(rng.integers(2, 6)), "scale": "log"}
+    low = float(np.round(rng.uniform(-5, 5), 2))
+    return {"type": "real", "low": low, "high": low + float(np.round(10 ** rng.uniform(-1, 2), 2)) + 0.01}
+
+
+def _integer(rng: np.random.Generator) -> dict[str, Any]:
+    if rng.random() < 0.4:
+        return {"type": "integer", "low": 8, "high": int(2 ** rng.integers(7, 11)), "scale": "log"}
+    low = int(rng.integers(0, 4))
+    return {"type": "integer", "low": low, "high": low + int(rng.integers(3, 20))}
+
+
+def _ordinal(rng: np.random.Generator) -> dict[str, Any]:
+    return {"type": "ordinal", "choices": [2**k for k in range(int(rng.integers(3, 8)))]}
+
+
+def _categorical(rng: np.random.Generator) -> dict[str, Any]:
+    return {"type": "categorical", "choices": list("abcdefgh")[: rng.integers(2, 7)]}
+
+
+def _best(space: SearchSpace, rng: np.random.Generator) -> Point:
+    """A random point that is not at a bound of anything continuous."""
+    return space.decode(rng.uniform(0.1, 0.9, len(space.names)).tolist())
+
+
+def _scaled(rng: np.random.Generator) -> tuple[Callable[[float], float], float]:
+    """A rising transform of a value (0 stays 0) with an offset: losses come in all scales, and may be negative."""
+    offset = float(rng.choice([0.0, 100.0, -3.0, 0.7]))
+    scale = 10 ** rng.uniform(-2, 2)
+    bend = rng.choice(["none", "root", "log"], p=[0.5, 0.25, 0.25])
+    forms: dict[str, Callable[[float], float]] = {
+        "none": lambda v: v,
+        "root": math.sqrt,
+        "log": lambda v: math.log1p(30 * v) / 3,
+    }
+    form = forms[str(bend)]
+    return (lambda v: offset + scale * form(max(0.0, v))), offset
+
+
+def _centred(name: str, space: SearchSpace, make: _Maker, rng: np.random.Generator, noise: float = 0.0) -> Problem:
+    """`make`'s shape over the ordered dimensions, none of them conditional, and effects of the choices.
+
+    A choice that is not the best one costs something of its own, and moves the best place of the others.
+    """
+    best = _best(space, rng)
+    at = np.array(space.encode(best))
+    ordered = np.array([d.is_ordered for d in space.dimensions.values()])
+    names = [n for n, d in space.dimensions.items() if not d.is_ordered]
+    shape = make(int(ordered.sum()), rng)
+    costs: dict[str, dict[Any, float]] = {}
+    moves: dict[str, dict[Any, Array]] = {}
+    for n in names:
+        choices = space.dimensions[n].grid(100)
+        costs[n] = {c: 0.0 if c == best[n] else 0.15 * float(rng.exponential()) + 0.01 for c in choices}
+        drawn = {c: 0.25 * rng.standard_normal(int(ordered.sum())) * (rng.random() < 0.6) for c in choices}
+        moves[n] = {c: np.zeros(int(ordered.sum())) if c == best[n] else drawn[c] for c in choices}
+    out, minimum = _scaled(rng)
+
+    def value(point: Mapping[str, Any]) -> float:
+        z = (np.array(space.encode(point)) - at)[ordered]
+        for n in names:
+            z = z + moves[n][point[n]]
+        return out(shape(z) + sum(costs[n][point[n]] for n in names))
+
+    spread = abs(out(0.2) - out(0.0))
+    return Problem(name, space, value, minimum, best, noise=noise * spread)
+
+
+def _continuous(make: _Maker, low: int, high: int, log_share: float = 0.0, noise: float = 0.0) -> Kind:
+    def kind(name: str, rng: np.random.Generator) -> Problem:
+        n = int(rng.integers(low, high + 1))
+        space = SearchSpace.from_dict({f"x{i}": _real(rng, bool(rng.random() < log_share)) for i in range(n)})
+        return _centred(name, space, make, rng, noise)
+
+    return kind
+
+
+def _any_smooth(n: int, rng: np.random.Generator) -> Shape:
+    return landscape.SMOOTH[rng.integers(len(landscape.SMOOTH))](n, rng)
+
+
+def _mixed(make: _Maker, noise: float = 0.0) -> Kind:
+    def kind(name: str, rng: np.random.Generator) -> Problem:
+        dimensions = {f"x{i}": _real(rng, bool(rng.random() < 0.5)) for i in range(rng.integers(2, 5))}
+        dimensions |= {f"i{i}": _integer(rng) for i in range(rng.integers(1, 4))}
+        dimensions |= {f"o{i}": _ordinal(rng) for i in range(rng.integers(0, 2))}
+        dimensions |= {f"c{i}": _categorical(rng) for i in range(rng.integers(1, 4))}
+        return _centred(name, SearchSpace.from_dict(dimensions), make, rng, noise)
+
+    return kind
+
+
+def _choices(name: str, rng: np.random.Generator) -> Problem:
+    """Choices only, and what pairs of them cost together: 0 for the best point, 0 or more for every other."""
+    space = SearchSpace.from_dict({f"c{i}": _categorical(rng) for i in range(rng.integers(5, 10))})
+    best = _best(space, rng)
+    alone = {(n, c): 0.1 * float(rng.exponential()) for n, d in space.dimensions.items() for c in d.grid(100)}
+    pairs = {
+        (a, x, b, y): 0.1 * float(rng.exponential()) * (rng.random() < 0.3)
+        for a, b in itertools.combinations(space.names, 2)
+        for x in space.dimensions[a].grid(100)
+        for y in space.dimensions[b].grid(100)
+    }
+    out, minimum = _scaled(rng)
+
+    def value(point: Mapping[str, Any]) -> float:
+        cost = sum(alone[n, c] for n, c in point.items() if c != best[n])
+        for a, b in itertools.combinations(space.names, 2):
+            if point[a] != best[a] or point[b] != best[b]:
+                cost += pairs[a, point[a], b, point[b]]
+        return out(cost)
+
+    return Problem(name, space, value, minimum, best)
+
+
+def _tree(name: str, rng: np.random.Generator) -> Problem:
+    """Branches with dimensions of their own, one branch with a further fork, and shared dimensions."""
+    branches = list("pqrs")[: rng.integers(2, 5)]
+    dimensions: dict[str, Any] = {"branch": {"type": "categorical", "choices": branches}}
+    dimensions |= {f"shared{i}": _real(rng, bool(i)) for i in range(rng.integers(1, 3))}
+    for branch in branches:
+        for i in range(rng.integers(1, 5)):
+            inner = _integer(rng) if rng.random() < 0.3 else _real(rng, bool(rng.random() < 0.5))
+            dimensions[f"{branch}{i}"] = {**inner, "when": {"branch": branch}}
+    dimensions["fork"] = {"type": "categorical", "choices": ["on", "off"], "when": {"branch": branches[0]}}
+    dimensions["depth"] = {**_real(rng), "when": {"fork": "on"}}
+    space = SearchSpace.from_dict(dimensions)
+    best = _best(space, rng)
+    # The same place for every dimension, whichever branch it is on; the best point is there too.
+    at = {n: d.to_unit(d.from_unit(rng.uniform(0.1, 0.9))) for n, d in space.dimensions.items()}
+    at |= {n: space.dimensions[n].to_unit(v) for n, v in best.items()}
+    weights = {n: 10 ** rng.uniform(-1, 0.3) for n in space.names}
+    costs = {b: 0.0 if b == best["branch"] else 0.02 + 0.1 * float(rng.exponential()) for b in branches}
+    costs |= {f: 0.0 if f == best.get("fork", f) else 0.05 for f in ("on", "off")}
+    out, minimum = _scaled(rng)
+
+    def value(point: Mapping[str, Any]) -> float:
+        places = {n: space.dimensions[n].to_unit(v) - at[n] for n, v in point.items() if n not in ("branch", "fork")}
+        total = sum(weights[n] * z * z for n, z in places.items())
+        own = [z for n, z in places.items() if not n.startswith("shared")]
+        total += 0.5 * sum(own) ** 2  # the dimensions of a branch act together
+        return out(total + costs[point["branch"]] + costs[point.get("fork", best.get("fork", "on"))])
+
+    return Problem(name, space, value, minimum, best)
+
+
+def _table(name: str, rng: np.random.Generator) -> Problem:
+    """A grid of a few thousand points with a smooth random value each, as tables of trained networks have."""
+    sizes = rng.integers(3, 7, int(rng.integers(5, 7)))
+    space = SearchSpace.from_dict(
+        {f"o{i}": {"type": "ordinal", "choices": list(range(size))} for i, size in enumerate(sizes)}
+    )
+    waves = rng.standard_normal((40, len(sizes))) * rng.uniform(1.0, 3.0, len(sizes))
+    phases, heights = rng.uniform(0, 2 * math.pi, 40), rng.standard_normal(40)
+
+    def value(point: Mapping[str, Any]) -> float:
+        return float(heights @ np.cos(waves @ np.array(space.encode(point)) + phases))
+
+    best = min(space.all_points(), key=value)
+    return Problem(name, space, value, value(best), best)
+
+
+def _failing(name: str, rng: np.random.Generator) -> Problem:
+    """Learning rates beyond an edge fail, and the best point is near it."""
+    inner = _continuous(_any_smooth, 3, 8, log_share=0.5)(name, rng)
+    at = np.array(inner.space.encode(inner.best))
+    anywhere = rng.random((200, len(at)))
+    while True:
+        towards = rng.standard_normal(len(at))
+        towards /= np.linalg.norm(towards)
+        edge = rng.uniform(0.02, 0.15)
+        if 0.1 <= np.mean((anywhere - at) @ towards > edge) <= 0.6:
+            break
+
+    def value(point: Mapping[str, Any]) -> float | None:
+        beyond = float(towards @ (np.array(inner.space.encode(point)) - at)) > edge
+        return None if beyond else inner.function(point)
+
+    return Problem(name, inner.space, value, inner.minimum, inner.best)
+
+
+def _constrained(name: str, rng: np.random.Generator) -> Problem:
+    """A shell and a slab of the box: between a hundredth and a thousandth of it, and the best point on the edge."""
+    n = int(rng.integers(3, 7))
+    names = [f"x{i}" for i in range(n)]
+    best_place = np.round(rng.uniform(0.3, 0.7, n), 3)
+    tilt = np.round(rng.uniform(0.5, 2.0, n) * rng.choice([-1, 1], n), 2)
+    level = float(tilt @ best_place)
+    width = float(np.round(10 ** rng.uniform(-2.0, -1.3), 4))
+    radius = 0.45
+    terms = " + ".join(f"{t} * {x}" for t, x in zip(tilt, names, strict=True))
+    squares = " + ".join(f"({x} - {p}) ** 2" for x, p in zip(names, best_place, strict=True))
+    space = SearchSpace.from_dict(
+        {x: {"type": "real", "low": 0.0, "high": 1.0} for x in names},
+        [f"{terms} >= {level!r}", f"{terms} <= {level + width!r}", f"{squares} <= {radius**2!r}"],
+    )
+    shape = landscape.quadratic(n, rng, decades=1.0)
+    out, minimum = _scaled(rng)
+
+    def place(point: Mapping[str, Any]) -> Array:
+        return np.array([point[x] for x in names])
+
+    def value(point: Mapping[str, Any]) -> float:
+        return out(shape(place(point) - best_place))
+
+    def violations(point: Mapping[str, Any]) -> tuple[float, ...]:
+        # As the expressions have it, in the same order of additions, so that both draw one line.
+        along = sum(t * x for t, x in zip(tilt.tolist(), place(point).tolist(), strict=True))
+        distance = sum((x - p) ** 2 for x, p in zip(place(point).tolist(), best_place.tolist(), strict=True))
+        return (level - along, along - (level + width), distance - radius**2)
+
+    inside = best_place + tilt / (tilt @ tilt) * 1e-9  # rounding may not put it on the wrong side
+    best = dict(zip(names, inside.tolist(), strict=True))
+    return Problem(name, space, value, minimum, best, violations)
+
+
+#: By name; each takes the problem's name and its dice.
+KINDS: dict[str, Kind] = {
+    "quadratic": _continuous(landscape.quadratic, 2, 12),
+    "rastrigin": _continuous(landscape.rastrigin, 2, 10),
+    "levy": _continuous(landscape.levy, 3, 10),
+    "valley": _continuous(landscape.valley, 2, 8),
+    "funnel": _continuous(landscape.funnel, 4, 12),
+    "ridge": _continuous(landscape.ridge, 3, 10),
+    "plateaus": _continuous(landscape.plateaus, 2, 8),
+    "two-basins": _continuous(landscape.two_basins, 2, 8),
+    "log-scales": _continuous(_any_smooth, 4, 9, log_share=0.8),
+    "wide": _continuous(landscape.few_matter, 14, 20, log_share=0.3),
+    "noisy": _continuous(_any_smooth, 3, 8, noise=0.3),
+    "mixed": _mixed(_any_smooth),
+    "mixed-rippled": _mixed(landscape.rastrigin),
+    "mixed-noisy": _mixed(landscape.quadratic, noise=0.2),
+    "choices": _choices,
+    "tree": _tree,
+    "table": _table,
+    "failing": _failing,
+    "constrained": _constrained,
+}

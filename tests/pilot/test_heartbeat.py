@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hpo_pilot.pilot.heartbeat import Heartbeats
+from hpo_pilot.pilot.progress import Progress
+from hpo_pilot.pilot.settings import PilotSettings
+
+
+class Server:
+    def __init__(self) -> None:
+        self.reports: list[tuple[int, str]] = []
+
+    def update(self, report: dict[str, Any]) -> str:
+        self.reports.append((report["job_id"], report.get("job_metrics", "")))
+        return ""
+
+    def of(self, panda_id: int) -> list[str]:
+        return [metrics for job, metrics in self.reports if job == panda_id]
+
+
+@pytest.fixture
+def beats(tmp_path: Path) -> Any:
+    """Jobs that are reported on: `add(panda_id, report_seconds)` gives its folder."""
+    options: dict[str, Any] = {"heartbeat": 1.0, "shortest_report": 0.05, "first_report": 0.01}
+    settings = PilotSettings("http://x", "Q", 1, tmp_path / "token", tmp_path / "w", **options)
+    server = Server()
+    thread = Heartbeats(settings, server)  # type: ignore[arg-type]
+    thread.start()
+    jobs = []
+
+    def add(panda_id: int, report_seconds: float, *, ours: bool = True) -> Path:
+        folder = tmp_path / str(panda_id)
+        folder.mkdir()
+        job = SimpleNamespace(panda_id=panda_id, attempt=1, server_stores=ours)
+        execution = SimpleNamespace(
+            job=job, phase="running", started=0.0, report_seconds=report_seconds, progress=Progress(folder)
+        )
+        jobs.append(execution)
+        thread.add(execution)  # type: ignore[arg-type]
+        return folder
+
+    yield SimpleNamespace(add=add, server=server, thread=thread, jobs=jobs)
+    for execution in jobs:
+        thread.remove(execution)
+
+
+def report(folder: Path, step: int) -> None:
+    with (folder / "progress.jsonl").open("a") as file:
+        file.write(f'{{"step": {step}, "value": {step}}}\n')
+
+
+def test_new_values_are_reported_soon_where_they_are_wanted(beats: Any) -> None:
+    wanted, usual, foreign = beats.add(1, 0.01), beats.add(2, 0.0), beats.add(3, 0.01, ours=False)
+    for step in range(1, 5):
+        time.sleep(0.15)
+        for folder in (wanted, usual, foreign):
+            report(folder, step)
+    time.sleep(0.15)
+    assert [metrics[:9] for metrics in beats.server.of(1)] == ["", *(f"hpoStep={step}" for step in range(1, 5))]
+    assert beats.server.of(2) == [""]
+    assert 1 <= len(beats.server.of(3)) <= 3  # ten times as patient: another's server
+
+
+def test_without_news_the_usual_heartbeats_go_on(beats: Any) -> None:
+    beats.add(1, 0.05)
+    time.sleep(2.3)
+    assert 2 <= len(beats.server.of(1)) <= 4
+    beats.thread.remove(beats.jobs[0])
+    assert beats.thread._owed == {}
