@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from hpo_pilot.optimizers.base import BaseSettings, Observation, Optimizer
 from hpo_pilot.optimizers.batch import BatchChooser
 from hpo_pilot.optimizers.candidates import Candidates
 from hpo_pilot.optimizers.features import FeatureMap
-from hpo_pilot.optimizers.gaussian_process import Hyperparameters, fit_hyperparameters
+from hpo_pilot.optimizers.gaussian_process import Hyperparameters, best_fit
 from hpo_pilot.optimizers.pareto_model import ParetoModel
 from hpo_pilot.optimizers.placement import unit_vector
 from hpo_pilot.optimizers.posterior import Posterior
@@ -23,7 +24,7 @@ from hpo_pilot.optimizers.streams import array_stream, stream
 from hpo_pilot.optimizers.success import SuccessModel, fit_outcomes
 from hpo_pilot.optimizers.threads import one_thread
 from hpo_pilot.optimizers.told import Told
-from hpo_pilot.optimizers.values import normalised
+from hpo_pilot.optimizers.values import PLAIN, Warped, warps
 from hpo_pilot.search import Point, SearchSpace
 
 Array = npt.NDArray[np.float64]
@@ -46,6 +47,9 @@ _BEST = 10
 #: one that does not, time after time. So the more of this many recent trials failed, the likelier to succeed a point
 #: must be.
 _RECENT, _CAUTION = 16, 0.8
+
+#: The variance of what a stopped trial would probably have come to, on the scale of values with variance 1.
+_STOPPED_VARIANCE = 0.1
 
 #: Start points tried per point wanted before random ones fill up: constraints and small spaces refuse many.
 _TRIES_PER_START = 16
@@ -84,7 +88,9 @@ class BayesianOptimizer(Optimizer):
         self._features = FeatureMap(space)
         self._candidates = Candidates(space, self._features)
         self._told = Told()
-        self._fits: dict[str, tuple[int, Hyperparameters]] = {}  # the last fit of each kind, and its cut
+        # The last fit of either kind, and the cut of the history that it belongs to.
+        self._model: tuple[int, ValuesModel] | None = None
+        self._outcomes: tuple[int, Hyperparameters] | None = None
         self._pareto: ParetoModel | None = None
         if self.objectives > 1:
             options = {"seed": self.seed, "objectives": self.objectives, "refit_cut": refit_cut}
@@ -126,16 +132,18 @@ class BayesianOptimizer(Optimizer):
         failed = np.isnan(values)
         features = self._features.features(units)
         rows = _most_telling(values, _CONDITIONED, rng)
-        targets = normalised(values[~failed])[np.searchsorted(np.flatnonzero(~failed), rows)]
-        posterior = Posterior.of_data(self._fit("values"), features[rows], targets)
-        fitted = posterior.fitted()
+        model = self._values_model()
+        data = self._scaled(model.scale, len(self._told), rows)
+        posterior = Posterior.of_data(model.fit, features[rows], data.values, data.variances)
+        fitted = np.where(data.stopped, np.inf, posterior.fitted())
+        best_value = float(fitted.min()) if not data.stopped.all() else float(data.values.max())
         out = [unit_vector(self.space, point) for point in [*pending, *proposals.points]]
         believed = np.array([unit for unit in out if unit is not None]).reshape(-1, units.shape[1])
         posterior = posterior.believing(self._features.features(believed))
         log_success = None
         if failed.any():
             seen = _some_of_both(failed, _OUTCOMES, rng)
-            log_success = SuccessModel(self._fit("outcomes"), features[seen], failed[seen]).log_probability
+            log_success = SuccessModel(self._outcomes_fit(), features[seen], failed[seen]).log_probability
         best = units[rows[np.argsort(fitted, kind="stable")[:_BEST]]]
         feasible: list[tuple[float, ...]] = []
         if self.space.constraints:
@@ -148,35 +156,92 @@ class BayesianOptimizer(Optimizer):
             chooser = BatchChooser(
                 self._features,
                 posterior,
-                best=float(fitted.min()),
+                best=best_value,
                 log_success=log_success,
                 caution=_CAUTION * self._told.failing(_RECENT),
                 feasible=self._candidates.feasible,
             )
             chooser.fill(proposals, candidates)
 
-    def _fit(self, kind: str) -> Hyperparameters:
-        """The hyper-parameters for the values, or for the outcomes (value or failure), at the present cut."""
+    def _values_model(self) -> ValuesModel:
+        """The model of the values at the present cut."""
         cut = refit_cut(len(self._told))
-        known = self._fits.get(kind)
-        if known is None or known[0] != cut:
-            known = (cut, self._fit_at(kind, cut))
-            self._fits[kind] = known
-        return known[1]
+        if self._model is None or self._model[0] != cut:
+            self._model = (cut, self._fit_values(cut))
+        return self._model[1]
 
-    def _fit_at(self, kind: str, cut: int) -> Hyperparameters:
+    def _fit_values(self, cut: int) -> ValuesModel:
+        """The scale on which the process explains the first `cut` trials best, and its hyper-parameters there."""
         units, values = self._told.table(cut)
-        failed = np.isnan(values)
-        rng = array_stream(self.seed, "fit", kind, cut)
-        if kind == "outcomes":
-            if failed.all() or not failed.any():  # the first failure came after the cut
-                return _wide(self._features.size)
-            rows = _some_of_both(failed, _FITTED, rng)
-            return fit_outcomes(self._features.features(units[rows]), failed[rows])
-        rows = _most_telling(values, _FITTED, rng)
-        if len(rows) < _LEAST_VALUES:  # the first values came after the cut
-            return _wide(self._features.size)
-        return fit_hyperparameters(self._features.features(units[rows]), normalised(values[rows]))
+        rows = _most_telling(values, _FITTED, array_stream(self.seed, "fit", "values", cut))
+        found = [] if len(rows) < _LEAST_VALUES else warps(values[rows])  # else the first values came after the cut
+        if not found:
+            return ValuesModel(PLAIN, _wide(self._features.size))
+        features = self._features.features(units[rows])
+        stds, stopped = self._told.doubts(cut)
+        best: tuple[float, ValuesModel] | None = None
+        for warped in found:
+            variances = _variances(warped, stds[rows], stopped[rows])
+            fit = best_fit(features, warped.values, basis=self._features.basis, variances=variances)
+            evidence = fit.log_posterior + warped.log_volume
+            if best is None or evidence > best[0]:
+                best = (evidence, ValuesModel(warped.name, fit.found))
+        assert best is not None
+        return best[1]
+
+    def _scaled(self, scale: str, length: int, rows: npt.NDArray[np.int64]) -> _Data:
+        """The values of the rows of the first `length` trials on the scale of that name."""
+        _, values = self._told.table(length)
+        stds, stopped = self._told.doubts(length)
+        good = np.flatnonzero(~np.isnan(values))
+        places = np.searchsorted(good, rows)
+        found = {warped.name: warped for warped in warps(values[good])}
+        if not found:
+            zeros = np.zeros(len(rows))
+            return _Data(zeros, zeros, stopped[rows])
+        warped = found.get(scale, found[PLAIN])
+        variances = _variances(warped, stds[good], stopped[good])
+        return _Data(warped.values[places], variances[places], stopped[rows])
+
+    def _outcomes_fit(self) -> Hyperparameters:
+        """The hyper-parameters of the outcomes (value or failure) at the present cut."""
+        cut = refit_cut(len(self._told))
+        if self._outcomes is None or self._outcomes[0] != cut:
+            units, values = self._told.table(cut)
+            failed = np.isnan(values)
+            fit = _wide(self._features.size)
+            if failed.any() and not failed.all():  # else the first failure came after the cut
+                rows = _some_of_both(failed, _FITTED, array_stream(self.seed, "fit", "outcomes", cut))
+                fit = fit_outcomes(self._features.features(units[rows]), failed[rows])
+            self._outcomes = (cut, fit)
+        return self._outcomes[1]
+
+
+@dataclass(frozen=True)
+class ValuesModel:
+    """What a fit to the values finds.
+
+    Attributes:
+        scale: the name of the scale on which the process explains them best.
+        fit: its hyper-parameters there.
+    """
+
+    scale: str
+    fit: Hyperparameters
+
+
+@dataclass(frozen=True)
+class _Data:
+    """Values as the process sees them; all of shape (n,)."""
+
+    values: Array
+    variances: Array
+    stopped: Mask
+
+
+def _variances(warped: Warped, stds: Array, stopped: Mask) -> Array:
+    """The known variances of warped values, shape (n,)."""
+    return warped.variances(stds) + np.where(stopped, _STOPPED_VARIANCE, 0.0)
 
 
 def default_start_points(dimensions: int, trials: int | None) -> int:

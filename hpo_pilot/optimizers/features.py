@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 from skopt.space import Categorical as SkoptCategorical
 from skopt.space import Real as SkoptReal
 from skopt.space import Space as SkoptSpace
 
-from hpo_pilot.search import Integer, SearchSpace
+from hpo_pilot.optimizers.trend import Basis
+from hpo_pilot.search import Dimension, Integer, SearchSpace
 
 Array = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
 
 #: Discrete ordered dimensions with more values than this are climbed like continuous ones, then set on their values.
 _FINE = 12
@@ -49,6 +54,21 @@ class FeatureMap:
         self.stepwise = [i for i, d in enumerate(dimensions) if d.is_discrete and d.size <= _FINE]
         """The dimensions whose values can be tried one by one."""
         self._conditions = self._list_conditions()
+        self.basis = self._make_basis(dimensions, starts, widths)
+        """The polynomials of a trend over the features."""
+
+    def _make_basis(self, dimensions: Sequence[Dimension], starts: IntArray, widths: Sequence[int]) -> Basis:
+        centres, deviations, means = np.full(self.size, 0.5), np.full(self.size, 0.5), np.full(self.size, np.nan)
+        for index, (dimension, start, width) in enumerate(zip(dimensions, starts, widths, strict=True)):
+            if not dimension.is_ordered:
+                size = max(2, self._sizes[index])
+                centres[start : start + width] = 1.0 / size
+                deviations[start : start + width] = math.sqrt((size - 1.0) / size**2)
+                continue
+            deviations[start] = 1.0 / math.sqrt(12.0)
+            # An inactive dimension stands at its centre, where a quadratic that is 0 there adds nothing.
+            means[start] = 0.0 if dimension.when else 1.0 / 12.0
+        return Basis(centres, deviations, means)
 
     def _list_conditions(self) -> list[tuple[int, list[tuple[int, Array]]]]:
         """(dimension, [(parent, the parent's places that make it active)]), parents first."""

@@ -37,9 +37,19 @@ class Posterior:
         self.weights = weights
 
     @classmethod
-    def of_data(cls, fit: Hyperparameters, features: Array, values: Array) -> Self:
-        """The posterior of distinct points, shape (n, n_features), and their normalised values, shape (n,)."""
-        factor = _factor(fit.covariance(features, features), fit)
+    def of_data(cls, fit: Hyperparameters, features: Array, values: Array, variances: Array | None = None) -> Self:
+        """The posterior of distinct points and their values.
+
+        Args:
+            fit: the hyper-parameters.
+            features: shape (n, n_features).
+            values: normalised, shape (n,).
+            variances: the known variance of each value's own noise, shape (n,); None: none is known.
+        """
+        covariance = fit.covariance(features, features)
+        if variances is not None:
+            covariance[np.diag_indices_from(covariance)] += variances
+        factor = _factor(covariance, fit)
         return cls(fit, features, factor, cho_solve((factor, True), values, check_finite=False))
 
     def fitted(self) -> Array:
@@ -69,7 +79,7 @@ class Posterior:
     def predict(self, features: Array) -> tuple[Array, Array]:
         """Mean and variance, each of shape (m,)."""
         half, mean = self.halfway(features)
-        return mean, self.floored(self.fit.amplitude - np.einsum("nm,nm->m", half, half))
+        return mean, self.floored(self.fit.prior_variance(features) - np.einsum("nm,nm->m", half, half))
 
     def floored(self, variance: Array) -> Array:
         """`variance`, kept above what rounding leaves of 0."""
@@ -79,7 +89,7 @@ class Posterior:
         """Mean and variance, shape (m,), and their derivatives with respect to the features, shape (m, n_features)."""
         scaled, scaled_points = features / self.fit.scales, self.points / self.fit.scales
         half, mean = self.halfway(features)
-        variance = self.floored(self.fit.amplitude - np.einsum("nm,nm->m", half, half))
+        variance = self.floored(self.fit.prior_variance(features) - np.einsum("nm,nm->m", half, half))
         back = solved(self.factor, half, transposed=True)
         square = np.maximum(
             (scaled * scaled).sum(axis=1)[:, None]
@@ -94,6 +104,8 @@ class Posterior:
         in_variance = -2.0 * slope * back.T
         d_mean = -(scaled * in_mean.sum(axis=1)[:, None] - in_mean @ scaled_points) / self.fit.scales
         d_variance = -(scaled * in_variance.sum(axis=1)[:, None] - in_variance @ scaled_points) / self.fit.scales
+        d_mean += self.fit.trend_slopes(features, self.points, self.weights)
+        d_variance += self.fit.prior_slopes(features) - 2.0 * self.fit.trend_slopes(features, self.points, back.T)
         return mean, variance, d_mean, d_variance
 
 
@@ -135,7 +147,7 @@ class Pool:
         self._rows = len(half)
         self._half = np.empty((self._rows + room, len(features)))
         self._half[: self._rows] = half
-        self.variance = posterior.floored(posterior.fit.amplitude - np.einsum("nm,nm->m", half, half))
+        self.variance = posterior.floored(posterior.fit.prior_variance(features) - np.einsum("nm,nm->m", half, half))
         self._least = _LEAST_VARIANCE * posterior.fit.amplitude
 
     def believe(self, features: Array, half: Array) -> None:
@@ -145,7 +157,9 @@ class Pool:
             features: the point, shape (n_features,).
             half: its covariances with everything before it, solved against the factor, shape (n,).
         """
-        rest = self._fit.amplitude * (1.0 + 1e-9) + self._fit.noise - float(half @ half)
+        rest = (
+            float(self._fit.prior_variance(features[None, :])[0]) * (1.0 + 1e-9) + self._fit.noise - float(half @ half)
+        )
         row = self._fit.covariance(features[None, :], self.features)[0] - half @ self._half[: self._rows]
         row /= math.sqrt(max(rest, self._fit.noise + self._least))
         self._half[self._rows] = row

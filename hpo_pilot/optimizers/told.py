@@ -23,6 +23,8 @@ class Told:
         self._row_of: dict[str, int] = {}
         self._rows: list[int] = []
         self._values: list[float] = []
+        self._stds: list[float] = []
+        self._stopped: list[bool] = []
         self._units: list[tuple[float, ...]] = []
 
     def __len__(self) -> int:
@@ -39,6 +41,8 @@ class Told:
             self._units.append(unit)
         self._rows.append(row)
         self._values.append(np.nan if observation.value is None else observation.value)
+        self._stds.append(observation.std or 0.0)
+        self._stopped.append(observation.stopped)
 
     def failing(self, window: int) -> float:
         """The share of failures among the last `window` trials; 0 where there are none."""
@@ -59,3 +63,22 @@ class Told:
         # Divided before they are added up: a sum of huge values would overflow.
         means = np.bincount(rows[good], weights=values[good] / times[rows[good]], minlength=count)
         return np.array(self._units[:count]), np.where(times > 0, means, np.nan)
+
+    def doubts(self, length: int) -> tuple[Array, npt.NDArray[np.bool_]]:
+        """How sure the values of `table` are.
+
+        Returns:
+            Their standard errors, shape (n,), 0 where none was told; and which of them are only what stopped trials
+            would probably have come to, shape (n,).
+        """
+        rows = np.array(self._rows[:length], dtype=int)
+        count = int(rows.max()) + 1 if length else 0
+        values, stds = np.array(self._values[:length]), np.array(self._stds[:length])
+        good = ~np.isnan(values)
+        times = np.bincount(rows[good], minlength=count)
+        # Divided before they are squared and added up, as above.
+        largest = float(stds.max()) if length and stds.max() > 0.0 else 1.0
+        shares = stds[good] / largest / times[rows[good]]
+        squares = np.bincount(rows[good], weights=shares * shares, minlength=count)
+        full = np.bincount(rows[good & ~np.array(self._stopped[:length], dtype=bool)], minlength=count)
+        return largest * np.sqrt(squares), (full == 0) & (times > 0)
