@@ -149,7 +149,8 @@ def _trials_table(search: StatusDocument, found: Sequence[TrialDocument], digits
 def _state(trial: TrialDocument, digits: int) -> str:
     if (stop := trial["stopped"]) is None:
         return trial["state"]
-    return f"stopped at step {stop['step']} with {stop['value']:.{min(digits, 5)}g}"
+    value = "no number" if stop["value"] is None else f"{stop['value']:.{min(digits, 5)}g}"
+    return f"stopped at step {stop['step']} with {value}"
 
 
 def _cell(value: Any, digits: int) -> str:

@@ -41,10 +41,15 @@ class FoldDocument(TypedDict):
 
 
 class StoppedDocument(TypedDict):
-    """How far a trial came that was stopped early: its last step, and the value there, which is no figure of merit."""
+    """How far a trial came that was stopped early: its last step, and the value there, which is no figure of merit.
+
+    `value` is null where the training diverged. `projected` is what it would probably have come to, of several
+    objectives a list; null: nobody can tell, or it would have failed.
+    """
 
     step: int
-    value: float
+    value: float | None
+    projected: float | list[float] | None
 
 
 class TrialDocument(TypedDict):
@@ -226,7 +231,7 @@ def trial_document(trial: Trial, *, logs: bool = True) -> TrialDocument:
         "std": trial.std if trial.stds is None else list(trial.stds),
         "folds": folds,
         "error": trial.error,
-        "stopped": {"step": trial.stop.step, "value": trial.stop.value} if trial.stop and trial.stopped_early else None,
+        "stopped": _stopped(trial),
         "seed": trial.seed,
         "confirms": trial.confirms,
         "told": trial.told,
@@ -234,6 +239,14 @@ def trial_document(trial: Trial, *, logs: bool = True) -> TrialDocument:
         "started": time_text(trial.started),
         "ended": time_text(trial.ended),
     }
+
+
+def _stopped(trial: Trial) -> StoppedDocument | None:
+    if trial.stop is None or not trial.stopped_early:
+        return None
+    guessed = trial.stop.projected
+    projected = None if guessed is None else guessed[0] if len(guessed) == 1 else list(guessed)
+    return {"step": trial.stop.step, "value": trial.stop.value, "projected": projected}
 
 
 def _finite(value: Any) -> Any:

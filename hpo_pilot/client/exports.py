@@ -55,11 +55,14 @@ def as_csv(search: Search, trials: Sequence[Trial]) -> str:
     figures = [f"{figure}{end}" for end in ends for figure in ("value", "std")]
     of_folds = [f"fold_{fold}{end}" for fold in folds for end in ends]
     head = ["number", "generation", "state", *figures]
-    stopped = ["stopped_step", "stopped_value"] if search.early_stopping.is_on else []
+    projected = [f"projected{end}" for end in ends]
+    stopped = ["stopped_step", "stopped_value", *projected] if search.early_stopping.is_on else []
     writer.writerow([*head, *names, *of_folds, "error", "submitted", "started", "ended", *stopped])
     for trial in trials:
         values = {fold.fold: fold.figures for fold in trial.folds}
-        stop = (trial.stop.step, trial.stop.value) if trial.stop and trial.stopped_early else (None, None)
+        stop: tuple[float | None, ...] = (None, None, *nothing)
+        if trial.stop and trial.stopped_early:
+            stop = (trial.stop.step, trial.stop.value, *(trial.stop.projected or nothing))
         pairs = zip(trial.figures or nothing, trial.spreads or nothing, strict=True)
         writer.writerow(
             [

@@ -20,7 +20,7 @@ def family_document(name: str, members: Sequence[SearchDocument]) -> SearchDocum
     first = members[0]
     state = combined_state([member["state"] for member in members])
     ends = [member["ended"] for member in members if member["ended"]]
-    return {
+    document: SearchDocument = {
         **first,
         "id": 0,
         "name": name,
@@ -34,6 +34,8 @@ def family_document(name: str, members: Sequence[SearchDocument]) -> SearchDocum
         "ended": max(ends, default=None) if state in OVER_SEARCHES else None,
         "segments": list(members),
     }
+    document.pop("front", None)  # that of one of them
+    return document
 
 
 def family_progress(name: str, members: Sequence[ProgressDocument]) -> ProgressDocument:

@@ -31,7 +31,8 @@ _FORMS = (
 def read_results(path: Path, source: str, space: SearchSpace) -> EarlierSearch:
     """The results in a file.
 
-    Trials that are not over, that were stopped, and confirmation runs are passed over.
+    Trials that are not over, that ended with their search, and confirmation runs are passed over. Of one that was
+    stopped early the values are what it would probably have come to.
 
     Args:
         path: the file.
@@ -120,6 +121,8 @@ def _trial(item: Any) -> Iterator[EarlierTrial]:
             else 0
         )
         yield EarlierTrial(item["point"], _values(item.get("value")), _errors(item.get("std"), good))
+    elif item["state"] == "stopped" and isinstance(item.get("stopped"), dict):
+        yield EarlierTrial(item["point"], _values(item["stopped"].get("projected")), stopped=True)
 
 
 def _values(value: Any) -> tuple[float, ...] | None:
@@ -146,13 +149,14 @@ def _of_table(text: str, source: str, space: SearchSpace) -> list[EarlierTrial]:
     try:
         for row in rows:
             state = row.get("state") or "finished"
-            if state in ("finished", "failed"):
+            stopped = state == "stopped" and bool(row.get("stopped_step"))
+            if stopped or state in ("finished", "failed"):
                 point = {name: _cell(space, name, row[name]) for name in space.names if name in head}
                 known = {name: value[0] for name, value in point.items() if value}
-                value, std = _number(row["value"]), _number(row.get("std"))
+                value, std = _number(row.get("projected") if stopped else row["value"]), _number(row.get("std"))
                 good = sum(1 for name in folds if row[name])
                 values = None if value is None or state == "failed" else (value,)
-                trials.append(EarlierTrial(known, values, _errors(std, good)))
+                trials.append(EarlierTrial(known, values, () if stopped else _errors(std, good), stopped))
     except csv.Error as error:
         raise InputError(f"{source}: line {rows.line_num} is no CSV: {error}") from error
     if not trials:

@@ -154,7 +154,8 @@ class JobReport:
         verdicts: for finished jobs, the runner's word on each member; a finished job that brought none has failed.
         error: the server's and pilot's error codes and texts, for jobs that ended without a verdict.
         running: (trial, fold) of the member that runs now, where the job has several and tells.
-        progress: the (step, value) pairs that its last heartbeat carried, of that member, by step.
+        progress: the (step, value) pairs that its last heartbeat carried, of that member, by step; infinity stands for
+            whatever is no finite number.
         output: what the server calls its packed outputs, where it tells; None: what they were asked to be called.
     """
 

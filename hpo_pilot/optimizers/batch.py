@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -31,14 +31,37 @@ _MOST_CLIMBS, _LEAST_CLIMBS, _CLIMB_BUDGET = 16, 2, 4_000_000
 _LAST_RESORT = 1e4
 
 
+class Surrogate:
+    """A model of the values, and what a batch has made of it so far.
+
+    Attributes:
+        posterior: conditioned on the told points, and believing the pending and the chosen ones.
+        best: the value to improve on, normalised.
+    """
+
+    def __init__(self, posterior: Posterior, best: float) -> None:
+        """Before a batch is chosen."""
+        self.posterior = posterior
+        self.best = best
+
+    def believe(self, features: Array) -> None:
+        """Takes a chosen point, of shape (n_features,), to return what is predicted for it."""
+        self.best = min(self.best, float(self.posterior.predict(features[None, :])[0][0]))
+        self.posterior = self.posterior.believing(features[None, :])
+
+
 class BatchChooser:
-    """Greedy choice by expected improvement times the probability of success (kriging believer)."""
+    """Greedy choice by expected improvement times the probability of success (kriging believer).
+
+    Where there are several models they take turns, and each believes what the others chose: when one is sure of
+    something wrong, the others' points tell.
+    """
 
     def __init__(
         self,
         features: FeatureMap,
-        posterior: Posterior,
-        best: float,
+        surrogates: Sequence[Surrogate],
+        turn: int,
         log_success: Callable[[Array], Array] | None,
         caution: float,
         feasible: Callable[[Array], Array],
@@ -47,15 +70,15 @@ class BatchChooser:
 
         Args:
             features: the map from unit vectors.
-            posterior: conditioned on the told points, and believing the pending ones.
-            best: the value to improve on, normalised.
+            surrogates: the models; used up.
+            turn: whose turn is first.
             log_success: logarithm of the probability of success at features of shape (m, n_features); None: it is 1.
             caution: candidates less likely to succeed than this share of the likeliest are the last resort, in [0, 1].
             feasible: those of some unit vectors that satisfy the constraints.
         """
         self._map = features
-        self._posterior = posterior
-        self._best = best
+        self._surrogates = list(surrogates)
+        self._turn = turn
         self._log_success = log_success
         self._log_caution = math.log(max(caution, 1e-300))
         self._least_log_success = -math.inf
@@ -69,28 +92,35 @@ class BatchChooser:
             units: the candidates, snapped, shape (m, n_dims); m above 0.
         """
         features = self._map.features(units)
-        pool = Pool(self._posterior, features, room=proposals.missing)
+        pools = [Pool(model.posterior, features, room=proposals.missing) for model in self._surrogates]
         if self._log_success is not None:
             self._least_log_success = float(self._log_success(features).max()) + self._log_caution
         bonus = self._bonus(features)
         is_open = np.ones(len(units), dtype=bool)
-        known = len(self._posterior.points)
+        known = len(self._surrogates[0].posterior.points)
         climbs = int(np.clip(_CLIMB_BUDGET / known**2, _LEAST_CLIMBS, _MOST_CLIMBS))
         while proposals.missing > 0 and is_open.any():
-            scores = np.where(is_open, log_expected_improvement(pool.mean, pool.variance, self._best) + bonus, -np.inf)
+            whose = self._turn % len(self._surrogates)
+            model, pool = self._surrogates[whose], pools[whose]
+            improvement = log_expected_improvement(pool.mean, pool.variance, model.best)
+            scores = np.where(is_open, improvement + bonus, -np.inf)
             if climbs > 0:
                 climbs -= 1
-                chosen = self._climb(proposals, units[self._starts(features, scores)])
+                chosen = self._climb(model, proposals, units[self._starts(model, features, scores)])
                 if chosen is not None:
-                    self._posterior = self._posterior.believing(chosen[None, :])
-                    pool.believe(chosen, self._posterior.factor[-1, :-1])
+                    self._turn += 1
+                    for model, pool in zip(self._surrogates, pools, strict=True):
+                        model.believe(chosen)
+                        pool.believe(chosen, model.posterior.factor[-1, :-1])
                     continue
-                climbs = 0  # the pool's rows run ahead of the posterior from here on
+                climbs = 0  # the pools' rows run ahead of the posteriors from here on
             index = int(np.argmax(scores))
             is_open[index] = False
             if proposals.offer(units[index].tolist()):
-                self._best = min(self._best, float(pool.mean[index]))
-                pool.believe_candidate(index)
+                self._turn += 1
+                for model, pool in zip(self._surrogates, pools, strict=True):
+                    model.best = min(model.best, float(pool.mean[index]))
+                    pool.believe_candidate(index)
 
     def _bonus(self, features: Array) -> Array:
         """What the chance of failure takes from the logarithm of the expected improvement; shape (m,)."""
@@ -99,9 +129,9 @@ class BatchChooser:
         log_success = self._log_success(features)
         return np.where(log_success < self._least_log_success, log_success - _LAST_RESORT, log_success)
 
-    def _starts(self, features: Array, scores: Array) -> list[int]:
+    def _starts(self, model: Surrogate, features: Array, scores: Array) -> list[int]:
         """The best candidates that are apart from each other."""
-        scaled = features / self._posterior.fit.scales
+        scaled = features / model.posterior.fit.scales
         left = scores.copy()
         starts: list[int] = []
         while len(starts) < _STARTS:
@@ -113,7 +143,7 @@ class BatchChooser:
             left[index] = -np.inf
         return starts
 
-    def _climb(self, proposals: Proposals, starts: Array) -> Array | None:
+    def _climb(self, model: Surrogate, proposals: Proposals, starts: Array) -> Array | None:
         """Offers the best of the starts, their discrete neighbours and what a gradient makes of the best of these.
 
         Returns:
@@ -123,22 +153,21 @@ class BatchChooser:
         units = self._feasible(np.unique(units, axis=0))
         if not len(units):
             return None
-        scores, _, _ = self._score(units)
+        scores, _ = self._score(model, units)
         best = units[np.argsort(-scores, kind="stable")[:_STARTS]]
-        units = np.concatenate([units, self._feasible(self._uphill(best))])
-        scores, features, mean = self._score(units)
+        units = np.concatenate([units, self._feasible(self._uphill(model, best))])
+        scores, features = self._score(model, units)
         for index in np.argsort(-scores, kind="stable"):
             if proposals.offer(units[index].tolist()):
-                self._best = min(self._best, float(mean[index]))
                 return np.asarray(features[index])
         return None
 
-    def _score(self, units: Array) -> tuple[Array, Array, Array]:
+    def _score(self, model: Surrogate, units: Array) -> tuple[Array, Array]:
         features = self._map.features(units)
-        mean, variance = self._posterior.predict(features)
-        return log_expected_improvement(mean, variance, self._best) + self._bonus(features), features, mean
+        mean, variance = model.posterior.predict(features)
+        return log_expected_improvement(mean, variance, model.best) + self._bonus(features), features
 
-    def _uphill(self, units: Array) -> Array:
+    def _uphill(self, model: Surrogate, units: Array) -> Array:
         """Where L-BFGS leads from `units`; all climb together, so that one matrix product serves them all."""
         features = self._map.features(units)
         free = np.zeros(features.shape, dtype=bool)
@@ -151,7 +180,7 @@ class BatchChooser:
         def descent(variables: Array) -> tuple[float, Array]:
             at = features.copy()
             at[free] = variables
-            value, gradient = log_expected_improvement_gradient(*self._posterior.gradients(at), self._best)
+            value, gradient = log_expected_improvement_gradient(*model.posterior.gradients(at), model.best)
             return -float(value.sum()), -gradient[free]
 
         bounds = [(0.0, 1.0)] * int(free.sum())

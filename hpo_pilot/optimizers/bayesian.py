@@ -12,7 +12,7 @@ from pydantic import Field
 from scipy.stats import qmc
 
 from hpo_pilot.optimizers.base import BaseSettings, Observation, Optimizer
-from hpo_pilot.optimizers.batch import BatchChooser
+from hpo_pilot.optimizers.batch import BatchChooser, Surrogate
 from hpo_pilot.optimizers.candidates import Candidates
 from hpo_pilot.optimizers.features import FeatureMap
 from hpo_pilot.optimizers.gaussian_process import Hyperparameters, best_fit
@@ -47,6 +47,9 @@ _BEST = 10
 #: one that does not, time after time. So the more of this many recent trials failed, the likelier to succeed a point
 #: must be.
 _RECENT, _CAUTION = 16, 0.8
+
+#: Up to this many good values a second process without a trend has every other point of a batch.
+_SECOND_OPINION = 600
 
 #: The variance of what a stopped trial would probably have come to, on the scale of values with variance 1.
 _STOPPED_VARIANCE = 0.1
@@ -89,7 +92,7 @@ class BayesianOptimizer(Optimizer):
         self._candidates = Candidates(space, self._features)
         self._told = Told()
         # The last fit of either kind, and the cut of the history that it belongs to.
-        self._model: tuple[int, ValuesModel] | None = None
+        self._values: dict[bool, tuple[int, ValuesModel]] = {}
         self._outcomes: tuple[int, Hyperparameters] | None = None
         self._pareto: ParetoModel | None = None
         if self.objectives > 1:
@@ -132,19 +135,22 @@ class BayesianOptimizer(Optimizer):
         failed = np.isnan(values)
         features = self._features.features(units)
         rows = _most_telling(values, _CONDITIONED, rng)
-        model = self._values_model()
-        data = self._scaled(model.scale, len(self._told), rows)
-        posterior = Posterior.of_data(model.fit, features[rows], data.values, data.variances)
-        fitted = np.where(data.stopped, np.inf, posterior.fitted())
-        best_value = float(fitted.min()) if not data.stopped.all() else float(data.values.max())
         out = [unit_vector(self.space, point) for point in [*pending, *proposals.points]]
-        believed = np.array([unit for unit in out if unit is not None]).reshape(-1, units.shape[1])
-        posterior = posterior.believing(self._features.features(believed))
+        believed = self._features.features(
+            np.array([unit for unit in out if unit is not None]).reshape(-1, units.shape[1])
+        )
+        surrogates = []
+        for model in self._models(len(rows)):
+            data = self._scaled(model.scale, len(self._told), rows)
+            posterior = Posterior.of_data(model.fit, features[rows], data.values, data.variances)
+            fitted = np.where(data.stopped, np.inf, posterior.fitted())
+            best_value = float(fitted.min()) if not data.stopped.all() else float(data.values.max())
+            surrogates.append((Surrogate(posterior.believing(believed), best_value), fitted))
         log_success = None
         if failed.any():
             seen = _some_of_both(failed, _OUTCOMES, rng)
             log_success = SuccessModel(self._outcomes_fit(), features[seen], failed[seen]).log_probability
-        best = units[rows[np.argsort(fitted, kind="stable")[:_BEST]]]
+        best = units[rows[np.argsort(surrogates[0][1], kind="stable")[:_BEST]]]
         feasible: list[tuple[float, ...]] = []
         if self.space.constraints:
             recent = [observation.point for observation in self.history[-64:]]
@@ -155,22 +161,27 @@ class BayesianOptimizer(Optimizer):
         if len(candidates):
             chooser = BatchChooser(
                 self._features,
-                posterior,
-                best=best_value,
+                [surrogate for surrogate, _ in surrogates],
+                turn=proposals.known,
                 log_success=log_success,
                 caution=_CAUTION * self._told.failing(_RECENT),
                 feasible=self._candidates.feasible,
             )
             chooser.fill(proposals, candidates)
 
-    def _values_model(self) -> ValuesModel:
-        """The model of the values at the present cut."""
+    def _models(self, known: int) -> list[ValuesModel]:
+        """The models of the values at the present cut: with a trend and, while there are few values, without."""
         cut = refit_cut(len(self._told))
-        if self._model is None or self._model[0] != cut:
-            self._model = (cut, self._fit_values(cut))
-        return self._model[1]
+        found = []
+        for trend in (True, False) if known <= _SECOND_OPINION else (True,):
+            at, model = self._values.get(trend, (-1, None))
+            if model is None or at != cut:
+                model = self._fit_values(cut, trend)
+                self._values[trend] = (cut, model)
+            found.append(model)
+        return found
 
-    def _fit_values(self, cut: int) -> ValuesModel:
+    def _fit_values(self, cut: int, trend: bool) -> ValuesModel:
         """The scale on which the process explains the first `cut` trials best, and its hyper-parameters there."""
         units, values = self._told.table(cut)
         rows = _most_telling(values, _FITTED, array_stream(self.seed, "fit", "values", cut))
@@ -182,7 +193,7 @@ class BayesianOptimizer(Optimizer):
         best: tuple[float, ValuesModel] | None = None
         for warped in found:
             variances = _variances(warped, stds[rows], stopped[rows])
-            fit = best_fit(features, warped.values, basis=self._features.basis, variances=variances)
+            fit = best_fit(features, warped.values, basis=self._features.basis if trend else None, variances=variances)
             evidence = fit.log_posterior + warped.log_volume
             if best is None or evidence > best[0]:
                 best = (evidence, ValuesModel(warped.name, fit.found))

@@ -41,6 +41,9 @@ _PROGRESS = re.compile(r"hpoStep=(\d+) hpoValue=(\S+)")
 _PAST = re.compile(r"hpoPast=(\S+)")
 _RUNNING = re.compile(r"hpoMember=t(\d{1,9})f(\d{1,9})\b")
 
+#: How figures that are no finite number may be written.
+_NOT_FINITE = ("nan", "inf", "-inf")
+
 #: The runner's status of a member whose job had no more time for it.
 _NOT_RUN = 2
 
@@ -182,10 +185,15 @@ def _number(value: object) -> float | None:
 
 
 def _progress(pairs: Iterable[tuple[Any, Any]]) -> tuple[tuple[int, float], ...]:
-    """(step, value) pairs; those that are no numbers, or whose step no database takes, are left out."""
+    """(step, value) pairs; those that are no numbers, or whose step no database takes, are left out.
+
+    NaN and infinity, null in metadata, become infinity, which equals itself and fits a database.
+    """
     found = []
     for step, value in pairs:
         at, shown = _number(step), _number(value)
+        if shown is None and (value is None or str(value).lower() in _NOT_FINITE):
+            shown = math.inf
         if at is not None and shown is not None and abs(at) <= _LARGEST_STEP:
             found.append((int(at), shown))
     return tuple(found)

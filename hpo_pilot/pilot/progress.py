@@ -1,8 +1,9 @@
 """The values that a payload reports while it runs, as heartbeats carry them.
 
 A payload that wants to be seen appends lines such as ``{"step": 3, "loss": 0.25}`` to progress.jsonl: a whole number
-from 0, and the figure of merit under its own name or as ``value``. A line that is no such object (half-written, NaN,
-not a number) is passed over; of two lines with one step the first counts.
+from 0, and the figure of merit under its own name or as ``value``. NaN and infinity are told as ``nan``: the training
+diverges. A line that is no such object (half-written, not a number) is passed over; of two lines with one step the
+first counts.
 """
 
 from __future__ import annotations
@@ -105,18 +106,26 @@ class Progress:
             entry = json.loads(line)
             step = _number(entry["step"])
             value = _number(next(entry[key] for key in self._keys if key in entry))
-        except (ValueError, TypeError, KeyError, OverflowError, RecursionError, StopIteration):
+        except (ValueError, TypeError, KeyError, RecursionError, StopIteration):
             return  # half-written, or not ours
-        if not (math.isfinite(value) and 0 <= step <= _LARGEST_STEP):
-            return
-        _insert(self._values, int(step), value)
+        if 0 <= step <= _LARGEST_STEP:
+            _insert(self._values, int(step), value if math.isfinite(value) else math.nan)
         if len(self._values) > 2 * _KEPT:
             self._values = thinned(self._values, _KEPT)
 
 
 def _number(value: object) -> float:
-    """The value as a float; NaN where it is no number."""
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    """The value as a float; infinity where it is beyond them.
+
+    Raises:
+        TypeError: it is no number.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(type(value))
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def _insert(values: list[tuple[int, float]], step: int, value: float) -> None:

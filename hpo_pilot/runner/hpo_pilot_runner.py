@@ -328,14 +328,14 @@ def judge(name: str, wanted: "List[str]", ended: str) -> "Tuple[List[Optional[fl
 
 
 def read_progress(name: str, metric: str) -> "List[List[Any]]":
-    """The [step, value] of the file, thinned, the last one always among them; broken lines are passed over."""
+    """The [step, value] of the file (None: NaN), thinned, the last always among them; broken lines are passed over."""
     pairs = []  # type: List[List[Any]]
     for line in read(name, FILE_LIMIT).split(b"\n") if os.path.isfile(name) else ():
         try:
             entry = from_json(line)
-            value = number(entry[metric] if metric in entry else entry["value"])
-            if None not in (number(entry["step"]), value):
-                pairs.append([entry["step"], value])
+            value = entry[metric] if metric in entry else entry["value"]
+            if number(entry["step"]) is not None and isinstance(value, (int, float)) and not isinstance(value, bool):
+                pairs.append([entry["step"], number(value)])
         except (ValueError, TypeError, KeyError, RecursionError):
             continue
     return pairs[: -1 : len(pairs) // PROGRESS_KEPT + 1] + pairs[-1:]

@@ -71,14 +71,16 @@ class EarlyStop:
         look: which look at the values of the search's trials decided it.
         reason: in words.
         step: where it was judged or, once it has stopped, the last step that it reported.
-        value: its value there, the mean of its folds, as reported: never to be taken for a figure of merit.
-        projected: what it would probably have come to, for each objective, as reported; None while it runs.
+        value: its value there, the mean of its folds, as reported: never to be taken for a figure of merit. None: it
+            is no finite number, for the training diverged.
+        projected: what it would probably have come to, for each objective, as reported; None while it runs, and where
+            that is nothing.
     """
 
     look: int
     reason: str
     step: int
-    value: float
+    value: float | None
     projected: tuple[float, ...] | None = None
 
 

@@ -7,6 +7,7 @@ any more; where its full result was faster, that counts.
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections import defaultdict
@@ -66,7 +67,7 @@ class Halting:
         return self._rule is not None
 
     def _report(self, trial: int, fold: int, step: int, value: float) -> Report:
-        return Report(trial, fold, step, self._objective.sign * value)
+        return Report(trial, fold, step, self._objective.sign * value if math.isfinite(value) else math.inf)
 
     # --- decide ---
 
@@ -91,8 +92,10 @@ class Halting:
         judged = [number for number, trial in trials.items() if trial.stop is None and trial.confirms is None]
         method, metric, sign = self._search.early_stopping.method, self._objective.metric, self._objective.sign
         for number, stop in self._rule.look(reports, judged).items():
-            reason = f"{metric} {sign * stop.value:.6g} is {stop.reason} ({method})"
-            changes.stops[number] = EarlyStop(self._look, reason, stop.step, sign * stop.value)
+            value = sign * stop.value if math.isfinite(stop.value) else None
+            what = "is no finite number: " if value is None else f"{value:.6g} is "
+            reason = f"{metric} {what}{stop.reason} ({method})"
+            changes.stops[number] = EarlyStop(self._look, reason, stop.step, value)
             changes.events.append(f"trial {number} is told to stop: {reason}")
 
     def _new(self, outcome: JobOutcome) -> list[Report]:
@@ -117,8 +120,12 @@ class Halting:
         assert self._rule is not None
         sign = self._objective.sign
         curves = self._rule.curves
-        step, value = curves.last(end.number, self._rule.folds_needed) or (told_to.step, sign * told_to.value)
-        stop = replace(told_to, step=step, value=sign * value, projected=self._projected(end.number, value))
+        at_the_end = math.inf if told_to.value is None else sign * told_to.value
+        step, value = curves.last(end.number, self._rule.folds_needed) or (told_to.step, at_the_end)
+        if math.isfinite(value):
+            stop = replace(told_to, step=step, value=sign * value, projected=self._projected(end.number, value))
+        else:
+            stop = replace(told_to, step=step, value=None)  # it would have failed
         return replace(end, stop=stop, error=f"stopped early: {stop.reason}")
 
     def _projected(self, number: int, value: float) -> tuple[float, ...] | None:

@@ -148,7 +148,7 @@ intermediate_values = Table(
     C("trial", Integer, primary_key=True),
     C("fold", Integer, primary_key=True),
     C("step", BigInteger, primary_key=True, autoincrement=False),
-    C("value", Float, nullable=False),
+    C("value", Float, nullable=False),  # infinity: it was no finite number
     C("look", Integer, nullable=True),  # which look at the server brought it, where trials may be stopped early
 )
 

@@ -327,9 +327,18 @@ def test_watching_outlives_a_restart_of_the_service(fake, token_file, monkeypatc
 # --- what a service may not do to its users ---
 
 
-def examined(files: str) -> Answer:
+def examined(files: str | None, *results: str) -> Answer:
     place = {"file": "s.yaml", "line": 1, "column": 1, "path": "payload.files", "message": "", "suggestion": ""}
-    named = {"files": files, "command": "true", "files_place": place, "command_place": place}
+    named = {
+        "files": files,
+        "command": "true",
+        "files_place": place,
+        "command_place": place,
+        "results": [
+            {"source": source, "place": {**place, "path": f"warm_start[{index}]"}}
+            for index, source in enumerate(results)
+        ],
+    }
     return good({"valid": True, "problems": [], "notes": [], "search": {}, "named_files": named})
 
 
@@ -351,6 +360,27 @@ def test_a_folder_is_named_in_many_ways(fake, token_file, tmp_path, form):
     fake.answers = [examined("training"), good({"present": True}), good(search("submitted"))]
     connect(fake.url, token_file).submit(path)
     assert fake.seen[1][1].startswith("/api/v1/payloads/")
+
+
+@pytest.mark.parametrize("source", ["/etc/passwd", "before", "efore.csv", "x/before.csv", "../before.csv", "true"])
+@pytest.mark.parametrize("warm_start", ["warm_start: [before.csv]\n", ""])
+def test_a_service_gets_no_results_that_the_file_does_not_name(fake, token_file, tmp_path, source, warm_start):
+    path = tmp_path / "search.yaml"
+    path.write_text(f"payload: {{command: 'true'}}\n{warm_start}")
+    fake.answers = [examined(None, source)]
+    with pytest.raises(InputError, match="write it plainly, as in `warm_start:"):
+        connect(fake.url, token_file).submit(path)
+    assert len(fake.seen) == 1
+
+
+def test_results_that_the_file_names_are_sent(fake, token_file, tmp_path):
+    (tmp_path / "before.csv").write_text("x,value\n1,2\n")
+    path = tmp_path / "search.yaml"
+    path.write_text("payload: {command: 'true'}\nwarm_start: [old-search, before.csv]\n")
+    fake.answers = [examined(None, "before.csv"), good({"present": True}), good(search("submitted"))]
+    connect(fake.url, token_file).submit(path)
+    digest = fake.seen[1][1].removeprefix("/api/v1/payloads/")
+    assert f"results={digest}" in fake.seen[2][1]
 
 
 def test_new_payload_from_a_place_that_the_service_names_must_be_here(fake, token_file, tmp_path, monkeypatch):

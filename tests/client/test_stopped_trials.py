@@ -35,7 +35,12 @@ def trials() -> list[Trial]:
 
 def test_documents(trials: list[Trial]) -> None:
     documents = [trial_document(trial) for trial in trials]
-    assert [document["stopped"] for document in documents] == [None, {"step": 10, "value": 0.01}, None, None]
+    assert [document["stopped"] for document in documents] == [
+        None,
+        {"step": 10, "value": 0.01, "projected": 0.7},
+        None,
+        None,
+    ]
     assert documents[1]["value"] is None
     assert [_state(document, 6) for document in documents] == [
         "finished",
@@ -43,6 +48,15 @@ def test_documents(trials: list[Trial]) -> None:
         "stopped",
         "finished",
     ]
+
+
+def test_one_that_diverged_and_one_of_several_objectives(search: Search, trials: list[Trial]) -> None:
+    diverged = replace(trials[1], stop=replace(STOP, value=None, projected=None))
+    document = trial_document(diverged)
+    assert document["stopped"] == {"step": 10, "value": None, "projected": None}
+    assert _state(document, 6) == "stopped at step 10 with no number"
+    several = trial_document(replace(trials[1], stop=replace(STOP, projected=(0.7, 3.0))))
+    assert several["stopped"] == {"step": 10, "value": 0.01, "projected": [0.7, 3.0]}
 
 
 def test_they_are_never_the_best(search: Search, trials: list[Trial]) -> None:
@@ -53,12 +67,12 @@ def test_they_are_never_the_best(search: Search, trials: list[Trial]) -> None:
 
 def test_the_table(search: Search, trials: list[Trial]) -> None:
     rows = list(csv.DictReader(io.StringIO(exporter("csv")(search, trials))))
-    shown = [(row["state"], row["value"], row["stopped_step"], row["stopped_value"]) for row in rows]
-    assert shown == [
-        ("finished", "0.5", "", ""),
-        ("stopped", "", "10", "0.01"),
-        ("stopped", "", "", ""),
-        ("finished", "0.6", "", ""),
+    keys = ("state", "value", "stopped_step", "stopped_value", "projected")
+    assert [tuple(row[key] for key in keys) for row in rows] == [
+        ("finished", "0.5", "", "", ""),
+        ("stopped", "", "10", "0.01", "0.7"),
+        ("stopped", "", "", "", ""),
+        ("finished", "0.6", "", "", ""),
     ]
     never = search.model_copy(update={"early_stopping": type(search.early_stopping)()})
     assert "stopped_step" not in exporter("csv")(never, trials)

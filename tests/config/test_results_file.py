@@ -10,7 +10,7 @@ from hpo_pilot.client.exports import as_csv, as_json
 from hpo_pilot.config.foreign.hpogrid_report import as_hpogrid_report
 from hpo_pilot.config.results_file import read_results
 from hpo_pilot.errors import InputError
-from hpo_pilot.search import FoldResult, Search, Trial, TrialState
+from hpo_pilot.search import EarlyStop, EarlyStopping, FoldResult, Search, Trial, TrialState
 
 SEARCH = Search.model_validate(
     {
@@ -61,6 +61,20 @@ def test_what_export_writes_is_read_back(tmp_path, form):
     assert [trial.values for trial in found.trials] == [(t.value,) for t in TRIALS] + [None]
     assert found.trials[0].errors == (pytest.approx(0.2 / 2**0.5),)
     assert found.objectives == (SEARCH.objectives if form is as_json else ())
+
+
+@pytest.mark.parametrize("form", [as_json, as_csv, lambda _, trials: json.dumps([*map(trial_document, trials)])])
+def test_stopped_trials_come_with_what_they_would_have_come_to(tmp_path, form):
+    stop = EarlyStop(4, "accuracy 0.01 is 3rd of 3", 10, 0.01, (0.7,))
+    diverged = replace(stop, value=None, projected=None)
+    stopped = [
+        replace(TRIALS[0], number=6 + n, state=TrialState.STOPPED, value=None, std=None, stop=each)
+        for n, each in enumerate((stop, diverged))
+    ]
+    search = SEARCH.model_copy(update={"early_stopping": EarlyStopping(method="asha")})
+    found = read(tmp_path, form(search, [*ALL, *stopped]))
+    assert [trial.stopped for trial in found.trials] == [False] * 5 + [True] * 2
+    assert [(trial.values, trial.errors) for trial in found.trials[5:]] == [((0.7,), ()), (None, ())]
 
 
 def test_confirmation_runs_are_passed_over(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
 from hpo_pilot.jobs import JobState
@@ -12,7 +14,7 @@ OURS = {
     "attempt": 2, "status": 0, "value": 0.0, "metrics": {"accuracy": 0.9}, "message": "", "seconds": 1.5,
     "started": 10.0, "ended": 11.5,
     "node": "n1", "outputs": ["model.npz"],
-    "progress": [[1, 0.5], [2, float("nan")], [3, None], [1e20, 1.0], [10**400, 1.0]],
+    "progress": [[1, 0.5], [2, float("nan")], [3, None], [4, True], [5, "x"], [1e20, 1.0], [10**400, 1.0]],
 }  # fmt: skip
 
 
@@ -23,7 +25,7 @@ def metadata(**changes):
 def test_a_good_verdict():
     (verdict,) = read_verdicts(metadata())
     assert (verdict.value, verdict.trial, verdict.fold, verdict.number, verdict.attempt) == (0.0, 2, 1, 4, 2)
-    assert verdict.progress == ((1, 0.5),)
+    assert verdict.progress == ((1, 0.5), (2, inf), (3, inf))  # of a training that diverged
     assert verdict.has_outputs
 
 
@@ -103,7 +105,7 @@ def test_a_job_of_several_points_has_a_verdict_on_each():
         ("hpoStep=3 hpoValue=0.25", None, ((3, 0.25),)),
         ("hpoMember=x", None, ()),
         ("hpoStep=3 hpoValue=0.25 hpoPast=1:0.5,2:1e-07", None, ((1, 0.5), (2, 1e-7), (3, 0.25))),
-        ("hpoStep=3 hpoValue=0.25 hpoPast=1:,x:2,:,3,1:nan,2:7", None, ((2, 7.0), (3, 0.25))),
+        ("hpoStep=3 hpoValue=0.25 hpoPast=1:,x:2,:,3,1:nan,2:7", None, ((1, inf), (2, 7.0), (3, 0.25))),
         ("hpoPast=1:0.5", None, ()),
         ("hpoStep=3 hpoValue=1 hpoPast=1:2,2:" + "9" * 465, None, ((1, 2.0), (3, 1.0))),  # cut short by the server
     ],

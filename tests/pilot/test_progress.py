@@ -19,8 +19,14 @@ from hpo_pilot.transformation.payload_document import PayloadDocument
         ('{"step": 1, "value": 0.5}\n', "hpoStep=1 hpoValue=0.5"),
         ('{"step": 1, "value": 0.5}', "hpoStep=1 hpoValue=0.5"),
         ('{"step": 1, "value": 0.5}\n{"step": 2, "val', "hpoStep=1 hpoValue=0.5"),
-        ('{"step": 1, "value": 0.5}\n{"step": 2, "value": NaN}\n[]\nx\n{"step": 3}\n', "hpoStep=1 hpoValue=0.5"),
-        ('{"step": 1, "value": Infinity}\n{"step": -1, "value": 1}\n{"step": 1e300, "value": 1}\n', ""),
+        ('{"step": 1, "value": 0.5}\n{"step": 2, "value": null}\n[]\nx\n{"step": 3}\n', "hpoStep=1 hpoValue=0.5"),
+        ('{"step": NaN, "value": 1}\n{"step": -1, "value": 1}\n{"step": 1e300, "value": 1}\n', ""),
+        # A training that diverges says so.
+        ('{"step": 1, "value": Infinity}\n{"step": 2, "value": -Infinity}\n', "hpoStep=2 hpoValue=nan hpoPast=1:nan"),
+        (
+            '{"step": 1, "value": 1' + "0" * 400 + '}\n{"step": 2, "value": NaN}\n',
+            "hpoStep=2 hpoValue=nan hpoPast=1:nan",
+        ),
         ('{"step": true, "value": 1}\n{"step": "1", "value": 1}\n{"step": 1, "value": true}\n', ""),
         ('{"step": 1, "value": "x"}\n{"step": null, "value": 1}\n{"step": [1], "value": {}}\n', ""),
         ('{"step": 12.0, "value": -1e-7}\n', "hpoStep=12 hpoValue=-1e-07"),

@@ -148,7 +148,7 @@ def test_progress_is_thinned_and_broken_lines_are_passed_over(bench: Any) -> Non
     script = (
         "import json\nwith open('progress.jsonl', 'w') as f:\n"
         "    for i in range(5000): f.write(json.dumps({'step': i, 'value': i / 2, 'lr': 1}) + '\\n')\n"
-        "    f.write('garbage\\n{\"step\": 1}\\n{\"step\": 5000, \"value\": NaN}\\n[1]\\n\\n' + 'x' * 100000 + '\\n')\n"
+        "    f.write('garbage\\n{\"step\": 1}\\n{\"step\": 5000, \"value\": {}}\\n[1]\\n\\n' + 'x' * 100000 + '\\n')\n"
         '    f.write(\'{"step": 5001, "value": 7}\\n{"step": 5002, "val\')\n'
     )
     ended = bench.run(f"{sys.executable} train.py", files={"train.py": script})
@@ -158,6 +158,12 @@ def test_progress_is_thinned_and_broken_lines_are_passed_over(bench: Any) -> Non
     assert all(a[0] < b[0] for a, b in pairwise(progress))
     assert ended.verdict["last_progress"] == {"step": 5001, "value": 7.0}
     bench.run("mkfifo progress.jsonl")
+
+
+def test_a_curve_that_was_no_number_for_a_while_is_told_as_that(bench: Any) -> None:
+    lines = ['{"step": 1, "loss": NaN}', '{"step": 2, "loss": -Infinity}', '{"step": 3, "loss": 4}']
+    ended = bench.run("printf '%s\\n' " + " ".join(f"'{line}'" for line in lines) + " > progress.jsonl; " + GOOD)
+    assert ended.verdict["progress"] == [[1, None], [2, None], [3, 4.0]]
 
 
 def test_outputs_are_packed_for_good_results_alone(bench: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 
@@ -59,6 +60,21 @@ def test_a_hopeless_trial_is_killed_and_its_slot_goes_on(steer, store, panda):
     assert steering.state is SearchState.DONE
     assert [trial.state for trial in store.trials(1)] == [FINISHED, STOPPED, FINISHED]
     assert store.best_so_far(1, 1)[:2] == (1, 0.1)
+
+
+@pytest.mark.parametrize("goal", ["minimize", "maximize"])
+def test_a_training_that_diverges_is_stopped_and_told_as_failed(steer, store, panda, goal):
+    steering = steer({**ASHA, "objective": {"metric": "loss", "goal": goal}}, **TWO)
+    hopeless(panda, steering, bad=inf)
+    reason = "loss is no finite number: 2nd of 2 at step 1, where 1 goes on (asha)"
+    assert told_to_stop(store) == [f"trial 2 is told to stop: {reason}"]
+    assert store.intermediate_values(1, 2) == {0: [(1, inf)]}
+    panda.report(1, 2, (1, inf), state=JobState.CANCELLED)
+    go(steering, 3)
+    second = store.trials(1)[1]
+    assert (second.state, second.value, second.error) == (STOPPED, None, f"stopped early: {reason}")
+    assert (second.stop.step, second.stop.value, second.stop.projected) == (1, None, None)
+    assert [(o.value, o.stopped) for o in steering._proposer._optimizer.history] == [(None, True)]
 
 
 def test_trials_that_report_nothing_are_not_compared(steer, store, panda):

@@ -17,6 +17,7 @@ from typing import Any
 from hpo_pilot.config.foreign.algorithms import HPOGRID, for_hpogrid
 from hpo_pilot.config.foreign.draft import Draft
 from hpo_pilot.config.foreign.foreign_file import ForeignFile
+from hpo_pilot.config.foreign.hpogrid_scheduler import put_scheduler
 from hpo_pilot.config.foreign.imported import ImportOptions
 from hpo_pilot.config.foreign.naming import put_name, put_sites, rucio_name
 from hpo_pilot.config.foreign.spaces import read_space
@@ -168,9 +169,8 @@ def _put_search(draft: Draft, file: ForeignFile, hpo: dict[str, Any]) -> None:
     for key in params:
         if key != "method" or algorithm != "nevergrad":
             file.warn(("hpo_config", "algorithm_param", key), f"is a setting of {algorithm}, which does not run here")
+    put_scheduler(draft, file, hpo)
     reasons = {
-        "scheduler": "it stops points inside one job; here every point is a job of its own and runs to its end",
-        "scheduler_param": "there is no such scheduler here",
         "stop": "it stays with the payload: hpogrid reads it from the project",
         "log_dir": "it stays with the payload: hpogrid reads it from the project",
         "verbose": "it stays with the payload: hpogrid reads it from the project",

@@ -15,7 +15,7 @@ _LARGEST_STEP = 2**53
 
 
 class Report(NamedTuple):
-    """A value that a fold of a trial reported while it ran; lower is better."""
+    """A value that a fold of a trial reported while it ran; lower is better, infinity is no number at all."""
 
     trial: int
     fold: int

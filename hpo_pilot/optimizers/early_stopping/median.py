@@ -6,6 +6,7 @@ step s if its best value until s is worse than the median of the running average
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -21,7 +22,7 @@ class MedianRule(StoppingRule):
 
     The others are all that have come to the same step, whether they ended, run or were stopped there or later: those
     alone that ran to their end would be ever better ones, and the median with them. Steps are compared at the
-    checkpoints of `Curves`.
+    checkpoints of `Curves`. One whose value is no number there is stopped whatever it was before.
     """
 
     def __init__(self, settings: EarlyStopping, folds: int) -> None:
@@ -47,9 +48,12 @@ class MedianRule(StoppingRule):
         if len(averages) - 1 < self.trials_needed:
             return None
         at, median = self.curves.at[step][trial], averages.median_of_others(trial)
-        best = at.best / at.folds
+        # What is no number any more will hardly become one.
+        best = at.best / at.folds if math.isfinite(at.value) else math.inf
         # One that is the best of all by its average may have found its best before the others' averages came down.
         if best <= median or averages.better_than(trial) == 0:
             return None
+        if best == math.inf:
+            return Stop(step, best, f"at step {step}, to which {len(averages) - 1} others came")
         reason = f"worse at step {step} than the median of the {len(averages) - 1} others that came to it"
         return Stop(step, best, reason)

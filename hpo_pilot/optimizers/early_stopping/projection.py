@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ def projected(value: float, others: Sequence[tuple[float, float]]) -> float:
     never better than the best of them; where there are none it is `value`.
 
     Args:
-        value: at the step where the trial was stopped.
+        value: at the step where the trial was stopped; infinity is as bad as the worst of them.
         others: (value at that step, final value) of finished trials.
     """
     if not others:
@@ -27,4 +28,5 @@ def projected(value: float, others: Sequence[tuple[float, float]]) -> float:
     lower = int(position)
     upper = min(lower + 1, len(finals) - 1)
     between = finals[lower] * (1 - (position - lower)) + finals[upper] * (position - lower)
-    return max(finals[0], min(between + max(0.0, value - here[-1]), sys.float_info.max))
+    beyond = value - here[-1] if value > here[-1] and math.isfinite(value) else 0.0
+    return max(finals[0], min(between + beyond, sys.float_info.max))

@@ -12,6 +12,7 @@ import pytest
 from hpo_pilot.config import Problem, load_search
 from hpo_pilot.config.foreign import Imported, ImportOptions, import_search
 from hpo_pilot.errors import InputError
+from hpo_pilot.search import EarlyStopping
 
 Importing = Callable[..., Imported]
 Refused = Callable[..., list[Problem]]
@@ -98,6 +99,40 @@ def test_what_of_a_project_has_no_meaning_is_listed_by_name(importing: Importing
         assert warning.line
         assert len(warning.message) > 15
         assert warning.message in imported.text
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "parameters", "settings", "noted"),
+    [
+        ("asynchyperband", None, {"max_steps": 100, "min_steps": 1, "eta": 4}, []),
+        (
+            "asynchyperband",
+            {
+                "max_t": 50,
+                "grace_period": 5,
+                "reduction_factor": 2.5,
+                "brackets": 2,
+                "time_attr": "epoch",
+                "mode": "max",
+            },
+            {"max_steps": 50, "min_steps": 5, "eta": 3, "brackets": 2},
+            ["reduction_factor", "time_attr"],
+        ),
+        ("asynchyperband", {"max_t": 5, "grace_period": 9}, {"max_steps": 5, "eta": 4}, ["grace_period"]),
+        ("bohbhyperband", {"max_t": 27, "x": 1}, {"max_steps": 27, "eta": 3}, ["x"]),
+        ("pbt", {"quantile_fraction": 0.3}, None, [""]),
+        (None, None, None, []),
+    ],
+)
+def test_a_scheduler_is_early_stopping(importing: Importing, scheduler, parameters, settings, noted) -> None:
+    hpo = {**PROJECT["hpo_config"], "scheduler": scheduler, "scheduler_param": parameters}
+    imported = importing("hpogrid", {**PROJECT, "hpo_config": {k: v for k, v in hpo.items() if v is not None}})
+    expected = EarlyStopping() if settings is None else EarlyStopping(method="asha", **settings)
+    assert imported.search.early_stopping == expected
+    paths = [warning.path for warning in imported.warnings]
+    found = [path for path in paths if path.startswith("hpo_config.scheduler_param")]
+    assert found == [f"hpo_config.scheduler_param.{key}".rstrip(".") for key in noted]
+    assert ("hpo_config.scheduler" in paths) == (scheduler is not None)
 
 
 def test_a_script_that_is_no_model_is_run_as_a_program(tmp_path: Path, importing: Importing) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from itertools import pairwise
+from math import inf
 from statistics import fmean, median
 from typing import Any
 
@@ -143,6 +144,20 @@ def test_median_by_hand() -> None:
     ]
     reason = "worse at step 2 than the median of the 2 others that came to it"
     assert run(rule_of_two, looks) == [{}, {}, {}, {3: Stop(2, 2.6, reason)}]
+
+
+@pytest.mark.parametrize("method", ["asha", "median"])
+def test_a_training_that_diverges_is_stopped_whatever_it_was_before(method: str) -> None:
+    stopping = rule(method, warmup_trials=2)
+    good = [Report(trial, 0, 1, 1.0) for trial in (1, 2, 3, 4, 5, 6)]
+    assert stopping.look(good, EVERYBODY) == {}
+    stops = stopping.look([Report(trial, 0, 3, 0.5 if trial > 1 else inf) for trial in range(1, 7)], EVERYBODY)
+    assert list(stops) == [1] and (stops[1].step, stops[1].value) == (3, inf)
+
+
+@pytest.mark.parametrize("method", ["asha", "median"])
+def test_where_all_diverge_none_is_better_than_another(method: str) -> None:
+    assert rule(method, warmup_trials=2).look([Report(n, 0, 3, inf) for n in range(1, 9)], EVERYBODY) == {}
 
 
 def test_median_lets_a_trial_go_on_that_was_once_good() -> None:
