@@ -68,7 +68,7 @@ def steer(
         typer.Option("--outfile", "--output", "-o", help="New points (%OUT). Default: printed.", show_default=False),
     ] = None,
     optimizer: Annotated[
-        str, typer.Option("--optimizer", help="random, grid, bayesian, evolutionary or cma.")
+        str, typer.Option("--optimizer", help="auto, bayesian, evolutionary, cma, random, grid or optuna.")
     ] = "bayesian",
     settings: Annotated[
         list[str] | None,

@@ -16,6 +16,7 @@ from hpo_pilot.search import SearchSpace
 
 #: Name in a search file -> (module, class).
 _OPTIMIZERS = {
+    "auto": ("auto", "AutoOptimizer"),
     "random": ("random_search", "RandomSearch"),
     "grid": ("grid", "GridSearch"),
     "bayesian": ("bayesian", "BayesianOptimizer"),

@@ -173,11 +173,14 @@ class Optimizer(ABC):
                 objectives, value and standard error are sequences.
         """
         for trial in trials:
-            observation = self._observed(trial)
-            self._asked.pop(observation.key, None)
-            self._told_keys.add(observation.key)
-            self.history.append(observation)
-            self._learn(observation)
+            self.take(self._observed(trial))
+
+    def take(self, observation: Observation) -> None:
+        """Takes a result that another optimizer of the same space and objectives was told."""
+        self._asked.pop(observation.key, None)
+        self._told_keys.add(observation.key)
+        self.history.append(observation)
+        self._learn(observation)
 
     def tell_earlier(self, source: str, trials: Iterable[Result]) -> None:
         """Takes the results of an earlier search of the same kind: another data set, another machine, a smaller model.

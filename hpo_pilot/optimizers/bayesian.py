@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -11,7 +12,7 @@ import numpy.typing as npt
 from pydantic import Field
 from scipy.stats import qmc
 
-from hpo_pilot.optimizers.base import BaseSettings, Observation, Optimizer
+from hpo_pilot.optimizers.base import BaseSettings, Observation, Optimizer, Result
 from hpo_pilot.optimizers.batch import BatchChooser, Surrogate
 from hpo_pilot.optimizers.candidates import Candidates
 from hpo_pilot.optimizers.features import FeatureMap
@@ -23,8 +24,9 @@ from hpo_pilot.optimizers.proposals import Proposals, placed
 from hpo_pilot.optimizers.streams import array_stream, stream
 from hpo_pilot.optimizers.success import SuccessModel, fit_outcomes
 from hpo_pilot.optimizers.threads import one_thread
-from hpo_pilot.optimizers.told import Told
-from hpo_pilot.optimizers.values import PLAIN, Warped, warps
+from hpo_pilot.optimizers.told import Told, most_telling, variances_of
+from hpo_pilot.optimizers.transfer import Transfer
+from hpo_pilot.optimizers.values import PLAIN, warps
 from hpo_pilot.search import Point, SearchSpace
 
 Array = npt.NDArray[np.float64]
@@ -51,11 +53,11 @@ _RECENT, _CAUTION = 16, 0.8
 #: Up to this many good values a second process without a trend has every other point of a batch.
 _SECOND_OPINION = 600
 
-#: The variance of what a stopped trial would probably have come to, on the scale of values with variance 1.
-_STOPPED_VARIANCE = 0.1
-
 #: Start points tried per point wanted before random ones fill up: constraints and small spaces refuse many.
 _TRIES_PER_START = 16
+
+#: With earlier searches one in this many start points is of the even spread; the others are where they were good.
+_STARTS_APART = 2
 
 
 class BayesianSettings(BaseSettings):
@@ -74,7 +76,8 @@ class BayesianOptimizer(Optimizer):
 
     Scrambled Sobol points first. Then, for each `ask`: values are normalised; the process is conditioned on the told
     points and believes the pending ones to return what it predicts; the batch is chosen greedily by log expected
-    improvement. Failed trials have no value; a second process learns where they lie, and the batch keeps away.
+    improvement. Failed trials have no value; a second process learns where they lie, and the batch keeps away. What
+    earlier searches expect comes first, and counts as much as the values told since bear out (`Transfer`).
 
     Hyper-parameters belong to a cut of the history: they are fitted from fixed starts on the trials up to the last
     refit that the number of trials calls for, so a rebuilt optimizer finds the very same ones. Nothing else is kept.
@@ -94,10 +97,17 @@ class BayesianOptimizer(Optimizer):
         # The last fit of either kind, and the cut of the history that it belongs to.
         self._values: dict[bool, tuple[int, ValuesModel]] = {}
         self._outcomes: tuple[int, Hyperparameters] | None = None
+        self._transfer: Transfer | None = None
         self._pareto: ParetoModel | None = None
         if self.objectives > 1:
             options = {"seed": self.seed, "objectives": self.objectives, "refit_cut": refit_cut}
             self._pareto = ParetoModel(space, self._features, self._candidates, **options)
+
+    def tell_earlier(self, source: str, trials: Iterable[Result]) -> None:
+        """See `Optimizer.tell_earlier`; several objectives learn nothing from them."""
+        super().tell_earlier(source, trials)
+        self._transfer = None
+        self._values.clear()
 
     def _learn(self, observation: Observation) -> None:
         self._told.add(observation)
@@ -108,14 +118,18 @@ class BayesianOptimizer(Optimizer):
         proposals = self._collect(n, pending)
         with one_thread():
             units, values = self._told.table(len(self._told))
-            has_model = np.count_nonzero(~np.isnan(values)) >= _LEAST_VALUES
+            transfer = self._earlier_models()
+            has_model = np.count_nonzero(~np.isnan(values)) >= _LEAST_VALUES or transfer is not None
             starts = min(n, max(0, self.start_points - proposals.known)) if has_model else n
+            if transfer is not None:
+                first = proposals.known + 1
+                starts = sum(place % _STARTS_APART == 0 for place in range(first, first + starts))
             if starts:
                 self._start(proposals, starts)
             if has_model and proposals.missing > 0 and self._pareto is not None:
                 self._pareto.fill(proposals, pending, self.history)
             elif has_model and proposals.missing > 0:
-                self._choose(proposals, units, values, pending)
+                self._choose(proposals, units.reshape(-1, len(self.space.dimensions)), values, pending, transfer)
         rng = stream(self.seed, "rest", proposals.known)
         return proposals.complete(rng, [*(observation.point for observation in self.history[-64:]), *pending])
 
@@ -129,28 +143,44 @@ class BayesianOptimizer(Optimizer):
                 return
             proposals.offer(unit)
 
-    def _choose(self, proposals: Proposals, units: Array, values: Array, pending: list[Point]) -> None:
+    def _earlier_models(self) -> Transfer | None:
+        """The models of the earlier searches; None where they have nothing to say."""
+        if not self.earlier or self.objectives > 1:
+            return None
+        if self._transfer is None:
+            self._transfer = Transfer(self._features, self.earlier, self.seed)
+        return self._transfer if self._transfer else None
+
+    def _choose(
+        self, proposals: Proposals, units: Array, values: Array, pending: list[Point], transfer: Transfer | None
+    ) -> None:
         """Fills the batch by the model."""
         rng = array_stream(self.seed, "choose", proposals.known)
         failed = np.isnan(values)
         features = self._features.features(units)
-        rows = _most_telling(values, _CONDITIONED, rng)
+        rows = most_telling(values, _CONDITIONED, rng)
         out = [unit_vector(self.space, point) for point in [*pending, *proposals.points]]
         believed = self._features.features(
             np.array([unit for unit in out if unit is not None]).reshape(-1, units.shape[1])
         )
-        surrogates = []
-        for model in self._models(len(rows)):
+        surrogates, drifting = [], False
+        for model in self._models(len(rows), transfer):
             data = self._scaled(model.scale, len(self._told), rows)
-            posterior = Posterior.of_data(model.fit, features[rows], data.values, data.variances)
+            drift = None if transfer is None or model.weights is None else transfer.drift(model.weights, features[rows])
+            posterior = Posterior.of_data(model.fit, features[rows], data.values, data.variances, drift)
             fitted = np.where(data.stopped, np.inf, posterior.fitted())
-            best_value = float(fitted.min()) if not data.stopped.all() else float(data.values.max())
+            best_value = float(fitted.min()) if not data.stopped.all() else float(data.values.max(initial=-np.inf))
+            if transfer is not None and drift is not None:
+                drifting = True
+                best_value = best_value if len(rows) else transfer.least(drift)
             surrogates.append((Surrogate(posterior.believing(believed), best_value), fitted))
         log_success = None
         if failed.any():
             seen = _some_of_both(failed, _OUTCOMES, rng)
             log_success = SuccessModel(self._outcomes_fit(), features[seen], failed[seen]).log_probability
         best = units[rows[np.argsort(surrogates[0][1], kind="stable")[:_BEST]]]
+        if transfer is not None and drifting:
+            best = np.concatenate([best, transfer.best])
         feasible: list[tuple[float, ...]] = []
         if self.space.constraints:
             recent = [observation.point for observation in self.history[-64:]]
@@ -169,34 +199,43 @@ class BayesianOptimizer(Optimizer):
             )
             chooser.fill(proposals, candidates)
 
-    def _models(self, known: int) -> list[ValuesModel]:
+    def _models(self, known: int, transfer: Transfer | None) -> list[ValuesModel]:
         """The models of the values at the present cut: with a trend and, while there are few values, without."""
         cut = refit_cut(len(self._told))
         found = []
         for trend in (True, False) if known <= _SECOND_OPINION else (True,):
             at, model = self._values.get(trend, (-1, None))
             if model is None or at != cut:
-                model = self._fit_values(cut, trend)
+                model = self._fit_values(cut, trend, transfer)
                 self._values[trend] = (cut, model)
             found.append(model)
         return found
 
-    def _fit_values(self, cut: int, trend: bool) -> ValuesModel:
+    def _fit_values(self, cut: int, trend: bool, transfer: Transfer | None) -> ValuesModel:
         """The scale on which the process explains the first `cut` trials best, and its hyper-parameters there."""
         units, values = self._told.table(cut)
-        rows = _most_telling(values, _FITTED, array_stream(self.seed, "fit", "values", cut))
+        rows = most_telling(values, _FITTED, array_stream(self.seed, "fit", "values", cut))
         found = [] if len(rows) < _LEAST_VALUES else warps(values[rows])  # else the first values came after the cut
+        if not found and transfer is not None:
+            rest = transfer.expected_rest(_wide(self._features.size))
+            return ValuesModel(PLAIN, rest, transfer.expected_weights())
         if not found:
             return ValuesModel(PLAIN, _wide(self._features.size))
         features = self._features.features(units[rows])
         stds, stopped = self._told.doubts(cut)
         best: tuple[float, ValuesModel] | None = None
         for warped in found:
-            variances = _variances(warped, stds[rows], stopped[rows])
-            fit = best_fit(features, warped.values, basis=self._features.basis if trend else None, variances=variances)
+            variances = variances_of(warped, stds[rows], stopped[rows])
+            basis = self._features.basis if trend else None
+            fit = best_fit(features, warped.values, basis=basis, variances=variances)
             evidence = fit.log_posterior + warped.log_volume
             if best is None or evidence > best[0]:
                 best = (evidence, ValuesModel(warped.name, fit.found))
+            if transfer is not None:
+                helped = transfer.fit(features, warped.values, basis=basis, variances=variances)
+                evidence = helped.log_evidence + warped.log_volume
+                if evidence > best[0]:
+                    best = (evidence, ValuesModel(warped.name, helped.found, helped.weights))
         assert best is not None
         return best[1]
 
@@ -211,7 +250,7 @@ class BayesianOptimizer(Optimizer):
             zeros = np.zeros(len(rows))
             return _Data(zeros, zeros, stopped[rows])
         warped = found.get(scale, found[PLAIN])
-        variances = _variances(warped, stds[good], stopped[good])
+        variances = variances_of(warped, stds[good], stopped[good])
         return _Data(warped.values[places], variances[places], stopped[rows])
 
     def _outcomes_fit(self) -> Hyperparameters:
@@ -235,10 +274,12 @@ class ValuesModel:
     Attributes:
         scale: the name of the scale on which the process explains them best.
         fit: its hyper-parameters there.
+        weights: how much each earlier search counts, shape (n_sources,); None: not at all.
     """
 
     scale: str
     fit: Hyperparameters
+    weights: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -248,11 +289,6 @@ class _Data:
     values: Array
     variances: Array
     stopped: Mask
-
-
-def _variances(warped: Warped, stds: Array, stopped: Mask) -> Array:
-    """The known variances of warped values, shape (n,)."""
-    return warped.variances(stds) + np.where(stopped, _STOPPED_VARIANCE, 0.0)
 
 
 def default_start_points(dimensions: int, trials: int | None) -> int:
@@ -277,16 +313,6 @@ def refit_cut(length: int) -> int:
 def _wide(features: int) -> Hyperparameters:
     """What is assumed before anything can be fitted: smooth, with a little noise."""
     return Hyperparameters(1.0, np.full(features, 0.5 * math.sqrt(features)), 1e-2)
-
-
-def _most_telling(values: Array, limit: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
-    """Rows of good values, at most `limit`, ascending: the better half by value, the others at random."""
-    good = np.flatnonzero(~np.isnan(values))
-    if len(good) <= limit:
-        return good
-    ranked = good[np.argsort(values[good], kind="stable")]
-    others = rng.choice(ranked[limit // 2 :], limit - limit // 2, replace=False)
-    return np.sort(np.concatenate([ranked[: limit // 2], others]))
 
 
 def _some_of_both(failed: Mask, limit: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:

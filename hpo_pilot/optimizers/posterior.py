@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Self
+from typing import Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,16 @@ Array = npt.NDArray[np.float64]
 _LEAST_VARIANCE = 1e-10
 
 
+class PriorMean(Protocol):
+    """What is expected of the values where nothing is known."""
+
+    def values(self, features: Array) -> Array:
+        """For features of shape (m, n_features): shape (m,)."""
+
+    def slopes(self, features: Array) -> Array:
+        """The derivatives of `values` by the features, shape (m, n_features)."""
+
+
 class Posterior:
     """Mean and variance of the value without noise, as functions of the features.
 
@@ -27,17 +37,28 @@ class Posterior:
         factor: Cholesky factor of their covariance with noise, shape (n, n), lower.
         weights: what multiplies the covariances with `points` in the mean, shape (n,); 0 for believed points, for a
             value believed at its own prediction leaves the mean as it was.
+        drift: what the mean returns to where nothing is known; None: to 0.
     """
 
-    def __init__(self, fit: Hyperparameters, points: Array, factor: Array, weights: Array) -> None:
+    def __init__(
+        self, fit: Hyperparameters, points: Array, factor: Array, weights: Array, drift: PriorMean | None = None
+    ) -> None:
         """Use `of_data`."""
         self.fit = fit
         self.points = points
         self.factor = factor
         self.weights = weights
+        self.drift = drift
 
     @classmethod
-    def of_data(cls, fit: Hyperparameters, features: Array, values: Array, variances: Array | None = None) -> Self:
+    def of_data(
+        cls,
+        fit: Hyperparameters,
+        features: Array,
+        values: Array,
+        variances: Array | None = None,
+        drift: PriorMean | None = None,
+    ) -> Self:
         """The posterior of distinct points and their values.
 
         Args:
@@ -45,16 +66,31 @@ class Posterior:
             features: shape (n, n_features).
             values: normalised, shape (n,).
             variances: the known variance of each value's own noise, shape (n,); None: none is known.
+            drift: what is expected of the values; `fit` is of what is left then. None: 0.
         """
+        if drift is not None:
+            values = values - drift.values(features)
         covariance = fit.covariance(features, features)
         if variances is not None:
             covariance[np.diag_indices_from(covariance)] += variances
         factor = _factor(covariance, fit)
-        return cls(fit, features, factor, cho_solve((factor, True), values, check_finite=False))
+        return cls(fit, features, factor, cho_solve((factor, True), values, check_finite=False), drift)
 
     def fitted(self) -> Array:
         """The mean at the data themselves, shape (n_data,): their values less the noise."""
-        return self.fit.covariance(self.points, self.points) @ self.weights
+        fitted = self.fit.covariance(self.points, self.points) @ self.weights
+        return fitted if self.drift is None else fitted + self.drift.values(self.points)
+
+    def mean(self, features: Array) -> Array:
+        """The mean alone, shape (m,)."""
+        mean = self.weights @ self.fit.covariance(self.points, features)
+        return mean if self.drift is None else mean + self.drift.values(features)
+
+    def mean_slopes(self, features: Array) -> Array:
+        """The derivatives of `mean` by the features, shape (m, n_features)."""
+        [slopes] = self._slopes(features, self.weights[None, :])
+        slopes += self.fit.trend_slopes(features, self.points, self.weights)
+        return slopes if self.drift is None else slopes + self.drift.slopes(features)
 
     def believing(self, features: Array) -> Self:
         """The posterior when the values at `features`, shape (m, n_features), are what it now predicts for them."""
@@ -66,14 +102,15 @@ class Posterior:
         factor[:known, :known] = self.factor
         factor[known:, :known] = cross.T
         factor[known:, known:] = _factor(self.fit.covariance(features, features) - cross.T @ cross, self.fit)
-        return type(self)(
-            self.fit, np.concatenate([self.points, features]), factor, np.concatenate([self.weights, np.zeros(added)])
-        )
+        weights = np.concatenate([self.weights, np.zeros(added)])
+        return type(self)(self.fit, np.concatenate([self.points, features]), factor, weights, self.drift)
 
     def halfway(self, features: Array) -> tuple[Array, Array]:
         """Covariances with `points` solved against the factor, shape (n, m), and the mean, shape (m,)."""
         covariance = self.fit.covariance(self.points, features)
         mean = self.weights @ covariance
+        if self.drift is not None:
+            mean += self.drift.values(features)
         return solved(self.factor, covariance), mean
 
     def predict(self, features: Array) -> tuple[Array, Array]:
@@ -87,10 +124,27 @@ class Posterior:
 
     def gradients(self, features: Array) -> tuple[Array, Array, Array, Array]:
         """Mean and variance, shape (m,), and their derivatives with respect to the features, shape (m, n_features)."""
-        scaled, scaled_points = features / self.fit.scales, self.points / self.fit.scales
         half, mean = self.halfway(features)
         variance = self.floored(self.fit.prior_variance(features) - np.einsum("nm,nm->m", half, half))
         back = solved(self.factor, half, transposed=True)
+        d_mean, d_variance = self._slopes(features, self.weights[None, :], -2.0 * back.T)
+        d_mean += self.fit.trend_slopes(features, self.points, self.weights)
+        d_variance += self.fit.prior_slopes(features) - 2.0 * self.fit.trend_slopes(features, self.points, back.T)
+        if self.drift is not None:
+            d_mean += self.drift.slopes(features)
+        return mean, variance, d_mean, d_variance
+
+    def _slopes(self, features: Array, *weights: Array) -> list[Array]:
+        """The derivatives by the features of the smooth part's covariances with `points`, weighted and added up.
+
+        Args:
+            features: shape (m, n_features).
+            weights: of the points, each of shape (1, n) or (m, n).
+
+        Returns:
+            For each of `weights`: shape (m, n_features).
+        """
+        scaled, scaled_points = features / self.fit.scales, self.points / self.fit.scales
         square = np.maximum(
             (scaled * scaled).sum(axis=1)[:, None]
             + (scaled_points * scaled_points).sum(axis=1)[None, :]
@@ -100,13 +154,11 @@ class Posterior:
         distance = np.sqrt(5.0 * square)
         # dk/dx = -slope (x - x_i) / scale^2, summed over the points x_i with their weights
         slope = (5.0 / 3.0) * self.fit.amplitude * (1.0 + distance) * np.exp(-distance)
-        in_mean = slope * self.weights[None, :]
-        in_variance = -2.0 * slope * back.T
-        d_mean = -(scaled * in_mean.sum(axis=1)[:, None] - in_mean @ scaled_points) / self.fit.scales
-        d_variance = -(scaled * in_variance.sum(axis=1)[:, None] - in_variance @ scaled_points) / self.fit.scales
-        d_mean += self.fit.trend_slopes(features, self.points, self.weights)
-        d_variance += self.fit.prior_slopes(features) - 2.0 * self.fit.trend_slopes(features, self.points, back.T)
-        return mean, variance, d_mean, d_variance
+        result = []
+        for weight in weights:
+            weighted = slope * weight
+            result.append(-(scaled * weighted.sum(axis=1)[:, None] - weighted @ scaled_points) / self.fit.scales)
+        return result
 
 
 def _factor(covariance: Array, fit: Hyperparameters) -> Array:

@@ -8,11 +8,15 @@ import numpy as np
 import numpy.typing as npt
 
 from hpo_pilot.optimizers.base import Observation
+from hpo_pilot.optimizers.values import Warped
 
 Array = npt.NDArray[np.float64]
 
 #: Points further beyond the bounds than this share of the range (an older search's) say nothing about what lies within.
 _REACH = 0.5
+
+#: The variance of what a stopped trial would probably have come to, on the scale of values with variance 1.
+_STOPPED_VARIANCE = 0.1
 
 
 class Told:
@@ -82,3 +86,18 @@ class Told:
         squares = np.bincount(rows[good], weights=shares * shares, minlength=count)
         full = np.bincount(rows[good & ~np.array(self._stopped[:length], dtype=bool)], minlength=count)
         return largest * np.sqrt(squares), (full == 0) & (times > 0)
+
+
+def variances_of(warped: Warped, stds: Array, stopped: npt.NDArray[np.bool_]) -> Array:
+    """The known variances of warped values, shape (n,)."""
+    return warped.variances(stds) + np.where(stopped, _STOPPED_VARIANCE, 0.0)
+
+
+def most_telling(values: Array, limit: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Rows of good values, at most `limit`, ascending: the better half by value, the others at random."""
+    good = np.flatnonzero(~np.isnan(values))
+    if len(good) <= limit:
+        return good
+    ranked = good[np.argsort(values[good], kind="stable")]
+    others = rng.choice(ranked[limit // 2 :], limit - limit // 2, replace=False)
+    return np.sort(np.concatenate([ranked[: limit // 2], others]))

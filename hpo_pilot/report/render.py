@@ -17,6 +17,7 @@ import yaml
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs, get_plotlyjs_version
 
+from hpo_pilot.optimizers.auto_rules import rules
 from hpo_pilot.report import wording
 from hpo_pilot.report.convergence_figure import convergence_figure
 from hpo_pilot.report.facts import ReportFacts
@@ -24,6 +25,7 @@ from hpo_pilot.report.failures import failure_groups, shortened
 from hpo_pilot.report.figure import Figure
 from hpo_pilot.report.fold_figure import fold_figures
 from hpo_pilot.report.front_figure import front_figures, volume_figure
+from hpo_pilot.report.learning_curves import Reports, curve_figure
 from hpo_pilot.report.parameter_figure import figures_by_objective
 from hpo_pilot.report.summary import Standing, figures_of, front_of, front_volume, ranking
 from hpo_pilot.search import KnownResult, Point, Search, Trial, TrialState
@@ -40,7 +42,11 @@ CELL_LIMIT = 9_000
 
 
 def render_report(
-    search: Search, trials: Sequence[Trial], events: Sequence[tuple[datetime, str, str]], facts: ReportFacts
+    search: Search,
+    trials: Sequence[Trial],
+    events: Sequence[tuple[datetime, str, str]],
+    facts: ReportFacts,
+    reports: Reports | None = None,
 ) -> str:
     """The report on a search as one HTML document, of less than 6 MB.
 
@@ -52,6 +58,7 @@ def render_report(
         trials: all its trials, in any order and state; none is fine.
         events: (when, who, what) in the order in which they happened.
         facts: how it ran.
+        reports: what trials reported while they ran, of those that `drawn_trials` names.
     """
     trials = sorted(trials, key=lambda trial: trial.number)
     standings = ranking(search, trials)
@@ -62,8 +69,9 @@ def render_report(
     front = front_of(search, trials) if several else []
     fronts = front_figures(search, trials) if front else []
     overview = (volume_figure if several else convergence_figure)(search, trials) if standings else None
+    curves = curve_figure(search, trials, reports or {})
     of_parameters = [figure for _, group in parameters for figure in group]
-    figures = [figure for figure in (overview, *fronts, *folds, *of_parameters) if figure is not None]
+    figures = [figure for figure in (overview, *fronts, curves, *folds, *of_parameters) if figure is not None]
     failures = failure_groups(trials)
     rows = _rows(search, trials, standings)
     environment = _environment()
@@ -71,6 +79,7 @@ def render_report(
     scripts = [_as_text(get_plotlyjs()), _as_text(environment.get_template("report.js.j2").render())]
     return environment.get_template("report.html.j2").render(
         search=search,
+        auto_rules=rules(len(search.space.dimensions), len(search.objectives)),
         facts=facts,
         metrics=[objective.metric for objective in search.objectives],
         front=front[:FRONT_LIMIT],
@@ -86,6 +95,7 @@ def render_report(
         best_known=_best_known(search),
         top=[] if several else standings[:TOP],
         overview=overview,
+        curves=curves,
         folds=folds,
         parameters=parameters,
         failures=failures[:FAILURE_LIMIT],

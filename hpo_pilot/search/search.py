@@ -53,7 +53,7 @@ class OptimizerChoice(_Section):
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
-    name: _Text = Field(description="random, grid, bayesian, evolutionary or cma.")
+    name: _Text = Field(description="auto, bayesian, evolutionary, cma, random, grid or optuna.")
 
     @model_validator(mode="before")
     @classmethod
@@ -241,7 +241,7 @@ class Search(_Section):
         (), description="Results from before: points with their values. They are learnt from and not tried again."
     )
     warm_start: WarmStart = ()
-    optimizer: OptimizerChoice = OptimizerChoice(name="bayesian")
+    optimizer: OptimizerChoice = OptimizerChoice(name="auto")
     budget: Budget = Budget()
     confirm: Confirm = Confirm()
     folds: Folds = Folds()

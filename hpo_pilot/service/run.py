@@ -16,7 +16,7 @@ from pathlib import Path
 from hpo_pilot.config import load_search
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.panda.workflow_manager import WorkflowManager, workflow_manager
-from hpo_pilot.report import ReportFacts, front_of, render_report
+from hpo_pilot.report import ReportFacts, drawn_trials, front_of, render_report
 from hpo_pilot.search import Trial
 from hpo_pilot.service.api_process import ApiProcess
 from hpo_pilot.service.embedded import DEFAULT_QUEUE, EmbeddedPanda, default_slots
@@ -384,7 +384,8 @@ def render(store: Store, record: SearchRecord, trials: list[Trial]) -> str:
         store=shown(store.engine.url),
     )
     events = [(event.time, event.who, event.what) for event in store.events(record.id)]
-    return render_report(record.search, trials, events, facts)
+    reports = store.intermediate_values(record.id, drawn_trials(record.search, trials))
+    return render_report(record.search, trials, events, facts, reports)
 
 
 def _versions() -> dict[str, str]:

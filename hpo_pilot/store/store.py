@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Self
 
 from sqlalchemy import Connection, Engine, Row, func, insert, select, update
@@ -370,17 +370,19 @@ class Store:
             )
             return {row.fold: row.output for row in rows}
 
-    def intermediate_values(self, search_id: int, trial: int) -> dict[int, list[tuple[int, float]]]:
-        """The values that a trial reported while it ran: (step, value) by fold."""
+    def intermediate_values(
+        self, search_id: int, trials: Collection[int]
+    ) -> dict[int, dict[int, list[tuple[int, float]]]]:
+        """What trials reported while they ran: (step, value) by trial and fold; infinity is no number."""
         table = t.intermediate_values
-        values: dict[int, list[tuple[int, float]]] = defaultdict(list)
+        values: dict[int, dict[int, list[tuple[int, float]]]] = {}
         with reading(self.engine) as connection:
-            query = select(table.c.fold, table.c.step, table.c.value).where(
-                table.c.search_id == search_id, table.c.trial == trial
+            query = select(table.c.trial, table.c.fold, table.c.step, table.c.value).where(
+                table.c.search_id == search_id, table.c.trial.in_(trials)
             )
-            for fold, step, value in connection.execute(query.order_by(table.c.fold, table.c.step)):
-                values[fold].append((step, value))
-        return dict(values)
+            for trial, fold, step, value in connection.execute(query.order_by(*query.selected_columns[:3])):
+                values.setdefault(trial, {}).setdefault(fold, []).append((step, value))
+        return values
 
     # --- events ---
 

@@ -9,6 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
+
+from hpo_pilot import load_search
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -54,6 +57,17 @@ def test_your_own_search(folder):
             words = command.replace(".venv/bin/", "").replace("digits-mlp", "my-search").split()
             run(folder, *words)
     assert (folder / "hpo-pilot" / "reports" / "my-search.html").stat().st_size > 100_000
+
+
+def test_every_fragment_of_a_search_file_is_valid(folder):
+    whole = yaml.safe_load((folder / "search.yaml").read_text())
+    fragments = [yaml.safe_load(block) for block in blocks("yaml") if "my-search" not in block]
+    assert len(fragments) >= 3
+    (folder.parent / "results").mkdir(exist_ok=True)
+    (folder.parent / "results" / "summer.csv").write_text("learning_rate,layers,value\n0.01,2,0.5\n")
+    for fragment in fragments:
+        (folder / "search.yaml").write_text(yaml.safe_dump({**whole, **fragment}))
+        assert load_search(folder / "search.yaml").name == "my-search"
 
 
 def test_the_python_api(folder):

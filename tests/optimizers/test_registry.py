@@ -13,7 +13,7 @@ SPACE = SearchSpace.from_dict({"x": {"type": "real", "low": 0, "high": 1}})
 
 
 def test_every_name_makes_its_optimizer() -> None:
-    assert optimizer_names() == ("random", "grid", "bayesian", "evolutionary", "cma", "optuna")
+    assert optimizer_names() == ("auto", "random", "grid", "bayesian", "evolutionary", "cma", "optuna")
     for name in optimizer_names():
         assert type(create_optimizer(name, SPACE)) is optimizer_class(name)
 

@@ -68,7 +68,7 @@ def test_a_training_that_diverges_is_stopped_and_told_as_failed(steer, store, pa
     hopeless(panda, steering, bad=inf)
     reason = "loss is no finite number: 2nd of 2 at step 1, where 1 goes on (asha)"
     assert told_to_stop(store) == [f"trial 2 is told to stop: {reason}"]
-    assert store.intermediate_values(1, 2) == {0: [(1, inf)]}
+    assert store.intermediate_values(1, [2]) == {2: {0: [(1, inf)]}}
     panda.report(1, 2, (1, inf), state=JobState.CANCELLED)
     go(steering, 3)
     second = store.trials(1)[1]
@@ -310,4 +310,4 @@ def test_of_several_objectives_one_decides_and_the_others_are_guessed(store, pan
 def test_without_a_rule_values_are_kept_and_nothing_is_stopped(steer, store, panda):
     steering = steer(**TWO)
     hopeless(panda, steering)
-    assert panda.killed_jobs == [] and store.intermediate_values(1, 2) == {0: [(1, 0.9)]}
+    assert panda.killed_jobs == [] and store.intermediate_values(1, [2]) == {2: {0: [(1, 0.9)]}}

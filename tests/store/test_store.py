@@ -89,7 +89,7 @@ def test_results_are_recorded_with_their_trials(store, search):
     assert second.state is TrialState.PENDING
     assert store.job_seconds(record.id) == 5.0
     assert store.outputs(record.id, 1) == {1: "out.tgz"}
-    assert store.intermediate_values(record.id, 1) == {0: [(1, 0.9), (2, 0.7)]}
+    assert store.intermediate_values(record.id, [1, 2]) == {1: {0: [(1, 0.9), (2, 0.7)]}}
     assert store.counts(record.id) == {TrialState.FINISHED: 1, TrialState.PENDING: 1}
     assert "hello" in [event.what for event in store.events(record.id)]
     assert {o.trial for o in store.open_outcomes(record.id)} == {2}

@@ -30,7 +30,7 @@ class SteeringCall:
 
     count: int
     limit: int | None = None
-    optimizer: str = "bayesian"
+    optimizer: str = "auto"
     settings: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     sign: int = 1

@@ -1,0 +1,75 @@
+"""The optimizer for those who name none: the model, and beside it, once there is much to learn from, an evolution."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any
+
+from hpo_pilot.errors import ExhaustedError
+from hpo_pilot.optimizers.auto_rules import ALONE, MANY_DIMENSIONS
+from hpo_pilot.optimizers.base import Observation, Optimizer, Result
+from hpo_pilot.optimizers.bayesian import BayesianOptimizer
+from hpo_pilot.search import Point, SearchSpace
+
+
+class AutoOptimizer(Optimizer):
+    """`bayesian` first; when its strength ends, every other point is an evolution's, which learns from all results.
+
+    The evolution is `cma` for one objective and `evolutionary` (NSGA-II) for several. Which of them proposes a point
+    follows from the number of points known, so that the same history gives the same points.
+    """
+
+    several_objectives = True
+
+    def __init__(self, space: SearchSpace, **options: Any) -> None:
+        """Makes both parts; see `Optimizer`."""
+        super().__init__(space, **options)
+        self._shared = {"seed": self.seed, "trials": self.trials, "objectives": self.objectives}
+        self._model = BayesianOptimizer(space, **self._shared)
+        self._alone = 0 if len(space.dimensions) > MANY_DIMENSIONS else ALONE
+
+    @cached_property
+    def _evolution(self) -> Optimizer:
+        """Made when it is needed, for few searches ever do."""
+        from hpo_pilot.optimizers.cma import CmaOptimizer  # noqa: PLC0415 - loads DEAP
+        from hpo_pilot.optimizers.evolutionary import EvolutionaryOptimizer  # noqa: PLC0415 - loads DEAP
+
+        evolution = (CmaOptimizer if self.objectives == 1 else EvolutionaryOptimizer)(self.space, **self._shared)
+        for source, observations in self.earlier.items():
+            evolution.tell_earlier(source, [(o.point, o.values, o.stds, o.stopped) for o in observations])
+        for observation in self.history:
+            evolution.take(observation)
+        return evolution
+
+    def tell_earlier(self, source: str, trials: Iterable[Result]) -> None:
+        """Takes the results of an earlier search; see `Optimizer`."""
+        results = list(trials)
+        super().tell_earlier(source, results)
+        self._model.tell_earlier(source, results)
+
+    def _learn(self, observation: Observation) -> None:
+        self._model.take(observation)
+        if "_evolution" in self.__dict__:
+            self._evolution.take(observation)
+
+    def _propose(self, n: int, pending: list[Point]) -> list[Point]:
+        known = self._collect(n, pending).known
+        if len(self.history) < self._alone:
+            return self._model.ask(n, pending)
+        # The parts take turns, also where points are asked for one by one.
+        modelled = (n + 1 - known % 2) // 2
+        points = self._from(self._model, modelled, pending)
+        points += self._from(self._evolution, n - len(points), [*pending, *points])
+        if len(points) < n and points:  # one part found fewer than it was asked for
+            points += self._from(self._model, n - len(points), [*pending, *points])
+        return points or self._model.ask(n, pending)  # which says why there is none
+
+    @staticmethod
+    def _from(part: Optimizer, n: int, pending: list[Point]) -> list[Point]:
+        if n < 1:
+            return []
+        try:
+            return part.ask(n, pending)
+        except ExhaustedError:
+            return []
