@@ -16,7 +16,7 @@ from hpo_pilot.optimizers.base import BaseSettings, Observation, Optimizer, Resu
 from hpo_pilot.optimizers.batch import BatchChooser, Surrogate
 from hpo_pilot.optimizers.candidates import Candidates
 from hpo_pilot.optimizers.features import FeatureMap
-from hpo_pilot.optimizers.gaussian_process import Hyperparameters, best_fit
+from hpo_pilot.optimizers.gaussian_process import Fit, Hyperparameters, best_fit
 from hpo_pilot.optimizers.pareto_model import ParetoModel
 from hpo_pilot.optimizers.placement import unit_vector
 from hpo_pilot.optimizers.posterior import Posterior
@@ -26,7 +26,7 @@ from hpo_pilot.optimizers.success import SuccessModel, fit_outcomes
 from hpo_pilot.optimizers.threads import one_thread
 from hpo_pilot.optimizers.told import Told, most_telling, variances_of
 from hpo_pilot.optimizers.transfer import Transfer
-from hpo_pilot.optimizers.values import PLAIN, warps
+from hpo_pilot.optimizers.values import PLAIN, Warped, warps
 from hpo_pilot.search import Point, SearchSpace
 
 Array = npt.NDArray[np.float64]
@@ -223,21 +223,22 @@ class BayesianOptimizer(Optimizer):
             return ValuesModel(PLAIN, _wide(self._features.size))
         features = self._features.features(units[rows])
         stds, stopped = self._told.doubts(cut)
-        best: tuple[float, ValuesModel] | None = None
+        basis = self._features.basis if trend else None
+        best: tuple[float, Warped, Fit] | None = None
         for warped in found:
             variances = variances_of(warped, stds[rows], stopped[rows])
-            basis = self._features.basis if trend else None
             fit = best_fit(features, warped.values, basis=basis, variances=variances)
             evidence = fit.log_posterior + warped.log_volume
             if best is None or evidence > best[0]:
-                best = (evidence, ValuesModel(warped.name, fit.found))
-            if transfer is not None:
-                helped = transfer.fit(features, warped.values, basis=basis, variances=variances)
-                evidence = helped.log_evidence + warped.log_volume
-                if evidence > best[0]:
-                    best = (evidence, ValuesModel(warped.name, helped.found, helped.weights))
+                best = (evidence, warped, fit)
         assert best is not None
-        return best[1]
+        _, warped, fit = best
+        if transfer is not None:
+            variances = variances_of(warped, stds[rows], stopped[rows])
+            helped = transfer.fit(features, warped.values, basis=basis, variances=variances)
+            if helped.log_evidence > fit.log_posterior:
+                return ValuesModel(warped.name, helped.found, helped.weights)
+        return ValuesModel(warped.name, fit.found)
 
     def _scaled(self, scale: str, length: int, rows: npt.NDArray[np.int64]) -> _Data:
         """The values of the rows of the first `length` trials on the scale of that name."""

@@ -28,10 +28,14 @@ from hpo_pilot.optimizers.trend import Basis
 from hpo_pilot.optimizers.values import warps
 
 Array = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
 
 #: So many trials of one earlier search are learned from at most, and of all together; of many searches each has at
 #: least a few.
 _ONE, _ALL, _EACH = 200, 500, 10
+
+#: The hyper-parameters of an earlier search are fitted on this many of its trials.
+_FITTED = 100
 
 #: Good values without which an earlier search says nothing.
 _LEAST_VALUES = 3
@@ -118,15 +122,12 @@ class Transfer:
                 told.add(observation)
             units, values = told.table(len(told))
             rows = most_telling(values, limit, array_stream(seed, "earlier", source))
-            scales = warps(values[rows]) if len(rows) >= _LEAST_VALUES else []
-            if not scales:
+            if len(rows) < _LEAST_VALUES:
                 continue
             stds, stopped = told.doubts(len(told))
-            normal = scales[-1]
-            variances = variances_of(normal, stds[rows], stopped[rows])
-            at = features.features(units[rows])
-            fit = best_fit(at, normal.values, basis=features.basis, variances=variances).found
-            model = Posterior.of_data(fit, at, normal.values, variances)
+            model = _model(features.features(units[rows]), values[rows], stds[rows], stopped[rows], features.basis)
+            if model is None:
+                continue
             models.append(model)
             order = np.argsort(np.where(stopped[rows], np.inf, model.fitted()), kind="stable")
             ranked += [(rank, units[rows[row]]) for rank, row in enumerate(order[:_BEST].tolist())]
@@ -150,7 +151,8 @@ class Transfer:
         """The drift under values with mean 0 and deviation 1 at `features`, shape (n, n_features)."""
         centres, deviations = self._standards(self._predictions(features))
         factors = weights / deviations
-        return Drift(self._models, factors, -float(factors @ centres))
+        used = [index for index, factor in enumerate(factors) if factor > 0.0]
+        return Drift(tuple(self._models[index] for index in used), factors[used], -float(factors @ centres))
 
     def least(self, drift: Drift) -> float:
         """The least of a drift over the best points of the earlier searches."""
@@ -181,14 +183,24 @@ class Transfer:
         covariance = found.covariance(features, features)
         covariance[np.diag_indices_from(covariance)] += found.noise + variances + 1e-9 * size**2
         factor = cholesky(covariance, lower=True, check_finite=False)
-        half = solve_triangular(factor, np.column_stack([columns, values - columns @ expected, rest]), lower=True)
-        half, unexpected, left = half[:, :-2], half[:, -2], half[:, -1]
-        information = cholesky(precision + half.T @ half, lower=True)
-        shift = cho_solve((information, True), half.T @ unexpected)
-        square = float(unexpected @ unexpected - unexpected @ half @ shift)
-        volume = 2.0 * float(np.log(np.diag(information)).sum()) - float(np.log(np.diag(precision)).sum())
+        whitened = solve_triangular(factor, np.column_stack([columns, values, rest]), lower=True)
+        half, given, left = whitened[:, :-2], whitened[:, -2], whitened[:, -1]
+        used, weights = np.ones(len(expected), dtype=bool), np.zeros(len(expected))
+        while used.any():  # where an earlier search would count negatively, it is no earlier search of the same
+            unexpected = given - half[:, used] @ expected[used]
+            information = cholesky(precision[np.ix_(used, used)] + half[:, used].T @ half[:, used], lower=True)
+            shift = cho_solve((information, True), half[:, used].T @ unexpected)
+            weights[:] = 0.0
+            weights[used] = expected[used] + shift
+            if weights.min() >= 0.0:
+                break
+            used &= weights > 0.0
+        else:
+            return TransferFit(found, weights, -math.inf)
+        square = float(unexpected @ unexpected - unexpected @ half[:, used] @ shift)
+        volume = 2.0 * float(np.log(np.diag(information)).sum()) - float(np.log(np.diag(precision)[used]).sum())
         evidence = fit.log_posterior - len(values) * math.log(size) + 0.5 * (float(left @ left) - square - volume)
-        return TransferFit(found, np.maximum(expected + shift, 0.0), evidence + _LOG_ODDS)
+        return TransferFit(found, weights, evidence + _LOG_ODDS)
 
     def _predictions(self, features: Array) -> Array:
         """The means of the earlier searches' processes, shape (n, n_sources)."""
@@ -201,6 +213,27 @@ class Transfer:
             return np.zeros(len(self._models)), np.ones(len(self._models))
         variance = (_OWN_SPREAD + count * predicted.var(axis=0)) / (_OWN_SPREAD + count)
         return predicted.mean(axis=0), np.sqrt(variance)
+
+
+def _model(features: Array, values: Array, stds: Array, stopped: Mask, basis: Basis) -> Posterior | None:
+    """The process of an earlier search on the scale on which it explains it best; None where all values are the same.
+
+    Args:
+        features: shape (n, n_features).
+        values: shape (n,).
+        stds: the values' standard errors, shape (n,).
+        stopped: which of them were stopped, shape (n,).
+        basis: the polynomials of the trend.
+    """
+    some = np.arange(len(values)) % math.ceil(len(values) / _FITTED) == 0
+    best: tuple[float, Posterior] | None = None
+    for warped in warps(values):
+        variances = variances_of(warped, stds, stopped)
+        fit = best_fit(features[some], warped.values[some], basis=basis, variances=variances[some])
+        evidence = fit.log_posterior + warped.log_volume * some.mean()
+        if best is None or evidence > best[0]:
+            best = (evidence, Posterior.of_data(fit.found, features, warped.values, variances))
+    return None if best is None else best[1]
 
 
 def _times(fit: Hyperparameters, factor: float) -> Hyperparameters:

@@ -121,10 +121,11 @@ def test_ctrl_c_ends_in_order_and_the_same_command_goes_on(scan):
 def test_a_lost_panda_database_costs_no_result(scan):
     scan.write({"budget": {"trials": 12, "parallel": 2}}, SLOW_BOWL)
     process = scan.start("run", str(scan.file))
-    time.sleep(3.5)
+    next(line for line in process.stdout if "trials, best" in line)
     process.kill()
     process.communicate()
     done = [trial for trial in scan.trials() if trial["state"] == "finished"]
+    assert done
     time.sleep(1.0)
     for path in scan.workdir.glob("panda.db*"):
         path.unlink()

@@ -93,8 +93,8 @@ ONE_MISTAKE = [
     ("width: 64", "width: 513", 10, 49, "start[0].width: must be between 16 and 512, not 513", ""),
     ("layers: 2, width: 64", "layers: 4, width: 512", 10, 9, "start[0]: breaks the constraint", ""),
     # the rest
-    ("optimizer: random", "optimizer: bayesain", 11, 12, "optimizer: must be random, grid,", "mean bayesian?"),
-    ("optimizer: random", "optimizer: {name: rand}", 11, 19, "optimizer.name: must be random", "mean random?"),
+    ("optimizer: random", "optimizer: bayesain", 11, 12, "optimizer: must be auto, random, grid,", "mean bayesian?"),
+    ("optimizer: random", "optimizer: {name: rand}", 11, 19, "optimizer.name: must be auto, random", "mean random?"),
     ("optimizer: random", "optimizer: {name: random, colour: 3}", 11, 27, "colour: is not a key", ""),
     ("optimizer: random", "optimizer: {name: random, seed: 3}", 11, 27, "seed: is not a key", "at the top level"),
     ("trials: 64", "trials: 1e2", 12, 18, "budget.trials: must be a whole number, not 100.0", "write 100"),

@@ -170,3 +170,48 @@ def test_the_mean_of_huge_values_is_finite() -> None:
     for _ in range(4):
         told.add(observation("a", 1.7e308))
     assert told.table(4)[1] == pytest.approx(np.array([1.7e308]))
+
+
+def test_how_sure_the_values_are() -> None:
+    told = Told()
+    told.add(Observation({"x": 0.1}, (1.0,), (0.4,), "a", (0.1,)))
+    told.add(Observation({"x": 0.1}, (2.0,), (0.3,), "a", (0.1,)))
+    told.add(Observation({"x": 0.2}, (3.0,), None, "b", (0.2,), stopped=True))
+    told.add(Observation({"x": 0.3}, None, None, "c", (0.3,)))
+    stds, stopped = told.doubts(4)
+    assert stds == pytest.approx([0.25, 0.0, 0.0])  # of the mean: sqrt(0.4^2 + 0.3^2) / 2
+    assert stopped.tolist() == [False, True, False]
+    told.add(Observation({"x": 0.2}, (3.5,), None, "b", (0.2,)))
+    assert not told.doubts(5)[1].any()
+    assert told.doubts(4)[1].tolist() == [False, True, False]
+
+
+def noisy_best(with_std: bool, seed: int) -> float:
+    """How far right it looks where lucky values lie on the right, perhaps told to be hardly measured at all."""
+    space = SearchSpace.from_dict({"x": REAL, "y": REAL})
+    optimizer = create_optimizer("bayesian", space, seed=seed, trials=60)
+    points = create_optimizer("random", space, seed=seed).ask(20, [])
+    for point in points:
+        lucky = point["x"] > 0.7
+        value = (point["x"] - 0.2) ** 2 + (point["y"] - 0.2) ** 2 - (0.9 if lucky else 0.0)
+        optimizer.tell([(point, value, (2.0 if lucky else 0.01) if with_std else None)])
+    return statistics.mean(p["x"] for p in optimizer.ask(8, []))
+
+
+def test_standard_errors_say_whom_to_believe() -> None:
+    for seed in range(2):
+        assert noisy_best(with_std=True, seed=seed) < noisy_best(with_std=False, seed=seed) - 0.1
+
+
+def test_a_stopped_trial_informs_and_is_never_the_best() -> None:
+    """Its projected value draws the search no further down than the best full one."""
+    space = SearchSpace.from_dict({"x": REAL})
+    full = [({"x": x / 10}, (x / 10 - 0.3) ** 2) for x in range(8)]
+    optimizer = create_optimizer("bayesian", space, seed=1, trials=40)
+    optimizer.tell(full)
+    optimizer.tell([({"x": 0.95}, 0.2, None, True)])
+    informed = optimizer.ask(4, [])
+    assert all(point["x"] < 0.8 for point in informed)
+    only_stopped = create_optimizer("bayesian", space, seed=1, trials=40)
+    only_stopped.tell([(point, value, None, True) for point, value in full])
+    assert len(only_stopped.ask(4, [])) == 4

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hpo_pilot.optimizers.values import normalised
+from hpo_pilot.optimizers.values import NORMAL, PLAIN, TAMED, normalised, warps
 
 
 @pytest.mark.parametrize(
@@ -47,3 +47,55 @@ def test_a_diverged_training_does_not_flatten_the_good_ones() -> None:
 
 def test_none_at_all() -> None:
     assert normalised(np.array([])).size == 0
+
+
+ODD = [
+    [1.7e308, -1.7e308, 0.0, 1.0, 3.0],
+    [5e-324, 1e-323, 2e-323, 0.0],
+    [0.1, 0.2, 0.3, 0.4, 1e300],
+    [0.0] * 20 + [1.0],
+    np.exp(3 * np.random.default_rng(1).standard_normal(50)).tolist(),
+]
+
+
+@pytest.mark.parametrize("values", ODD)
+def test_every_scale_is_standard_and_in_the_same_order(values: list[float]) -> None:
+    found = warps(np.array(values))
+    assert found[0].name == PLAIN
+    for warped in found:
+        assert warped.values.mean() == pytest.approx(0.0, abs=1e-9)
+        assert warped.values.std() == pytest.approx(1.0)
+        assert np.all(np.diff(warped.values[np.argsort(values, kind="stable")]) >= -1e-12)
+        assert np.isfinite(warped.log_volume)
+        assert np.all(np.isfinite(warped.variances(np.full(len(values), 0.1))))
+
+
+@pytest.mark.parametrize("values", [[], [3.0], [1e300] * 4, [0.0] * 5])
+def test_equal_values_have_no_scale(values: list[float]) -> None:
+    assert warps(np.array(values)) == []
+
+
+def test_slopes_and_volume_are_those_of_the_scale() -> None:
+    values = np.exp(2 * np.random.default_rng(1).standard_normal(60))
+    step = 1e-7 * values.max()
+    names = []
+    for warped in warps(values):
+        names.append(warped.name)
+        for index in (0, 7, int(np.argmax(values)), int(np.argmin(values))):
+            # Moved against its neighbours' distances a little: the scale itself stays as it is, to first order.
+            other = np.searchsorted(np.sort(values), values[index])
+            nearest = np.sort(values)[other - 1 if other else 1]
+            at = {w.name: w for w in warps(values)}[warped.name]
+            slope = (at.values[index] - at.values[values == nearest][0]) / (values[index] - nearest)
+            assert warped.slopes[index] / warped.unit == pytest.approx(slope, rel=0.5)
+        stds = np.full(60, step)
+        assert warped.variances(stds) == pytest.approx((step * warped.slopes / warped.unit) ** 2)
+        # The volume leaves out the robust spread that all scales begin with.
+        assert np.log(warped.slopes * _spread(values)).sum() == pytest.approx(warped.log_volume)
+    assert names == [PLAIN, TAMED, NORMAL]
+
+
+def _spread(values: np.ndarray) -> float:
+    """What all scales divide by first, in units of the largest value: the plain one's slope and volume say so."""
+    plain = warps(values)[0]
+    return float(np.exp(plain.log_volume / len(values)) / plain.slopes[0])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 from sqlalchemy import text
 
@@ -74,11 +76,10 @@ def test_a_generation_is_an_intent_first(store, search):
 def test_results_are_recorded_with_their_trials(store, search):
     record = add_search(store, search)
     task = add_generation(store, record, POINTS)
+    reported = ((1, 0.9), (2, inf), (3, 0.7))
     outcomes = [
         JobOutcome(task.id, 1, 0, 1, JobState.FAILED, panda_id=5, error="lost"),
-        JobOutcome(
-            task.id, 1, 0, 2, JobState.FINISHED, panda_id=6, value=0.5, seconds=2.0, progress=((1, 0.9), (2, 0.7))
-        ),
+        JobOutcome(task.id, 1, 0, 2, JobState.FINISHED, panda_id=6, value=0.5, seconds=2.0, progress=reported),
         JobOutcome(task.id, 1, 1, 1, JobState.FINISHED, panda_id=7, value=0.7, seconds=3.0, output="out.tgz"),
     ]
     end = TrialEnd(1, TrialState.FINISHED, 0.6, 0.1414, None, 1, 100.0)
@@ -89,7 +90,7 @@ def test_results_are_recorded_with_their_trials(store, search):
     assert second.state is TrialState.PENDING
     assert store.job_seconds(record.id) == 5.0
     assert store.outputs(record.id, 1) == {1: "out.tgz"}
-    assert store.intermediate_values(record.id, [1, 2]) == {1: {0: [(1, 0.9), (2, 0.7)]}}
+    assert store.intermediate_values(record.id, [1, 2]) == {1: {0: [*reported]}}
     assert store.counts(record.id) == {TrialState.FINISHED: 1, TrialState.PENDING: 1}
     assert "hello" in [event.what for event in store.events(record.id)]
     assert {o.trial for o in store.open_outcomes(record.id)} == {2}

@@ -30,7 +30,7 @@ _NEVERGRAD = (
 
 _LIBRARY = re.compile(r"(?:--lib|-l)(?:\s+|=)[\"']?(\w+)")
 _METHOD = re.compile(r"--method(?:\s+|=)[\"']?(\w+)")
-_OWN = re.compile(r"--optimizer(?:\s+|=)[\"']?(auto|random|grid|bayesian|evolutionary|cma)\b")
+_OWN = re.compile(r"--optimizer(?:\s+|=)[\"']?(auto|random|grid|bayesian|evolutionary|cma|optuna)\b")
 _MODE = re.compile(r"--(?:mode|goal)(?:\s+|=)[\"']?(max|min)")
 
 

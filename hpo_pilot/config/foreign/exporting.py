@@ -15,11 +15,13 @@ from hpo_pilot.search import Search, point_key
 
 #: Our optimizers in hpogrid's words, with algorithm_param where one is needed.
 _HPOGRID_ALGORITHMS: dict[str, tuple[str, dict[str, Any] | None]] = {
+    "auto": ("skopt", None),
     "random": ("random", None),
     "grid": ("grid", None),
     "bayesian": ("skopt", None),
     "evolutionary": ("nevergrad", {"method": "OnePlusOne"}),
     "cma": ("nevergrad", {"method": "CMA"}),
+    "optuna": ("optuna", None),
 }
 
 #: What every search says, and every tool too.

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import pytest
+
+from hpo_pilot.optimizers import auto, create_optimizer
+from hpo_pilot.optimizers.auto_rules import ALONE, rules
+from hpo_pilot.search import Point, SearchSpace
+
+SPACE = SearchSpace.from_dict(
+    {"x": {"type": "real", "low": 0, "high": 1}, "n": {"type": "integer", "low": 1, "high": 9}}
+)
+
+
+def cost(point: Point) -> float:
+    return (point["x"] - 0.3) ** 2 + point["n"] / 10  # type: ignore[operator]
+
+
+def told(name: str, count: int, space: SearchSpace = SPACE) -> list[tuple[Point, float]]:
+    return [(point, cost(point)) for point in create_optimizer(name, space, seed=9).ask(count, [])]
+
+
+def test_it_is_bayesian_at_first() -> None:
+    ours, model = (create_optimizer(name, SPACE, seed=4, trials=60) for name in ("auto", "bayesian"))
+    for _ in range(3):
+        points = ours.ask(8, [])
+        assert points == model.ask(8, [])
+        for optimizer in (ours, model):
+            optimizer.tell([(point, cost(point)) for point in points])
+
+
+@pytest.mark.parametrize("objectives", [1, 2])
+def test_later_an_evolution_has_every_other_point(monkeypatch: pytest.MonkeyPatch, objectives: int) -> None:
+    monkeypatch.setattr(auto, "ALONE", 20)
+    results = [(p, v if objectives == 1 else (v, -v)) for p, v in told("random", 20)]
+    names = ("auto", "bayesian", "cma" if objectives == 1 else "evolutionary")
+    ours, model, evolution = (create_optimizer(name, SPACE, seed=4, objectives=objectives) for name in names)
+    for optimizer in (ours, model, evolution):
+        optimizer.tell(results)
+    first = model.ask(2, [])
+    assert ours.ask(4, []) == [*first, *evolution.ask(2, first)]
+    # One by one they take turns: 20 are known, then 21.
+    assert ours.ask(1, []) == model.ask(1, [])
+    assert ours.ask(1, first[:1]) == evolution.ask(1, first[:1])
+
+
+def test_an_evolution_that_comes_late_knows_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto, "ALONE", 10)
+    results = told("random", 30)
+    early, late = (create_optimizer("auto", SPACE, seed=4) for _ in range(2))
+    for optimizer in (early, late):
+        optimizer.tell_earlier("old", told("random", 5))
+    early.tell(results[:15])
+    early.ask(4, [])
+    early.tell(results[15:])
+    late.tell(results)
+    assert early.ask(6, []) == late.ask(6, [])
+
+
+def test_the_rules_in_words() -> None:
+    assert rules(5, 1) == f"bayesian; from {ALONE:,} results on every other point by cma"
+    assert "NSGA-II" in rules(5, 2)
+    assert "more than 50 dimensions" in rules(51, 1)
