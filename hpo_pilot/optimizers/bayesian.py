@@ -56,7 +56,8 @@ _SECOND_OPINION = 600
 #: Start points tried per point wanted before random ones fill up: constraints and small spaces refuse many.
 _TRIES_PER_START = 16
 
-#: With earlier searches one in this many start points is of the even spread; the others are where they were good.
+#: While earlier searches count, one in this many start points is of the even spread; the others are where they were
+#: good.
 _STARTS_APART = 2
 
 
@@ -65,7 +66,8 @@ class BayesianSettings(BaseSettings):
 
     Attributes:
         start_points: how many points of an even spread come before the model has its say. None: two per dimension,
-            between 8 and 40, at most a third of the budget.
+            between 8 and 40, at most a third of the budget. While earlier searches count, every other one is where
+            they were good.
     """
 
     start_points: Annotated[int, Field(ge=1, strict=True)] | None = None
@@ -119,9 +121,10 @@ class BayesianOptimizer(Optimizer):
         with one_thread():
             units, values = self._told.table(len(self._told))
             transfer = self._earlier_models()
-            has_model = np.count_nonzero(~np.isnan(values)) >= _LEAST_VALUES or transfer is not None
+            good = int(np.count_nonzero(~np.isnan(values)))
+            has_model = good >= _LEAST_VALUES or transfer is not None
             starts = min(n, max(0, self.start_points - proposals.known)) if has_model else n
-            if transfer is not None:
+            if starts and transfer is not None and self._counts_earlier(good, transfer):
                 first = proposals.known + 1
                 starts = sum(place % _STARTS_APART == 0 for place in range(first, first + starts))
             if starts:
@@ -150,6 +153,10 @@ class BayesianOptimizer(Optimizer):
         if self._transfer is None:
             self._transfer = Transfer(self._features, self.earlier, self.seed)
         return self._transfer if self._transfer else None
+
+    def _counts_earlier(self, known: int, transfer: Transfer) -> bool:
+        """Whether what is known by now, `known` good values, speaks for the earlier searches in any model."""
+        return any(model.weights is not None for model in self._models(known, transfer))
 
     def _choose(
         self, proposals: Proposals, units: Array, values: Array, pending: list[Point], transfer: Transfer | None

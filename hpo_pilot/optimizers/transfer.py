@@ -180,9 +180,7 @@ class Transfer:
         fit = best_fit(features, rest / size, basis=basis, variances=variances / size**2)
         found = _times(fit.found, size**2)
         # The weights given these hyper-parameters, and the evidence with the weights integrated out.
-        covariance = found.covariance(features, features)
-        covariance[np.diag_indices_from(covariance)] += found.noise + variances + 1e-9 * size**2
-        factor = cholesky(covariance, lower=True, check_finite=False)
+        factor = Posterior.of_data(found, features, rest, variances).factor
         whitened = solve_triangular(factor, np.column_stack([columns, values, rest]), lower=True)
         half, given, left = whitened[:, :-2], whitened[:, -2], whitened[:, -1]
         used, weights = np.ones(len(expected), dtype=bool), np.zeros(len(expected))

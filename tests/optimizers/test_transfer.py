@@ -214,3 +214,13 @@ def test_ten_thousand_earlier_trials() -> None:
     points = [{**{f"x{i}": dice.random() for i in range(4)}, "kind": dice.choice([1, 2, 4])} for _ in range(10_000)]
     optimizer = with_earlier([(point, bowl(point)) for point in points])
     assert statistics.median(bowl(point) for point in optimizer.ask(8, [])[4:]) < 0.15
+
+
+def test_after_a_few_values_that_disagree_the_start_is_as_without() -> None:
+    warm = with_earlier(earlier_of(lambda p: -bowl(p)))
+    plain = create_optimizer("bayesian", SPACE, seed=4, trials=48)
+    told = earlier_of(bowl, 7, 7)
+    assert warm.ask(3, []) != plain.ask(3, [])
+    warm.tell(told)
+    plain.tell(told)
+    assert warm.ask(3, []) == plain.ask(3, [])

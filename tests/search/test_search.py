@@ -35,7 +35,7 @@ def test_defaults() -> None:
     search = Search.model_validate(DATA)
     assert search.name == "digits-mlp"
     assert search.objective.sign == 1
-    assert (search.optimizer.name, search.optimizer.settings) == ("bayesian", {})
+    assert (search.optimizer.name, search.optimizer.settings) == ("auto", {})
     assert search.folds.needed == 1
     assert search.resources.gpus == 0
     assert search.budget.queued == "auto"
