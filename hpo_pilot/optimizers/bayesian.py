@@ -26,6 +26,7 @@ from hpo_pilot.optimizers.success import SuccessModel, fit_outcomes
 from hpo_pilot.optimizers.threads import one_thread
 from hpo_pilot.optimizers.told import Told, most_telling, variances_of
 from hpo_pilot.optimizers.transfer import Transfer
+from hpo_pilot.optimizers.trend import Basis
 from hpo_pilot.optimizers.values import PLAIN, Warped, warps
 from hpo_pilot.search import Point, SearchSpace
 
@@ -38,6 +39,9 @@ _FITTED, _CONDITIONED, _OUTCOMES = 256, 2_000, 500
 
 #: Up to this many trials every one brings a new fit; from then on, growth by this share does.
 _FIT_EACH, _GROWTH = 20, 0.05
+
+#: On which scale the values are seen is decided less often, on this many points at most.
+_SCALE_EACH, _SCALE_GROWTH, _SCALED = 10, 0.25, 128
 
 #: Good values without which there is no model.
 _LEAST_VALUES = 3
@@ -99,6 +103,7 @@ class BayesianOptimizer(Optimizer):
         # The last fit of either kind, and the cut of the history that it belongs to.
         self._values: dict[bool, tuple[int, ValuesModel]] = {}
         self._outcomes: tuple[int, Hyperparameters] | None = None
+        self._scales: dict[bool, tuple[int, str]] = {}  # likewise the scales, with a trend and without
         self._transfer: Transfer | None = None
         self._pareto: ParetoModel | None = None
         if self.objectives > 1:
@@ -220,32 +225,48 @@ class BayesianOptimizer(Optimizer):
 
     def _fit_values(self, cut: int, trend: bool, transfer: Transfer | None) -> ValuesModel:
         """The scale on which the process explains the first `cut` trials best, and its hyper-parameters there."""
-        units, values = self._told.table(cut)
-        rows = most_telling(values, _FITTED, array_stream(self.seed, "fit", "values", cut))
-        found = [] if len(rows) < _LEAST_VALUES else warps(values[rows])  # else the first values came after the cut
-        if not found and transfer is not None:
+        found = self._best_fit(cut, trend, self._scale(cut, trend), _FITTED)
+        if found is None and transfer is not None:
             rest = transfer.expected_rest(_wide(self._features.size))
             return ValuesModel(PLAIN, rest, transfer.expected_weights())
-        if not found:
+        if found is None:
             return ValuesModel(PLAIN, _wide(self._features.size))
+        if transfer is not None:
+            helped = transfer.fit(found.features, found.warped.values, basis=found.basis, variances=found.variances)
+            if helped.log_evidence > found.fit.log_posterior:
+                return ValuesModel(found.warped.name, helped.found, helped.weights)
+        return ValuesModel(found.warped.name, found.fit.found)
+
+    def _scale(self, cut: int, trend: bool) -> str | None:
+        """The scale that did best at an earlier cut, for it seldom changes; None: this cut is one to find it at."""
+        at = ladder_step(cut, _SCALE_EACH, _SCALE_GROWTH)
+        if at == cut and cut <= _SCALED:
+            return None
+        known = self._scales.get(trend)
+        if known is None or known[0] != at:
+            found = self._best_fit(at, trend, None, _SCALED)
+            known = (at, PLAIN if found is None else found.warped.name)
+            self._scales[trend] = known
+        return known[1]
+
+    def _best_fit(self, cut: int, trend: bool, scale: str | None, limit: int) -> _ScaledFit | None:
+        """The process that explains the first `cut` trials best, or `limit` of them, on that scale or on any.
+
+        None while there are too few values, or they are all the same.
+        """
+        units, values = self._told.table(cut)
+        rows = most_telling(values, limit, array_stream(self.seed, "fit", "values", cut))
+        found = [] if len(rows) < _LEAST_VALUES else warps(values[rows])  # else the first values came after the cut
         features = self._features.features(units[rows])
         stds, stopped = self._told.doubts(cut)
         basis = self._features.basis if trend else None
-        best: tuple[float, Warped, Fit] | None = None
-        for warped in found:
+        best: _ScaledFit | None = None
+        for warped in [warped for warped in found if warped.name == scale] or found:
             variances = variances_of(warped, stds[rows], stopped[rows])
             fit = best_fit(features, warped.values, basis=basis, variances=variances)
-            evidence = fit.log_posterior + warped.log_volume
-            if best is None or evidence > best[0]:
-                best = (evidence, warped, fit)
-        assert best is not None
-        _, warped, fit = best
-        if transfer is not None:
-            variances = variances_of(warped, stds[rows], stopped[rows])
-            helped = transfer.fit(features, warped.values, basis=basis, variances=variances)
-            if helped.log_evidence > fit.log_posterior:
-                return ValuesModel(warped.name, helped.found, helped.weights)
-        return ValuesModel(warped.name, fit.found)
+            if best is None or fit.log_posterior + warped.log_volume > best.evidence:
+                best = _ScaledFit(features, warped, variances, basis, fit)
+        return best
 
     def _scaled(self, scale: str, length: int, rows: npt.NDArray[np.int64]) -> _Data:
         """The values of the rows of the first `length` trials on the scale of that name."""
@@ -273,6 +294,22 @@ class BayesianOptimizer(Optimizer):
                 fit = fit_outcomes(self._features.features(units[rows]), failed[rows])
             self._outcomes = (cut, fit)
         return self._outcomes[1]
+
+
+@dataclass(frozen=True)
+class _ScaledFit:
+    """A fit on one scale, and what it was made from."""
+
+    features: Array
+    warped: Warped
+    variances: Array
+    basis: Basis | None
+    fit: Fit
+
+    @property
+    def evidence(self) -> float:
+        """The logarithm of what can be compared between scales."""
+        return self.fit.log_posterior + self.warped.log_volume
 
 
 @dataclass(frozen=True)
@@ -306,16 +343,24 @@ def default_start_points(dimensions: int, trials: int | None) -> int:
 
 
 def refit_cut(length: int) -> int:
-    """How many of `length` trials the hyper-parameters are fitted on.
+    """How many of `length` trials the hyper-parameters are fitted on."""
+    return ladder_step(length, _FIT_EACH, _GROWTH)
 
-    The last step of a ladder that does not depend on how many were told at a time.
+
+def ladder_step(length: int, each: int, growth: float) -> int:
+    """The last step up to `length` of a ladder that does not depend on how many were told at a time.
+
+    Args:
+        length: the number of trials.
+        each: up to here every number is a step.
+        growth: from there on, growth by this share.
     """
-    if length <= _FIT_EACH:
+    if length <= each:
         return length
-    cut = _FIT_EACH
-    while (following := max(cut + 1, int(cut * (1.0 + _GROWTH)))) <= length:
-        cut = following
-    return cut
+    step = each
+    while (following := max(step + 1, int(step * (1.0 + growth)))) <= length:
+        step = following
+    return step
 
 
 def _wide(features: int) -> Hyperparameters:
