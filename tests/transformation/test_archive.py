@@ -95,7 +95,7 @@ def test_a_header_that_eats_memory_is_refused(tmp_path: Path) -> None:
         unpack(str(archive), str(target), 100 << 20)
 
 
-@pytest.mark.parametrize("content", [b"", b"no gzip at all", gzip.compress(b"no tar at all" * 100)])
+@pytest.mark.parametrize("content", [b"", b"no gzip at all", gzip.compress(b"no tar at all" * 100, mtime=0)])
 def test_what_is_no_archive_is_refused(tmp_path: Path, content: bytes) -> None:
     archive, target = put(tmp_path, content)
     with pytest.raises(UnsafeArchive, match=r"a\.tar\.gz is refused"):
