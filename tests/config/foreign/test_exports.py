@@ -268,7 +268,8 @@ def test_we_accept_what_hpogrid_accepts_and_it_accepts_what_we_make_of_it(space:
     }
     file = ForeignFile.of(project, "p.json", Path())
     found = read_space(file, (), space)
-    assert not file.problems
+    # Rounding to q may leave each parameter one value: hpogrid takes it, and there is nothing to search.
+    assert {problem.message for problem in file.problems} <= {"has no parameter with more than one value"}
     if found.dimensions:
         search = Search.model_validate(
             {
