@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -79,6 +79,21 @@ class Hyperparameters:
             result += self.together * together
         return np.asarray(result)
 
+    @classmethod
+    def wide(cls, features: int) -> Self:
+        """What is assumed before anything can be fitted: smooth, with a little noise."""
+        return cls(1.0, np.full(features, 0.5 * math.sqrt(features)), 1e-2)
+
+    def times(self, factor: float) -> Self:
+        """All variances times `factor`."""
+        return replace(
+            self,
+            amplitude=self.amplitude * factor,
+            noise=self.noise * factor,
+            alone=self.alone * factor,
+            together=self.together * factor,
+        )
+
     def prior_variance(self, features: Array) -> Array:
         """The variance at features before anything is known there, shape (n,)."""
         if self.basis is None:
@@ -124,20 +139,6 @@ class Fit:
 
     found: Hyperparameters
     log_posterior: float
-
-
-def fit_hyperparameters(
-    features: Array,
-    values: Array,
-    *,
-    least_scale: float = _SCALE_BOUNDS[0],
-    least_noise: float = _NOISE_BOUNDS[0],
-    basis: Basis | None = None,
-    variances: Array | None = None,
-) -> Hyperparameters:
-    """`best_fit` for those who want the hyper-parameters alone."""
-    options = {"least_scale": least_scale, "least_noise": least_noise}
-    return best_fit(features, values, basis=basis, variances=variances, **options).found
 
 
 def best_fit(

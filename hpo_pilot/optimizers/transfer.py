@@ -11,19 +11,18 @@ output from a complex computer code when fast approximations are available", for
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import cho_solve, cholesky, solve_triangular
 
-from hpo_pilot.optimizers.base import Observation
 from hpo_pilot.optimizers.features import FeatureMap
 from hpo_pilot.optimizers.gaussian_process import Hyperparameters, best_fit
 from hpo_pilot.optimizers.posterior import Posterior
 from hpo_pilot.optimizers.streams import array_stream
-from hpo_pilot.optimizers.told import Told, most_telling, variances_of
+from hpo_pilot.optimizers.told import Table
 from hpo_pilot.optimizers.trend import Basis
 from hpo_pilot.optimizers.values import warps
 
@@ -112,25 +111,22 @@ class Transfer:
         best: unit vectors of their best points, shape (n, n_dims), the best of each first.
     """
 
-    def __init__(self, features: FeatureMap, earlier: Mapping[str, Sequence[Observation]], seed: int) -> None:
-        """Fits a process to each earlier search that has something to say, in the order of their names."""
+    def __init__(self, features: FeatureMap, earlier: Mapping[str, Table], objective: int, seed: int) -> None:
+        """Fits a process to one objective of each earlier search that has something to say, in order of their names."""
         limit = max(_EACH, min(_ONE, _ALL // max(1, len(earlier))))
         models, ranked = [], []
-        for source, observations in sorted(earlier.items()):
-            told = Told()
-            for observation in observations:
-                told.add(observation)
-            units, values = told.table(len(told))
-            rows = most_telling(values, limit, array_stream(seed, "earlier", source))
+        for source, table in sorted(earlier.items()):
+            rows = table.most_telling(limit, array_stream(seed, "earlier", source))
             if len(rows) < _LEAST_VALUES:
                 continue
-            stds, stopped = told.doubts(len(told))
-            model = _model(features.features(units[rows]), values[rows], stds[rows], stopped[rows], features.basis)
+            units, stopped = table.units[rows], table.stopped[rows]
+            values, stds = table.values[rows, objective], table.stds[rows, objective]
+            model = _model(features.features(units), values, stds, stopped, features.basis)
             if model is None:
                 continue
             models.append(model)
-            order = np.argsort(np.where(stopped[rows], np.inf, model.fitted()), kind="stable")
-            ranked += [(rank, units[rows[row]]) for rank, row in enumerate(order[:_BEST].tolist())]
+            order = np.argsort(np.where(stopped, np.inf, model.fitted()), kind="stable")
+            ranked += [(rank, units[row]) for rank, row in enumerate(order[:_BEST].tolist())]
         self._models = tuple(models)
         ranked.sort(key=lambda entry: entry[0])
         self.best: Array = np.array([unit for _, unit in ranked[:_BEST]])
@@ -154,11 +150,6 @@ class Transfer:
         used = [index for index, factor in enumerate(factors) if factor > 0.0]
         return Drift(tuple(self._models[index] for index in used), factors[used], -float(factors @ centres))
 
-    def least(self, drift: Drift) -> float:
-        """The least of a drift over the best points of the earlier searches."""
-        best = [model.points[np.argsort(model.fitted(), kind="stable")[:_BEST]] for model in drift.models]
-        return float(drift.values(np.concatenate(best)).min())
-
     def fit(self, features: Array, values: Array, *, basis: Basis | None, variances: Array) -> TransferFit:
         """Weights and hyper-parameters for values of this search.
 
@@ -178,7 +169,7 @@ class Transfer:
         rest = values - columns @ np.maximum(first, 0.0)
         size = max(_LEAST_REST, float(np.sqrt(np.mean(rest * rest))))
         fit = best_fit(features, rest / size, basis=basis, variances=variances / size**2)
-        found = _times(fit.found, size**2)
+        found = fit.found.times(size**2)
         # The weights given these hyper-parameters, and the evidence with the weights integrated out.
         factor = Posterior.of_data(found, features, rest, variances).factor
         whitened = solve_triangular(factor, np.column_stack([columns, values, rest]), lower=True)
@@ -226,20 +217,9 @@ def _model(features: Array, values: Array, stds: Array, stopped: Mask, basis: Ba
     some = np.arange(len(values)) % math.ceil(len(values) / _FITTED) == 0
     best: tuple[float, Posterior] | None = None
     for warped in warps(values):
-        variances = variances_of(warped, stds, stopped)
+        variances = warped.variances(stds, stopped)
         fit = best_fit(features[some], warped.values[some], basis=basis, variances=variances[some])
         evidence = fit.log_posterior + warped.log_volume * some.mean()
         if best is None or evidence > best[0]:
             best = (evidence, Posterior.of_data(fit.found, features, warped.values, variances))
     return None if best is None else best[1]
-
-
-def _times(fit: Hyperparameters, factor: float) -> Hyperparameters:
-    """All variances times `factor`."""
-    return replace(
-        fit,
-        amplitude=fit.amplitude * factor,
-        noise=fit.noise * factor,
-        alone=fit.alone * factor,
-        together=fit.together * factor,
-    )

@@ -10,17 +10,20 @@ from scipy import stats
 from scipy.optimize import minimize_scalar
 
 Array = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
 
-#: Beyond this many robust deviations from the median, values count by their logarithm; where they are pressed into
-#: shape without asking the process, on the bad side also no more than so.
+#: Beyond this many robust deviations from the median, values count by their logarithm: one diverged training must not
+#: flatten the differences between the good ones.
 _TAIL = 3.0
-_WORST = 6.0
 
 #: The range of Yeo-Johnson's exponent; 1 changes nothing, 2 and -1 are already strong.
 _EXPONENTS = (-1.0, 3.0)
 
 #: More deviations than this are all the same.
 _FARTHEST = 1e6
+
+#: The variance of what a stopped trial would probably have come to, on the scale of values with variance 1.
+_STOPPED_VARIANCE = 0.1
 
 PLAIN, TAMED, NORMAL = "plain", "tamed", "normal"
 
@@ -44,10 +47,16 @@ class Warped:
     unit: float
     log_volume: float
 
-    def variances(self, stds: Array) -> Array:
-        """The variance that standard errors of the values as they were have on this scale; all of shape (n,)."""
+    def variances(self, stds: Array, stopped: Mask) -> Array:
+        """The known variances of the values on this scale, shape (n,).
+
+        Args:
+            stds: the standard errors of the values as they were, shape (n,).
+            stopped: which of them stopped trials would only probably have come to, shape (n,).
+        """
         with np.errstate(over="ignore", invalid="ignore"):
-            return np.nan_to_num(np.minimum((stds / self.unit * self.slopes) ** 2, 4.0), nan=4.0)
+            known = np.nan_to_num(np.minimum((stds / self.unit * self.slopes) ** 2, 4.0), nan=4.0)
+        return known + np.where(stopped, _STOPPED_VARIANCE, 0.0)
 
 
 def warps(values: Array) -> list[Warped]:
@@ -69,24 +78,6 @@ def warps(values: Array) -> list[Warped]:
         log_slopes = log_slopes + np.sign(tamed) * (exponent - 1.0) * np.log1p(np.abs(tamed))
         found.append(_warped(NORMAL, bent, log_slopes, unit, scale))
     return [warped for warped in found if warped is not None]
-
-
-def normalised(values: Array) -> Array:
-    """`values`, shape (n,), with mean 0 and deviation 1, in the same order, nearly normal.
-
-    Any finite input will do: 1e300 and 1e-320, and values that are all the same (all 0 then). Far tails are compressed,
-    for one diverged training must not flatten the differences between the good ones.
-    """
-    values = np.asarray(values, dtype=float)
-    _, deviations, scale = _deviations(values)
-    if scale == 0.0:
-        return np.zeros_like(values)
-    size = np.abs(deviations)
-    tamed = np.sign(deviations) * np.where(size > _TAIL, _TAIL + np.log1p(np.maximum(size - _TAIL, 0.0)), size)
-    tamed = np.minimum(tamed, _WORST)
-    if len(np.unique(tamed)) >= 4:
-        tamed = np.asarray(stats.yeojohnson(tamed, lmbda=_exponent(tamed)), dtype=float)
-    return _standardised(tamed)
 
 
 def _deviations(values: Array) -> tuple[float, Array, float]:
@@ -120,10 +111,3 @@ def _warped(name: str, values: Array, log_slopes: Array, unit: float, scale: flo
 def _exponent(values: Array) -> float:
     fit = minimize_scalar(lambda exponent: -stats.yeojohnson_llf(exponent, values), bounds=_EXPONENTS, method="bounded")
     return float(fit.x)
-
-
-def _standardised(values: Array) -> Array:
-    deviation = float(values.std())
-    if deviation < 1e-12:
-        return np.zeros_like(values)
-    return np.asarray((values - values.mean()) / deviation, dtype=float)

@@ -5,13 +5,8 @@ import statistics
 import zlib
 from typing import Any
 
-import numpy as np
-import pytest
-
 from hpo_pilot.optimizers import create_optimizer
-from hpo_pilot.optimizers.base import Observation
-from hpo_pilot.optimizers.bayesian import default_start_points, refit_cut
-from hpo_pilot.optimizers.told import Told
+from hpo_pilot.optimizers.bayesian import default_start_points
 from hpo_pilot.search import SearchSpace, point_key
 
 REAL = {"type": "real", "low": 0.0, "high": 1.0}
@@ -118,12 +113,6 @@ def test_start_points_by_space_and_budget() -> None:
     assert [default_start_points(6, trials) for trials in (1, 12, 96)] == [1, 4, 12]
 
 
-def test_cuts_of_the_history_do_not_depend_on_the_way_there() -> None:
-    assert [refit_cut(n) for n in (0, 5, 20, 21, 22, 41)] == [0, 5, 20, 21, 22, 40]
-    assert refit_cut(10_000) > 9_400
-    assert all(refit_cut(refit_cut(n)) == refit_cut(n) <= n for n in range(1, 500))
-
-
 def test_rebuilt_between_two_fits_it_proposes_the_same() -> None:
     points = create_optimizer("random", VALLEY, seed=8).ask(70, [])
     told = [(p, valley(p)) for p in points]
@@ -145,45 +134,6 @@ def test_wide_batches_and_a_long_history() -> None:
     asked = optimizer.ask(100, [])
     assert len({point_key(p) for p in [*points, *asked]}) == 2400
     assert statistics.median(sum((p[f"x{i}"] - 0.2) ** 2 for i in range(4)) for p in asked) < 0.3
-
-
-def observation(key: str, value: float | None, place: float = 0.5) -> Observation:
-    return Observation({"x": place}, None if value is None else (value,), None, key, (place,))
-
-
-def test_told_reads_any_earlier_state_back() -> None:
-    told = Told()
-    for key, value in (("a", 1.0), ("b", None), ("a", 3.0), ("c", 2.0), ("b", 5.0)):
-        told.add(observation(key, value))
-    told.add(Observation({}, (1.0,), None, "nowhere", None))
-    told.add(observation("far", 1.0, place=1.6))
-    assert len(told) == 5
-    assert told.table(5)[1].tolist() == [2.0, 5.0, 2.0]
-    units, values = told.table(2)
-    assert units.shape == (2, 1)
-    assert values[0] == 1.0
-    assert math.isnan(values[1])
-
-
-def test_the_mean_of_huge_values_is_finite() -> None:
-    told = Told()
-    for _ in range(4):
-        told.add(observation("a", 1.7e308))
-    assert told.table(4)[1] == pytest.approx(np.array([1.7e308]))
-
-
-def test_how_sure_the_values_are() -> None:
-    told = Told()
-    told.add(Observation({"x": 0.1}, (1.0,), (0.4,), "a", (0.1,)))
-    told.add(Observation({"x": 0.1}, (2.0,), (0.3,), "a", (0.1,)))
-    told.add(Observation({"x": 0.2}, (3.0,), None, "b", (0.2,), stopped=True))
-    told.add(Observation({"x": 0.3}, None, None, "c", (0.3,)))
-    stds, stopped = told.doubts(4)
-    assert stds == pytest.approx([0.25, 0.0, 0.0])  # of the mean: sqrt(0.4^2 + 0.3^2) / 2
-    assert stopped.tolist() == [False, True, False]
-    told.add(Observation({"x": 0.2}, (3.5,), None, "b", (0.2,)))
-    assert not told.doubts(5)[1].any()
-    assert told.doubts(4)[1].tolist() == [False, True, False]
 
 
 def noisy_best(with_std: bool, seed: int) -> float:

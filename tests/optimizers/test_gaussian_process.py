@@ -5,7 +5,7 @@ import pytest
 from skopt.learning import GaussianProcessRegressor
 from skopt.learning.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
-from hpo_pilot.optimizers.gaussian_process import Hyperparameters, QuickGaussianProcess, fit_hyperparameters
+from hpo_pilot.optimizers.gaussian_process import Hyperparameters, QuickGaussianProcess, best_fit
 from hpo_pilot.optimizers.posterior import Pool, Posterior
 
 RNG = np.random.default_rng(4)
@@ -42,15 +42,15 @@ def test_covariance_is_the_librarys_kernel() -> None:
 
 
 def test_a_fit_finds_what_matters() -> None:
-    fit = fit_hyperparameters(X, Y)
+    fit = best_fit(X, Y).found
     assert fit.scales[0] < fit.scales[1] < fit.scales[2]
-    again = fit_hyperparameters(X.copy(), Y.copy())
+    again = best_fit(X.copy(), Y.copy()).found
     assert (fit.amplitude, fit.noise, fit.scales.tolist()) == (again.amplitude, again.noise, again.scales.tolist())
 
 
 @pytest.mark.parametrize("values", [np.zeros(30), np.r_[np.zeros(29), 5.0]])
 def test_a_fit_survives_dull_values(values: np.ndarray) -> None:
-    fit = fit_hyperparameters(X, values)
+    fit = best_fit(X, values).found
     assert np.all(np.isfinite([fit.amplitude, fit.noise, *fit.scales]))
 
 

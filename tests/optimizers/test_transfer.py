@@ -14,6 +14,7 @@ from hpo_pilot.optimizers.base import Optimizer
 from hpo_pilot.optimizers.features import FeatureMap
 from hpo_pilot.optimizers.gaussian_process import best_fit
 from hpo_pilot.optimizers.posterior import Posterior
+from hpo_pilot.optimizers.told import Table, Told
 from hpo_pilot.optimizers.transfer import Transfer
 from hpo_pilot.search import SearchSpace, point_key
 
@@ -49,9 +50,15 @@ def best_after(trials: int, seed: int, earlier: list[tuple[dict[str, Any], float
 
 
 def transfer_of(earlier: list[tuple[dict[str, Any], float]]) -> Transfer:
-    optimizer = create_optimizer("random", SPACE)
-    optimizer.tell_earlier("old", earlier)
-    return Transfer(FeatureMap(SPACE), optimizer.earlier, 0)
+    return Transfer(FeatureMap(SPACE), {"old": table_of(earlier)}, 0, 0)
+
+
+def table_of(trials: list[tuple[dict[str, Any], float]]) -> Table:
+    optimizer, told = create_optimizer("random", SPACE), Told(len(SPACE.dimensions))
+    optimizer.tell(trials)
+    for observation in optimizer.history:
+        told.add(observation)
+    return told.table(len(told))
 
 
 def own(function: Function, count: int, seed: int = 8) -> tuple[np.ndarray, np.ndarray]:
@@ -96,14 +103,14 @@ def test_the_evidence_tells_what_agrees_from_what_does_not(count: int) -> None:
 
 
 def test_of_two_earlier_searches_the_one_that_agrees_counts() -> None:
-    optimizer = create_optimizer("random", SPACE)
-    optimizer.tell_earlier("alike", earlier_of(lambda p: 9 * bowl(p)))
-    optimizer.tell_earlier("unlike", earlier_of(lambda p: (p["x0"] - 1) ** 2 - p["x1"] * p["x3"]))
-    transfer = Transfer(FeatureMap(SPACE), optimizer.earlier, 0)
+    alike, unlike = (
+        table_of(earlier_of(f)) for f in (lambda p: 9 * bowl(p), lambda p: (p["x0"] - 1) ** 2 - p["x1"] * p["x3"])
+    )
+    transfer = Transfer(FeatureMap(SPACE), {"alike": alike, "unlike": unlike}, 0, 0)
     features, values = own(bowl, 30)
-    alike, unlike = transfer.fit(features, values, basis=BASIS, variances=np.zeros(30)).weights
-    assert alike > 0.6
-    assert unlike < 0.2
+    weights = transfer.fit(features, values, basis=BASIS, variances=np.zeros(30)).weights
+    assert weights[0] > 0.6
+    assert weights[1] < 0.2
 
 
 def test_gradients_of_mean_and_variance_with_a_drift() -> None:

@@ -3,14 +3,16 @@ from __future__ import annotations
 import numpy as np
 
 from hpo_pilot.optimizers import create_optimizer
+from hpo_pilot.optimizers.batch import BatchChooser
 from hpo_pilot.optimizers.candidates import Candidates
 from hpo_pilot.optimizers.features import FeatureMap
+from hpo_pilot.optimizers.front_surrogate import FrontSurrogate
 from hpo_pilot.optimizers.gaussian_process import Hyperparameters
 from hpo_pilot.optimizers.hypervolume_improvement import HypervolumeImprovement
 from hpo_pilot.optimizers.nondominated import costs_of, front, hypervolume
-from hpo_pilot.optimizers.pareto_batch import ParetoBatch
 from hpo_pilot.optimizers.posterior import Posterior
 from hpo_pilot.optimizers.proposals import Proposals
+from hpo_pilot.optimizers.success import Caution
 from hpo_pilot.search import SearchSpace
 
 SPACE = SearchSpace.from_dict({name: {"type": "real", "low": 0.0, "high": 1.0} for name in ("a", "b", "c")})
@@ -27,8 +29,9 @@ def test_the_lazy_choice_is_the_greedy_one() -> None:
     reference = reached.max(axis=0)
 
     features, proposals = FeatureMap(SPACE), Proposals(SPACE, 12, [], [])
-    batch = ParetoBatch(features, posteriors, reached, reference, None, 0.0, Candidates(SPACE, features).feasible)
-    batch._climb = lambda _proposals, _starts: None  # type: ignore[method-assign]
+    surrogate = FrontSurrogate(posteriors, reached, reference, np.arange(0))
+    batch = BatchChooser(features, [surrogate], 0, Caution(None, 0.0), Candidates(SPACE, features).feasible)
+    batch._climber.climb = lambda *_: None  # type: ignore[method-assign]
     batch.fill(proposals, candidates)
 
     known, believed, left = reached, posteriors, list(range(len(candidates)))
