@@ -158,7 +158,8 @@ class BayesianOptimizer(Optimizer):
         if self.objectives == 1:
             return [ImprovementSurrogate.of_data(one, stopped, reach, believed) for one in by_objective[0]]
         together = zip(*by_objective, strict=True)
-        return [FrontSurrogate.of_data(posteriors, stopped, reach, believed) for posteriors in together]
+        first = int(np.searchsorted(rows, self.start_points))
+        return [FrontSurrogate.of_data(posteriors, stopped, first, reach, believed) for posteriors in together]
 
     def _places(self, points: Iterable[Point]) -> Array:
         """The unit vectors of those points that have one, shape (n, n_dims)."""

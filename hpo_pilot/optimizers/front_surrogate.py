@@ -25,8 +25,8 @@ _LEADERS = 20
 #: So many candidates are computed again at a time.
 _AGAIN = 48
 
-#: The reference point lies beyond the worst of the front and beyond what this share of all trials reached, by this
-#: share of the range, and by so much at least (of a deviation of all values).
+#: The reference point lies beyond the worst of the front and beyond what this share of the first trials reached, by
+#: this share of the range, and by so much at least (of a deviation of all values).
 _SHARE, _BEYOND, _LEAST_BEYOND = 0.75, 0.1, 0.1
 
 
@@ -56,13 +56,14 @@ class FrontSurrogate:
 
     @classmethod
     def of_data(
-        cls, posteriors: Sequence[Posterior], stopped: npt.NDArray[np.bool_], reach: Array, believed: Array
+        cls, posteriors: Sequence[Posterior], stopped: npt.NDArray[np.bool_], first: int, reach: Array, believed: Array
     ) -> Self:
         """Before a batch is chosen.
 
         Args:
             posteriors: one for each objective, conditioned on the same data.
             stopped: which of the data are no more than guesses, and never on the front; shape (n_data,).
+            first: how many of the data, at their beginning, are of an even spread.
             reach: the features of what is to be improved on where there are no data, shape (k, n_features).
             believed: the features of the points that are out, shape (m, n_features).
         """
@@ -70,7 +71,7 @@ class FrontSurrogate:
         rows = np.arange(len(fitted)) if stopped.all() else np.flatnonzero(~stopped)
         reached = fitted[rows] if len(rows) else _means(posteriors, reach)
         members = np.array(front(reached))
-        reference = _reference(reached, members)
+        reference = _reference(reached, members, fitted[:first] if first else reached)
         order = np.argsort(-np.array(crowding(reached[members])), kind="stable")[:_LEADERS]
         leaders = rows[members[order]] if len(rows) else rows
         if len(believed):
@@ -157,11 +158,12 @@ def _means(posteriors: Sequence[Posterior], features: Array) -> Array:
     return np.stack([posterior.mean(features) for posterior in posteriors], axis=1)
 
 
-def _reference(reached: Array, members: npt.NDArray[np.int64]) -> Array:
+def _reference(reached: Array, members: npt.NDArray[np.int64], spread: Array) -> Array:
     """The reference point for normalised costs, shape (n, n_objectives), of which the rows `members` are the front.
 
-    Beyond the worst of the front, and beyond what a good share of all trials reached: the end of the present front is
-    not that of the true one, and what extends it must be worth something.
+    Beyond the worst of the front, and beyond what a good share of an even spread of points reached, shape
+    (m, n_objectives): the end of the present front is not that of the true one, and what extends it must be worth
+    something. All trials together would not tell, for they crowd where the front is already.
     """
-    worst = np.maximum(reached[members].max(axis=0), np.quantile(reached, _SHARE, axis=0))
+    worst = np.maximum(reached[members].max(axis=0), np.quantile(spread, _SHARE, axis=0))
     return np.asarray(worst + np.maximum(_BEYOND * (worst - reached.min(axis=0)), _LEAST_BEYOND))
