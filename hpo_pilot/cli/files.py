@@ -12,11 +12,10 @@ def write_text(path: Path, text: str) -> None:
         InputError: it cannot be written there.
     """
     from hpo_pilot.errors import InputError
+    from hpo_pilot.whole_file import write_whole
 
-    temporary = path.with_name(f".{path.name}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
+        write_whole(path, text)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from error

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-_NETWORK = "Network"
-_ISSUERS = "Other issuers and certificates"
+_network = partial(typer.Option, rich_help_panel="Network", show_default=False)
+_issuers = partial(typer.Option, rich_help_panel="Other issuers and certificates", show_default=False)
 
 
 class TlsChoice(StrEnum):
@@ -19,89 +20,39 @@ class TlsChoice(StrEnum):
 
 
 HostOption = Annotated[
-    str,
-    typer.Option(
-        help="Address to listen on. Anything but this machine wants TLS.",
-        rich_help_panel=_NETWORK,
-    ),
+    str, _network(help="Address to listen on. Anything but this machine wants TLS.", show_default=True)
 ]
 TlsOption = Annotated[
     TlsChoice | None,
-    typer.Option(
-        help="TLS with a certificate of the server's own making, kept and renewed in the work folder.",
-        rich_help_panel=_NETWORK,
-        show_default=False,
-    ),
+    _network(help="TLS with a certificate of the server's own making, kept and renewed in the work folder."),
 ]
 TlsCertOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="TLS with this certificate, chain included (PEM).",
-        rich_help_panel=_NETWORK,
-        show_default=False,
-    ),
+    Path | None, _network(metavar="FILE", help="TLS with this certificate, chain included (PEM).")
 ]
-TlsKeyOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE", help="The key of that certificate (PEM).", rich_help_panel=_NETWORK, show_default=False
-    ),
-]
+TlsKeyOption = Annotated[Path | None, _network(metavar="FILE", help="The key of that certificate (PEM).")]
 AuthorityOption = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="The authorities behind --tls-cert, where they are not the usual ones (PEM).",
-        rich_help_panel=_NETWORK,
-        show_default=False,
-    ),
+    _network(metavar="FILE", help="The authorities behind --tls-cert, where they are not the usual ones (PEM)."),
 ]
 PublicUrlOption = Annotated[
     str | None,
-    typer.Option(
-        metavar="URL",
-        help="How clients call the server, where it is not the address that it listens on.",
-        rich_help_panel=_NETWORK,
-        show_default=False,
-    ),
+    _network(metavar="URL", help="How clients call the server, where it is not the address that it listens on."),
 ]
 BehindProxyOption = Annotated[
     bool,
-    typer.Option(
-        "--insecure-behind-proxy",
-        help="Listen on the network without TLS: a proxy in front has it.",
-        rich_help_panel=_NETWORK,
+    _network(
+        "--insecure-behind-proxy", help="Listen on the network without TLS: a proxy in front has it.", show_default=True
     ),
 ]
 IssuersOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="OIDC issuers whose tokens are taken as well (JSON).",
-        rich_help_panel=_ISSUERS,
-        show_default=False,
-    ),
+    Path | None, _issuers(metavar="FILE", help="OIDC issuers whose tokens are taken as well (JSON).")
 ]
 DnHeaderOption = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Header in which a trusted proxy hands on the name of a verified certificate.",
-        rich_help_panel=_ISSUERS,
-        show_default=False,
-    ),
+    _issuers(metavar="NAME", help="Header in which a trusted proxy hands on the name of a verified certificate."),
 ]
-DnRolesOption = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Roles by that name (JSON).", rich_help_panel=_ISSUERS, show_default=False),
-]
+DnRolesOption = Annotated[Path | None, _issuers(metavar="FILE", help="Roles by that name (JSON).")]
 TrustedProxyOption = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="ADDRESS",
-        help="Whence that header is taken (default: this machine). May be repeated.",
-        rich_help_panel=_ISSUERS,
-        show_default=False,
-    ),
+    _issuers(metavar="ADDRESS", help="Whence that header is taken (default: this machine). May be repeated."),
 ]

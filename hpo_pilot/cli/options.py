@@ -16,59 +16,42 @@ from hpo_pilot.client.search_client import SearchClient
 SERVICE_VARIABLE = "HPO_PILOT_SERVICE"
 TOKEN_FILE_VARIABLE = "HPO_PILOT_TOKEN_FILE"  # noqa: S105  the name of a variable
 
+#: One that says itself what holds without it.
+option = functools.partial(typer.Option, show_default=False)
+
 WorkDirOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--workdir", metavar="W", help="Work folder: store, logs, reports. Default: ./hpo-pilot", show_default=False
-    ),
+    Path | None, option("--workdir", metavar="W", help="Work folder: store, logs, reports. Default: ./hpo-pilot")
 ]
 StoreOption = Annotated[
-    str | None,
-    typer.Option(
-        "--store", metavar="URL", help="Another store, as a SQLAlchemy URL (or HPO_PILOT_STORE).", show_default=False
-    ),
+    str | None, option("--store", metavar="URL", help="Another store, as a SQLAlchemy URL (or HPO_PILOT_STORE).")
 ]
 ServiceOption = Annotated[
-    str | None,
-    typer.Option(
-        "--service", metavar="URL", help="A service instead of a store (or HPO_PILOT_SERVICE).", show_default=False
-    ),
+    str | None, option("--service", metavar="URL", help="A service instead of a store (or HPO_PILOT_SERVICE).")
 ]
 TokenFileOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--token-file",
-        metavar="FILE",
-        help="Your token for the service (or HPO_PILOT_TOKEN_FILE).",
-        show_default=False,
-    ),
+    Path | None, option("--token-file", metavar="FILE", help="Your token for the service (or HPO_PILOT_TOKEN_FILE).")
 ]
 CaOption = Annotated[
     Path | None,
-    typer.Option(
-        "--ca",
-        metavar="FILE",
-        help="The authority that the service's certificate comes from (or REQUESTS_CA_BUNDLE).",
-        show_default=False,
+    option(
+        "--ca", metavar="FILE", help="The authority that the service's certificate comes from (or REQUESTS_CA_BUNDLE)."
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The search's name or number.")]
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The search file (YAML).", show_default=False)]
 SlotsOption = Annotated[
-    int | None,
-    typer.Option("--slots", min=0, help="Jobs side by side. Default: as many as the cores hold.", show_default=False),
+    int | None, option("--slots", min=0, help="Jobs side by side. Default: as many as the cores hold.")
 ]
 
 #: What names the embedded PanDA server; as `hpo_pilot.store.EMBEDDED`, which would bring SQLAlchemy to every command.
 EMBEDDED_SERVER = "embedded"
 ServerOption = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--server",
         metavar="URL|embedded",
         help="The PanDA server. Default: where the search's tasks are, else PANDA_URL_SSL, else the embedded one.",
-        show_default=False,
     ),
 ]
 

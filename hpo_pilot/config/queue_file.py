@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from hpo_pilot.search.misfit import Misfit
 from hpo_pilot.search.misfit import Path as Place
 from hpo_pilot.search.wording import misfits_of
 from hpo_pilot.server.taskbuffer.queue import Queue, QueueFile
+from hpo_pilot.whole_file import write_whole
 
 
 class QueueFileError(SearchFileError):
@@ -40,10 +39,7 @@ def load_queues(path: Path) -> QueueFile:
 
 def write_queues(queues: QueueFile, path: Path) -> None:
     """Writes what `python -m hpo_pilot.server --queues` reads: JSON, for its owner alone, whole or not at all."""
-    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
-        json.dump(queues.model_dump(mode="json", exclude_defaults=True), stream, indent=1)
-    part.replace(path)
+    write_whole(path, json.dumps(queues.model_dump(mode="json", exclude_defaults=True), indent=1), 0o600)
 
 
 def _problems(document: Document) -> list[Problem]:

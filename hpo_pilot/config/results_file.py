@@ -10,6 +10,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from hpo_pilot.config.result_path import result_mistake
 from hpo_pilot.errors import InputError
 from hpo_pilot.search import Integer, Objective, Real, SearchSpace
 from hpo_pilot.search.earlier import EarlierSearch, EarlierTrial
+from hpo_pilot.search.misfit import listing
 from hpo_pilot.search.point import is_number
 
 _FORMS = (
@@ -28,7 +30,7 @@ _FORMS = (
 )
 
 
-def read_results(path: Path, source: str, space: SearchSpace) -> EarlierSearch:
+def read_results(path: Path, source: str, space: SearchSpace, objectives: Sequence[Objective]) -> EarlierSearch:
     """The results in a file.
 
     Trials that are not over, that ended with their search, and confirmation runs are passed over. Of one that was
@@ -38,9 +40,10 @@ def read_results(path: Path, source: str, space: SearchSpace) -> EarlierSearch:
         path: the file.
         source: its name in messages, as the search file has it.
         space: the new search's.
+        objectives: the new search's, by whose names the columns of a table with several figures are found.
 
     Raises:
-        InputError: it cannot be read, or has no results in a form that is known.
+        InputError: it cannot be read, has no results in a form that is known, or lacks one of the figures.
     """
     text = _content(path, source)
     if text.lstrip()[:1] in ("{", "["):
@@ -48,10 +51,10 @@ def read_results(path: Path, source: str, space: SearchSpace) -> EarlierSearch:
             document = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise InputError(f"{source}: is not JSON: {error}") from error
-        objectives, trials = _of_document(document, source)
+        theirs, trials = _of_document(document, source)
     else:
-        objectives, trials = (), _of_table(text, source, space)
-    return EarlierSearch(source, objectives, tuple(trials))
+        theirs, trials = (), _of_table(text, source, space, objectives)
+    return EarlierSearch(source, theirs, tuple(trials))
 
 
 def _content(path: Path, source: str) -> str:
@@ -136,15 +139,14 @@ def _errors(std: Any, good: int) -> tuple[float | None, ...]:
     return tuple(float(one) / good**0.5 if good > 1 and is_number(one) else None for one in spread)
 
 
-def _of_table(text: str, source: str, space: SearchSpace) -> list[EarlierTrial]:
+def _of_table(text: str, source: str, space: SearchSpace, objectives: Sequence[Objective]) -> list[EarlierTrial]:
     rows = csv.DictReader(io.StringIO(text, newline=""))
     try:
         head = list(rows.fieldnames or [])
     except csv.Error as error:
         raise InputError(f"{source}: is no CSV: {error}") from error
-    if "value" not in head:
-        raise InputError(f"{source}: has no column 'value': {_FORMS}")
-    folds = [name for name in head if name.startswith("fold_")]
+    ends = _ends(head, source, objectives)
+    folds = [name for name in head if re.fullmatch(rf"fold_\d+{re.escape(ends[0])}", name)]
     trials = []
     try:
         for row in rows:
@@ -153,15 +155,30 @@ def _of_table(text: str, source: str, space: SearchSpace) -> list[EarlierTrial]:
             if stopped or state in ("finished", "failed"):
                 point = {name: _cell(space, name, row[name]) for name in space.names if name in head}
                 known = {name: value[0] for name, value in point.items() if value}
-                value, std = _number(row.get("projected") if stopped else row["value"]), _number(row.get("std"))
+                figures = [_number(row.get(f"{'projected' if stopped else 'value'}{end}")) for end in ends]
+                values = None if state == "failed" else _values(figures)
+                spreads = [_number(row.get(f"std{end}")) for end in ends]
                 good = sum(1 for name in folds if row[name])
-                values = None if value is None or state == "failed" else (value,)
-                trials.append(EarlierTrial(known, values, () if stopped else _errors(std, good), stopped))
+                trials.append(EarlierTrial(known, values, () if stopped else _errors(spreads, good), stopped))
     except csv.Error as error:
         raise InputError(f"{source}: line {rows.line_num} is no CSV: {error}") from error
     if not trials:
         raise InputError(f"{source}: has no results: {_FORMS}")
     return trials
+
+
+def _ends(head: Sequence[str], source: str, objectives: Sequence[Objective]) -> list[str]:
+    """What the names of a table's columns end with, for each of `objectives`: nothing where it has one figure."""
+    if "value" in head:
+        return [""]
+    there = [name for name in head if name.startswith("value_")]
+    if not there:
+        raise InputError(f"{source}: has no column 'value': {_FORMS}")
+    ends = [f"_{objective.metric}" for objective in objectives]
+    for end in ends:
+        if f"value{end}" not in there:
+            raise InputError(f"{source}: has no column 'value{end}': it has {listing(there)}")
+    return ends
 
 
 def _cell(space: SearchSpace, name: str, cell: str | None) -> tuple[Any, ...]:

@@ -35,7 +35,8 @@ class Observation:
 
     Attributes:
         point: the canonical point; as it was told, where it is not a point of the space.
-        values: what to minimise, shape (n_objectives,); None for a failed trial. Never NaN or infinite.
+        values: what to minimise, shape (n_objectives,); None for a failed trial, and for a stopped one of which nothing
+            is known. Never NaN or infinite.
         stds: standard errors of `values`, shape (n_objectives,), where folds give them.
         key: the point's identity.
         unit: its place in the unit cube, shape (n_dims,); outside [0, 1] for values beyond the bounds; None where the
@@ -169,8 +170,9 @@ class Optimizer(ABC):
 
         Args:
             trials: (point, value), (point, value, standard error) or (point, value, standard error, stopped). A value
-                of None, NaN or ±inf says that the trial failed; of several objectives one such is enough. With several
-                objectives, value and standard error are sequences.
+                of None, NaN or ±inf says that the trial failed; of several objectives one such is enough. Of a stopped
+                trial it says that nothing is known of it. With several objectives, value and standard error are
+                sequences.
         """
         for trial in trials:
             self.take(self._observed(trial))

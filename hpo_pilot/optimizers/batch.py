@@ -61,7 +61,7 @@ class BatchChooser:
         for surrogate in self._surrogates:
             surrogate.look_at(features, proposals.missing)
         bonus = self._caution.look_at(features)
-        climbs = int(np.clip(_CLIMB_BUDGET / self._surrogates[0].cost, _LEAST_CLIMBS, _MOST_CLIMBS))
+        climbs = int(np.clip(_CLIMB_BUDGET / max(1.0, self._surrogates[0].cost), _LEAST_CLIMBS, _MOST_CLIMBS))
         while proposals.missing > 0:
             chooses = self._surrogates[self._turn % len(self._surrogates)]
             scores = chooses.scores(bonus)

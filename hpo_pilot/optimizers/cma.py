@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import math
+import random
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ from pydantic import Field
 
 from hpo_pilot.optimizers.base import BaseSettings, Observation, Optimizer, Result
 from hpo_pilot.optimizers.distribution import Distribution
+from hpo_pilot.optimizers.even_draws import EvenDraws
 from hpo_pilot.optimizers.genotype import Genotype
 from hpo_pilot.optimizers.head_start import head_start
 from hpo_pilot.optimizers.proposals import Proposals, feasible_units
@@ -56,7 +58,7 @@ class CmaSettings(BaseSettings):
     """
 
     population: Annotated[int, Field(ge=4, strict=True)] | None = None
-    sigma: Annotated[float, Field(gt=0, le=1)] = 0.25
+    sigma: Annotated[float, Field(gt=0, le=1)] = 0.2
 
 
 class CmaOptimizer(Optimizer):
@@ -114,14 +116,27 @@ class CmaOptimizer(Optimizer):
         normal = array_stream(self.seed, "normal", proposals.known)
         run = self.run(self.population(n, len(pending)))
         with one_thread():
-            for _ in range(_TRIES_PER_POINT * n):
-                if proposals.missing == 0:
-                    break
-                proposals.offer(run.distribution.sample(normal, rng))
+            self._offer_samples(proposals, run.distribution, normal, rng)
             self._offer_near(proposals, run, normal, rng)
         return proposals.complete(rng, [*(o.point for o in self.history[-64:]), *pending])
 
-    def _offer_near(self, proposals: Proposals, run: Run, normal: np.random.Generator, rng: Any) -> None:
+    def _offer_samples(
+        self, proposals: Proposals, distribution: Distribution, normal: np.random.Generator, rng: random.Random
+    ) -> None:
+        """Each point by the even draw of its place in the search; by others where that one may not be proposed."""
+        coordinates, dimensions = len(distribution.centroid), self._genotype.size
+        even = EvenDraws(self.seed, distribution.population, coordinates, dimensions)
+        taken = True
+        for _ in range(_TRIES_PER_POINT * proposals.missing):
+            if proposals.missing == 0:
+                return
+            if taken:
+                step, numbers = even.at(proposals.known + len(proposals.points))
+            else:
+                step, numbers = normal.standard_normal(coordinates), normal.random(dimensions)
+            taken = proposals.offer(distribution.sample(step, numbers, rng))
+
+    def _offer_near(self, proposals: Proposals, run: Run, normal: np.random.Generator, rng: random.Random) -> None:
         if not run.best:
             return
         for share in _SHORTER:

@@ -9,9 +9,10 @@ import copy
 from functools import cache
 from typing import Any, Self
 
-from deap import base, tools
+import numpy as np
+from deap import base
 
-from hpo_pilot.optimizers.nondominated import costs_of, ranks
+from hpo_pilot.optimizers.nondominated import costs_of, crowding, ranks
 from hpo_pilot.optimizers.recipe import Individual
 
 
@@ -83,11 +84,15 @@ class CrowdedPopulation:
 
     def parents(self) -> list[Individual]:
         """The present population, front by front, the least crowded first; their ranks and crowding are set."""
-        chosen = self._selected()
-        for individual, rank in zip(chosen, ranks(costs_of([c.fitness.values for c in chosen])), strict=True):
-            individual.fitness.rank = rank
-        return chosen
+        return self._selected()
 
     def _selected(self) -> list[Individual]:
+        """NSGA-II's selection. DEAP's own, `selNSGA2`, overflows where costs are more than 1.8e308 apart."""
         everyone = self._survivors + self._new
-        return list(tools.selNSGA2(everyone, min(self._size, len(everyone)))) if everyone else []
+        costs = costs_of([individual.fitness.values for individual in everyone])
+        fronts = np.array(ranks(costs), dtype=int)
+        for rank in range(fronts.max(initial=-1) + 1):
+            rows = np.flatnonzero(fronts == rank)
+            for row, distance in zip(rows.tolist(), crowding(costs[rows]), strict=True):
+                everyone[row].fitness.rank, everyone[row].fitness.crowding_dist = rank, distance
+        return sorted(everyone, key=lambda individual: individual.fitness, reverse=True)[: self._size]

@@ -157,7 +157,7 @@ class EvolutionaryOptimizer(Optimizer):
             before, order, _ = entry = self._ranked[key]
             del self._ranking[bisect.bisect_left(self._ranking, entry)]
             count = self._counts[key]
-            value = before * (count / (count + 1)) + value / (count + 1)  # no difference, which may overflow
+            value = _mean(before, value, count + 1)
         self._counts[key] = self._counts.get(key, 0) + 1
         self._ranked[key] = (value, order, key)
         if observation.std:
@@ -178,8 +178,7 @@ class EvolutionaryOptimizer(Optimizer):
         self._counts[key] = count = self._counts.get(key, 0) + 1
         if count > 1:  # told again: its fitness is the mean
             fitness = self._individuals[key].fitness
-            share = 1 / count  # no difference, which may overflow
-            fitness.values = tuple(a * (1 - share) + b * share for a, b in zip(fitness.values, values, strict=True))
+            fitness.values = tuple(_mean(a, b, count) for a, b in zip(fitness.values, values, strict=True))
             return
         individual = Individual(observation.unit, [name in observation.point for name in self.space.dimensions])
         individual.fitness = crowded_fitness(self.objectives)(values)
@@ -246,6 +245,11 @@ class EvolutionaryOptimizer(Optimizer):
         child, _ = toolbox.mate(child, toolbox.clone(second))
         (child,) = toolbox.mutate(child)
         return [reflected(float(gene)) for gene in child]  # DEAP's own operators know no bounds
+
+
+def _mean(before: float, value: float, count: int) -> float:
+    """The mean of `count` values, of which `before` is the mean of all but the last; finite where they are."""
+    return before * ((count - 1) / count) + value / count  # no difference, which may overflow
 
 
 def default_population(trials: int | None, objectives: int = 1) -> int:

@@ -88,6 +88,8 @@ class Told:
 
     def add(self, observation: Observation) -> None:
         """Takes a trial, if the space has a place for it."""
+        if observation.stopped and observation.values is None:
+            return  # nothing is known of it, not even that it fails
         unit = observation.unit
         if unit is None or not all(-_REACH <= place <= 1.0 + _REACH for place in unit):
             return

@@ -110,6 +110,7 @@ class Pilot:
             threading.Thread(target=self._watch_lifeline, args=[settings.lifeline_fd], daemon=True).start()
         self._draining.wait(settings.lifetime or None)
         self._drain()
+        self._watchdog.stop()
         if self._fatal is not None:
             raise self._fatal
         log.info("pilot ends")

@@ -42,6 +42,7 @@ class Watchdog(threading.Thread):
         super().__init__(name="watchdog", daemon=True)
         self._settings, self._workdir, self._running = settings, workdir, running
         self._wake = threading.Event()
+        self._over = threading.Event()
         self._mark = f"{settings.worker_name}@{settings.workdir}"
         self._clean_at = time.monotonic() + _LEFTOVERS if workdir.stale else float("inf")
         self._scan_at = 0.0
@@ -50,12 +51,19 @@ class Watchdog(threading.Thread):
         """A job has started: there is something to look at."""
         self._wake.set()
 
+    def stop(self) -> None:
+        """Ends the watch; returns at once."""
+        self._over.set()
+        self._wake.set()
+
     def run(self) -> None:
-        """Watches until the process ends."""
-        _adopt_orphans()
+        """Watches until it is told to stop."""
+        _adopt_orphans(1)
         unseen = False  # whether jobs ran since the last look at all processes
         while True:
             unseen = self._wake.wait(_TICK if unseen or self._clean_at != float("inf") else None) or unseen
+            if self._over.is_set():
+                break
             self._wake.clear()
             running = self._running()
             for execution in running:
@@ -69,6 +77,7 @@ class Watchdog(threading.Thread):
                 self._kill_leftovers()
                 self._workdir.remove_stale()
             time.sleep(_TICK / 4)  # however often it is woken
+        _adopt_orphans(0)
 
     def _scan(self) -> bool:
         """One pass over all processes: memory of each job, and strays; True where there were some."""
@@ -77,7 +86,7 @@ class Watchdog(threading.Thread):
             children[process.info["ppid"]].append(process)
         # Asked only now, so that every command seen above is known: its status belongs to the thread that waits for it.
         executions = {pid: execution for execution in self._running() if (pid := execution.pid) is not None}
-        strays = [process for process in children[os.getpid()] if process.pid not in executions]
+        strays = [p for p in children[os.getpid()] if p.pid not in executions and _came_from_a_job(p.pid)]
         for process in strays:
             self._end_stray(process, _tree(process.pid, children))
         for pid, execution in executions.items():
@@ -127,6 +136,17 @@ class Watchdog(threading.Thread):
                 continue  # somebody else's, or gone
 
 
+def _came_from_a_job(pid: int) -> bool:
+    """Whether a child is none of this process's own, such as a download, whose status belongs to whoever waits for it.
+
+    Jobs run in process groups of their own, and what slips away from one does not join ours.
+    """
+    try:
+        return os.getpgid(pid) != os.getpgrp()
+    except OSError:
+        return False  # it is gone
+
+
 def _tree(pid: int, children: dict[int, list[psutil.Process]]) -> list[psutil.Process]:
     found, new = [], [pid]
     while new:
@@ -144,8 +164,8 @@ def _own_share(process: psutil.Process) -> int:
     return int(getattr(memory, "pss", memory.rss))
 
 
-def _adopt_orphans() -> None:
+def _adopt_orphans(whether: int) -> None:
     try:
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, whether, 0, 0, 0)
     except (OSError, AttributeError) as error:
         log.info("not on Linux, so processes that slip away from their jobs go unseen: %s", error)

@@ -14,6 +14,7 @@ from typing import Any
 
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.pilot.settings import PilotSettings
+from hpo_pilot.whole_file import write_whole
 
 log = logging.getLogger(__name__)
 
@@ -90,11 +91,8 @@ class WorkDir:
 
     def keep_report(self, report: dict[str, Any]) -> None:
         """Stores a report that could not be sent, for this pilot or the next of its name."""
-        path = self._report(report)
-        temporary = path.with_suffix(".tmp")
         try:
-            temporary.write_text(json.dumps(report))
-            temporary.replace(path)
+            write_whole(self._report(report), json.dumps(report))
         except OSError as error:
             log.error("a report on job %s is in memory alone: %s", report["job_id"], error)
 

@@ -154,6 +154,13 @@ def fitted(earlier: EarlierSearch, space: SearchSpace, objectives: Sequence[Obje
 def _columns(earlier: EarlierSearch, objectives: Sequence[Objective]) -> tuple[list[tuple[int, int]], list[str]]:
     """Of each of our objectives its place among theirs and the sign that makes lower better; and what to say of it."""
     if not earlier.objectives:
+        figures = max((len(trial.values) for trial in earlier.trials if trial.values), default=len(objectives))
+        if figures != len(objectives):
+            ours = listing([repr(objective.metric) for objective in objectives])
+            raise InputError(
+                f"{earlier.source!r} has {figures} figure{'s' * (figures > 1)} of merit a result without saying which, "
+                f"and this search wants {ours}: what `hpo-pilot export` writes names them"
+            )
         return [(index, objective.sign) for index, objective in enumerate(objectives)], []
     places = {objective.metric: index for index, objective in enumerate(earlier.objectives)}
     columns, notes = [], []

@@ -35,8 +35,8 @@ class EarlyStopping(BaseModel):
 
     method: Literal["none", "median", "asha"] = Field(
         "none",
-        description="none: every trial runs to its end. median: one that is worse than the median of the others at the "
-        "same step is stopped. asha: of those that come to certain steps, the best share goes on.",
+        description="none: every trial runs to its end. median: one that is clearly worse than the median of the "
+        "others at the same step is stopped. asha: of those that come to certain steps, the best share goes on.",
     )
     metric: Annotated[StrictStr, Field(min_length=1)] | None = Field(
         None,

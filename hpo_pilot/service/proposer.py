@@ -59,7 +59,10 @@ class Proposer:
         """
         if trial.stopped_early and trial.stop is not None:
             guessed = trial.stop.projected
-            self._untold.append((trial.point, guessed and costs(self._objectives, guessed), None, True))
+            # One that diverged would have failed. Of another there is no guess, with several objectives, where no
+            # trial had finished by then: nothing is known of it.
+            diverged = trial.stop.value is None
+            self._untold.append((trial.point, guessed and costs(self._objectives, guessed), None, not diverged))
             return
         errors = None
         if trial.spreads is not None and good_folds >= 2:

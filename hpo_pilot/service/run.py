@@ -7,7 +7,6 @@ import logging
 import platform
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -29,6 +28,7 @@ from hpo_pilot.service.workdir import WorkDir
 from hpo_pilot.store import EMBEDDED, SearchRecord, SteeringStore, Store
 from hpo_pilot.store.engine import shown
 from hpo_pilot.store.lease import LeaseHeldError, held, holder
+from hpo_pilot.whole_file import write_whole
 
 Progress = Callable[[Store, SearchRecord], None]
 
@@ -354,11 +354,9 @@ def result_of(store: Store, workdir: WorkDir, record: SearchRecord) -> RunResult
     trials = store.trials(record.id)
     path = workdir.report(record.name)
     text = render(store, record, trials)
-    temporary = path.with_suffix(f".{time.time_ns()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
+        write_whole(path, text)
     except OSError as error:
         raise TryAgainError(
             f"the search is {record.state.value}, but its report cannot be written to {path}: {error.strerror}; "

@@ -41,7 +41,7 @@ def _results(store: Store | None, search: Search, source: str, files: Mapping[st
         if is_result_file(source):
             if source not in files:
                 raise InputError(f"the file {source} was not sent along")
-            earlier = read_results(files[source], source, search.space)
+            earlier = read_results(files[source], source, search.space, search.objectives)
         else:
             earlier = _of_store(store, search, source)
         return fitted(earlier, search.space, search.objectives)

@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy import URL, Connection, Engine, create_engine
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import (
     ArgumentError,
@@ -20,8 +19,7 @@ from sqlalchemy.exc import (
 )
 
 from hpo_pilot.errors import GiveUpError, InputError, TryAgainError
-
-_BUSY_MS = 30_000
+from hpo_pilot.sqlite import WRITES, sqlite_engine
 
 
 class NameTakenError(InputError):
@@ -57,8 +55,7 @@ def open_engine(url: str) -> Engine:
             return create_engine(parsed, pool_pre_ping=True)
         if parsed.database and parsed.database != ":memory:":
             Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
-        # None: the driver's own transaction handling commits before DDL; ours (below) keeps migrations whole.
-        engine = create_engine(parsed, connect_args={"timeout": _BUSY_MS / 1000, "isolation_level": None})
+        return sqlite_engine(parsed, foreign_keys=True)
     except (ArgumentError, NoSuchModuleError, ValueError) as error:  # ValueError: a port that is no number
         raise InputError(
             f"store {shown(url)}: not a database URL that works here ({_without_password(str(error))}); "
@@ -74,33 +71,13 @@ def open_engine(url: str) -> Engine:
             f"store: cannot make the folder of {parsed.database}: {error.strerror}; choose another --workdir"
         ) from error
 
-    @event.listens_for(engine, "connect")
-    def _configure(connection: Any, _record: Any) -> None:
-        cursor = connection.cursor()
-        cursor.execute(f"PRAGMA busy_timeout={_BUSY_MS}")
-        cursor.execute("PRAGMA journal_mode=WAL")
-        # NORMAL: a killed process loses nothing; a power cut may lose the last commits, never the file's integrity.
-        cursor.execute("PRAGMA synchronous=NORMAL")
-        # A write by one connection empties the page caches of the others: mapped, pages are read again without a call.
-        cursor.execute("PRAGMA mmap_size=1073741824")
-        cursor.execute("PRAGMA foreign_keys=ON")
-        cursor.close()
-
-    @event.listens_for(engine, "begin")
-    def _begin(connection: Connection) -> None:
-        # IMMEDIATE takes the write lock at once: a transaction that reads first and writes later could not be retried.
-        write = connection.get_execution_options().get("hpo_pilot_write", False)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
-
-    return engine
-
 
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
     """A transaction that writes: committed at the end, rolled back on any error."""
     with (
         database_errors(engine),
-        engine.connect().execution_options(hpo_pilot_write=True) as connection,
+        engine.connect().execution_options(**{WRITES: True}) as connection,
         connection.begin(),
     ):
         yield connection

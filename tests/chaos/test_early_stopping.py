@@ -7,19 +7,9 @@ from collections import Counter
 
 from hpo_pilot.store import SteeringStore
 from tests.chaos.test_interruption import run_with_kills
-from tests.end_to_end.test_early_stopping import replayed
+from tests.end_to_end.test_early_stopping import curve, replayed
 
-CURVE = """
-import json, time
-point = json.load(open("input.json"))
-with open("progress.jsonl", "w") as progress:
-    for step in range(1, 13):
-        loss = point["x"] + 1 / step
-        progress.write(json.dumps({"step": step, "value": loss}) + "\\n")
-        progress.flush()
-        time.sleep(0.25)
-json.dump({"status": 0, "loss": loss}, open("output.json", "w"))
-"""
+CURVE = curve(12, "0.25", "value")
 
 
 def test_kills_while_trials_are_stopped(scan):

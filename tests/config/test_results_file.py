@@ -10,7 +10,8 @@ from hpo_pilot.client.exports import as_csv, as_json
 from hpo_pilot.config.foreign.hpogrid_report import as_hpogrid_report
 from hpo_pilot.config.results_file import read_results
 from hpo_pilot.errors import InputError
-from hpo_pilot.search import EarlyStop, EarlyStopping, FoldResult, Search, Trial, TrialState
+from hpo_pilot.search import EarlyStop, EarlyStopping, FoldResult, Objective, Search, Trial, TrialState
+from hpo_pilot.search.earlier import fitted
 
 SEARCH = Search.model_validate(
     {
@@ -44,10 +45,10 @@ OTHERS = [
 ALL = [*TRIALS, FAILED, *OTHERS]
 
 
-def read(tmp_path, text, name="old.txt"):
+def read(tmp_path, text, name="old.txt", objectives=SEARCH.objectives):
     path = tmp_path / name
     path.write_text(text)
-    return read_results(path, name, SEARCH.space)
+    return read_results(path, name, SEARCH.space, objectives)
 
 
 def exact(point):
@@ -75,6 +76,40 @@ def test_stopped_trials_come_with_what_they_would_have_come_to(tmp_path, form):
     found = read(tmp_path, form(search, [*ALL, *stopped]))
     assert [trial.stopped for trial in found.trials] == [False] * 5 + [True] * 2
     assert [(trial.values, trial.errors) for trial in found.trials[5:]] == [((0.7,), ()), (None, ())]
+
+
+FRONT = SEARCH.model_copy(
+    update={"objectives": (Objective(metric="loss"), Objective(metric="negative_loss", goal="maximize"))}
+)
+
+
+@pytest.mark.parametrize("form", [as_json, as_csv])
+def test_of_several_objectives_each_is_found_by_its_name(tmp_path, form):
+    folds = (FoldResult(0, 0.1, values=(0.1, 8.0)), FoldResult(1, 0.3, values=(0.3, 10.0)))
+    whole = replace(TRIALS[0], value=0.2, std=0.1, values=(0.2, 9.0), stds=(0.1, 1.0), folds=folds)
+    stop = EarlyStop(4, "loss 0.9 is 3rd of 3", 10, 0.9, (0.7, 5.0))
+    stopped = replace(TRIALS[1], state=TrialState.STOPPED, value=None, std=None, folds=(), stop=stop)
+    search = FRONT.model_copy(update={"early_stopping": EarlyStopping(method="asha", metric="loss")})
+    text = form(search, [whole, FAILED, stopped])
+    assert [
+        r[1:]
+        for r in fitted(read(tmp_path, text, objectives=search.objectives), SEARCH.space, search.objectives).results
+    ] == [
+        ((0.2, -9.0), (pytest.approx(0.1 / 2**0.5), pytest.approx(1 / 2**0.5)), False),
+        (None, None, False),
+        ((0.7, -5.0), None, True),
+    ]
+
+
+def test_a_search_with_fewer_or_other_objectives_takes_the_columns_that_it_has_names_for(tmp_path):
+    text = "x,value_loss,value_negative_loss,std_negative_loss,rate\n1,0.2,9.0,,0.01\n2,0.1,,,0.02\n"
+    [first, second] = read(tmp_path, text, objectives=FRONT.objectives[1:]).trials
+    assert (first.values, second.values) == ((9.0,), None)
+    with pytest.raises(InputError, match="no column 'value_accuracy': it has value_loss and value_negative_loss"):
+        read(tmp_path, text)
+    one = read(tmp_path, "value,rate\n0.5,0.01\n")
+    with pytest.raises(InputError, match=r"1 figure of merit a result without saying .*'loss' and 'negative_loss'"):
+        fitted(one, SEARCH.space, FRONT.objectives)
 
 
 def test_confirmation_runs_are_passed_over(tmp_path):
@@ -126,9 +161,9 @@ def test_strange_cells_make_no_results_out_of_nothing(tmp_path):
 
 def test_what_cannot_be_read_is_said(tmp_path):
     with pytest.raises(InputError, match="is a folder"):
-        read_results(tmp_path, "old", SEARCH.space)
+        read_results(tmp_path, "old", SEARCH.space, SEARCH.objectives)
     with pytest.raises(InputError, match="there is no such file"):
-        read_results(tmp_path / "gone.json", "gone.json", SEARCH.space)
+        read_results(tmp_path / "gone.json", "gone.json", SEARCH.space, SEARCH.objectives)
     (tmp_path / "latin").write_bytes(b"value\n\xff\n")
     with pytest.raises(InputError, match="is not UTF-8"):
-        read_results(tmp_path / "latin", "latin", SEARCH.space)
+        read_results(tmp_path / "latin", "latin", SEARCH.space, SEARCH.objectives)

@@ -2,72 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
-import os
 import subprocess
 import sys
 import time
-import zlib
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from hpo_pilot.errors import ExhaustedError, InputError
-from hpo_pilot.optimizers import Optimizer, create_optimizer, optimizer_class, optimizer_names
-from hpo_pilot.search import SearchSpace, point_key
+from hpo_pilot.optimizers import create_optimizer, optimizer_class
+from hpo_pilot.search import Point, SearchSpace, point_key
 
-MIXED = {
-    "lr": {"type": "real", "low": 1e-5, "high": 1e-1, "scale": "log"},
-    "momentum": {"type": "real", "low": 0.0, "high": 1.0, "when": {"solver": "sgd"}},
-    "dropout": {"type": "real", "low": 0, "high": 0.5, "step": 0.05},
-    "layers": {"type": "integer", "low": 1, "high": 5},
-    "width": {"type": "integer", "low": 16, "high": 512, "scale": "log"},
-    "even": {"type": "integer", "low": 0, "high": 10, "step": 2},
-    "solver": {"type": "categorical", "choices": ["adam", "sgd", "lbfgs"]},
-    "odd": {"type": "categorical", "choices": [1, True, "1"]},
-    "batch": {"type": "ordinal", "choices": [32, 64, 128]},
-}
-SIX_CELLS = {"a": {"type": "integer", "low": 1, "high": 3}, "b": {"type": "categorical", "choices": ["x", "y"]}}
-
-#: Those that take their time.
-SLOW = ("bayesian", "auto", "optuna")
-
-
-def names_here() -> list[str]:
-    """All of them; optuna where it is installed."""
-    return [name for name in optimizer_names() if name != "optuna" or importlib.util.find_spec("optuna")]
-
+from .optimizers_here import MIXED, SIX_CELLS, check_points, make, names_here, space_of, value_of
 
 pytestmark = pytest.mark.parametrize("name", names_here())
-
-
-def space_of(dimensions: dict[str, Any], *constraints: str) -> SearchSpace:
-    return SearchSpace.from_dict(dimensions, constraints)
-
-
-def make(name: str, space: SearchSpace, seed: int = 3, trials: int | None = 60, objectives: int = 1) -> Optimizer:
-    # The grid of a finite space is made to hold every point of it, so that it can keep the promises of the others.
-    grown = {"points_per_dimension": 1000} if name == "grid" and space.size < 1e5 else {}
-    return create_optimizer(name, space, seed=seed, settings=grown, trials=trials, objectives=objectives)
-
-
-def value_of(point: dict[str, Any]) -> float:
-    """Some value that depends on every name of the point, the same in every process."""
-    return zlib.crc32(point_key(point).encode()) / 2**32 + sum(v for v in point.values() if isinstance(v, float))
-
-
-def check_points(space: SearchSpace, points: list[dict[str, Any]], taken: list[dict[str, Any]]) -> None:
-    keys = [point_key(point) for point in points]
-    assert len(set(keys)) == len(keys)
-    assert not set(keys) & {point_key(point) for point in taken}
-    for point in points:
-        assert point_key(space.canonical(point)) == point_key(point)
-        assert json.loads(json.dumps(point)) == point
-        assert all(value is None or type(value) in (int, float, str, bool) for value in point.values())
 
 
 def run_search(name: str, space: SearchSpace, batches: int, batch: int = 6, seed: int = 3) -> list[dict[str, Any]]:
@@ -350,115 +300,6 @@ def test_a_thousand_told(name: str) -> None:
     check_points(space, asked, points)
 
 
-@st.composite
-def dimensions(draw: st.DrawFn) -> dict[str, Any]:
-    kinds = {
-        "real": st.builds(
-            lambda low, span, log: {
-                "type": "real",
-                "low": low,
-                "high": low + span,
-                "scale": "log" if log else "linear",
-            },
-            st.floats(1e-3, 10),
-            st.floats(1e-2, 100),
-            st.booleans(),
-        ),
-        "integer": st.builds(
-            lambda low, span, log: {
-                "type": "integer",
-                "low": low,
-                "high": low + span,
-                "scale": "log" if log else "linear",
-            },
-            st.integers(1, 5),
-            st.integers(1, 20),
-            st.booleans(),
-        ),
-        "stepped": st.builds(
-            lambda low, step, count: {"type": "real", "low": low, "high": low + step * count, "step": step},
-            st.integers(-3, 3),
-            st.sampled_from([0.1, 0.25, 1.0]),
-            st.integers(1, 6),
-        ),
-        "choice": st.builds(
-            lambda kind, choices: {"type": kind, "choices": choices},
-            st.sampled_from(["categorical", "ordinal"]),
-            st.lists(
-                st.sampled_from([0, 1, 2.5, True, False, "a", "1", None, 1.0]), min_size=1, max_size=4, unique_by=repr
-            ),
-        ),
-    }
-    space = {f"p{i}": dict(draw(kinds[draw(st.sampled_from(list(kinds)))])) for i in range(draw(st.integers(1, 4)))}
-    parents = [n for n, d in space.items() if "choices" in d]
-    for child, dimension in space.items():
-        if parents and child > parents[0] and draw(st.booleans()):
-            dimension["when"] = {parents[0]: draw(st.sampled_from(space[parents[0]]["choices"]))}
-    return space
-
-
-@st.composite
-def constraint(draw: st.DrawFn, dimensions: dict[str, Any]) -> str:
-    """One that some of the space satisfies, or nothing."""
-    space = space_of(dimensions)
-    point = space.decode([draw(st.sampled_from([0.1, 0.3, 0.5, 0.7, 0.9])) for _ in dimensions])
-    name = draw(st.sampled_from(list(point)))
-    value = point[name]
-    if isinstance(value, int | float) and "choices" not in dimensions[name]:
-        other = draw(st.sampled_from([n for n in point if "choices" not in dimensions[n]]))
-        return draw(st.sampled_from([f"{name} <= {value!r}", f"{name} + {other} >= {value!r} + {point[other]!r}"]))
-    return draw(st.sampled_from([f"{name} != {value!r}", f"{name} in [{value!r}]", f"{name} == {value!r} or 1 < 2"]))
-
-
-#: The deeper look: HPO_PILOT_EXAMPLES=500 .venv/bin/pytest tests/contracts/test_optimizers.py -k random_spaces
-EXAMPLES = int(os.environ.get("HPO_PILOT_EXAMPLES", "12"))
-
-ANY_VALUE = st.one_of(
-    st.none(), st.floats(), st.floats(-2, 2), st.integers(-2, 2), st.booleans(), st.sampled_from(["1", 1e300, 5e-324])
-)
-
-
-@settings(max_examples=EXAMPLES, deadline=None)
-@given(dimensions=dimensions(), seed=st.integers(0, 2**32 - 1), data=st.data())
-def test_random_spaces(name: str, dimensions: dict[str, Any], seed: int, data: st.DataObject) -> None:
-    """Points are valid, never repeated, native and the same each time, whatever is told, pending and constrained."""
-    constraints = data.draw(st.lists(constraint(dimensions), max_size=2))
-    objectives = data.draw(st.integers(1, 2)) if optimizer_class(name).several_objectives else 1
-    space = space_of(dimensions, *constraints)
-    optimizer, twin = (make(name, space, seed, objectives=objectives) for _ in range(2))
-    seen: list[dict[str, Any]] = []
-    pending: list[dict[str, Any]] = []
-    for _ in range(3 if name in SLOW else 5):
-        count = data.draw(st.integers(1, 5))
-        try:
-            asked = optimizer.ask(count, pending)
-        except ExhaustedError:
-            finite = math.isfinite(space.size)
-            assert name == "grid" or not finite or len(seen) == len(list(space.all_points()))
-            with pytest.raises(ExhaustedError):
-                twin.ask(1, pending)
-            return
-        assert asked == twin.ask(count, [*reversed(pending)]) == optimizer.ask(count, pending)
-        check_points(space, asked, seen)
-        seen += asked
-        pending += asked
-        over = data.draw(st.permutations(range(len(pending))))[: data.draw(st.integers(0, len(pending)))]
-        told = [(pending[index], *data.draw(outcome(objectives)), data.draw(st.booleans())) for index in over]
-        pending = [point for index, point in enumerate(pending) if index not in over]
-        optimizer.tell(told)
-        for trial in told:
-            twin.tell([trial])
-
-
-def outcome(objectives: int) -> st.SearchStrategy[tuple[Any, Any]]:
-    """A value and its standard error."""
-    error = st.one_of(st.none(), st.floats(0, 1))
-    if objectives == 1:
-        return st.tuples(ANY_VALUE, error)
-    several = st.tuples(*[ANY_VALUE] * objectives)
-    return st.tuples(st.one_of(st.none(), several), st.one_of(st.none(), st.tuples(*[error] * objectives)))
-
-
 def test_what_earlier_searches_found_is_not_told(name: str) -> None:
     """It may be proposed again, it may be of another space, and the same of it gives the same points."""
     space = space_of(SIX_CELLS)
@@ -472,6 +313,21 @@ def test_what_earlier_searches_found_is_not_told(name: str) -> None:
     assert sorted(map(point_key, asked)) == sorted(map(point_key, space.all_points()))
     assert twin.ask(6, []) == asked
     assert optimizer.history == []
+
+
+def test_one_by_one_with_nothing_but_an_earlier_search(name: str) -> None:
+    """A search of one slot, or of few trials: no start point may come before the first choice; nor does a failure."""
+    space = space_of(MIXED)
+    earlier = [(point, value_of(point)) for point in make("random", space, seed=5).ask(30)]
+    optimizer = make(name, space, trials=3)
+    optimizer.tell_earlier("old", earlier)
+    out: list[Point] = []
+    for _ in range(3):
+        asked = optimizer.ask(1, out)
+        check_points(space, asked, out)
+        out += asked
+    optimizer.tell([(point, None) for point in out])
+    check_points(space, optimizer.ask(2, []), out)
 
 
 def test_stopped_trials_inform_and_are_never_repeated(name: str) -> None:

@@ -139,3 +139,21 @@ def test_what_was_stopped_early_informs_and_does_not_lead(name: str) -> None:
     if name == "evolutionary":
         keys = {point_key(point) for point in points[20:]}
         assert not keys & optimizer._individuals.keys()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", ABLE)
+def test_one_by_one_with_nothing_but_an_earlier_search(name: str) -> None:
+    space = SearchSpace.from_dict(PLANE)
+    optimizer = make(name, space)
+    optimizer.tell_earlier("old", [(point, costs_of_plane(point)) for point in make("random", space, seed=5).ask(20)])
+    out: list[Point] = []
+    for _ in range(3):
+        (asked,) = optimizer.ask(1, out)
+        assert point_key(asked) not in {point_key(point) for point in out}
+        out.append(asked)
+    optimizer.tell([(point, None) for point in out])
+    assert len(optimizer.ask(2, [])) == 2
+
+
+def costs_of_plane(point: Point) -> tuple[float, float]:
+    return float(point["x"]), (1.0 - point["x"]) ** 2 + point["y"]

@@ -9,19 +9,30 @@ import pytest
 from hpo_pilot.optimizers.early_stopping import Report, create_rule
 from hpo_pilot.store import SearchState, SteeringStore
 
-#: Comes down to x within 27 steps; a bad one is a bad one from its first step on.
-CURVE = """
+
+def curve(steps: int, pause: str, figure: str = "loss") -> str:
+    """A training that comes down to x; a bad one is a bad one from its first step on.
+
+    Args:
+        steps: how many.
+        pause: seconds a step, as an expression.
+        figure: what its values are called in `progress.jsonl`.
+    """
+    return f"""
 import json, time
 point = json.load(open("input.json"))
 with open("progress.jsonl", "w") as progress:
-    for step in range(1, 28):
+    for step in range(1, {steps + 1}):
         loss = point["x"] + 1 / step
-        progress.write(json.dumps({"step": step, "loss": loss}) + "\\n")
+        progress.write(json.dumps({{"step": step, "{figure}": loss}}) + "\\n")
         progress.flush()
-        time.sleep(0.12 if point["x"] < 1 else 0.4)
-json.dump({"status": 0, "loss": loss}, open("output.json", "w"))
+        time.sleep({pause})
+json.dump({{"status": 0, "loss": loss}}, open("output.json", "w"))
 open("model.txt", "w").write("done")
 """
+
+
+CURVE = curve(27, '0.12 if point["x"] < 1 else 0.4')
 
 
 def document(**more: Any) -> dict[str, Any]:

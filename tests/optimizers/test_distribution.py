@@ -82,7 +82,7 @@ def test_shares_follow_the_better_half_and_keep_a_margin() -> None:
     good = {"x": 0.0, "n": 5, "w": 10, "c": "b", "only": "one"}
     bad = {**good, "c": "d"}
     update(space, distribution, [good] * 4 + [bad] * 4, 0)
-    assert distribution.shares[0].tolist() == pytest.approx([0.175, 0.475, 0.175, 0.175])  # 0.3 of the way
+    assert distribution.shares[0].tolist() == pytest.approx([0.125, 0.625, 0.125, 0.125])  # half of the way
     for seed in range(60):
         update(space, distribution, [good] * 4 + [bad] * 4, seed)
     assert distribution.shares[0].min() == pytest.approx(1 / (8 * 6), rel=0.1)
@@ -93,7 +93,7 @@ def test_a_margin_keeps_every_value_alive() -> None:
     space = SearchSpace.from_dict({name: SPACE[name] for name in ("n", "w")})
     distribution = Distribution(Genotype(space), np.array([0.55, 0.55]), 1e-6, 4)
     normal, rng = np.random.default_rng(1), stream(1, "margin")
-    points = [space.decode(distribution.sample(normal, rng)) for _ in range(400)]
+    points = [space.decode(distribution.sample(normal.standard_normal(2), normal.random(2), rng)) for _ in range(400)]
     assert {point["n"] for point in points} == {4, 5, 6}
     assert len({point["w"] for point in points}) == 3
 
@@ -103,4 +103,4 @@ def test_nothing_to_learn() -> None:
     distribution = Distribution(Genotype(space), np.array([0.5]), 0.25, 4)
     update(space, distribution, [{"c": "a", "only": "one"}] * 4, 0)
     assert not distribution.is_spent()
-    assert space.decode(distribution.sample(np.random.default_rng(0), stream(0)))["only"] == "one"
+    assert space.decode(distribution.sample(np.zeros(1), np.array([0.1, 0.1]), stream(0))) == {"c": "a", "only": "one"}

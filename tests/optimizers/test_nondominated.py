@@ -57,7 +57,7 @@ def test_the_population_is_nsga2s() -> None:
     crowd = CrowdedPopulation(6)
     for one in everyone:
         crowd.add(one)
-    assert [id(i) for i in crowd.parents()] == [id(i) for i in tools.selNSGA2(tools.selNSGA2(everyone, 6), 6)]
+    assert {id(i) for i in crowd.parents()} == {id(i) for i in tools.selNSGA2(tools.selNSGA2(everyone, 6), 6)}
     for one in everyone:  # their crowding before this is forgotten
         one.fitness.rank = 9
     chosen = crowd.parents()
@@ -65,6 +65,19 @@ def test_the_population_is_nsga2s() -> None:
     first, last = chosen[0].fitness, chosen[-1].fitness
     assert first >= last
     assert not first < last
+
+
+def test_costs_as_far_apart_as_floats_can_be_are_selected_like_others() -> None:
+    rows = np.random.default_rng(7).permutation(np.linspace(-1.0, 1.0, 41))
+    chosen = []
+    for scale in (1.0, 1.7976931348623157e308):
+        crowd = CrowdedPopulation(6)
+        for x in rows.tolist():
+            crowd.add(individual([scale * x, -scale * x]))
+        parents = crowd.parents()
+        assert not any(math.isnan(parent.fitness.crowding_dist) for parent in parents)
+        chosen.append([parent.fitness.values[0] / scale for parent in parents])
+    assert chosen[0] == pytest.approx(chosen[1])
 
 
 def test_stopped_trials_are_no_parents_and_repeats_are_averaged() -> None:

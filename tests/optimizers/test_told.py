@@ -28,6 +28,15 @@ def test_it_reads_any_earlier_state_back() -> None:
     assert told.table(0).values.shape == (0, 1)
 
 
+def test_a_stopped_trial_of_which_nothing_is_known_is_no_failure() -> None:
+    told = Told(1)
+    told.add(Observation({"x": 0.5}, None, None, "a", (0.5,), stopped=True))
+    assert len(told) == 0
+    assert told.failing(16) == 0.0
+    told.add(Observation({"x": 0.5}, None, None, "a", (0.5,)))
+    assert told.failing(16) == 1.0
+
+
 def test_the_mean_of_huge_values_is_finite() -> None:
     told = Told(1)
     for _ in range(4):

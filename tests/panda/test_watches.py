@@ -10,14 +10,7 @@ from itertools import pairwise
 import pytest
 
 from hpo_pilot.panda.watches import INTERVAL, VALUES_SECONDS, WHOLE_SECONDS, Watches
-
-
-class Clock:
-    def __init__(self):
-        self.now = 1000.0
-
-    def __call__(self):
-        return self.now
+from tests.clock import Clock
 
 
 @pytest.fixture

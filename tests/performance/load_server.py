@@ -14,6 +14,7 @@ import requests
 from hpo_pilot.server.access.auth import Role
 from hpo_pilot.server.process import ServerProcess
 from tests.bearer import make_token_folder, token
+from tests.task_parameters import bare_params
 
 
 def two_cores() -> None:
@@ -68,7 +69,9 @@ class LoadServer:
         return reply["data"]
 
     def submit(self, name: str, n_jobs: int, **more: Any) -> int:
-        return int(self.call(Role.USER, "task/submit", task_parameters=_parameters(name, n_jobs) | more))
+        arguments = f"runner%20--points%20{'x' * 2000}%20--number%20"
+        parameters = bare_params(f"user.bench.{name}/", n_jobs, arguments) | {"userName": "bench"} | more
+        return int(self.call(Role.USER, "task/submit", task_parameters=parameters))
 
 
 @contextmanager
@@ -78,46 +81,3 @@ def load_server(folder: Path) -> Iterator[LoadServer]:
         yield server
     finally:
         server.process.stop()
-
-
-def _parameters(name: str, n_jobs: int) -> dict[str, Any]:
-    name = f"user.bench.{name}/"
-    return {
-        "taskName": name,
-        "uniqueTaskName": True,
-        "vo": "hpo_pilot",
-        "userName": "bench",
-        "prodSourceLabel": "user",
-        "processingType": "hpo-pilot",
-        "site": "LOCAL",
-        "architecture": "",
-        "transUses": "",
-        "transHome": None,
-        "transPath": "http://127.0.0.1/trf/user/runGen-00-00-02",
-        "noInput": True,
-        "nEvents": n_jobs,
-        "nEventsPerJob": 1,
-        "coreCount": 1,
-        "ramCount": 2000,
-        "hpoWalltime": 600,
-        "skipScout": True,
-        "log": {
-            "dataset": f"{name[:-1]}.log/",
-            "type": "template",
-            "param_type": "log",
-            "value": f"{name[:-1]}.log.$JEDITASKID.${{SN}}.log.tgz",
-        },
-        "jobParameters": [
-            {"type": "constant", "value": '-j "" -p "', "padding": False},
-            {"type": "constant", "value": "runner%20--points%20" + "x" * 2000 + "%20--number%20", "padding": False},
-            {
-                "type": "template",
-                "value": "${SEQNUMBER}",
-                "param_type": "pseudo_input",
-                "dataset": "seq_number",
-                "offset": 0,
-                "padding": False,
-            },
-            {"type": "constant", "value": '"'},
-        ],
-    }

@@ -267,8 +267,6 @@ def test_a_job_over_its_walltime_is_ended(panda: FakePanda, pilot: PilotProcess,
     settings = PilotSettings(
         panda.url, "LOCAL", 1, pilot.token_file, tmp_path / "work", walltime_grace=0.5, grace=3.0, drain=0.1
     )
-    import threading
-
     inside = Pilot(settings)
     thread = threading.Thread(target=inside.run)
     thread.start()
@@ -278,6 +276,7 @@ def test_a_job_over_its_walltime_is_ended(panda: FakePanda, pilot: PilotProcess,
     inside.stop()
     thread.join(10)
     assert not thread.is_alive()
+    until(lambda: "watchdog" not in {each.name for each in threading.enumerate()})
 
 
 @pytest.mark.parametrize(

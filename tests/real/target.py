@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from hpo_pilot.server.access.auth import Role
 from hpo_pilot.server.process import ServerProcess
 from tests.bearer import make_token_folder, token
+from tests.panda_environment import panda_environment
 
 #: Seconds of silence after which the embedded server gives a job up.
 HEARTBEAT_TIMEOUT = 6.0
@@ -101,17 +102,7 @@ def embedded_target(folder: Path) -> Iterator[Target]:
         heartbeat_timeout=HEARTBEAT_TIMEOUT,
         stderr=folder / "server.log",
     ) as server:
-        base = f"{server.url}/server/panda"
-        environment = {
-            "PANDA_URL": base,
-            "PANDA_URL_SSL": base,
-            "PANDACACHE_URL": base,
-            "PANDA_BEHIND_REAL_LB": "1",
-            "PANDA_AUTH": "oidc",
-            "PANDA_AUTH_VO": "hpo_pilot",
-            "OIDC_AUTH_TOKEN_FILE": str(folder / "user.token"),
-            "X509_CERT_DIR": str(server.authorities),
-        }
+        environment = panda_environment(server.url, folder / "user.token", server.authorities)
         authority = ["--ca", str(folder / "tls" / "ca" / "ca.pem")]
         yield Target(server.url, environment, "LOCAL", folder / "pilot.token", "hpo_pilot", True, 120.0, authority)
     assert "Traceback" not in (folder / "server.log").read_text()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -126,15 +127,21 @@ def children_of_group(folder: Path) -> int:
     raise AssertionError("the payload is gone")
 
 
+def terminated(quick: Any, until: Any, script: str) -> tuple[subprocess.Popen[bytes], Path]:
+    """A job whose training said that it was ready, and then got TERM; and its folder."""
+    process, folder = quick.start(f"{sys.executable} train.py", files={"train.py": script}, checkpoint=["best.bin"])
+    until((folder / "ready").exists)
+    process.terminate()
+    return process, folder
+
+
 def test_a_checkpoint_written_on_term_is_kept(quick: Any, until: Any) -> None:
     script = (
         "import signal, sys, time\n"
         "def save(*_):\n    open('best.bin', 'w').write('saved on term')\n    sys.exit(0)\n"
         "signal.signal(signal.SIGTERM, save)\nopen('ready', 'w')\ntime.sleep(60)\n"
     )
-    process, folder = quick.start(f"{sys.executable} train.py", files={"train.py": script}, checkpoint=["best.bin"])
-    until((folder / "ready").exists)
-    process.terminate()
+    process, folder = terminated(quick, until, script)
     assert quick.finish(process, folder, time.monotonic()).code == 1
     assert (kept(quick) / "best.bin").read_text() == "saved on term"
 
@@ -145,9 +152,7 @@ def test_a_half_written_checkpoint_does_not_replace_a_whole_one(quick: Any, unti
         "f = open('best.bin', 'w')\nopen('ready', 'w')\n"
         "while True:\n    f.write('half')\n    f.flush()\n    time.sleep(0.01)\n"
     )
-    process, folder = quick.start(f"{sys.executable} train.py", files={"train.py": script}, checkpoint=["best.bin"])
-    until((folder / "ready").exists)
-    process.terminate()
+    process, _ = terminated(quick, until, script)
     process.wait()
     assert (kept(quick) / "best.bin").read_text() == "whole"
 

@@ -19,7 +19,10 @@ from hpo_pilot.server.access.auth import Caller, Role
 from hpo_pilot.server.data.database import Database
 from hpo_pilot.server.process import ServerProcess
 from tests.bearer import make_token_folder, token
+from tests.clock import Clock
+from tests.panda_environment import panda_environment
 from tests.server.queue_driver import Queue
+from tests.task_parameters import make_params
 
 TOKENS = {
     "token-of-me": ("me", Role.USER),
@@ -32,74 +35,6 @@ TOKENS = {
 def bearer(alias: str) -> str:
     """The token that a test calls `alias`; what is none of TOKENS stays as it is."""
     return token(*TOKENS[alias]) if alias in TOKENS else alias
-
-
-def make_params(name: str = "user.me.test/", n_jobs: int = 3, **more: Any) -> dict[str, Any]:
-    """Task parameters like those that hpo-pilot submits, without a sandbox."""
-    return {
-        "taskName": name,
-        "uniqueTaskName": True,
-        "vo": "hpo_pilot",
-        "userName": "me",
-        "prodSourceLabel": "user",
-        "processingType": "hpo-pilot",
-        "site": "LOCAL",
-        "architecture": "",
-        "transUses": "",
-        "transHome": None,
-        "transPath": "http://127.0.0.1/trf/user/runGen-00-00-02",
-        "noInput": True,
-        "nEvents": n_jobs,
-        "nEventsPerJob": 1,
-        "coreCount": 1,
-        "ramCount": 2000,
-        "hpoWalltime": 600,
-        "maxAttempt": 3,
-        "skipScout": True,
-        "cliParams": "hpo-pilot run",
-        "sourceURL": "http://127.0.0.1:1",
-        "log": {
-            "dataset": f"{name[:-1]}.log/",
-            "container": f"{name[:-1]}.log/",
-            "type": "template",
-            "param_type": "log",
-            "value": f"{name[:-1]}.log.$JEDITASKID.${{SN}}.log.tgz",
-        },
-        "jobParameters": [
-            {"type": "constant", "value": '-j "" --sourceURL ${SURL}'},
-            {
-                "type": "template",
-                "value": "user.me.$JEDITASKID._${SN/P}.outputs.tar.gz",
-                "param_type": "output",
-                "dataset": f"{name[:-1]}_outputs/",
-                "container": f"{name[:-1]}_outputs/",
-                "hidden": True,
-            },
-            {"type": "constant", "value": "-o \"{'outputs.tar.gz': 'user.me.$JEDITASKID._${SN/P}.outputs.tar.gz'}\""},
-            {"type": "constant", "value": '-p "', "padding": False},
-            {"type": "constant", "value": "runner%20--number%20", "padding": False},
-            {
-                "type": "template",
-                "value": "${SEQNUMBER}",
-                "param_type": "pseudo_input",
-                "dataset": "seq_number",
-                "offset": 0,
-                "padding": False,
-            },
-            {"type": "constant", "value": '"'},
-        ],
-        **more,
-    }
-
-
-class Clock:
-    """A clock that stands still until it is moved."""
-
-    def __init__(self) -> None:
-        self.now = 1_700_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
@@ -260,19 +195,8 @@ class PandaClient:
     def __init__(self, url: str, token: str, folder: Path, authorities: Path | None = None) -> None:
         token_file = folder / f"{token}.token"
         token_file.write_text(bearer(token))
-        base = f"{url}/server/panda"
-        environment = {
-            "PATH": os.environ["PATH"],
-            "HOME": str(folder),
-            "PANDA_URL": base,
-            "PANDA_URL_SSL": base,
-            "PANDACACHE_URL": base,
-            "PANDA_BEHIND_REAL_LB": "1",
-            "PANDA_AUTH": "oidc",
-            "PANDA_AUTH_VO": "hpo_pilot",
-            "OIDC_AUTH_TOKEN_FILE": str(token_file),
-            "X509_CERT_DIR": str(authorities or ""),
-        }
+        environment = {"PATH": os.environ["PATH"], "HOME": str(folder)}
+        environment |= panda_environment(url, token_file, authorities)
         self._process = subprocess.Popen(
             [sys.executable, "-c", _CLIENT],
             env=environment,

@@ -29,8 +29,9 @@ from hpo_pilot.server.taskbuffer.field_names import JOB_FIELDS
 from hpo_pilot.server.web.bodies import BodyRefused, pairs, unpacked
 from hpo_pilot.server.web.connection import HEAD_LIMIT
 from tests.bearer import token
-from tests.server.conftest import bearer, make_params
+from tests.server.conftest import bearer
 from tests.server.queue_driver import Queue
+from tests.task_parameters import make_params
 
 JSON = {"Content-Type": "application/json"}
 

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from hpo_pilot.errors import InputError
 from hpo_pilot.server.access.auth import LEEWAY, Caller, Role, TokenRefused, Tokens, check_origin
 from hpo_pilot.server.access.authority import Authority
-from tests.server.conftest import Clock
+from tests.clock import Clock
 
 DAY = 86400
 

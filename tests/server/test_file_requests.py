@@ -10,7 +10,8 @@ import pytest
 import requests
 
 from hpo_pilot.server.api import file_requests as api_file_requests
-from tests.server.conftest import Api, make_params
+from tests.server.conftest import Api
+from tests.task_parameters import make_params
 
 
 def send(api: Api, call: str, name: str, content: bytes, base: str = "/api/v1/file_server") -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpo_pilot.server.__main__ import main
-from tests.server.conftest import make_params
+from tests.task_parameters import make_params
 
 
 def test_too_many_active_tasks(own_server: Callable[..., Any]) -> None:

@@ -22,7 +22,7 @@ from hpo_pilot.server.access import oidc
 from hpo_pilot.server.access.auth import LEEWAY, Caller, Role, TokenRefused, Tokens
 from hpo_pilot.server.access.authority import Authority
 from hpo_pilot.server.access.oidc import Issuers
-from tests.server.conftest import Clock
+from tests.clock import Clock
 
 ISSUER = "https://iam.example.org/"
 KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)

@@ -7,23 +7,17 @@ from typing import Any
 import pytest
 import requests
 import schemathesis
-from hypothesis import HealthCheck, Phase, given, settings
 from jsonschema import Draft202012Validator
-from schemathesis.checks import not_a_server_error
-from schemathesis.specs.openapi.checks import (
-    content_type_conformance,
-    response_schema_conformance,
-    status_code_conformance,
-)
 
 from hpo_pilot.server.app import API_MODULES
 from hpo_pilot.server.web.endpoints import TABLE
 from hpo_pilot.server.web.openapi import PATHS, description
-from tests.server.conftest import bearer, make_params
+from tests.openapi import drive
+from tests.server.conftest import bearer
+from tests.task_parameters import make_params
 
 assert API_MODULES, "imported for what they put into the table"
 SCHEMA = schemathesis.openapi.from_dict(description())
-CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 OPERATIONS = [
     (path, method) for path, item in sorted(description()["paths"].items()) for method in sorted(item, reverse=True)
 ]
@@ -56,20 +50,4 @@ def test_the_description_is_served_and_whole(server: Any) -> None:
 def test_no_call_breaks_the_server(server: Any, path: str, method: str, role: str) -> None:
     operation = SCHEMA[path][method.upper()]
     headers = {"Authorization": f"Bearer {bearer(f'token-of-{role}')}"}
-
-    @settings(
-        max_examples=4,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        phases=[Phase.explicit, Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(case=operation.as_strategy())
-    def run(case: Any) -> None:
-        if case.path.endswith("hpo_pilot/changes"):
-            case.query.pop("timeout", None)  # it would wait for a change
-        response = case.call(base_url=server.url, headers=headers)
-        case.validate_response(response, checks=CHECKS)
-
-    run()
+    drive(operation, server.url, headers, 4, waits="hpo_pilot/changes")

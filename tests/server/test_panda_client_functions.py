@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.server.conftest import PandaClient, RunningServer, make_params
+from tests.server.conftest import PandaClient, RunningServer
+from tests.task_parameters import make_params
 
 #: Functions of pandaclient.Client that ask no server.
 LOCAL = frozenset(

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.server.conftest import Api, make_params
+from tests.server.conftest import Api
+from tests.task_parameters import make_params
 
 WEEK = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(time.time() - 7 * 86400))
 

@@ -10,12 +10,13 @@ import pytest
 from hpo_pilot.errors import TryAgainError
 from hpo_pilot.jobs import JobState, TaskState
 from hpo_pilot.panda.workflow_manager import EAGER, UnknownTaskError
-from hpo_pilot.search import Search, Trial, TrialState
+from hpo_pilot.search import EarlyStop, Search, Trial, TrialState
 from hpo_pilot.service.changes import Changes, OpenTrial
 from hpo_pilot.service.halting import Halting
+from hpo_pilot.service.proposer import Proposer
 from hpo_pilot.service.registration import payload_document
 from hpo_pilot.store import JobOutcome, SearchState, TrialEnd
-from tests.service.memory_panda import Panda, go
+from tests.service.memory_panda import AtOnce, Panda, go
 
 RUNNING, FINISHED, STOPPED = TrialState.RUNNING, TrialState.FINISHED, TrialState.STOPPED
 ASHA = {"early_stopping": {"method": "asha", "eta": 2}}
@@ -74,7 +75,7 @@ def test_a_training_that_diverges_is_stopped_and_told_as_failed(steer, store, pa
     second = store.trials(1)[1]
     assert (second.state, second.value, second.error) == (STOPPED, None, f"stopped early: {reason}")
     assert (second.stop.step, second.stop.value, second.stop.projected) == (1, None, None)
-    assert [(o.value, o.stopped) for o in steering._proposer._optimizer.history] == [(None, True)]
+    assert [(o.value, o.stopped) for o in steering._proposer._optimizer.history] == [(None, False)]
 
 
 def test_trials_that_report_nothing_are_not_compared(steer, store, panda):
@@ -305,6 +306,20 @@ def test_of_several_objectives_one_decides_and_the_others_are_guessed(store, pan
     # The first objective by its median; the second one below the worse of the two, by what it was below it at step 1.
     assert over.ends[0].stop.projected == (3.0, pytest.approx(0.85 - 0.3))
     assert payload_document(search, None)["progress_metric"] == "auc"
+
+
+def test_of_several_objectives_a_trial_is_no_failure_where_nothing_can_be_guessed():
+    """None had finished when it was stopped; one that diverged would have failed."""
+    document = {"search": "demo", "space": {"x": {"type": "real", "low": 0.0, "high": 1.0}}}
+    document |= {"objective": [{"metric": "loss"}, {"metric": "auc"}], "optimizer": "random"}
+    proposer = Proposer(Search.model_validate({**document, "payload": {"command": "true"}}), AtOnce(), lambda: None)
+    for number, value in ((1, 0.5), (2, None)):
+        stop = EarlyStop(1, "worse", 3, value)
+        proposer.tell(Trial(number, 1, {"x": number / 9}, STOPPED, told=number, stop=stop), 0)
+    proposer.start(1, [])
+    proposer.take()
+    told = proposer._optimizer.history
+    assert [(one.values, one.stopped) for one in told] == [(None, True), (None, False)]
 
 
 def test_without_a_rule_values_are_kept_and_nothing_is_stopped(steer, store, panda):

@@ -10,16 +10,9 @@ import pytest
 from hpo_pilot.server.access.auth import Caller, Role, Tokens
 from hpo_pilot.server.access.authority import Authority
 from hpo_pilot.service.own_tokens import OwnTokens
+from tests.clock import Clock
 
 DAY = 86400.0
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_700_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -9,16 +9,9 @@ import pytest
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.search import Search
 from hpo_pilot.service.target import bind, check_steered, chosen_server, nickname_at
-from hpo_pilot.store import EMBEDDED, NewTask, NewTrial, SteeringStore
+from hpo_pilot.store import EMBEDDED, NewTask, NewTrial
 
 REAL = "https://panda.example.org:25443"
-
-
-@pytest.fixture
-def store(tmp_path):
-    opened = SteeringStore.open(f"sqlite:///{tmp_path / 'store.db'}")
-    yield opened
-    opened.close()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -15,14 +14,8 @@ from hpo_pilot.service.families import register_family
 from hpo_pilot.service.proposer import Proposer
 from hpo_pilot.service.registration import packed_family
 from hpo_pilot.service.warm_start import earlier_results
-from hpo_pilot.store import NewTask, NewTrial, SteeringStore, TrialEnd
-
-
-@pytest.fixture
-def store(tmp_path):
-    opened = SteeringStore.open(f"sqlite:///{tmp_path / 'hpo-pilot.db'}")
-    yield opened
-    opened.close()
+from hpo_pilot.store import NewTask, NewTrial, TrialEnd
+from tests.service.memory_panda import AtOnce
 
 
 def search_of(name, **more):
@@ -88,12 +81,6 @@ def test_a_search_without_results_teaches_nothing(store):
 
 
 def test_the_optimizer_hears_of_it_as_a_result_of_another_search(store):
-    class AtOnce:
-        def submit(self, work, *arguments):
-            done = Future()
-            done.set_result(work(*arguments))
-            return done
-
     registered(store, search_of("old"), 0.5)
     maximize = {"metric": "loss", "goal": "maximize"}
     registered(store, search_of("high", objective=maximize), 0.5)

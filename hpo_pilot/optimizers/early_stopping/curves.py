@@ -30,13 +30,11 @@ class At:
     Attributes:
         folds: how many.
         value: of each the last value until then.
-        average: of each the mean of its values until then.
         best: of each the best value until then.
     """
 
     folds: int = 0
     value: float = 0.0
-    average: float = 0.0
     best: float = 0.0
 
 
@@ -44,8 +42,6 @@ class At:
 class _Fold:
     step: int
     value: float
-    total: float
-    count: int
     best: float
     next: int  # index of the first checkpoint that it has not come to
 
@@ -82,13 +78,11 @@ class Curves:
         fold = self._folds[trial].get(number)
         if fold is None:
             # Checkpoints before its first report tell nothing of it.
-            fold = self._folds[trial][number] = _Fold(-1, value, 0.0, 0, value, bisect_left(CHECKPOINTS, step))
+            fold = self._folds[trial][number] = _Fold(-1, value, value, bisect_left(CHECKPOINTS, step))
         if step <= fold.step:
             return []
         came = self._come(trial, fold, step - 1)
         fold.step, fold.value = step, value
-        fold.total += value
-        fold.count += 1
         fold.best = min(fold.best, value)
         return came + self._come(trial, fold, step)
 
@@ -99,7 +93,6 @@ class Curves:
             at = self.at[place].setdefault(trial, At())
             at.folds += 1
             at.value += fold.value
-            at.average += fold.total / fold.count
             at.best += fold.best
             fold.next += 1
             came.append(place)
@@ -159,13 +152,10 @@ class Ranked:
         self._of[trial] = value
         self._sorted.insert(bisect_right(self._sorted, value), value)
 
+    def below(self, number: float) -> int:
+        """How many of the numbers are smaller."""
+        return bisect_left(self._sorted, number)
+
     def better_than(self, trial: int) -> int:
         """How many others have a smaller number."""
-        return bisect_left(self._sorted, self._of[trial])
-
-    def median_of_others(self, trial: int) -> float:
-        """The median of the others' numbers; there must be some."""
-        own = bisect_left(self._sorted, self._of[trial])
-        left = len(self._sorted) - 1
-        lower, upper = (self._sorted[i + (i >= own)] for i in ((left - 1) // 2, left // 2))
-        return lower / 2 + upper / 2
+        return self.below(self._of[trial])

@@ -35,6 +35,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.server.access.auth import ALGORITHM, ISSUED, JWKS, REVOKED, Role, issuer_of, thumbprint
+from hpo_pilot.whole_file import write_whole
 
 #: Longer than this no token lives: whoever needs one for ever renews it.
 MOST_DAYS = 3650
@@ -214,14 +215,7 @@ class Authority:
 
 def write_private(path: Path, content: str) -> None:
     """Writes a file for its owner alone, whole or not at all."""
-    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
-            stream.write(content)
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+    write_whole(path, content, 0o600)
 
 
 def _groups(vo: str, role: Role) -> list[str]:

@@ -27,7 +27,6 @@ from sqlalchemy import (
     Update,
     bindparam,
     create_engine,
-    event,
     func,
     insert,
     select,
@@ -41,6 +40,7 @@ from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.server.brokerage.board import Board
 from hpo_pilot.server.data import tables
 from hpo_pilot.server.data.schema_upgrade import upgrade
+from hpo_pilot.sqlite import WRITES, sqlite_engine
 
 #: A row of whatever columns were asked for.
 AnyRow: TypeAlias = "Row[*tuple[Any, ...]]"
@@ -142,7 +142,7 @@ class Database:
         self._lock = _ServerLock(_sqlite_path(self._engine))
         try:
             with _opening(self._engine):
-                self._writing = self._engine.connect().execution_options(hpo_pilot_write=True)
+                self._writing = self._engine.connect().execution_options(**{WRITES: True})
                 self._lock_postgresql()
                 self._make_tables()
                 self._reading = self._engine.connect()
@@ -249,31 +249,11 @@ def _engine(url: str) -> Engine:
             return create_engine(parsed)
         if parsed.database in (None, "", ":memory:"):
             raise InputError("the server's database must be a file: jobs have to outlive the process")
-        engine = create_engine(
-            parsed, connect_args={"isolation_level": None, "timeout": 30, "check_same_thread": False}
-        )
+        return sqlite_engine(parsed)
     except (ArgumentError, NoSuchModuleError) as error:
         raise InputError(f"database {url!r}: {error}; e.g. sqlite:////full/path/panda.db") from error
     except ModuleNotFoundError as error:
         raise InputError(f"database {url!r}: its driver {error.name} is not installed") from error
-
-    @event.listens_for(engine, "connect")
-    def _configure(connection: Any, _record: Any) -> None:
-        cursor = connection.cursor()
-        cursor.execute("PRAGMA busy_timeout=30000")
-        cursor.execute("PRAGMA journal_mode=WAL")
-        # NORMAL: a killed process loses nothing; a power cut may lose the last commits, never the file.
-        cursor.execute("PRAGMA synchronous=NORMAL")
-        # A write by one connection empties the page caches of the others: mapped, pages are read again without a call.
-        cursor.execute("PRAGMA mmap_size=1073741824")
-        cursor.close()
-
-    @event.listens_for(engine, "begin")
-    def _begin(connection: Connection) -> None:
-        write = connection.get_execution_options().get("hpo_pilot_write", False)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
-
-    return engine
 
 
 def _sqlite_path(engine: Engine) -> Path | None:

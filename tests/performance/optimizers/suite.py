@@ -107,6 +107,8 @@ def _run_missing(store: Store, chosen: _Choice) -> None:
             continue
         if SETTINGS[setting].asynchronous and not runner_class(runner).asynchronous:
             continue
+        if SETTINGS[setting].slots < runner_class(runner).least_slots:
+            continue
         result = run(runner, name, setting, seed)
         store.add(result, key[1], key[3], SETTINGS[setting].slots, environment(runner))
         if time.monotonic() - told > 20:

@@ -25,6 +25,7 @@ _PEERS = {
     "optuna-tpe": ("optuna_samplers", "OptunaTpe"),
     "optuna-gp": ("optuna_samplers", "OptunaGp"),
     "cmaes": ("cmaes_package", "Cmaes"),
+    "cmaes-quarter": ("cmaes_package", "CmaesQuarter"),
     "deap-mu-lambda": ("genetic", "DeapMuPlusLambda"),
     "seeds-ea": ("genetic", "SeedsEvolution"),
     "skopt": ("skopt_stock", "SkoptStock"),

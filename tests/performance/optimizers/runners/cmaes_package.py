@@ -4,8 +4,10 @@ Settings: continuous spaces by `CMA` in the unit cube (on the dimension's scale)
 a fifth of the range, and restarts from a random place with twice the population (its IPOP example). Every other space
 by `CatCMAwM`, which the documentation recommends for mixed ones, with a first step of twice its default, that is a
 sixth of the range, as Optuna starts CMA-ES: better on the development problems than the default, and than `CMAwM`.
-A generation is as many points as there are slots. When points are asked one by one, generations are formed in the
-order in which results come.
+A generation is as many points as there are slots; `CmaesQuarter`'s is a quarter of that, for where slots are many: on
+the development problems the better choice for batches of 64. (The package's own default, 4 + 3 ln d, was worse in
+batches of 8 and of 64.) When points are asked one by one, or more than a generation, generations are formed in the order
+in which results come.
 
 Constraints are not known to the package: an infeasible point ranks behind every feasible one, by how much is broken
 (Deb's rule), and so does a failed one.
@@ -35,11 +37,12 @@ class Cmaes(Runner):
     """CMA or CatCMAwM, a generation at a time."""
 
     libraries = ("cmaes",)
+    generations_per_batch = 1
 
     def __init__(self, problem: Problem, setting: Setting, seed: int) -> None:
         super().__init__(problem, setting, seed)
         self._rng = np.random.default_rng(seed)
-        self._population = setting.slots
+        self._population = max(min(8, setting.slots), setting.slots // self.generations_per_batch)
         self._worst = 0.0  # of the feasible values
         names = problem.space.names
         kinds = {name: _kind(problem.space.dimensions[name]) for name in names}
@@ -112,6 +115,13 @@ class Cmaes(Runner):
         if evaluation.feasible and evaluation.value is not None:
             return evaluation.value
         return self._worst + max(1e-6, sum(max(0.0, v) for v in evaluation.violations))
+
+
+class CmaesQuarter(Cmaes):
+    """The same with four generations to a batch, where a batch is wide enough for that."""
+
+    generations_per_batch = 4
+    least_slots = 32
 
 
 def _kind(dimension: Any) -> str:

@@ -36,6 +36,8 @@ class Runner(ABC):
     revision: ClassVar[int] = 1
     asynchronous: ClassVar[bool] = True
     """Whether it can propose a point while others are out."""
+    least_slots: ClassVar[int] = 1
+    """Below this it is another runner under a second name, and the suite leaves it out."""
 
     def __init__(self, problem: Problem, setting: Setting, seed: int) -> None:
         self.problem = problem

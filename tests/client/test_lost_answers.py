@@ -1,0 +1,127 @@
+"""Answers of a service that get lost on their way: calls are repeated, and nothing is done twice."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+import requests
+
+from hpo_pilot import connect
+from hpo_pilot.client import rest_client
+from hpo_pilot.client.rest_client import RestClient
+from hpo_pilot.errors import TryAgainError
+from tests.rest_api import start_api, write_search
+
+from .conftest import good, problem, search
+
+
+def test_reading_is_repeated(fake, token_file):
+    fake.answers = [None, problem(503, "try_again"), (502, {}, b""), good([])]
+    with pytest.raises(TryAgainError):
+        connect(fake.url, token_file).searches()
+    assert connect(fake.url, token_file).searches() == []
+
+
+@pytest.mark.parametrize(
+    ("change", "state"),
+    [
+        (lambda client: client.pause("x"), "paused"),
+        (lambda client: client.stop("x"), "stopping"),
+        (lambda client: client.resume("x"), "running"),
+    ],
+)
+def test_a_change_whose_answer_is_lost_is_looked_for(fake, token_file, change: Callable[[RestClient], Any], state):
+    fake.answers = [None, good(search(state)), good(search("never asked"))]
+    assert change(connect(fake.url, token_file))["state"] == state
+    assert [seen[0] for seen in fake.seen] == ["POST", "GET"]
+
+
+def test_a_change_that_did_not_arrive_is_made(fake, token_file):
+    fake.answers = [None, good(search("running")), good(search("paused"))]
+    assert connect(fake.url, token_file).pause("x")["state"] == "paused"
+    assert [seen[0] for seen in fake.seen] == ["POST", "GET", "POST"]
+
+
+def test_an_extension_says_what_it_extends(fake, token_file):
+    fake.answers = [good(search("done")), None, good(search("running", 69))]
+    connect(fake.url, token_file).extend("x", {"trials": 5})
+    bodies = [json.loads(seen[3]) for seen in fake.seen[1:]]
+    assert bodies == [{"add": {"trials": 5}, "seen": {"trials": 64}}] * 2
+
+
+def test_a_submission_is_repeated_under_its_key(tmp_path, token_file, fake):
+    path = write_search(tmp_path / "mine", "x", payload={"command": "true"})
+    examined = {"valid": True, "problems": [], "notes": [], "search": {}, "named_files": None}
+    fake.answers = [good(examined), None, None, good(search("submitted"))]
+    connect(fake.url, token_file).submit(path)
+    assert [seen[1].partition("?")[0] for seen in fake.seen] == ["/api/v1/examinations"] + ["/api/v1/searches"] * 3
+
+
+def test_a_registration_whose_answer_is_lost_is_one(tmp_path):
+    """Through a proxy that loses the first answer of the real API."""
+    api = start_api(tmp_path / "api")
+    try:
+        lost = LosingProxy(api.url)
+        client = RestClient(lost.url, api.token_file("alice"))
+        document = client.submit(write_search(tmp_path / "mine", "once"))
+        assert lost.lost == 1
+        assert document["id"] == 1
+        assert len(client.searches()) == 1
+        assert client.extend("once", {"trials": 5})["budget"]["trials"] == 9
+        assert lost.lost == 2
+        lost.close()
+    finally:
+        api.stop()
+
+
+class LosingProxy:
+    """Hands calls on, and hangs up instead of the first answer to each kind of POST that changes something."""
+
+    def __init__(self, target: str) -> None:
+        proxy = self
+        self.lost = 0
+        kinds: set[str] = set()
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                headers = {name: value for name, value in self.headers.items() if name.lower() != "host"}
+                answer = requests.request(self.command, target + self.path, headers=headers, data=body, timeout=30)
+                kind = self.path.partition("?")[0].rsplit("/", 1)[-1]
+                if self.command == "POST" and kind in ("searches", "extend") and kind not in kinds:
+                    kinds.add(kind)
+                    proxy.lost += 1
+                    self.close_connection = True
+                    return
+                self.send_response(answer.status_code)
+                self.send_header("Content-Type", answer.headers["Content-Type"])
+                self.send_header("Content-Length", str(len(answer.content)))
+                self.end_headers()
+                self.wfile.write(answer.content)
+
+            do_POST = do_PUT = do_GET
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def test_watching_outlives_a_restart_of_the_service(fake, token_file, monkeypatch):
+    monkeypatch.setattr(rest_client, "_PAUSE", 0.01)
+    progress = {"state": "running", "trials": {}, "total": 4, "best": None, "name": "x", "metric": "loss"}
+    tagged = (200, {"ETag": '"1"'}, json.dumps(progress).encode())
+    fake.answers = [tagged, *[None] * 9, (304, {}, b""), good({**progress, "state": "done"})]
+    states = [now["state"] for now in connect(fake.url, token_file).watch("x")]
+    assert states == ["running", "done"]

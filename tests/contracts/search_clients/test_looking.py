@@ -1,0 +1,131 @@
+"""What every client of searches shows of them."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+
+import pytest
+
+from hpo_pilot.client.documents import OVER_SEARCHES, OVER_TRIALS
+from hpo_pilot.errors import InputError
+from hpo_pilot.search import TrialState
+from hpo_pilot.store import SearchState
+from tests.rest_api import add_results, set_state, write_search
+
+
+def test_the_list_has_every_search(client, searched):
+    mine = next(search for search in client.searches() if search["name"] == searched)
+    assert mine["trials"] == {"failed": 1, "finished": 2}
+    assert mine["objective"] == {"metric": "loss", "goal": "minimize"}
+    assert mine["best"]["number"] == 2
+    assert "log_tail" not in mine["best"]["folds"][0]
+
+
+def test_status_is_the_list_s_document_and_more(client, searched):
+    status = client.status(searched)
+    listed = next(search for search in client.searches() if search["name"] == searched)
+    assert {key: status[key] for key in listed} == listed
+    assert status["job_seconds"] == 12.0
+    assert status["gpu_hours"] == 0.0
+    assert set(status) - set(listed) == {"job_seconds", "gpu_hours", "source", "definition"}
+
+
+def test_trials_have_their_folds_and_logs(client, searched):
+    trials = client.trials(searched)
+    assert [trial["number"] for trial in trials] == [1, 2, 3]
+    assert trials[0]["state"] == "failed"
+    assert trials[0]["error"] == "fold 0: exit status 1"
+    assert trials[0]["folds"][0]["log_tail"] == "Traceback"
+    assert trials[1]["point"] == {"x": 0.0002, "kind": "a"}
+    assert (trials[1]["value"], trials[1]["std"]) == (2.5, 0.7)
+    assert [fold["value"] for fold in trials[1]["folds"]] == [2.0, 3.0]
+    assert trials[1]["ended"].endswith("+00:00")
+    json.dumps(trials, allow_nan=False)  # a payload's NaN is none of ours
+    assert "log_tail" not in client.trials(searched, logs=False)[0]["folds"][0]
+
+
+def test_many_trials_come_whole_and_in_order(place, client, name):
+    client.submit(write_search(place.folder, name, budget={"trials": 1300}))
+    add_results(place.workdir, name, 1200, log="x" * 60_000)
+    trials = client.trials(name)
+    assert [trial["number"] for trial in trials] == list(range(1, 1201))
+    assert client.best(name)["number"] == 2
+
+
+def test_best(place, client, name, searched):
+    found = client.best(searched)
+    assert found["number"] == 2
+    assert found["folds"][0]["panda_id"] == 102
+    client.submit(write_search(place.folder, f"{name}-new"))
+    assert client.best(f"{name}-new") is None
+
+
+def test_the_best_of_confirmed_trials(place, client, name):
+    client.submit(write_search(place.folder, name, confirm={"top": 1, "repeats": 1}))
+    add_results(place.workdir, name)
+    assert client.best(name)["number"] == 2
+
+
+def test_report_and_exports(client, searched):
+    report = client.report(searched)
+    assert report.lower().startswith("<!doctype html")
+    assert searched in report
+    rows = client.export(searched, "csv").splitlines()
+    assert rows[0] == "number,generation,state,value,std,x,kind,fold_0,fold_1,error,submitted,started,ended"
+    assert len(rows) == 4
+    exported = json.loads(client.export(searched, "json"))
+    assert exported["trials"] == client.trials(searched)
+    assert exported["search"] == client.status(searched)["definition"]
+    with pytest.raises(InputError, match="there is no export to 'xml'; there is csv, json"):
+        client.export(searched, "xml")
+
+
+@pytest.mark.parametrize("identity", ["nope", "99999999", "²", "..", "a/b", "%2e%2e", "?"])
+def test_an_unknown_search_is_your_input(client, searched, identity):
+    calls = [client.status, client.trials, client.best, client.report, client.events, client.pause, client.stop]
+    for call in calls:
+        with pytest.raises(InputError, match=r"no search|no name"):
+            call(identity)
+
+
+def test_watching_shows_every_change_and_ends(place, client, searched):
+    seen = []
+
+    def move():
+        time.sleep(1.0)
+        set_state(place.workdir, searched, SearchState.PAUSED)
+        time.sleep(1.5)
+        set_state(place.workdir, searched, SearchState.DONE, "enough")
+
+    mover = threading.Thread(target=move)
+    mover.start()
+    begun = time.monotonic()
+    for now in client.watch(searched):
+        seen.append(now)
+    took = time.monotonic() - begun
+    mover.join()
+    assert [now["state"] for now in seen] == ["running", "paused", "done"]
+    assert seen[0]["trials"] == {"failed": 1, "finished": 2}
+    assert seen[0]["best"] == {"number": 2, "value": 2.5, "std": 0.7}
+    assert seen[0]["total"] == 4
+    assert seen[-1]["message"] == "enough"
+    assert took < 6
+
+
+def test_what_is_not_kept_cannot_be_fetched(place, client, searched):
+    for which, message in [("best", "no kept outputs"), ("17", "no trial 17"), ("worst", "fetch what")]:
+        with pytest.raises(InputError, match=message):
+            client.fetch(searched, which, place.folder / "out")
+
+
+def test_a_doctor_finds_something(client):
+    findings = client.doctor()
+    assert all(finding["ok"] for finding in findings if finding["needed"])
+    assert {"what", "ok", "detail", "needed"} == set(findings[0])
+
+
+def test_the_words_for_being_over_are_the_store_s():
+    assert {state.value for state in SearchState if state.is_over} == set(OVER_SEARCHES)
+    assert {state.value for state in TrialState if state.is_over} == set(OVER_TRIALS)

@@ -1,0 +1,48 @@
+"""The watchdog's look at the children of its process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from hpo_pilot.pilot.execution import WORKER_MARK
+from hpo_pilot.pilot.settings import PilotSettings
+from hpo_pilot.pilot.watchdog import Watchdog
+from hpo_pilot.pilot.workdir import WorkDir
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> PilotSettings:
+    return PilotSettings("http://x", "Q", 1, tmp_path / "token", tmp_path / "w")
+
+
+@pytest.fixture
+def watchdog(settings: PilotSettings) -> Iterator[Watchdog]:
+    """One in this process, no job of which runs."""
+    thread = Watchdog(settings, WorkDir(settings), list)
+    thread.start()
+    yield thread
+    thread.stop()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_the_end_of_a_program_is_left_to_whoever_started_it(
+    settings: PilotSettings, watchdog: Watchdog, until: Any
+) -> None:
+    """Reaped by the watchdog, a download that failed would have ended with 0."""
+    program = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
+    os.waitid(os.P_PID, program.pid, os.WEXITED | os.WNOWAIT)
+    marks = {WORKER_MARK: f"{settings.worker_name}@{settings.workdir}", "PANDAID": "7"}
+    stray = subprocess.Popen(["sleep", "60"], env=os.environ | marks, process_group=0)
+    watchdog.wake()
+    until(lambda: not psutil.pid_exists(stray.pid))  # it has looked at all of them
+    assert program.wait() == 3
+    stray.wait()

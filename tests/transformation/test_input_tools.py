@@ -1,0 +1,96 @@
+"""Inputs through stand-ins for xrdcp and rucio."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from hpo_pilot.transformation import stage_in
+from hpo_pilot.transformation.stage_in import StageIn
+
+from .conftest import listed, refused
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder at the front of PATH; there is nothing but what a test puts there and the shell's own."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("sh", "env", "cat", "sleep", "mkdir", "echo"):
+        found = next(path for place in ("/bin", "/usr/bin") if (path := Path(place, name)).exists())
+        (folder / name).symlink_to(found)
+    monkeypatch.setenv("PATH", str(folder))
+    return folder
+
+
+def tool(folder: Path, name: str, script: str) -> None:
+    path = folder / name
+    path.write_text("#!/bin/sh\n" + script)
+    path.chmod(0o755)
+
+
+def test_xrdcp_brings_root_urls(tools, staging, work, tmp_path):
+    tool(tools, "xrdcp", f'echo "$@" >> {tmp_path}/called\necho content > "$4"\n')
+    url = "root://eos.example.org//eos/user/x.root"
+    for folder in (work(url), work(url)):
+        staging.bring(str(folder))
+        assert listed(folder) == ["x.root"] and (folder / "x.root").read_text() == "content\n"
+    (line,) = (tmp_path / "called").read_text().splitlines()
+    assert line.startswith(f"--nopbar --force {url} {tmp_path}/cache/") and line.endswith("/x.root")
+
+
+def test_rucio_brings_all_files_of_a_dataset(tools, staging, work, tmp_path):
+    tool(
+        tools,
+        "rucio",
+        f'echo "$@" >> {tmp_path}/called\nmkdir -p "$4/sub"; echo 2 > "$4/sub/b.root"; echo 1 > "$4/a.root"\n',
+    )
+    (tmp_path / "extra.txt").write_text("x")
+    folder = work("user.me:user.me.data.v1", str(tmp_path / "extra.txt"))
+    staging.bring(str(folder))
+    assert listed(folder) == ["a.root", "b.root", "extra.txt"] and (folder / "b.root").read_text() == "2\n"
+    (line,) = (tmp_path / "called").read_text().splitlines()
+    assert line.startswith("download --no-subdir --dir ") and line.endswith(" user.me:user.me.data.v1")
+
+
+def test_datasets_that_the_pilot_brought_are_not_brought_again(tools, staging, work, tmp_path):
+    (tmp_path / "extra.txt").write_text("x")
+    folder = work("user.me:user.me.data.v1", str(tmp_path / "extra.txt"))
+    staging.bring(str(folder), ["a.root", "b.root"])
+    assert listed(folder) == ["a.root", "b.root", "extra.txt"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("root://h//x.root", "this worker has no xrdcp: install xrootd-client there, or"),
+        ("user.me:data", "this worker has no rucio: install rucio-clients there"),
+    ],
+)
+def test_a_missing_tool_is_named_with_its_remedy(tools, staging, work, text, message):
+    refused(staging, work(text), message)
+
+
+def test_a_tool_that_fails_says_why(tools, staging, work, tmp_path):
+    tool(tools, "xrdcp", 'echo "[ERROR] no such file" >&2\nexit 54\n')
+    refused(staging, work("root://h//x.root"), r"xrdcp ended with 54: \[ERROR\] no such file")
+    tool(tools, "rucio", "exit 0\n")
+    refused(staging, work("user.me:data"), "it has no files")
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file() and path.suffix != ".lock"]
+
+
+def test_a_tool_that_hangs_is_ended(tools, work, tmp_path, monkeypatch):
+    monkeypatch.setattr(stage_in, "PATIENCE", 0.5)
+    tool(tools, "xrdcp", f"echo $$ > {tmp_path}/pid\nexec sleep 60\n")
+    begun = time.monotonic()
+    refused(StageIn(str(tmp_path / "cache")), work("root://h//x.root"), "it did not come in time")
+    assert time.monotonic() - begun < 10
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_one_that_cannot_be_fetched_says_so(staging, work):
+    refused(staging, work("s3://bucket/x"), "the input s3://bucket/x: s3:// cannot be fetched")
