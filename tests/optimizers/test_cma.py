@@ -167,5 +167,9 @@ def test_it_starts_where_the_best_of_earlier_searches_lie() -> None:
 
 def test_too_little_of_an_earlier_search_changes_nothing() -> None:
     warm, cold = make(MIXED), make(MIXED)
-    warm.tell_earlier("old", [(point, 1.0) for point in cold.ask(8, [])] + [({"x": 9.0}, 0.0)])
+    points = cold.ask(8, [])
+    warm.tell_earlier("old", [(point, 1.0) for point in points] + [({"x": 9.0}, 0.0)])
+    warm.tell_earlier("older", [(point, float(i)) for i, point in enumerate(points[:4])])
     assert warm.ask(4, []) == cold.ask(4, [])
+    warm.tell_earlier("small", [(point, float(i)) for i, point in enumerate(points)])
+    assert warm.ask(4, []) != cold.ask(4, [])

@@ -6,8 +6,8 @@ by `CatCMAwM`, which the documentation recommends for mixed ones, with a first s
 sixth of the range, as Optuna starts CMA-ES: better on the development problems than the default, and than `CMAwM`.
 A generation is as many points as there are slots; `CmaesQuarter`'s is a quarter of that, for where slots are many: on
 the development problems the better choice for batches of 64. (The package's own default, 4 + 3 ln d, was worse in
-batches of 8 and of 64.) When points are asked one by one, or more than a generation, generations are formed in the order
-in which results come.
+batches of 8 and of 64.) When points are asked one by one, or more than a generation, generations are formed in the
+order in which results come.
 
 Constraints are not known to the package: an infeasible point ranks behind every feasible one, by how much is broken
 (Deb's rule), and so does a failed one.
