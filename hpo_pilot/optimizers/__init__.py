@@ -19,9 +19,9 @@ _OPTIMIZERS = {
     "auto": ("auto", "AutoOptimizer"),
     "random": ("random_search", "RandomSearch"),
     "grid": ("grid", "GridSearch"),
-    "bayesian": ("bayesian", "BayesianOptimizer"),
-    "evolutionary": ("evolutionary", "EvolutionaryOptimizer"),
-    "cma": ("cma", "CmaOptimizer"),
+    "bayesian": ("bayesian.bayesian", "BayesianOptimizer"),
+    "evolutionary": ("evolution.evolutionary", "EvolutionaryOptimizer"),
+    "cma": ("evolution.cma", "CmaOptimizer"),
     "optuna": ("optuna_sampler", "OptunaOptimizer"),
 }
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import numbers
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +13,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from hpo_pilot.errors import InputError
 from hpo_pilot.optimizers.placement import unit_vector
 from hpo_pilot.optimizers.proposals import Proposals
+from hpo_pilot.optimizers.slip import finite, is_several, slip_in
 from hpo_pilot.search import Point, SearchSpace, point_key
+from hpo_pilot.search.misfit import listing
+from hpo_pilot.search.wording import misfits_of
 
 #: (point, value), (point, value, standard error) or (point, value, standard error, stopped).
 Result: TypeAlias = (
@@ -75,15 +76,17 @@ class Optimizer(ABC):
       that a later call can see. The same history gives the same points, bit for bit, in this process or a rebuilt
       one.
     - `tell` takes failed trials and learns from them what it can, at least not to propose them again. Failed is
-      whatever has no finite number for every objective: None, NaN, ±inf, true and false, text, lists of another
-      length, whole numbers beyond the floats.
+      whatever has no finite number for every objective: None, NaN, ±inf, true and false, text, whole numbers beyond
+      the floats.
     - Every finite value is taken as it is, 1e300 and denormal ones too: only the order counts for some optimizers, and
       the others tame the tails. Where all values are the same, they go on as if there were none.
     - A point that was told before may be told again, ten thousand times: it is one point, whose value is the mean.
       The optimizers that breed or sample from single results may take each telling for itself.
-    - `tell` takes points from outside the space (an older search with other bounds, names, choices or constraints).
-      Only the model based optimizers learn from values beyond the bounds; points with other names or unknown choices
-      teach none. None of them is ever proposed, and none is the reason for an error.
+    - `tell` takes points from outside the space (other bounds, choices or constraints). Only the model based optimizers
+      learn from values beyond the bounds; points with unknown choices teach none. None of them is ever proposed.
+    - Slips of the caller, which would cost a result without a word, are an `InputError` of `tell`, and nothing of that
+      call is taken: an unknown or missing name, text for a number, another count of values than of objectives.
+      `tell_earlier` takes names and all as another search had them; what has no place in this space teaches nothing.
     - A space that is used up, down to its one point, raises `ExhaustedError`, and so does one without a feasible point,
       which `hpo-pilot validate` refuses with the constraints that exclude each other.
     - One thread at a time.
@@ -96,6 +99,8 @@ class Optimizer(ABC):
     settings: BaseSettings
     several_objectives: ClassVar[bool] = False
     """Whether it can search for a Pareto front."""
+    learns_from_earlier: ClassVar[bool] = True
+    """Whether `tell_earlier` makes a difference."""
 
     def __init__(
         self,
@@ -113,10 +118,6 @@ class Optimizer(ABC):
         """
         if objectives < 1:
             raise ValueError(f"1 or more objectives, not {objectives}")
-        if objectives > 1 and not self.several_objectives:
-            raise InputError(
-                f"this optimizer takes one objective, not {objectives}; bayesian and evolutionary take more"
-            )
         self.objectives = objectives
         self.space = space
         self.seed = seed
@@ -124,13 +125,11 @@ class Optimizer(ABC):
         try:
             self.settings = self.check_settings(settings or {})
         except ValidationError as error:
-            known = ", ".join(name for name in self.Settings.model_fields) or "none"
-            wrong = "; ".join(
-                f"{'.'.join(map(str, e['loc'])) or 'settings'}: "
-                + (f"is no setting of this optimizer; there is {known}" if e["type"] == "extra_forbidden" else e["msg"])
-                for e in error.errors()
-            )
+            wrong = "; ".join(map(str, misfits_of(error, dict(settings or {}), self.Settings)))
             raise InputError(f"optimizer settings: {wrong}") from error
+        single = self.of_one_objective(self.settings)
+        if objectives > 1 and single:
+            raise InputError(f"{single} takes one objective, not {objectives}; several take {listing(_several())}")
         self.history: list[Observation] = []
         self.earlier: dict[str, list[Observation]] = {}
         """What was told of earlier searches, by search."""
@@ -145,6 +144,11 @@ class Optimizer(ABC):
             pydantic.ValidationError: a setting is unknown or wrong (a ValueError; callers translate it).
         """
         return cls.Settings.model_validate(dict(settings))
+
+    @classmethod
+    def of_one_objective(cls, settings: BaseSettings) -> str:
+        """What takes one objective alone, with these settings, in words; empty where several are welcome."""
+        return "" if cls.several_objectives else "this optimizer"
 
     def ask(self, n: int, pending: Sequence[Mapping[str, Any]] | None = None) -> list[Point]:
         """Up to `n` new points.
@@ -173,9 +177,21 @@ class Optimizer(ABC):
                 of None, NaN or ±inf says that the trial failed; of several objectives one such is enough. Of a stopped
                 trial it says that nothing is known of it. With several objectives, value and standard error are
                 sequences.
+
+        Raises:
+            InputError: a name is unknown or missing, a value of the wrong kind, or there are more or fewer values than
+                objectives; the message says where. Nothing was taken.
         """
-        for trial in trials:
-            self.take(self._observed(trial))
+        observed = []
+        for number, trial in enumerate(trials):
+            seen = self._observed(trial)
+            if seen.unit is None or seen.values is None:
+                slip = slip_in(self.space, self.objectives, seen.point, trial[1])
+                if slip:
+                    raise InputError(f"result {number} of those told: {slip}")
+            observed.append(seen)
+        for seen in observed:
+            self.take(seen)
 
     def take(self, observation: Observation) -> None:
         """Takes a result that another optimizer of the same space and objectives was told."""
@@ -210,11 +226,10 @@ class Optimizer(ABC):
 
     def _numbers(self, value: Any) -> tuple[float, ...] | None:
         """One finite number for each objective; None where one is missing."""
-        several = isinstance(value, Sequence | np.ndarray) and not isinstance(value, str | bytes)
-        parts = list(value) if several else [value]
-        numbers = [_finite(part) for part in parts]
-        finite = tuple(number for number in numbers if number is not None)
-        return finite if len(finite) == len(parts) == self.objectives else None
+        parts = list(value) if is_several(value) else [value]
+        numbers = [finite(part) for part in parts]
+        known = tuple(number for number in numbers if number is not None)
+        return known if len(known) == len(parts) == self.objectives else None
 
     @abstractmethod
     def _propose(self, n: int, pending: list[Point]) -> list[Point]:
@@ -236,12 +251,8 @@ class Optimizer(ABC):
         return Proposals(self.space, n, self._told_keys, pending)
 
 
-def _finite(value: Any) -> float | None:
-    """`value` as a finite number; None for whatever is none (None, NaN, ±inf, booleans, text, containers)."""
-    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:  # a whole number beyond 1.8e308
-        return None
-    return number if math.isfinite(number) else None
+def _several() -> list[str]:
+    """The names of all that take several objectives."""
+    from hpo_pilot.optimizers import optimizer_class, optimizer_names  # noqa: PLC0415 - which imports this module
+
+    return [name for name in optimizer_names() if optimizer_class(name).several_objectives]

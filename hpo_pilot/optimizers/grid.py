@@ -40,6 +40,7 @@ class GridSearch(Optimizer):
     Settings = GridSettings
     settings: GridSettings
     several_objectives = True
+    learns_from_earlier = False
 
     def __init__(self, space: SearchSpace, **options: Any) -> None:
         """Chooses the grid; see `Optimizer`."""

@@ -10,20 +10,20 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ConfigDict, model_validator
 
-from hpo_pilot.errors import InputError
 from hpo_pilot.optimizers.base import BaseSettings, Observation, Optimizer
 from hpo_pilot.optimizers.proposals import Proposals
 from hpo_pilot.optimizers.streams import stream
 from hpo_pilot.optimizers.threads import one_thread
-from hpo_pilot.search import Integer, Misfit, MisfitError, Point, Real, SearchSpace
+from hpo_pilot.search import Integer, Misfit, MisfitError, Point, Real
 from hpo_pilot.search.dimension import Dimension
-from hpo_pilot.search.misfit import did_you_mean
+from hpo_pilot.search.misfit import did_you_mean, listing
+from hpo_pilot.search.point import is_number, show
 
 if TYPE_CHECKING:
     import optuna
@@ -56,6 +56,16 @@ _ONE_OBJECTIVE = ("cmaes",)
 #: Arguments that are ours to give, or that a file cannot.
 _NOT_FOR_FILES = ("self", "seed", "constraints_func", "independent_sampler", "source_trials")
 
+#: The annotations of optuna's arguments that a file has values for, in words.
+_KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "text",
+    "dict[str, Any]": "a mapping",
+    "None": "null",
+}
+
 #: Values beyond are told as this: their squares would overflow.
 _LARGEST = 1e100
 
@@ -84,7 +94,8 @@ class OptunaSettings(BaseSettings):
         import optuna  # noqa: PLC0415 - seldom wanted
 
         parameters = inspect.signature(getattr(optuna.samplers, _SAMPLERS[self.sampler]).__init__).parameters
-        known = [name for name in parameters if name not in _NOT_FOR_FILES]
+        kinds = {name: _kinds(parameter) for name, parameter in parameters.items() if name not in _NOT_FOR_FILES}
+        known = [name for name, kind in kinds.items() if kind]
         unknown = [key for key in self.arguments if key not in known]
         if unknown:
             raise MisfitError(
@@ -93,12 +104,37 @@ class OptunaSettings(BaseSettings):
                     for key in unknown
                 ]
             )
+        wrong = [misfit for key, value in self.arguments.items() for misfit in _misfits(key, value, kinds[key])]
+        if wrong:
+            raise MisfitError(wrong)
         try:
-            self.made(0)
+            self._rehearse()
         except Exception as error:  # whatever optuna makes of the arguments
             message = f"optuna refuses these settings of {self.sampler}: {error}"
             raise MisfitError([Misfit((), message)]) from error
         return self
+
+    def _rehearse(self) -> None:
+        """Asks the sampler once, for some arguments are looked at only then; one that takes seconds to load is made."""
+        import optuna  # noqa: PLC0415 - seldom wanted
+
+        sampler = self.made(0)
+        if self.sampler == "gp" or "x0" in self.arguments:  # which has the names of the space
+            return
+        axes: dict[str, BaseDistribution] = {n: optuna.distributions.FloatDistribution(0.0, 1.0) for n in "xy"}
+        before = optuna.logging.get_verbosity()
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                study = optuna.create_study(sampler=sampler)
+                for value in (0.25, 0.75):
+                    study.add_trial(
+                        optuna.trial.create_trial(params=dict.fromkeys(axes, value), distributions=axes, value=value)
+                    )
+                study.ask(axes)
+        finally:
+            optuna.logging.set_verbosity(before)
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -127,6 +163,30 @@ class OptunaSettings(BaseSettings):
         return made
 
 
+def _kinds(parameter: inspect.Parameter) -> list[str]:
+    """What a sampler's argument may be, of what a file can say; empty where it cannot."""
+    kinds = [kind for part in str(parameter.annotation).split("|") if (kind := part.strip()) in _KINDS]
+    return kinds if kinds != ["None"] else []
+
+
+def _misfits(key: str, value: Any, kinds: Sequence[str]) -> list[Misfit]:
+    """What is wrong with an argument of a sampler; optuna itself would tell in the middle of the search."""
+    fits = [
+        (kind == "float" and is_number(value))
+        or (kind == "int" and is_number(value) and isinstance(value, int))
+        or (kind == "bool" and isinstance(value, bool))
+        or (kind == "str" and isinstance(value, str))
+        or (kind == "dict[str, Any]" and isinstance(value, Mapping))
+        or (kind == "None" and value is None)
+        for kind in kinds
+    ]
+    if not any(fits):
+        return [Misfit((key,), f"must be {listing([_KINDS[kind] for kind in kinds], 'or')}, not {show(value)}")]
+    if is_number(value) and value < 0 and key != "inc_popsize":  # of which a negative one says that it is not used
+        return [Misfit((key,), f"must be 0 or more, not {show(value)}")]
+    return []
+
+
 def _broken(trial: FrozenTrial) -> tuple[float, ...]:
     found = trial.system_attrs.get(_CONSTRAINTS)
     return tuple(found) if found is not None else (0.0,)
@@ -142,12 +202,13 @@ class OptunaOptimizer(Optimizer):
     Settings = OptunaSettings
     settings: OptunaSettings
     several_objectives = True
+    learns_from_earlier = False
 
-    def __init__(self, space: SearchSpace, **options: Any) -> None:
-        """Checks that optuna is there; see `Optimizer`."""
-        super().__init__(space, **options)
-        if self.objectives > 1 and self.settings.sampler in _ONE_OBJECTIVE:
-            raise InputError(f"optuna's {self.settings.sampler} sampler takes one objective, not {self.objectives}")
+    @classmethod
+    def of_one_objective(cls, settings: BaseSettings) -> str:
+        """A few of the samplers take one alone."""
+        assert isinstance(settings, OptunaSettings)
+        return f"optuna's {settings.sampler} sampler" if settings.sampler in _ONE_OBJECTIVE else ""
 
     def _propose(self, n: int, pending: list[Point]) -> list[Point]:
         import optuna  # noqa: PLC0415 - seldom wanted

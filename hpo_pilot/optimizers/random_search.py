@@ -14,6 +14,7 @@ class RandomSearch(Optimizer):
     """
 
     several_objectives = True
+    learns_from_earlier = False
 
     def _propose(self, n: int, pending: list[Point]) -> list[Point]:
         proposals = self._collect(n, pending)

@@ -7,10 +7,10 @@ import pytest
 from deap import tools
 
 from hpo_pilot.optimizers import create_optimizer
-from hpo_pilot.optimizers.crowded_fitness import CrowdedPopulation, crowded_fitness
-from hpo_pilot.optimizers.evolutionary import EvolutionaryOptimizer
+from hpo_pilot.optimizers.evolution.crowded_fitness import CrowdedPopulation, crowded_fitness
+from hpo_pilot.optimizers.evolution.evolutionary import EvolutionaryOptimizer
+from hpo_pilot.optimizers.evolution.recipe import Individual
 from hpo_pilot.optimizers.nondominated import costs_of, crowding, front, hypervolume, ranked, ranks
-from hpo_pilot.optimizers.recipe import Individual
 from hpo_pilot.search import SearchSpace
 
 ROWS = [(1.0, 4.0), (2.0, 2.0), (4.0, 1.0), (2.0, 3.0), (4.0, 4.0), (2.0, 2.0)]

@@ -94,7 +94,13 @@ def test_a_batch_is_spread_though_none_of_it_has_a_value():
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"sampler": "tpee"}, "Input should be 'tpe'"),
+        ({"sampler": "tpee"}, "sampler: must be .*'tpee' — did you mean tpe?"),
+        ({"n_startup_trials": "x"}, "n_startup_trials: must be a whole number, not 'x'"),
+        ({"n_startup_trials": -3}, "n_startup_trials: must be 0 or more, not -3"),
+        ({"n_startup_trials": True}, "must be a whole number, not true"),
+        ({"gamma": 3}, "is no setting of optuna's tpe sampler"),
+        ({"sampler": "cmaes", "popsize": 2.5}, "popsize: must be a whole number or null"),
+        ({"sampler": "cmaes", "popsize": 1}, "optuna refuses these settings of cmaes"),
         ({"multivariat": True}, "did you mean multivariate"),
         ({"seed": 3}, "is no setting of optuna's tpe sampler"),
         ({"sampler": "nsgaii", "population_size": 1}, "optuna refuses these settings of nsgaii"),
@@ -126,6 +132,19 @@ def test_what_is_not_installed_is_said_when_a_file_is_checked(monkeypatch, tmp_p
     [problem] = examine(path).problems
     assert problem.line == 4
     assert f"needs {missing}" in problem.message
+
+
+def test_a_file_is_checked_as_the_search_checks_it(tmp_path):
+    path = tmp_path / "search.yaml"
+    text = "search: a\nspace: {x: {type: real, low: 0, high: 1}}\npayload: {command: x}\n"
+    path.write_text(text + "objective: [{metric: loss}, {metric: speed}]\noptimizer: {name: optuna, sampler: cmaes}\n")
+    [problem] = examine(path).problems
+    assert (problem.line, problem.message) == (4, "optuna's cmaes sampler takes one objective, not 2")
+    path.write_text(text + "optimizer: {name: optuna, sampler: tpe, n_startup_trials: x}\n")
+    [problem] = examine(path).problems
+    assert (problem.line, problem.path) == (4, "optimizer.n_startup_trials")
+    path.write_text(text + "optimizer: {name: optuna, sampler: cmaes, x0: {x: 0.5}, inc_popsize: -1}\n")
+    assert examine(path).problems == ()
 
 
 def test_optuna_is_imported_only_where_it_is_chosen():

@@ -30,13 +30,13 @@ def test_an_unknown_name_gets_a_hint(wrong: str, hint: str) -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "says"),
     [
-        ("evolutionary", {"population": 1}, "population"),
+        ("evolutionary", {"population": 1}, "population: must be 2 or more, not 1"),
         ("evolutionary", {"elite": 1.5}, "elite"),
         ("evolutionary", {"mate": "cxNothing"}, "cxNothing.*cxBlend"),
         ("evolutionary", {"mate": {"name": "cxBlend", "beta": 1}}, "cxBlend takes no argument 'beta'"),
         ("evolutionary", {"select": "recipe"}, "selTournament"),
         ("cma", {"sigma": 0}, "sigma"),
-        ("bayesian", {"start_points": "many"}, "start_points"),
+        ("bayesian", {"start_points": "many"}, "start_points: must be a whole number"),
         ("grid", {"points_per_dimension": 0}, "points_per_dimension"),
     ],
 )

@@ -1,0 +1,1 @@
+"""Bayesian optimization: models of the values, and how a batch is chosen by them."""

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import math
+import statistics
+import zlib
+from typing import Any
+
+from hpo_pilot.optimizers import create_optimizer
+from hpo_pilot.optimizers.bayesian.bayesian import default_start_points
+from hpo_pilot.search import SearchSpace, point_key
+
+REAL = {"type": "real", "low": 0.0, "high": 1.0}
+VALLEY = SearchSpace.from_dict(
+    {"x": {"type": "real", "low": -5, "high": 10}, "y": {"type": "real", "low": 0, "high": 15}}
+)
+
+
+def valley(p: dict[str, Any]) -> float:
+    """A curved valley with three equal minima, near 0.4."""
+    x, y = p["x"], p["y"]
+    return (y - 0.129 * x * x + 1.59 * x - 6) ** 2 + 9.6 * math.cos(x) + 10
+
+
+def run(name: str, space: SearchSpace, function: Any, seed: int, batches: int, batch: int = 4) -> list[Any]:
+    optimizer = create_optimizer(name, space, seed=seed, trials=batches * batch)
+    results: list[Any] = []
+    for _ in range(batches):
+        told = [(point, function(point)) for point in optimizer.ask(batch, [])]
+        results += told
+        optimizer.tell(told)
+    return results
+
+
+def test_it_beats_random_search_with_few_evaluations() -> None:
+    def median_best(name: str) -> float:
+        return statistics.median(min(v for _, v in run(name, VALLEY, valley, seed, 8)) for seed in range(5))
+
+    bayesian, plain = median_best("bayesian"), median_best("random")
+    assert bayesian < 0.6
+    assert bayesian < plain - 0.5
+
+
+def test_it_finds_the_right_choice() -> None:
+    space = SearchSpace.from_dict({"x": REAL, "kind": {"type": "categorical", "choices": ["a", "b", "c", "d"]}})
+    offsets = {"a": 1.0, "b": 0.5, "c": 0.0, "d": 2.0}
+    results = run("bayesian", space, lambda p: offsets[p["kind"]] + (p["x"] - 0.7) ** 2, 1, 8)
+    assert min(value for _, value in results) < 0.01
+    late = [point["kind"] for point, _ in results[-8:]]
+    assert late.count("c") >= 4
+
+
+def test_pending_points_are_believed() -> None:
+    """What is out is not sought again right beside it, though nothing was told about it."""
+    optimizer = create_optimizer("bayesian", VALLEY, seed=2, trials=40)
+    points = create_optimizer("random", VALLEY, seed=8).ask(16, [])
+    optimizer.tell([(p, valley(p)) for p in points])
+    (first,) = optimizer.ask(1, [])
+    (second,) = optimizer.ask(1, [first])
+    distance = math.hypot((first["x"] - second["x"]) / 15, (first["y"] - second["y"]) / 15)
+    assert distance > 0.02
+
+
+def test_a_region_that_fails_is_avoided() -> None:
+    space = SearchSpace.from_dict({"x": REAL, "y": REAL})
+
+    # The values pull towards the region in which every trial fails.
+    def function(p: dict[str, Any]) -> float | None:
+        return None if p["x"] > 0.6 else 1 - p["x"] + (p["y"] - 0.5) ** 2
+
+    for seed in range(3):
+        results = run("bayesian", space, function, seed, 12)
+        late = [value for _, value in results[24:]]
+        assert sum(value is None for value in late) <= 20  # of 24, all of them aimed at the very edge
+        assert min(value for _, value in results if value is not None) < 0.43
+
+
+def test_failures_by_chance_are_no_obstacle() -> None:
+    space = SearchSpace.from_dict({"x": REAL, "y": REAL})
+
+    def function(p: dict[str, Any]) -> float | None:
+        return None if zlib.crc32(point_key(p).encode()) % 3 == 0 else (p["x"] - 0.3) ** 2 + (p["y"] - 0.5) ** 2
+
+    results = run("bayesian", space, function, 4, 10)
+    assert min(value for _, value in results if value is not None) < 1e-4
+
+
+def test_inactive_dimensions_do_not_mislead() -> None:
+    space = SearchSpace.from_dict(
+        {
+            "kind": {"type": "categorical", "choices": ["plain", "tuned"]},
+            "t": {**REAL, "when": {"kind": "tuned"}},
+            "x": REAL,
+        }
+    )
+    results = run("bayesian", space, lambda p: (p["x"] - 0.3) ** 2 + ((p["t"] - 0.8) ** 2 if "t" in p else 0.2), 1, 9)
+    assert min(value for _, value in results) < 0.01
+
+
+def test_one_diverged_training_is_no_obstacle() -> None:
+    results = run("bayesian", VALLEY, lambda p: 1e300 if p["x"] < -4 else valley(p), 3, 8)
+    assert min(value for _, value in results) < 1.5
+
+
+def test_starts_spread_evenly() -> None:
+    optimizer = create_optimizer("bayesian", SearchSpace.from_dict({"x": REAL, "y": REAL}), seed=1)
+    points = [*optimizer.ask(3), *optimizer.ask(5)]
+    cells = {(int(p["x"] * 4), int(p["y"] * 2)) for p in points}
+    assert len(cells) == 8  # eight Sobol points: one in each cell of a 4 x 2 grid
+
+
+def test_start_points_by_space_and_budget() -> None:
+    assert [default_start_points(d, None) for d in (1, 6, 50)] == [8, 12, 40]
+    assert [default_start_points(6, trials) for trials in (1, 12, 96)] == [1, 4, 12]
+
+
+def test_rebuilt_between_two_fits_it_proposes_the_same() -> None:
+    points = create_optimizer("random", VALLEY, seed=8).ask(70, [])
+    told = [(p, valley(p)) for p in points]
+    grown, rebuilt = (create_optimizer("bayesian", VALLEY, seed=2, trials=100) for _ in range(2))
+    for start in range(0, 70, 7):
+        grown.ask(2, [])
+        grown.tell(told[start : start + 7])
+    rebuilt.tell(told)
+    assert grown.ask(6, points[:3]) == rebuilt.ask(6, points[:3])
+
+
+def test_wide_batches_and_a_long_history() -> None:
+    space = SearchSpace.from_dict(
+        {**{f"x{i}": REAL for i in range(4)}, "n": {"type": "integer", "low": 1, "high": 64, "scale": "log"}}
+    )
+    points = create_optimizer("random", space, seed=8).ask(2300, [])
+    optimizer = create_optimizer("bayesian", space, seed=2)
+    optimizer.tell([(p, sum((p[f"x{i}"] - 0.2) ** 2 for i in range(4)) + p["n"] / 64) for p in points])
+    asked = optimizer.ask(100, [])
+    assert len({point_key(p) for p in [*points, *asked]}) == 2400
+    assert statistics.median(sum((p[f"x{i}"] - 0.2) ** 2 for i in range(4)) for p in asked) < 0.3
+
+
+def noisy_best(with_std: bool, seed: int) -> float:
+    """How far right it looks where lucky values lie on the right, perhaps told to be hardly measured at all."""
+    space = SearchSpace.from_dict({"x": REAL, "y": REAL})
+    optimizer = create_optimizer("bayesian", space, seed=seed, trials=60)
+    points = create_optimizer("random", space, seed=seed).ask(20, [])
+    for point in points:
+        lucky = point["x"] > 0.7
+        value = (point["x"] - 0.2) ** 2 + (point["y"] - 0.2) ** 2 - (0.9 if lucky else 0.0)
+        optimizer.tell([(point, value, (2.0 if lucky else 0.01) if with_std else None)])
+    return statistics.mean(p["x"] for p in optimizer.ask(8, []))
+
+
+def test_standard_errors_say_whom_to_believe() -> None:
+    for seed in range(2):
+        assert noisy_best(with_std=True, seed=seed) < noisy_best(with_std=False, seed=seed) - 0.1
+
+
+def test_a_stopped_trial_informs_and_is_never_the_best() -> None:
+    """Its projected value draws the search no further down than the best full one."""
+    space = SearchSpace.from_dict({"x": REAL})
+    full = [({"x": x / 10}, (x / 10 - 0.3) ** 2) for x in range(8)]
+    optimizer = create_optimizer("bayesian", space, seed=1, trials=40)
+    optimizer.tell(full)
+    optimizer.tell([({"x": 0.95}, 0.2, None, True)])
+    informed = optimizer.ask(4, [])
+    assert all(point["x"] < 0.8 for point in informed)
+    only_stopped = create_optimizer("bayesian", space, seed=1, trials=40)
+    only_stopped.tell([(point, value, None, True) for point, value in full])
+    assert len(only_stopped.ask(4, [])) == 4

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import kstest
+
+from hpo_pilot.optimizers import create_optimizer
+from hpo_pilot.optimizers.evolution.even_draws import EvenDraws, latin_numbers, mirrored_steps
+from hpo_pilot.search import SearchSpace
+
+
+def test_steps_come_in_mirrored_pairs_at_right_angles() -> None:
+    steps = mirrored_steps(np.random.default_rng(1), 14, 3)
+    assert steps.shape == (14, 3)
+    np.testing.assert_array_equal(steps[0::2], -steps[1::2])
+    for first in (0, 6):
+        products = steps[first : first + 6 : 2] @ steps[first : first + 6 : 2].T
+        np.testing.assert_allclose(products, np.diag(np.diag(products)), atol=1e-12)
+    assert mirrored_steps(np.random.default_rng(1), 7, 3).shape == (7, 3)
+
+
+@pytest.mark.parametrize("coordinates", [1, 2, 5])
+def test_each_step_by_itself_is_normal(coordinates: int) -> None:
+    rng = np.random.default_rng(2)
+    steps = np.concatenate([mirrored_steps(rng, 4, coordinates)[::2] for _ in range(1000)])
+    for column in (0, coordinates - 1):
+        assert kstest(steps[:, column], "norm").pvalue > 1e-3
+    np.testing.assert_allclose(np.cov(steps.T), np.eye(coordinates), atol=0.12)
+
+
+def test_numbers_fill_every_part_once() -> None:
+    numbers = latin_numbers(np.random.default_rng(3), 8, 3)
+    np.testing.assert_array_equal(np.sort(np.floor(numbers * 8), axis=0), np.tile(np.arange(8.0)[:, None], (1, 3)))
+    assert not np.array_equal(np.argsort(numbers[:, 0]), np.argsort(numbers[:, 1]))
+
+
+def test_a_draw_depends_on_its_place_alone() -> None:
+    first, again = EvenDraws(5, 6, 2, 3), EvenDraws(5, 6, 2, 3)
+    wanted = first.at(13)
+    for position in (20, 0, 13):
+        found = again.at(position)
+    np.testing.assert_array_equal(found[0], wanted[0])
+    np.testing.assert_array_equal(found[1], wanted[1])
+    assert not np.array_equal(EvenDraws(6, 6, 2, 3).at(13)[0], wanted[0])
+
+
+def test_points_asked_for_one_by_one_are_those_of_a_batch() -> None:
+    space = SearchSpace.from_dict(
+        {"x": {"type": "real", "low": 0, "high": 1}, "c": {"type": "categorical", "choices": [*"abcd"]}}
+    )
+    settings = {"population": 8, "sigma": 0.05}  # so narrow that no step leads out of the bounds
+    batch = create_optimizer("cma", space, seed=3, settings=settings).ask(8, [])
+    single = create_optimizer("cma", space, seed=3, settings=settings)
+    points: list[dict[str, object]] = []
+    for _ in range(8):
+        points += single.ask(1, points)
+    assert points == batch
+    assert sorted(point["c"] for point in points) == [*"aabbccdd"]
+    assert sum(point["x"] for point in points) == pytest.approx(8 * 0.5)
