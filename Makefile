@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv run test test-real check format schemas bench clean
+.PHONY: help venv run test test-real check format schemas bench horovod clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ schemas: venv  ## write schemas/ from the models
 
 bench: venv  ## the benchmarks: how fast, as a ratio to the peer named
 	$(BIN)/python -m tests.performance
+
+horovod:  ## build Horovod against PyTorch, once, in ~/.cache/hpo_pilot; deploy/horovod/README.md has the variables
+	$(PYTHON) deploy/horovod/build.py
 
 clean:  ## remove what make made
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hpo_pilot.cli.options import IdArgument, on_client
+from hpo_pilot.cli.show import counted
 from hpo_pilot.client.search_client import SearchClient
 
 
@@ -75,7 +76,7 @@ def extend(
         raise InputError("extend by what? For example: hpo-pilot extend ID --trials +50")
     search = client.extend(identity, changes)
     total = search["budget"]["trials"]
-    typer.echo(f"search {search['name']!r} now has a budget of {total} trials; {client.runner} runs them")
+    typer.echo(f"search {search['name']!r} now has a budget of {counted(total, 'trial')}; {client.runner} runs them")
 
 
 def fetch(

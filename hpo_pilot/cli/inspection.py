@@ -13,8 +13,8 @@ from rich.table import Table
 from hpo_pilot.cli.fitting import print_fitting
 from hpo_pilot.cli.foreign import CONFIGURATIONS, export_configuration
 from hpo_pilot.cli.options import IdArgument, JsonOption, on_client
-from hpo_pilot.cli.show import console, dump, front_text, metrics_of, printable, value_text, value_texts
-from hpo_pilot.client.documents import SearchDocument, StatusDocument, TrialDocument, over_count
+from hpo_pilot.cli.show import NOTHING_BEYOND, console, dump, front_text, metrics_of, printable, value_text, value_texts
+from hpo_pilot.client.documents import SearchDocument, StatusDocument, TrialDocument, budget_count
 from hpo_pilot.client.exports import FORMS
 from hpo_pilot.client.families import family_document
 from hpo_pilot.client.search_client import SearchClient
@@ -61,7 +61,7 @@ def _add_search(table: Table, search: SearchDocument, indent: str = "") -> None:
     value = value_text(search["best"]) if search["best"] else "-"
     if front := search.get("front"):
         value = front_text(front)
-    progress = f"{over_count(search['trials'])}/{search['budget']['trials']}"
+    progress = f"{budget_count(search)}/{search['budget']['trials']}"
     number = "" if "segments" in search else str(search["id"])
     table.add_row(number, indent + search["name"], search["owner"], search["state"], progress, value)
 
@@ -100,8 +100,9 @@ def _show_status(search: StatusDocument) -> None:
     table.add_row("owner", search["owner"])
     table.add_row("state", printable(search["state"] + (f": {search['message']}" if search["message"] else "")))
     detail = ", ".join(f"{count} {state}" for state, count in search["trials"].items())
-    over = over_count(search["trials"])
-    table.add_row("trials", f"{over} of {search['budget']['trials']} over ({detail or 'none yet'})")
+    if again := search.get("confirmations"):
+        detail += f"; {again} of them {'confirms' if again == 1 else 'confirm'} others"
+    table.add_row("trials", f"{budget_count(search)} of {search['budget']['trials']} over ({detail or 'none yet'})")
     if found := search["best"]:
         table.add_row("best", f"trial {found['number']}: {metrics_of(search)[0]} {value_text(found)}")
         table.add_row("point", json.dumps(found["point"]))
@@ -109,9 +110,13 @@ def _show_status(search: StatusDocument) -> None:
         table.add_row("front", f"{front_text(front)}: {', '.join(map(str, front['trials']))}")
         names = zip(metrics_of(search), front["reference"], strict=True)
         table.add_row("reference", ", ".join(f"{name} {value:.6g}" for name, value in names))
+        if not front["hypervolume"]:
+            table.add_row("", NOTHING_BEYOND)
     table.add_row("job time", f"{search['job_seconds']:.0f} s")
     table.add_row("started", search["started"] or "-")
     table.add_row("ended", search["ended"] or "-")
+    for remark in search.get("remarks", ()):
+        table.add_row("remark", printable(remark))
     console().print(table)
 
 
@@ -179,6 +184,8 @@ def best(client: SearchClient, identity: IdArgument, as_json: JsonOption = False
         raise typer.Exit(1)
     if isinstance(found, list):
         print_fitting(console(), lambda digits: _trials_table(search, found, digits))
+        if (front := search.get("front")) and not front["hypervolume"]:
+            typer.echo(NOTHING_BEYOND)
         return
     typer.echo(f"trial {found['number']}: {metrics_of(search)[0]} {value_text(found)}")
     for name, value in found["point"].items():

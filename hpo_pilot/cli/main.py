@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import signal
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from hpo_pilot import __version__
-from hpo_pilot.cli import control, foreign, inspection, processes, searches, steer, tokens
+from hpo_pilot.cli import control, foreign, inspection, processes, searches, sites, steer, tokens
 from hpo_pilot.errors import HpoPilotError
 
 app = typer.Typer(
@@ -28,6 +29,7 @@ processes.add_to(app)
 tokens.add_to(app)
 foreign.add_to(app)
 steer.add_to(app)
+sites.add_to(app)
 
 
 def _version(wanted: bool) -> None:
@@ -39,6 +41,15 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _options(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say what the service does, on stderr.")] = False,
+    site_folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--sites",
+            metavar="FOLDER",
+            help="A folder of site profiles, looked through first (or HPO_PILOT_SITES).",
+            show_default=False,
+        ),
+    ] = None,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
@@ -48,6 +59,8 @@ def _options(
         format="%(asctime)s %(levelname)s %(message)s",
         stream=sys.stderr,
     )
+    if site_folder is not None:
+        sites.look_first_in(site_folder)
 
 
 def _interrupted(_signal: int, _frame: object) -> None:

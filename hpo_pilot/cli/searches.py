@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from hpo_pilot.cli.options import EMBEDDED_SERVER, FileArgument, JsonOption, ServerOption, SlotsOption, on_client
-from hpo_pilot.cli.show import dump, front_text, metrics_of, printable, value_text
+from hpo_pilot.cli.show import counted, dump, front_text, metrics_of, printable, value_text
 from hpo_pilot.client.documents import RunDocument, SearchDocument
 from hpo_pilot.client.families import segments_of
 from hpo_pilot.client.search_client import SearchClient
@@ -39,10 +39,12 @@ def validate(client: SearchClient, file: FileArgument, as_json: JsonOption = Fal
     for note in found["notes"]:
         typer.echo(f"note: {Problem(**note)}")
     trials, folds, segments = search["budget"]["trials"], search["folds"]["k"], search["segments"]
-    times, jobs = (f"{len(segments)} segments x ", trials * folds * len(segments)) if segments else ("", trials * folds)
+    times = f"{counted(len(segments), 'segment')} x " if segments else ""
+    jobs = trials * folds * len(segments or (None,))
     typer.echo(
-        f"{file}: search {search['search']!r} is valid: {len(search['space'])} parameters, "
-        f"{search['optimizer']['name']}, {times}{trials} trials x {folds} folds = {jobs} jobs"
+        f"{file}: search {search['search']!r} is valid: {counted(len(search['space']), 'parameter')}, "
+        f"{search['optimizer']['name']}, {times}{counted(trials, 'trial')} x {counted(folds, 'fold')} = "
+        f"{counted(jobs, 'job')}"
     )
 
 
@@ -77,7 +79,7 @@ def run(
 def _show(search: SearchDocument) -> None:
     counts, found = search["trials"], search["best"]
     failed = f", {counts['failed']} failed" if counts.get("failed") else ""
-    typer.echo(f"search {search['name']!r} is {search['state']}: {sum(counts.values())} trials{failed}")
+    typer.echo(f"search {search['name']!r} is {search['state']}: {counted(sum(counts.values()), 'trial')}{failed}")
     if search["message"]:
         typer.echo(f"  {printable(search['message'])}")
     if found is not None:
@@ -86,6 +88,8 @@ def _show(search: SearchDocument) -> None:
             typer.echo(f"    {name}: {json.dumps(value)}")
     if front := search.get("front"):
         typer.echo(f"  {front_text(front)}: `hpo-pilot best {search['name']}` shows them")
+    for remark in cast(RunDocument, search).get("remarks", ()):
+        typer.echo(f"  {printable(remark)}")
     typer.echo(f"  report: {_shortest(Path(cast(RunDocument, search)['report']))}")
 
 

@@ -13,6 +13,9 @@ from rich.console import Console
 #: Columns of a terminal that nobody looks at: more than any table has.
 _NO_TERMINAL = 1_000_000
 
+#: What a hypervolume of nothing means.
+NOTHING_BEYOND = "no trial is better than the reference point in every objective: the hypervolume is 0"
+
 
 def console() -> Console:
     """Where tables go; only on a terminal do they have to fit."""
@@ -55,9 +58,14 @@ def metrics_of(search: Mapping[str, Any]) -> list[str]:
 def front_text(front: Mapping[str, Any]) -> str:
     """How large a Pareto front is."""
     size = front["size"] if "size" in front else len(front["trials"])
-    return f"{size} {'trial' if size == 1 else 'trials'} on the front, hypervolume {front['hypervolume']:.6g}"
+    return f"{counted(size, 'trial')} on the front, hypervolume {front['hypervolume']:.6g}"
 
 
 def figure_text(value: float, std: float | None, digits: int = 6) -> str:
     """A figure of merit with its spread."""
     return f"{value:.{digits}g}" + (f" ± {std:.2g}" if std is not None else "")
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 trial`, `2 trials`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

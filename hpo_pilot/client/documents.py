@@ -100,6 +100,9 @@ class FrontSizeDocument(TypedDict):
 class SearchDocument(TypedDict):
     """One search with its progress; `trials` counts them by state, `best` is a trial without log tails.
 
+    `confirmations` says how many of those that are over are confirmation runs, which come on top of the budget.
+    `remarks`, of one search and of a run, are what else people should know, in words.
+
     With several objectives `objective` is a list, `best` is null, and `front` tells the trials of the Pareto front;
     it is null while there is none.
 
@@ -123,6 +126,8 @@ class SearchDocument(TypedDict):
     started: str | None
     ended: str | None
     segments: NotRequired[list[Any]]
+    confirmations: NotRequired[int]
+    remarks: NotRequired[list[str]]
 
 
 class StatusDocument(SearchDocument):
@@ -337,3 +342,8 @@ def event_document(event: Event) -> EventDocument:
 def over_count(trials: Mapping[str, int]) -> int:
     """How many trials are over, of counts by state."""
     return sum(trials.get(state, 0) for state in OVER_TRIALS)
+
+
+def budget_count(search: SearchDocument) -> int:
+    """How many trials of the budget are over."""
+    return over_count(search["trials"]) - search.get("confirmations", 0)

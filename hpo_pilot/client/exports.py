@@ -45,7 +45,9 @@ def as_json(search: Search, trials: Sequence[Trial]) -> str:
 
 
 def as_csv(search: Search, trials: Sequence[Trial]) -> str:
-    """One row a trial."""
+    """One row a trial; a parameter with the name of another column, such as `value`, is in `point.value`."""
+    from hpo_pilot.config.result_columns import parameter_column  # noqa: PLC0415 - the command line starts light
+
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer, lineterminator="\n")
     names, folds = search.space.names, range(search.folds.k)
@@ -57,7 +59,8 @@ def as_csv(search: Search, trials: Sequence[Trial]) -> str:
     head = ["number", "generation", "state", *figures]
     projected = [f"projected{end}" for end in ends]
     stopped = ["stopped_step", "stopped_value", *projected] if search.early_stopping.is_on else []
-    writer.writerow([*head, *names, *of_folds, "error", "submitted", "started", "ended", *stopped])
+    tail = [*of_folds, "error", "submitted", "started", "ended", *stopped]
+    writer.writerow([*head, *(parameter_column(name, [*head, *tail]) for name in names), *tail])
     for trial in trials:
         values = {fold.fold: fold.figures for fold in trial.folds}
         stop: tuple[float | None, ...] = (None, None, *nothing)

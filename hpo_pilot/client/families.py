@@ -30,11 +30,13 @@ def family_document(name: str, members: Sequence[SearchDocument]) -> SearchDocum
         "trials": _summed([member["trials"] for member in members]),
         "budget": {**first["budget"], "trials": sum(member["budget"]["trials"] for member in members)},
         "best": None,
+        "confirmations": sum(member.get("confirmations", 0) for member in members),
         "started": min((member["started"] for member in members if member["started"]), default=None),
         "ended": max(ends, default=None) if state in OVER_SEARCHES else None,
         "segments": list(members),
     }
     document.pop("front", None)  # that of one of them
+    document.pop("remarks", None)
     return document
 
 

@@ -36,16 +36,28 @@ def document_of(store: Store, record: SearchRecord) -> SearchDocument:
     """A search with its progress."""
     counts = store.counts(record.id)
     if len(record.search.objectives) > 1:
-        return search_document(record, counts, None, front_document(store, record, counts))
-    return search_document(record, counts, best_of(store, record))
+        document = search_document(record, counts, None, front_document(store, record, counts))
+    else:
+        document = search_document(record, counts, best_of(store, record))
+    return {**document, "confirmations": _confirmations(store, record)}
 
 
 def status_of(store: Store, record: SearchRecord) -> StatusDocument:
     """All that is known of a search but its trials."""
+    from hpo_pilot.service.remarks import remarks_of
+
     counts, seconds = store.counts(record.id), store.job_seconds(record.id)
     if len(record.search.objectives) > 1:
-        return status_document(record, counts, None, seconds, front_document(store, record, counts))
-    return status_document(record, counts, best_of(store, record), seconds)
+        document = status_document(record, counts, None, seconds, front_document(store, record, counts))
+    else:
+        document = status_document(record, counts, best_of(store, record), seconds)
+    return {**document, "confirmations": _confirmations(store, record), "remarks": remarks_of(store, record)}
+
+
+def _confirmations(store: Store, record: SearchRecord) -> int:
+    from hpo_pilot.store.tallies import confirmations_over
+
+    return confirmations_over(store.engine, record.id) if record.search.confirm.top else 0
 
 
 def progress_of(store: Store, record: SearchRecord) -> ProgressDocument:
@@ -62,7 +74,9 @@ def run_document(result: RunResult) -> RunDocument:
     for trial in result.trials:
         counts[trial.state] += 1
     front = _front_of(result.record, result.trials) if len(result.record.search.objectives) > 1 else None
-    return {**search_document(result.record, counts, result.best, front), "report": str(result.report)}
+    confirmations = sum(trial.confirms is not None and trial.state.is_over for trial in result.trials)
+    document = search_document(result.record, counts, result.best, front)
+    return {**document, "confirmations": confirmations, "report": str(result.report), "remarks": list(result.remarks)}
 
 
 def best_of(store: Store, record: SearchRecord) -> Trial | None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from hpo_pilot.config.result_columns import column_of
 from hpo_pilot.config.result_path import result_mistake
 from hpo_pilot.errors import InputError
 from hpo_pilot.search import Integer, Objective, Real, SearchSpace
@@ -147,16 +148,21 @@ def _of_table(text: str, source: str, space: SearchSpace, objectives: Sequence[O
         raise InputError(f"{source}: is no CSV: {error}") from error
     ends = _ends(head, source, objectives)
     folds = [name for name in head if re.fullmatch(rf"fold_\d+{re.escape(ends[0])}", name)]
+    figures = [f"{kind}{end}" for kind in ("value", "std", "projected") for end in ends]
+    others = {"state", "stopped_step", *folds, *figures}
+    columns = {name: column for name in space.names if (column := column_of(name, head, others)) is not None}
+    if twice := [column for column in (*columns.values(), *others) if head.count(column) > 1]:
+        raise InputError(f"{source}: has two columns {twice[0]!r}: rename one; a parameter's may be 'point.{twice[0]}'")
     trials = []
     try:
         for row in rows:
             state = row.get("state") or "finished"
             stopped = state == "stopped" and bool(row.get("stopped_step"))
             if stopped or state in ("finished", "failed"):
-                point = {name: _cell(space, name, row[name]) for name in space.names if name in head}
+                point = {name: _cell(space, name, row[column]) for name, column in columns.items()}
                 known = {name: value[0] for name, value in point.items() if value}
-                figures = [_number(row.get(f"{'projected' if stopped else 'value'}{end}")) for end in ends]
-                values = None if state == "failed" else _values(figures)
+                numbers = [_number(row.get(f"{'projected' if stopped else 'value'}{end}")) for end in ends]
+                values = None if state == "failed" else _values(numbers)
                 spreads = [_number(row.get(f"std{end}")) for end in ends]
                 good = sum(1 for name in folds if row[name])
                 trials.append(EarlierTrial(known, values, () if stopped else _errors(spreads, good), stopped))

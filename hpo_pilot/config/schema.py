@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from hpo_pilot.config.payload_format import PayloadInput, PayloadOutput
+from hpo_pilot.jobs.site_profile import SiteProfile
 from hpo_pilot.search import Search
 from hpo_pilot.server.taskbuffer.queue import QueueFile
 
@@ -27,6 +28,7 @@ _SCHEMAS: dict[str, tuple[type[BaseModel], str]] = {
     "payload_input.json": (PayloadInput, "hpo-pilot payload input"),
     "payload_output.json": (PayloadOutput, "hpo-pilot payload output"),
     "queues.json": (QueueFile, "hpo-pilot queue file"),
+    "site.json": (SiteProfile, "hpo-pilot site profile"),
 }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Annotated, Any, cast
 
@@ -18,9 +19,11 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from hpo_pilot.config.early_stopping_check import check_early_stopping
 from hpo_pilot.config.feasibility import infeasible_misfits
 from hpo_pilot.config.machine import local_misfits, this_machine
+from hpo_pilot.config.optimizer_check import check_optimizer
 from hpo_pilot.config.payload_files import folder_mistake, missing_programs
 from hpo_pilot.config.payload_inputs import input_misfits, missing_paths
 from hpo_pilot.config.problem import Problem
+from hpo_pilot.config.site_check import check_site
 from hpo_pilot.config.yaml_document import Document
 from hpo_pilot.config.yaml_scalar import plain_tag, scalar_value
 from hpo_pilot.search import (
@@ -36,7 +39,7 @@ from hpo_pilot.search import (
 )
 from hpo_pilot.search.consistency import condition_misfits, constraint_misfits, name_misfits
 from hpo_pilot.search.dimension import DIMENSION, DIMENSION_TYPES, Dimension
-from hpo_pilot.search.misfit import Misfit, Path, closest, listing
+from hpo_pilot.search.misfit import Misfit, Path
 from hpo_pilot.search.objective import known_value_misfits, objective_misfits
 from hpo_pilot.search.point import Scalar, StrictStr, show
 from hpo_pilot.search.search import confirm_misfits, known_misfits, start_misfits
@@ -61,6 +64,12 @@ _MODELS: dict[str, type[BaseModel]] = {
 }
 _MODELS["objective"] = Objective
 _OBJECTIVE: TypeAdapter[Any] = TypeAdapter(Objective)
+
+#: What sections usually look like whose keys alone say too little.
+_USUAL_FORMS: dict[object, str] = {
+    Objective: "objective: {metric: loss, goal: minimize}",
+    OptimizerChoice: "optimizer: bayesian, or optimizer: {name: evolutionary, population: 24}",
+}
 
 #: With more objectives than this, fronts are no help in choosing.
 _COSTLY_OBJECTIVES = 4
@@ -141,6 +150,12 @@ class SearchCheck:
             if path not in self._document.faulty:
                 self.problems.append(self._document.problem(path, misfit.message, misfit.hint, at_key=misfit.at_key))
 
+    def _tell_and_note(self, found: tuple[list[Misfit], list[Misfit]]) -> None:
+        wrong, notes = found
+        self._tell(*wrong)
+        for note in notes:
+            self._note(note.path, note.message, note.hint)
+
     def _note(self, path: Path, message: str, suggestion: str = "") -> None:
         self.notes.append(self._document.problem(path, message, suggestion))
 
@@ -197,7 +212,7 @@ class SearchCheck:
             try:
                 return adapter.validate_python(value)
             except ValidationError as error:
-                misfits = misfits_of(error, value, model, _ELSEWHERE)
+                misfits = [_with_usual_form(misfit, model) for misfit in misfits_of(error, value, model, _ELSEWHERE)]
             self._tell(*(m for m in misfits if (m.path, m.message) not in told), under=path)
             told |= {(misfit.path, misfit.message) for misfit in misfits}
             mended = copy.deepcopy(value)
@@ -288,46 +303,26 @@ class SearchCheck:
             self._of_objectives(objectives)
         optimizer = self._parts.get("optimizer")
         if isinstance(optimizer, OptimizerChoice):
-            self._optimizer(optimizer, objectives)
+            short = ("optimizer", "name") not in self._document.values
+            place: Path = ("optimizer",) if short else ("optimizer", "name")
+            warm = bool(self._parts.get("warm_start"))
+            self._tell_and_note(check_optimizer(optimizer, place, objectives, warm=warm, elsewhere=_ELSEWHERE))
         site, resources = self._parts.get("site"), self._parts.get("resources")
-        if isinstance(site, SiteChoice) and isinstance(resources, Resources) and site.profile == "local":
-            self._tell(*local_misfits(resources, this_machine()), under=("resources",))
+        if isinstance(site, SiteChoice):
+            self._tell_and_note(check_site(site.profile, resources if isinstance(resources, Resources) else None))
+            if isinstance(resources, Resources) and site.profile == "local":
+                self._tell(*local_misfits(resources, this_machine()), under=("resources",))
         if self.payload is not None and self._folder is not None:
             self._files(self.payload, self._folder)
         if self.payload is not None:
             self._inputs(self.payload, is_local=isinstance(site, SiteChoice) and site.profile == "local")
         if isinstance(resources, Resources) and isinstance(budget, Budget):
             self._notes_on_jobs(resources, budget)
-        wrong, notes = check_early_stopping(self._parts)
-        self._tell(*wrong)
-        for note in notes:
-            self._note(note.path, note.message, note.hint)
+        self._tell_and_note(check_early_stopping(self._parts))
 
     def _of_objectives(self, count: int) -> None:
         """What other sections say of the figures of merit."""
         self._tell(*known_value_misfits(count, [known.value for known in self._parts.get("known", ())]))
-
-    def _optimizer(self, choice: OptimizerChoice, objectives: int) -> None:
-        # Only here, for the optimizers' libraries take a second to load.
-        from hpo_pilot.optimizers import optimizer_class, optimizer_names  # noqa: PLC0415
-
-        names = optimizer_names()
-        if choice.name not in names:
-            short = ("optimizer", "name") not in self._document.values
-            meant = closest(choice.name, names)
-            hint = f"did you mean {meant}?" if meant else ""
-            message = f"must be {listing(names, 'or')}, not {show(choice.name)}"
-            self._tell(Misfit(("optimizer",) if short else ("optimizer", "name"), message, hint))
-            return
-        optimizer = optimizer_class(choice.name)
-        try:
-            optimizer.check_settings(choice.settings)
-        except ValidationError as error:
-            self._tell(*misfits_of(error, choice.settings, optimizer.Settings, _ELSEWHERE), under=("optimizer",))
-        if objectives > 1 and not optimizer.several_objectives:
-            able = [name for name in names if optimizer_class(name).several_objectives]
-            message = f"{choice.name} takes one objective, not {objectives}"
-            self._tell(Misfit(("objective",), message, f"use the optimizer {listing(able, 'or')}"))
 
     def _files(self, payload: Payload, base: FilePath) -> None:
         if payload.files is None:
@@ -367,12 +362,20 @@ class SearchCheck:
         if space.size <= max(budget.trials, _COUNTABLE):
             points = sum(1 for _ in itertools.islice(space.all_points(), budget.trials))
             if points < budget.trials:
-                message = f"the space has {points} points, fewer than {budget.trials} trials (budget.trials)"
+                have = f"{points} point{'s' * (points != 1)}"
+                message = f"the space has {have}, fewer than {budget.trials} trials (budget.trials)"
                 self._note(("space",), message, "the search ends when all are tried")
         start = self._parts.get("start", ())
         if len(start) > budget.trials:
             message = f"there are {len(start)} start points, more than {budget.trials} trials (budget.trials)"
             self._note(("start",), message, "the last ones will not be tried")
+
+
+def _with_usual_form(misfit: Misfit, model: object) -> Misfit:
+    """Where a whole section is of the wrong kind, its usual form says more than its keys."""
+    whole = isinstance(model, type) and not misfit.path and "must be a mapping" in misfit.message
+    form = _USUAL_FORMS.get(model) if whole else None
+    return replace(misfit, hint=f"as in {form}") if form else misfit
 
 
 def _usable(sound: Mapping[str, Dimension], unusable: set[str]) -> dict[str, Dimension]:

@@ -121,10 +121,11 @@ def _programs(document: Mapping[str, Any]) -> dict[str, str]:
     programs = {RUNNER: RUNNER}
     if document.get("trials_per_job", 1) > 1:
         programs = {RUNNER: "hpo_pilot_series.py", "hpo_pilot_point.py": RUNNER}
-    programs["hpo_pilot_idds.py"] = "hpo_pilot_idds.py"
-    if document.get("checkpoint"):
-        programs["hpo_pilot_checkpoints.py"] = "hpo_pilot_checkpoints.py"
-    return programs
+    # Only the payload knows whether it asks or measures.
+    names = ["hpo_pilot_idds.py", "hpo_pilot_ranks.py", "hpo_pilot_efficiency.py"]
+    names += ["hpo_pilot_checkpoints.py"] if document.get("checkpoint") else []
+    names += ["hpo_pilot_outputs.py"] if document.get("outputs") else []
+    return programs | {name: name for name in names}
 
 
 def payload_files(payload: Path | None, without: Path | None = None) -> Iterator[tuple[str, Path]]:

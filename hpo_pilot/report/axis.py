@@ -11,7 +11,8 @@ from typing import Any
 
 from markupsafe import escape
 
-from hpo_pilot.report.wording import number, scalar
+from hpo_pilot.report.figure import FARTHEST
+from hpo_pilot.report.wording import count, number, scalar
 from hpo_pilot.search import Search
 
 #: A figure of merit that spans more than this factor is drawn on a log scale.
@@ -31,10 +32,12 @@ class FigureAxis:
     Attributes:
         layout: plotly's settings.
         outside: how many values lie outside the first view.
+        cut: whether some lie farther away than they are drawn.
     """
 
     layout: dict[str, Any]
     outside: int = 0
+    cut: bool = False
 
 
 def figure_axis(search: Search, figures: Sequence[float]) -> FigureAxis:
@@ -46,14 +49,27 @@ def figure_axis(search: Search, figures: Sequence[float]) -> FigureAxis:
     layout: dict[str, Any] = {"title": {"text": label(search.objective.metric)}}
     if not figures:
         return FigureAxis(layout)
-    low, high = min(figures), max(figures)
+    drawn = [max(-FARTHEST, min(FARTHEST, figure)) for figure in figures]
+    low, high = min(drawn), max(drawn)
+    cut = max(high, -low) == FARTHEST
     if low > 0 and high / low > _LOG_FACTOR:
-        return FigureAxis({**layout, **_log_scale(low, high)})
-    near = without_far(sorted(figure * search.objective.sign for figure in figures))
+        return FigureAxis({**layout, **_log_scale(low, high)}, cut=cut)
+    near = without_far(sorted(figure * search.objective.sign for figure in drawn))
     return FigureAxis(
         {**layout, **_linear_scale(*sorted((near[0] * search.objective.sign, near[-1] * search.objective.sign)))},
-        len(figures) - len(near),
+        len(drawn) - len(near),
+        cut,
     )
+
+
+def view_note(*axes: FigureAxis, what: str = "trial") -> str:
+    """Says what the first view does not show, or not where it is; empty where it shows all."""
+    outside = max(axis.outside for axis in axes)
+    notes = [
+        f"{count(outside, f'far worse {what}')} outside the first view; double-click shows all" if outside else "",
+        f"what is beyond ±{number(FARTHEST)} is drawn there" if any(axis.cut for axis in axes) else "",
+    ]
+    return "; ".join(note for note in notes if note)
 
 
 def parameter_axis(search: Search, name: str, values: Sequence[Any]) -> dict[str, Any]:
@@ -71,10 +87,12 @@ def without_far(costs: Sequence[float]) -> Sequence[float]:
     """Sorted `costs` without those, at the upper end, that would leave the others little room."""
     if len(costs) < 8:
         return costs
-    first, _, third = statistics.quantiles(costs, n=4)
-    near = [cost for cost in costs if cost <= third + 3 * (third - first)]
+    largest = max(abs(costs[0]), abs(costs[-1])) or 1.0
+    shares = [cost / largest for cost in costs]  # differences of the costs themselves may be beyond the floats
+    first, _, third = statistics.quantiles(shares, n=4)
+    near = [share for share in shares if share <= third + 3 * (third - first)]
     view = near[-1] - near[0]
-    return near if view > 0 and costs[-1] - near[-1] > _FAR_SHARE * view else costs
+    return costs[: len(near)] if view > 0 and shares[-1] - near[-1] > _FAR_SHARE * view else costs
 
 
 def _linear_scale(low: float, high: float) -> dict[str, Any]:

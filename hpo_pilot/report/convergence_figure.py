@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hpo_pilot.report.axis import figure_axis, label
+from hpo_pilot.report.axis import figure_axis, label, view_note
 from hpo_pilot.report.figure import (
     BLUE,
     GREEN,
@@ -15,9 +15,13 @@ from hpo_pilot.report.figure import (
     POINT_LIMIT,
     Figure,
     add_failures,
+    add_stopped,
+    guess_of,
+    guessed,
     is_finite,
     joined_notes,
-    outside_note,
+    no_ring_note,
+    rings_note,
     rounded,
     sample_note,
     thinned,
@@ -39,7 +43,8 @@ def convergence_figure(search: Search, trials: Sequence[Trial]) -> Figure:
     shown = sorted(thinned(search, scanned, POINT_LIMIT), key=lambda trial: trial.told or 0)
     repeated = [trial for trial in told if trial.confirms is not None and figure_of(trial) is not None][:POINT_LIMIT]
     steps = convergence(search, trials)
-    axis = figure_axis(search, [value_of(trial) for trial in [*scanned, *repeated]])
+    stopped = guessed(told)
+    axis = figure_axis(search, [*map(value_of, [*scanned, *repeated]), *map(guess_of, stopped)])
     data: list[dict[str, Any]] = [
         {**_markers(search, shown), "name": "trial"},
         {
@@ -54,6 +59,7 @@ def convergence_figure(search: Search, trials: Sequence[Trial]) -> Figure:
     if repeated:
         symbols = {"symbol": "diamond-open", "color": GREEN, "size": 9}
         data.append({**_markers(search, repeated), "name": "confirmation run", "marker": symbols})
+    add_stopped(data, search, [(trial.told, trial) for trial in stopped])
     failed = [trial for trial in told if trial.state is TrialState.FAILED]
     order: dict[str, Any] = {"title": {"text": "results, in the order in which they came"}}
     if len(told) <= 12:
@@ -71,7 +77,7 @@ def convergence_figure(search: Search, trials: Sequence[Trial]) -> Figure:
         "Convergence",
         f"{metric} of {count(len(scanned), 'finished trial')} in the order of results, with the best so far"
         f"{reached}; {count(len(failed), 'failed trial')}.",
-        joined_notes(sample_note(len(shown), len(scanned)), outside_note(axis.outside)),
+        joined_notes(sample_note(len(shown), len(scanned)), rings_note(told), no_ring_note(told), view_note(axis)),
         {"data": data, "layout": layout},
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -21,6 +21,8 @@ class ReportFacts:
         job_seconds: run time of all jobs, attempts that were lost or repeated included, in seconds.
         gpu_hours: run time of all jobs times their GPUs, in hours.
         store: where the search is kept, for people; without passwords.
+        earlier: what the search has from each of the earlier ones, in words.
+        remarks: what a reader should know, in words.
     """
 
     started: datetime | None = None
@@ -32,3 +34,5 @@ class ReportFacts:
     job_seconds: float = 0.0
     gpu_hours: float = 0.0
     store: str = ""
+    earlier: Sequence[str] = ()
+    remarks: Sequence[str] = ()

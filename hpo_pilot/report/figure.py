@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard, TypeVar
 
-from hpo_pilot.report.wording import count
+from markupsafe import escape
+
+from hpo_pilot.report.wording import count, number
 from hpo_pilot.search import Search, Trial
 
 _Item = TypeVar("_Item")
@@ -19,6 +21,10 @@ _Item = TypeVar("_Item")
 #: Markers in one figure: more only cost size and time.
 POINT_LIMIT = 1500
 FAILURE_LIMIT = 300
+STOPPED_LIMIT = 300
+
+#: Values beyond are drawn there: plotly shows nothing from 1.8e304 on.
+FARTHEST = 1e304
 
 BLUE, PALE_BLUE, ORANGE, RED, GREEN = "#3987d6", "rgba(57,135,214,0.4)", "#e0810b", "#d64545", "#2a9d6f"
 
@@ -76,6 +82,57 @@ def add_failures(data: list[dict[str, Any]], layout: dict[str, Any], failed: Seq
     )
 
 
+def add_stopped(data: list[dict[str, Any]], search: Search, stopped: Sequence[tuple[Any, Trial]]) -> None:
+    """Rings where trials that were stopped early would probably have come to; `stopped` are (x, trial) with a guess."""
+    if not stopped:
+        return
+    stopped = evenly(stopped, STOPPED_LIMIT)
+    data.append(
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": "stopped early: its probable value",
+            "x": [x for x, _ in stopped],
+            "y": [guess_of(trial) for _, trial in stopped],
+            "text": [_stopped_text(search, trial) for _, trial in stopped],
+            "hovertemplate": "%{text}<extra></extra>",
+            "marker": {"symbol": "circle-open", "color": BLUE, "size": 7},
+        }
+    )
+
+
+def _stopped_text(search: Search, trial: Trial) -> str:
+    assert trial.stop is not None
+    return (
+        f"trial {trial.number}, stopped at step {trial.stop.step}\n"
+        f"its {escape(search.objective.metric)} would probably have become {number(guess_of(trial))}"
+    )
+
+
+def guessed(trials: Sequence[Trial]) -> list[Trial]:
+    """Those that were stopped early and of which a guess says what the objective would have come to."""
+    return [t for t in trials if t.confirms is None and t.stopped_early and t.stop is not None and t.stop.projected]
+
+
+def guess_of(trial: Trial) -> float:
+    """What a stopped trial would probably have come to."""
+    assert trial.stop is not None
+    assert trial.stop.projected is not None
+    return float(rounded(trial.stop.projected[0]))
+
+
+def rings_note(trials: Sequence[Trial]) -> str:
+    """Says what the rings are; empty where there are none."""
+    shown = len(guessed(trials))
+    return f"rings: {count(shown, 'trial')} stopped early, each at its probable final value" if shown else ""
+
+
+def no_ring_note(trials: Sequence[Trial]) -> str:
+    """Says how many trials that were stopped early are not shown; empty where all are."""
+    without = sum(trial.confirms is None and trial.stopped_early for trial in trials) - len(guessed(trials))
+    return f"{count(without, 'stopped trial')} not shown, for lack of a guess" if without else ""
+
+
 def thinned(search: Search, trials: Sequence[Trial], limit: int) -> list[Trial]:
     """At most `limit` of the finished `trials`, in their order: the best quarter of the limit, and an even sample."""
     if len(trials) <= limit:
@@ -100,7 +157,7 @@ def value_of(trial: Trial) -> float:
 
 def rounded(value: Any) -> Any:
     """Nine significant digits are more than a figure shows; the rest would only add to its size."""
-    return float(f"{value:.9g}") if isinstance(value, float) else value
+    return float(f"{max(-FARTHEST, min(FARTHEST, value)):.9g}") if isinstance(value, float) else value
 
 
 def is_finite(value: float | None) -> TypeGuard[float]:
@@ -111,11 +168,6 @@ def is_finite(value: float | None) -> TypeGuard[float]:
 def sample_note(shown: int, all_of_them: int) -> str:
     """Says that a figure shows only some of the trials; empty where it shows all."""
     return f"shows {shown:,} of {all_of_them:,} trials: the best and an even sample" if shown < all_of_them else ""
-
-
-def outside_note(n: int) -> str:
-    """Says that `n` trials lie outside the first view; empty where none does."""
-    return f"{count(n, 'far worse trial')} outside the first view; double-click shows all" if n else ""
 
 
 def joined_notes(*notes: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -39,8 +40,8 @@ def reference_point(objectives: Sequence[Objective], results: Iterable[Sequence[
             point.append(objective.reference)
             continue
         near = without_far(sorted(objective.sign * figures[index] for figures in first))
-        span = near[-1] - near[0] or abs(near[-1]) or 1.0
-        point.append(objective.sign * (near[-1] + _BEYOND * span))
+        span = min(near[-1] - near[0], sys.float_info.max) or abs(near[-1]) or 1.0
+        point.append(objective.sign * min(near[-1] + _BEYOND * span, sys.float_info.max))
     return tuple(point)
 
 

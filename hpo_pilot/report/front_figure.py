@@ -6,10 +6,11 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from hpo_pilot.report.axis import figure_axis, label
+from hpo_pilot.report.axis import FigureAxis, figure_axis, label, view_note
 from hpo_pilot.report.convergence_figure import corners, hover_text
 from hpo_pilot.report.figure import (
     BLUE,
+    FARTHEST,
     LEGEND,
     ORANGE,
     PALE_BLUE,
@@ -17,12 +18,11 @@ from hpo_pilot.report.figure import (
     Figure,
     evenly,
     joined_notes,
-    outside_note,
     rounded,
     sample_note,
 )
 from hpo_pilot.report.objective_view import seen_by
-from hpo_pilot.report.summary import convergence, figures_of, front_of, reference_of
+from hpo_pilot.report.summary import NOTHING_BEYOND, convergence, figures_of, front_of, reference_of
 from hpo_pilot.report.wording import count, number
 from hpo_pilot.search import Search, Trial
 
@@ -37,10 +37,13 @@ def front_figures(search: Search, trials: Sequence[Trial]) -> list[Figure]:
     on_front = {trial.number for trial in front}
     others = [trial for trial in finished if trial.number not in on_front]
     pairs = itertools.islice(itertools.combinations(range(len(search.objectives)), 2), _MOST_PAIRS)
-    return [_pair_figure(search, x, y, front, others) for x, y in pairs]
+    stopped = sum(trial.stopped_early for trial in trials)
+    return [_pair_figure(search, x, y, front, others, stopped) for x, y in pairs]
 
 
-def _pair_figure(search: Search, x: int, y: int, front: Sequence[Trial], others: Sequence[Trial]) -> Figure:
+def _pair_figure(
+    search: Search, x: int, y: int, front: Sequence[Trial], others: Sequence[Trial], stopped: int
+) -> Figure:
     shown = evenly(others, max(0, POINT_LIMIT - len(front)))
     names = [search.objectives[index].metric for index in (x, y)]
     line: dict[str, Any] = {"mode": "markers"}
@@ -62,8 +65,9 @@ def _pair_figure(search: Search, x: int, y: int, front: Sequence[Trial], others:
         f"{count(len(front), 'trial')} on the Pareto front.",
         joined_notes(
             sample_note(len(shown), len(others)),
-            outside_note(max(axis.outside for axis in axes)),
+            view_note(*axes),
             _better(search, x, y),
+            f"{count(stopped, 'trial')} stopped early not shown" if stopped else "",
         ),
         {"data": data, "layout": layout},
     )
@@ -109,12 +113,14 @@ def volume_figure(search: Search, trials: Sequence[Trial]) -> Figure:
     at = ", ".join(
         f"{o.metric} {number(figure)}" for o, figure in zip(search.objectives, reference or (), strict=False)
     )
+    cut = FigureAxis(layout, cut=bool(steps) and steps[-1][1] > FARTHEST)
+    unreached = NOTHING_BEYOND if steps and not steps[-1][1] else ""
     given = all(objective.reference is not None for objective in search.objectives)
     how = "as the search file says" if given else "from the worst of the first results, where the file says nothing"
     return Figure(
         "convergence",
         "Hypervolume",
         f"The volume between the Pareto front and the reference point after each result{reached}.",
-        joined_notes(f"beyond the reference point {at} ({how}) nothing counts"),
+        joined_notes(f"beyond the reference point {at} ({how}) nothing counts", unreached, view_note(cut)),
         {"data": data, "layout": layout},
     )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from hpo_pilot.report.axis import figure_axis
+from hpo_pilot.report.axis import figure_axis, view_note
 from hpo_pilot.report.figure import LEGEND, ORANGE, PALE_BLUE, RED, Figure, evenly, joined_notes, rounded
 from hpo_pilot.report.objective_view import seen_by
 from hpo_pilot.report.summary import ranking
@@ -79,9 +79,7 @@ def curve_figure(search: Search, trials: Sequence[Trial], reports: Reports) -> F
             f"shows {len(known):,} of {scanned:,} trials" if len(known) < scanned else "",
             "means over the folds" if search.folds.k > 1 else "",
             f"{count(diverged, 'trial')} ended with no number" if diverged else "",
-            f"{count(axis.outside, 'far worse value')} outside the first view; double-click shows all"
-            if axis.outside
-            else "",
+            view_note(axis, what="value"),
         ),
         {"data": data, "layout": {"xaxis": horizontal, "yaxis": axis.layout, "legend": LEGEND}},
     )

@@ -13,10 +13,15 @@ def seen_by(search: Search, trials: Sequence[Trial], index: int) -> tuple[Search
     if len(search.objectives) == 1:
         return search, list(trials)
     single = search.model_copy(update={"objectives": (search.objectives[index],)})
-    return single, [_trial(trial, index) for trial in trials]
+    decides = search.objectives[index].metric == search.early_stopping.metric
+    return single, [_trial(trial, index, decides) for trial in trials]
 
 
-def _trial(trial: Trial, index: int) -> Trial:
+def _trial(trial: Trial, index: int, decides: bool) -> Trial:
+    stop = trial.stop
+    if stop is not None and stop.projected is not None:
+        # Of the others nothing was seen: what they would have come to is no guess worth a mark.
+        stop = replace(stop, projected=(stop.projected[index],) if decides else None)
     return replace(
         trial,
         value=None if trial.values is None else trial.values[index],
@@ -24,6 +29,7 @@ def _trial(trial: Trial, index: int) -> Trial:
         folds=tuple(_fold(fold, index) for fold in trial.folds),
         values=None,
         stds=None,
+        stop=stop,
     )
 
 

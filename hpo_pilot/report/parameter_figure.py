@@ -6,15 +6,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from hpo_pilot.report.axis import choice_labels, figure_axis, label, parameter_axis
+from hpo_pilot.report.axis import choice_labels, figure_axis, label, parameter_axis, view_note
 from hpo_pilot.report.figure import (
     BLUE,
     ORANGE,
     POINT_LIMIT,
     Figure,
     add_failures,
+    add_stopped,
+    guess_of,
+    guessed,
     joined_notes,
-    outside_note,
+    no_ring_note,
     rounded,
     sample_note,
     thinned,
@@ -52,7 +55,8 @@ def parameter_figures(search: Search, trials: Sequence[Trial], most: int = PARAM
     limit = min(POINT_LIMIT, max(100, most // len(names)))
     shown = thinned(search, finished, limit)
     best = next((standing.trial for standing in ranking(search, trials)), None)
-    return [_parameter_figure(search, name, finished=finished, shown=shown, failed=failed, best=best) for name in names]
+    groups = {"finished": finished, "shown": shown, "failed": failed, "stopped": [t for t in trials if t.stopped_early]}
+    return [_parameter_figure(search, name, **groups, best=best) for name in names]
 
 
 def _parameter_figure(
@@ -62,6 +66,7 @@ def _parameter_figure(
     finished: Sequence[Trial],
     shown: Sequence[Trial],
     failed: Sequence[Trial],
+    stopped: Sequence[Trial],
     best: Trial | None,
 ) -> Figure:
     dimension = search.space_dimensions[name]
@@ -92,10 +97,14 @@ def _parameter_figure(
         horizontal |= {"categoryorder": "array", "categoryarray": labels}
     else:
         data = [{**common, "type": "scatter", "mode": "markers"}]
-        horizontal = parameter_axis(search, name, [place(trial) for trial in [*finished, *failed] if has(trial)])
+        horizontal = parameter_axis(
+            search, name, [place(trial) for trial in [*finished, *failed, *stopped] if has(trial)]
+        )
     if best is not None and has(best):
         data.append(_star(place(best), best))
-    axis = figure_axis(search, [value_of(trial) for trial in finished])
+    rings = [trial for trial in guessed(stopped) if has(trial)]
+    add_stopped(data, search, [(place(trial), trial) for trial in rings])
+    axis = figure_axis(search, [*map(value_of, finished), *map(guess_of, rings)])
     layout = {"xaxis": horizontal, "yaxis": axis.layout, "showlegend": False}
     add_failures(data, layout, [(place(trial), trial) for trial in failed if has(trial)])
 
@@ -108,7 +117,8 @@ def _parameter_figure(
         joined_notes(
             sample_note(len(shown), len(finished)),
             f"not active in {count(without, 'trial')}" if without else "",
-            outside_note(axis.outside),
+            no_ring_note(stopped),
+            view_note(axis),
         ),
         {"data": data, "layout": layout},
     )

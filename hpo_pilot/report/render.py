@@ -20,9 +20,10 @@ from plotly.offline import get_plotlyjs, get_plotlyjs_version
 from hpo_pilot.optimizers.auto_rules import rules
 from hpo_pilot.report import wording
 from hpo_pilot.report.convergence_figure import convergence_figure
+from hpo_pilot.report.efficiency import SHOWN, efficiencies
 from hpo_pilot.report.facts import ReportFacts
 from hpo_pilot.report.failures import failure_groups, shortened
-from hpo_pilot.report.figure import Figure
+from hpo_pilot.report.figure import Figure, guessed
 from hpo_pilot.report.fold_figure import fold_figures
 from hpo_pilot.report.front_figure import front_figures, volume_figure
 from hpo_pilot.report.learning_curves import Reports, curve_figure
@@ -67,8 +68,8 @@ def render_report(
     folds = fold_figures(search, trials)
     parameters = figures_by_objective(search, trials) if standings else []
     front = front_of(search, trials) if several else []
-    fronts = front_figures(search, trials) if front else []
-    overview = (volume_figure if several else convergence_figure)(search, trials) if standings else None
+    fronts = [*front_figures(search, trials), volume_figure(search, trials)] if front else []
+    overview = convergence_figure(search, trials) if standings and not several else None
     curves = curve_figure(search, trials, reports or {})
     of_parameters = [figure for _, group in parameters for figure in group]
     figures = [figure for figure in (overview, *fronts, curves, *folds, *of_parameters) if figure is not None]
@@ -98,8 +99,11 @@ def render_report(
         curves=curves,
         folds=folds,
         parameters=parameters,
+        rings=bool(guessed(trials)),
         failures=failures[:FAILURE_LIMIT],
         dropped_failures=max(0, len(failures) - FAILURE_LIMIT),
+        efficiencies=efficiencies(rows),
+        shown_efficiencies=SHOWN,
         rows=rows,
         total=len(trials),
         linked={trial.number for trial in rows},
@@ -232,6 +236,7 @@ def _environment() -> jinja2.Environment:
     )
     for name in ("count", "duration", "exact", "number", "plus_minus", "scalar", "when"):
         environment.filters[name] = getattr(wording, name)
+    environment.filters["capitalized"] = lambda text: text[:1].upper() + text[1:]
     environment.filters["shortened"] = lambda text: shortened(text, ERROR_LIMIT)
     environment.filters["point_text"] = _point_text
     environment.globals["span"] = wording.span

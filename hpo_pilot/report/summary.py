@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from hpo_pilot.report.front import members, reference_point, volume, volumes
 from hpo_pilot.search import Search, Trial, TrialState
 
+#: What a hypervolume of nothing means.
+NOTHING_BEYOND = "no trial is better than the reference point in every objective"
+
 
 @dataclass(frozen=True)
 class Standing:

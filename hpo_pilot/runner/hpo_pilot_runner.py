@@ -34,6 +34,7 @@ PAYLOAD_FILE, LOG_FILE = "hpo_pilot_payload.json", "payload.log"
 NAMES = {"point": "input.json", "result": "output.json", "inputs": "input_ds.json", "progress": "progress.jsonl"}
 STAGED_FILE = "hpo_pilot_inputs.json"  # names of the input files that were brought here
 STOP_FILE = "hpo_pilot_stop.txt"  # where a pilot that ends a payload for its own fault leaves the reason
+RANKS_FOLDER, TIMELINE = "hpo_pilot_measured", "horovod_timeline.json"  # the latter where it is a declared output
 LOG_HEAD = LOG_TAIL = 512 * 1024  # bytes of log kept from its beginning and from its end
 LOG_SHOWN = 64 * 1024  # bytes of log in the metadata
 FILE_LIMIT = 10 * 1024 * 1024  # bytes of output.json, and of the end of progress.jsonl
@@ -193,6 +194,9 @@ class Life:
             self.poll.register(fd, select.POLLIN)
         env = {name: value for name, value in os.environ.items() if not SECRETS & set(name.upper().split("_"))}
         env.update(("HPO_PILOT_" + name.upper(), str(value)) for name, value in job.items())
+        env["HPO_PILOT_MEASURED"] = os.path.abspath(RANKS_FOLDER)  # its ranks may work elsewhere
+        if TIMELINE in (payload.get("outputs") or ()):
+            env["HOROVOD_TIMELINE"] = os.path.abspath(TIMELINE)
         self.pid = start(payload["command"], env, output)
         os.close(output)
 
@@ -300,8 +304,8 @@ def own_metadata(name: str) -> "Tuple[Dict[str, Any], str]":
         return {}, "%s is not kept: %s" % (name, error)
 
 
-def judge(name: str, wanted: "List[str]", ended: str) -> "Tuple[List[Optional[float]], Dict[str, float], str]":
-    """The verdict: (the values wanted, further metrics, why there are no values)."""
+def judge(name: str, wanted: "List[str]", ended: str, used: "Any") -> "Tuple[List[Any], Dict[str, float], str]":
+    """The verdict: (the values wanted, further metrics, why there are no values). `used`: how well its ranks were."""
     output, wrong = {}, ""  # type: Any, str
     try:
         output = from_json(written(name, FILE_LIMIT))
@@ -310,7 +314,7 @@ def judge(name: str, wanted: "List[str]", ended: str) -> "Tuple[List[Optional[fl
             raise ValueError("not an object, {...}")
     except (ValueError, RecursionError) as error:
         output, wrong = {}, "no usable %s: %s" % (name, error)
-    metrics = output["metrics"] if isinstance(output.get("metrics"), dict) else {}
+    metrics = dict(used, **(output["metrics"] if isinstance(output.get("metrics"), dict) else {}))
     figures, status = [output.get(key, metrics.get(key)) for key in wanted], output.get("status", 0)
     missing = [repr(key) for key in wanted if key not in output and key not in metrics]
     if status != 0 or isinstance(status, bool):
@@ -322,7 +326,7 @@ def judge(name: str, wanted: "List[str]", ended: str) -> "Tuple[List[Optional[fl
         wrong = "%s has no key %s; it has %s" % (name, " and no ".join(missing), ", ".join(map(repr, output)) or "none")
     elif not wrong:
         bad = ((key, name, to_json(x).decode()) for key, x in zip(wanted, figures) if number(x) is None)
-        wrong = "; ".join("%r in %s is no finite number but %.60s" % about for about in bad)
+        wrong = "; ".join("%r in %s is no finite number but %.60s" % x + "..." * (len(x[2]) > 60) for x in bad)
     numbers = ((str(key)[:100], number(metrics[key])) for key in list(metrics)[:METRICS_KEPT])
     return [None if wrong else number(x) for x in figures], {key: x for key, x in numbers if x is not None}, wrong
 
@@ -367,25 +371,21 @@ def run(options: "Dict[str, str]") -> None:
     wanted = payload.get("objectives") or [payload.get("metric") or "loss"]
     if os.environ.get("HPO_PILOT_IDDS_URL") and not ended and not os.path.lexists(names["result"]):
         companion("hpo_pilot_idds")["fetch_loss"](names["result"], wanted[0])
-    (value, *others), metrics, message = judge(names["result"], wanted, ended)
+    assess = companion("hpo_pilot_efficiency")["assess"] if os.path.isdir(RANKS_FOLDER) else None
+    used, ranks, unjudged = assess(RANKS_FOLDER, number) if assess else ({}, {}, "")
+    (value, *others), metrics, message = judge(names["result"], wanted, ended, used)
     own, unkept = own_metadata(names["metadata"]) if "metadata" in names else ({}, "")
     outputs = [] if value is None else payload.get("outputs") or []
     if outputs:
-        missing = [name for name in outputs if not any(files_in(".", [name]))]
-        message = "declared outputs not found: " + ", ".join(missing) if missing else ""
-        outputs = [name for name in outputs if name not in missing]
-        with __import__("tarfile").open("outputs.tar.gz.new", "w:gz", compresslevel=3, dereference=True) as archive:
-            for file in sorted(set(files_in(".", outputs))):
-                archive.add(file, recursive=False)
-        os.rename("outputs.tar.gz.new", "outputs.tar.gz")
+        outputs, message = companion("hpo_pilot_outputs")["pack"](outputs, files_in)
     progress = read_progress(names["progress"], payload.get("progress_metric") or wanted[0])
-    message = "; ".join(filter(None, (message, unkept if value is not None else "")))
+    message = "; ".join(filter(None, (message, unkept if value is not None else "", unjudged)))
     verdict = dict(job, version=1, status=int(value is None), value=value, metrics=metrics, outputs=outputs)
     verdict.update(message=clean(message[:2000].encode("utf-8", "replace"), 2000))
     verdict.update(cause=cause, log_tail=tail if value is None else "", values=[value, *others])
     verdict.update(started=started, ended=time.time(), seconds=time.time() - started, node=os.uname().nodename)
     verdict.update(progress=progress, last_progress=dict(zip(("step", "value"), progress[-1])) if progress else None)
-    write("userJobMetadata.json", to_json(dict(own, hpo_pilot=verdict)))
+    write("userJobMetadata.json", to_json(dict(own, hpo_pilot=verdict, **ranks)))
     try:
         os.rmdir(job["checkpoint_dir"])
     except OSError:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 POINT_RUNNER, PAYLOAD_FOLDER = "hpo_pilot_point.py", "payload"
 PAYLOAD_FILE, STAGED_FILE, STOP_FILE = "hpo_pilot_payload.json", "hpo_pilot_inputs.json", "hpo_pilot_stop.txt"
+RANKS_MODULE = "hpo_pilot_ranks.py"  # the payload may import it
 VERDICT_FILE, OUTPUTS, PROGRESS, LOG = "userJobMetadata.json", "outputs.tar.gz", "progress.jsonl", "payload.log"
 LIMIT = 900 * 1000  # bytes of metadata, of the 1 MB that PanDA takes
 LOG_SHARED = 1000 * 1000  # bytes of the job's log, for all points together
@@ -192,6 +193,7 @@ class Series:
         minutes = self.payload.get("minutes") if left is None else left / 60
         save(os.path.join(name, PAYLOAD_FILE), dict(self.payload, minutes=minutes))
         link(os.path.join("..", STOP_FILE), os.path.join(name, STOP_FILE))
+        link(os.path.join("..", RANKS_MODULE), os.path.join(name, RANKS_MODULE))
         progress = (self.payload.get("file_names") or {}).get("progress") or PROGRESS
         link(os.path.join(name, progress), progress)  # who reports on the job sees by it which point runs
 

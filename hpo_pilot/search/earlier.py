@@ -76,7 +76,7 @@ class EarlierResults:
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        text = f"starts from {len(self.results)} results of {self.source}"
+        text = f"starts from {len(self.results)} result{'s' * (len(self.results) != 1)} of {self.source}"
         return f"{text} ({'; '.join(self.notes)})" if self.notes else text
 
 
@@ -126,9 +126,8 @@ def fitted(earlier: EarlierSearch, space: SearchSpace, objectives: Sequence[Obje
         trials = trials[-MOST_RESULTS:]
     theirs = list(dict.fromkeys(name for trial in trials for name in trial.point))
     if not space.dimensions.keys() & set(theirs):
-        raise InputError(
-            f"{source!r} has no parameter of this space: it has {listing(theirs)}, this one {listing(space.names)}"
-        )
+        has = f": it has {listing(theirs)}, this one {listing(space.names)}" if theirs else f" ({listing(space.names)})"
+        raise InputError(f"{source!r} has no parameter of this space{has}")
     if extra := [name for name in theirs if name not in space.dimensions]:
         notes.append(f"its {listing(extra)} is left aside, for this space does not have it")
     # The same values each time: what is stored must not depend on luck.
@@ -161,7 +160,9 @@ def _columns(earlier: EarlierSearch, objectives: Sequence[Objective]) -> tuple[l
                 f"{earlier.source!r} has {figures} figure{'s' * (figures > 1)} of merit a result without saying which, "
                 f"and this search wants {ours}: what `hpo-pilot export` writes names them"
             )
-        return [(index, objective.sign) for index, objective in enumerate(objectives)], []
+        ours = listing([f"{objective.metric!r} (to {objective.goal})" for objective in objectives])
+        note = f"nothing says what its values are, or which way is better: they are taken for {ours}"
+        return [(index, objective.sign) for index, objective in enumerate(objectives)], [note]
     places = {objective.metric: index for index, objective in enumerate(earlier.objectives)}
     columns, notes = [], []
     for objective in objectives:

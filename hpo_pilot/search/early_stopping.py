@@ -85,17 +85,22 @@ class EarlyStopping(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> EarlyStopping:
         foreign = {"none": (*_OF_ASHA, *_OF_MEDIAN), "median": _OF_ASHA, "asha": _OF_MEDIAN}[self.method]
-        misfits = [
-            Misfit((key,), f"is no setting of method {self.method}", "leave it out, or name the other method")
-            for key in foreign
-            if getattr(self, key) is not None
-        ]
+        misfits = [Misfit((key,), *self._not_its_own(key)) for key in foreign if getattr(self, key) is not None]
+        if not misfits and self.model_fields_set and "method" not in self.model_fields_set:
+            misfits.append(Misfit((), "has settings and no method: it stops nothing", "add method: asha, or median"))
         if self.max_steps is not None and self.min_steps is not None and self.min_steps >= self.max_steps:
             message = f"is {self.min_steps}, and a whole training has {self.max_steps} steps (max_steps)"
             misfits.append(Misfit(("min_steps",), message, f"use {max(1, self.max_steps // self.reduction)} or so"))
         if misfits:
             raise MisfitError(misfits)
         return self
+
+    def _not_its_own(self, key: str) -> tuple[str, str]:
+        """What is wrong with a setting of another method, and what to do."""
+        other = "asha" if key in _OF_ASHA else "median"
+        if "method" not in self.model_fields_set:
+            return f"needs method {other}", f"add method: {other}"
+        return f"is no setting of method {self.method}", f"leave it out, or use method: {other}"
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:

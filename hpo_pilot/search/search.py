@@ -152,8 +152,10 @@ class Resources(_Section):
 class SiteChoice(_Section):
     """Where the jobs run."""
 
-    profile: Literal["local", "grid"] = Field(
-        "local", description="The site profile: local is this machine, grid any site of a PanDA server."
+    profile: _Queue = Field(
+        "local",
+        description="The site profile: local is this machine, grid any site of a PanDA server; "
+        "`hpo-pilot sites` lists the others.",
     )
     queue: _Queues | None = Field(
         None,

@@ -6,9 +6,11 @@ One table goes from pydantic's error types to our texts. Whoever shows a validat
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -26,14 +28,11 @@ _PATTERNS = {
     NAME_PATTERN: "must start with a letter and go on with letters, digits, '_' or '-', at most 50 in all",
     FILE_PATTERN: "must be a plain file name: letters, digits, '_', '.' and '-', and no folder",
     "^/": "must be a full path, from / on",
+    "^[/$]": "must be a full path, from / or a variable on",
+    "^[A-Za-z_][A-Za-z0-9_]*$": "must be a variable's name: letters, digits and '_'",
+    r"^[^\r\n]*$": "must be a single line",
     QUEUE_PATTERN: "must consist of letters, digits, '_', '.' and '-'",
     QUEUES_PATTERN: "must consist of letters, digits, '_', '.' and '-'; between several queues stands a comma alone",
-}
-
-#: What the search file will know one day, so that nobody looks for a misspelling.
-_PLANNED: dict[str, set[object]] = {
-    "method": {"median", "asha"},
-    "profile": {"summit", "frontier", "perlmutter"},
 }
 
 #: What a pydantic error type expected; `must be …`.
@@ -102,6 +101,9 @@ def misfits_of(
     for path, group in places.items():
         if group[0]["type"] == "extra_forbidden" and len(path) == 1 and model is not None:
             misfits.append(unknown_key(str(path[0]), known, data, elsewhere))
+        elif group[0]["type"] == "extra_forbidden" and (inner := _model_at(model, path[:-1])) is not None:
+            beside = functools.reduce(lambda within, part: within[part], path[:-1], data)
+            misfits.append(unknown_key(str(path[-1]), keys_of(inner), beside).under(*path[:-1]))
         elif group[0]["type"] == "model_type" and not path and known:
             misfits.append(Misfit((), f"must be a mapping, not {show(data)}", f"its keys are {listing(known)}"))
         else:
@@ -114,6 +116,29 @@ def misfits_of(
 def keys_of(model: type[BaseModel]) -> list[str]:
     """The keys that a model takes in a search file."""
     return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _model_at(kind: Any, way: Path) -> type[BaseModel] | None:
+    """The model of what stands at `way` in a value of `kind`; None where no one model does."""
+    kind = _bare(kind)
+    for part in way:
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            fields = {field.alias or name: field.annotation for name, field in kind.model_fields.items()}
+            kind = _bare(fields.get(str(part)))
+        else:  # of a list its items, of a mapping its values
+            members = [member for member in get_args(kind) if member is not Ellipsis]
+            kind = _bare(members[-1]) if members else None
+    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+
+
+def _bare(kind: Any) -> Any:
+    """A type without its annotations and without `| None`."""
+    if get_origin(kind) is Annotated:
+        return _bare(get_args(kind)[0])
+    if get_origin(kind) in (Union, UnionType):
+        members = [member for member in get_args(kind) if member is not NoneType]
+        return _bare(members[0]) if len(members) == 1 else None
+    return kind
 
 
 def unknown_key(
@@ -202,8 +227,6 @@ def _expected(group: Sequence[ErrorDetails]) -> list[str]:
 
 def _wrong_kind(path: Path, expected: list[str], value: Any) -> Misfit:
     key = next((part for part in reversed(path) if isinstance(part, str)), "")
-    if isinstance(value, str) and value in _PLANNED.get(key, ()):
-        return Misfit(path, f"{show(value)} is not supported yet", f"there is {listing(expected, 'or')}")
     given = repr(value) if isinstance(value, float) else show(value)
     message = f"must be {listing(expected, 'or')}, not {given}"
     meant = VALUE_SYNONYMS.get(key, {}).get(value.casefold()) if isinstance(value, str) else None

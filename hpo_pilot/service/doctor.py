@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -11,15 +12,20 @@ from pathlib import Path
 
 import psutil
 
+from hpo_pilot.config.site_file import SiteFileError, load_site, site_files
 from hpo_pilot.errors import HpoPilotError
+from hpo_pilot.launchers import LAUNCHERS
 from hpo_pilot.panda.panda_server import environment_server, environment_vo
 from hpo_pilot.service.target import nickname_at
+from hpo_pilot.service.training_python import built_horovods, own_versions, python_on_path, versions_in
 from hpo_pilot.service.workdir import WorkDir
 from hpo_pilot.store import Store
 from hpo_pilot.store.engine import shown
+from hpo_pilot.transformation.container import RUNTIMES
 
-_RUNTIMES = ("apptainer", "singularity", "podman", "ch-run", "shifter", "bwrap")
-_LAUNCHERS = ("srun", "jsrun", "mpirun", "horovodrun", "torchrun")
+_RUNTIMES = tuple(program for runtime in RUNTIMES.values() for program in runtime.programs)
+_LAUNCHERS = tuple(name for name in LAUNCHERS if name != "plain")
+_TRAINING = ("torch", "horovod")
 _BATCH = ("sbatch", "bsub", "qsub", "flux")
 
 
@@ -48,9 +54,11 @@ def examine(workdir: Path | None, store: str | None) -> list[Finding]:
         Finding("memory", True, f"{memory.total / 1e9:.1f} GB, {memory.available / 1e9:.1f} GB free", needed=True),
         _gpus(),
         *(_package(name, use, needed=needed) for name, use, needed in _packages()),
+        *_training(),
         _programs("container runtime", _RUNTIMES, "payload.container needs one"),
-        _programs("launcher", _LAUNCHERS, "payloads over several ranks need one"),
+        _programs("launcher", _LAUNCHERS, "payloads of several ranks need one"),
         _programs("batch system", _BATCH, "pilots in allocations need one"),
+        _sites(),
         _programs("Rucio", ("rucio",), "outputs at PanDA servers other than the embedded one are fetched with it"),
         _panda_server(workdir),
         _attempt("work folder", lambda: _work_folder(workdir)),
@@ -63,8 +71,6 @@ def _packages() -> tuple[tuple[str, str, bool], ...]:
         ("panda-client", "talks to PanDA servers", True),
         ("scikit-optimize", "the bayesian optimizer", True),
         ("deap", "the evolutionary and cma optimizers", True),
-        ("torch", "PyTorch payloads", False),
-        ("horovod", "payloads over several GPUs or nodes; `make horovod` builds it", False),
     )
 
 
@@ -73,6 +79,23 @@ def _package(name: str, use: str, *, needed: bool) -> Finding:
         return Finding(name, True, version(name), needed)
     except PackageNotFoundError:
         return Finding(name, False, f"not installed; {use}", needed)
+
+
+def _training() -> list[Finding]:
+    """PyTorch and Horovod where a payload's command finds them: our own Python, which `run` puts first, and PATH's."""
+    own, other = sys.executable, python_on_path()
+    found = {own: own_versions(_TRAINING), **({other: versions_in(other, _TRAINING)} if other else {})}
+    nowhere = "not in " + " and not in ".join(found)
+    built = next(iter(built_horovods()), None)
+    hints = {"torch": "PyTorch payloads need it", "horovod": "payloads over several GPUs or nodes need it"}
+    hints["horovod"] += "; `make horovod` builds it"
+    if built:
+        hints["horovod"] = f"`make horovod` built {built[1]}: put {built[0]} first in PATH"
+    findings = []
+    for name in _TRAINING:
+        having = [f"{versions[name]} in {python}" for python, versions in found.items() if name in versions]
+        findings.append(Finding(name, bool(having), ", ".join(having) or f"{nowhere}; {hints[name]}"))
+    return findings
 
 
 def _gpus() -> Finding:
@@ -85,6 +108,17 @@ def _gpus() -> Finding:
 def _programs(what: str, names: tuple[str, ...], use: str) -> Finding:
     found = [name for name in names if shutil.which(name)]
     return Finding(what, bool(found), ", ".join(found) or f"none of {', '.join(names)}; {use}")
+
+
+def _sites() -> Finding:
+    wrong = []
+    files = site_files()
+    for path in files.values():
+        try:
+            load_site(path)
+        except SiteFileError as error:
+            wrong.append(str(error.problems[0]))
+    return Finding("site profiles", bool(files) and not wrong, "; ".join(wrong) or ", ".join(files) or "none")
 
 
 def _panda_server(workdir: Path | None) -> Finding:

@@ -22,6 +22,7 @@ from hpo_pilot.service.embedded import DEFAULT_QUEUE, EmbeddedPanda, default_slo
 from hpo_pilot.service.exposure import exposures
 from hpo_pilot.service.families import register_all
 from hpo_pilot.service.reach import Reach
+from hpo_pilot.service.remarks import nothing_to_stop, remarks_of
 from hpo_pilot.service.service import Service
 from hpo_pilot.service.target import bind, check_steered, chosen_server, connected
 from hpo_pilot.service.workdir import WorkDir
@@ -47,6 +48,7 @@ class RunResult:
         best: the best trial; None where there is none, and with several objectives.
         front: the Pareto front, by the first objective; with one objective the best trial alone.
         report: the HTML report.
+        remarks: what else there is to say of it.
     """
 
     record: SearchRecord
@@ -54,6 +56,7 @@ class RunResult:
     trials: list[Trial]
     report: Path
     front: list[Trial] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
 
 
 def run(
@@ -364,7 +367,7 @@ def result_of(store: Store, workdir: WorkDir, record: SearchRecord) -> RunResult
         ) from error
     front = [standing.trial for standing in front_of(record.search, trials)]
     best = front[0] if front and len(record.search.objectives) == 1 else None
-    return RunResult(record, best, trials, path, front)
+    return RunResult(record, best, trials, path, front, remarks_of(store, record))
 
 
 def render(store: Store, record: SearchRecord, trials: list[Trial]) -> str:
@@ -380,6 +383,8 @@ def render(store: Store, record: SearchRecord, trials: list[Trial]) -> str:
         job_seconds=seconds,
         gpu_hours=seconds * record.search.resources.gpus / 3600,
         store=shown(store.engine.url),
+        earlier=[str(one) for one in store.earlier_results(record.id)],
+        remarks=nothing_to_stop(store, record),
     )
     events = [(event.time, event.who, event.what) for event in store.events(record.id)]
     reports = store.intermediate_values(record.id, drawn_trials(record.search, trials))

@@ -16,13 +16,14 @@ def search_verdict(search: Search, trials: Sequence[Trial], told: int, *, exhaus
         search: the search.
         trials: all of its trials.
         told: how many results there are.
-        exhausted: whether every point of the space was tried.
+        exhausted: whether the optimizer has no more points.
     """
     if best_trial(search, trials) is None:
         reason = f"none of its {told} trials gave a figure of merit" if told else "its budget allowed no trial"
         return SearchState.FAILED, f"{reason}; see `hpo-pilot trials {search.name}`"
     if exhausted:
-        return SearchState.DONE, f"every point of the space was tried: {told} trials"
+        where = "grid" if search.optimizer.name == "grid" else "space"
+        return SearchState.DONE, f"every point of the {where} was tried: {told} trial{'s' * (told != 1)}"
     if told < search.budget.trials:
         return SearchState.DONE, f"the time or GPU-hour budget was spent after {told} trials"
     return SearchState.DONE, ""

@@ -25,10 +25,12 @@ def build() -> bytes:
     """The file's content; the same for the same code, on every machine."""
     folder = os.path.dirname(os.path.abspath(__file__))
     contents = {"__main__.py": _MAIN, "hpo_pilot/__init__.py": b""}
-    for name in os.listdir(folder):
-        if name.endswith(".py") and name not in ("__main__.py", "executable.py"):
-            with open(os.path.join(folder, name), "rb") as file:
-                contents[_PACKAGE + name] = file.read()
+    for below, _, names in os.walk(folder):
+        for name in names:
+            path = os.path.relpath(os.path.join(below, name), folder).replace(os.sep, "/")
+            if path.endswith(".py") and path not in ("__main__.py", "executable.py"):
+                with open(os.path.join(below, name), "rb") as file:
+                    contents[_PACKAGE + path] = file.read()
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         for name in sorted(contents):

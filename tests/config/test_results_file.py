@@ -112,6 +112,21 @@ def test_a_search_with_fewer_or_other_objectives_takes_the_columns_that_it_has_n
         fitted(one, SEARCH.space, FRONT.objectives)
 
 
+def test_a_parameter_may_have_the_name_of_another_column(tmp_path):
+    names = ["value", "std", "state", "error", "fold_0", "point.value", "free"]
+    space = {name: {"type": "real", "low": 0.0, "high": 1.0} for name in names}
+    search = Search.model_validate({"search": "s", "space": space, "payload": {"command": "true"}})
+    point = {name: place / 10 for place, name in enumerate(names)}
+    text = as_csv(search, [Trial(1, 1, point, TrialState.FINISHED, 7.0, None, (FoldResult(0, 7.0),), told=1)])
+    assert text.startswith("number,generation,state,value,std,point.value,point.std,point.state,point.error,")
+    (tmp_path / "new.csv").write_text(text)
+    [trial] = read_results(tmp_path / "new.csv", "new.csv", search.space, search.objectives).trials
+    assert (dict(trial.point), trial.values) == (point, (7.0,))
+    (tmp_path / "before.csv").write_text("state,value,free,free\nfinished,1,2,3\n")
+    with pytest.raises(InputError, match="two columns 'free': rename one"):
+        read_results(tmp_path / "before.csv", "before.csv", search.space, search.objectives)
+
+
 def test_confirmation_runs_are_passed_over(tmp_path):
     found = read(tmp_path, as_json(SEARCH, [TRIALS[0], replace(TRIALS[0], number=8, confirms=1)]))
     assert len(found.trials) == 1

@@ -17,7 +17,7 @@ from hpo_pilot.search import Search
 from .conftest import GOOD
 from .test_search_file import PRODUCT
 
-FILES = ["search.json", "payload_input.json", "payload_output.json"]
+FILES = ["search.json", "payload_input.json", "payload_output.json", "site.json"]
 
 
 def valid(file: str, value: Any) -> bool:

@@ -35,8 +35,22 @@ ONE_MISTAKE = [
         "metric",
     ),
     ("{metric: loss, goal: minimize}", "[]", 2, 12, "objective: is empty", "leave the key out"),
-    ("{metric: loss, goal: minimize}", "loss", 2, 12, "objective: must be a mapping, not 'loss'", "metric, goal and"),
-    ("{metric: loss, goal: minimize}", "", 2, 11, "objective: must be a mapping, not empty", "metric, goal and"),
+    (
+        "{metric: loss, goal: minimize}",
+        "loss",
+        2,
+        12,
+        "objective: must be a mapping, not 'loss'",
+        "as in objective: {metric: loss",
+    ),
+    (
+        "{metric: loss, goal: minimize}",
+        "",
+        2,
+        11,
+        "objective: must be a mapping, not empty",
+        "as in objective: {metric: loss",
+    ),
     # dimensions
     ("type: real, low: 1e-4", "type: float, low: 1e-4", 4, 25, "type: must be real, integer,", "did you mean real?"),
     ("type: integer, low: 1,", "type: int, low: 1,", 5, 18, "layers.type: must be real,", "did you mean integer?"),
@@ -127,7 +141,7 @@ ONE_MISTAKE = [
     ("memory_mb: 2000", "memory_mb: 2000000", 19, 34, "this machine has 16000 MB of memory, not 2000000", ""),
     ("cores: 1", "gpus_per_node: 1", 19, 28, "this machine has no GPU, not 1", "use 0"),
     ("cores: 1", "nodes: 2", 19, 20, "the local site is one machine, not 2 nodes", "use nodes: 1"),
-    ("profile: local", "profile: summit", 20, 17, "site.profile: 'summit' is not supported yet", "there is local"),
+    ("profile: local", "profile: sumit", 20, 17, "there is no site profile 'sumit'", "did you mean summit?"),
     ("queue: LOCAL", 'queue: "a b"', 20, 31, "site.queue: must consist of letters", ""),
     # YAML
     ("seed: 7", "seed: 7\nseed: 8", 16, 1, "seed: is given twice; the first is at 15:1", "remove one"),

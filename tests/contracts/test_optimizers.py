@@ -122,7 +122,7 @@ def test_failed_trials_are_survived(name: str) -> None:
     space = space_of(MIXED)
     optimizer = make(name, space)
     points = make("random", space, seed=9).ask(24)
-    bad = [None, math.nan, math.inf, -math.inf, True, False, "0.5", "", [1.0, 2.0], {}, 10**400, 1j, object]
+    bad = [None, math.nan, math.inf, -math.inf, True, False, "0.5", "", b"", {}, 10**400, 1j, object]
     told = [(p, bad[i // 2] if i % 2 and i // 2 < len(bad) else value_of(p)) for i, p in enumerate(points)]
     optimizer.tell(told)
     optimizer.tell([(points[0], wrong) for wrong in bad[12:]])
@@ -177,7 +177,7 @@ def test_ten_thousand_identical_points(name: str) -> None:
 
 
 def test_points_from_outside_the_space(name: str) -> None:
-    """An older search had other bounds, names and choices; nothing of it crashes, nothing of it is proposed."""
+    """An older search had other bounds and choices; nothing of it crashes, nothing of it is proposed."""
     space = space_of(MIXED)
     optimizer = make(name, space)
     good = make("random", space, seed=9).ask(15)
@@ -187,16 +187,35 @@ def test_points_from_outside_the_space(name: str) -> None:
         {**good[2], "layers": 99},
         {**good[3], "layers": 2.5},
         {**good[4], "solver": "rmsprop"},
-        {**good[5], "unknown": 1},
-        {k: v for k, v in good[6].items() if k != "width"},
-        {**good[7], "lr": "fast"},
-        {**good[8], "width": None},
-        {**good[9], "dropout": True},
-        {},
+        {**good[5], "solver": None},
+        {**good[6], "lr": 1e300},
     ]
     optimizer.tell([(point, 0.1) for point in wrong])
     optimizer.tell([(point, value_of(point)) for point in good])
     check_points(space, optimizer.ask(6, wrong), good)
+
+
+def test_slips_in_what_is_told_are_said(name: str) -> None:
+    """They would cost the result without a word; nothing of that call is taken."""
+    optimizer = make(name, space_of(MIXED))
+    good, other = make("random", space_of(MIXED), seed=9).ask(2)
+    slips: list[tuple[dict[str, Any], Any, str]] = [
+        ({"foo": 7}, 0.1, "'foo' is not a parameter of the space"),
+        ({"layer": 7}, 0.1, "'layer' is not a parameter of the space: did you mean layers"),
+        ({"width": ...}, 0.1, "the point has no width"),
+        ({"solver": "sgd", "momentum": ...}, 0.1, "the point has no momentum"),
+        ({"lr": "fast"}, 0.1, "lr must be a number, not 'fast'"),
+        ({"width": None}, None, "width must be a number"),
+        ({"dropout": True}, 0.1, "dropout must be a number, not true"),
+        ({}, [1.0, 2.0], "2 values for 1 objective"),
+        ({}, (), "0 values for 1 objective"),
+    ]
+    for change, value, says in slips:
+        wrong = {k: v for k, v in {**other, **change}.items() if v is not ...}
+        with pytest.raises(InputError, match=f"result 1 of those told: {says}"):
+            optimizer.tell([(good, 0.1), (wrong, value)])
+        optimizer.tell_earlier(says, [(wrong, value), (good, 0.1)])  # which had its own names
+    assert optimizer.history == []
 
 
 def test_told_numbers_of_another_type_are_the_same_point(name: str) -> None:

@@ -48,7 +48,8 @@ def test_those_that_can_are_known() -> None:
 
 @pytest.mark.parametrize("name", [name for name in ("cma",) if name not in ABLE])
 def test_those_that_cannot_say_so(name: str) -> None:
-    with pytest.raises(InputError, match="one objective, not 2"):
+    everyone = "auto, random, grid, bayesian, evolutionary and optuna"
+    with pytest.raises(InputError, match=f"one objective, not 2; several take {everyone}"):
         make(name, SearchSpace.from_dict(PLANE))
 
 
@@ -85,7 +86,10 @@ def test_odd_values_are_survived(name: str, objectives: int) -> None:
     odd = [1e300, -1e300, 1.7e308, -1.7e308, 5e-324, 0.0, 1.0, math.nan, math.inf, None, True, "0.5"]
     points = make("random", space, seed=9).ask(30)
     optimizer.tell((p, [odd[(i * 5 + j) % len(odd)] for j in range(objectives)]) for i, p in enumerate(points))
-    optimizer.tell((p, 0.5) for p in points[:2])  # too few of them: failed
+    optimizer.tell((p, math.nan) for p in points[:2])  # failed; a number would be one too few
+    for count, value in ((1, 0.5), (objectives + 1, [0.5] * (objectives + 1))):
+        with pytest.raises(InputError, match=f"{count} values? for {objectives} objectives"):
+            optimizer.tell([(points[0], value)])
     asked = optimizer.ask(4, [])
     assert len({point_key(point) for point in [*asked, *points]}) == 34
 

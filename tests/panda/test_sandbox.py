@@ -36,6 +36,8 @@ def test_what_is_packed(payload, tmp_path):
         "sub/data.csv": 0o644,
         "hpo_pilot_runner.py": 0o644,
         "hpo_pilot_idds.py": 0o644,
+        "hpo_pilot_ranks.py": 0o644,
+        "hpo_pilot_efficiency.py": 0o644,
         "hpo_pilot_payload.json": 0o644,
     }
 

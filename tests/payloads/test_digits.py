@@ -187,5 +187,18 @@ def test_the_point_for_running_by_hand_is_in_the_space() -> None:
     assert load("search.yaml").space.canonical(point) == point
 
 
-def test_the_payload_stands_alone() -> None:
-    assert not re.search(r"^\s*(import|from)\s+hpo_pilot", (PAYLOAD / "train.py").read_text(), re.MULTILINE)
+@pytest.mark.parametrize("name", ["train.py", "train_horovod.py"])
+def test_the_payload_stands_alone(name: str) -> None:
+    imported = set(re.findall(r"^\s*(?:import|from)\s+(hpo_pilot\w*)", (PAYLOAD / name).read_text(), re.MULTILINE))
+    assert imported <= {"hpo_pilot_ranks"}, "only what lies beside a payload that runs, and then only if it is there"
+
+
+def test_the_horovod_search_scans_what_the_training_reads() -> None:
+    """tests/real/test_horovod.py runs it."""
+    search, text = load("search-horovod.yaml"), (PAYLOAD / "train_horovod.py").read_text()
+    read = [re.search(rf"^{name} = (\{{.*\}})$", text, re.MULTILINE) for name in ("REQUIRED", "OPTIONAL")]
+    required, optional = (set(re.findall(r'"(\w+)"', found[1])) for found in read if found)
+    names = set(search.space.names)
+    assert required <= names <= required | optional
+    assert search.payload.command.endswith("python train_horovod.py")
+    assert (PAYLOAD / (search.payload.files or "")).resolve() == PAYLOAD

@@ -16,6 +16,7 @@ import platform
 from pathlib import Path
 
 from tests.performance import (
+    allocation,
     busy_slots,
     early_stopping,
     growth,
@@ -33,6 +34,7 @@ BENCHMARKS = {
     "busy-slots": busy_slots.measure,
     "idle-service": idle_service.measure,
     "pilot-load": pilot_load.measure,
+    "allocation": allocation.measure,
     "restart": restart.measure,
     "early-stopping": early_stopping.measure,
     "several-objectives": several_objectives.measure,

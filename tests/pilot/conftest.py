@@ -31,8 +31,7 @@ def sandbox(command: str, files: Mapping[str, str] | None = None, **payload: Any
     """Name and content of an archive as the service packs it."""
     document = {"command": command, "metric": "loss", "minutes": 5.0} | payload
     contents = {
-        RUNNER.name: RUNNER.read_bytes(),
-        "hpo_pilot_checkpoints.py": RUNNER.with_name("hpo_pilot_checkpoints.py").read_bytes(),
+        **{program.name: program.read_bytes() for program in RUNNER.parent.glob("hpo_pilot_*.py")},
         "hpo_pilot_payload.json": json.dumps(document).encode(),
         **{name: text.encode() for name, text in (files or {}).items()},
     }

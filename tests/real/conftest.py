@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -29,6 +30,17 @@ def missing(what: str) -> NoReturn:
     if os.environ.get("HPO_PILOT_TEST_STRICT") == "1":
         pytest.fail(f"missing: {what}")
     pytest.skip(what)
+
+
+@pytest.fixture(scope="session")
+def horovod() -> Path:
+    """The Python for which `make horovod` built Horovod."""
+    named = os.environ.get("HPO_PILOT_TEST_HOROVOD")
+    if not named:
+        script = Path(__file__).parents[2] / "deploy" / "horovod" / "build.py"
+        done = subprocess.run(["python3", script, "--where"], capture_output=True, text=True, check=False)
+        named = done.stdout.strip() or missing(done.stderr.strip())
+    return Path(named)
 
 
 @pytest.fixture(scope="module")

@@ -11,16 +11,21 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
-from hpo_pilot.report.axis import choice_labels, figure_axis, parameter_axis
+from hpo_pilot.report.axis import choice_labels, figure_axis, parameter_axis, without_far
 from hpo_pilot.report.convergence_figure import convergence_figure
-from hpo_pilot.report.figure import FAILURE_LIMIT, POINT_LIMIT, Figure
+from hpo_pilot.report.figure import FAILURE_LIMIT, FARTHEST, POINT_LIMIT, Figure
 from hpo_pilot.report.fold_figure import fold_figure
-from hpo_pilot.report.parameter_figure import PARAMETER_POINT_LIMIT, parameter_figures
-from hpo_pilot.search import FoldResult, Search, Trial, TrialState
+from hpo_pilot.report.front_figure import front_figures
+from hpo_pilot.report.objective_view import seen_by
+from hpo_pilot.report.parameter_figure import PARAMETER_POINT_LIMIT, figures_by_objective, parameter_figures
+from hpo_pilot.search import EarlyStop, FoldResult, Search, Trial, TrialState
 
 SearchOf = Callable[..., Search]
 TrialOf = Callable[..., Trial]
 TrialsOf = Callable[..., list[Trial]]
+
+ASHA = {"method": "asha", "metric": "loss"}
+RINGS = "stopped early: its probable value"
 
 
 def checked(figure: Figure | None) -> Figure:
@@ -121,6 +126,43 @@ def test_far_worse_figures_do_not_hide_the_differences_among_good_ones(search_of
     assert max(abs(end) for end in axis.layout["range"]) < 20
     best = figure_axis(search, [sign * value for value in (*range(-10, 10), -1000)])
     assert best.outside == 0, "unusually good is never hidden"
+
+
+@pytest.mark.parametrize("far", [1e308, -1e308])
+def test_figures_near_the_largest_float_are_drawn_where_plotly_can(search_of: SearchOf, trial_of: TrialOf, far) -> None:
+    figures = [far, -far, *(far * share / 9 for share in range(8))]
+    convergence = checked(
+        convergence_figure(search_of(), [trial_of(number, figure) for number, figure in enumerate(figures, 1)])
+    )
+    assert max(map(abs, trace(convergence, "trial")["y"])) == FARTHEST
+    assert "beyond ±1e304 is drawn there" in convergence.note
+    assert all(abs(end) < 1.8e304 for end in convergence.spec["layout"]["yaxis"]["range"])
+
+
+def test_far_costs_are_found_at_any_size() -> None:
+    costs = [*range(10), 500, 600]
+    for size in (1.0, 1e305, 5e-324):
+        scaled = [cost * size for cost in costs]
+        assert len(without_far(scaled)) == 10
+        assert len(without_far([cost - 1.7e308 if size > 1 else cost for cost in scaled])) == 10
+
+
+def test_stopped_trials_are_rings_at_their_probable_values(search_of: SearchOf, trial_of: TrialOf) -> None:
+    search = search_of(objective=[{"metric": "loss"}, {"metric": "speed"}], early_stopping=ASHA)
+    stops = [EarlyStop(1, "", 9, 0.9, (0.5, 7.0)), EarlyStop(1, "", 9, None)]
+    stopped = [trial_of(n, None, state=TrialState.STOPPED, stop=stop) for n, stop in enumerate(stops, 3)]
+    trials = [trial_of(1, 0.2, values=(0.2, 1.0)), trial_of(2, 0.3, values=(0.3, 2.0)), *stopped]
+    (_, losses), (_, speeds) = figures_by_objective(search, trials)
+    ring = trace(checked(losses[0]), RINGS)
+    assert (ring["x"], ring["y"]) == ([0.001], [0.5])
+    assert "trial 3, stopped at step 9" in ring["text"][0]
+    assert losses[0].note == "1 stopped trial not shown, for lack of a guess."
+    assert RINGS not in {each["name"] for each in speeds[0].spec["data"]}, "it does not decide: its figure is made up"
+    assert speeds[0].note == "2 stopped trials not shown, for lack of a guess."
+    figure = checked(convergence_figure(*seen_by(search, trials, 0)))
+    assert (trace(figure, RINGS)["x"], trace(figure, RINGS)["y"]) == ([3], [0.5])
+    assert figure.note.startswith("Rings: 1 trial stopped early, each at its probable final value; 1 stopped trial not")
+    assert "2 trials stopped early not shown" in front_figures(search, trials)[0].note
 
 
 def test_a_value_outside_the_domain_widens_the_axis(search: Search) -> None:

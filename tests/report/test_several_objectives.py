@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import pytest
@@ -72,6 +73,24 @@ def test_the_reference_stays_and_far_outliers_do_not_count():
     assert early == reference_of(search_of(), trials_of(*rows, (99.0, -99.0)))
     assert early is not None
     assert early[0] < 100
+
+
+def test_figures_near_the_largest_float_have_a_reference_and_a_volume():
+    search = search_of()
+    trials = trials_of(*[(n / 9, (-1e308, 1e308)[n % 2]) for n in range(9)])
+    reference = reference_of(search, trials)
+    assert all(map(math.isfinite, reference))
+    assert reference[1] < -1e308
+    assert 0 < front_volume(search, trials) < math.inf
+    assert "drawn there" in volume_figure(search, trials).note
+    assert "hypervolume</dt><dd>" in render_report(search, trials, [], ReportFacts(state="done"))
+
+
+def test_a_reference_that_no_trial_reaches_is_said():
+    trials = trials_of(*ROWS)
+    text = render_report(search_of([{**TWO[0], "reference": -100.0}, TWO[1]]), trials, [], ReportFacts(state="done"))
+    assert "no trial is better than the reference point in every objective" in text
+    assert "no trial is better" not in render_report(search_of(), trials, [], ReportFacts(state="done"))
 
 
 def test_the_volume_only_grows_once_the_reference_stands():

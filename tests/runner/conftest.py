@@ -59,7 +59,7 @@ class Bench:
         self._count += 1
         folder = self.root / f"job{self._count}"
         folder.mkdir()
-        for program in (RUNNER, *map(RUNNER.with_name, ("hpo_pilot_checkpoints.py", "hpo_pilot_idds.py"))):
+        for program in RUNNER.parent.glob("hpo_pilot_*.py"):
             text = program.read_text()
             for name, seconds in self.quick.items():
                 text = text.replace(f"\n{name} = ", f"\n{name} = {seconds}  # was ", 1)

@@ -52,7 +52,8 @@ class Job:
         self.attempt += 1
         self.folder.rename(self.folder.with_name(f"old{self.attempt}")) if self.folder.exists() else None
         (self.folder / "payload").mkdir(parents=True)
-        for name, program in {"runner": "series", "point": "runner", "checkpoints": "checkpoints"}.items():
+        companions = {name: name for name in ("checkpoints", "efficiency", "outputs", "ranks")}
+        for name, program in {"runner": "series", "point": "runner", **companions}.items():
             text = (RUNNER / f"hpo_pilot_{program}.py").read_text().replace("GRACE = 10.0", "GRACE = 1.0")
             (self.folder / f"hpo_pilot_{name}.py").write_text(text)
         for name, text in {"train.py": PAYLOAD, **(files or {})}.items():
@@ -297,3 +298,12 @@ def test_a_broken_task_is_for_the_infrastructure(job):
     process = job.start(number=9)
     job.end(process, code=1)
     assert "KeyError(9)" in job.said and job.said.count("\n") == 1
+
+
+def test_each_point_can_measure_its_ranks(job):
+    program = "import hpo_pilot_ranks as r, json\nr.start()\nr.images(8)\nx = json.load(open('input.json'))['x']\n"
+    program += "r.stop()\njson.dump({'loss': x}, open('output.json', 'w'))\n"
+    members = job.run("python3 measured.py", files={"measured.py": program})
+    assert [(member["value"], member["metrics"]["ranks"]) for member in members] == [(n, 1.0) for n in (3, 4, 5, 6)]
+    assert all(member["metrics"]["images_per_second"] > 0 for member in members)
+    assert [member["metadata"]["hpo_pilot_ranks"][0]["images"] for member in members] == [8.0] * 4

@@ -90,6 +90,10 @@ def test_several_figures_are_found_by_their_names():
 def test_a_file_that_does_not_name_its_figure_has_ours():
     found = fitted(EarlierSearch("old.csv", (), (EarlierTrial(GOOD, (0.9,)),)), SPACE, ACCURACY)
     assert found.results[0][1:3] == ((-0.9,), None)
+    taken = "nothing says what its values are, or which way is better: they are taken for 'accuracy' (to maximize)"
+    assert found.notes == (taken,)
+    with pytest.raises(InputError, match=r"'old.csv' has no parameter of this space \(rate, layers, "):
+        fitted(EarlierSearch("old.csv", (), (EarlierTrial({}, (0.9,)),)), SPACE, ACCURACY)
 
 
 def test_parameters_of_theirs_alone_are_left_aside():

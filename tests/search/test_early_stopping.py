@@ -37,7 +37,10 @@ def test_settings_are_read_back_as_they_were() -> None:
     [
         ({"method": "asha", "warmup_steps": 1}, "is no setting of method asha"),
         ({"method": "median", "max_steps": 9}, "is no setting of method median"),
-        ({"eta": 3}, "is no setting of method none"),
+        ({"eta": 3}, "eta: needs method asha — add method: asha"),
+        ({"warmup_steps": 3}, "warmup_steps: needs method median — add method: median"),
+        ({"metric": "loss"}, "has settings and no method"),
+        ({"method": "median", "eta": 3}, "is no setting of method median — leave it out, or use method: asha"),
         ({"method": "asha", "eta": 1}, "greater than or equal to 2"),
         ({"method": "asha", "min_steps": 0}, "greater than or equal to 1"),
         ({"method": "asha", "min_steps": 9, "max_steps": 9}, "a whole training has 9 steps"),

@@ -23,7 +23,9 @@ def test_without_an_image_nothing_is_wrapped() -> None:
 
 def test_an_image_that_cannot_be_run_here_fails_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     provide(tmp_path, monkeypatch)
-    with pytest.raises(TransformationFailure, match=r"x\.sif.*apptainer, singularity, ch-run, bwrap") as caught:
+    with pytest.raises(
+        TransformationFailure, match=r"x\.sif.*apptainer, singularity, ch-run, bwrap, shifter, podman-hpc, podman"
+    ) as caught:
         choose_runtime("auto", "x.sif")
     assert caught.value.code is ExitCode.NO_CONTAINER_RUNTIME
     provide(tmp_path, monkeypatch, "bwrap")

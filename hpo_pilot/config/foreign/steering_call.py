@@ -12,6 +12,7 @@ from typing import Any
 from hpo_pilot.config.foreign.points_file import Model, PointsFile
 from hpo_pilot.errors import ExhaustedError
 from hpo_pilot.optimizers import Optimizer, create_optimizer
+from hpo_pilot.optimizers.slip import slip_in
 from hpo_pilot.search import Point, SearchSpace
 
 
@@ -94,7 +95,9 @@ class _Asked:
     def _told(self, call: SteeringCall) -> Optimizer:
         space = SearchSpace.from_dict(self.model.space.dimensions, self.model.constraints)
         optimizer = create_optimizer(call.optimizer, space, seed=call.seed, settings=call.settings, trials=self._limit)
-        optimizer.tell((point, call.sign * loss) for point, loss in self.model.results)
+        results = [(point, call.sign * loss) for point, loss in self.model.results]
+        # iDDS may hand over points of another space: they teach nothing, and stop nothing.
+        optimizer.tell((point, value) for point, value in results if not slip_in(space, 1, point, value))
         return optimizer
 
     @property

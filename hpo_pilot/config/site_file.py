@@ -1,0 +1,101 @@
+"""Site files: from YAML to a `SiteProfile`, or to everything that is wrong with the file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from hpo_pilot.config.problem import Problem, SearchFileError
+from hpo_pilot.config.site_folders import SITES_VARIABLE, site_folders
+from hpo_pilot.config.yaml_document import Document, read_document
+from hpo_pilot.errors import InputError
+from hpo_pilot.jobs.site_profile import SiteProfile
+from hpo_pilot.search.misfit import Misfit, did_you_mean
+from hpo_pilot.search.wording import keys_of, misfits_of
+
+_SECTIONS = {
+    name: field.annotation
+    for name, field in SiteProfile.model_fields.items()
+    if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+}
+
+#: Where keys belong that stand at the top level; keys of several sections are left out.
+_ELSEWHERE = {
+    key: f"under {section}"
+    for section, model in _SECTIONS.items()
+    for key in keys_of(model)
+    if sum(key in keys_of(other) for other in _SECTIONS.values()) == 1
+}
+
+
+class SiteFileError(SearchFileError):
+    """A site file is wrong; says everything that is, one problem per line, in the order of the file."""
+
+
+def load_site(path: Path) -> SiteProfile:
+    """The profile in the file at `path`.
+
+    Raises:
+        SiteFileError: it cannot be read or is wrong; its `problems` are all mistakes with their places.
+    """
+    document = read_document(path)
+    problems = list(document.problems) or _problems(document, path.stem)
+    if problems:
+        raise SiteFileError(problems)
+    return SiteProfile.model_validate(document.value)
+
+
+def find_site(name: str, folders: Sequence[Path] | None = None) -> SiteProfile:
+    """The profile of that name.
+
+    Args:
+        name: as `site.profile` and `--site` have it.
+        folders: where to look; default: `site_folders()`.
+
+    Raises:
+        InputError: there is none.
+        SiteFileError: its file is wrong.
+    """
+    files = site_files(folders)
+    if name not in files:
+        raise InputError(f"there is no site profile {name!r}: {unknown_site_hint(name, files)}")
+    return load_site(files[name])
+
+
+def site_files(folders: Sequence[Path] | None = None) -> dict[str, Path]:
+    """The files of all profiles by name, in the order of the names; of several of one name that which counts."""
+    found: dict[str, Path] = {}
+    for folder in site_folders() if folders is None else folders:
+        if folder.is_dir():
+            for path in sorted(folder.glob("*.yaml")):
+                found.setdefault(path.stem, path)
+    return dict(sorted(found.items()))
+
+
+def unknown_site_hint(name: str, files: Mapping[str, Path]) -> str:
+    """What was probably meant by the name of no profile."""
+    own = f"a site's own file goes into a folder that --sites or {SITES_VARIABLE} names"
+    return f"{did_you_mean(name, files)} ({own})" if files else own
+
+
+def _problems(document: Document, name: str) -> list[Problem]:
+    data = document.value
+    if not isinstance(data, Mapping):
+        hint = "see deploy/sites/ for examples"
+        return [document.problem((), "must be a mapping with name, node, batch, launcher and so on", hint)]
+    found = _misfits(dict(data))
+    if isinstance(data.get("name"), str) and data["name"] != name:
+        message = f"is {data['name']!r}, and the file's name says {name!r}"
+        found.append(Misfit(("name",), message, f"call the file {data['name']}.yaml, or the site {name}"))
+    return [document.problem(misfit.path, misfit.message, misfit.hint, at_key=misfit.at_key) for misfit in found]
+
+
+def _misfits(data: dict[str, Any]) -> list[Misfit]:
+    try:
+        SiteProfile.model_validate(data)
+    except ValidationError as error:
+        return misfits_of(error, data, SiteProfile, _ELSEWHERE)
+    return []

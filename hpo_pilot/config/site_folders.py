@@ -1,0 +1,50 @@
+"""Where site profiles are: the user's folders first, then those that come with the product."""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import hpo_pilot
+
+#: Folders of profiles, separated as in PATH; the first that has a profile of that name counts.
+SITES_VARIABLE = "HPO_PILOT_SITES"
+
+#: Where an installation puts the profiles that come with it: `data_files` of setup.cfg.
+_SHARED = Path("share", "hpo_pilot", "sites")
+
+
+def site_folders(environment: Mapping[str, str] | None = None) -> tuple[Path, ...]:
+    """The folders that are looked through, in this order; those of the variable even where they are missing.
+
+    Args:
+        environment: default: this process's.
+    """
+    env = os.environ if environment is None else environment
+    named = [Path(name).expanduser() for name in env.get(SITES_VARIABLE, "").split(os.pathsep) if name]
+    home = env.get("XDG_CONFIG_HOME") or Path(env.get("HOME") or "~").expanduser() / ".config"
+    own = Path(home) / "hpo_pilot" / "sites"
+    return (*named, *(folder for folder in (own, *_shipped()) if folder.is_dir()))
+
+
+def shipped_folder(package: Path, data: Sequence[Path]) -> Path | None:
+    """The folder of the profiles that come with the product; None: this installation has none.
+
+    Args:
+        package: the folder of the package hpo_pilot.
+        data: where installations put data files, the likeliest first.
+    """
+    root = package.parent
+    checkout = [root / "deploy" / "sites"] if (root / "setup.cfg").is_file() else []
+    # Beside the package: what `pip install --target` makes.
+    folders = [*checkout, *(folder / _SHARED for folder in data), root / _SHARED]
+    return next((folder for folder in folders if folder.is_dir()), None)
+
+
+def _shipped() -> list[Path]:
+    user = sysconfig.get_preferred_scheme("user")
+    data = [Path(sysconfig.get_path("data")), Path(sysconfig.get_path("data", user))]
+    found = shipped_folder(Path(hpo_pilot.__file__).parent, data)
+    return [] if found is None else [found]

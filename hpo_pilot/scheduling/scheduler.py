@@ -1,0 +1,345 @@
+"""Which job runs where in an allocation, and when."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Hashable, Sequence
+
+from hpo_pilot.errors import InputError
+from hpo_pilot.jobs.task import JobNeeds
+from hpo_pilot.scheduling.account import Account, Usage
+from hpo_pilot.scheduling.capacity import Capacity, Part
+from hpo_pilot.scheduling.horizon import Horizon, Running
+from hpo_pilot.scheduling.job import Ending, Job, Share, Start
+from hpo_pilot.scheduling.near import numbers, pattern_of
+from hpo_pilot.scheduling.node import Node, NodeShape
+from hpo_pilot.scheduling.node_set import members, node_set
+from hpo_pilot.scheduling.openings import Opening, Openings, Wish
+from hpo_pilot.scheduling.policy import Policy
+from hpo_pilot.scheduling.reservation import Reservation
+from hpo_pilot.scheduling.run_times import RunTimes
+from hpo_pilot.scheduling.waiting import Line, Waiting
+
+_SHARES_LATER = (1, 2, 4, 8, 16, 64)  # of an allocation's nodes of one shape: what `Wish.later` tells apart
+_OUTLOOK = 0.01  # of the time that is left, for which what could start later is not looked at anew
+
+
+class Scheduler:
+    """Shares an allocation out to jobs.
+
+    The oldest job that waits goes first. Where it has no room, nodes are kept for it from the time when they are likely
+    to be free (a reservation), and younger jobs start only where they do not delay it: elsewhere, or for so short that
+    they are likely to have ended (EASY backfill: Lifka, JSSPP 1995). From the time promised on nothing else starts on
+    those nodes. So the oldest job waits no longer than until then and as long as the longest minutes of what
+    runs there, whatever the estimates were worth.
+
+    Every call hands in the time, in seconds of any clock that does not go back. The same calls give the same
+    answers. Nothing here does I/O or locks: a caller with several threads holds a lock of its own.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        *,
+        begins: float = 0.0,
+        ends: float = math.inf,
+        broken: Collection[str] = (),
+        policy: Policy | None = None,
+    ) -> None:
+        """Takes an allocation.
+
+        Args:
+            nodes: in the batch system's order, in which neighbours are close.
+            begins: when it is the caller's.
+            ends: when the batch system ends it; jobs end `Policy.margin` earlier.
+            broken: names of nodes that are of no use from the beginning.
+            policy: how to decide; default: as Policy has it.
+
+        Raises:
+            InputError: there is no node, or two have one name, or a broken one is not among them.
+        """
+        if not nodes:
+            raise InputError("an allocation needs one node at least")
+        self._names = [node.name for node in nodes]
+        self._places = {name: place for place, name in enumerate(self._names)}
+        if len(self._places) < len(nodes):
+            raise InputError(f"{len(nodes)} nodes have {len(self._places)} names only: each needs its own")
+        self._shapes = [node.shape for node in nodes]
+        self._by_shape = {
+            shape: node_set(place for place, other in enumerate(self._shapes) if other == shape)
+            for shape in dict.fromkeys(self._shapes)
+        }
+        self._policy = policy or Policy()
+        self._ends = ends
+        self._capacity = Capacity(self._shapes)
+        self._account = Account(self._shapes, begins)
+        self._horizon = Horizon()
+        self._running: dict[Hashable, Running] = {}
+        self._on_node: list[set[int]] = [set() for _ in nodes]
+        self._by_number: dict[int, Running] = {}
+        self._waiting = Waiting()
+        self._run_times: dict[str, RunTimes] = {}
+        self._reservation: Reservation | None = None
+        self._late: set[Hashable] = set()
+        self._started = 0
+        self._draining = False
+        self._changed = False
+        self._outlook: tuple[float, tuple[Opening, ...]] = (-math.inf, ())
+        for name in broken:
+            self.lose_node(name, begins)
+
+    # --- what is asked ---
+
+    @property
+    def running(self) -> int:
+        """How many jobs run."""
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        """How many jobs wait."""
+        return len(self._waiting)
+
+    @property
+    def reserved(self) -> tuple[Job, float] | None:
+        """The job for which nodes are kept, and when it is promised to start."""
+        return (self._reservation.job, self._reservation.start) if self._reservation else None
+
+    def wish(self, now: float) -> Wish:
+        """What could be taken next; nothing while the allocation drains. Call it after `starts`.
+
+        Jobs that the server hands out for it are to be added in the server's order.
+        """
+        seconds = {
+            search: known for search, times in self._run_times.items() if (known := times.quantile(now)) is not None
+        }
+        remaining = self._last_end - now
+        if self._draining or remaining <= 0 or (self._waiting and not self._policy.backfill):
+            return Wish(Openings([]), (), seconds)
+        kept, until = self._kept
+        tiers = [(self._capacity.up & ~kept, remaining), (kept, min(until - now, remaining))]
+        openings = Openings(
+            Opening(nodes, gpus, cores, memory, span)
+            for within, span in tiers
+            if within and span > 0
+            for gpus, cores, memory, nodes in self._capacity.levels(within)
+        )
+        return Wish(openings, () if self._waiting else self._later(now), seconds)
+
+    def usage(self, now: float) -> Usage:
+        """Where the allocation's time went."""
+        return self._account.usage(((running.job.search, running.stays) for running in self._horizon), now)
+
+    # --- what happens ---
+
+    def add(self, job: Job) -> None:
+        """A job comes, and waits.
+
+        Raises:
+            InputError: it has the key of another, or could not start if the allocation were empty.
+        """
+        if job.key in self._running or job.key in self._waiting:
+            raise InputError(f"job {job.key!r} waits or runs already")
+        needs = job.needs
+        least = min(needs.nodes, needs.cores, needs.memory_mb, needs.gpus_per_node + 1)
+        if least < 1 or not 0 < job.limit < math.inf:
+            raise InputError(f"job {job.key!r}: {needs}: nodes, cores, memory and minutes must be positive numbers")
+        able = self._able(needs)
+        if able < needs.nodes:
+            raise InputError(
+                f"job {job.key!r} needs {needs.nodes} nodes with {needs.gpus_per_node} GPUs, {needs.cores} cores and "
+                f"{needs.memory_mb} MB each; {able} of the allocation's {len(self._names)} are such: ask for less, "
+                "or for a larger allocation"
+            )
+        self._waiting.add(job)
+        self._changed = True
+
+    def starts(self, now: float) -> list[Start]:
+        """The jobs that are to start now; they have their shares when this returns, until `ended` is called."""
+        if self._draining or not self._changed:
+            return []
+        self._changed = False
+        found: list[Start] = []
+        blocked: set[tuple[int, int, int, int, bool]] = set()
+        oldest: Job | None = None
+        place = 0
+        while place < min(self._waiting.lines, self._policy.depth):
+            line = self._waiting.line(place)
+            needs, seconds = line.needs, self._seconds(line, now)
+            if seconds > self._last_end - now or line.first.key in self._late:
+                place += 1
+                continue
+            kept, until = self._kept if oldest else (0, 0.0)
+            tiers = [self._capacity.up & ~kept]
+            if kept and seconds <= until - now:
+                tiers.append(kept)
+            shape = (needs.nodes, needs.gpus_per_node, needs.cores, needs.memory_mb, len(tiers) > 1)
+            if shape not in blocked and (nodes := self._capacity.choose(needs, tiers)):
+                found.append(self._start(self._waiting.pop(place), nodes, now, now + seconds))
+                continue
+            place += 1
+            if oldest is not None:
+                blocked.add(shape)
+            elif self._reserve(line.first, now, seconds):
+                oldest = line.first
+                if not self._policy.backfill:
+                    break
+        if oldest is None:
+            self._reservation = None
+        return found
+
+    def ended(self, key: Hashable, ending: Ending, now: float) -> None:
+        """A job that was started runs no more, on none of its nodes; its share is free at once.
+
+        Raises:
+            InputError: no such job runs.
+        """
+        running = self._running.pop(key, None)
+        if running is None:
+            raise InputError(f"job {key!r} does not run")
+        job = running.job
+        self._horizon.remove(running)
+        self._capacity.give_back(job.needs, running.parts)
+        self._account.end(job.search, running.stays, now, useful=ending.is_useful)
+        self._account.count(job.search, ending)
+        self._run_times[job.search].ended(running.start, now, finished=ending is Ending.FINISHED)
+        for part in running.parts:
+            self._on_node[part.node].discard(running.number)
+        del self._by_number[running.number]
+        self._changed = True
+
+    def lose_node(self, name: str, now: float) -> tuple[Job, ...]:
+        """A node does not answer, or is broken: it is left out from now on.
+
+        Returns:
+            The jobs that ran there. They are to be ended on their other nodes, and `ended` is to be called for each;
+            until then those stay theirs.
+
+        Raises:
+            InputError: there is no such node.
+        """
+        if name not in self._places:
+            raise InputError(f"the allocation has no node {name!r}")
+        node = self._places[name]
+        if not self._capacity.up >> node & 1:
+            return ()
+        victims = [self._by_number[number] for number in sorted(self._on_node[node])]
+        for running in victims:
+            self._capacity.give_back(running.job.needs, [part for part in running.parts if part.node == node])
+            stays = [stay for stay in running.stays if stay.node == node]
+            self._account.end(running.job.search, stays, now, useful=False)
+            running.parts = [part for part in running.parts if part.node != node]
+            running.stays = [stay for stay in running.stays if stay.node != node]
+            running.nodes &= ~(1 << node)
+        self._on_node[node].clear()
+        self._capacity.lose(node)
+        self._account.lose(node, now)
+        if self._reservation and self._reservation.nodes >> node & 1:
+            self._reservation = None
+        self._changed = True
+        return tuple(running.job for running in victims)
+
+    def drain(self) -> None:
+        """Nothing starts any more; what waits is handed back."""
+        self._draining = True
+
+    def hand_back(self, now: float) -> tuple[Job, ...]:
+        """The jobs that wait and cannot start any more, for another allocation to run: they are forgotten here.
+
+        Those that would not end before the allocation does, those that lost nodes leave no room for, and once it
+        drains, all of them.
+        """
+        found: list[Job] = []
+        for place in range(self._waiting.lines - 1, -1, -1):
+            line = self._waiting.line(place)
+            late = self._seconds(line, now) > self._last_end - now or line.first.key in self._late
+            if self._draining or late or self._able(line.needs) < line.needs.nodes:
+                found += self._waiting.remove(place)
+        self._late.clear()
+        if found:
+            self._changed = True
+        if self._reservation and self._reservation.job.key not in self._waiting:
+            self._reservation = None
+        return tuple(found)
+
+    # --- how it is decided ---
+
+    @property
+    def _last_end(self) -> float:
+        return self._ends - self._policy.margin
+
+    @property
+    def _kept(self) -> tuple[int, float]:
+        """The nodes that are kept for a job, and until when others may run there."""
+        return (self._reservation.nodes, self._reservation.start) if self._reservation else (0, 0.0)
+
+    def _seconds(self, line: Line, now: float) -> float:
+        limit = 60.0 * line.needs.minutes
+        times = self._run_times.get(line.search)
+        known = times.quantile(now) if times else None
+        return limit if known is None else min(limit, known)
+
+    def _able(self, needs: JobNeeds) -> int:
+        """How many nodes could take a part of such a job if they were empty."""
+        return sum(
+            (nodes & self._capacity.up).bit_count() for shape, nodes in self._by_shape.items() if _is_able(shape, needs)
+        )
+
+    def _start(self, job: Job, nodes: int, now: float, end: float) -> Start:
+        self._started += 1
+        parts = self._capacity.take(job.needs, nodes)
+        stays = self._account.begin(job.needs, [part.node for part in parts], now)
+        running = Running(job, self._started, now, end, parts, stays, nodes)
+        self._running[job.key] = self._by_number[running.number] = running
+        for part in parts:
+            self._on_node[part.node].add(running.number)
+        self._horizon.add(running)
+        times = self._run_times.get(job.search)
+        if times is None:
+            times = self._run_times[job.search] = RunTimes(self._policy.quantile, self._policy.measurements)
+        times.started(now)
+        return Start(job, tuple(self._share(part) for part in parts))
+
+    def _share(self, part: Part) -> Share:
+        return Share(self._names[part.node], numbers(part.gpus), numbers(part.cores))
+
+    def _reserve(self, job: Job, now: float, seconds: float) -> bool:
+        """Keeps nodes for the oldest job; False: it cannot start early enough to end in time."""
+        held = self._reservation
+        if held is not None and held.job is job:
+            fit = self._capacity.fitting(job.needs, self._capacity.up)
+            held = self._reservation = held.exchanged(fit)
+            if now >= held.start or now < held.renew:
+                return True
+        else:
+            held = None
+        found = self._horizon.reserve(job, self._capacity, now)
+        if held is not None and (found is None or found.start >= held.start):
+            return True
+        if found is None or found.start + seconds > self._last_end:
+            self._late.add(job.key)
+            self._reservation = None
+            return False
+        self._reservation = found
+        return True
+
+    def _later(self, now: float) -> tuple[Opening, ...]:
+        """What one job could have later, of nodes of one shape: the more, the less time is left for it then."""
+        if now - self._outlook[0] >= _OUTLOOK * max(0.0, min(self._last_end - now, 1e5)):
+            clear = self._horizon.clear_times(now)
+            found = []
+            for shape, nodes in self._by_shape.items():
+                times = sorted(clear.get(node, now) for node in members(nodes & self._capacity.up))
+                counts = {len(times) // share for share in _SHARES_LATER} - {0}
+                gpus = pattern_of(shape, (1 << shape.gpus) - 1)
+                found += [
+                    Opening(count, gpus, shape.cores, shape.memory_mb, self._last_end - times[count - 1])
+                    for count in sorted(counts)
+                    if times[count - 1] < self._last_end
+                ]
+            self._outlook = now, tuple(found)
+        return self._outlook[1]
+
+
+def _is_able(shape: NodeShape, needs: JobNeeds) -> bool:
+    return needs.gpus_per_node <= shape.gpus and needs.cores <= shape.cores and needs.memory_mb <= shape.memory_mb

@@ -1,0 +1,85 @@
+"""Charliecloud's ch-run."""
+
+import os
+import pwd
+import subprocess
+from pathlib import Path
+from typing import List, Mapping, Sequence
+
+from hpo_pilot.transformation.container.runtime import AS_IT_IS, ContainerRuntime, Inside, library_path, mounts
+from hpo_pilot.transformation.failure import ExitCode, TransformationFailure
+
+
+class Charliecloud(ContainerRuntime):
+    """Charliecloud on an unpacked root or a .sqfs file.
+
+    The environment passes by itself, and so do the devices of GPUs; their libraries must be in the image
+    (`ch-fromhost --nvidia` puts them there). It binds nothing read-only: what may not be written must say so itself.
+    """
+
+    name = "charliecloud"
+    programs = ("ch-run",)
+
+    def can_run(self, image: str) -> bool:
+        """Folders and squashfs files."""
+        return super().can_run(image) and (Path(image).is_dir() or image.endswith(".sqfs"))
+
+    def wrap(
+        self,
+        argv: Sequence[str],
+        image: str,
+        binds: Sequence[Path],
+        env: Mapping[str, str],
+        workdir: Path,
+        inside: Inside = AS_IT_IS,
+    ) -> List[str]:
+        """See ContainerRuntime. An old ch-run gets empty folders in the image for what it is to bind there."""
+        program = self.program() or "ch-run"
+        paths = [path for path, _ in mounts(binds, inside)]
+        # It refuses to start without it.
+        words = ["env", "USER=" + _user(), program] if "USER" not in env else [program]
+        if _has_write_fake(program):
+            words.append("--write-fake")
+        else:
+            _make_mount_points(image, paths)
+        for path in paths:
+            words += ["--bind", "%s:%s" % (path, path)]
+        libraries = library_path(env, inside)
+        if libraries:
+            words += ["--env-no-expand", "--set-env=LD_LIBRARY_PATH=" + libraries]
+        return [*words, "--cd", str(workdir), image, "--", *argv]
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a user that the machine has no name for
+        return str(os.getuid())
+
+
+def _has_write_fake(program: str) -> bool:
+    """Whether it can make mount points in memory, over the image; 0.31, which Debian 12 has, cannot."""
+    try:
+        said = subprocess.run(
+            [program, "--help"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise TransformationFailure(ExitCode.NO_CONTAINER_RUNTIME, "%s cannot be run: %s" % (program, error)) from error
+    return b"--write-fake" in said.stdout
+
+
+def _make_mount_points(image: str, paths: Sequence[str]) -> None:
+    """Makes the folders in an unpacked image that it lacks; those of /tmp, which ch-run shares, are there."""
+    for path in paths:
+        if Path("/tmp") in Path(path).parents:  # noqa: S108  the machine's own, inside too
+            continue
+        point = Path(image + path)
+        try:
+            if not point.exists():
+                point.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise TransformationFailure(
+                ExitCode.NO_CONTAINER_RUNTIME,
+                "this ch-run needs the folder %s in the image, which cannot be made (%s): make it when the image is "
+                "built, or use a ch-run that has --write-fake" % (path, error),
+            ) from error

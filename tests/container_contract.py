@@ -1,0 +1,93 @@
+"""What every container runtime must do."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpo_pilot.transformation.container import ContainerRuntime, Inside
+
+REPORT = """
+import json, os, sys
+found = {"argv": sys.argv[1:], "cwd": os.getcwd(), "env": dict(os.environ), "is_image": os.path.exists("/etc/image")}
+json.dump(found, open("report.json", "w"))
+"""
+
+
+@dataclass
+class Ship:
+    """A runtime with an image, a job's folder, and the environment of whoever starts it."""
+
+    runtime: ContainerRuntime
+    image: str
+    folder: Path
+    base: Mapping[str, str]
+
+    def run(
+        self, argv: Sequence[str], inside: Inside | None = None, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        env = {**self.base, **variables}
+        wrapped = self.runtime.wrap(
+            argv, self.image, [self.folder], env, self.folder, inside or Inside(gpu_kind="none")
+        )
+        return subprocess.run(
+            wrapped, cwd=self.folder, env=env, capture_output=True, text=True, timeout=120, check=False
+        )
+
+
+def runs_the_command_as_it_is(ship: Ship, *, in_image: bool = True) -> None:
+    """Its words, its folder, its variables."""
+    words = ["a b", "$HOME", "--rm", "*", ""]
+    done = ship.run(["python3", "-c", REPORT, *words], TRIAL="a b,c=$x", PANDAID="7")
+    assert done.returncode == 0, done.stderr
+    report = json.loads((ship.folder / "report.json").read_text())
+    assert report["argv"] == words
+    assert Path(report["cwd"]) == ship.folder
+    assert report["is_image"] is in_image
+    assert (report["env"]["TRIAL"], report["env"]["PANDAID"]) == ("a b,c=$x", "7")
+
+
+def passes_the_status_on(ship: Ship) -> None:
+    """The command's own, and that of a signal."""
+    assert ship.run(["/bin/sh", "-c", "exit 7"]).returncode == 7
+    assert ship.run(["/bin/sh", "-c", "sleep 30 & kill -9 $!; wait $!"]).returncode == 137
+
+
+def says_what_cannot_be_started(ship: Ship) -> None:
+    """A program that the image lacks."""
+    done = ship.run(["/no/such/program"])
+    assert done.returncode != 0
+    assert "/no/such/program" in done.stderr
+
+
+def shows_more_folders(ship: Ship, *, protects: bool) -> None:
+    """Inputs are seen at their own paths, and cannot be written where the runtime can see to it."""
+    shared = ship.folder.parent / "inputs"
+    shared.mkdir(exist_ok=True)
+    (shared / "data").write_text("data\n")
+    inside = Inside(gpu_kind="none", read_only=[shared])
+    done = ship.run(["/bin/cat", str(shared / "data")], inside)
+    assert (done.returncode, done.stdout) == (0, "data\n"), done.stderr
+    done = ship.run(["/bin/sh", "-c", f"echo x > {shared}/new"], inside)
+    assert (done.returncode != 0) is protects
+    assert (shared / "new").exists() is not protects
+
+
+def puts_the_machines_mpi_first(ship: Ship) -> None:
+    """Its libraries are found before those of the image."""
+    mpi = ship.folder.parent / "mpi"
+    (mpi / "lib").mkdir(parents=True, exist_ok=True)
+    (mpi / "lib" / "libmpi.so").write_text("")
+    code = 'import os; print(os.environ["LD_LIBRARY_PATH"], os.listdir(os.environ["LD_LIBRARY_PATH"].split(":")[0]))'
+    done = ship.run(["python3", "-c", code], Inside(gpu_kind="none", mpi=[mpi]))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{mpi}/lib") and done.stdout.endswith("['libmpi.so']\n")
+
+
+def python_path() -> str:
+    """Where this Python is, for stubs that run commands outside of any image."""
+    return str(Path(sys.executable).parent)

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpo_pilot.errors import InputError
+from hpo_pilot.launchers import LAUNCHERS, Placement, make_launcher, site_variables
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"nodes": ()}, "needs nodes"),
+        ({"nodes": ("a", "a")}, "each once"),
+        ({"ranks_per_node": 0}, "a rank or more"),
+        ({"cores_per_rank": 0}, "a core or more"),
+        ({"gpus_per_rank": 1}, "its nodes have none"),
+        ({"gpus_per_rank": 1, "gpu_kind": "nvidia", "gpus": ("0", "1")}, "1 GPUs a node, and was given 2"),
+        ({"cores": (1, 2)}, "1 cores a node, and was given 2"),
+        ({"allocation": ("b", "c")}, "a is not a node of the allocation"),
+    ],
+)
+def test_what_does_not_fit_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Placement(**{"nodes": ("a",), **given})
+
+
+def test_launchers_refuse_what_they_cannot_place() -> None:
+    two = Placement(("a",), 2)
+    with pytest.raises(InputError, match="starts one process, not 2"):
+        make_launcher({"name": "plain"}).command(["x"], two)
+    apart = Placement(("a", "b"))
+    with pytest.raises(InputError, match=r"launcher\.starter"):
+        make_launcher({"name": "torchrun"}).command(["x"], Placement(("a", "b"), port=1))
+    with pytest.raises(InputError, match="needs a port"):
+        make_launcher({"name": "torchrun", "starter": "srun"}).command(["x"], apart)
+    with pytest.raises(InputError, match="by their numbers, not GPU-12ab"):
+        make_launcher({"name": "jsrun"}).files(Placement(("a",), 1, 1, 1, "nvidia", gpus=("GPU-12ab",)))
+    with pytest.raises(InputError, match="no launcher 'prun'; there is plain, mpirun"):
+        make_launcher({"name": "prun"})
+
+
+@pytest.mark.parametrize("name", [name for name in LAUNCHERS if name not in ("srun", "jsrun")])
+def test_chosen_gpus_are_the_visible_ones(name: str) -> None:
+    launcher = make_launcher({"name": name})
+    chosen = Placement(("a",), 1, 2, gpu_kind="amd", gpus=("4", "6"))
+    assert launcher.environment(chosen, {"ROCR_VISIBLE_DEVICES": "0"})["ROCR_VISIBLE_DEVICES"] == "4,6"
+    # A payload without GPUs must not take those of its neighbours.
+    assert launcher.environment(Placement(("a",), gpu_kind="nvidia"), {})["CUDA_VISIBLE_DEVICES"] == ""
+    assert "CUDA_VISIBLE_DEVICES" not in launcher.environment(Placement(("a",), 1, 1, gpu_kind="nvidia"), {})
+
+
+@pytest.mark.parametrize("name", ["srun", "jsrun"])
+def test_where_the_launcher_hands_out_gpus_nothing_stands_before(name: str) -> None:
+    chosen = Placement(("a",), 1, 2, gpu_kind="nvidia", gpus=("4", "6"))
+    assert "CUDA_VISIBLE_DEVICES" not in make_launcher({"name": name}).environment(
+        chosen, {"CUDA_VISIBLE_DEVICES": "0"}
+    )
+
+
+@pytest.mark.parametrize("name", list(LAUNCHERS))
+def test_secrets_reach_neither_the_environment_nor_the_command_line(name: str) -> None:
+    launcher = make_launcher({"name": name})
+    where = Placement(("a",), environment={"WANDB_TOKEN": "geheim", "A": "value"})
+    env = launcher.environment(where, {"PATH": "/bin", "PGPASSWORD": "geheim"})
+    assert env == {"PATH": "/bin", "A": "value", "OMP_NUM_THREADS": "1"}
+    words = launcher.command(["x"], where)
+    assert not any("geheim" in word or "TOKEN" in word or "value" in word for word in words)
+
+
+def test_what_a_site_set_for_its_programs() -> None:
+    base = {
+        "LD_LIBRARY_PATH": "/opt/rocm/lib",
+        "NCCL_SOCKET_IFNAME": "hsn0",
+        "CUDA_VISIBLE_DEVICES": "0",
+        "HPO_PILOT_TOKEN": "geheim",
+        "EDITOR": "vi",
+    }
+    assert site_variables(base) == {"LD_LIBRARY_PATH": "/opt/rocm/lib", "NCCL_SOCKET_IFNAME": "hsn0"}
+
+
+def test_a_users_own_thread_count_stands() -> None:
+    env = make_launcher({"name": "plain"}).environment(
+        Placement(("a",), cores_per_rank=7, environment={"OMP_NUM_THREADS": "2"}), {}
+    )
+    assert env["OMP_NUM_THREADS"] == "2"

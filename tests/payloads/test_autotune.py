@@ -1,0 +1,307 @@
+"""The auto-tuning payload: what it refuses, what it measures, and that a good kernel is faster than a bad one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from hpo_pilot import load_search
+from hpo_pilot.config.results_file import read_results
+from hpo_pilot.search import Objective
+
+PAYLOAD = Path(__file__).parents[2] / "payloads" / "autotune"
+#: Small and quick: a tenth of a second with its compilation.
+POINT = {
+    "tile_i": 32,
+    "tile_j": 32,
+    "tile_k": 32,
+    "rows": 4,
+    "columns": 2,
+    "vector": 16,
+    "unroll": 2,
+    "layout": "packed_b",
+    "optimize": "O2",
+    "cpu": "generic",
+    "fast_math": False,
+    "size": 64,
+    "samples": 10,
+    "seconds": 0.05,
+}
+
+
+@pytest.fixture(scope="module")
+def of(module_of: Callable[[str, str], ModuleType]) -> Callable[[str], ModuleType]:
+    return lambda name: module_of("autotune", name)
+
+
+@pytest.fixture
+def compiled() -> None:
+    """Leaves a test out where there is no compiler; where everything must be there, it fails."""
+    if not any(map(shutil.which, (os.environ.get("CC") or "cc", "cc", "gcc", "clang"))):
+        if os.environ.get("HPO_PILOT_TEST_STRICT") == "1":
+            pytest.fail("missing: a C compiler")
+        pytest.skip("a C compiler")
+
+
+@pytest.fixture
+def tuned(of: Any, tmp_path: Path, compiled: None) -> Callable[..., dict[str, Any]]:
+    """Tunes in this process; returns the metrics."""
+
+    def tuning(**change: Any) -> dict[str, Any]:
+        (tmp_path / "input.json").write_text(json.dumps({**POINT, **change}))
+        result: dict[str, Any] = of("train").tune(of("train").read_point(tmp_path / "input.json"), tmp_path)
+        assert result["status"] == 0
+        assert result["loss"] == result["metrics"]["seconds"]
+        return dict(result["metrics"])
+
+    return tuning
+
+
+def run(folder: Path, point: Any, **environment: str) -> dict[str, Any]:
+    """The verdict of `python train.py`."""
+    shutil.copytree(PAYLOAD, folder, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+    (folder / "input.json").write_text(json.dumps(point))
+    command = [sys.executable, "-I", "-S", "-c", "import sys; sys.path.insert(0, '.'); import train; train.main()"]
+    subprocess.run(command, cwd=folder, env={**os.environ, **environment}, timeout=60, check=True)
+    verdict: dict[str, Any] = json.loads((folder / "output.json").read_text())
+    return verdict
+
+
+# --- measuring --------------------------------------------------------------------------------------------------------
+
+
+def test_a_good_point_is_faster_than_a_bad_one_by_far(tuned: Any) -> None:
+    good = tuned(size=192, tile_i=96, tile_j=96, tile_k=96)
+    bad = tuned(size=192, rows=1, columns=1, vector=8, layout="plain", optimize="O1", unroll=1)
+    assert good["seconds"] < bad["seconds"] / 1.5
+    assert good["gflops"] == pytest.approx(2 * 192**3 / good["seconds"] / 1e9)
+    assert good["padding"] == 0
+    for found in (good, bad):
+        assert found["fastest"] <= found["seconds"] <= found["slowest"]
+        assert found["error"] < 1e-15
+        assert found["samples"] >= 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"size": 50, "tile_i": 48, "tile_j": 32, "tile_k": 20, "layout": "packed"},
+        {"rows": 2, "columns": 1, "vector": 64, "fast_math": True, "cpu": "native", "optimize": "O3"},
+        {"layout": "plain", "unroll": 8, "rows": 8, "columns": 4, "vector": 8},
+    ],
+    ids=["padded", "wide", "plain"],
+)
+def test_every_kind_of_kernel_is_right(tuned: Any, change: dict[str, Any]) -> None:
+    found = tuned(**change)
+    assert found["error"] < 1e-15
+    if change.get("size") == 50:
+        assert found["padding"] == pytest.approx(96 * 64 * 60 / 50**3 - 1)
+
+
+def test_threads_compute_the_same(tuned: Any, of: Any) -> None:
+    try:
+        found = tuned(threads=2, schedule="dynamic")
+    except of("compiler").TuningError as error:
+        if "OpenMP" not in str(error):
+            raise
+        pytest.skip("the compiler has no OpenMP")
+    assert found["error"] < 1e-15
+    assert found["pinned"] in (0, 2)
+
+
+def test_the_median_leaves_disturbed_samples_aside_and_says_how_sure_it_is(of: Any) -> None:
+    summary = of("measurement").summary
+    quiet = [1.0, 1.1, 0.9, 1.05, 0.95, 1.0, 9.0]
+    found = summary(quiet, [50.0] * 100)
+    assert found["seconds"] == 1.0
+    assert (found["samples"], found["disturbed"], found["outliers"]) == (7, 100, 1)
+    assert found["seconds_error"] == pytest.approx(1.2533 * 1.4826 * 0.05 / 7**0.5)
+    assert summary([1.0], [3.0] * 5)["seconds"] == 3.0, "too few quiet ones: all count"
+    assert summary([2.0] * 9, [])["seconds_error"] == 0
+
+
+def test_the_error_of_the_median_is_that_of_repeated_measurements(of: Any) -> None:
+    import numpy as np
+
+    rng = np.random.default_rng(1)
+    found = [of("measurement").summary(rng.normal(1.0, 0.1, 50).tolist(), []) for _ in range(300)]
+    spread = np.std([one["seconds"] for one in found])
+    assert np.mean([one["seconds_error"] for one in found]) == pytest.approx(spread, rel=0.15)
+
+
+def test_two_tunings_never_share_a_processor(of: Any) -> None:
+    own = of("measurement").own_processors
+    if not hasattr(os, "sched_setaffinity"):
+        pytest.skip("processes cannot be pinned here")
+    before = os.sched_getaffinity(0)
+    with own(1) as first:
+        held = os.sched_getaffinity(0)
+        assert first == len(held) == 1
+        os.sched_setaffinity(0, before)  # as another process has it
+        with own(len(before)) as all_of_them:
+            assert all_of_them == 0, "one is taken: nothing is pinned"
+            assert os.sched_getaffinity(0) == before
+    assert os.sched_getaffinity(0) == before
+    with own(len(before)) as again:
+        assert again == len(before)
+
+
+def test_energy_is_read_where_there_are_counters(tuned: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two packages: one counts up 1 J per ms and begins anew at 50 J, the other stands still."""
+    for number in ("0", "1", "1:0"):  # the last is a part of the second
+        (tmp_path / f"intel-rapl:{number}").mkdir()
+        (tmp_path / f"intel-rapl:{number}" / "energy_uj").write_text("45000000\n")
+        (tmp_path / f"intel-rapl:{number}" / "max_energy_range_uj").write_text("50000000\n")
+    monkeypatch.setenv("AUTOTUNE_ENERGY_COUNTERS", str(tmp_path))
+    assert "joules" not in tuned(), "no energy was used: it was not measured"
+    ended = threading.Event()
+
+    def count() -> None:
+        begin = time.monotonic()
+        while not ended.wait(0.0005):
+            used = 45_000_000 + 1e9 * (time.monotonic() - begin)
+            new = tmp_path / "new"
+            new.write_text(f"{int(used) % 50_000_000}\n")
+            new.replace(tmp_path / "intel-rapl:0" / "energy_uj")
+
+    counting = threading.Thread(target=count)
+    counting.start()
+    try:
+        found = tuned(seconds=0.02, samples=15)
+    finally:
+        ended.set()
+        counting.join()
+    assert 0 < found["joules"] < 50
+
+
+# --- what goes wrong --------------------------------------------------------------------------------------------------
+
+
+def test_a_wrong_result_is_a_failed_trial(tmp_path: Path, compiled: None) -> None:
+    run(tmp_path, {**POINT, "seconds": 0.01})
+    kernel = tmp_path / "kernel.c"
+    text = (PAYLOAD / "kernel.c").read_text()
+    broken = text.replace("k < TILE_K; k++", "k < TILE_K - 1; k++")
+    assert broken != text
+    kernel.write_text(broken)
+    verdict = again(tmp_path)
+    assert verdict["status"] == 1
+    assert "the kernel's result is wrong: row " in verdict["message"]
+
+    kernel.write_text(text.replace("for (size_t j = 0; j < N;", "c[0] = 0.0 / 0.0;\n for (size_t j = 0; j < N;"))
+    assert "the kernel's result is wrong: row 0, column 0 " in again(tmp_path)["message"], "NaN is no small error"
+
+    kernel.write_text(text.replace("for (size_t j = 0; j < N;", "*(volatile char *)0 = 0; for (size_t j = 0; j < N;"))
+    assert "the kernel was ended by SIGSEGV" in again(tmp_path)["message"]
+
+    kernel.write_text(text + "\nint broken(void) { return undeclared; }\n")
+    message = again(tmp_path)["message"]
+    assert "failed: " in message
+    assert "undeclared" in message
+
+
+def again(folder: Path) -> dict[str, Any]:
+    """The verdict of what is in the folder now."""
+    command = [sys.executable, "-S", "train.py"]
+    subprocess.run(command, cwd=folder, timeout=60, check=True, stdout=subprocess.DEVNULL)
+    verdict: dict[str, Any] = json.loads((folder / "output.json").read_text())
+    return verdict
+
+
+@pytest.mark.parametrize("compiler", ["", "no-such-compiler"])
+def test_without_a_compiler_it_says_what_to_install(
+    of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiler: str
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CC", compiler)
+    with pytest.raises(of("compiler").TuningError, match=r"there is no C compiler: .*apt-get install gcc") as refused:
+        of("compiler").Compiler(tmp_path)
+    assert (compiler or "none of cc, gcc and clang") in str(refused.value)
+
+
+def test_a_job_without_a_compiler_fails_with_that_reason(
+    of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "input.json").write_text(json.dumps(POINT))
+    monkeypatch.setenv("CC", "no-such-compiler")
+    monkeypatch.chdir(tmp_path)
+    of("train").main()
+    verdict = json.loads((tmp_path / "output.json").read_text())
+    assert verdict["status"] == 1
+    assert "'no-such-compiler', which is not there" in verdict["message"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["input.json", "output.json"], "nothing is left behind"
+
+
+@pytest.mark.parametrize(
+    ("point", "reason"),
+    [
+        ({**POINT, "tiles": 3}, r"unknown \['tiles'\]"),
+        ({"tile_i": 8}, r"missing \['columns', 'cpu'"),
+        ({**POINT, "vector": 24}, "vector must be one of 8, 16, 32, 64, not 24"),
+        ({**POINT, "optimize": "O9"}, 'optimize must be one of "O1", "O2", "O3", not "O9"'),
+        ({**POINT, "fast_math": 1}, "fast_math must be one of false, true, not 1"),
+        ({**POINT, "rows": 0}, "rows must be a whole number from 1 to 8192, not 0"),
+        ({**POINT, "unroll": True}, "unroll must be a whole number"),
+        ({**POINT, "rows": 5}, r"rows \(5\) must divide tile_i \(32\)"),
+        ({**POINT, "columns": 3}, r"6 numbers in columns x vector must divide tile_j \(32\)"),
+        ("text", "must hold an object"),
+    ],
+)
+def test_a_wrong_point_is_refused_with_a_reason(of: Any, tmp_path: Path, point: Any, reason: str) -> None:
+    (tmp_path / "input.json").write_text(json.dumps(point))
+    with pytest.raises(of("compiler").TuningError, match=reason):
+        of("train").read_point(tmp_path / "input.json")
+
+
+# --- its searches -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["search", "search-front", "search-warm"])
+def test_every_point_that_a_search_allows_is_one_that_the_kernel_takes(of: Any, tmp_path: Path, name: str) -> None:
+    import numpy as np
+
+    space = load_search(PAYLOAD / f"{name}.yaml").space
+    rng = np.random.default_rng(2)
+    points = [space.decode(list(rng.random(len(space.names)))) for _ in range(100)]
+    allowed = [point for point in points if not space.misfits(point)]
+    assert 5 < len(allowed) < 100
+    for point in allowed:
+        (tmp_path / "input.json").write_text(json.dumps(point))
+        of("train").read_point(tmp_path / "input.json")
+
+
+def test_the_first_machines_results_are_of_this_space() -> None:
+    search = load_search(PAYLOAD / "search-warm.yaml")
+    assert search.warm_start == ("first-machine.json",)
+    earlier = read_results(
+        PAYLOAD / "first-machine.json", "first-machine.csv", search.space, [Objective(metric="seconds")]
+    )
+    assert len(earlier.trials) >= 60
+    for trial in earlier.trials:
+        assert search.space.misfits(trial.point) == []
+        assert trial.values is not None
+        assert 1e-3 < trial.values[0] < 2
+
+
+def test_the_point_for_running_by_hand_is_in_the_space() -> None:
+    point = json.loads((PAYLOAD / "input.json").read_text())
+    assert load_search(PAYLOAD / "search.yaml").space.canonical(point) == point
+
+
+def test_it_needs_the_standard_library_alone(tmp_path: Path, compiled: None) -> None:
+    verdict = run(tmp_path, {**POINT, "seconds": 0.01})
+    assert verdict["status"] == 0, "as `python -I -S`: no site-packages"
+    readme = (PAYLOAD / "README.md").read_text()
+    assert [name for name in verdict["metrics"] if f"`{name}`" not in readme] == []
+    assert all("hpo_pilot" not in file.read_text() for file in PAYLOAD.glob("*.py"))

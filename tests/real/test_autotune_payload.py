@@ -1,0 +1,70 @@
+"""The auto-tuning payload through the real command: with another machine's results, and with two objectives."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.end_to_end.conftest import Scan
+from tests.payloads.conftest import PAYLOADS
+from tests.real.conftest import missing
+
+PAYLOAD = PAYLOADS / "autotune"
+
+
+@pytest.fixture
+def scan(tmp_path: Path) -> Scan:
+    """With a server and pilots of its own."""
+    if not any(map(shutil.which, ("cc", "gcc", "clang"))):
+        missing("a C compiler")
+    return Scan(tmp_path)
+
+
+def write(scan: Scan, name: str, **change: Any) -> None:
+    """A search file of the payload, smaller."""
+    document = yaml.safe_load((PAYLOAD / name).read_text())
+    document["payload"] = {"files": str(PAYLOAD), "command": f"{sys.executable} -S train.py"}
+    document |= {"search": "demo", **change}
+    scan.file.write_text(yaml.safe_dump({key: value for key, value in document.items() if value is not None}))
+
+
+def test_a_warm_search_starts_where_the_first_machine_was_fast(scan: Scan) -> None:
+    write(
+        scan,
+        "search-warm.yaml",
+        warm_start=[str(PAYLOAD / "first-machine.json")],
+        budget={"trials": 4, "parallel": 1},
+        optimizer={"name": "bayesian", "start_points": 1},
+        confirm=None,
+    )
+    result = scan("run", str(scan.file))
+    assert "first-machine.json" in result.stdout
+    trials = scan.trials()
+    assert [trial["state"] for trial in trials] == ["finished"] * 4
+    assert all(trial["value"] == trial["folds"][0]["metrics"]["seconds"] > 0 for trial in trials)
+    by_hand, *others = [trial["value"] for trial in trials]
+    # What is written by hand takes thirty times as long there as the fastest; no processor is so different.
+    assert max(others) < by_hand
+    assert min(others) < by_hand / 4
+
+
+def test_a_search_for_a_front_of_time_and_size(scan: Scan) -> None:
+    write(scan, "search-front.yaml", budget={"trials": 4, "parallel": 1}, optimizer="random", confirm=None)
+    scan("run", str(scan.file))
+    for trial in scan.trials():
+        assert trial["state"] == "finished"
+        assert trial["value"][1] == trial["folds"][0]["metrics"]["code_bytes"] > 100
+    assert scan.json("best", "demo")
+
+
+def test_without_a_compiler_each_trial_fails_with_the_remedy(scan: Scan) -> None:
+    scan.environment["CC"] = "no-such-compiler"
+    write(scan, "search.yaml", budget={"trials": 2, "parallel": 1}, optimizer="random", confirm=None)
+    scan("run", str(scan.file), status=1)
+    assert [trial["state"] for trial in scan.trials()] == ["failed"] * 2
+    assert "there is no C compiler: $CC names 'no-such-compiler'" in scan.trials()[0]["error"]

@@ -1,0 +1,146 @@
+"""The container runtimes that can be installed here, on a real image root made from this machine's own Python."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpo_pilot.transformation.container import RUNTIMES, Inside
+from tests.container_contract import (
+    Ship,
+    passes_the_status_on,
+    puts_the_machines_mpi_first,
+    runs_the_command_as_it_is,
+    says_what_cannot_be_started,
+    shows_more_folders,
+)
+from tests.image_root import make_image_root
+from tests.pilot.conftest import FakePanda, panda
+from tests.real.conftest import missing
+from tests.transformation.test_transformation import Job
+
+__all__ = ["panda"]
+
+REAL = ("charliecloud", "podman", "bubblewrap")
+
+#: What podman needs to run as root in a container of its own, without systemd.
+CONTAINERS_CONF = """\
+[containers]
+default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
+[engine]
+runtime = "runc"
+cgroup_manager = "cgroupfs"
+"""
+
+#: Waits for the end of its lifeline, and says when it came.
+WAIT = """
+import os, select
+poll = select.poll()
+poll.register(int(os.environ["HPO_PILOT_LIFELINE_FD"]), select.POLLIN)
+open("started", "w").close()
+open("ended" if poll.poll(60000) else "late", "w").close()
+"""
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_image_root(tmp_path_factory.mktemp("image"))
+
+
+@pytest.fixture
+def ship(image: Path, tmp_path: Path) -> Callable[[str], Ship]:
+    def make(name: str) -> Ship:
+        runtime = RUNTIMES[name]
+        if not runtime.can_run(str(image)):
+            missing(f"{', '.join(runtime.programs)}: `make test-real` installs it, if root")
+        folder = tmp_path / "job"
+        folder.mkdir()
+        base = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "LD_LIBRARY_PATH": "/old"}
+        if name == "podman" and os.geteuid() == 0:
+            (tmp_path / "containers.conf").write_text(CONTAINERS_CONF)
+            base["CONTAINERS_CONF"] = str(tmp_path / "containers.conf")
+        return Ship(runtime, str(image), folder, base)
+
+    return make
+
+
+@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize(
+    "check",
+    [runs_the_command_as_it_is, passes_the_status_on, says_what_cannot_be_started, puts_the_machines_mpi_first],
+)
+def test_the_contract(ship: Callable[[str], Ship], name: str, check: Callable[[Ship], None]) -> None:
+    check(ship(name))
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_inputs_are_seen_and_protected(ship: Callable[[str], Ship], name: str) -> None:
+    shows_more_folders(ship(name), protects=name != "charliecloud")
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_a_folder_that_the_image_lacks(ship: Callable[[str], Ship], name: str, image: Path) -> None:
+    """Jobs are not always under /tmp."""
+    here = ship(name)
+    here.folder = Path("/var/tmp") / f"hpo-pilot-test-{os.getpid()}-{name}"
+    here.folder.mkdir()
+    try:
+        runs_the_command_as_it_is(here)
+    finally:
+        shutil.rmtree(here.folder)
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_the_image_stays_as_it_is(ship: Callable[[str], Ship], name: str, image: Path) -> None:
+    ship(name).run(["/bin/sh", "-c", "echo x > /etc/written; echo x > /usr/written"])
+    assert not (image / "etc" / "written").exists()
+    assert not (image / "usr" / "written").exists()
+
+
+@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize("killed", [False, True])
+def test_it_ends_with_whoever_started_it(ship: Callable[[str], Ship], name: str, killed: bool) -> None:
+    """The lifeline closes; also where the runtime itself was killed before: podman's containers outlive it."""
+    here = ship(name)
+    lifeline, kept = os.pipe()
+    env = {**here.base, "HPO_PILOT_LIFELINE_FD": str(lifeline)}
+    inside = Inside(gpu_kind="none")
+    argv = here.runtime.wrap(["python3", "-c", WAIT], here.image, [here.folder], env, here.folder, inside)
+    process = subprocess.Popen(argv, cwd=here.folder, env=env, pass_fds=[lifeline], start_new_session=True)
+    os.close(lifeline)
+    _until((here.folder / "started").exists)
+    if killed:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(timeout=30)
+    os.close(kept)
+    if killed and name != "podman":  # they are the payload, and died with it
+        return
+    _until((here.folder / "ended").exists)
+    process.wait(timeout=30)
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_a_trial_of_a_search(ship: Callable[[str], Ship], name: str, panda: FakePanda, tmp_path: Path) -> None:
+    """The whole transformation, as a Pilot 3 starts it, with the payload in the image."""
+    here = ship(name)
+    panda.add_job("""test -f /etc/image && echo '{"status": 0, "loss": 0.5}' > output.json""", container=here.image)
+    job = Job(tmp_path / "job")
+    job.env |= {**here.base, "PATH": job.env["PATH"], "HPO_PILOT_CONTAINER_RUNTIME": name}
+    done = job.run(panda.waiting[0]["jobPars"])
+    assert done.returncode == 0, done.stderr
+    verdict = job.report["user_job_metadata"]["hpo_pilot"]
+    assert verdict["value"] == 0.5, verdict
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

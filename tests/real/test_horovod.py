@@ -1,0 +1,206 @@
+"""Two real Horovod ranks over gloo: the same training as one process, timed from inside, searched by hpo-pilot."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.end_to_end.conftest import Scan
+from tests.runner.conftest import Bench
+
+ROOT = Path(__file__).parents[2]
+DIGITS = ROOT / "payloads" / "digits"
+#: No batch but the last is of another size: 1437 images, or 1198 with three folds, in batches of 96.
+POINT = {"learning_rate": 0.002, "layers": 2, "width": 48, "alpha": 1e-3, "solver": "adam", "batch": 96, "epochs": 6}
+TWO_RANKS = "horovodrun -np 2 --gloo python train_horovod.py"
+
+#: A training of two ranks whose second one computes longer by what its argument says.
+DELAYED = """
+import json, sys, time
+import torch, horovod.torch as hvd
+import hpo_pilot_ranks as ranks
+
+hvd.init()
+torch.manual_seed(1)
+model = torch.nn.Linear(64, 10)
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+hvd.allreduce(torch.ones(1))
+ranks.start(hvd.rank(), hvd.size())
+optimizer = ranks.optimizer(optimizer)
+for images in ranks.loader([torch.ones(32, 64)] * 20):
+    optimizer.zero_grad()
+    model(images).sum().backward()
+    time.sleep(0.04 + (float(sys.argv[1]) if hvd.rank() == 1 else 0.0))
+    optimizer.step()
+    ranks.images(32)
+ranks.stop()
+if hvd.rank() == 0:
+    json.dump({"loss": 1.0}, open("output.json", "w"))
+"""
+
+
+@pytest.fixture
+def environment(horovod: Path) -> dict[str, str]:
+    """Where `python` and `horovodrun` are those of the build."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HPO_PILOT_", "HOROVOD_"))}
+    return {**kept, "PATH": f"{horovod.parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture
+def start(tmp_path: Path, environment: dict[str, str]) -> Callable[..., subprocess.Popen[str]]:
+    def begin(name: str, command: str, point: dict[str, Any], **variables: str) -> subprocess.Popen[str]:
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        shutil.copy(DIGITS / "train_horovod.py", folder)
+        (folder / "input.json").write_text(json.dumps(point))
+        return subprocess.Popen(
+            command.split(),
+            cwd=folder,
+            env={**environment, **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    return begin
+
+
+@pytest.fixture
+def train(tmp_path: Path, start: Callable[..., subprocess.Popen[str]]) -> Callable[..., dict[str, Any]]:
+    def run(name: str, command: str, point: dict[str, Any], **variables: str) -> dict[str, Any]:
+        process = start(name, command, point, **variables)
+        said, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, said
+        result: dict[str, Any] = json.loads((tmp_path / name / "output.json").read_text())
+        return {**result, "said": said}
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [{}, {"solver": "sgd", "learning_rate": 0.1, "momentum": 0.9, "scaling": "sqrt", "warmup": 3}],
+    ids=["adam", "sgd"],
+)
+def test_two_ranks_train_what_one_process_does(train, tmp_path, solver):
+    fold = {"HPO_PILOT_FOLD": "1", "HPO_PILOT_FOLDS": "3", "HPO_PILOT_SEED": "5"}
+    one = train("one", "python train_horovod.py", {**POINT, **solver}, **fold)
+    two = train("two", TWO_RANKS, {**POINT, **solver}, **fold)
+    assert one["status"] == two["status"] == 0
+    assert two["loss"] == pytest.approx(one["loss"], rel=1e-4)
+    assert two["metrics"]["accuracy"] == pytest.approx(one["metrics"]["accuracy"], abs=2 / 599)
+    curves = [
+        [json.loads(line) for line in (tmp_path / name / "progress.jsonl").read_text().splitlines()]
+        for name in ("one", "two")
+    ]
+    assert [line["step"] for line in curves[1]] == [1, 2, 3, 4, 5, 6]
+    assert [line["value"] for line in curves[1]] == pytest.approx([line["value"] for line in curves[0]], rel=1e-4)
+    assert curves[1][-1]["value"] < curves[1][0]["value"] / 2
+    other = train("other", "python train_horovod.py", {**POINT, **solver}, **{**fold, "HPO_PILOT_SEED": "6"})
+    assert other["loss"] != pytest.approx(one["loss"], rel=1e-4)
+
+
+def test_a_batch_smaller_than_the_ranks_leaves_some_without_images(train):
+    """1437 images in batches of 1436: the last batch has one, for rank 0 alone."""
+    point = {**POINT, "batch": 1436, "epochs": 2}
+    one, two = train("one", "python train_horovod.py", point), train("two", TWO_RANKS, point)
+    assert two["loss"] == pytest.approx(one["loss"], rel=1e-4)
+
+
+def test_it_goes_on_from_a_checkpoint_with_another_number_of_ranks(train, start, tmp_path):
+    point = {**POINT, "epochs": 40}
+    undisturbed = train("undisturbed", "python train_horovod.py", point)
+    process = start("killed", "python train_horovod.py", point)
+    deadline = time.monotonic() + 60
+    while not list((tmp_path / "killed" / "ckpt").glob("*.pt")) and time.monotonic() < deadline:
+        time.sleep(0.002)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert not (tmp_path / "killed" / "output.json").exists(), "it had ended before the kill: give it more epochs"
+    again = train("killed", TWO_RANKS, point)
+    assert "going on after epoch" in again["said"]
+    assert again["loss"] == pytest.approx(undisturbed["loss"], rel=1e-3)
+
+
+def test_a_training_that_diverges_ends_on_all_ranks_with_one_verdict(train):
+    verdict = train("wild", TWO_RANKS, {**POINT, "solver": "sgd", "learning_rate": 1e8})
+    assert (verdict["status"], verdict["loss"]) == (1, None)
+    assert "training diverged in epoch" in verdict["message"]
+
+
+def test_a_wrong_point_is_refused_with_a_reason(train):
+    verdict = train("wrong", TWO_RANKS, {**POINT, "solver": "lbfgs"})
+    assert verdict["status"] == 1
+    assert "solver must be one of adam, sgd" in verdict["message"]
+
+
+def test_ranks_without_horovod_are_refused(start, environment, tmp_path):
+    (tmp_path / "lone" / "horovod").mkdir(parents=True)
+    (tmp_path / "lone" / "horovod" / "__init__.py").write_text("raise ImportError('not here')")
+    alone = start("lone", "python train_horovod.py", {**POINT, "epochs": 1})
+    said, _ = alone.communicate(timeout=120)
+    assert alone.returncode == 0, said
+    several = start("lone", "python train_horovod.py", POINT, OMPI_COMM_WORLD_SIZE="2")
+    said, _ = several.communicate(timeout=120)
+    assert several.returncode != 0
+    assert "2 ranks were started, but this Python has no Horovod" in said
+
+
+def test_a_delay_of_one_rank_moves_load_balance_by_what_is_computed(tmp_path, environment):
+    bench = Bench(tmp_path)
+
+    def balance(delay: float) -> tuple[dict[str, float], list[float]]:
+        command = f"horovodrun -np 2 --gloo python delayed.py {delay}"
+        ended = bench.run(command, files={"delayed.py": DELAYED}, env=environment)
+        assert ended.verdict is not None and ended.verdict["value"] == 1.0, ended
+        told = json.loads((ended.folder / "userJobMetadata.json").read_text())["hpo_pilot_ranks"]
+        return ended.verdict["metrics"], [rank["compute"] for rank in told]
+
+    even, computed = balance(0.0)
+    assert even["pop_load_balance"] > 0.9
+    planted = 20 * 0.04
+    expected = (computed[0] + computed[1] + planted) / 2 / (computed[1] + planted)
+    uneven, _ = balance(0.04)
+    assert uneven["pop_load_balance"] == pytest.approx(expected, rel=0.05)
+    assert uneven["communication_seconds"] > even["communication_seconds"] + planted / 2 * 0.8
+    assert uneven["images_per_second"] < even["images_per_second"]
+
+
+def test_a_search_of_two_rank_trainings_shows_how_well_they_use_their_ranks(environment, tmp_path):
+    scan = Scan(tmp_path, {"PATH": environment["PATH"]})
+    search = yaml.safe_load((DIGITS / "search-horovod.yaml").read_text())
+    search["space"]["learning_rate"] |= {"low": 0.0001, "high": 0.1}
+    search["space"]["alpha"] |= {"low": 0.000001, "high": 0.1}
+    search["payload"]["files"] = str(DIGITS)
+    search["payload"]["outputs"] = ["model.pt", "horovod_timeline.json"]
+    search |= {"search": "demo", "optimizer": "random", "budget": {"trials": 2, "parallel": 1}, "folds": 1}
+    scan.file.write_text(yaml.safe_dump(search))
+    scan("run", str(scan.file), timeout=300)
+    trials = scan.trials()
+    assert [trial["state"] for trial in trials] == ["finished"] * 2
+    for trial in trials:
+        (fold,) = trial["folds"]
+        metrics = fold["metrics"]
+        assert metrics["ranks"] == 2 and metrics["images_per_second"] > 0
+        assert 0 < metrics["pop_parallel_efficiency"] <= metrics["pop_load_balance"] <= 1
+        assert metrics["pop_parallel_efficiency"] == pytest.approx(
+            metrics["pop_load_balance"] * metrics["pop_communication_efficiency"]
+        )
+        assert [rank["rank"] for rank in fold["metadata"]["hpo_pilot_ranks"]] == [0, 1]
+    scan("report", "demo", "-o", str(tmp_path / "report.html"))
+    assert "Use of the ranks" in (tmp_path / "report.html").read_text()
+    scan("fetch", "best", "demo", "-o", str(tmp_path / "best"))
+    (timeline,) = (tmp_path / "best").rglob("horovod_timeline.json")
+    assert "NEGOTIATE_ALLREDUCE" in timeline.read_text()

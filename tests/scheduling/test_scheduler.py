@@ -1,0 +1,267 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from hpo_pilot.errors import InputError
+from hpo_pilot.jobs import JobNeeds
+from hpo_pilot.scheduling import Ending, Job, Node, NodeShape, Opening, Policy, Scheduler, Start
+
+SUMMIT = NodeShape(cores=42, memory_mb=512_000, gpus=6, close=3)
+WHOLE = JobNeeds(nodes=1, gpus_per_node=6, cores=42, memory_mb=400_000, minutes=60)
+SMALL = JobNeeds(nodes=1, gpus_per_node=1, cores=7, memory_mb=60_000, minutes=10)
+
+
+def _nodes(count: int, shape: NodeShape = SUMMIT) -> list[Node]:
+    return [Node(f"n{number}", shape) for number in range(count)]
+
+
+def _scheduler(count: int, **options: object) -> Scheduler:
+    return Scheduler(_nodes(count), **options)  # type: ignore[arg-type]
+
+
+def _job(key: str, needs: JobNeeds = SMALL, *, search: str = "s", **changes: float) -> Job:
+    return Job(key, search, replace(needs, **changes))  # type: ignore[arg-type]
+
+
+def _places(starts: list[Start]) -> dict[object, list[str]]:
+    return {start.job.key: [share.node for share in start.shares] for start in starts}
+
+
+def test_small_jobs_share_a_node_and_leave_the_others_whole() -> None:
+    scheduler = _scheduler(3)
+    for key in "abcdefg":
+        scheduler.add(_job(key))
+    starts = scheduler.starts(0.0)
+    assert [start.shares[0].node for start in starts] == ["n0"] * 6 + ["n1"]
+    assert sorted(start.shares[0].gpus for start in starts[:6]) == [(number,) for number in range(6)]
+    assert len({core for start in starts[:6] for core in start.shares[0].cores}) == 42
+    scheduler.add(_job("large", WHOLE))
+    assert _places(scheduler.starts(1.0)) == {"large": ["n2"]}
+
+
+def test_a_large_job_gets_neighbours_and_what_ends_is_free_at_once() -> None:
+    scheduler = _scheduler(12)
+    for key in range(6):
+        scheduler.add(_job(str(key), WHOLE, nodes=2))
+    assert _places(scheduler.starts(0.0))["3"] == ["n6", "n7"]
+    scheduler.ended("0", Ending.FINISHED, 5.0)
+    scheduler.ended("3", Ending.FINISHED, 5.0)
+    scheduler.ended("4", Ending.FINISHED, 5.0)
+    scheduler.add(_job("four", WHOLE, nodes=4))
+    scheduler.add(_job("two", WHOLE, nodes=2))
+    assert _places(scheduler.starts(5.0)) == {"four": ["n6", "n7", "n8", "n9"], "two": ["n0", "n1"]}
+
+
+def test_a_job_larger_than_the_allocation_is_refused_alone() -> None:
+    scheduler = _scheduler(4, broken=["n1"])
+    with pytest.raises(InputError, match=r"needs 4 nodes with 6 GPUs.*; 3 of the allocation's 4 are such"):
+        scheduler.add(_job("a", WHOLE, nodes=4))
+    with pytest.raises(InputError, match=r"needs 1 nodes with 7 GPUs.*; 0 of"):
+        scheduler.add(_job("b", gpus_per_node=7))
+    with pytest.raises(InputError, match="must be positive"):
+        scheduler.add(_job("c", minutes=math.inf))
+    scheduler.add(_job("d", WHOLE, nodes=3))
+    with pytest.raises(InputError, match="waits or runs already"):
+        scheduler.add(_job("d"))
+    assert _places(scheduler.starts(0.0)) == {"d": ["n0", "n2", "n3"]}
+    with pytest.raises(InputError, match="does not run"):
+        scheduler.ended("a", Ending.FINISHED, 0.0)
+
+
+def test_an_allocation_that_makes_no_sense() -> None:
+    with pytest.raises(InputError, match="one node at least"):
+        Scheduler([])
+    with pytest.raises(InputError, match="2 nodes have 1 names"):
+        Scheduler(_nodes(1) * 2)
+    with pytest.raises(InputError, match="no node 'x'"):
+        _scheduler(1, broken=["x"])
+    with pytest.raises(InputError, match="1 or more"):
+        NodeShape(cores=0, memory_mb=1)
+
+
+def _with_a_waiting_job(policy: Policy | None = None) -> Scheduler:
+    """Two of three nodes run for 60 minutes; a job waits for all three."""
+    scheduler = _scheduler(3, policy=policy)
+    scheduler.add(_job("running", WHOLE, nodes=2))
+    scheduler.add(_job("waits", WHOLE, nodes=3))
+    assert list(_places(scheduler.starts(0.0))) == ["running"]
+    return scheduler
+
+
+def test_short_jobs_run_before_one_that_waits_long_ones_do_not() -> None:
+    scheduler = _with_a_waiting_job()
+    assert scheduler.reserved == (_job("waits", WHOLE, nodes=3), 3600.0)
+    scheduler.add(_job("long", minutes=61))
+    scheduler.add(_job("short", minutes=60))
+    assert list(_places(scheduler.starts(0.0))) == ["short"]
+    scheduler.add(_job("later", minutes=60))
+    assert not scheduler.starts(1.0)
+    scheduler.ended("short", Ending.FINISHED, 10.0)
+    scheduler.ended("running", Ending.FINISHED, 20.0)
+    assert list(_places(scheduler.starts(20.0))) == ["waits"]
+    assert scheduler.reserved is not None
+    assert scheduler.reserved[0].key == "long"
+
+
+def test_without_backfill_nothing_overtakes() -> None:
+    scheduler = _with_a_waiting_job(Policy(backfill=False))
+    scheduler.add(_job("short"))
+    assert not scheduler.starts(0.0)
+    assert not scheduler.wish(0.0).now
+
+
+def test_a_promise_holds_when_run_times_do_not() -> None:
+    """The nodes that are kept stay empty from the promised start on, whatever else would fit."""
+    scheduler = _with_a_waiting_job()
+    assert not scheduler.starts(3700.0)  # `running` should have ended
+    scheduler.add(_job("short", minutes=1))
+    assert not scheduler.starts(3700.0)
+    scheduler.ended("running", Ending.FAILED, 3800.0)
+    assert list(_places(scheduler.starts(3800.0))) == ["waits"]
+
+
+def test_nodes_that_come_free_take_the_place_of_those_kept() -> None:
+    scheduler = _scheduler(4)
+    for key, minutes in (("a", 10), ("b", 20), ("c", 60), ("d", 60)):
+        scheduler.add(_job(key, WHOLE, minutes=minutes))
+    scheduler.add(_job("two", WHOLE, nodes=2))
+    scheduler.starts(0.0)
+    assert scheduler.reserved is not None
+    assert scheduler.reserved[1] == 1200.0
+    scheduler.ended("d", Ending.FINISHED, 30.0)
+    assert not scheduler.starts(30.0)
+    assert scheduler.reserved[1] == 600.0
+    scheduler.ended("c", Ending.FINISHED, 40.0)
+    assert _places(scheduler.starts(40.0)) == {"two": ["n2", "n3"]}
+
+
+def test_nothing_starts_that_would_not_end_in_time() -> None:
+    scheduler = _scheduler(2, ends=3600.0, policy=Policy(margin=300.0))
+    scheduler.add(_job("fits", minutes=55))
+    scheduler.add(_job("late", minutes=56))
+    assert list(_places(scheduler.starts(0.0))) == ["fits"]
+    assert [job.key for job in scheduler.hand_back(0.0)] == ["late"]
+    assert scheduler.waiting == 0
+    assert {opening.seconds for opening in scheduler.wish(100.0).now} == {3200.0}
+    assert not scheduler.wish(3300.0).now
+
+
+def test_measured_run_times_decide_once_there_are_enough() -> None:
+    scheduler = _scheduler(1, ends=7200.0, policy=Policy(margin=0.0, measurements=5))
+    for number in range(5):
+        scheduler.add(_job(str(number), minutes=60))
+        assert scheduler.starts(100.0 * number)
+        scheduler.ended(str(number), Ending.FINISHED, 100.0 * number + 100.0)
+    assert 100.0 <= scheduler.wish(500.0).seconds["s"] < 110.0
+    scheduler.add(_job("now", minutes=60))
+    scheduler.add(_job("other", minutes=60, search="t"))  # type: ignore[arg-type]
+    assert list(_places(scheduler.starts(7000.0))) == ["now"]
+    assert [job.key for job in scheduler.hand_back(7000.0)] == ["other"]
+
+
+def test_a_large_job_for_which_there_is_no_time_left_holds_nothing() -> None:
+    scheduler = _scheduler(2, ends=7200.0, policy=Policy(margin=0.0))
+    scheduler.add(_job("a", WHOLE, minutes=70))
+    scheduler.add(_job("both", WHOLE, nodes=2, minutes=60))
+    scheduler.add(_job("b", WHOLE, minutes=119))
+    assert list(_places(scheduler.starts(0.0))) == ["a", "b"]
+    assert [job.key for job in scheduler.hand_back(0.0)] == ["both"]
+
+
+def test_a_lost_node_takes_its_jobs_and_stays_out() -> None:
+    scheduler = _scheduler(3)
+    scheduler.add(_job("two", WHOLE, nodes=2))
+    scheduler.add(_job("one", WHOLE))
+    scheduler.starts(0.0)
+    assert [job.key for job in scheduler.lose_node("n1", 10.0)] == ["two"]
+    assert scheduler.lose_node("n1", 11.0) == ()
+    scheduler.add(_job("next", WHOLE))
+    assert not scheduler.starts(12.0)  # n0 stays with `two` until its processes are gone
+    scheduler.ended("two", Ending.LOST, 13.0)
+    assert _places(scheduler.starts(13.0)) == {"next": ["n0"]}
+    scheduler.ended("one", Ending.FINISHED, 20.0)
+    scheduler.ended("next", Ending.FINISHED, 20.0)
+    with pytest.raises(InputError, match="2 of the allocation's 3"):
+        scheduler.add(_job("three", WHOLE, nodes=3))
+    usage = scheduler.usage(20.0)
+    assert usage.nodes.gone == 10.0
+    assert usage.nodes.lost == 10.0 + 13.0
+    assert usage.nodes.used == 20.0 + 7.0
+    assert usage.nodes.total == 60.0
+
+
+def test_jobs_that_lost_nodes_leave_no_room_for_go_back() -> None:
+    scheduler = _with_a_waiting_job()
+    scheduler.lose_node("n2", 1.0)
+    assert [job.key for job in scheduler.hand_back(1.0)] == ["waits"]
+    assert scheduler.reserved is None
+
+
+def test_a_drained_allocation_starts_and_wants_nothing_and_gives_back() -> None:
+    scheduler = _scheduler(1)
+    scheduler.add(_job("a"))
+    scheduler.starts(0.0)
+    scheduler.add(_job("b"))
+    scheduler.drain()
+    assert not scheduler.starts(0.0)
+    assert not scheduler.wish(0.0).now
+    assert not scheduler.wish(0.0).later
+    assert [job.key for job in scheduler.hand_back(0.0)] == ["b"]
+    assert scheduler.running == 1
+
+
+def test_the_wish_says_what_is_free_and_what_could_wait() -> None:
+    scheduler = _scheduler(4, ends=10_120.0)
+    for key in "abcdefg":
+        scheduler.add(_job(key))
+    scheduler.starts(0.0)
+    wish = scheduler.wish(0.0)
+    assert set(wish.now) == {
+        Opening(1, (3, 2), 35, 452_000, 10_000.0),
+        Opening(2, (3, 3), 42, 512_000, 10_000.0),
+    }
+    assert Opening(4, (3, 3), 42, 512_000, 9400.0) in wish.later  # the small ones end by then
+    assert Opening(2, (3, 3), 42, 512_000, 10_000.0) in wish.later
+    scheduler.add(_job("all", WHOLE, nodes=4))
+    scheduler.starts(1.0)
+    assert not scheduler.wish(1.0).later
+    assert {opening.seconds for opening in scheduler.wish(1.0).now} == {599.0}
+
+
+def test_gpu_pairs_of_different_nodes_are_kept_whole() -> None:
+    shape = NodeShape(cores=56, memory_mb=512_000, gpus=8, close=2)
+    scheduler = Scheduler(_nodes(2, shape))
+    for key in ("a", "b"):
+        scheduler.add(_job(key, gpus_per_node=7))
+    scheduler.starts(0.0)
+    scheduler.ended("a", Ending.FINISHED, 1.0)
+    scheduler.add(_job("one"))
+    scheduler.add(_job("pair", gpus_per_node=2))
+    starts = scheduler.starts(1.0)
+    assert [(start.shares[0].node, start.shares[0].gpus) for start in starts] == [("n1", (7,)), ("n0", (0, 1))]
+
+
+def test_cpu_jobs_go_where_no_gpu_is_left_behind() -> None:
+    scheduler = Scheduler([*_nodes(2), Node("cpu", NodeShape(cores=64, memory_mb=256_000))])
+    scheduler.add(_job("a", gpus_per_node=0))
+    scheduler.add(_job("b", gpus_per_node=0, cores=60))
+    assert _places(scheduler.starts(0.0)) == {"a": ["cpu"]}
+    with pytest.raises(InputError, match="60 cores"):
+        scheduler.add(_job("c", cores=60))
+
+
+def test_node_seconds_are_shared_by_what_jobs_have_of_the_node() -> None:
+    scheduler = _scheduler(2)
+    scheduler.add(_job("half", gpus_per_node=3, cores=7, search="h"))
+    scheduler.add(_job("sixth", gpus_per_node=1, cores=7, search="s"))
+    scheduler.starts(0.0)
+    scheduler.ended("sixth", Ending.FAILED, 40.0)
+    usage = scheduler.usage(100.0)
+    assert usage.searches["h"].nodes.running == pytest.approx(40.0 * 3 / 4 + 60.0)
+    assert usage.searches["s"].nodes.lost == pytest.approx(40.0 / 4)
+    assert (usage.nodes.idle, usage.nodes.total) == pytest.approx((100.0, 200.0))
+    assert (usage.gpus.running, usage.gpus.lost, usage.gpus.idle) == (300.0, 40.0, 860.0)
+    assert usage.searches["s"].endings == {Ending.FAILED: 1}

@@ -1,0 +1,71 @@
+"""What `doctor` says of PyTorch and Horovod: of the Python that a payload's command finds, and of what was built."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hpo_pilot.service import doctor
+from hpo_pilot.service.doctor import Finding
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setattr(doctor, "own_versions", lambda names: {})
+    monkeypatch.setattr(doctor.sys, "executable", "/own/python")
+    (tmp_path / "bin").mkdir()
+    return tmp_path / "cache" / "hpo_pilot"
+
+
+def python_on_path(folder: Path, versions: str) -> Path:
+    path = folder / "bin" / "python"
+    path.write_text(f"#!/bin/sh\necho '{versions}'\n")
+    path.chmod(0o755)
+    return path
+
+
+def findings() -> dict[str, Finding]:
+    return {finding.what: finding for finding in doctor._training()}
+
+
+def test_the_python_of_the_path_is_asked(cache, tmp_path):
+    python = python_on_path(tmp_path, '{"torch": "2.13.0+cpu", "horovod": "0.28.1"}')
+    found = findings()
+    assert (found["torch"].ok, found["torch"].detail) == (True, f"2.13.0+cpu in {python}")
+    assert (found["horovod"].ok, found["horovod"].detail) == (True, f"0.28.1 in {python}")
+
+
+def test_our_own_python_is_looked_at_first(cache, tmp_path, monkeypatch):
+    python = python_on_path(tmp_path, '{"torch": "2.13.0+cpu"}')
+    monkeypatch.setattr(doctor, "own_versions", lambda names: {"torch": "2.12.0"})
+    assert findings()["torch"].detail == f"2.12.0 in /own/python, 2.13.0+cpu in {python}"
+    assert not findings()["horovod"].ok
+
+
+def test_what_make_horovod_built_is_pointed_to(cache, tmp_path):
+    python = python_on_path(tmp_path, "{}")
+    for name, made in (("horovod-0123456789ab", 1.0), ("horovod-ba9876543210", 2.0), ("horovod-broken", None)):
+        (cache / name).mkdir(parents=True)
+        manifest = {"horovod": "0.28.1", "torch": f"2.{made}", "made": made}
+        (cache / name / "horovod.json").write_text(json.dumps(manifest))
+    found = findings()["horovod"]
+    assert not found.ok
+    built = cache / "horovod-ba9876543210" / "venv" / "bin"
+    assert found.detail == (
+        f"not in /own/python and not in {python}; "
+        f"`make horovod` built 0.28.1 with torch 2.2.0: put {built} first in PATH"
+    )
+
+
+@pytest.mark.parametrize("answer", ["no JSON", "", None])
+def test_without_a_python_that_answers_it_says_what_to_do(cache, tmp_path, answer):
+    if answer is not None:
+        python_on_path(tmp_path, answer)
+    found = findings()
+    assert not found["torch"].ok
+    assert not found["horovod"].ok and not found["horovod"].needed
+    assert "`make horovod` builds it" in found["horovod"].detail

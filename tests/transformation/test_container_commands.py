@@ -1,0 +1,146 @@
+"""The exact command line of each container runtime.
+
+Sources: Apptainer user guide, "GPU Support" and "Bind Paths and Mounts"; podman-run(1), "--device" with the Container
+Device Interface; ROCm, "Running ROCm Docker containers"; NERSC/podman-hpc, etc/modules.d; NERSC, "Shifter"; ch-run(1);
+bwrap(1). MPI: OLCF, Containers on Summit, `singularity exec --bind $MPI_ROOT:$MPI_ROOT`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpo_pilot.transformation.container import RUNTIMES, Inside
+from hpo_pilot.transformation.container import charliecloud as charliecloud_module
+
+JOB = Path("/work/job")
+ENV = {
+    "PATH": "/bin",
+    "USER": "me",
+    "LD_LIBRARY_PATH": "/old",
+    "TRIAL": "secret value",
+    "A": "1",
+    "BASH_FUNC_ml%%": "x",
+}
+ARGV = ["python3", "train.py", "--x"]
+
+
+@pytest.fixture(autouse=True)
+def none_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then programs stand there by their names."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(charliecloud_module, "_has_write_fake", lambda program: True)
+
+
+@pytest.fixture
+def mpi(tmp_path: Path) -> Path:
+    (tmp_path / "mpi" / "lib").mkdir(parents=True)
+    return tmp_path / "mpi"
+
+
+def line(name: str, image: str, inside: Inside, env: dict[str, str] | None = None) -> list[str]:
+    return RUNTIMES[name].wrap(ARGV, image, [JOB], ENV if env is None else env, JOB, inside)
+
+
+@pytest.mark.parametrize(("kind", "flags"), [("nvidia", ["--nv"]), ("amd", ["--rocm"]), ("none", [])])
+def test_apptainer(kind: str, flags: list[str], mpi: Path) -> None:
+    assert line("apptainer", "x.sif", Inside(kind, [Path("/data")], [mpi])) == [
+        *["apptainer", "exec", *flags, "--bind", f"{JOB}:{JOB}", "--bind", "/data:/data:ro"],
+        *["--bind", f"{mpi}:{mpi}:ro", "--env", f"LD_LIBRARY_PATH={mpi}/lib:/old", "--pwd", str(JOB), "x.sif", *ARGV],
+    ]
+    assert line("apptainer", "x.sif", Inside("none")) == [
+        *["apptainer", "exec", "--bind", f"{JOB}:{JOB}", "--pwd", str(JOB), "x.sif", *ARGV]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "flags"),
+    [("nvidia", ["--device=nvidia.com/gpu=all"]), ("amd", ["--device=/dev/kfd", "--device=/dev/dri"]), ("none", [])],
+)
+def test_podman(kind: str, flags: list[str], mpi: Path) -> None:
+    assert line("podman", "example.org/x:1", Inside(kind, [Path("/data")], [mpi])) == [
+        *["podman", "run", "--rm", "--network=host", "--ipc=host", "--pid=host", "--user=0:0"],
+        *["--security-opt=label=disable", *flags, f"--env=LD_LIBRARY_PATH={mpi}/lib:/old"],
+        *[f"--volume={JOB}:{JOB}", "--volume=/data:/data:ro", f"--volume={mpi}:{mpi}:ro", "--env=A", "--env=TRIAL"],
+        *[f"--workdir={JOB}", "--entrypoint=python3", "example.org/x:1", "train.py", "--x"],
+    ]
+
+
+def test_podman_on_an_unpacked_root_with_a_lifeline(tmp_path: Path) -> None:
+    argv = line("podman", str(tmp_path), Inside("none"), {"HPO_PILOT_LIFELINE_FD": "9"})
+    assert argv[:5] == [
+        *[
+            "/bin/sh",
+            "-c",
+            'exec 3<"/proc/self/fd/$HPO_PILOT_LIFELINE_FD" && export HPO_PILOT_LIFELINE_FD=3 && exec "$@"',
+        ],
+        *["sh", "podman"],
+    ]
+    assert argv[-5:] == ["--preserve-fds=1", "--rootfs", f"{tmp_path}:O", "train.py", "--x"]
+    assert "--env=HPO_PILOT_LIFELINE_FD" in argv
+
+
+@pytest.mark.parametrize(
+    ("kind", "flags"),
+    [("nvidia", ["--gpu"]), ("amd", ["--device=/dev/kfd", "--device=/dev/dri"]), ("none", [])],
+)
+def test_podman_hpc(kind: str, flags: list[str], mpi: Path) -> None:
+    assert line("podman-hpc", "example.org/x:1", Inside(kind, [Path("/data")], [mpi])) == [
+        *["podman-hpc", "run", "--rm", "--network=host", "--ipc=host", "--pid=host", "--user=0:0"],
+        *["--security-opt=label=disable", *flags, "--mpi", f"--volume={JOB}:{JOB}", "--volume=/data:/data:ro"],
+        *["--env=A", "--env=TRIAL", f"--workdir={JOB}", "--entrypoint=python3", "example.org/x:1", "train.py", "--x"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "with_mpi", "module"),
+    [
+        ("nvidia", True, ["--module=gpu,mpich"]),
+        ("nvidia", False, ["--module=gpu"]),
+        ("none", True, ["--module=mpich"]),
+        ("none", False, []),
+    ],
+)
+@pytest.mark.parametrize("image", ["docker://example.org/x:1", "docker:example.org/x:1", "example.org/x:1"])
+def test_shifter(kind: str, with_mpi: bool, module: list[str], image: str, mpi: Path) -> None:
+    assert line("shifter", image, Inside(kind, [Path("/data")], [mpi] if with_mpi else [])) == [
+        *["shifter", "--image=docker:example.org/x:1", *module, f"--volume={JOB}:{JOB}", "--volume=/data:/data:ro"],
+        *[f"--workdir={JOB}", *ARGV],
+    ]
+
+
+def test_charliecloud(tmp_path: Path, mpi: Path) -> None:
+    assert line("charliecloud", str(tmp_path), Inside("nvidia", [Path("/data")], [mpi])) == [
+        *["ch-run", "--write-fake", "--bind", f"{JOB}:{JOB}", "--bind", "/data:/data", "--bind", f"{mpi}:{mpi}"],
+        *["--env-no-expand", f"--set-env=LD_LIBRARY_PATH={mpi}/lib:/old", "--cd", str(JOB), str(tmp_path), "--", *ARGV],
+    ]
+    assert line("charliecloud", str(tmp_path), Inside("none"), {})[:2][0] == "env"  # ch-run wants USER
+
+
+@pytest.mark.parametrize(("kind", "device"), [("nvidia", ["--dev-bind", "/dev", "/dev"]), ("none", ["--dev", "/dev"])])
+def test_bubblewrap(tmp_path: Path, kind: str, device: list[str], mpi: Path) -> None:
+    image = tmp_path / "image"
+    (image / "usr").mkdir(parents=True)
+    assert line("bubblewrap", str(image), Inside(kind, [Path("/data")], [mpi])) == [
+        *["bwrap", "--ro-bind", f"{image}/usr", "/usr", *device, "--proc", "/proc", "--tmpfs", "/tmp"],
+        *["--bind", str(JOB), str(JOB), "--ro-bind", "/data", "/data", "--ro-bind", str(mpi), str(mpi)],
+        *["--setenv", "LD_LIBRARY_PATH", f"{mpi}/lib:/old", "--die-with-parent", "--chdir", str(JOB), "--", *ARGV],
+    ]
+
+
+def test_values_of_variables_stand_on_no_command_line(tmp_path: Path) -> None:
+    for name in RUNTIMES:
+        words = line(
+            name, str(tmp_path) if name in ("bubblewrap", "charliecloud") else "example.org/x:1", Inside("none")
+        )
+        assert not any("secret" in word for word in words), name
+
+
+def test_what_this_machine_has_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = {"/dev/nvidiactl"}
+    monkeypatch.setattr(Path, "exists", lambda path: str(path) in there)
+    assert "--nv" in line("apptainer", "x.sif", Inside())
+    there.clear()
+    there.add("/dev/kfd")
+    assert "--rocm" in line("apptainer", "x.sif", Inside())
