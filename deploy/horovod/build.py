@@ -228,7 +228,7 @@ def build(folder: Path, wanted: Mapping[str, Any]) -> str:
         "installing " + " and ".join([*torch, "what builds it"]),
     )
     version = ask(python, "__import__('torch').__version__")
-    say(f"building Horovod {HOROVOD} against torch {version} with {jobs()} compilers; takes some minutes")
+    say(f"building Horovod {HOROVOD} against torch {version}: takes some minutes")
     environment = {
         **options,
         "MAKEFLAGS": os.environ.get("MAKEFLAGS") or f"-j{jobs()}",
@@ -240,10 +240,11 @@ def build(folder: Path, wanted: Mapping[str, Any]) -> str:
     }
     wheel = [*pip, "wheel", "--no-build-isolation", "--no-deps", "--no-cache-dir", "--no-binary", "horovod"]
     run([*wheel, "--wheel-dir", str(folder / "wheel"), f"horovod=={HOROVOD}"], log, "building Horovod", **environment)
-    found = [str(path) for path in (folder / "wheel").glob("horovod-*.whl")]
-    run([*pip, "install", "--quiet", "--no-deps", *found], log, "installing Horovod")
+    run([*pip, "install", "--quiet", "--no-deps", *map(str, (folder / "wheel").glob("*.whl"))], log, "installing it")
     trial = "import horovod.torch as hvd, torch; hvd.init(); assert hvd.allreduce(torch.ones(2)).sum() == 2"
     run([str(python), "-c", trial], log, "trying it")
+    shutil.rmtree(folder / "wheel")
+    (folder / "probe.cc").unlink()
     return version
 
 

@@ -55,9 +55,8 @@ def detected(decay: Decay, rng: np.random.Generator) -> Decay:
     jets[swap] = jets[swap][:, ::-1]
     kept = (transverse(lepton) > LEPTON_PT) & (transverse(tau) > TAU_PT)
     kept &= (np.abs(pseudorapidity(lepton)) < VISIBLE_ETA) & (np.abs(pseudorapidity(tau)) < VISIBLE_ETA)
-    kept &= (
-        np.hypot(delta_phi(lepton, tau), pseudorapidity(lepton) - pseudorapidity(tau)) > 0.4
-    )  # else the τ is lost in the lepton
+    apart = np.hypot(delta_phi(lepton, tau), pseudorapidity(lepton) - pseudorapidity(tau))
+    kept &= apart > 0.4  # else the τ is lost in the lepton
     return Decay(lepton[kept], tau[kept], met[kept], jets[kept])
 
 

@@ -137,7 +137,7 @@ def test_options(tmp_path: Path) -> None:
     [
         (["--optimizer", "nevergrad"], "unknown optimizer 'nevergrad'"),
         (["--optimizer", "evolutionary", "--set", "populatoin=4"], "populatoin"),
-        (["--optimizer", "evolutionary", "--set", "populatoin=4"], "there is population, "),
+        (["--optimizer", "evolutionary", "--set", "populatoin=4"], "did you mean population?"),
         (["--set", "population"], "must be NAME=VALUE"),
         (["--space", "nowhere.json"], "cannot be read"),
         (["--goal", "upwards"], "Invalid value"),

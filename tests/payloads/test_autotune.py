@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -140,7 +141,8 @@ def test_the_error_of_the_median_is_that_of_repeated_measurements(of: Any) -> No
     assert np.mean([one["seconds_error"] for one in found]) == pytest.approx(spread, rel=0.15)
 
 
-def test_two_tunings_never_share_a_processor(of: Any) -> None:
+def test_two_tunings_never_share_a_processor(of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where the locks are: real tunings may be under way
     own = of("measurement").own_processors
     if not hasattr(os, "sched_setaffinity"):
         pytest.skip("processes cannot be pinned here")

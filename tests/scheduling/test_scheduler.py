@@ -134,6 +134,8 @@ def test_nodes_that_come_free_take_the_place_of_those_kept() -> None:
     scheduler.ended("d", Ending.FINISHED, 30.0)
     assert not scheduler.starts(30.0)
     assert scheduler.reserved[1] == 600.0
+    scheduler.add(_job("long", WHOLE, minutes=60))
+    assert not scheduler.starts(31.0)  # n3 is kept now
     scheduler.ended("c", Ending.FINISHED, 40.0)
     assert _places(scheduler.starts(40.0)) == {"two": ["n2", "n3"]}
 
@@ -160,6 +162,44 @@ def test_measured_run_times_decide_once_there_are_enough() -> None:
     scheduler.add(_job("other", minutes=60, search="t"))  # type: ignore[arg-type]
     assert list(_places(scheduler.starts(7000.0))) == ["now"]
     assert [job.key for job in scheduler.hand_back(7000.0)] == ["other"]
+
+
+def _measured() -> Scheduler:
+    """Two nodes; jobs of a search took 100 seconds each, and one on each node starts, at 500 and at 600."""
+    scheduler = _scheduler(2, policy=Policy(measurements=5))
+    for number in range(5):
+        scheduler.add(_job(str(number), minutes=60))
+        scheduler.starts(100.0 * number)
+        scheduler.ended(str(number), Ending.FINISHED, 100.0 * number + 100.0)
+    for key, now in (("a", 500.0), ("b", 600.0)):
+        scheduler.add(_job(key, WHOLE))
+        scheduler.starts(now)
+    return scheduler
+
+
+def test_a_promise_is_not_put_off() -> None:
+    scheduler = _measured()
+    scheduler.add(_job("both", WHOLE, nodes=2))
+    scheduler.starts(601.0)
+    assert scheduler.reserved is not None
+    promised = scheduler.reserved[1]
+    assert 700.0 <= promised < 710.0
+    scheduler.add(_job("other"))
+    scheduler.starts(690.0)  # `a` should have ended long since, and would now be taken to end at 785
+    assert scheduler.reserved[1] == promised
+
+
+def test_a_job_that_lasts_longer_than_was_likely_is_given_half_as_long_again() -> None:
+    scheduler = _measured()
+    scheduler.add(_job("one", WHOLE))
+    scheduler.starts(800.0)
+    assert scheduler.reserved is not None
+    assert scheduler.reserved[1] == 600.0 + 1.5 * 200.0  # of `b`; `a` would be later
+    scheduler.ended("b", Ending.FINISHED, 801.0)
+    assert list(_places(scheduler.starts(801.0))) == ["one"]
+    scheduler.add(_job("more", WHOLE))
+    scheduler.starts(4099.0)
+    assert scheduler.reserved[1] == 500.0 + 3600.0  # no later than its limit
 
 
 def test_a_large_job_for_which_there_is_no_time_left_holds_nothing() -> None:
