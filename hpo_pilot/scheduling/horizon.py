@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -91,12 +92,15 @@ class Horizon:
 
     def _put_off(self, now: float) -> None:
         """Jobs that last longer than was likely: half as long again as until now, at most to their limit."""
-        while self._ends and self._ends[0][0] <= now:
-            _, _, running = self._ends.pop(0)
+        overdue = bisect_left(self._ends, (now, math.inf))
+        for _, number, running in self._ends[:overdue]:
             limit = running.start + running.job.limit
-            longer = running.start + 1.5 * (now - running.start)
-            running.end = min(limit, longer) if min(limit, longer) > now else now + _GRACE
-            self.add(running)
+            longer = min(limit, running.start + 1.5 * (now - running.start))
+            running.end = longer if longer > now else now + _GRACE
+            self._ends.append((running.end, number, running))
+        if overdue:
+            del self._ends[:overdue]
+            self._ends.sort()
 
 
 def _has_room(

@@ -29,9 +29,7 @@ SIX_NODES = [TrialSource("gan", JobNeeds(6, 6, 42, 400_000, 240), median=2400, s
 #: Six searches: in bulk, a few on half the machine, on 92 nodes, on half nodes, on one GPU, on cores alone.
 MIXED = [
     *SIX_NODES,
-    TrialSource(
-        "large", JobNeeds(921, 6, 42, 400_000, 240), median=3600, sigma=0.3, count=12, arrives=7200, parallel=1
-    ),
+    TrialSource("large", JobNeeds(2304, 6, 42, 400_000, 240), 3600, 0.3, count=4, arrives=7200, parallel=1),
     TrialSource("resnet", JobNeeds(92, 6, 42, 400_000, 240), median=3600, sigma=0.4, arrives=3600, parallel=6),
     TrialSource("half", JobNeeds(2, 3, 21, 200_000, 120), median=1200, sigma=0.6, count=6000, parallel=200),
     TrialSource("digits", JobNeeds(1, 1, 7, 60_000, 60), median=600, sigma=0.8, parallel=300),

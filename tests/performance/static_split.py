@@ -51,12 +51,14 @@ def split(
             for slot in slots_on[str(about)]:
                 dead.add(slot)
                 if slot in running:
+                    server.over(running[slot].job)
                     events.append(Event(now, ended=running.pop(slot).job.key, ending=Ending.LOST))
             continue
         slot = int(what)
         if slot in dead:
             continue
         if isinstance(about, Start):
+            server.over(about.job)
             events.append(Event(now, ended=about.job.key, ending=_ending(server, about)))
             del running[slot]
             about = about.shares

@@ -16,8 +16,8 @@ MIXED = [
     TrialSource("four", JobNeeds(4, 6, 42, 400_000, 180), median=1800, sigma=0.5),
     TrialSource("half", JobNeeds(32, 6, 42, 400_000, 120), median=1800, sigma=0.3, count=6, parallel=1, arrives=3600),
     TrialSource("pairs", JobNeeds(2, 3, 21, 200_000, 90), median=900, sigma=0.6, parallel=12),
-    TrialSource("one", JobNeeds(1, 1, 7, 60_000, 60), median=600, sigma=0.7, parallel=30),
-    TrialSource("cpu", JobNeeds(1, 0, 14, 30_000, 60), median=600, sigma=0.7, parallel=10, arrives=7200),
+    TrialSource("one", JobNeeds(1, 1, 7, 60_000, 60), median=600, sigma=0.7, parallel=15),
+    TrialSource("cpu", JobNeeds(1, 0, 14, 30_000, 60), median=600, sigma=0.7, parallel=5, arrives=7200),
 ]
 
 
@@ -66,7 +66,7 @@ def test_backfill_starts_more_than_first_come_first_served() -> None:
     sources = [
         TrialSource("long", JobNeeds(2, 6, 42, 400_000, 240), median=5400, sigma=0.5),
         TrialSource("whole", JobNeeds(64, 6, 42, 400_000, 60), median=1800, sigma=0.2, count=3, parallel=1, arrives=60),
-        TrialSource("short", JobNeeds(1, 6, 42, 400_000, 20), median=480, sigma=0.3),
+        TrialSource("short", JobNeeds(1, 6, 42, 400_000, 40), median=900, sigma=0.3),
     ]
     ours = _run(sources, lost=0)
     plain = Simulation(NODES, TrialServer(sources, seed=5), DAY, (), Policy(backfill=False), turns=True).run()
