@@ -270,7 +270,8 @@ def sweep(builds: Path) -> None:
 
 def add_requirements(found: Path, files: list[Path], *, offline: bool) -> str:
     """Installs what payloads need beside; where all is there it asks nobody. Returns what went wrong."""
-    torch = json.loads((found / MANIFEST).read_text())["torch"]
+    # As pip knows it: torch itself may name its build as well, 2.15.0+cu132 for 2.15.0.
+    torch = ask(python_of(found), "__import__('importlib.metadata', fromlist=['_']).version('torch')")
     argv = [str(python_of(found)), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
     for file in files:
         argv += ["--requirement", str(file)]
