@@ -58,11 +58,13 @@ class BayesianOptimizer(Optimizer):
 
     Scrambled Sobol points first. Then, for each `ask`: values are seen on the scale on which the process explains them
     best; it is conditioned on the told points and believes the pending ones to return what it predicts; the batch is
-    chosen greedily by log expected improvement. While there are few values two processes take turns, one with a
-    quadratic trend and one without: with the trend it finds smooth optima sooner, without it looks around more where
-    the trend is wrong (tables of many choices). Failed trials have no value; a process of their own learns where they
-    lie, and the batch keeps away. What earlier searches expect comes first, and counts as much as the values told
-    since bear out (`Transfer`).
+    chosen greedily by log expected improvement, points that are out at once keeping apart (`Spacing`). With several
+    objectives each has processes of its own, and the improvement is that of the front's hypervolume.
+
+    While there are few values two processes take turns, one with a quadratic trend and one without: with the trend it
+    finds smooth optima sooner, without it looks around more where the trend is wrong (tables of many choices). Failed
+    trials have no value; a process of their own learns where they lie, and the batch keeps away. What earlier searches
+    expect comes first, and counts as much as the values told since bear out (`Transfer`).
 
     Hyper-parameters belong to a cut of the history: they are fitted from fixed starts on the trials up to the last
     refit that the number of trials calls for, so a rebuilt optimizer finds the very same ones. Nothing else is kept.
