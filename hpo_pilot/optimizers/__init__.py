@@ -13,6 +13,7 @@ from typing import Any
 from hpo_pilot.errors import InputError
 from hpo_pilot.optimizers.base import BaseSettings, Observation, Optimizer
 from hpo_pilot.search import SearchSpace
+from hpo_pilot.search.misfit import listing
 
 #: Name in a search file -> (module, class).
 _OPTIMIZERS = {
@@ -70,4 +71,8 @@ def create_optimizer(
     Raises:
         InputError: the name is unknown, a setting is unknown or wrong, or it cannot take so many objectives.
     """
-    return optimizer_class(name)(space, seed=seed, settings=settings, trials=trials, objectives=objectives)
+    wanted = optimizer_class(name)
+    if objectives > 1 and not wanted.several_objectives:
+        several = [other for other in _OPTIMIZERS if optimizer_class(other).several_objectives]
+        raise InputError(f"{name} takes one objective, not {objectives}; several take {listing(several)}")
+    return wanted(space, seed=seed, settings=settings, trials=trials, objectives=objectives)

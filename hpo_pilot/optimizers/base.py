@@ -15,7 +15,6 @@ from hpo_pilot.optimizers.placement import unit_vector
 from hpo_pilot.optimizers.proposals import Proposals
 from hpo_pilot.optimizers.slip import finite, is_several, slip_in
 from hpo_pilot.search import Point, SearchSpace, point_key
-from hpo_pilot.search.misfit import listing
 from hpo_pilot.search.wording import misfits_of
 
 #: (point, value), (point, value, standard error) or (point, value, standard error, stopped).
@@ -129,7 +128,7 @@ class Optimizer(ABC):
             raise InputError(f"optimizer settings: {wrong}") from error
         single = self.of_one_objective(self.settings)
         if objectives > 1 and single:
-            raise InputError(f"{single} takes one objective, not {objectives}; several take {listing(_several())}")
+            raise InputError(f"{single} takes one objective, not {objectives}")
         self.history: list[Observation] = []
         self.earlier: dict[str, list[Observation]] = {}
         """What was told of earlier searches, by search."""
@@ -249,10 +248,3 @@ class Optimizer(ABC):
     def _collect(self, n: int, pending: Sequence[Point]) -> Proposals:
         """Where `_propose` gathers its points: it refuses those told, pending, infeasible or gathered before."""
         return Proposals(self.space, n, self._told_keys, pending)
-
-
-def _several() -> list[str]:
-    """The names of all that take several objectives."""
-    from hpo_pilot.optimizers import optimizer_class, optimizer_names  # noqa: PLC0415 - which imports this module
-
-    return [name for name in optimizer_names() if optimizer_class(name).several_objectives]

@@ -220,11 +220,11 @@ class Pilot:
         finally:
             if claimed:
                 self._room.give_back(claim)
-            with self._changed:
-                self._unreported -= 1
-                self._changed.notify_all()
             if root is not None and not self._settings.keep:
                 shutil.rmtree(root, ignore_errors=True)
+            with self._changed:  # last of all: a pilot that ends waits for it
+                self._unreported -= 1
+                self._changed.notify_all()
 
     def _job(self, data: dict[str, Any], root: Path, claim: Claim) -> tuple[Outcome, Path, dict[str, Any]]:
         """Runs a job from its parameters to its stored outputs; nothing that goes wrong escapes.
