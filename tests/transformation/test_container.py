@@ -41,6 +41,7 @@ def test_the_runtime_follows_the_image(tmp_path: Path, monkeypatch: pytest.Monke
     assert choose_runtime("auto", str(tmp_path)).name == "charliecloud"
     assert choose_runtime("auto", "x.sqfs").name == "charliecloud"
     assert choose_runtime("bubblewrap", str(tmp_path)).name == "bubblewrap"
+    assert choose_runtime("auto", "/").name == "bubblewrap"  # ch-run cannot mount the machine's root over itself
     provide(tmp_path, monkeypatch, "singularity")
     assert choose_runtime("auto", "x.sif").name == "apptainer"
 

@@ -21,8 +21,10 @@ class Charliecloud(ContainerRuntime):
     programs = ("ch-run",)
 
     def can_run(self, image: str) -> bool:
-        """Folders and squashfs files."""
-        return super().can_run(image) and (Path(image).is_dir() or image.endswith(".sqfs"))
+        """Folders and squashfs files; not the machine's own root, which cannot be mounted over itself."""
+        folder = Path(image)
+        is_image = image.endswith(".sqfs") or (folder.is_dir() and folder.resolve() != Path("/"))
+        return super().can_run(image) and is_image
 
     def wrap(
         self,
