@@ -1,0 +1,189 @@
+"""The calorimeter GAN: what it learns, on one process and on two Horovod ranks, and from files."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.end_to_end.conftest import Scan
+from tests.real.conftest import missing
+
+PAYLOAD = Path(__file__).parents[2] / "payloads" / "calo_gan"
+#: 13 x 13 x 13 cells: a fifth of a minute of one core.
+POINT = {
+    "generator_rate": 3e-3,
+    "discriminator_rate": 5e-4,
+    "batch": 32,
+    "latent": 8,
+    "channels": 4,
+    "smoothing": 0.1,
+    "cells": 13,
+    "events": 1000,
+    "epochs": 5,
+}
+SMALL = {**POINT, "cells": 9, "events": 200, "epochs": 4, "channels": 2, "batch": 31}
+TWO_RANKS = "horovodrun -np 2 --gloo python train.py"
+
+
+@pytest.fixture
+def environment(horovod: Path) -> dict[str, str]:
+    """Where `python` and `horovodrun` are those of the build."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HPO_PILOT_", "HOROVOD_"))}
+    return {**kept, "PATH": f"{horovod.parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture
+def start(tmp_path: Path, environment: dict[str, str]) -> Callable[..., subprocess.Popen[str]]:
+    def begin(name: str, command: str, point: dict[str, Any], **variables: str) -> subprocess.Popen[str]:
+        folder = tmp_path / name
+        shutil.copytree(PAYLOAD, folder, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+        (folder / "input.json").write_text(json.dumps(point))
+        return subprocess.Popen(
+            command.split(),
+            cwd=folder,
+            env={**environment, **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    return begin
+
+
+@pytest.fixture
+def train(tmp_path: Path, start: Callable[..., subprocess.Popen[str]]) -> Callable[..., dict[str, Any]]:
+    def run(name: str, command: str, point: dict[str, Any], **variables: str) -> dict[str, Any]:
+        process = start(name, command, point, **variables)
+        said, _ = process.communicate(timeout=300)
+        assert process.returncode == 0, said
+        result: dict[str, Any] = json.loads((tmp_path / name / "output.json").read_text())
+        return {**result, "said": said}
+
+    return run
+
+
+def lines_of(folder: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (folder / "progress.jsonl").read_text().splitlines()]
+
+
+def test_a_trained_generator_is_five_times_better_than_an_untrained_one(train, tmp_path):
+    verdict = train("one", "python train.py", POINT)
+    metrics = verdict["metrics"]
+    assert verdict["status"] == 0
+    assert verdict["loss"] == metrics["figure"] < metrics["untrained"] / 5
+    assert metrics["untrained"] > 0.3
+    # Not all alike either: a generator whose showers of one energy are one shower would have next to no spread.
+    assert metrics["true_resolution"] / 2 < metrics["resolution"] < 3 * metrics["true_resolution"]
+    lines = lines_of(tmp_path / "one")
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5]
+    assert lines[-1]["figure"] == verdict["loss"]
+    # What is learnt is not there before: without learning nothing becomes better.
+    still = train("still", "python train.py", {**POINT, "generator_rate": 0.0, "epochs": 1})
+    assert still["loss"] == pytest.approx(metrics["untrained"])
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"optimizer": "rmsprop", "generator_rate": 1e-3, "discriminator_steps": 2, "warmup": 2}], ids=str
+)
+def test_two_ranks_train_what_one_process_does(train, tmp_path, more):
+    fold = {"HPO_PILOT_FOLD": "1", "HPO_PILOT_FOLDS": "3", "HPO_PILOT_SEED": "5"}
+    point = {**SMALL, "scaling": "linear", **more}
+    one, two = train("one", "python train.py", point, **fold), train("two", TWO_RANKS, point, **fold)
+    assert one["status"] == two["status"] == 0
+    # Sums in another order, then GAN steps on them: they drift apart slowly.
+    for a, b in zip(lines_of(tmp_path / "one"), lines_of(tmp_path / "two"), strict=True):
+        assert b["figure"] == pytest.approx(a["figure"], rel=1e-2)
+        assert b["untrained"] == pytest.approx(a["untrained"], rel=1e-5)
+    other = train("other", "python train.py", point, **{**fold, "HPO_PILOT_SEED": "6"})
+    assert other["loss"] != pytest.approx(one["loss"], rel=1e-2)
+
+
+def test_it_goes_on_from_a_checkpoint_with_another_number_of_ranks(train, start, tmp_path):
+    point = {**SMALL, "epochs": 12}
+    undisturbed = train("undisturbed", "python train.py", point)
+    process = start("killed", "python train.py", point)
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / "killed").glob("ckpt/*.pt")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert not (tmp_path / "killed" / "output.json").exists(), "it had ended before the kill: give it more epochs"
+    shutil.copytree(tmp_path / "killed", tmp_path / "alone")
+    again = train("alone", "python train.py", point)
+    assert "going on after epoch" in again["said"]
+    assert again["loss"] == undisturbed["loss"]
+    two = train("killed", TWO_RANKS, point)
+    assert "going on after epoch" in two["said"]
+    assert two["metrics"]["epochs"] == 12
+    assert two["loss"] < two["metrics"]["untrained"] / 3
+
+
+def test_files_are_read_where_there_are_some(train, tmp_path, horovod, environment):
+    asked = subprocess.run([horovod, "-c", "import h5py"], check=False, capture_output=True)
+    if asked.returncode:
+        missing("h5py beside Horovod")
+    made = train("made", "python train.py", SMALL)
+    folder = tmp_path / "read"
+    folder.mkdir()
+    code = (
+        "from pathlib import Path; import train, point; from files import write_showers; "
+        f"p = {{**point.DEFAULTS, **{SMALL!r}}}; "
+        f"write_showers(Path({str(folder / 'a.h5')!r}), train.find_showers(p, [], Path()))"
+    )
+    subprocess.run([horovod, "-c", code], cwd=PAYLOAD, env={**environment, "PYTHONDONTWRITEBYTECODE": "1"}, check=True)
+    read = train("read", "python train.py", {**SMALL, "events": 50, "cells": 4})
+    assert read["loss"] == made["loss"]
+
+    # As CLIC's older files are: no `energy`, and `target` has the kind of particle first.
+    code = f"import h5py; f = h5py.File({str(folder / 'a.h5')!r}, 'r+'); del f['energy']; f.close()"
+    subprocess.run([horovod, "-c", code], check=True)
+    assert train("read", "python train.py --data a.h5", SMALL)["loss"] == made["loss"]
+    code = f"import h5py; f = h5py.File({str(folder / 'a.h5')!r}, 'r+'); del f['target']; f.close()"
+    subprocess.run([horovod, "-c", code], check=True)
+    wrong = train("read", "python train.py", SMALL)
+    assert wrong["status"] == 1
+    assert "needs ECAL and energy or target; it has ECAL" in wrong["message"]
+    (folder / "a.h5").write_bytes(b"no such thing")
+    wrong = train("read", "python train.py", SMALL)
+    assert wrong["status"] == 1
+    assert "a.h5 cannot be read" in wrong["message"]
+
+
+def test_what_cannot_be_trained_ends_on_all_ranks_with_one_verdict(train):
+    wild = train("wild", TWO_RANKS, {**SMALL, "generator_rate": 1e30})
+    assert (wild["status"], wild["loss"]) == (1, None)
+    assert "the training diverged" in wild["message"]
+    large = train("large", TWO_RANKS, {**SMALL, "batch": 5000})
+    assert (large["status"], large["loss"]) == (1, None)
+    assert "batch 5000 must be from 2 ranks to 160 showers" in large["message"]
+
+
+def test_a_search_of_two_rank_trainings_shows_how_well_they_use_their_ranks(environment, tmp_path):
+    scan = Scan(tmp_path, {"PATH": environment["PATH"]})
+    search = yaml.safe_load((PAYLOAD / "search-horovod.yaml").read_text())
+    for parameter in search["space"].values():
+        parameter |= {key: float(parameter[key]) for key in ("low", "high") if parameter["type"] == "real"}
+    search["payload"] |= {"files": str(PAYLOAD), "command": search["payload"]["command"].replace("13", "9")}
+    search["payload"]["command"] = search["payload"]["command"].replace("1000", "200").replace("epochs 8", "epochs 2")
+    del search["start"]
+    search |= {"search": "demo", "optimizer": "random", "budget": {"trials": 2, "parallel": 1}}
+    scan.file.write_text(yaml.safe_dump(search))
+    scan("run", str(scan.file), timeout=300)
+    trials = scan.trials()
+    assert [trial["state"] for trial in trials] == ["finished"] * 2
+    for trial in trials:
+        (fold,) = trial["folds"]
+        assert fold["metrics"]["ranks"] == 2 and fold["metrics"]["images_per_second"] > 0
+        assert fold["metrics"]["communication_seconds"] > 0
+        assert fold["metrics"]["epochs"] == 2
