@@ -1,0 +1,160 @@
+"""The ResNet-50 payload without torch: its search files, its points, its learning rates, its folders and folds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from hpo_pilot import load_search
+from tests.payloads.conftest import PAYLOADS
+
+PAYLOAD = PAYLOADS / "resnet50"
+
+
+@pytest.fixture(scope="module")
+def of(module_of: Callable[[str, str], ModuleType]) -> Callable[[str], ModuleType]:
+    return lambda name: module_of("resnet50", name)
+
+
+@pytest.fixture
+def read(of: Any, tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """The point as the training has it, of what input.json holds."""
+
+    def reading(**point: Any) -> dict[str, Any]:
+        (tmp_path / "input.json").write_text(json.dumps(point))
+        return dict(of("point").read_point(tmp_path / "input.json"))
+
+    return reading
+
+
+@pytest.mark.parametrize("name", ["search", "search-summit"])
+def test_every_point_of_the_searches_is_one_that_the_training_takes(read: Any, name: str) -> None:
+    search = load_search(PAYLOAD / f"{name}.yaml")
+    assert [(one.metric, one.goal) for one in search.objectives] == [("error", "minimize")]
+    for unit in (0.02, 0.2, 0.35, 0.5, 0.65, 0.8, 0.98):
+        point = search.space.decode([unit] * len(search.space.names))
+        assert read(**point).items() >= point.items()
+
+
+def test_the_large_search_uses_all_of_its_nodes() -> None:
+    search = load_search(PAYLOAD / "search-summit.yaml")
+    assert search.site.profile == "summit"
+    ranks = search.resources.nodes * search.resources.gpus_per_node
+    assert f"jsrun -n {ranks} -r {search.resources.gpus_per_node} -a 1 -g 1 " in search.payload.command
+    assert search.payload.checkpoint == ("ckpt",)
+
+
+def test_the_point_for_running_by_hand_is_one(read: Any) -> None:
+    assert read(**json.loads((PAYLOAD / "input.json").read_text()))["optimizer"] == "sgd"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"optimizer": "lamb"}, "optimizer must be one of sgd, lars, larc, not 'lamb'"),
+        ({"compression": True}, "compression must be one of none, fp16, not True"),
+        ({"learning_rate": 0}, "learning_rate must be a number from 0, not 0"),
+        ({"batch": 2.5}, "batch must be a whole number, not 2.5"),
+        ({"accumulation": 0}, "accumulation must be a whole number from 1, not 0"),
+        ({"momentum": 1}, "momentum must be a number from 0 to below 1, not 1"),
+        ({"warmup": "5"}, "warmup must be a number, not '5'"),
+        ({"weight_decay": float("nan")}, "weight_decay must be a number from 0, not nan"),
+        ({"wiehgt_decay": 0}, "missing nothing, unknown ['wiehgt_decay']"),
+    ],
+)
+def test_a_wrong_point_is_refused_with_its_name(of: Any, read: Any, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(of("point").TrainingError) as caught:
+        read(**{"learning_rate": 0.1, "batch": 64, **change})
+    assert message in str(caught.value)
+
+
+def test_no_point_is_refused(of: Any, read: Any, tmp_path: Path) -> None:
+    error, read_point = of("point").TrainingError, of("point").read_point
+    with pytest.raises(error, match=r"missing \['batch', 'learning_rate'\]"):
+        read()
+    (tmp_path / "list.json").write_text("[1]")
+    with pytest.raises(error, match="must hold an object of parameters, not list"):
+        read_point(tmp_path / "list.json")
+    with pytest.raises(error, match=r"cannot read the point from absent\.json"):
+        read_point(tmp_path / "absent.json")
+
+
+# --- the learning rate ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("scaling", "reached"), [("linear", 0.8), ("sqrt", 0.1 * 8**0.5), ("none", 0.1)])
+def test_the_rate_grows_with_the_images_of_a_step_and_is_reached_gradually(
+    of: Any, read: Any, scaling: str, reached: float
+) -> None:
+    point = read(learning_rate=0.1, batch=512, accumulation=4, scaling=scaling, warmup=4)
+    rate = of("point").learning_rate
+    assert rate(point, 1, 20) == pytest.approx(reached / 4)
+    assert rate(point, 3, 20) == pytest.approx(reached * 3 / 4)
+    assert rate(point, 4, 20) == pytest.approx(reached)
+
+
+def test_the_rate_falls_as_the_schedule_says(of: Any, read: Any) -> None:
+    def rates(schedule: str) -> list[float]:
+        point = read(learning_rate=1.0, batch=256, warmup=10, schedule=schedule)
+        return [of("point").learning_rate(point, done, 90) for done in (10, 29.9, 50, 70, 80, 90)]
+
+    assert rates("cosine") == pytest.approx([1, 0.8549, 0.5, 0.1464, 0.0381, 0], abs=1e-4)
+    assert rates("polynomial") == pytest.approx([1, 0.5643, 0.25, 0.0625, 0.0156, 0], abs=1e-4)
+    assert rates("steps") == pytest.approx([1, 1, 0.1, 0.01, 0.001, 0.001])
+
+
+def test_a_warm_up_longer_than_the_training_is_all_of_it(of: Any, read: Any) -> None:
+    point = read(learning_rate=1.0, batch=256, warmup=10)
+    assert of("point").learning_rate(point, 1.5, 2) == pytest.approx(0.75)
+
+
+# --- folders and folds ------------------------------------------------------------------------------------------------
+
+
+def test_the_folders_are_the_classes(of: Any, tmp_path: Path) -> None:
+    for name in ("b/2.JPEG", "b/notes.txt", "a/x.png", "a/deep/y.jpg"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    paths, labels, classes = of("folders").list_images(tmp_path)
+    assert classes == ["a", "b"]
+    assert [(str(path.relative_to(tmp_path)), label) for path, label in zip(paths, labels, strict=True)] == [
+        ("a/deep/y.jpg", 0),
+        ("a/x.png", 0),
+        ("b/2.JPEG", 1),
+    ]
+
+
+def test_a_wrong_folder_is_refused(of: Any, tmp_path: Path) -> None:
+    listing, error = of("folders").list_images, of("point").TrainingError
+    with pytest.raises(error, match="there is no folder"):
+        listing(tmp_path / "absent")
+    with pytest.raises(error, match="holds no folders: one is needed for each class"):
+        listing(tmp_path)
+    (tmp_path / "cats").mkdir()
+    (tmp_path / "cats" / "notes.txt").touch()
+    with pytest.raises(error, match="cats holds no image"):
+        listing(tmp_path)
+
+
+def test_each_image_is_held_out_by_one_fold_and_each_class_in_equal_shares(of: Any) -> None:
+    labels = [index % 3 for index in range(90)]
+    held_out: list[int] = []
+    for fold in range(3):
+        train, valid = of("folders").split(labels, fold, 3)
+        assert sorted(train + valid) == list(range(90))
+        assert [sum(labels[index] == label for index in valid) for label in range(3)] == [10, 10, 10]
+        held_out += valid
+    assert sorted(held_out) == list(range(90))
+    assert len(of("folders").split(labels, 0, 1)[1]) == 18, "without folds a fifth"
+
+
+def test_folds_that_are_none_are_refused(of: Any) -> None:
+    with pytest.raises(of("point").TrainingError, match="there is no fold 3 of 3"):
+        of("folders").split([0] * 10, 3, 3)
+    with pytest.raises(of("point").TrainingError, match="2 images are too few for 4 parts"):
+        of("folders").split([0, 0], 3, 4)
