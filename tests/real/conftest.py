@@ -19,6 +19,10 @@ _HERE = Path(__file__).parent
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """`make test` needs only Python: it leaves these tests out."""
     if os.environ.get("HPO_PILOT_TEST_REAL") == "1":
+        long = os.environ.get("HPO_PILOT_TEST_LONG") == "1"
+        for item in items:
+            if item.get_closest_marker("long") and not long:
+                item.add_marker(pytest.mark.skip(reason="a long training: HPO_PILOT_TEST_LONG=1 runs it"))
         return
     for item in items:
         if item.path.is_relative_to(_HERE):

@@ -94,7 +94,15 @@ def test_a_trained_generator_is_five_times_better_than_an_untrained_one(train, t
 
 
 @pytest.mark.parametrize(
-    "more", [{}, {"optimizer": "rmsprop", "generator_rate": 1e-3, "discriminator_steps": 2, "warmup": 2}], ids=str
+    "more",
+    [
+        {},
+        pytest.param(
+            {"optimizer": "rmsprop", "generator_rate": 1e-3, "discriminator_steps": 2, "warmup": 2},
+            marks=pytest.mark.long,
+        ),
+    ],
+    ids=str,
 )
 def test_two_ranks_train_what_one_process_does(train, tmp_path, more):
     fold = {"HPO_PILOT_FOLD": "1", "HPO_PILOT_FOLDS": "3", "HPO_PILOT_SEED": "5"}
@@ -109,6 +117,7 @@ def test_two_ranks_train_what_one_process_does(train, tmp_path, more):
     assert other["loss"] != pytest.approx(one["loss"], rel=1e-2)
 
 
+@pytest.mark.long
 def test_it_goes_on_from_a_checkpoint_with_another_number_of_ranks(train, start, tmp_path):
     point = {**SMALL, "epochs": 12}
     undisturbed = train("undisturbed", "python train.py", point)
@@ -129,6 +138,7 @@ def test_it_goes_on_from_a_checkpoint_with_another_number_of_ranks(train, start,
     assert two["loss"] < two["metrics"]["untrained"] / 3
 
 
+@pytest.mark.long
 def test_files_are_read_where_there_are_some(train, tmp_path, horovod, environment):
     asked = subprocess.run([horovod, "-c", "import h5py"], check=False, capture_output=True)
     if asked.returncode:
@@ -169,6 +179,7 @@ def test_what_cannot_be_trained_ends_on_all_ranks_with_one_verdict(train):
     assert "batch 5000 must be from 2 ranks to 160 showers" in large["message"]
 
 
+@pytest.mark.long
 def test_a_search_of_two_rank_trainings_shows_how_well_they_use_their_ranks(environment, tmp_path):
     scan = Scan(tmp_path, {"PATH": environment["PATH"]})
     search = yaml.safe_load((PAYLOAD / "search-horovod.yaml").read_text())

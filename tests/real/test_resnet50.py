@@ -252,6 +252,7 @@ def test_two_passes_and_two_ranks_train_what_one_process_does_in_one_pass(train:
     assert losses(both) == pytest.approx(one, rel=1e-4)
 
 
+@pytest.mark.long
 def test_ranks_share_statistics_troubles_and_gradients_also_in_half_precision(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
@@ -273,6 +274,7 @@ def test_a_training_that_diverges_says_so(train: Any) -> None:
     assert "training diverged in epoch 1" in verdict["message"]
 
 
+@pytest.mark.long
 def test_a_folder_of_images_is_read(train: Any, tmp_path: Path, environment: dict[str, str]) -> None:
     """Red and blue images of several shapes, told apart; a damaged one is named."""
     paint = "import sys, PIL.Image as image\nfor path, mode, colour, *size in eval(sys.argv[1]):\n"
@@ -300,6 +302,7 @@ def test_a_folder_of_images_is_read(train: Any, tmp_path: Path, environment: dic
     assert "Traceback" not in verdict["message"]
 
 
+@pytest.mark.long
 def test_the_search_runs_and_shows_how_well_the_ranks_are_used(environment: dict[str, str], tmp_path: Path) -> None:
     scan = Scan(tmp_path, {"PATH": environment["PATH"]})
     search = yaml.safe_load((PAYLOAD / "search.yaml").read_text().replace("1e-", "1.0e-"))
