@@ -25,7 +25,7 @@ def check_optimizer(
         elsewhere: where keys belong that are none of its settings, as `misfits_of` takes it.
     """
     # Only here, for the optimizers' libraries take a second to load.
-    from hpo_pilot.optimizers import optimizer_class, optimizer_names  # noqa: PLC0415
+    from hpo_pilot.optimizers import optimizer_class, optimizer_names, several_takers  # noqa: PLC0415
 
     names = optimizer_names()
     if choice.name not in names:
@@ -46,6 +46,5 @@ def check_optimizer(
     single = optimizer.of_one_objective(settings)
     if objectives <= 1 or not single:
         return [], notes
-    able = [name for name in names if optimizer_class(name).several_objectives]
     message = f"{single if optimizer.several_objectives else choice.name} takes one objective, not {objectives}"
-    return [Misfit(("objective",), message, f"use the optimizer {listing(able, 'or')}")], notes
+    return [Misfit(("objective",), message, f"use the optimizer {listing(several_takers(), 'or')}")], notes

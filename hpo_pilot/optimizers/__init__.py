@@ -26,7 +26,15 @@ _OPTIMIZERS = {
     "optuna": ("optuna_sampler", "OptunaOptimizer"),
 }
 
-__all__ = ["BaseSettings", "Observation", "Optimizer", "create_optimizer", "optimizer_class", "optimizer_names"]
+__all__ = [
+    "BaseSettings",
+    "Observation",
+    "Optimizer",
+    "create_optimizer",
+    "optimizer_class",
+    "optimizer_names",
+    "several_takers",
+]
 
 
 def optimizer_names() -> tuple[str, ...]:
@@ -47,6 +55,11 @@ def optimizer_class(name: str) -> type[Optimizer]:
     module, cls = _OPTIMIZERS[name]
     found: type[Optimizer] = getattr(importlib.import_module(f"hpo_pilot.optimizers.{module}"), cls)
     return found
+
+
+def several_takers() -> list[str]:
+    """The names of the optimizers that take several objectives; loads them all."""
+    return [name for name in _OPTIMIZERS if optimizer_class(name).several_objectives]
 
 
 def create_optimizer(
@@ -73,6 +86,5 @@ def create_optimizer(
     """
     wanted = optimizer_class(name)
     if objectives > 1 and not wanted.several_objectives:
-        several = [other for other in _OPTIMIZERS if optimizer_class(other).several_objectives]
-        raise InputError(f"{name} takes one objective, not {objectives}; several take {listing(several)}")
+        raise InputError(f"{name} takes one objective, not {objectives}; several take {listing(several_takers())}")
     return wanted(space, seed=seed, settings=settings, trials=trials, objectives=objectives)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -45,6 +47,52 @@ def horovod() -> Path:
         done = subprocess.run(["python3", script, "--where"], capture_output=True, text=True, check=False)
         named = done.stdout.strip() or missing(done.stderr.strip())
     return Path(named)
+
+
+@pytest.fixture(scope="session")
+def environment(horovod: Path) -> dict[str, str]:
+    """Where `python` and `horovodrun` are those of the build."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HPO_PILOT_", "HOROVOD_"))}
+    return {**kept, "PATH": f"{horovod.parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture
+def start(
+    tmp_path: Path, environment: dict[str, str], payload_files: list[Path]
+) -> Callable[..., subprocess.Popen[str]]:
+    """Starts a command beside the payload's files, in a folder of that name."""
+
+    def begin(name: str, command: str, point: dict[str, Any], **variables: str) -> subprocess.Popen[str]:
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        for file in payload_files:
+            shutil.copy(file, folder)
+        (folder / "input.json").write_text(json.dumps(point))
+        return subprocess.Popen(
+            command.split(),
+            cwd=folder,
+            env={**environment, **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    return begin
+
+
+@pytest.fixture
+def train(tmp_path: Path, start: Callable[..., subprocess.Popen[str]], seconds: float) -> Callable[..., dict[str, Any]]:
+    """Trains to the end, which must come in so many seconds; returns output.json, with what was said."""
+
+    def run(name: str, command: str, point: dict[str, Any], **variables: str) -> dict[str, Any]:
+        process = start(name, command, point, **variables)
+        said, _ = process.communicate(timeout=seconds)
+        assert process.returncode == 0, said
+        result: dict[str, Any] = json.loads((tmp_path / name / "output.json").read_text())
+        return {**result, "said": said}
+
+    return run
 
 
 @pytest.fixture(scope="module")

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
-import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -51,42 +47,13 @@ if hvd.rank() == 0:
 
 
 @pytest.fixture
-def environment(horovod: Path) -> dict[str, str]:
-    """Where `python` and `horovodrun` are those of the build."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HPO_PILOT_", "HOROVOD_"))}
-    return {**kept, "PATH": f"{horovod.parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+def seconds() -> float:
+    return 120.0
 
 
 @pytest.fixture
-def start(tmp_path: Path, environment: dict[str, str]) -> Callable[..., subprocess.Popen[str]]:
-    def begin(name: str, command: str, point: dict[str, Any], **variables: str) -> subprocess.Popen[str]:
-        folder = tmp_path / name
-        folder.mkdir(exist_ok=True)
-        shutil.copy(DIGITS / "train_horovod.py", folder)
-        (folder / "input.json").write_text(json.dumps(point))
-        return subprocess.Popen(
-            command.split(),
-            cwd=folder,
-            env={**environment, **variables},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-
-    return begin
-
-
-@pytest.fixture
-def train(tmp_path: Path, start: Callable[..., subprocess.Popen[str]]) -> Callable[..., dict[str, Any]]:
-    def run(name: str, command: str, point: dict[str, Any], **variables: str) -> dict[str, Any]:
-        process = start(name, command, point, **variables)
-        said, _ = process.communicate(timeout=120)
-        assert process.returncode == 0, said
-        result: dict[str, Any] = json.loads((tmp_path / name / "output.json").read_text())
-        return {**result, "said": said}
-
-    return run
+def payload_files() -> list[Path]:
+    return [DIGITS / "train_horovod.py"]
 
 
 @pytest.mark.parametrize(

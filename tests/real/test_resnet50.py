@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -99,13 +98,6 @@ for compression in ("none", "fp16"):
     told[compression] = model.weight.grad.tolist()
 json.dump(told, open(f"{ranks.rank}.json", "w"))
 """
-
-
-@pytest.fixture(scope="module")
-def environment(horovod: Path) -> dict[str, str]:
-    """Where `python` and `horovodrun` are those of the build."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HPO_PILOT_", "HOROVOD_"))}
-    return {**kept, "PATH": f"{horovod.parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
 
 
 @pytest.fixture
