@@ -56,8 +56,6 @@ class Bench:
         return Placement(self.nodes[:1], ranks, gpu_kind=self.gpu_kind, **more)
 
     def run(self, argv: Sequence[str], placement: Placement) -> subprocess.CompletedProcess[str]:
-        for name, text in self.launcher.files(placement).items():
-            (self.folder / name).write_text(text)
         return subprocess.run(
             self.launcher.command(argv, placement),
             cwd=self.folder,

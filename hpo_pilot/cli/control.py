@@ -63,6 +63,7 @@ def extend(
     trials: Annotated[int | None, typer.Option(metavar="+N", help="More trials.", show_default=False)] = None,
     hours: Annotated[float | None, typer.Option(metavar="+H", help="More hours.", show_default=False)] = None,
     gpu_hours: Annotated[float | None, typer.Option(metavar="+H", help="More GPU-hours.", show_default=False)] = None,
+    core_hours: Annotated[float | None, typer.Option(metavar="+H", help="More core-hours.", show_default=False)] = None,
     failures: Annotated[
         int | None, typer.Option(metavar="+N", help="More failures in a row.", show_default=False)
     ] = None,
@@ -70,7 +71,7 @@ def extend(
     """Give a search more budget; one that was over goes on."""
     from hpo_pilot.errors import InputError
 
-    given = {"trials": trials, "hours": hours, "gpu_hours": gpu_hours, "failures": failures}
+    given = {"trials": trials, "hours": hours, "gpu_hours": gpu_hours, "core_hours": core_hours, "failures": failures}
     changes: dict[str, float] = {name: amount for name, amount in given.items() if amount is not None}
     if not changes:
         raise InputError("extend by what? For example: hpo-pilot extend ID --trials +50")

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from hpo_pilot.cli.costs import cost_rows
 from hpo_pilot.cli.fitting import print_fitting
 from hpo_pilot.cli.foreign import CONFIGURATIONS, export_configuration
 from hpo_pilot.cli.options import IdArgument, JsonOption, on_client
@@ -113,6 +114,8 @@ def _show_status(search: StatusDocument) -> None:
         if not front["hypervolume"]:
             table.add_row("", NOTHING_BEYOND)
     table.add_row("job time", f"{search['job_seconds']:.0f} s")
+    for heading, text in cost_rows(search):
+        table.add_row(heading, text)
     table.add_row("started", search["started"] or "-")
     table.add_row("ended", search["ended"] or "-")
     for remark in search.get("remarks", ()):

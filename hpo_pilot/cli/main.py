@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from hpo_pilot import __version__
-from hpo_pilot.cli import control, foreign, inspection, processes, searches, sites, steer, tokens
+from hpo_pilot.cli import control, foreign, inspection, pilots, plan, processes, relay, searches, sites, steer, tokens
 from hpo_pilot.errors import HpoPilotError
 
 app = typer.Typer(
@@ -30,6 +30,9 @@ tokens.add_to(app)
 foreign.add_to(app)
 steer.add_to(app)
 sites.add_to(app)
+pilots.add_to(app)
+plan.add_to(app)
+relay.add_to(app)
 
 
 def _version(wanted: bool) -> None:

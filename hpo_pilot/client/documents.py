@@ -17,6 +17,8 @@ from typing_extensions import TypedDict
 
 if TYPE_CHECKING:
     from hpo_pilot.search import Trial, TrialState
+    from hpo_pilot.search.cost import Cost, Price, Spent
+    from hpo_pilot.search.gain import Gain
     from hpo_pilot.store import Event, SearchRecord
 
 #: States in which nothing more happens, of searches and of trials: the words of `SearchState` and `TrialState`.
@@ -52,6 +54,34 @@ class StoppedDocument(TypedDict):
     projected: float | list[float] | None
 
 
+class CostDocument(TypedDict):
+    """What jobs took, all attempts together that are over, those that were lost or repeated included.
+
+    `energy_source` says whether `energy_kwh` was measured on the nodes, estimated by the power figures of the site's
+    profile, or both (`mixed`); both are null where neither is possible.
+    """
+
+    job_seconds: float
+    gpu_hours: float
+    core_hours: float
+    energy_kwh: float | None
+    energy_source: str | None
+
+
+class GainDocument(TypedDict):
+    """What a search gained for that: by how much its best figure of merit is better than its first one.
+
+    `per_gpu_hour` and `per_core_hour` are null where its jobs have none. Of several objectives `gain` is the
+    hypervolume of the front, and `first` and `best` are null.
+    """
+
+    first: float | None
+    best: float | None
+    gain: float
+    per_gpu_hour: float | None
+    per_core_hour: float | None
+
+
 class TrialDocument(TypedDict):
     """One hyper-parameter point and what came of it.
 
@@ -73,6 +103,7 @@ class TrialDocument(TypedDict):
     submitted: str | None
     started: str | None
     ended: str | None
+    cost: NotRequired[CostDocument]
 
 
 class ObjectiveDocument(TypedDict):
@@ -135,6 +166,8 @@ class StatusDocument(SearchDocument):
 
     job_seconds: float
     gpu_hours: float
+    cost: NotRequired[CostDocument]
+    gain: NotRequired[GainDocument | None]
     source: str
     definition: dict[str, Any]
 
@@ -212,8 +245,30 @@ def time_text(time: datetime | None) -> str | None:
     return None if time is None else time.isoformat(timespec="milliseconds")
 
 
-def trial_document(trial: Trial, *, logs: bool = True) -> TrialDocument:
-    """One trial; `logs` includes the log tails of failed folds."""
+def cost_document(cost: Cost) -> CostDocument:
+    """What jobs cost."""
+    return {
+        "job_seconds": cost.job_seconds,
+        "gpu_hours": cost.gpu_hours,
+        "core_hours": cost.core_hours,
+        "energy_kwh": cost.energy_kwh,
+        "energy_source": cost.energy_source,
+    }
+
+
+def gain_document(gain: Gain) -> GainDocument:
+    """What a search gained."""
+    return {
+        "first": gain.first,
+        "best": gain.best,
+        "gain": gain.gain,
+        "per_gpu_hour": gain.per_gpu_hour,
+        "per_core_hour": gain.per_core_hour,
+    }
+
+
+def trial_document(trial: Trial, price: Price, *, logs: bool = True) -> TrialDocument:
+    """One trial; `price` is that of its search, and `logs` includes the log tails of failed folds."""
     folds: list[Any] = []
     for fold in trial.folds:
         document = {
@@ -243,6 +298,7 @@ def trial_document(trial: Trial, *, logs: bool = True) -> TrialDocument:
         "submitted": time_text(trial.submitted),
         "started": time_text(trial.started),
         "ended": time_text(trial.ended),
+        "cost": cost_document(price.cost(trial.spent)),
     }
 
 
@@ -264,7 +320,11 @@ def _finite(value: Any) -> Any:
 
 
 def search_document(
-    record: SearchRecord, counts: Mapping[TrialState, int], best: Trial | None, front: FrontDocument | None = None
+    record: SearchRecord,
+    counts: Mapping[TrialState, int],
+    best: Trial | None,
+    price: Price,
+    front: FrontDocument | None = None,
 ) -> SearchDocument:
     """One search with its progress; `front` is of one with several objectives."""
     objectives: list[ObjectiveDocument] = [{"metric": o.metric, "goal": o.goal} for o in record.search.objectives]
@@ -279,7 +339,7 @@ def search_document(
         "objective": objectives if len(objectives) > 1 else objectives[0],
         "trials": {state.value: count for state, count in sorted(counts.items())},
         "budget": record.search.budget.model_dump(),
-        "best": None if best is None else trial_document(best, logs=False),
+        "best": None if best is None else trial_document(best, price, logs=False),
         "created": time_text(record.created),
         "started": time_text(record.started),
         "ended": time_text(record.ended),
@@ -293,14 +353,19 @@ def status_document(
     record: SearchRecord,
     counts: Mapping[TrialState, int],
     best: Trial | None,
-    job_seconds: float,
+    price: Price,
+    spent: Spent,
+    gain: Gain | None,
     front: FrontDocument | None = None,
 ) -> StatusDocument:
-    """The same, and what only the view of one search shows; `job_seconds` is the run time of all its jobs."""
+    """The same, and what only the view of one search shows; `spent` is by all its jobs."""
+    cost = cost_document(price.cost(spent))
     return {
-        **search_document(record, counts, best, front),
-        "job_seconds": job_seconds,
-        "gpu_hours": job_seconds * record.search.resources.gpus / 3600,
+        **search_document(record, counts, best, price, front),
+        "job_seconds": cost["job_seconds"],
+        "gpu_hours": cost["gpu_hours"],
+        "cost": cost,
+        "gain": None if gain is None else gain_document(gain),
         "source": record.source,
         "definition": record.search.to_dict(),
     }

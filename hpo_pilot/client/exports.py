@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 #: What turns a search and its trials into a text.
 Exporter = Callable[["Search", Sequence["Trial"]], str]
 
+#: Columns of a trial's cost, as `Cost` calls them.
+_COSTS = ("job_seconds", "gpu_hours", "core_hours", "energy_kwh")
+
 #: The exporter of each form, as module:function: it is imported when it is asked for.
 FORMS = {
     "csv": "hpo_pilot.client.exports:as_csv",
@@ -40,13 +43,17 @@ def exporter(form: str) -> Exporter:
 
 def as_json(search: Search, trials: Sequence[Trial]) -> str:
     """The search and its trials, folds and log tails included."""
-    document = {"search": search.to_dict(), "trials": [trial_document(trial) for trial in trials]}
+    from hpo_pilot.config.site_power import price_of  # noqa: PLC0415 - the command line starts light
+
+    price = price_of(search)
+    document = {"search": search.to_dict(), "trials": [trial_document(trial, price) for trial in trials]}
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
 def as_csv(search: Search, trials: Sequence[Trial]) -> str:
     """One row a trial; a parameter with the name of another column, such as `value`, is in `point.value`."""
     from hpo_pilot.config.result_columns import parameter_column  # noqa: PLC0415 - the command line starts light
+    from hpo_pilot.config.site_power import price_of  # noqa: PLC0415
 
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer, lineterminator="\n")
@@ -59,7 +66,9 @@ def as_csv(search: Search, trials: Sequence[Trial]) -> str:
     head = ["number", "generation", "state", *figures]
     projected = [f"projected{end}" for end in ends]
     stopped = ["stopped_step", "stopped_value", *projected] if search.early_stopping.is_on else []
-    tail = [*of_folds, "error", "submitted", "started", "ended", *stopped]
+    price = price_of(search)
+    confirms = ["confirms"] if search.confirm.top or any(trial.confirms is not None for trial in trials) else []
+    tail = [*of_folds, "error", "submitted", "started", "ended", *confirms, *stopped, *_COSTS]
     writer.writerow([*head, *(parameter_column(name, [*head, *tail]) for name in names), *tail])
     for trial in trials:
         values = {fold.fold: fold.figures for fold in trial.folds}
@@ -74,7 +83,9 @@ def as_csv(search: Search, trials: Sequence[Trial]) -> str:
                 *(_cell(figure) for fold in folds for figure in values.get(fold) or nothing),
                 _cell(trial.error),
                 *(time_text(when) or "" for when in (trial.submitted, trial.started, trial.ended)),
+                *([_cell(trial.confirms)] if confirms else ()),
                 *(map(_cell, stop) if stopped else ()),
+                *(_cell(getattr(price.cost(trial.spent), name)) for name in _COSTS),
             ]
         )
     return buffer.getvalue()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
 
-from hpo_pilot.client.documents import OVER_SEARCHES, ProgressDocument, SearchDocument
+from hpo_pilot.client.documents import OVER_SEARCHES, CostDocument, ProgressDocument, SearchDocument
 from hpo_pilot.errors import InputError
 
 #: A family's state is the first of these that one of its searches is in.
@@ -38,6 +38,21 @@ def family_document(name: str, members: Sequence[SearchDocument]) -> SearchDocum
     document.pop("front", None)  # that of one of them
     document.pop("remarks", None)
     return document
+
+
+def family_cost(members: Sequence[CostDocument]) -> CostDocument:
+    """What the searches of a family cost together; the energy where that of all is known."""
+    energies = [member["energy_kwh"] for member in members]
+    sources = {source for member in members if (source := member["energy_source"]) is not None}
+    known = [energy for energy in energies if energy is not None]
+    whole = len(known) == len(energies)
+    return {
+        "job_seconds": sum(member["job_seconds"] for member in members),
+        "gpu_hours": sum(member["gpu_hours"] for member in members),
+        "core_hours": sum(member["core_hours"] for member in members),
+        "energy_kwh": sum(known) if whole else None,
+        "energy_source": (min(sources, default=None) if len(sources) < 2 else "mixed") if whole else None,
+    }
 
 
 def family_progress(name: str, members: Sequence[ProgressDocument]) -> ProgressDocument:

@@ -21,11 +21,17 @@ from hpo_pilot.client.documents import (
     StatusDocument,
     TrialDocument,
     event_document,
-    trial_document,
 )
 from hpo_pilot.client.exports import exporter
-from hpo_pilot.client.families import family_document, family_progress, for_each, of_one_segment
-from hpo_pilot.client.local_documents import best_documents, document_of, progress_of, run_document, status_of
+from hpo_pilot.client.families import family_cost, family_document, family_progress, for_each, of_one_segment
+from hpo_pilot.client.local_documents import (
+    best_documents,
+    document_of,
+    progress_of,
+    run_document,
+    status_of,
+    trial_documents,
+)
 from hpo_pilot.client.outputs import unpack_outputs
 from hpo_pilot.client.ownership import User
 from hpo_pilot.client.search_client import OnProgress, OnServer, SearchClient
@@ -167,6 +173,8 @@ class LocalClient(SearchClient):
                 **family_document(identity, members),
                 "job_seconds": sum(member["job_seconds"] for member in members),
                 "gpu_hours": sum(member["gpu_hours"] for member in members),
+                "gain": None,
+                "cost": family_cost([member["cost"] for member in members]),
                 "source": members[0]["source"],
                 "definition": members[0]["definition"],
             }
@@ -201,13 +209,13 @@ class LocalClient(SearchClient):
     @override
     def trials(self, identity: str, *, logs: bool = True) -> list[TrialDocument]:
         store, record = self._search(identity)
-        return [trial_document(trial, logs=logs) for trial in store.trials(record.id)]
+        return trial_documents(record.search, store.trials(record.id), logs=logs)
 
     def some_trials(self, identity: str, after: int, limit: int, *, logs: bool) -> list[TrialDocument]:
         """At most `limit` trials with numbers above `after`."""
         store, record = self._search(identity)
         found = store.trials(record.id, after=after, limit=limit)
-        return [trial_document(trial, logs=logs) for trial in found]
+        return trial_documents(record.search, found, logs=logs)
 
     @override
     def best(self, identity: str) -> TrialDocument | list[TrialDocument] | None:

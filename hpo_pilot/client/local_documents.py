@@ -19,9 +19,9 @@ from hpo_pilot.client.documents import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from hpo_pilot.search import Trial, TrialState
+    from hpo_pilot.search import Search, Trial, TrialState
     from hpo_pilot.service.run import RunResult
     from hpo_pilot.store import SearchRecord, Store
 
@@ -34,23 +34,34 @@ _fronts: WeakKeyDictionary[Store, dict[int, tuple[Mapping[TrialState, int], Fron
 
 def document_of(store: Store, record: SearchRecord) -> SearchDocument:
     """A search with its progress."""
-    counts = store.counts(record.id)
+    from hpo_pilot.config.site_power import price_of
+
+    counts, price = store.counts(record.id), price_of(record.search)
     if len(record.search.objectives) > 1:
-        document = search_document(record, counts, None, front_document(store, record, counts))
+        document = search_document(record, counts, None, price, front_document(store, record, counts))
     else:
-        document = search_document(record, counts, best_of(store, record))
+        document = search_document(record, counts, best_of(store, record), price)
     return {**document, "confirmations": _confirmations(store, record)}
 
 
 def status_of(store: Store, record: SearchRecord) -> StatusDocument:
     """All that is known of a search but its trials."""
+    from hpo_pilot.config.site_power import price_of
+    from hpo_pilot.search.gain import gain_of, volume_gain
     from hpo_pilot.service.remarks import remarks_of
+    from hpo_pilot.store.tallies import first_figure, spent
 
-    counts, seconds = store.counts(record.id), store.job_seconds(record.id)
+    counts, price = store.counts(record.id), price_of(record.search)
+    took, gain = spent(store.engine, record.id), None
     if len(record.search.objectives) > 1:
-        document = status_document(record, counts, None, seconds, front_document(store, record, counts))
+        if (front := front_document(store, record, counts)) is not None:
+            gain = volume_gain(front["hypervolume"], price.cost(took))
+        document = status_document(record, counts, None, price, took, gain, front)
     else:
-        document = status_document(record, counts, best_of(store, record), seconds)
+        best, first = best_of(store, record), first_figure(store.engine, record.id)
+        if best is not None and best.value is not None and first is not None:
+            gain = gain_of(first, best.value, record.search.objective.sign, price.cost(took))
+        document = status_document(record, counts, best, price, took, gain)
     return {**document, "confirmations": _confirmations(store, record), "remarks": remarks_of(store, record)}
 
 
@@ -70,13 +81,23 @@ def progress_of(store: Store, record: SearchRecord) -> ProgressDocument:
 
 def run_document(result: RunResult) -> RunDocument:
     """What came of a run."""
+    from hpo_pilot.config.site_power import price_of
+
     counts = {trial.state: 0 for trial in result.trials}
     for trial in result.trials:
         counts[trial.state] += 1
     front = _front_of(result.record, result.trials) if len(result.record.search.objectives) > 1 else None
     confirmations = sum(trial.confirms is not None and trial.state.is_over for trial in result.trials)
-    document = search_document(result.record, counts, result.best, front)
+    document = search_document(result.record, counts, result.best, price_of(result.record.search), front)
     return {**document, "confirmations": confirmations, "report": str(result.report), "remarks": list(result.remarks)}
+
+
+def trial_documents(search: Search, trials: Sequence[Trial], *, logs: bool) -> list[TrialDocument]:
+    """Trials of a search."""
+    from hpo_pilot.config.site_power import price_of
+
+    price = price_of(search)
+    return [trial_document(trial, price, logs=logs) for trial in trials]
 
 
 def best_of(store: Store, record: SearchRecord) -> Trial | None:
@@ -91,13 +112,15 @@ def best_of(store: Store, record: SearchRecord) -> Trial | None:
 
 def best_documents(store: Store, record: SearchRecord) -> TrialDocument | list[TrialDocument] | None:
     """The best trial; of several objectives the trials of the Pareto front."""
+    from hpo_pilot.config.site_power import price_of
     from hpo_pilot.report import front_of
 
+    price = price_of(record.search)
     if len(record.search.objectives) > 1:
         front = front_of(record.search, store.trials(record.id))
-        return [trial_document(standing.trial) for standing in front] or None
+        return [trial_document(standing.trial, price) for standing in front] or None
     found = best_of(store, record)
-    return None if found is None else trial_document(found)
+    return None if found is None else trial_document(found, price)
 
 
 def front_document(store: Store, record: SearchRecord, counts: Mapping[TrialState, int]) -> FrontDocument | None:

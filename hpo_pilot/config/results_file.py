@@ -150,12 +150,16 @@ def _of_table(text: str, source: str, space: SearchSpace, objectives: Sequence[O
     folds = [name for name in head if re.fullmatch(rf"fold_\d+{re.escape(ends[0])}", name)]
     figures = [f"{kind}{end}" for kind in ("value", "std", "projected") for end in ends]
     others = {"state", "stopped_step", *folds, *figures}
+    if "confirms" not in space.names or "point.confirms" in head:  # exports once had no such column
+        others.add("confirms")
     columns = {name: column for name in space.names if (column := column_of(name, head, others)) is not None}
     if twice := [column for column in (*columns.values(), *others) if head.count(column) > 1]:
         raise InputError(f"{source}: has two columns {twice[0]!r}: rename one; a parameter's may be 'point.{twice[0]}'")
     trials = []
     try:
         for row in rows:
+            if "confirms" in others and row.get("confirms"):
+                continue
             state = row.get("state") or "finished"
             stopped = state == "stopped" and bool(row.get("stopped_step"))
             if stopped or state in ("finished", "failed"):

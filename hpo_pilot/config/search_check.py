@@ -23,12 +23,13 @@ from hpo_pilot.config.optimizer_check import check_optimizer
 from hpo_pilot.config.payload_files import folder_mistake, missing_programs
 from hpo_pilot.config.payload_inputs import input_misfits, missing_paths
 from hpo_pilot.config.problem import Problem
-from hpo_pilot.config.site_check import check_site
+from hpo_pilot.config.site_check import check_site, launcher_notes
 from hpo_pilot.config.yaml_document import Document
 from hpo_pilot.config.yaml_scalar import plain_tag, scalar_value
 from hpo_pilot.search import (
     Budget,
     Confirm,
+    Folds,
     Objective,
     OptimizerChoice,
     Payload,
@@ -38,6 +39,7 @@ from hpo_pilot.search import (
     SiteChoice,
 )
 from hpo_pilot.search.consistency import condition_misfits, constraint_misfits, name_misfits
+from hpo_pilot.search.cost import budget_misfits
 from hpo_pilot.search.dimension import DIMENSION, DIMENSION_TYPES, Dimension
 from hpo_pilot.search.misfit import Misfit, Path
 from hpo_pilot.search.objective import known_value_misfits, objective_misfits
@@ -318,6 +320,10 @@ class SearchCheck:
             self._inputs(self.payload, is_local=isinstance(site, SiteChoice) and site.profile == "local")
         if isinstance(resources, Resources) and isinstance(budget, Budget):
             self._notes_on_jobs(resources, budget)
+            if isinstance(folds := self._parts.get("folds"), Folds):
+                self._tell(*budget_misfits(budget, resources, folds), under=("budget",))
+        if isinstance(resources, Resources) and self.payload is not None:
+            self._tell_and_note(([], launcher_notes(self.payload.command, resources)))
         self._tell_and_note(check_early_stopping(self._parts))
 
     def _of_objectives(self, count: int) -> None:

@@ -73,6 +73,20 @@ def load_search(path: str | Path) -> Search:
     return _search(examine(path))
 
 
+def load_search_for(path: str | Path, site: str) -> Search:
+    """The search of the file at `path` as it would be at another site than it names.
+
+    Raises:
+        SearchFileError: as `load_search`; also where a job does not fit into that site.
+    """
+    document = read_document(Path(path))
+    whole = document.value
+    section = whole.get("site") if isinstance(whole, dict) else None
+    if isinstance(whole, dict) and (section is None or isinstance(section, dict)):
+        whole["site"] = {**(section or {}), "profile": site}
+    return _search(_examine(document, Path(path).parent))
+
+
 def parse_search(text: str, source: str) -> Search:
     """The search of a file's text. Paths in it are not looked at, for they are relative to a file.
 

@@ -10,6 +10,9 @@ from hpo_pilot.search.misfit import Misfit
 #: What every installation knows, even one without the files.
 _BUILT_IN = ("local", "grid")
 
+#: What starts the ranks of a training.
+_LAUNCHERS = frozenset({"flux", "horovodrun", "jsrun", "mpiexec", "mpirun", "srun", "torchrun"})
+
 
 def check_site(name: str, resources: Resources | None) -> tuple[list[Misfit], list[Misfit]]:
     """What is wrong with the choice of a site, and what is allowed but perhaps not meant; paths as in a search file.
@@ -19,22 +22,51 @@ def check_site(name: str, resources: Resources | None) -> tuple[list[Misfit], li
         resources: of one job; None: they are wrong themselves.
     """
     path = ("site", "profile")
+    ranks = [] if resources is None else [misfit.under("resources") for misfit in rank_misfits(resources)]
     files = site_files()
     if name not in files:
         known = [Misfit(path, f"there is no site profile {name!r}", unknown_site_hint(name, files))]
-        return [] if name in _BUILT_IN else known, []
+        return [*ranks, *([] if name in _BUILT_IN else known)], []
     try:
         profile = load_site(files[name])
     except SiteFileError as error:
         more = f" (and {len(error.problems) - 1} more)" if len(error.problems) > 1 else ""
         hint = f"`hpo-pilot sites check {files[name]}` says all that is wrong with it"
-        return [Misfit(path, f"its file is wrong: {error.problems[0]}{more}", hint)], []
+        return [*ranks, Misfit(path, f"its file is wrong: {error.problems[0]}{more}", hint)], []
     if resources is None:
         return [], []
     return (
-        [misfit.under("resources") for misfit in site_misfits(resources, profile)],
+        [*ranks, *(misfit.under("resources") for misfit in site_misfits(resources, profile))],
         [misfit.under("resources") for misfit in _allocation_notes(resources, profile)],
     )
+
+
+def rank_misfits(resources: Resources) -> list[Misfit]:
+    """Why the cores and GPUs of a node cannot be shared out over the job's ranks there; paths start at a resource.
+
+    Searches of stores from before there were ranks may have such resources: their model takes them.
+    """
+    ranks, gpus = resources.ranks, resources.gpus_per_node
+    if gpus and ranks and gpus % ranks:
+        fewer = max(count for count in range(1, ranks) if gpus % count == 0)
+        message = f"{gpus} GPUs of a node cannot be shared out evenly over {ranks} ranks"
+        return [Misfit(("ranks_per_node",), message, f"use {fewer}, or gpus_per_node: {ranks}")]
+    if resources.cores < ranks:
+        why = "" if resources.ranks_per_node is not None or not gpus else " (one for each GPU)"
+        message = f"{ranks} ranks on a node{why} need a core each, and the job has {resources.cores} there"
+        hint = f"use {ranks} or more, for cores are per node"
+        return [Misfit(("cores",), message, hint)]
+    return []
+
+
+def launcher_notes(command: str, resources: Resources) -> list[Misfit]:
+    """Whether a command starts ranks by itself that the site's launcher starts too; paths are a search file's."""
+    word = next((word for word in command.split() if "=" not in word), "").rsplit("/", 1)[-1]
+    if not resources.ranks or word not in _LAUNCHERS:
+        return []
+    message = f"the site's launcher starts {resources.ranks} ranks on a node, and each of them would start {word}"
+    hint = "write what one rank runs, as 'python train.py'"
+    return [Misfit(("payload", "command"), message, hint)]
 
 
 def site_misfits(resources: Resources, profile: SiteProfile) -> list[Misfit]:
@@ -44,7 +76,11 @@ def site_misfits(resources: Resources, profile: SiteProfile) -> list[Misfit]:
         resources: of the job.
         profile: of the site; what it does not say is not checked.
     """
-    return [*_node_misfits(resources, profile), *_batch_misfits(resources, profile)]
+    return [
+        *_node_misfits(resources, profile),
+        *_launcher_misfits(resources, profile),
+        *_batch_misfits(resources, profile),
+    ]
 
 
 def _node_misfits(resources: Resources, profile: SiteProfile) -> list[Misfit]:
@@ -62,6 +98,15 @@ def _node_misfits(resources: Resources, profile: SiteProfile) -> list[Misfit]:
         hint = f"use {node.gpu_count} or fewer, on more nodes" if node.gpu_count else "use 0, or a site with GPUs"
         misfits.append(Misfit(("gpus_per_node",), message, hint))
     return misfits
+
+
+def _launcher_misfits(resources: Resources, profile: SiteProfile) -> list[Misfit]:
+    # At the grid's sites the pilots there know how they start ranks.
+    if profile.launcher.name != "plain" or resources.nodes * resources.ranks < 2 or profile.name == "grid":
+        return []
+    message = f"{profile.name} has no launcher for {resources.nodes} x {resources.ranks} ranks"
+    hint = "name one in the site's file under launcher, or use nodes: 1 and no ranks_per_node"
+    return [Misfit(("nodes",) if resources.nodes > 1 else ("ranks_per_node",), message, hint)]
 
 
 def _batch_misfits(resources: Resources, profile: SiteProfile) -> list[Misfit]:

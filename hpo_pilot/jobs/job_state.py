@@ -21,7 +21,7 @@ class JobState(StrEnum):
     FINISHED = "finished"  #: done, with metadata
     FAILED = "failed"  #: this attempt ended by error; the task may start another
     CANCELLED = "cancelled"  #: killed on request
-    CLOSED = "closed"  #: ended unseen by any pilot, for the server gave up on it
+    CLOSED = "closed"  #: taken away: given up before any pilot had it, sent elsewhere, or given back by its pilot
     NOT_RUN = "not run"  #: ours, of one point of a job that runs several: the job's time was over before its end
 
     @property

@@ -18,6 +18,7 @@ class JobNeeds:
         cores: CPU cores per node.
         memory_mb: memory per node, in MB.
         minutes: walltime limit of the job's payload, in minutes; of all its points together where it runs several.
+        ranks_per_node: processes that a launcher starts on each node; 0: no launcher, the command is started once.
     """
 
     nodes: int = 1
@@ -25,6 +26,7 @@ class JobNeeds:
     cores: int = 1
     memory_mb: int = 2000
     minutes: float = 60.0
+    ranks_per_node: int = 0
 
 
 @dataclass(frozen=True)

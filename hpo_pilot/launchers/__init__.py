@@ -14,8 +14,18 @@ from hpo_pilot.launchers.placement import Placement
 from hpo_pilot.launchers.plain import Plain
 from hpo_pilot.launchers.srun import Srun
 from hpo_pilot.launchers.torchrun import Torchrun
+from hpo_pilot.launchers.traces import StepCommands, Traces
 
-__all__ = ["LAUNCHERS", "Launcher", "LauncherSettings", "Placement", "make_launcher", "site_variables"]
+__all__ = [
+    "LAUNCHERS",
+    "Launcher",
+    "LauncherSettings",
+    "Placement",
+    "StepCommands",
+    "Traces",
+    "make_launcher",
+    "site_variables",
+]
 
 #: By the names that site profiles use.
 LAUNCHERS: dict[str, type[Launcher]] = {kind.name: kind for kind in (Plain, Mpirun, Srun, Jsrun, Horovodrun, Torchrun)}

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from hpo_pilot.launchers.launcher import Launcher
 from hpo_pilot.launchers.placement import Placement
+from hpo_pilot.launchers.traces import SSH_FAILED, Traces
 
 
 class Horovodrun(Launcher):
@@ -15,6 +16,14 @@ class Horovodrun(Launcher):
     """
 
     name = "horovodrun"
+    traces = Traces(
+        label=r"^\[(?:\d+,)?(\d+)\]<std(?:out|err)>:",
+        dead=r"^Process (\d+) exit with status code|^  Process name: \[\[\d+,\d+\],(\d+)\]",
+        own=r"^(Process \d+ exit|Terminating remaining|Traceback|  |RuntimeError: Horovod detected|Process name:"
+        r"|Exit code:|mpirun detected|Primary job|a non-zero exit code|the job to be|-----)",
+        broken=rf"ssh not successful for host ([\w.-]+)|{SSH_FAILED}",
+        not_started=r"SSH was not successful|could not connect to any of",
+    )
 
     def command(self, argv: Sequence[str], placement: Placement) -> list[str]:
         """See Launcher."""

@@ -10,40 +10,48 @@ from collections.abc import Mapping, Sequence
 
 from hpo_pilot.launchers.launcher import Launcher
 from hpo_pilot.launchers.placement import VISIBLE_GPUS, Placement
-from hpo_pilot.launchers.resource_file import resource_file
-
-#: Where the resource sets stand, in the job's folder.
-RESOURCE_FILE = "hpo_pilot_resources.erf"
+from hpo_pilot.launchers.traces import Traces
 
 
 class Jsrun(Launcher):
-    """Resource sets: by numbers where the job has all nodes, by a file where it has some of them."""
+    """Resource sets by numbers, on the job's nodes alone; the job step manager chooses their cores and GPUs.
+
+    It hands none out twice (OLCF, Summit User Guide, "Simultaneous Job Steps"), and cores near their GPUs. Files that
+    say which (ERF) have not worked there since its change to RHEL 8 (ibid., "Known Issues", "Error when using ERF").
+
+    `-X 1`, `--exit_on_error`: else the others would wait for a dead rank until the walltime.
+    """
 
     name = "jsrun"
+    #: The labels are those of `--stdio_mode prepended`.
+    traces = Traces(
+        label=r"^ *(\d+): ?",
+        dead=r"One or more process \(first noticed rank (\d+)\)",
+        own=r"^(ERROR:|Error:|jsrun|Warning:) ",
+        broken=r"JSM server is not responding on host (\S+)",
+        not_started=r"JSM server|Error initializing RM connection|Error: It is only possible to use js commands",
+    )
+
+    @property
+    def chooses_gpus(self) -> bool:
+        """See Launcher."""
+        return True
 
     def command(self, argv: Sequence[str], placement: Placement) -> list[str]:
         """See Launcher."""
-        sets = [f"--erf_input={RESOURCE_FILE}"] if self._by_file(placement) else self._resource_sets(placement)
         exported = [word for name in self.exported(placement) for word in ("-E", name)]
-        return [self.name, *sets, *self.settings.options, *exported, *argv]
-
-    def files(self, placement: Placement) -> dict[str, str]:
-        """See Launcher."""
-        if not self._by_file(placement):
-            return {}
-        threads, shared = self.settings.threads_per_core, self.settings.share_gpus
-        return {RESOURCE_FILE: resource_file(placement, threads_per_core=threads, share_gpus=shared)}
+        labels = ["--stdio_mode", "prepended"] if placement.name else []
+        sets = self._resource_sets(placement)
+        return [self.name, *sets, "-X", "1", *labels, *self.settings.options, *exported, *argv]
 
     def environment(self, placement: Placement, base: Mapping[str, str]) -> dict[str, str]:
         """See Launcher."""
         env = super().environment(placement, base)
         # jsrun sets it for each resource set.
         env.pop(VISIBLE_GPUS.get(placement.gpu_kind, ""), None)
+        # With it jsrun does not find the job step manager (Summit User Guide, "Known Issues").
+        env.pop("TMPDIR", None)
         return env
-
-    @staticmethod
-    def _by_file(placement: Placement) -> bool:
-        return placement.is_subset or bool(placement.gpus or placement.cores)
 
     def _resource_sets(self, placement: Placement) -> list[str]:
         if self.settings.share_gpus or not placement.gpus_per_rank:
@@ -51,6 +59,8 @@ class Jsrun(Launcher):
             sets, per_node, ranks = len(placement.nodes), 1, placement.ranks_per_node
         else:
             sets, per_node, ranks = placement.ranks, placement.ranks_per_node, 1
+        own = set(placement.nodes)
+        others = [node for node in placement.allocation if node not in own]
         return [
             f"-n{sets}",
             f"-r{per_node}",
@@ -58,4 +68,8 @@ class Jsrun(Launcher):
             f"-g{ranks * placement.gpus_per_rank}",
             f"-c{ranks * placement.cores_per_rank}",
             f"-bpacked:{placement.cores_per_rank}",
+            # Ranks in the order of nodes: IBM's default is one on each in turn.
+            "-dpacked",
+            # Some 30 kB where a job has few of Summit's 4,608 nodes; Linux takes words of up to 128 kB.
+            *([f"--exclude_hosts={','.join(others)}"] if others else []),
         ]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hpo_pilot.launchers.placement import VISIBLE_GPUS, Placement
+from hpo_pilot.launchers.traces import StepCommands, Traces
 from hpo_pilot.transformation.environment import without_secrets
 
 #: What modules and sites set for the programs of a job: `site_variables`.
@@ -15,6 +16,7 @@ _SITE_NAMES = frozenset(
     {"CONDA_PREFIX", "LANG", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "TMPDIR", "VIRTUAL_ENV"}
 )
 _SITE_PREFIXES = (
+    "APPTAINER",
     "CUDA_",
     "FI_",
     "HIP_",
@@ -30,6 +32,7 @@ _SITE_PREFIXES = (
     "PMIX_MCA_",
     "RCCL_",
     "ROCM_",
+    "SINGULARITY",
     "UCX_",
 )
 
@@ -67,23 +70,30 @@ class LauncherSettings:
 class Launcher(ABC):
     """One way to start ranks.
 
-    `command` gives a command that, started in the job's folder with `environment` as its whole environment and `files`
-    written into that folder, starts `placement.ranks` processes of `argv`, where and with what the placement says. It
-    ends when all have ended, with status 0 if all of them did; where one rank fails, the others are ended.
+    `command` gives a command that, started in the job's folder with `environment` as its whole environment, starts
+    `placement.ranks` processes of `argv`, where and with what the placement says. It ends when all have ended, with
+    status 0 if all of them did; where one rank fails, the others are ended.
 
     Only names of variables stand on the command line: values there can be read by every user of a node.
     """
 
     name: ClassVar[str]
+    #: What it leaves in logs.
+    traces: Traces = Traces()
 
     def __init__(self, settings: LauncherSettings | None = None) -> None:
         """A launcher with the settings of a site; default: none."""
         self.settings = settings or LauncherSettings()
 
     @property
-    def program(self) -> str:
-        """The executable that must be in PATH; empty: none."""
-        return self.name
+    def chooses_gpus(self) -> bool:
+        """Whether it gives each node's ranks GPUs itself; else they are those that the environment names."""
+        return False
+
+    @property
+    def programs(self) -> tuple[str, ...]:
+        """The executables that must be in PATH."""
+        return (self.name,)
 
     @abstractmethod
     def command(self, argv: Sequence[str], placement: Placement) -> list[str]:
@@ -93,9 +103,13 @@ class Launcher(ABC):
             InputError: this launcher cannot place ranks so.
         """
 
-    def files(self, placement: Placement) -> dict[str, str]:
-        """The files that the command reads: name in the job's folder, and text."""
-        return {}
+    def step_commands(self, environment: Mapping[str, str]) -> StepCommands | None:
+        """How ranks are reached other than through the command, by `Placement.name`; None: they need not be.
+
+        Args:
+            environment: of the batch script.
+        """
+        return None
 
     def environment(self, placement: Placement, base: Mapping[str, str]) -> dict[str, str]:
         """The environment in which the command is started.

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpo_pilot.launchers.launcher import Launcher
+from hpo_pilot.launchers.launcher import Launcher, LauncherSettings
 from hpo_pilot.launchers.placement import Placement
+from hpo_pilot.launchers.traces import SSH_FAILED, Traces
+
+#: MPICH does not say which rank it was.
+_MPICH = Traces(
+    label=r"^\[(\d+)\] ?",
+    dead=r"^=   BAD TERMINATION OF ONE OF YOUR APPLICATION",
+    own=r"^(=|YOUR APPLICATION TERMINATED|This typically refers to|Please see the FAQ)",
+    broken=SSH_FAILED,
+    not_started=r"unable to (launch|connect to) .*(proxy|bstrap)|HYD\w* \(.*\): (error|unable)",
+)
 
 
 class Mpirun(Launcher):
@@ -17,6 +27,20 @@ class Mpirun(Launcher):
     """
 
     name = "mpirun"
+    #: Of Open MPI.
+    traces = Traces(
+        label=r"^\[\d+,(\d+)\]<std(?:out|err)>:",
+        dead=r"^  Process name: \[\[\d+,\d+\],(\d+)\]",
+        own=r"^(  Process name|  Exit code|mpirun\S* detected|Primary job|a non-zero exit code|the job to be|-----)",
+        broken=rf"Remote daemon: \S+ on node ([\w.-]+)|{SSH_FAILED}",
+        not_started=r"(ORTE|PRTE) was unable to reliably start|There are not enough slots available",
+    )
+
+    def __init__(self, settings: LauncherSettings | None = None) -> None:
+        """See Launcher."""
+        super().__init__(settings)
+        if self.settings.mpi == "mpich":
+            self.traces = _MPICH
 
     def command(self, argv: Sequence[str], placement: Placement) -> list[str]:
         """See Launcher."""
@@ -26,7 +50,8 @@ class Mpirun(Launcher):
         hosts = ",".join(f"{node}:{placement.ranks_per_node}" for node in placement.nodes)
         exported = [word for name in self.exported(placement) for word in ("-x", name)]
         binding = ["--bind-to", "none", "--map-by", "slot"]
-        return ["-np", str(placement.ranks), "-H", hosts, *binding, *self.settings.options, *exported]
+        labels = ["--tag-output"] if placement.name else []
+        return ["-np", str(placement.ranks), "-H", hosts, *binding, *labels, *self.settings.options, *exported]
 
     def _mpich(self, placement: Placement) -> list[str]:
         return [
@@ -38,6 +63,7 @@ class Mpirun(Launcher):
             str(placement.ranks_per_node),
             "-bind-to",
             "none",
+            *(["-prepend-rank"] if placement.name else []),
             *self.settings.options,
             "-genvlist",
             ",".join(self.exported(placement)),

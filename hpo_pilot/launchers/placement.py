@@ -13,7 +13,7 @@ VISIBLE_GPUS = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "ROCR_VISIBLE_DEVICES"}
 
 @dataclass(frozen=True)
 class Placement:
-    """The nodes, cores and GPUs of one job, the same on each of its nodes.
+    """The nodes, cores and GPUs of one job: as many on each of its nodes.
 
     Attributes:
         nodes: by name, the first rank's first.
@@ -26,10 +26,10 @@ class Placement:
         allocation: all nodes of the allocation, in the order of the batch system; empty: the job has all there are.
         gpus: which of a node's GPUs are the job's, as a `*_VISIBLE_DEVICES` names them; empty: the first ones, or
             those that the launcher finds free.
-        cores: which of a node's cores are the job's, from 0 on; empty: as for `gpus`. Where jobs share nodes under
-            jsrun, and are not all nodes of the allocation, it is to be said.
+        gpus_on: the GPUs of nodes where they are others than `gpus`.
         memory_mb: the job's on each node, in MB; 0: not said.
         port: a TCP port of the first node that is the job's alone; 0: none.
+        name: of the job step, unique in the allocation; its ranks' lines are labelled then. Empty: it has none.
     """
 
     nodes: tuple[str, ...]
@@ -40,9 +40,10 @@ class Placement:
     environment: Mapping[str, str] = field(default_factory=dict)
     allocation: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
-    cores: tuple[int, ...] = ()
+    gpus_on: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     memory_mb: int = 0
     port: int = 0
+    name: str = ""
 
     def __post_init__(self) -> None:
         """Checks that the parts fit.
@@ -56,12 +57,15 @@ class Placement:
             raise InputError("a job needs a rank or more on each node, and each rank a core or more")
         if self.gpus_per_rank and self.gpu_kind not in VISIBLE_GPUS:
             raise InputError(f"the job wants {self.gpus_per_rank} GPUs a rank, and its nodes have none")
-        if self.gpus and len(self.gpus) != self.gpus_per_node:
-            raise InputError(f"the job wants {self.gpus_per_node} GPUs a node, and was given {len(self.gpus)}")
-        if self.cores and len(self.cores) != self.cores_per_node:
-            raise InputError(f"the job wants {self.cores_per_node} cores a node, and was given {len(self.cores)}")
+        for gpus in filter(None, (self.gpus, *self.gpus_on.values())):
+            if len(gpus) != self.gpus_per_node:
+                raise InputError(f"the job wants {self.gpus_per_node} GPUs a node, and was given {len(gpus)}")
         if missing := [node for node in self.nodes if self.allocation and node not in self.allocation]:
             raise InputError(f"{missing[0]} is not a node of the allocation: {', '.join(self.allocation)}")
+
+    def gpus_of(self, node: str) -> tuple[str, ...]:
+        """Which GPUs of a node are the job's; empty: not said."""
+        return self.gpus_on.get(node, self.gpus)
 
     @property
     def ranks(self) -> int:

@@ -15,9 +15,9 @@ class Plain(Launcher):
     name = "plain"
 
     @property
-    def program(self) -> str:
+    def programs(self) -> tuple[str, ...]:
         """None."""
-        return ""
+        return ()
 
     def command(self, argv: Sequence[str], placement: Placement) -> list[str]:
         """See Launcher."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from hpo_pilot.launchers.launcher import Launcher
 from hpo_pilot.launchers.placement import VISIBLE_GPUS, Placement
+from hpo_pilot.launchers.traces import StepCommands, Traces
 
 
 class Srun(Launcher):
@@ -17,6 +18,18 @@ class Srun(Launcher):
     """
 
     name = "srun"
+    traces = Traces(
+        label=r"^ *(\d+): ?",
+        dead=r"^srun: error: \S+: tasks? (\d+)[\d,-]*: ",
+        own=r"^(srun|slurmstepd\S*): (?!error: (execve|Unable|Task launch|Node failure))",
+        broken=r"[Tt]ask launch for \S+ failed on node (\S+):|Node failure on (\S+)",
+        not_started=r"^srun: (fatal: |error: (Unable to create step|[Tt]ask launch for|Application launch failed))",
+    )
+
+    @property
+    def chooses_gpus(self) -> bool:
+        """See Launcher."""
+        return True
 
     def command(self, argv: Sequence[str], placement: Placement) -> list[str]:
         """See Launcher."""
@@ -32,6 +45,7 @@ class Srun(Launcher):
             *nodes,
             "--exact",
             *memory,
+            *([f"--job-name={placement.name}", "--label"] if placement.name else []),
             # Else the others would wait for a dead rank until the walltime.
             "--kill-on-bad-exit=1",
             f"--export={','.join(self.exported(placement))}",
@@ -45,6 +59,15 @@ class Srun(Launcher):
         # Slurm sets it for each rank: what stands there before would be counted from.
         env.pop(VISIBLE_GPUS.get(placement.gpu_kind, ""), None)
         return env
+
+    def step_commands(self, environment: Mapping[str, str]) -> StepCommands | None:
+        """See Launcher. srun itself takes a SIGTERM for an order to kill its ranks (22.05)."""
+        job = environment.get("SLURM_JOB_ID")
+        if not job:
+            return None
+        return StepCommands(
+            ("squeue", "--steps", "--noheader", f"--jobs={job}", "--format=%i %j"), ("scancel", "--signal=%SIGNAL")
+        )
 
     def exported(self, placement: Placement) -> list[str]:
         """See Launcher; with what programs are found by, for srun passes nothing else on."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from hpo_pilot.errors import InputError
 from hpo_pilot.launchers.launcher import Launcher, LauncherSettings
 from hpo_pilot.launchers.placement import Placement
+from hpo_pilot.launchers.traces import SSH_FAILED, StepCommands, Traces
 
 
 class Torchrun(Launcher):
@@ -17,6 +18,13 @@ class Torchrun(Launcher):
     """
 
     name = "torchrun"
+    #: It labels no lines; what a rank said before torchrun's first word on a failure is taken for its last.
+    traces = Traces(
+        dead=r"^[WE]\d{4} .*(closing signal|failed \(exitcode)",
+        own=r"^[WEI]\d{4} ",
+        broken=SSH_FAILED,
+        not_started=r"RendezvousConnectionError|RendezvousTimeoutError",
+    )
 
     def __init__(self, settings: LauncherSettings | None = None, starter: Launcher | None = None) -> None:
         """A launcher.
@@ -41,12 +49,6 @@ class Torchrun(Launcher):
         meeting.append(f"--rdzv-id=hpo-pilot-{placement.port}")
         return self._started(placement).command([*run, *meeting, *ending], _one_a_node(placement))
 
-    def files(self, placement: Placement) -> dict[str, str]:
-        """See Launcher."""
-        if len(placement.nodes) == 1:
-            return {}
-        return self._started(placement).files(_one_a_node(placement))
-
     def environment(self, placement: Placement, base: Mapping[str, str]) -> dict[str, str]:
         """See Launcher."""
         if len(placement.nodes) == 1:
@@ -55,6 +57,20 @@ class Torchrun(Launcher):
         # It stands for each rank, not for the torchrun that starts them.
         env["OMP_NUM_THREADS"] = super().environment(placement, {})["OMP_NUM_THREADS"]
         return env
+
+    @property
+    def chooses_gpus(self) -> bool:
+        """As its starter does."""
+        return self._starter is not None and self._starter.chooses_gpus
+
+    @property
+    def programs(self) -> tuple[str, ...]:
+        """Its own and its starter's."""
+        return (self.name, *(self._starter.programs if self._starter else ()))
+
+    def step_commands(self, environment: Mapping[str, str]) -> StepCommands | None:
+        """See Launcher."""
+        return self._starter.step_commands(environment) if self._starter else None
 
     def _started(self, placement: Placement) -> Launcher:
         if self._starter is None:

@@ -170,6 +170,8 @@ def task_parameters(
         result["hpoWalltime"] = seconds  # what its pilots hold the job to
         if task.wants_values:
             result["hpoValues"] = True  # it tells of the values of running jobs, and not of results alone
+        if needs.nodes > 1:
+            result["hpoNodes"] = needs.nodes  # only pilots that have an allocation get it
         if needs.gpus_per_node:
             result["nGPU"] = needs.gpus_per_node  # what its brokerage looks at; a real one reads the architecture
     if options.priority is not None:

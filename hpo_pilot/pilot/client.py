@@ -19,6 +19,7 @@ import requests
 from requests.adapters import HTTPAdapter
 
 from hpo_pilot.errors import GiveUpError, InputError, TryAgainError
+from hpo_pilot.pilot.form_file import FormFile
 from hpo_pilot.pilot.room import Free
 from hpo_pilot.pilot.session import open_session
 from hpo_pilot.pilot.settings import PilotSettings
@@ -44,6 +45,10 @@ class CallRefused(GiveUpError):
     """The server understood and said no: repeating will not help."""
 
 
+class NotThere(CallRefused):
+    """The server has no such file, or no such call."""
+
+
 class JobServer(ABC):
     """What a pilot wants of a server. Every method may be called from any thread.
 
@@ -62,6 +67,14 @@ class JobServer(ABC):
         """
 
     @abstractmethod
+    def give_back(self, panda_id: int, attempt: int) -> bool:
+        """Puts a job of this pilot's back into the queue, without counting the attempt.
+
+        Returns:
+            Whether it is there; False: it is this pilot's still, and is to be reported.
+        """
+
+    @abstractmethod
     def update(self, report: Mapping[str, Any]) -> str:
         """Sends a report on a job; returns the server's command, often empty. May be repeated without harm."""
 
@@ -76,6 +89,18 @@ class JobServer(ABC):
     @abstractmethod
     def upload(self, name: str, content: Path | bytes) -> None:
         """Puts a file into the storage; a repeat replaces it."""
+
+    @abstractmethod
+    def upload_checkpoint(self, task_id: int, sub_id: str, content: BinaryIO) -> None:
+        """Puts a job's packed checkpoint into the server's cache; a repeat replaces it."""
+
+    @abstractmethod
+    def download_checkpoint(self, task_id: int, sub_id: str, target: BinaryIO, limit: int) -> bool:
+        """Fetches what `upload_checkpoint` put there, at most `limit` bytes; False: there is none."""
+
+    @abstractmethod
+    def delete_checkpoint(self, task_id: int, sub_id: str) -> None:
+        """Removes it; CallRefused where there is none."""
 
 
 class HttpJobServer(JobServer):
@@ -114,6 +139,8 @@ class HttpJobServer(JobServer):
             body["remaining_time"] = remaining
         # What PanDA's own arguments cannot say.
         headers = {"X-HPO-Pilot-Wait": f"{wait:g}", "X-HPO-Pilot-Cores": str(free.cores)}
+        if free.wish is not None:
+            headers["X-HPO-Pilot-Openings"] = free.wish.to_text()
         envelope = self._call("pilot/acquire_jobs", body, headers, wait + _ANSWER_SECONDS)
         data = envelope.get("data")
         jobs = data.get("jobs") if isinstance(data, dict) else None
@@ -125,6 +152,19 @@ class HttpJobServer(JobServer):
         if "role" in message:
             raise TokenRefused(f"{settings.server} gives this token no jobs: {message}")
         raise ServerAway(f"{settings.server} gave no job: {message or envelope}")
+
+    def give_back(self, panda_id: int, attempt: int) -> bool:
+        """See JobServer. A server that is not one of ours has no such call."""
+        settings = self._settings
+        body: dict[str, Any] = {"jobs": [[panda_id, attempt]]}
+        body |= {"harvester_id": settings.harvester_id, "worker_id": settings.worker_id}
+        try:
+            data = self._call("hpo_pilot/give_back", body).get("data")
+        except CallRefused as error:
+            log.debug("job %s is not given back: %s", panda_id, error)
+            return False
+        given = data.get("given_back") if isinstance(data, dict) else None
+        return isinstance(given, list) and panda_id in given
 
     def update(self, report: Mapping[str, Any]) -> str:
         """See JobServer."""
@@ -173,6 +213,29 @@ class HttpJobServer(JobServer):
         with content.open("rb") as file:
             self._check(self._send("PUT", url, headers=self._authorization(), data=file))
 
+    def upload_checkpoint(self, task_id: int, sub_id: str, content: BinaryIO) -> None:
+        """See JobServer."""
+        form = FormFile(f"{task_id}_{sub_id}", content)
+        headers = self._authorization() | {"Content-Type": form.content_type}
+        answer = self._send("POST", f"{self._api}file_server/upload_hpo_checkpoint", headers=headers, data=form)
+        self._check(answer)
+        if not (envelope := _envelope(answer)).get("success"):
+            raise CallRefused(f"{self._settings.server} takes no checkpoint: {envelope.get('message')}")
+
+    def download_checkpoint(self, task_id: int, sub_id: str, target: BinaryIO, limit: int) -> bool:
+        """See JobServer."""
+        try:
+            self.download("", f"hpo_cp_{task_id}_{sub_id}", target, limit)
+        except NotThere:
+            return False
+        return True
+
+    def delete_checkpoint(self, task_id: int, sub_id: str) -> None:
+        """See JobServer."""
+        envelope = self._call("file_server/delete_hpo_checkpoint", {"task_id": str(task_id), "sub_id": sub_id})
+        if not envelope.get("success"):
+            raise CallRefused(f"{self._settings.server} deletes no checkpoint: {envelope.get('message')}")
+
     def _call(
         self,
         function: str,
@@ -185,13 +248,7 @@ class HttpJobServer(JobServer):
             "POST", self._api + function, headers=every, data=json.dumps(body).encode(), timeout=timeout
         )
         self._check(answer)
-        try:
-            envelope = json.loads(answer.content)
-        except ValueError as error:
-            raise ServerAway(f"{answer.url} answered no JSON: is {self._settings.server} a PanDA server?") from error
-        if not isinstance(envelope, dict):
-            raise ServerAway(f"{answer.url} answered no envelope: is {self._settings.server} a PanDA server?")
-        return envelope
+        return _envelope(answer)
 
     def _send(self, method: str, url: str, *, timeout: float = _ANSWER_SECONDS, **options: Any) -> requests.Response:
         try:
@@ -218,7 +275,7 @@ class HttpJobServer(JobServer):
         if status in _LATER:
             self._note(text)
             raise ServerAway(text)
-        raise CallRefused(text)
+        raise (NotThere if status == 404 else CallRefused)(text)
 
     def _note(self, trouble: object) -> None:
         """Says once that the server is away, and once that it is back."""
@@ -267,6 +324,16 @@ class Backoff:
     def reset(self) -> None:
         """After a success."""
         self._next = self._first
+
+
+def _envelope(answer: requests.Response) -> dict[str, Any]:
+    try:
+        envelope = json.loads(answer.content)
+    except ValueError as error:
+        raise ServerAway(f"{answer.url} answered no JSON: is it a PanDA server?") from error
+    if not isinstance(envelope, dict):
+        raise ServerAway(f"{answer.url} answered no envelope: is it a PanDA server?")
+    return envelope
 
 
 def _origin(url: str) -> tuple[str, str]:

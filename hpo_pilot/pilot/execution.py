@@ -17,7 +17,7 @@ from hpo_pilot.pilot.job import Job
 from hpo_pilot.pilot.progress import Progress
 from hpo_pilot.pilot.report import Outcome
 from hpo_pilot.pilot.settings import PilotSettings
-from hpo_pilot.transformation.container import choose_runtime
+from hpo_pilot.pilot.wrapping import Wrapping
 from hpo_pilot.transformation.environment import without_secrets
 from hpo_pilot.transformation.payload_document import PayloadDocument
 from hpo_pilot.transformation.preparation import Prepared
@@ -46,6 +46,7 @@ class Execution:
         root: Path,
         lifeline: int,
         variables: Mapping[str, str],
+        wrapping: Wrapping,
     ) -> None:
         """Prepares.
 
@@ -56,13 +57,14 @@ class Execution:
             root: the job's folder.
             lifeline: a pipe's end that closes when the pilot dies; the runner watches it.
             variables: more of its environment.
+            wrapping: what stands around the command.
         """
         self.job, self.folder = job, Path(prepared.folder)
         document = PayloadDocument.read(prepared.folder)
         self.progress, self.report_seconds = Progress(self.folder, document), document.report_seconds
         self.started = 0.0
         self._argv, self._binds = prepared.argv, [root, *map(Path, prepared.elsewhere)]
-        self._variables = variables
+        self._variables, self._wrapping = dict(variables), wrapping
         self._settings, self._lifeline = settings, lifeline
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
@@ -83,12 +85,11 @@ class Execution:
             JobFailure: it cannot be started, or was stopped before.
             TransformationFailure: its image cannot be run here.
         """
-        env = _environment(self._settings, self.job, self.folder, self._lifeline) | dict(self._variables)
+        env = _environment(self._settings, self.job, self.folder, self._lifeline) | self._variables
         if self._settings.ca is not None:
             self._copy_authority(self._settings.ca)
         binds = [*self._binds, self._settings.checkpoint_root]
-        runtime = choose_runtime(self._settings.container_runtime, self.job.container)
-        argv = runtime.wrap(self._argv, self.job.container, binds, env, self.folder)
+        argv, env = self._wrapping.wrap(self._argv, env, binds, self.folder)
         with self._lock, (self.folder / LOG_FILE).open("wb") as output:
             if self._failure is not None:
                 raise self._failure
@@ -190,9 +191,12 @@ def _environment(settings: PilotSettings, job: Job, folder: Path, lifeline: int)
         env["HPO_PILOT_IDDS_URL"] = f"{settings.server}/points/{job.points}/idds"
         if settings.ca is not None:
             env["HPO_PILOT_IDDS_CA"] = str(folder / AUTHORITY_FILE)
-    if settings.own_python and not job.container:
-        env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env.get('PATH', os.defpath)}"
     return env
+
+
+def own_python() -> dict[str, str]:
+    """The variables with which a job finds the pilot's own Python first."""
+    return {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
 
 
 def _signal_group(pid: int, which: signal.Signals) -> None:

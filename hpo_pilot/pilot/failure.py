@@ -36,6 +36,9 @@ _OF_TRANSFORMATION = {
 class JobFailure(HpoPilotError):
     """This attempt of a job failed; the pilot goes on."""
 
+    #: Whether the job goes back to the queue without counting the attempt, where the server can do that.
+    is_given_back = False
+
     def __init__(self, code: PilotErrorCode, message: str) -> None:
         super().__init__(message)
         self.code = code
@@ -44,3 +47,17 @@ class JobFailure(HpoPilotError):
     def of(cls, failure: TransformationFailure) -> JobFailure:
         """What the transformation found wrong, in a pilot's codes."""
         return cls(_OF_TRANSFORMATION.get(failure.code, PilotErrorCode.PAYLOAD_EXECUTION_FAILURE), str(failure))
+
+
+class GivenBack(JobFailure):
+    """The pilot has no time or no place for the job, which may as well run elsewhere."""
+
+    is_given_back = True
+
+
+class CutOff(JobFailure):
+    """The allocation came to its end under the job. It is given back if this attempt has kept a checkpoint."""
+
+
+class NodeLost(JobFailure):
+    """A node of the job is of no use any more."""

@@ -11,6 +11,8 @@ from pathlib import Path
 from hpo_pilot.errors import InputError
 from hpo_pilot.transformation.container import RUNTIMES
 
+_CHECKPOINT_MB = 500  # what panda-server 1.0.4 takes
+
 
 def _host() -> str:
     return socket.gethostname()[:100] or "unknown"
@@ -31,6 +33,9 @@ class PilotSettings:
         ca: a PEM file of the certificate authorities that the server's certificate is of; None: the usual ones.
         workdir: for job folders, the sandbox cache, and reports that could not be sent yet.
         checkpoints: where checkpoints outlive attempts; None: in the work folder.
+        checkpoint_mb: the largest packed checkpoint that goes through the server to a job's next attempt; 0: none does;
+            None: 500, PanDA's own limit, or none where `checkpoints` names a folder, which pilots then share.
+        checkpoint_every: seconds between uploads of a running job's checkpoint.
         storage: a folder for outputs and logs, for servers that keep none; None: in the work folder.
         worker_id: with `harvester_id` what the server knows this pilot by; one pilot at a time may have it.
         harvester_id: empty: made from the host and the work folder.
@@ -46,7 +51,8 @@ class PilotSettings:
         grace: seconds between TERM and KILL for a job; more than the runner gives its payload.
         walltime_grace: seconds that a job may go on beyond its maxWalltime.
         refused: seconds during which a refused token is tried again, for its file may be under renewal.
-        lifetime: seconds until it takes no more jobs; 0: for ever.
+        lifetime: seconds until it takes no more jobs; of an allocation, until that ends; 0: for ever, or as the batch
+            system says.
         memory_mb: what the largest job may need; 0: not said.
         cache_mb: the size to which unpacked sandboxes are kept.
         input_cache_mb: the size to which fetched inputs are kept, and the largest single one.
@@ -55,6 +61,10 @@ class PilotSettings:
         container_runtime: `auto`, `none`, `apptainer`, `charliecloud`, `bubblewrap`.
         own_python: jobs without a container find the pilot's own Python first in their PATH.
         keep: job folders stay after the job.
+        site: a site's profile as JSON; None: jobs have no ranks.
+        allocation: it has the nodes of the batch allocation that it runs in; its work folder is on storage that they
+            share.
+        margin: seconds before the end of an allocation when jobs are told to save and stop; at most a tenth of it.
         lifeline_fd: a pipe; its end is the end of whoever started this pilot, and then of the pilot.
     """
 
@@ -64,6 +74,8 @@ class PilotSettings:
     token_file: Path
     workdir: Path
     checkpoints: Path | None = None
+    checkpoint_mb: int | None = None
+    checkpoint_every: float = 300.0
     storage: Path | None = None
     cores: int = 0
     gpus: str | None = None
@@ -90,11 +102,14 @@ class PilotSettings:
     container_runtime: str = "auto"
     own_python: bool = True
     keep: bool = False
+    site: Path | None = None
+    allocation: bool = False
+    margin: float = 120.0
     lifeline_fd: int | None = None
     node: str = field(default_factory=_host)
 
     def __post_init__(self) -> None:
-        for name in ("workdir", "checkpoints", "storage", "token_file", "ca"):
+        for name in ("workdir", "checkpoints", "storage", "token_file", "ca", "site"):
             if (path := getattr(self, name)) is not None:
                 object.__setattr__(self, name, Path(path).absolute())
         if not self.server.startswith(("http://", "https://")):
@@ -104,10 +119,14 @@ class PilotSettings:
             raise InputError(f"--ca {self.ca}: there is no such file; the server's operator has it (tls/ca/ca.pem)")
         if self.slots < 1:
             raise InputError(f"--slots {self.slots}: at least one")
+        if self.allocation and self.site is None:
+            raise InputError("--allocation: give --site FILE as well, which says how ranks are started there")
         if self.cores < 0:
             raise InputError(f"--cores {self.cores}: at least one")
         if self.heartbeat <= 0:
             raise InputError(f"--heartbeat {self.heartbeat}: a time in seconds, above zero")
+        if self.checkpoint_every <= 0 or (self.checkpoint_mb or 0) < 0:
+            raise InputError("--checkpoint-every: a time above zero, in seconds; --checkpoint-mb: a size in MB, or 0")
         if self.container_runtime not in ("auto", *RUNTIMES):
             raise InputError(
                 f"--container-runtime {self.container_runtime!r}: choose one of auto, {', '.join(RUNTIMES)}"
@@ -120,6 +139,13 @@ class PilotSettings:
     def checkpoint_root(self) -> Path:
         """Where checkpoints outlive attempts."""
         return self.checkpoints or self.workdir / "checkpoints"
+
+    @property
+    def shipped_mb(self) -> int:
+        """The largest checkpoint that goes through the server, in MB; 0: none does."""
+        if self.checkpoint_mb is not None:
+            return self.checkpoint_mb
+        return 0 if self.checkpoints else _CHECKPOINT_MB
 
     @property
     def storage_folder(self) -> Path:

@@ -12,7 +12,10 @@ from hpo_pilot.pilot.progress import Progress
 
 
 class Starting:
-    """What the heartbeats tell of a job before its command runs: inputs may take longer than a server waits."""
+    """What the heartbeats tell of a job before its command runs.
+
+    It may wait for nodes, and its inputs may take longer than a server waits.
+    """
 
     phase = "starting"
     report_seconds = 0.0
@@ -23,7 +26,7 @@ class Starting:
         self.progress = Progress(folder)
         self.started = time.time()
         self.failure: JobFailure | None = None
-        self._draining = draining
+        self.draining = draining
 
     def stop(self, failure: JobFailure) -> None:
         """The server wants no more of it."""
@@ -31,4 +34,4 @@ class Starting:
 
     def is_over(self) -> bool:
         """Whether its inputs are wanted no more."""
-        return self.failure is not None or self._draining.is_set()
+        return self.failure is not None or self.draining.is_set()

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from hpo_pilot.search.cost import NO_COST, Cost
+
 
 @dataclass(frozen=True)
 class ReportFacts:
@@ -18,8 +20,7 @@ class ReportFacts:
         message: why it is in that state, for people; empty where there is nothing to say.
         command: the command line that ran it, to copy.
         versions: software by name, for example ``{"hpo-pilot": "0.1.0", "Python": "3.11.7"}``.
-        job_seconds: run time of all jobs, attempts that were lost or repeated included, in seconds.
-        gpu_hours: run time of all jobs times their GPUs, in hours.
+        cost: what all jobs took, attempts that were lost or repeated included.
         store: where the search is kept, for people; without passwords.
         earlier: what the search has from each of the earlier ones, in words.
         remarks: what a reader should know, in words.
@@ -31,8 +32,7 @@ class ReportFacts:
     message: str = ""
     command: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
-    job_seconds: float = 0.0
-    gpu_hours: float = 0.0
+    cost: Cost = NO_COST
     store: str = ""
     earlier: Sequence[str] = ()
     remarks: Sequence[str] = ()

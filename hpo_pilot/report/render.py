@@ -28,7 +28,7 @@ from hpo_pilot.report.fold_figure import fold_figures
 from hpo_pilot.report.front_figure import front_figures, volume_figure
 from hpo_pilot.report.learning_curves import Reports, curve_figure
 from hpo_pilot.report.parameter_figure import figures_by_objective
-from hpo_pilot.report.summary import Standing, figures_of, front_of, front_volume, ranking
+from hpo_pilot.report.summary import Standing, figures_of, front_of, front_volume, ranking, search_gain
 from hpo_pilot.search import KnownResult, Point, Search, Trial, TrialState
 
 TOP = 10
@@ -89,6 +89,7 @@ def render_report(
         hypervolume=front_volume(search, trials) if front else None,
         outcome=_front_outcome(search, trials, front) if front else _outcome(search, trials, standings),
         seconds=wording.span(facts.started, facts.ended),
+        gain=search_gain(search, trials, facts.cost),
         states=states,
         best=standings[0] if standings and not several else None,
         best_json=_point_json(standings[0].trial.point) if standings else "",

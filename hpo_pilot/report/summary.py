@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from hpo_pilot.report.front import members, reference_point, volume, volumes
 from hpo_pilot.search import Search, Trial, TrialState
+from hpo_pilot.search.cost import Cost
+from hpo_pilot.search.gain import Gain, gain_of, volume_gain
 
 #: What a hypervolume of nothing means.
 NOTHING_BEYOND = "no trial is better than the reference point in every objective"
@@ -133,6 +135,18 @@ def best_trial(search: Search, trials: Sequence[Trial]) -> Trial | None:
     Where trials were confirmed, it is the one whose confirmation runs were best.
     """
     return next(iter(top_trials(search, trials, 1)), None)
+
+
+def search_gain(search: Search, trials: Sequence[Trial], cost: Cost) -> Gain | None:
+    """What the search gained for what its jobs cost; None while it has no result."""
+    if len(search.objectives) > 1:
+        dominated = front_volume(search, trials)
+        return None if dominated is None else volume_gain(dominated, cost)
+    results = [figures for _, figures in results_in_order(search, trials) if figures is not None]
+    best = best_trial(search, trials)
+    if not results or best is None or best.value is None:
+        return None
+    return gain_of(results[0][0], best.value, search.objective.sign, cost)
 
 
 def convergence(search: Search, trials: Sequence[Trial]) -> list[tuple[int, float]]:

@@ -78,7 +78,7 @@ class Extension(BaseModel):
         extra="forbid", json_schema_extra={"examples": [{"add": {"trials": 50}, "seen": {"trials": 64}}]}
     )
 
-    add: dict[str, int | float] = Field(description="What to add, of trials, hours, gpu_hours, failures.")
+    add: dict[str, int | float] = Field(description="What to add, of trials, hours, gpu_hours, core_hours, failures.")
     seen: dict[str, int | float | None] | None = Field(
         None, description="The budget that this is added to: the same call twice then adds once."
     )

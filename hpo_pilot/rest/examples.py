@@ -34,6 +34,13 @@ TRIAL: dict[str, Any] = {
     "submitted": "2026-01-05T09:30:00.000+00:00",
     "started": "2026-01-05T09:30:01.250+00:00",
     "ended": "2026-01-05T09:30:03.350+00:00",
+    "cost": {
+        "job_seconds": 6.1,
+        "gpu_hours": 0.0,
+        "core_hours": 0.0016944,
+        "energy_kwh": None,
+        "energy_source": None,
+    },
 }
 
 SEARCH: dict[str, Any] = {
@@ -57,6 +64,14 @@ STATUS: dict[str, Any] = {
     **SEARCH,
     "job_seconds": 301.5,
     "gpu_hours": 0.0,
+    "cost": {
+        "job_seconds": 301.5,
+        "gpu_hours": 0.0,
+        "core_hours": 0.08375,
+        "energy_kwh": None,
+        "energy_source": None,
+    },
+    "gain": {"first": 0.41, "best": 0.0707, "gain": 0.3393, "per_gpu_hour": None, "per_core_hour": 4.0513},
     "source": "/home/alice/scan/search.yaml",
     "definition": {"search": "digits-mlp", "space": {"learning_rate": {"type": "real", "low": 1e-4, "high": 0.1}}},
 }

@@ -1,9 +1,10 @@
 """Judges how well a training used its ranks, from what hpo_pilot_ranks.py measured in each.
 
 Loaded by hpo_pilot_runner.py where there is any of it. The figures are the POP Centre of Excellence's "Standard Metrics
-for Parallel Performance Analysis" (pop-coe.eu; C. Rosas, J. Gimenez, J. Labarta, "Scalability prediction for
-fundamental performance factors", Supercomputing Frontiers and Innovations 1 (2014) 4). With c the computation of each
-rank, in seconds, and T the run time of the slowest, all without input:
+for Parallel Performance Analysis" (pop-coe.eu; co-design.pop-coe.eu/metrics, "Parallel efficiency", "Load balance
+efficiency", "Communication efficiency"; C. Rosas, J. Gimenez, J. Labarta, "Scalability prediction for fundamental
+performance factors", Supercomputing Frontiers and Innovations 1(2) (2014) 4). With c the computation of each rank, in
+seconds, and T the run time of the slowest, all without input:
 
     load balance               LB = mean(c) / max(c)
     communication efficiency   CE = max(c) / T

@@ -82,6 +82,7 @@ class _Clock:
 
 
 _clock = None  # type: Optional[_Clock]
+_stopped = False  # then nothing is timed until the next start
 
 
 def _from_launcher() -> "List[int]":
@@ -102,21 +103,22 @@ def start(
         size: how many ranks there are.
         synchronize: called before each look at the clock, as torch.cuda.synchronize where the work is a GPU's.
     """
-    global _clock  # noqa: PLW0603  one process, one clock: that is what makes a payload's use of it two lines
+    global _clock, _stopped  # noqa: PLW0603  one process, one clock: that is what makes a payload's use of it two lines
     found = _from_launcher()
-    first = _clock is None
+    first = _clock is None and not _stopped
     _clock = _Clock(found[0] if rank is None else rank, found[1] if size is None else size, synchronize)
+    _stopped = False
     if first:
         atexit.register(_at_exit)
 
 
 def stop() -> None:
     """Stop: what comes after does not count, until the next start, which begins anew."""
-    global _clock  # noqa: PLW0603  as above
+    global _clock, _stopped  # noqa: PLW0603  as above
     if _clock is not None and _clock.mine():
         _clock.note()
         _clock.save()
-        _clock = None
+        _clock, _stopped = None, True
 
 
 def _at_exit() -> None:
@@ -127,7 +129,7 @@ def _at_exit() -> None:
 
 @contextlib.contextmanager
 def _doing(what: str) -> "Iterator[None]":
-    if _clock is None:
+    if _clock is None and not _stopped:
         start()
     clock = _clock
     if clock is None or not clock.mine():
@@ -140,7 +142,7 @@ def _doing(what: str) -> "Iterator[None]":
     finally:
         clock.note()
         clock.doing.pop()
-        if len(clock.doing) == 1 and clock.last - clock.saved >= SAVE_EVERY:
+        if clock is _clock and len(clock.doing) == 1 and clock.last - clock.saved >= SAVE_EVERY:
             clock.save()
 
 

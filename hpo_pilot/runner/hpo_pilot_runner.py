@@ -38,8 +38,10 @@ RANKS_FOLDER, TIMELINE = "hpo_pilot_measured", "horovod_timeline.json"  # the la
 LOG_HEAD = LOG_TAIL = 512 * 1024  # bytes of log kept from its beginning and from its end
 LOG_SHOWN = 64 * 1024  # bytes of log in the metadata
 FILE_LIMIT = 10 * 1024 * 1024  # bytes of output.json, and of the end of progress.jsonl
-PROGRESS_KEPT = METRICS_KEPT = 200  # with LOG_SHOWN and this they keep the metadata below the 1 MB that PanDA takes:
-METADATA_KEPT = 256 * 1024  # bytes of the payload's own
+PROGRESS_KEPT = METRICS_KEPT = 200  # with LOG_SHOWN they keep the metadata below the 1 MB that PanDA takes
+HERE = os.path.dirname(os.path.abspath(__file__))
+LAUNCH = "hpo_pilot_launch"  # a pilot puts .py and .json of it here where a launcher is to start the payload
+COUNTERS = ("/sys/cray/pm_counters", "/sys/class/powercap", "/proc/driver/nvidia")  # where energy may be measured
 GRACE = 10.0  # seconds between TERM and KILL: time for the payload to write its checkpoint
 SECRETS = {"TOKEN", "TOKENS", "SECRET", "SECRETS", "PASSWORD", "PASSWD", "CREDENTIAL", "CREDENTIALS", "X509", "OIDC"}
 SHELL_SIGNS = set("\"'\\$`;&|<>()[]{}*?!#~=\n")
@@ -135,7 +137,7 @@ def prepare(task: str, index: str) -> "Tuple[Dict[str, Any], Dict[str, Any]]":
 def companion(name: str) -> "Any":
     """A file of ours beside this one, which few need; not through sys.path, or the payload's files would come first."""
     space = {"__name__": name}
-    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".py"), "rb") as file:
+    with open(os.path.join(HERE, name + ".py"), "rb") as file:
         exec(compile(file.read(), file.name, "exec"), space)  # noqa: S102  as import does
     return space
 
@@ -150,8 +152,8 @@ def hold(folder: str) -> None:
         del error  # a file system without locks
 
 
-def start(command: str, env: "Dict[str, str]", output: int) -> int:
-    """Start the payload as the leader of a process group; returns its pid."""
+def start(command: str, env: "Dict[str, str]", output: int, launch: "Any") -> int:
+    """Start the payload, by a launcher if there is one, as the leader of a process group; returns its pid."""
     pid = os.fork()
     try:
         os.setpgid(pid, pid)  # both do it, so that neither is too late
@@ -166,11 +168,12 @@ def start(command: str, env: "Dict[str, str]", output: int) -> int:
         for source, target in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (output, 2)):
             os.dup2(source, target)
         os.closerange(3, 256)
-        words = [] if SHELL_SIGNS & set(command) else command.split()
+        words = launch.words(command) if launch else [] if SHELL_SIGNS & set(command) else command.split()
         try:  # without a shell, where none is needed: then none stands between the payload and our signals
             os.execvpe(words[0], words, env)  # noqa: S606
         except (OSError, IndexError):  # it needs one, or is a word of its own; if not, the shell says what is wrong
-            os.execve("/bin/sh", ["sh", "-c", command], env)  # noqa: S606
+            shell = ["-c", 'exec "$0" "$@"', *words] if launch else ["-c", command]
+            os.execve("/bin/sh", ["sh", *shell], env)  # noqa: S606
     finally:
         os._exit(127)
 
@@ -180,6 +183,7 @@ class Life:
 
     def __init__(self, job: "Dict[str, Any]", payload: "Dict[str, Any]", checkpoints: "Any") -> None:
         self.checkpoints, self.log, self.logged = checkpoints, open(LOG_FILE, "wb+", 0), 0  # noqa: SIM115
+        self.launch = payload.get(LAUNCH)
         self.limit = time.monotonic() + 60 * (number(payload.get("minutes")) or 1e7)
         self.wake, alarm = os.pipe()
         os.set_blocking(alarm, False)
@@ -197,7 +201,7 @@ class Life:
         env["HPO_PILOT_MEASURED"] = os.path.abspath(RANKS_FOLDER)  # its ranks may work elsewhere
         if TIMELINE in (payload.get("outputs") or ()):
             env["HOROVOD_TIMELINE"] = os.path.abspath(TIMELINE)
-        self.pid = start(payload["command"], env, output)
+        self.pid = start(payload["command"], env, output, self.launch)
         os.close(output)
 
     def read_log(self) -> bool:
@@ -252,7 +256,8 @@ class Life:
 
     def end(self, cause: str) -> int:
         """End what is left of the group, keep the checkpoints; returns the leader's wait status."""
-        status, which, until = None, signal.SIGTERM, time.monotonic() + GRACE  # type: Optional[int], int, float
+        which = 0 if cause and self.launch and self.launch.tell("TERM") else signal.SIGTERM
+        status, until = None, time.monotonic() + GRACE  # type: Optional[int], float
         try:
             if cause:
                 # PR_SET_CHILD_SUBREAPER: the payload's orphans are ours to reap
@@ -267,6 +272,8 @@ class Life:
         except (ImportError, AttributeError, ChildProcessError):
             pass  # no ctypes, not Linux: then without ceremony
         killed = self.tell(signal.SIGKILL)
+        if cause and killed and self.launch:
+            self.launch.tell("KILL")
         status = os.waitpid(self.pid, 0)[1] if status is None else status
         any(not self.read_log() for _ in range(1024))  # 64 MB: one who left the group may go on writing
         if self.checkpoints:
@@ -290,18 +297,6 @@ def written(name: str, limit: int) -> bytes:
         text = "no plain file of at most %g MB" % (limit / 2.0**20)
         raise ValueError(text if os.path.lexists(name) else "none was written")
     return read(name, limit)
-
-
-def own_metadata(name: str) -> "Tuple[Dict[str, Any], str]":
-    """What the payload put into its metadata file, without NaN; or nothing, and why that is not kept."""
-    try:
-        numbers = {"parse_constant": lambda _: None, "parse_float": lambda text: number(float(text))}  # type: Any
-        own = __import__("json").loads(written(name, METADATA_KEPT).decode("utf-8-sig"), **numbers)
-        if not isinstance(own, dict) or len(to_json(own)) > METADATA_KEPT:
-            raise ValueError("no object of at most %g MB" % (METADATA_KEPT / 2.0**20))
-        return own, ""
-    except (ValueError, RecursionError) as error:
-        return {}, "%s is not kept: %s" % (name, error)
 
 
 def judge(name: str, wanted: "List[str]", ended: str, used: "Any") -> "Tuple[List[Any], Dict[str, float], str]":
@@ -349,9 +344,12 @@ def run(options: "Dict[str, str]") -> None:
     """The whole job; SystemExit or OSError where it cannot be judged."""
     started = time.time()
     job, payload = prepare(options.get("--task", ""), options.get("--number", ""))
+    if os.path.exists(os.path.join(HERE, LAUNCH + ".json")):
+        payload[LAUNCH] = companion(LAUNCH)["Launch"](HERE, SHELL_SIGNS)
     hold(job["checkpoint_dir"])
     kept = (job["checkpoint_dir"], payload["checkpoint"], files_in) if payload.get("checkpoint") else ()
     life = Life(job, payload, companion("hpo_pilot_checkpoints")["Checkpoints"](*kept) if kept else None)
+    meter = companion("hpo_pilot_energy")["meter_of"](job, payload) if any(map(os.path.exists, COUNTERS)) else dict
     try:
         cause = life.watch()
         status = life.end(cause)
@@ -366,15 +364,17 @@ def run(options: "Dict[str, str]") -> None:
         sys.exit("hpo_pilot_runner: " + ("told to stop" if cause == "term" else "the pilot died"))
     else:
         ended = how_it_ended(status)
-        ended += ": " + tail.strip().rpartition("\n")[2][-300:] if ended and tail.strip() else ""
-    names = payload["file_names"]
-    wanted = payload.get("objectives") or [payload.get("metric") or "loss"]
+        said = payload[LAUNCH].last_words(tail) if LAUNCH in payload else tail.strip().rpartition("\n")[2]
+        ended += ": " + said[-300:] if ended and said else ""
+    names, wanted = payload["file_names"], payload.get("objectives") or [payload.get("metric") or "loss"]
     if os.environ.get("HPO_PILOT_IDDS_URL") and not ended and not os.path.lexists(names["result"]):
         companion("hpo_pilot_idds")["fetch_loss"](names["result"], wanted[0])
-    assess = companion("hpo_pilot_efficiency")["assess"] if os.path.isdir(RANKS_FOLDER) else None
-    used, ranks, unjudged = assess(RANKS_FOLDER, number) if assess else ({}, {}, "")
-    (value, *others), metrics, message = judge(names["result"], wanted, ended, used)
-    own, unkept = own_metadata(names["metadata"]) if "metadata" in names else ({}, "")
+    assess = companion("hpo_pilot_efficiency")["assess"] if os.path.isdir(RANKS_FOLDER) else lambda *_: ({}, {}, "")
+    used, ranks, unjudged = assess(RANKS_FOLDER, number)
+    (value, *others), metrics, message = judge(names["result"], wanted, ended, dict(used, **meter()))
+    own, unkept = {}, ""
+    if "metadata" in names:
+        own, unkept = companion("hpo_pilot_metadata")["own_metadata"](names["metadata"], written, number)
     outputs = [] if value is None else payload.get("outputs") or []
     if outputs:
         outputs, message = companion("hpo_pilot_outputs")["pack"](outputs, files_in)

@@ -85,7 +85,12 @@ class Budget(_Section):
         "auto: as many as the measured hand-over time asks for.",
     )
     hours: _Amount | None = Field(None, description="No new trials after this many hours since the start.")
-    gpu_hours: _Amount | None = Field(None, description="No new trials once the jobs used this many GPU-hours.")
+    gpu_hours: _Amount | None = Field(
+        None,
+        description="The jobs use at most so many GPU-hours, repeated attempts included: no trial is begun that would "
+        "go beyond by the time that trials take, and what still runs when they are used up is stopped.",
+    )
+    core_hours: _Amount | None = Field(None, description="The same for CPU core-hours.")
     failures: _Count = Field(10, description="This many failed trials in a row stop the search.")
     refill: Annotated[StrictFloat, Field(ge=0, le=1)] | Literal["auto"] = Field(
         "auto",
@@ -134,6 +139,11 @@ class Resources(_Section):
 
     nodes: _Count = Field(1, description="Nodes per job.")
     gpus_per_node: Annotated[StrictInt, Field(ge=0)] = Field(0, description="GPUs per node.")
+    ranks_per_node: _Count | None = Field(
+        None,
+        description="Processes that the site's launcher starts on each node. Default: on several nodes one for each "
+        "GPU, or one where there are none; on one node the command is started once, without a launcher.",
+    )
     cores: _Count = Field(1, description="CPU cores per node.")
     memory_mb: _Count = Field(2000, description="Memory per node, in MB.")
     minutes: _Amount = Field(60, description="Walltime limit of one job, in minutes; of all its points together.")
@@ -147,6 +157,18 @@ class Resources(_Section):
     def gpus(self) -> int:
         """GPUs of the whole job."""
         return self.nodes * self.gpus_per_node
+
+    @property
+    def all_cores(self) -> int:
+        """CPU cores of the whole job."""
+        return self.nodes * self.cores
+
+    @property
+    def ranks(self) -> int:
+        """Processes that a launcher starts on each node; 0: no launcher, the command is started once."""
+        if self.ranks_per_node is not None:
+            return self.ranks_per_node
+        return (self.gpus_per_node or 1) if self.nodes > 1 else 0
 
 
 class SiteChoice(_Section):

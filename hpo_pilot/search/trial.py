@@ -10,6 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from hpo_pilot.search.cost import NOTHING_SPENT, Spent
 from hpo_pilot.search.dimension import Point
 
 
@@ -98,6 +99,7 @@ class Trial:
         confirms: for a confirmation run, the number of the trial that it repeats; else None.
         told: its place in the order of results, from 1; None while it runs.
         stop: of a trial that was told to stop early; None for all others.
+        spent: what all attempts of all its jobs took that are over.
     """
 
     number: int
@@ -117,6 +119,7 @@ class Trial:
     values: tuple[float, ...] | None = None
     stds: tuple[float, ...] | None = None
     stop: EarlyStop | None = None
+    spent: Spent = NOTHING_SPENT
 
     @property
     def counts(self) -> bool:

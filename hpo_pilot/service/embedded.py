@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import json
 import os
 import re
 import socket
@@ -12,6 +13,7 @@ from pathlib import Path
 import requests
 
 from hpo_pilot.config.queue_file import load_queues, write_queues
+from hpo_pilot.config.site_file import find_site, site_files
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.panda.panda_server import PandaServer
 from hpo_pilot.pilot.session import open_session
@@ -21,9 +23,13 @@ from hpo_pilot.service.children import Child
 from hpo_pilot.service.own_tokens import OwnTokens
 from hpo_pilot.service.reach import Reach
 from hpo_pilot.service.workdir import WorkDir
+from hpo_pilot.whole_file import write_whole
 
 #: The queue of the embedded server's local pilot, and of tasks that name none.
 DEFAULT_QUEUE = "LOCAL"
+
+#: The profile of the machine that the local pilot runs on.
+LOCAL_SITE = "local"
 
 #: The harvester id under which local pilots report.
 HARVESTER = "hpo-pilot-local"
@@ -60,7 +66,7 @@ class EmbeddedPanda:
             queues: the queue file (YAML); None: any name is a queue.
 
         Raises:
-            InputError: `reach` or `queues` name files that cannot be used.
+            InputError: `reach` or `queues` name files that cannot be used, or this machine's site profile is wrong.
         """
         self._workdir = workdir
         reach = reach or Reach()
@@ -90,6 +96,7 @@ class EmbeddedPanda:
                 *("--checkpoints", str(workdir.checkpoints), "--heartbeat", "2"),
                 *("--worker-id", str(WORKER), "--harvester-id", HARVESTER, "--lifeline-fd", "{lifeline}"),
                 *(("--ca", str(self.authority_file)) if self.authority_file else ()),
+                *(("--site", str(site)) if slots and (site := _described_site(workdir)) else ()),
             ],
             workdir.log("pilot"),
         )
@@ -168,6 +175,15 @@ def _described_queues(workdir: WorkDir, file: Path, served: str) -> Path:
         raise InputError(f"{file} has no queue {served}, which the local pilot serves: add it, or give --slots 0")
     described = workdir.root / "queues.json"
     write_queues(found, described)
+    return described
+
+
+def _described_site(workdir: WorkDir) -> Path | None:
+    """This machine's profile as the local pilot reads it: what starts ranks here. None: there is none."""
+    if LOCAL_SITE not in site_files():
+        return None
+    described = workdir.root / "site.json"
+    write_whole(described, json.dumps(find_site(LOCAL_SITE).model_dump(mode="json")))
     return described
 
 

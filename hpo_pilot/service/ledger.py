@@ -10,13 +10,14 @@ A fold of a trial that was told to stop early is *halted* once its jobs are over
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Self
 
 from hpo_pilot.jobs import JobReport, JobState, Member, Members, Verdict
 from hpo_pilot.panda.task_parameters import output_name
 from hpo_pilot.search import Search, TrialState
+from hpo_pilot.search.cost import measured_joules
 from hpo_pilot.service.changes import Changes, OpenTrial
 from hpo_pilot.service.trial_ending import trial_end
 from hpo_pilot.store import JobOutcome, TaskRecord, TrialEnd
@@ -78,6 +79,11 @@ class Ledger:
         for (number, fold), ids in tasks.items():
             # Every task but the last had lost it, or had not run it.
             self.open[number].lost[fold] = sum((task, number, fold) not in self._not_run for task in ids) - 1
+
+    @property
+    def outcomes(self) -> Collection[JobOutcome]:
+        """What is known of the jobs of open trials, and of those that were stopped early."""
+        return self._known.values()
 
     def missing(self, task: TaskRecord) -> list[int]:
         """The numbers of the task's jobs from which a verdict is still expected."""
@@ -209,6 +215,7 @@ class Ledger:
             JobState.FAILED,
             error=f"lost {trial.lost[fold]} times; last: {last}",
             seconds=newest.seconds if newest else None,
+            joules=newest.joules if newest else None,
             ended=now,
         )
         trial.verdicts[fold] = outcome
@@ -330,6 +337,7 @@ class Ledger:
             output=output,
             node=verdict.node or base.node,
             seconds=verdict.seconds,
+            joules=measured_joules(verdict.metrics),
             started=verdict.started or base.started,
             ended=verdict.ended or base.ended,
             progress=verdict.progress,

@@ -19,7 +19,7 @@ from hpo_pilot.service.workdir import WorkDir
 from hpo_pilot.store import EMBEDDED, NameTakenError, SearchRecord, SearchState, Store
 
 #: What may be added to, and what of it is counted.
-_EXTENDABLE = ("trials", "hours", "gpu_hours", "failures")
+_EXTENDABLE = ("trials", "hours", "gpu_hours", "core_hours", "failures")
 _WHOLE = ("trials", "failures")
 
 #: What is added at once stays below: more is a slip, or no number that a database takes.
@@ -140,6 +140,7 @@ def payload_document(search: Search, base: Path | None) -> dict[str, Any]:
         "minutes": needs.minutes,
         "nodes": needs.nodes,
         "gpus_per_node": needs.gpus_per_node,
+        "ranks_per_node": needs.ranks,
         "cores": needs.cores,
         "memory_mb": needs.memory_mb,
         "container": payload.container,
@@ -240,7 +241,7 @@ def _refiled(record: SearchRecord, search: Search, search_file: str) -> tuple[Se
     """The search with the budget that its file now has, which may only have grown; what commands added stays."""
     before, after = record.filed.budget, search.budget
     largest: dict[str, Any] = {}
-    for name in ("trials", "hours", "gpu_hours"):
+    for name in ("trials", "hours", "gpu_hours", "core_hours"):
         old, new, now = (_limit(budget, name) for budget in (before, after, record.search.budget))
         if new < old:
             raise InputError(
@@ -326,7 +327,7 @@ def extend(
         store: the store.
         record: the search.
         who: for the log.
-        changes: what to add, by the names of `Budget`: trials, hours, gpu_hours, failures.
+        changes: what to add, by the names of `Budget`: trials, hours, gpu_hours, core_hours, failures.
         seen: the budget that `who` wants to add to, as far as it is changed: where it has been added to already, as by
             a call whose answer was lost, nothing is done. None: to whatever it is.
 

@@ -13,6 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from hpo_pilot.config import load_search
+from hpo_pilot.config.site_power import price_of
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.panda.workflow_manager import WorkflowManager, workflow_manager
 from hpo_pilot.report import ReportFacts, drawn_trials, front_of, render_report
@@ -29,6 +30,7 @@ from hpo_pilot.service.workdir import WorkDir
 from hpo_pilot.store import EMBEDDED, SearchRecord, SteeringStore, Store
 from hpo_pilot.store.engine import shown
 from hpo_pilot.store.lease import LeaseHeldError, held, holder
+from hpo_pilot.store.tallies import spent
 from hpo_pilot.whole_file import write_whole
 
 Progress = Callable[[Store, SearchRecord], None]
@@ -372,7 +374,7 @@ def result_of(store: Store, workdir: WorkDir, record: SearchRecord) -> RunResult
 
 def render(store: Store, record: SearchRecord, trials: list[Trial]) -> str:
     """The search's HTML report."""
-    seconds = store.job_seconds(record.id)
+    cost = price_of(record.search).cost(spent(store.engine, record.id))
     facts = ReportFacts(
         started=record.started,
         ended=record.ended,
@@ -380,8 +382,7 @@ def render(store: Store, record: SearchRecord, trials: list[Trial]) -> str:
         message=record.message,
         command=f"hpo-pilot run {record.source}",
         versions=_versions(),
-        job_seconds=seconds,
-        gpu_hours=seconds * record.search.resources.gpus / 3600,
+        cost=cost,
         store=shown(store.engine.url),
         earlier=[str(one) for one in store.earlier_results(record.id)],
         remarks=nothing_to_stop(store, record),

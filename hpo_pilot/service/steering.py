@@ -16,6 +16,7 @@ from hpo_pilot.errors import GiveUpError, TryAgainError
 from hpo_pilot.jobs import JobState, TaskRef, TaskState
 from hpo_pilot.panda.workflow_manager import UnknownTaskError, WorkflowManager
 from hpo_pilot.search import Point, Trial, point_key
+from hpo_pilot.service.allowance import Allowance
 from hpo_pilot.service.changes import Changes, OpenTrial
 from hpo_pilot.service.confirmation import runs_to_come
 from hpo_pilot.service.halting import Halting
@@ -26,7 +27,7 @@ from hpo_pilot.service.proposer import Proposer
 from hpo_pilot.service.refill import Refill
 from hpo_pilot.service.spending import Spending
 from hpo_pilot.service.submissions import LOOK_SECONDS, Submissions, trial_seed
-from hpo_pilot.service.verdict import search_verdict
+from hpo_pilot.service.verdict import overspent, search_verdict
 from hpo_pilot.store import (
     Cut,
     NewTask,
@@ -84,9 +85,7 @@ class SearchSteering:
         self._trials = {trial.number: trial for trial in store.trials(record.id)}
         self._halting = Halting(record, store, manager, self._trials)
         counted = [trial for trial in self._trials.values() if trial.counts]
-        self._spent = Spending(
-            search, trials=len(counted), job_seconds=store.job_seconds(record.id), forgiven=record.forgiven
-        )
+        self._spent = Spending.of(record, store, len(counted))
         tried = {point_key(trial.point) for trial in counted}
         starts = [search.space.canonical(point) for point in search.start]
         self._starts = [point for point in starts if point_key(point) not in tried]
@@ -94,6 +93,7 @@ class SearchSteering:
         self._outputs = KeptOutputs(record, store, manager, self._trials.values())
         history = sorted((t for t in self._trials.values() if t.told is not None), key=lambda t: t.told or 0)
         self._ledger = Ledger.of(search, record.uid, told=len(history))
+        self._allowance = Allowance(search, self._spent, self._ledger)
         for trial in history:
             self._tell(trial, sum(1 for fold in trial.folds if fold.value is not None))
         for trial in self._trials.values():
@@ -135,11 +135,14 @@ class SearchSteering:
                 self._send(task)
             if self.state is SearchState.RUNNING:
                 points = self._proposer.take()
-                self._register([] if self._spent.time_is_up(self.record.clock) else points)
+                self._register([] if self._spent.time_is_up(self.record.clock) else points[: self._allowance.trials])
                 self._refill()
                 self._end_if_done()
             else:
                 self._slot_freed = None  # a paused search hands nothing over
+            if self._allowance.is_used_up:
+                self._ending = overspent(self._search, self._trials, str(self._allowance), len(self._ledger.open))
+                return 0.0
             if trouble is not None:
                 raise trouble
             self._retry_pause = 0.0
@@ -157,7 +160,7 @@ class SearchSteering:
             pause = LOOK_SECONDS if self._ending else 0.0
             self._ending = (SearchState.FAILED, str(error))
             return pause
-        return self._tasks.next_look()
+        return min(self._tasks.next_look(), self._allowance.seconds_left())
 
     def _heal(self) -> None:
         """Once, after loading: ends trials that should be over, and sends out folds that no task holds any more."""
@@ -305,6 +308,7 @@ class SearchSteering:
     def _learn(self, changes: Changes) -> None:
         """Keeps the picture in memory level with what was just committed."""
         self._spent.job_seconds += changes.seconds
+        self._spent.ran(changes.outcomes)
         for end in changes.ends:
             self._trials[end.number] = trial = end.applied_to(self._trials[end.number])
             if end.seconds is not None:
@@ -329,7 +333,8 @@ class SearchSteering:
         if self._proposer.busy or self._tasks.unsent:
             return
         count = self._wanted()
-        if not self._refills.is_due(count, self._spent.trials_left, self._manager.manners.refill):
+        left = min(self._spent.trials_left, self._allowance.trials)
+        if not self._refills.is_due(count, left, self._manager.manners.refill):
             return
         count = min(count, self._tasks.trials_per_task or count)
         pending = sorted(number for number, trial in self._ledger.open.items() if trial.confirms is None)
@@ -345,7 +350,7 @@ class SearchSteering:
         if self._proposer.exhausted or self._spent.time_is_up(self.record.clock):
             return 0
         room = self._search.budget.parallel + self._lookahead.waiting - len(self._ledger.open)
-        return min(room, self._spent.trials_left, _ASK_LIMIT)
+        return min(room, self._spent.trials_left, self._allowance.trials, _ASK_LIMIT)
 
     # --- end ---
 
@@ -358,7 +363,7 @@ class SearchSteering:
 
     def _confirm(self) -> bool:
         """Sends the best points out again with fresh seeds; True where there is something to wait for."""
-        again = runs_to_come(self._search, self._trials.values())
+        again = runs_to_come(self._search, self._trials.values())[: self._allowance.trials]
         self._cut = Cut(self._ledger.told, [])
         self._register([trial.point for trial in again], [trial.number for trial in again])
         return bool(again)
@@ -368,20 +373,10 @@ class SearchSteering:
         self._tasks.kill_all()
         if self._looks_back:
             self._looks_back = False
-            self._look_back()
-        self._store.record(self.record.id, ended_tasks=list(self._tasks.open), stop_rest=message)
+            self._tasks.look_back(self._look)
+        killed = self._allowance.killed()
+        self._store.record(self.record.id, killed, ended_tasks=list(self._tasks.open), stop_rest=message)
         self._set_state(state, message)
-
-    def _look_back(self) -> None:
-        """Records what had ended before its task was killed, as far as the server tells at once: it is paid for."""
-        for task in list(self._tasks.open.values()):
-            try:
-                if task.jedi_task_id is not None:
-                    self._look(task, TaskRef(task.name, task.jedi_task_id))
-            except StoreAwayError:
-                raise
-            except TryAgainError as error:
-                log.warning("search %s: what ended last is not known: %s", self.record.name, error)
 
     def abandon(self, message: str) -> None:
         """Ends the search as failed, for a reason that is not its own, with the next `advance`."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 import secrets
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hpo_pilot.errors import GiveUpError
+from hpo_pilot.errors import GiveUpError, TryAgainError
 from hpo_pilot.jobs import (
     JobNeeds,
     JobState,
@@ -26,7 +27,7 @@ from hpo_pilot.panda.rucio import is_did
 from hpo_pilot.panda.task_parameters import ENCODED_LIMIT, encode_points
 from hpo_pilot.panda.workflow_manager import NameTakenError, UnknownOutcomeError, WorkflowManager
 from hpo_pilot.search import Point, Search
-from hpo_pilot.store import NewTask, NewTrial, SearchRecord, SteeringStore, TaskRecord, TaskStage
+from hpo_pilot.store import NewTask, NewTrial, SearchRecord, SteeringStore, StoreAwayError, TaskRecord, TaskStage
 
 #: The steering of a search is called at least this often, in seconds.
 LOOK_SECONDS = 5.0
@@ -46,6 +47,8 @@ _NEARLY_OVER = frozenset({JobState.HOLDING, JobState.TRANSFERRING})
 
 #: A task that is exhausted starts no more jobs; those that run go on.
 _WITH_A_PILOT = _NEARLY_OVER | {JobState.SENT, JobState.STARTING, JobState.RUNNING}
+
+log = logging.getLogger(__name__)
 
 
 class Submissions:
@@ -209,6 +212,20 @@ class Submissions:
             if ref is not None:
                 self._manager.kill(ref)
 
+    def look_back(self, look: Callable[[TaskRecord, TaskRef], object]) -> None:
+        """Looks once more at what was killed: what had ended before is paid for, and so is what had begun.
+
+        What the server does not tell at once is not waited for.
+        """
+        for task in list(self.open.values()):
+            try:
+                if task.jedi_task_id is not None:
+                    look(task, TaskRef(task.name, task.jedi_task_id))
+            except StoreAwayError:
+                raise
+            except TryAgainError as error:
+                log.warning("search %s: what ended last is not known: %s", self._record.name, error)
+
     # --- what a task is made of ---
 
     def name(self, generation: int, revision: int, uid: str | None = None) -> str:
@@ -315,7 +332,7 @@ def task_spec(
         points={trial: search.payload.point.payload_point(points[trial]) for job in jobs for trial, _, _ in job},
         jobs=jobs,
         sandbox=sandbox,
-        needs=JobNeeds(needs.nodes, needs.gpus_per_node, needs.cores, needs.memory_mb, needs.minutes),
+        needs=JobNeeds(needs.nodes, needs.gpus_per_node, needs.cores, needs.memory_mb, needs.minutes, needs.ranks),
         container=search.payload.container,
         has_outputs=bool(search.payload.kept_files),
         queue=search.site.queue,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hpo_pilot.report.summary import best_trial
 from hpo_pilot.search import Search, Trial
@@ -25,5 +25,19 @@ def search_verdict(search: Search, trials: Sequence[Trial], told: int, *, exhaus
         where = "grid" if search.optimizer.name == "grid" else "space"
         return SearchState.DONE, f"every point of the {where} was tried: {told} trial{'s' * (told != 1)}"
     if told < search.budget.trials:
-        return SearchState.DONE, f"the time or GPU-hour budget was spent after {told} trials"
+        return SearchState.DONE, f"the time, GPU-hours or core-hours were spent after {told} trials"
     return SearchState.DONE, ""
+
+
+def overspent(search: Search, trials: Mapping[int, Trial], limits: str, out: int) -> tuple[SearchState, str]:
+    """The same of a search whose jobs have used up what they may.
+
+    Args:
+        search: the search.
+        trials: all of its trials.
+        limits: its GPU-hours and core-hours, in words.
+        out: how many trials are not over.
+    """
+    state = SearchState.FAILED if best_trial(search, list(trials.values())) is None else SearchState.DONE
+    others = "the trial that was still out was" if out == 1 else f"the {out} trials that were still out were"
+    return state, f"the budget of {limits} is used up; {others} stopped"

@@ -154,6 +154,7 @@ class JobOutcome:
         output: logical file name of its packed outputs at the server, if any; where its job ran several, followed by
             a slash and the folder inside.
         seconds: how long it ran; of an attempt that was lost, its share of the job's time.
+        joules: its energy, where that was measured.
     """
 
     task_id: int
@@ -171,6 +172,7 @@ class JobOutcome:
     output: str | None = None
     node: str | None = None
     seconds: float | None = None
+    joules: float | None = None
     started: float | None = None
     ended: float | None = None
     progress: tuple[tuple[int, float], ...] = ()

@@ -8,6 +8,7 @@ from sqlalchemy import Row
 
 from hpo_pilot.jobs import JobState, Member
 from hpo_pilot.search import EarlyStop, FoldResult, Search, Trial, TrialState
+from hpo_pilot.search.cost import Spent
 from hpo_pilot.store.records import SearchRecord, SearchState, TaskRecord, TaskStage, from_epoch
 
 
@@ -57,6 +58,9 @@ def search_record(row: Row[Any]) -> SearchRecord:
 
 def trial_record(row: Row[Any], jobs: dict[int, list[Row[Any]]]) -> Trial:
     """A row of `trials` as a value, with the rows of its jobs by fold, oldest attempt first."""
+    spent = Spent()
+    for job in (job for attempts in jobs.values() for job in attempts):
+        spent = spent.and_one(job.seconds, job.joules)
     return Trial(
         number=row.number,
         generation=row.generation,
@@ -75,6 +79,7 @@ def trial_record(row: Row[Any], jobs: dict[int, list[Row[Any]]]) -> Trial:
         submitted=from_epoch(row.submitted),
         started=from_epoch(row.started),
         ended=from_epoch(row.ended),
+        spent=spent,
     )
 
 

@@ -279,6 +279,7 @@ class SteeringStore(Store):
             "output": outcome.output,
             "node": outcome.node,
             "seconds": outcome.seconds,
+            "joules": outcome.joules,
             "started": outcome.started,
             "ended": outcome.ended,
         }
@@ -361,6 +362,7 @@ def _outcome(row: Any) -> JobOutcome:
         output=row.output,
         node=row.node,
         seconds=row.seconds,
+        joules=row.joules,
         started=row.started,
         ended=row.ended,
     )

@@ -135,6 +135,7 @@ jobs = Table(
     C("output", Text, nullable=True),  # file[/folder in it] of the kept outputs; null: none, or discarded
     C("node", String(128), nullable=True),
     C("seconds", Float, nullable=True),
+    C("joules", Float, nullable=True),  # its energy, where that was measured
     C("started", Float, nullable=True),
     C("ended", Float, nullable=True),
     UniqueConstraint("task_id", "trial", "fold", "attempt"),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Engine, case, func, select
 
+from hpo_pilot.jobs import JobState
 from hpo_pilot.search import TrialState
+from hpo_pilot.search.cost import Spent
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.engine import reading
 
@@ -29,3 +31,37 @@ def reported_a_number(engine: Engine, search_id: int) -> bool:
     query = select(values.trial).where(values.search_id == search_id, values.value <= sys.float_info.max).limit(1)
     with reading(engine) as connection:
         return connection.execute(query).first() is not None
+
+
+def spent(engine: Engine, search_id: int) -> Spent:
+    """What all attempts of a search's jobs took that are over."""
+    jobs = t.jobs.c
+    metered = case((jobs.joules.is_not(None), jobs.seconds))
+    query = select(func.sum(jobs.seconds), func.sum(metered), func.sum(jobs.joules)).where(jobs.search_id == search_id)
+    with reading(engine) as connection:
+        return Spent(*(float(value or 0.0) for value in connection.execute(query).one()))
+
+
+def measured_runs(engine: Engine, search_id: int) -> tuple[int, float]:
+    """(how many folds of a search came to their end, seconds that they ran together)."""
+    jobs = t.jobs.c
+    query = select(func.count(), func.sum(jobs.seconds)).where(
+        jobs.search_id == search_id, jobs.state == JobState.FINISHED.value, jobs.seconds > 0
+    )
+    with reading(engine) as connection:
+        count, seconds = connection.execute(query).one()
+    return int(count), float(seconds or 0.0)
+
+
+def first_figure(engine: Engine, search_id: int) -> float | None:
+    """The first figure of merit of a search in the order of results; None where there is none."""
+    trials = t.trials.c
+    query = (
+        select(trials.value)
+        .where(trials.search_id == search_id, trials.told.is_not(None), trials.state == TrialState.FINISHED.value)
+        .order_by(trials.told)
+        .limit(1)
+    )
+    with reading(engine) as connection:
+        value: float | None = connection.execute(query).scalar()
+    return value

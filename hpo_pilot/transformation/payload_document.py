@@ -14,10 +14,13 @@ class PayloadDocument(NamedTuple):
 
     Attributes:
         image: of its container; empty: none.
-        gpus: that it needs on its node.
+        gpus: that it needs on each of its nodes.
         progress: the file to which the payload appends the values that it reports while it runs.
         metric: the name of the value there.
         report_seconds: how often new values are wanted, in seconds; 0: with the usual heartbeats.
+        nodes: how many its job needs.
+        ranks_per_node: processes that a launcher starts on each of them; 0: the command is started once, without one.
+        minutes: how long its job may take; 0: that is not said.
     """
 
     image: str = ""
@@ -25,6 +28,9 @@ class PayloadDocument(NamedTuple):
     progress: str = "progress.jsonl"
     metric: str = "value"
     report_seconds: float = 0.0
+    nodes: int = 1
+    ranks_per_node: int = 0
+    minutes: float = 0.0
 
     @classmethod
     def read(cls, work: str) -> "PayloadDocument":
@@ -40,12 +46,18 @@ class PayloadDocument(NamedTuple):
             with open(path, encoding="utf-8") as file:
                 document = json.load(file)
             names = document.get("file_names") or {}
+            nodes, gpus = max(1, int(document.get("nodes") or 1)), int(document.get("gpus_per_node") or 0)
+            # Earlier versions did not say it: as the search file has it that says no more.
+            ranks = document.get("ranks_per_node", (gpus or 1) if nodes > 1 else 0)
             return cls(
                 str(document.get("container") or ""),
-                int(document.get("gpus_per_node") or 0),
+                gpus,
                 os.path.basename(str(names.get("progress") or cls().progress)),
                 str(document.get("progress_metric") or document.get("metric") or cls().metric),
                 max(0.0, float(document.get("report_seconds") or 0.0)),
+                nodes,
+                max(0, int(ranks or 0)),
+                max(0.0, float(document.get("minutes") or 0.0)),
             )
         except (ValueError, AttributeError, TypeError, RecursionError) as error:
             raise TransformationFailure(ExitCode.BAD_SANDBOX, "%s: %s" % (NAME, error)) from error

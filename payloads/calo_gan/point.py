@@ -85,8 +85,10 @@ def read_point(path: Path, said: dict[str, Any] | None = None) -> dict[str, Any]
 def rate_factor(point: dict[str, Any], epochs_done: float) -> float:
     """What both learning rates are multiplied with at a moment.
 
-    They grow with the batch of all ranks, and get there in `warmup` epochs (Goyal et al., arXiv:1706.02677).
+    They grow with the batch of all ranks, and get there in `warmup` epochs (Goyal et al., arXiv:1706.02677); for a
+    batch below `BASE_BATCH` they are smaller from the beginning.
     """
     factor = (point["batch"] / BASE_BATCH) ** SCALINGS[point["scaling"]]
     reached = min(1.0, epochs_done / point["warmup"]) if point["warmup"] else 1.0
-    return float(1.0 + (factor - 1.0) * reached)
+    first = min(1.0, factor)
+    return float(first + (factor - first) * reached)

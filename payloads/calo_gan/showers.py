@@ -3,11 +3,13 @@
 Sources. [P] Particle Data Group, Review of Particle Physics, "Passage of particles through matter", section
 "Electromagnetic cascades". [G] G. Grindhammer and S. Peters, hep-ex/0001020, the parameterised homogeneous shower.
 
-* Along the depth t in radiation lengths, dE/dt = E b (bt)^(a-1) exp(-bt) / Γ(a), with b = 0.5 and the maximum at
-  t_max = (a-1)/b = ln(E/Ec) + C, where C is +0.5 for photons and -0.5 for electrons [P].
+* Along the depth t in radiation lengths, dE/dt = E b (bt)^(a-1) exp(-bt) / Γ(a) (E. Longo and I. Sestili, Nucl.
+  Instrum. Meth. 128 (1975) 283), with b = 0.5 and the maximum at t_max = (a-1)/b = ln(E/Ec) + C, where C is +0.5 for
+  photons and -0.5 for electrons [P].
 * Across it, two exponentials of the area density, a core and a halo. Their three constants are ours, solved from what
-  [P] says of the Molière radius: 90% of the energy is within one, 99% within 3.5. Both grow with the shower's age
-  t / t_max, linearly [G]; the slope is ours, and the mean width is that of [P].
+  [P] says of the Molière radius: 90% of the energy is within one, 99% within 3.5. Both grow linearly with the shower's
+  age t / t_max, as the core's radius does in [G]; there the halo's follows two exponentials, and the area density is a
+  rational function. The slope is ours, and the mean width is that of [P].
 * t_max fluctuates from shower to shower, log-normally with σ = 1 / (1.26 ln(E/Ec) - 1.4) [G].
 * Of the energy in a cell the active layers see a fraction, and it fluctuates as a Gamma variable: independent in all
   cells, and such that the sum of a shower has the resolution `stochastic` / √E.

@@ -159,11 +159,15 @@ def new_optimizer(point: dict[str, Any], model: torch.nn.Module) -> torch.optim.
 
 
 def learning_rate(point: dict[str, Any], epochs_done: float) -> float:
-    """The learning rate at a moment: grown with the batch, and reached gradually (Goyal et al., arXiv:1706.02677)."""
+    """The learning rate at a moment: grown with the batch, and reached gradually (Goyal et al., arXiv:1706.02677).
+
+    What is smaller than the point's own, for a batch below `BASE_BATCH`, needs no warm-up.
+    """
     factor = (point["batch"] / BASE_BATCH) ** SCALINGS[point.get("scaling", "linear")]
     warmup = point.get("warmup", 0)
     reached = min(1.0, epochs_done / warmup) if warmup else 1.0
-    return point["learning_rate"] * (1.0 + (factor - 1.0) * reached)
+    first = min(1.0, factor)
+    return point["learning_rate"] * (first + (factor - first) * reached)
 
 
 class ShardedBatches:

@@ -13,6 +13,7 @@ from hpo_pilot.client.documents import trial_document
 from hpo_pilot.client.exports import exporter
 from hpo_pilot.report.summary import best_trial, convergence
 from hpo_pilot.search import EarlyStop, FoldResult, Search, Trial, TrialState
+from hpo_pilot.search.cost import Price
 
 STOP = EarlyStop(4, "loss 0.83 is 3rd of 3 at step 9, where 1 goes on (asha)", 10, 0.01, (0.7,))
 FOLD = FoldResult(0, error="pilot error 1144: killed by the server (tobekilled)", seconds=3.0)
@@ -34,7 +35,7 @@ def trials() -> list[Trial]:
 
 
 def test_documents(trials: list[Trial]) -> None:
-    documents = [trial_document(trial) for trial in trials]
+    documents = [trial_document(trial, Price(0, 1)) for trial in trials]
     assert [document["stopped"] for document in documents] == [
         None,
         {"step": 10, "value": 0.01, "projected": 0.7},
@@ -52,10 +53,10 @@ def test_documents(trials: list[Trial]) -> None:
 
 def test_one_that_diverged_and_one_of_several_objectives(search: Search, trials: list[Trial]) -> None:
     diverged = replace(trials[1], stop=replace(STOP, value=None, projected=None))
-    document = trial_document(diverged)
+    document = trial_document(diverged, Price(0, 1))
     assert document["stopped"] == {"step": 10, "value": None, "projected": None}
     assert _state(document, 6) == "stopped at step 10 with no number"
-    several = trial_document(replace(trials[1], stop=replace(STOP, projected=(0.7, 3.0))))
+    several = trial_document(replace(trials[1], stop=replace(STOP, projected=(0.7, 3.0))), Price(0, 1))
     assert several["stopped"] == {"step": 10, "value": 0.01, "projected": [0.7, 3.0]}
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import csv
+import io
 import json
 from dataclasses import replace
 
@@ -10,7 +12,8 @@ from hpo_pilot.client.exports import as_csv, as_json
 from hpo_pilot.config.foreign.hpogrid_report import as_hpogrid_report
 from hpo_pilot.config.results_file import read_results
 from hpo_pilot.errors import InputError
-from hpo_pilot.search import EarlyStop, EarlyStopping, FoldResult, Objective, Search, Trial, TrialState
+from hpo_pilot.search import Confirm, EarlyStop, EarlyStopping, FoldResult, Objective, Search, Trial, TrialState
+from hpo_pilot.search.cost import Price
 from hpo_pilot.search.earlier import fitted
 
 SEARCH = Search.model_validate(
@@ -55,7 +58,11 @@ def exact(point):
     return {name: (type(value), value) for name, value in point.items()}
 
 
-@pytest.mark.parametrize("form", [as_json, as_csv, lambda _, trials: json.dumps([*map(trial_document, trials)])])
+def _as_documents(_search, trials):
+    return json.dumps([trial_document(trial, Price(0, 1)) for trial in trials])
+
+
+@pytest.mark.parametrize("form", [as_json, as_csv, _as_documents])
 def test_what_export_writes_is_read_back(tmp_path, form):
     found = read(tmp_path, form(SEARCH, ALL))
     assert [exact(trial.point) for trial in found.trials] == [exact(t.point) for t in [*TRIALS, FAILED]]
@@ -64,7 +71,7 @@ def test_what_export_writes_is_read_back(tmp_path, form):
     assert found.objectives == (SEARCH.objectives if form is as_json else ())
 
 
-@pytest.mark.parametrize("form", [as_json, as_csv, lambda _, trials: json.dumps([*map(trial_document, trials)])])
+@pytest.mark.parametrize("form", [as_json, as_csv, _as_documents])
 def test_stopped_trials_come_with_what_they_would_have_come_to(tmp_path, form):
     stop = EarlyStop(4, "accuracy 0.01 is 3rd of 3", 10, 0.01, (0.7,))
     diverged = replace(stop, value=None, projected=None)
@@ -127,8 +134,9 @@ def test_a_parameter_may_have_the_name_of_another_column(tmp_path):
         read_results(tmp_path / "before.csv", "before.csv", search.space, search.objectives)
 
 
-def test_confirmation_runs_are_passed_over(tmp_path):
-    found = read(tmp_path, as_json(SEARCH, [TRIALS[0], replace(TRIALS[0], number=8, confirms=1)]))
+@pytest.mark.parametrize("form", [as_json, as_csv])
+def test_confirmation_runs_are_passed_over(tmp_path, form):
+    found = read(tmp_path, form(SEARCH, [TRIALS[0], replace(TRIALS[0], number=8, confirms=1)]))
     assert len(found.trials) == 1
 
 
@@ -182,3 +190,25 @@ def test_what_cannot_be_read_is_said(tmp_path):
     (tmp_path / "latin").write_bytes(b"value\n\xff\n")
     with pytest.raises(InputError, match="is not UTF-8"):
         read_results(tmp_path / "latin", "latin", SEARCH.space, SEARCH.objectives)
+
+
+def test_the_table_says_which_trial_a_run_confirms():
+    text = as_csv(SEARCH, [TRIALS[0], replace(TRIALS[0], number=8, confirms=1)])
+    assert [row["confirms"] for row in csv.DictReader(io.StringIO(text))] == ["", "1"]
+    assert "confirms" not in as_csv(SEARCH, TRIALS)
+    several = SEARCH.model_copy(update={"confirm": Confirm(top=1)})
+    assert "confirms" in as_csv(several, TRIALS)
+
+
+def test_a_parameter_may_be_called_confirms(tmp_path):
+    space = {"confirms": {"type": "integer", "low": 0, "high": 9}}
+    search = Search.model_validate({"search": "s", "space": space, "payload": {"command": "true"}})
+    path = tmp_path / "old.csv"
+    for text in (
+        as_csv(search, [Trial(1, 1, {"confirms": 4}, TrialState.FINISHED, 7.0, None, told=1)]),
+        "confirms,value\n4,7.0\n",
+        "point.confirms,confirms,value\n4,,7.0\n3,1,6.0\n",
+    ):
+        path.write_text(text)
+        (trial,) = read_results(path, "old.csv", search.space, search.objectives).trials
+        assert (trial.point, trial.values) == ({"confirms": 4}, (7.0,))

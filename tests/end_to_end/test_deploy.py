@@ -37,7 +37,7 @@ def commands() -> list[tuple[str, list[str]]]:
             r"^(?:    |ExecStart=|#\s+)(?:sudo -u \S+ )?(?:\S*/)?hpo-pilot (\w.*)$", text, re.MULTILINE
         ):
             words = shlex.split(line, comments=True)
-            name = " ".join(words[:2]) if words[0] == "token" else words[0]
+            name = " ".join(words[:2]) if words[0] in ("token", "pilots") else words[0]
             found.append((name, words))
     return found
 

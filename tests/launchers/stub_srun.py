@@ -22,6 +22,7 @@ def main() -> int:
     parser.add_argument("--gpus-per-node", type=int)
     parser.add_argument("--gpu-bind", choices=["closest", "none"])
     parser.add_argument("--gres", choices=["none"])
+    parser.add_argument("--cpu-bind", choices=["cores"])
     parser.add_argument("--nodelist")
     parser.add_argument("--exact", action="store_true")
     parser.add_argument("--mem")
@@ -56,7 +57,7 @@ def main() -> int:
             mine = range(gpus) if said.gpu_bind == "none" else range(local * each, (local + 1) * each)
             own["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, mine))
         environments.append({**base, **slurm, **own})
-    return run_ranks(said.argv, environments)
+    return run_ranks(said.argv, environments, all_end=said.kill_on_bad_exit == 1)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ from hpo_pilot.launchers import LAUNCHERS, Placement, make_launcher, site_variab
         ({"cores_per_rank": 0}, "a core or more"),
         ({"gpus_per_rank": 1}, "its nodes have none"),
         ({"gpus_per_rank": 1, "gpu_kind": "nvidia", "gpus": ("0", "1")}, "1 GPUs a node, and was given 2"),
-        ({"cores": (1, 2)}, "1 cores a node, and was given 2"),
         ({"allocation": ("b", "c")}, "a is not a node of the allocation"),
     ],
 )
@@ -35,8 +34,6 @@ def test_launchers_refuse_what_they_cannot_place() -> None:
         make_launcher({"name": "torchrun"}).command(["x"], Placement(("a", "b"), port=1))
     with pytest.raises(InputError, match="needs a port"):
         make_launcher({"name": "torchrun", "starter": "srun"}).command(["x"], apart)
-    with pytest.raises(InputError, match="by their numbers, not GPU-12ab"):
-        make_launcher({"name": "jsrun"}).files(Placement(("a",), 1, 1, 1, "nvidia", gpus=("GPU-12ab",)))
     with pytest.raises(InputError, match="no launcher 'prun'; there is plain, mpirun"):
         make_launcher({"name": "prun"})
 
@@ -59,6 +56,14 @@ def test_where_the_launcher_hands_out_gpus_nothing_stands_before(name: str) -> N
     )
 
 
+def test_jsrun_is_started_without_tmpdir() -> None:
+    """OLCF, Summit User Guide, "Known Issues": with TMPDIR in its environment jsrun finds no job step manager."""
+    launcher = make_launcher({"name": "jsrun"})
+    where = Placement(("a",), environment={"TMPDIR": "/tmp/me", "A": "1"})
+    assert launcher.environment(where, {"TMPDIR": "/tmp"}) == {"A": "1", "OMP_NUM_THREADS": "1"}
+    assert "TMPDIR" not in launcher.command(["x"], where)
+
+
 @pytest.mark.parametrize("name", list(LAUNCHERS))
 def test_secrets_reach_neither_the_environment_nor_the_command_line(name: str) -> None:
     launcher = make_launcher({"name": name})
@@ -73,11 +78,17 @@ def test_what_a_site_set_for_its_programs() -> None:
     base = {
         "LD_LIBRARY_PATH": "/opt/rocm/lib",
         "NCCL_SOCKET_IFNAME": "hsn0",
+        "APPTAINERENV_LD_LIBRARY_PATH": "/opt/cray/pe/lib64",
+        "APPTAINER_DOCKER_PASSWORD": "geheim",
         "CUDA_VISIBLE_DEVICES": "0",
         "HPO_PILOT_TOKEN": "geheim",
         "EDITOR": "vi",
     }
-    assert site_variables(base) == {"LD_LIBRARY_PATH": "/opt/rocm/lib", "NCCL_SOCKET_IFNAME": "hsn0"}
+    assert site_variables(base) == {
+        "LD_LIBRARY_PATH": "/opt/rocm/lib",
+        "NCCL_SOCKET_IFNAME": "hsn0",
+        "APPTAINERENV_LD_LIBRARY_PATH": "/opt/cray/pe/lib64",
+    }
 
 
 def test_a_users_own_thread_count_stands() -> None:

@@ -38,6 +38,7 @@ def test_what_is_packed(payload, tmp_path):
         "hpo_pilot_idds.py": 0o644,
         "hpo_pilot_ranks.py": 0o644,
         "hpo_pilot_efficiency.py": 0o644,
+        "hpo_pilot_energy.py": 0o644,
         "hpo_pilot_payload.json": 0o644,
     }
 

@@ -235,6 +235,16 @@ def test_whoever_needs_a_gpu_of_a_real_server_gets_one(task):
     assert parameters_of(amd, ours=False)["architecture"] == "&amd"
 
 
+def test_only_jobs_of_several_nodes_say_how_many(task, ours):
+    assert "hpoNodes" not in ours
+    many = replace(task, needs=replace(task.needs, nodes=6, gpus_per_node=2, cores=7, memory_mb=21_000))
+    told = parameters_of(many)
+    assert (told["hpoNodes"], told["nGPU"], told["coreCount"], told["ramCount"]) == (6, 2, 7, 3000), (
+        "all but one a node"
+    )
+    assert "hpoNodes" not in parameters_of(many, ours=False)
+
+
 def test_a_submitted_task_is_recognised_by_its_points(task, ours):
     assert submitted_points(json.loads(json.dumps(ours))) == points_document(task)
     other = replace(task, points={1: {"x": 0.25}, 2: {"x": 0.75}})

@@ -255,6 +255,8 @@ def test_learning_rates_grow_with_the_batch_of_all_ranks(of: Any) -> None:
         assert factor(point, 0.0) == pytest.approx(expected)
     point = {"batch": 128, "scaling": "linear", "warmup": 2}
     assert [factor(point, done) for done in (0.0, 1.0, 2.0, 5.0)] == pytest.approx([1.0, 2.5, 4.0, 4.0])
+    point = {"batch": 8, "scaling": "linear", "warmup": 2}
+    assert [factor(point, done) for done in (0.0, 1.0, 2.0)] == [0.25] * 3, "a warm-up never goes down"
 
 
 def test_showers_need_numpy_alone() -> None:

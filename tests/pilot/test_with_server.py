@@ -53,18 +53,29 @@ class Embedded:
         self.process.kill()
         self.process.wait()
 
-    def submit(self, command: str, jobs: int, *, cores: int = 1, **payload: Any) -> int:
-        document = {"command": command, "metric": "loss", "minutes": 5.0, **payload}
-        needs = JobNeeds(cores=cores, memory_mb=500, minutes=5.0)
+    def submit(
+        self,
+        command: str,
+        jobs: int,
+        *,
+        cores: int = 1,
+        needs: JobNeeds | None = None,
+        files: Path | None = None,
+        search: str = "s",
+        **payload: Any,
+    ) -> int:
+        needs = needs or JobNeeds(cores=cores, memory_mb=500, minutes=5.0)
+        document = {"command": command, "metric": "loss", "minutes": needs.minutes, **payload}
+        document |= {"nodes": needs.nodes, "ranks_per_node": needs.ranks_per_node}
         task = TaskSpec(
             name=f"user.me.s.1a2b3c4d.g{time.monotonic_ns()}/",
-            search="s",
+            search=search,
             uid="1a2b3c4d",
             generation=1,
             folds=1,
             points={n: {"x": n} for n in range(jobs)},
             jobs=tuple((Member(n, 0, n),) for n in range(jobs)),
-            sandbox=build_sandbox(None, document, self.folder / "files" / "cache"),
+            sandbox=build_sandbox(files, document, self.folder / "files" / "cache"),
             needs=needs,
             container=None,
             has_outputs="outputs" in payload,

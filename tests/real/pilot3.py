@@ -24,9 +24,13 @@ _LOCAL = re.compile(r"//(localhost|127\.0\.0\.1)\b")
 _URL = re.compile(r"\b\w+://[^\s;]+|\b[\w-]+(\.[\w-]+)*\.(ch|gov|org)\b")
 
 
+def _caches() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+
+
 def source() -> Path:
     """The unpacked sdist (the wheel lacks pilot.py), fetched once."""
-    cache = Path(os.environ.get("HPO_PILOT_CACHE") or Path.home() / ".cache" / "hpo-pilot")
+    cache = Path(os.environ.get("HPO_PILOT_CACHE") or _caches() / "hpo_pilot")
     name = f"panda-pilot-{VERSION}"
     packed = cache / f"{name}.tar.gz"
     if not packed.is_file():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -43,6 +44,15 @@ for images in ranks.loader([torch.ones(32, 64)] * 20):
 ranks.stop()
 if hvd.rank() == 0:
     json.dump({"loss": 1.0}, open("output.json", "w"))
+"""
+
+
+#: Learning rates of a small batch and of a large one, over the epochs of a warm-up and after it.
+RATES = """
+import train_horovod as training
+for batch in (8, 128):
+    point = {"learning_rate": 1.0, "batch": batch, "warmup": 4}
+    print(*(training.learning_rate(point, epochs) for epochs in (0, 2, 4, 9)))
 """
 
 
@@ -171,3 +181,10 @@ def test_a_search_of_two_rank_trainings_shows_how_well_they_use_their_ranks(envi
     scan("fetch", "best", "demo", "-o", str(tmp_path / "best"))
     (timeline,) = (tmp_path / "best").rglob("horovod_timeline.json")
     assert "NEGOTIATE_ALLREDUCE" in timeline.read_text()
+
+
+def test_a_warm_up_goes_up_or_not_at_all(horovod: Path) -> None:
+    done = subprocess.run([horovod, "-c", RATES], cwd=DIGITS, capture_output=True, text=True, timeout=120, check=True)
+    small, large = ([float(rate) for rate in line.split()] for line in done.stdout.splitlines())
+    assert small == [0.25] * 4
+    assert large == [1.0, 2.5, 4.0, 4.0]

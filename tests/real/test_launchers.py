@@ -54,8 +54,8 @@ def bench(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[str], Ben
         if found is None or not found.exists():
             missing(f"{program}: `make test-real` installs it, if root")
         # No link: programs find what belongs to them by where they are.
-        (tools / launcher.program).write_text(f'#!/bin/sh\nexec {found} "$@"\n')
-        (tools / launcher.program).chmod(0o755)
+        (tools / launcher.programs[0]).write_text(f'#!/bin/sh\nexec {found} "$@"\n')
+        (tools / launcher.programs[0]).chmod(0o755)
         base = base_environment(tools)
         if name == "mpirun of Open MPI" and os.geteuid() == 0:
             base |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}

@@ -12,6 +12,7 @@ import pytest
 
 from hpo_pilot.report import ReportFacts
 from hpo_pilot.search import FoldResult, Search, Trial, TrialState
+from hpo_pilot.search.cost import Cost
 from hpo_pilot.search.trial import mean_and_std
 
 START = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
@@ -95,7 +96,7 @@ def make_facts(**changes: Any) -> ReportFacts:
         "message": "The budget of 48 trials is spent.",
         "command": "hpo-pilot run payloads/digits/search.yaml",
         "versions": {"hpo-pilot": "0.1.0", "Python": "3.11.7"},
-        "job_seconds": 341.0,
+        "cost": Cost(341.0, 0.0, 341.0 / 3600, None, None),
         "store": "sqlite:///hpo-pilot/hpo-pilot.db",
     }
     return ReportFacts(**{**settings, **changes})

@@ -205,7 +205,7 @@ def test_values_of_every_kind(
     search: Search, trial_of: Callable[..., Trial], facts: ReportFacts, values: list[float]
 ) -> None:
     trials = [trial_of(n, value, std=math.nan) for n, value in enumerate(values, 1)]
-    assert_sound(render_report(search, trials, [], replace(facts, job_seconds=math.nan)))
+    assert_sound(render_report(search, trials, [], replace(facts, cost=replace(facts.cost, job_seconds=math.nan))))
 
 
 def test_untrusted_text_stays_text(search_of: Callable[..., Search], facts: ReportFacts) -> None:
@@ -286,7 +286,7 @@ def test_lost_folds_and_retries_are_told(search: Search, trial_of: Callable[...,
 
 
 def test_gpu_hours_show_where_there_are_any(search: Search, trials: list[Trial], facts: ReportFacts) -> None:
-    page = assert_sound(render_report(search, trials, [], replace(facts, gpu_hours=12.5)))
+    page = assert_sound(render_report(search, trials, [], replace(facts, cost=replace(facts.cost, gpu_hours=12.5))))
     assert [element.text for element in page.all("dd")].count("12.5") == 2
 
 

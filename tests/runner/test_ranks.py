@@ -58,6 +58,7 @@ def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("HPO_PILOT_MEASURED", str(tmp_path / "measured"))
     monkeypatch.setattr(hpo_pilot_ranks.atexit, "register", lambda _: None)
     monkeypatch.setattr(hpo_pilot_ranks, "_clock", None)
+    monkeypatch.setattr(hpo_pilot_ranks, "_stopped", False)
     yield
     hpo_pilot_ranks._clock = None
 
@@ -186,6 +187,28 @@ def test_a_context_inside_another_takes_its_time_from_it(tmp_path):
     assert told["communication"] == pytest.approx(0.1, abs=0.04)
     assert told["compute"] == pytest.approx(0.15, abs=0.04)
     assert told["seconds"] == pytest.approx(told["communication"] + told["compute"] + told["input"])
+
+
+def test_after_the_stop_nothing_is_told_until_the_next_start(tmp_path, monkeypatch):
+    monkeypatch.setattr(hpo_pilot_ranks, "SAVE_EVERY", 0.0)
+    hpo_pilot_ranks.start()
+    hpo_pilot_ranks.images(3)
+    with hpo_pilot_ranks.load_input():
+        hpo_pilot_ranks.stop()
+        told = of_rank(tmp_path)
+        time.sleep(0.02)
+    with hpo_pilot_ranks.communicate(), hpo_pilot_ranks.compute():
+        time.sleep(0.02)
+    hpo_pilot_ranks.images(5)
+    hpo_pilot_ranks.stop()
+    assert of_rank(tmp_path) == told
+    assert told["images"] == 3
+    hpo_pilot_ranks.start()
+    with hpo_pilot_ranks.communicate():
+        time.sleep(0.02)
+    hpo_pilot_ranks.stop()
+    assert of_rank(tmp_path)["communication"] >= 0.02
+    assert of_rank(tmp_path)["images"] == 0
 
 
 def test_a_context_that_fails_is_left_like_any_other(tmp_path):

@@ -1,9 +1,15 @@
 from __future__ import annotations
 
-import pytest
+import json
+import math
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpo_pilot.errors import InputError
 from hpo_pilot.jobs import JobNeeds
-from hpo_pilot.scheduling import Opening, Openings
+from hpo_pilot.scheduling import Opening, Openings, Wish
 
 PAIR = JobNeeds(nodes=1, gpus_per_node=2, cores=7, memory_mb=100, minutes=10)
 
@@ -34,3 +40,79 @@ def test_a_job_takes_nodes_of_several_openings_or_nothing() -> None:
     assert set(openings) == before
     assert openings.take(whole, 600.0)
     assert set(openings) == {Opening(2, (), 8, 800, 600.0), Opening(1, (3, 3), 50, 900, 600.0)}
+
+
+def test_a_wish_survives_the_way_to_the_server() -> None:
+    now = [Opening(4000, (3, 3), 42, 512_000, 7199.7), Opening(2, (1,), 7, 60_000, math.inf), Opening(1, (), 3, 5, 0.4)]
+    wish = Wish(Openings(now), (Opening(64, (3, 3), 42, 512_000, 3600.0),), {"ada/gan.0f": 59.2, "büro/ü": 1.0})
+    text = wish.to_text()
+    assert text.isascii()
+    assert "\n" not in text
+    read = Wish.from_text(text)
+    assert set(read.now) == {Opening(4000, (3, 3), 42, 512_000, 7199.0), Opening(2, (1,), 7, 60_000, 1e9)}
+    assert read.later == wish.later
+    assert read.seconds == {"ada/gan.0f": 60.0, "büro/ü": 1.0}
+    assert Wish.from_text(read.to_text()).to_text() == read.to_text()
+
+
+def test_of_many_openings_the_largest_are_told() -> None:
+    openings = [Opening(nodes, (3, 3), 42, nodes, 60.0) for nodes in range(1, 101)]
+    read = Wish.from_text(Wish(Openings(openings), tuple(openings), {str(n): 1.0 for n in range(1000)}).to_text())
+    assert sorted(opening.nodes for opening in read.now) == list(range(37, 101))
+    assert [opening.nodes for opening in read.later] == list(range(37, 101))
+    assert len(read.seconds) == 256
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "null",
+        '{"now": 3}',
+        '{"now": [[1, [3], 1, 1]]}',
+        '{"now": [[1, [3], 1, 1, 1.5]]}',
+        '{"now": [[0, [3], 1, 1, 1]]}',
+        '{"now": [[true, [3], 1, 1, 1]]}',
+        '{"now": [[1, [2, 3], 1, 1, 1]]}',
+        '{"now": [[1, [0], 1, 1, 1]]}',
+        '{"now": [[1, ["a"], 1, 1, 1]]}',
+        '{"now": [[1, 3, 1, 1, 1]]}',
+        '{"later": [[1, [3], -1, 1, 1]]}',
+        '{"later": [[1, [3], 1, 1, 1e400]]}',
+        '{"seconds": {"s": -1}}',
+        '{"seconds": [1]}',
+        json.dumps({"now": [[1, [3], 1, 1, 1]] * 65}),
+        "[" * 100_000,
+    ],
+)
+def test_what_is_no_wish_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="no openings"):
+        Wish.from_text(text)
+
+
+@given(st.data())
+def test_many_at_once_are_the_same_as_one_by_one(data: st.DataObject) -> None:
+    counts = st.integers(0, 3)
+    opening = st.builds(
+        Opening,
+        st.integers(1, 6),
+        st.lists(st.integers(1, 3), max_size=2).map(lambda gpus: tuple(sorted(gpus, reverse=True))),
+        st.integers(1, 9),
+        st.integers(1, 9),
+        st.sampled_from([60.0, 90.0]),
+    )
+    started = data.draw(st.lists(opening, max_size=5))
+    many, single = Openings(started), Openings(started)
+    for _ in range(3):
+        needs = JobNeeds(
+            data.draw(st.integers(1, 5)), data.draw(counts), data.draw(st.integers(1, 3)), data.draw(counts)
+        )
+        seconds, most = data.draw(st.sampled_from([30.0, 75.0, 100.0])), data.draw(st.integers(0, 9))
+        apart = many.copy()
+        taken = 0
+        while taken < most and single.take(needs, seconds):
+            taken += 1
+        assert many.take_many(needs, seconds, most) == taken
+        assert set(many) == set(single)
+        assert apart.take_many(needs, seconds, most) == taken

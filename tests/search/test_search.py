@@ -41,6 +41,22 @@ def test_defaults() -> None:
     assert search.budget.queued == "auto"
 
 
+@pytest.mark.parametrize(
+    ("resources", "ranks"),
+    [
+        ({}, 0),
+        ({"gpus_per_node": 4}, 0),
+        ({"nodes": 2}, 1),
+        ({"nodes": 2, "gpus_per_node": 6}, 6),
+        ({"nodes": 2, "gpus_per_node": 6, "ranks_per_node": 3}, 3),
+        ({"ranks_per_node": 1}, 1),
+        ({"ranks_per_node": 4}, 4),
+    ],
+)
+def test_ranks_on_a_node(resources: dict[str, int], ranks: int) -> None:
+    assert Search.model_validate({**DATA, "resources": resources}).resources.ranks == ranks
+
+
 def test_short_forms() -> None:
     search = Search.model_validate({**DATA, "optimizer": "random", "folds": 5})
     assert search.optimizer.name == "random"

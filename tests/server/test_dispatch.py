@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event, select
 
+from hpo_pilot.scheduling import Opening, Openings, Wish
 from hpo_pilot.server.brokerage.hardware import GpuOffer
 from hpo_pilot.server.data.database import Database
 from hpo_pilot.server.data.tables import jobs
@@ -275,3 +276,81 @@ def test_an_answer_holds_no_more_than_the_pilot_has(queue: Queue) -> None:
 def test_a_queue_says_what_each_job_may_have(queue: Queue) -> None:
     task_id = queue.submit(3, coreCount=4, nGPU=1)
     assert task_ids(queue.acquire(3, queue=described(cores=4, gpus=1))) == [task_id] * 3
+
+
+def test_plain_pilots_get_no_jobs_of_several_nodes(queue: Queue) -> None:
+    many = queue.submit(2, hpoNodes=2, coreCount=4, taskPriority=900)
+    one = queue.submit(1)
+    assert task_ids(queue.acquire(9, cores=64)) == [one]
+    assert task_ids(queue.acquire(9, cores=64, site="OTHER")) == []
+    (job, _) = queue.acquire(9, wish=room(Opening(4, (), 4, 8000, 1e6)))
+    assert (job["taskID"], job["coreCount"]) == (many, 4)
+
+
+def room(*now: Opening, later: tuple[Opening, ...] = (), seconds: dict[str, float] | None = None) -> Wish:
+    return Wish(Openings(list(now)), later, seconds or {})
+
+
+def test_an_allocation_gets_what_it_has_room_for(queue: Queue) -> None:
+    large = queue.submit(3, hpoNodes=4, nGPU=6, coreCount=6, taskPriority=900)
+    small = queue.submit(30, nGPU=1, coreCount=7, taskPriority=100)
+    told = room(Opening(9, (3, 3), 42, 512_000, 7200.0))
+    # Its own words for all cores and GPUs do not count: the openings do.
+    got = queue.acquire(99, wish=told, cores=1, gpus=(GpuOffer(6, "nvidia"),))
+    assert task_ids(got) == [large] * 2 + [small] * 6
+    assert [job["taskID"] for job in queue.acquire(1, wish=told)] == [large], "no more than it asks for"
+    assert len(list(told.now)) == 1, "the request may be looked at again"
+    assert sum(opening.nodes for opening in told.now) == 9
+    assert queue.acquire(9, wish=room()) == []
+    assert queue.acquire(9, wish=room(Opening(9, (), 42, 512_000, 7200.0))) == []
+    assert queue.acquire(9, wish=room(Opening(9, (3,), 6, 512_000, 7200.0))) == []
+    assert queue.acquire(9, wish=room(Opening(9, (3,), 42, 1999, 7200.0))) == []
+    assert task_ids(queue.acquire(9, wish=room(Opening(1, (2,), 13, 512_000, 7200.0)))) == [small]
+
+
+def test_measured_times_decide_what_ends_in_time(queue: Queue) -> None:
+    slow = queue.submit(2, hpoWalltime=7200, campaign="slow.1")
+    quick = queue.submit(2, hpoWalltime=7200, campaign="quick.2", userName="me")
+    opening = Opening(9, (), 4, 8000, 600.0)
+    assert queue.acquire(9, wish=room(opening)) == []
+    (first, second) = queue.acquire(9, wish=room(opening, seconds={"me/quick.2": 590.0, "me/slow.1": 601.0}))
+    assert {first["taskID"], second["taskID"]} == {quick}
+    assert {first["hpoCampaign"], second["hpoCampaign"]} == {"me/quick.2"}
+    # It has waited for an answer since.
+    assert queue.acquire(9, wish=room(opening, seconds={"me/slow.1": 590.0}), waited=11.0) == []
+    assert queue.acquire(9, wish=room(opening, seconds={"me/slow.1": 1e6})) == [], "no longer than its limit"
+    assert len(queue.acquire(9, wish=room(opening, seconds={"me/slow.1": 590.0}), waited=10.0)) == 2
+    assert queue.status(slow) == "running"
+
+
+def test_room_is_made_for_the_first_that_has_none(queue: Queue) -> None:
+    wide = queue.submit(2, hpoNodes=8, taskPriority=900, hpoWalltime=3600)
+    small = queue.submit(9, taskPriority=100, hpoWalltime=600)
+    now = Opening(3, (), 1, 8000, 7200.0)
+    later = Opening(8, (), 1, 8000, 5000.0)
+    assert task_ids(queue.acquire(9, wish=room(now, later=(later,)))) == [wide], "and nothing after it"
+    # A job waits there already: others fill the gaps.
+    assert task_ids(queue.acquire(9, wish=room(now))) == [small] * 3
+    # What could never run there is passed over; the first that could waits.
+    late = Opening(8, (), 1, 8000, 3000.0)
+    assert task_ids(queue.acquire(9, wish=room(now, later=(late, Opening(7, (), 1, 8000, 5000.0))))) == [small] * 4
+
+
+def test_jobs_of_several_nodes_weigh_as_much(queue: Queue) -> None:
+    wide = queue.submit(9, hpoNodes=10, coreCount=2, campaign="wide")
+    small = queue.submit(99, coreCount=2, campaign="small")
+    told = room(Opening(400, (), 2, 8000, 1e6))
+    got = task_ids(queue.acquire(33, wish=told))
+    assert (got.count(wide), got.count(small)) == (3, 30)
+    queue.clock.now += 5
+    assert task_ids(queue.acquire(1, wish=told)) == [wide]
+    queue.clock.now += 5  # counted anew, from the database
+    assert set(task_ids(queue.acquire(9, wish=told))) == {small}
+
+
+def test_a_lot_with_fewer_jobs_than_room_leaves_the_rest_to_others(queue: Queue) -> None:
+    few = queue.submit(2, nGPU=1, taskPriority=900)
+    others = queue.submit(20, nGPU=1, taskPriority=100)
+    assert sorted(task_ids(queue.acquire(99, wish=room(Opening(2, (3, 3), 42, 512_000, 1e6))))) == sorted(
+        [few] * 2 + [others] * 10
+    )

@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from hpo_pilot.scheduling import Opening, Openings, Wish
+from tests.task_parameters import make_params
+
 Params = Callable[..., dict[str, Any]]
 WAIT = "X-HPO-Pilot-Wait"
 
@@ -180,3 +183,18 @@ def test_many_jobs_are_quick(user: Any, pilot: Any, params: Params) -> None:
     assert len(user.get("job/get_metadata_for_analysis_jobs", task_id=task_id)["data"]) == 2000
     assert len(user.get("task/get_job_descriptions", task_id=task_id)["data"]) == 2000
     assert time.monotonic() - start < 20
+
+
+def test_an_allocation_says_what_it_has_room_for(user: Any, pilot: Any) -> None:
+    user.submit(make_params("user.me.nodes/", 2, site="NODES", hpoNodes=3, coreCount=2))
+    ask = {"site_name": "NODES", "n_jobs": 5}
+    openings = "X-HPO-Pilot-Openings"
+    assert pilot.post("pilot/acquire_jobs", **ask)["success"] is False
+    told = Wish(Openings([Opening(2, (), 2, 9000, 1e6)]), (), {}).to_text()
+    assert pilot.post("pilot/acquire_jobs", headers={openings: told}, **ask)["success"] is False
+    told = Wish(Openings([Opening(4, (), 2, 9000, 1e6)]), (), {}).to_text()
+    (job,) = pilot.post("pilot/acquire_jobs", headers={openings: told}, **ask)["data"]["jobs"]
+    assert job["hpoCampaign"] == "me/task/user.me.nodes/"
+    reply = pilot.post("pilot/acquire_jobs", headers={openings: '{"now": [[1]]}'}, **ask)
+    assert reply["success"] is False
+    assert "no openings of an allocation" in reply["message"]

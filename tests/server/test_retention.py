@@ -155,3 +155,23 @@ def test_it_runs_by_itself_until_nothing_is_left(house: House, monkeypatch: pyte
 
 def test_nothing_goes_where_things_are_kept_for_ever(queue: Queue, tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(House(queue, tmp_path, days=0).keeping.run(), 5))
+
+
+def test_checkpoints_go_a_day_after_their_task(house: House) -> None:
+    running = house.queue.submit(1)
+    house.queue.acquire(1)
+    over = house.run_task(1)
+    for name in (f"hpo_cp_{running}_1", f"hpo_cp_{over}_1", f"hpo_cp_{over}_2", "hpo_cp_987654_1", "sources.x.tar.gz"):
+        house.write(house.cache, name)
+    house.queue.clock.now += _DAY / 2
+    house.sweep()
+    assert {path.name for path in house.cache} == {
+        f"hpo_cp_{running}_1",
+        f"hpo_cp_{over}_1",
+        f"hpo_cp_{over}_2",
+        "sources.x.tar.gz",
+    }, "nobody's goes at once"
+    house.queue.clock.now += _DAY
+    house.sweep()
+    assert {path.name for path in house.cache} == {f"hpo_cp_{running}_1", "sources.x.tar.gz"}
+    assert house.count(tables.cache_files) == 2

@@ -98,6 +98,23 @@ def test_a_queue_that_the_file_does_not_name_was_local(store: Store, packed: Pac
         register_packed(store, moved, go_on=True, who="me")
 
 
+def test_a_search_from_before_there_were_ranks_goes_on(store: Store, packed: PackedSearch) -> None:
+    """It may have resources that a file no longer may: a core for six ranks."""
+    resources = packed.search.resources.model_copy(update={"nodes": 2, "gpus_per_node": 6})
+    search = packed.search.model_copy(update={"resources": resources})
+    began = register_packed(store, replace(packed, search=search), go_on=True, who="me")
+    filed = search.to_dict()
+    del filed["resources"]["ranks_per_node"]
+    with store.engine.begin() as connection:
+        connection.execute(update(t.searches).values(filed=filed, definition=filed))
+    found = register_packed(store, replace(packed, search=search), go_on=True, who="me")
+    assert (found.id, found.search.resources.ranks) == (began.id, 6)
+    own = resources.model_copy(update={"ranks_per_node": 1})
+    changed = replace(packed, search=search.model_copy(update={"resources": own}))
+    with pytest.raises(InputError, match="resources changed"):
+        register_packed(store, changed, go_on=True, who="me")
+
+
 @pytest.mark.parametrize(
     "change",
     [

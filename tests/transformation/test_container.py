@@ -78,3 +78,16 @@ def test_bubblewrap_runs(tmp_path: Path) -> None:
     argv = RUNTIMES["bubblewrap"].wrap(["/bin/sh", "-c", "echo hi > x; exit 3"], "/", [job], {}, job)
     assert subprocess.run(argv, check=False).returncode == 3
     assert (job / "x").read_text() == "hi\n"
+
+
+def test_bubblewrap_has_the_machine_s_names_where_the_image_has_a_place_for_them(tmp_path: Path) -> None:
+    """Without them a rank does not find its own host's address: gloo refuses to start."""
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "hosts").touch()
+    (tmp_path / "etc" / "resolv.conf").symlink_to("/run/resolv.conf")
+    argv = RUNTIMES["bubblewrap"].wrap(["x"], str(tmp_path), [Path("/w")], {}, Path("/w"))
+    bound = {
+        target: source for flag, source, target in zip(argv, argv[1:], argv[2:], strict=False) if flag == "--ro-bind"
+    }
+    assert bound["/etc/hosts"] == "/etc/hosts"
+    assert "/etc/resolv.conf" not in bound

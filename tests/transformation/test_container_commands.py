@@ -1,8 +1,14 @@
 """The exact command line of each container runtime.
 
-Sources: Apptainer user guide, "GPU Support" and "Bind Paths and Mounts"; podman-run(1), "--device" with the Container
-Device Interface; ROCm, "Running ROCm Docker containers"; NERSC/podman-hpc, etc/modules.d; NERSC, "Shifter"; ch-run(1);
-bwrap(1). MPI: OLCF, Containers on Summit, `singularity exec --bind $MPI_ROOT:$MPI_ROOT`.
+Sources:
+    Apptainer: its user guide, "GPU Support" (--nv, --rocm) and "Bind Paths and Mounts"; OLCF, Containers on Summit,
+        "Running an MPI program with the OLCF MPI base image": exec --bind $MPI_ROOT:$MPI_ROOT; OLCF, examples of
+        Containers on Frontier, frontier/containers_on_frontier_docs/gpu_aware_mpi_example: exec --rocm.
+    Podman: podman-run(1), "--device", with the Container Device Interface; ROCm, "Running ROCm Docker containers".
+    podman-hpc: github.com/NERSC/podman-hpc, etc/modules.d: gpu.yaml (--gpu), mpich.yaml (--mpi).
+    Shifter: github.com/NERSC/shifter, doc/modules.rst (--module=gpu,mpich), doc/command/shifter.rst (--image, --volume,
+        --workdir); NERSC, "Shifter".
+    ch-run(1); bwrap(1).
 """
 
 from __future__ import annotations

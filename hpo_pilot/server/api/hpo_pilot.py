@@ -11,9 +11,11 @@ from hpo_pilot.jobs import TaskState
 from hpo_pilot.server.access.auth import Caller
 from hpo_pilot.server.data.database import Transaction
 from hpo_pilot.server.data.tables import tasks
-from hpo_pilot.server.envelope import Envelope, success
+from hpo_pilot.server.envelope import Envelope, failure, success
+from hpo_pilot.server.taskbuffer.dispatch import MAX_JOBS
+from hpo_pilot.server.taskbuffer.given_back import give_back as give_back_attempts
 from hpo_pilot.server.web.call import MAX_WAIT, Call
-from hpo_pilot.server.web.endpoints import USERS, Access, endpoint
+from hpo_pilot.server.web.endpoints import PILOTS, USERS, Access, endpoint
 
 _MAX_TASKS = 1000  # in one answer
 _OVER = [state.value for state in TaskState if state.is_over]
@@ -39,6 +41,29 @@ async def changes(call: Call, *, cursor: int, timeout: float = 0.0, outcomes: bo
             future.cancel()
             call.server.changes.forget(future)
             return success(found)
+
+
+@endpoint("hpo_pilot/give_back", "POST", PILOTS, Access.WRITE)
+def give_back(
+    tx: Transaction, call: Call, *, jobs: list[list[int]], harvester_id: str = "", worker_id: int | str = ""
+) -> Envelope:
+    """Takes jobs back from a pilot that has no time left for them; no attempt is used up.
+
+    Args:
+        tx: a writing transaction.
+        call: the call.
+        jobs: [PandaID, attempt number] of each.
+        harvester_id: of the worker, as it took the jobs.
+        worker_id: the same.
+
+    Returns:
+        data ``{"given_back": [PandaID, …]}``; a job that is not among them was not this worker's any more, or is to
+        end: the pilot reports on it as on any other.
+    """
+    if len(jobs) > MAX_JOBS or not all(len(pair) == 2 and all(type(each) is int for each in pair) for pair in jobs):
+        return failure(f"jobs must be at most {MAX_JOBS} pairs of PandaID and attempt number")
+    attempts = [(panda_id, attempt) for panda_id, attempt in jobs]
+    return success({"given_back": give_back_attempts(tx, attempts, harvester_id[:128], str(worker_id)[:128])})
 
 
 def _changed(tx: Transaction, caller: Caller, cursor: int, *, outcomes: bool) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import select
 
+from hpo_pilot.errors import InputError
 from hpo_pilot.server.brokerage.hardware import GpuOffer, HardwareError, offered_gpus
 from hpo_pilot.server.data.database import Transaction, in_slices
 from hpo_pilot.server.data.tables import jobs
@@ -15,7 +16,7 @@ from hpo_pilot.server.envelope import Envelope, failure, success
 from hpo_pilot.server.taskbuffer.dispatch import JobRequest
 from hpo_pilot.server.taskbuffer.job_reports import record_report, reported_state
 from hpo_pilot.server.taskbuffer.points import CAPABILITY_KEY
-from hpo_pilot.server.web.acquisition import UnknownQueue, cores_said
+from hpo_pilot.server.web.acquisition import UnknownQueue, cores_said, openings_said
 from hpo_pilot.server.web.acquisition import acquire_jobs as acquire_for
 from hpo_pilot.server.web.call import Call
 from hpo_pilot.server.web.endpoints import PILOTS, TABLE, Access, ArgumentError, endpoint
@@ -48,10 +49,13 @@ async def acquire_jobs(
     remaining_time: int | float | None = None,
     target_architecture: dict[str, Any] | str | None = None,
 ) -> Envelope:
-    """Hands jobs to a pilot; with `acquisition.WAIT_HEADER` the answer waits for one."""
+    """Hands jobs to a pilot; with `acquisition.WAIT_HEADER` the answer waits for one.
+
+    A pilot in a batch allocation says with `acquisition.OPENINGS_HEADER` what it has room for.
+    """
     try:
-        gpus = _gpus(target_architecture)
-    except HardwareError as error:
+        gpus, wish = _gpus(target_architecture), openings_said(call)
+    except InputError as error:
         return failure(str(error))
     request = JobRequest(
         site=site_name,
@@ -70,6 +74,7 @@ async def acquire_jobs(
         harvester_id=(harvester_id or scheduler_id or "")[:128],
         worker_id="" if worker_id is None else str(worker_id)[:128],
         scheduler_id=scheduler_id or "",
+        wish=wish,
     )
     try:
         found = await acquire_for(call, request)

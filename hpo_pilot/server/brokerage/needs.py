@@ -22,10 +22,12 @@ class Needs:
     """Needs of one job. Zero and empty: none, or not known.
 
     Attributes:
+        cores: on each node, like memory and GPUs.
         seconds: walltime.
         gpus: how many.
         architecture: prun's words for the hardware.
         container: whether it runs in one.
+        nodes: how many at once; more than one can only be had in a batch allocation.
     """
 
     cores: int = 1
@@ -35,6 +37,12 @@ class Needs:
     gpus: int = 0
     architecture: str = ""
     container: bool = False
+    nodes: int = 1
+
+    @property
+    def all_cores(self) -> int:
+        """Cores on all its nodes."""
+        return self.cores * self.nodes
 
     @property
     def hardware(self) -> HardwareWish:
@@ -67,6 +75,7 @@ def needs_of(parameters: TaskParameters) -> Needs:
         gpus=gpus or (1 if wish.gpu is not None else 0),
         architecture=parameters.architecture,
         container=bool(parameters.container),
+        nodes=_whole(parameters.params, "hpoNodes") or 1,
     )
 
 

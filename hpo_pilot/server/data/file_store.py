@@ -26,7 +26,7 @@ CHECKPOINT_LIMIT = 500 * MB  # of one hyper-parameter point's checkpoint
 STORAGE_LIMIT = 4096 * MB  # of one output
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+:@=-]{0,199}")
-_CHECKPOINT = "hpo_cp_"
+CHECKPOINT_START = "hpo_cp_"
 _CHECKPOINT_IDS = re.compile(r"(\d{1,18})_([A-Za-z0-9.-]{1,100})", re.ASCII)
 _DIGEST_NAME = re.compile(r"sources\.([0-9a-f]{64})\.tar\.gz")  # of hpo-pilot's sandboxes
 _PART = ".part"  # no finished file ends so: see `is_safe`
@@ -43,12 +43,17 @@ def is_safe(name: str) -> bool:
 
 def checkpoint_name(task_id: str, sub_id: str) -> str | None:
     """The cache file of a hyper-parameter point's checkpoint; None: these are no ids."""
-    return f"{_CHECKPOINT}{task_id}_{sub_id}" if _CHECKPOINT_IDS.fullmatch(f"{task_id}_{sub_id}") else None
+    return f"{CHECKPOINT_START}{task_id}_{sub_id}" if _CHECKPOINT_IDS.fullmatch(f"{task_id}_{sub_id}") else None
+
+
+def checkpoint_task(name: str) -> int:
+    """The task of a cache file that `checkpoint_name` names."""
+    return int(name.removeprefix(CHECKPOINT_START).partition("_")[0])
 
 
 def is_sandbox_name(name: str) -> bool:
     """Whether users may upload under this name: jobs take what is called a checkpoint for their own."""
-    return is_safe(name) and not name.startswith(_CHECKPOINT)
+    return is_safe(name) and not name.startswith(CHECKPOINT_START)
 
 
 def cache_limit(name: str) -> int:

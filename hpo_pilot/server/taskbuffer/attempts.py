@@ -5,6 +5,7 @@ Every change to a job goes through here, so that counts, cursors and states of i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import bindparam, insert, select
@@ -42,8 +43,11 @@ _JOB = select(
     jobs.c.attempt_nr,
     jobs.c.max_attempt,
     jobs.c.status,
+    jobs.c.sub_status,
     jobs.c.command,
     jobs.c.debug,
+    jobs.c.harvester_id,
+    jobs.c.worker_id,
     jobs.c.queue,
     jobs.c.label,
     jobs.c.priority,
@@ -123,29 +127,34 @@ def first_attempts(tx: Transaction, task: AnyRow, numbers: range) -> None:
 
 def add_attempt(tx: Transaction, task: AnyRow, job: AnyRow, max_attempt: int) -> None:
     """The next attempt of `job`'s part of the task, with today's resources of the task."""
+    add_attempts(tx, task, [(job, max_attempt)])
+
+
+def add_attempts(tx: Transaction, task: AnyRow, jobs_and_limits: Sequence[tuple[AnyRow, int]]) -> None:
+    """The same for several jobs of the task, each with the number of attempts that it may have; at least one."""
     parameters = known_task(tx, task.task_id).parameters
-    tx.connection.execute(
-        insert(jobs).values(
-            task_id=task.task_id,
-            number=job.number,
-            attempt_nr=job.attempt_nr + 1,
-            max_attempt=max_attempt,
-            # The jobs of a paused task wait aside, out of brokerage's sight.
-            status=(JobState.DEFINED if task.status == TaskState.PAUSED else JobState.ACTIVATED).value,
-            debug=False,
-            queue=task.queue,
-            label=job.label,
-            priority=task.priority,
-            core_count=parameters.core_count,
-            ram_mb=parameters.ram_mb,
-            max_walltime=parameters.max_walltime,
-            created=tx.now,
-            modified=tx.now,
-            state_changed=tx.now,
-        )
-    )
+    common = {
+        "task_id": task.task_id,
+        # The jobs of a paused task wait aside, out of brokerage's sight.
+        "status": (JobState.DEFINED if task.status == TaskState.PAUSED else JobState.ACTIVATED).value,
+        "debug": False,
+        "queue": task.queue,
+        "priority": task.priority,
+        "core_count": parameters.core_count,
+        "ram_mb": parameters.ram_mb,
+        "max_walltime": parameters.max_walltime,
+        "created": tx.now,
+        "modified": tx.now,
+        "state_changed": tx.now,
+    }
+    rows = [
+        common
+        | {"number": job.number, "attempt_nr": job.attempt_nr + 1, "max_attempt": max_attempt, "label": job.label}
+        for job, max_attempt in jobs_and_limits
+    ]
+    tx.connection.execute(insert(jobs), rows)
     if task.status != TaskState.PAUSED:
-        tx.activated[task.queue, task.task_id] += 1
+        tx.activated[task.queue, task.task_id] += len(rows)
 
 
 def end_attempt(tx: Transaction, job: AnyRow, status: JobState, **values: Any) -> None:

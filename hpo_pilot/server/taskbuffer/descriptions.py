@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import select
 
 from hpo_pilot.jobs import JobState
+from hpo_pilot.server.brokerage.needs import campaign_of
 from hpo_pilot.server.data.database import AnyRow, Transaction, in_slices
 from hpo_pilot.server.data.tables import job_documents, jobs
 from hpo_pilot.server.envelope import utc
@@ -78,6 +79,7 @@ def pilot_job(known: KnownTask, job: AnyRow) -> dict[str, Any]:
         "fileDestinationSE": _joined("" for _ in texts.files),
         "ddmEndPointOut": _joined("" for _ in texts.files),
         "hpoPilotStorage": True,  # tells our own pilot that outputs may go to /storage: a real server has none
+        "hpoCampaign": campaign_of(parameters.params, known.user_name, known.name),  # what it calls the job's search
         "logFile": log.lfn if log else "",
         "logGUID": _guid(job.panda_id, log) if log else "",
         "scopeOut": _joined(scope(file.dataset) for file in outputs),

@@ -1,7 +1,8 @@
 """Brokerage: which jobs a pilot gets.
 
 A job fits where its queue is the pilot's (or it names none), and where its needs are within what the pilot says it
-has, or else what the queue file says: memory, cores, disk, time, GPUs, hardware; label, task and user as well.
+has, or else what the queue file says: memory, cores, disk, time, GPUs, hardware; label, task and user as well. A job of
+several nodes fits a pilot in a batch allocation alone, which says what it has room for.
 
 The highest priority goes first. Among equals, the campaign (a search) that has the fewest cores at pilots; among those,
 the one whose turn was longest ago; of a campaign, the oldest task, and of a task the lowest PandaID. So a search with
@@ -20,9 +21,11 @@ from typing import Any
 from sqlalchemy import bindparam, select, update
 
 from hpo_pilot.jobs import JobState
+from hpo_pilot.scheduling import Wish
 from hpo_pilot.server.brokerage.board import Board, Kind, Lot
 from hpo_pilot.server.brokerage.hardware import GpuOffer, GpuWish, cpu_fits, gpus_fit
 from hpo_pilot.server.brokerage.needs import Needs
+from hpo_pilot.server.brokerage.places import Places
 from hpo_pilot.server.data.database import AnyRow, Transaction
 from hpo_pilot.server.data.tables import WAITS, jobs
 from hpo_pilot.server.taskbuffer.attempts import change_task, task_row
@@ -60,6 +63,9 @@ class JobRequest:
         gpus: what they may use together; None: each the queue's.
         queue: what is known of the site.
         patience: seconds of silence that are forgiven beyond what our own pilots get.
+        wish: what the pilot has room for in its allocation: then that counts, not `cores` and the number of GPUs. None:
+            it has no allocation.
+        waited: seconds since it said so.
     """
 
     site: str
@@ -80,6 +86,8 @@ class JobRequest:
     gpus: tuple[GpuOffer, ...] | None = None
     queue: Queue = UNDESCRIBED
     patience: float = 0.0
+    wish: Wish | None = None
+    waited: float = 0.0
 
 
 def acquire(tx: Transaction, request: JobRequest) -> list[dict[str, Any]]:
@@ -102,12 +110,13 @@ def acquire(tx: Transaction, request: JobRequest) -> list[dict[str, Any]]:
 class _Offer:
     """What one job may have, of the pilot's words and the queue's the lesser; 0: not said."""
 
-    def __init__(self, request: JobRequest) -> None:
+    def __init__(self, request: JobRequest, places: Places | None) -> None:
         queue = request.queue
+        self.many_nodes = places is not None
         self.site = f",{request.site},"
         self.labels = _labels(request)
         self.resource_type = request.resource_type
-        self.cores = _lesser(request.cores, queue.cores)
+        self.cores = _lesser(0 if places else request.cores, queue.cores)
         self.memory = _lesser(request.memory, queue.memory_mb)
         self.disk = _lesser(request.disk_mb, queue.disk_mb)
         self.seconds = _lesser(request.remaining_time, int(queue.minutes * 60) if queue.minutes else None)
@@ -115,6 +124,8 @@ class _Offer:
         self.platforms = queue.platforms
         self.containers = queue.containers
         self.gpus = _queue_gpus(queue) if request.gpus is None else request.gpus
+        if places and request.gpus is None and not self.gpus:
+            self.gpus = places.gpus()
 
     def fits(self, kind: Kind, queue: str) -> bool:
         """Whether jobs of this kind that wait at `queue` may go to the pilot."""
@@ -123,6 +134,7 @@ class _Offer:
             (not self.labels or kind.label in self.labels)
             and (bool(queue) or not kind.included or self.site in kind.included)
             and (bool(queue) or self.site not in kind.excluded)
+            and (needs.nodes == 1 or self.many_nodes)
             and (not self.cores or needs.cores <= self.cores)
             and (not self.memory or needs.ram_mb <= self.memory)
             and (not self.disk or needs.disk_mb <= self.disk)
@@ -188,14 +200,16 @@ class _Picking:
         self._board: Board = tx.board
         self._request = request
         self._missing = max(1, min(request.n_jobs, MAX_JOBS))
-        self._cores = request.cores or _NO_LIMIT
-        self._gpus = _NO_LIMIT if request.gpus is None else sum(gpu.count for gpu in request.gpus)
+        self._places = None if request.wish is None else Places(request.wish, request.waited)
+        told = request.wish is None
+        self._cores = (request.cores if told else 0) or _NO_LIMIT
+        self._gpus = sum(gpu.count for gpu in request.gpus) if told and request.gpus is not None else _NO_LIMIT
         self._found: list[AnyRow] = []
         self._taken: dict[tuple[int, str], int] = {}  # the last PandaID of a lot
 
     def jobs(self) -> list[AnyRow]:
         """The jobs, in the order in which they were chosen."""
-        offer = _Offer(self._request)
+        offer = _Offer(self._request, self._places)
         # A queue that is off brokerage gets what names it, nothing that would go anywhere.
         queues = [self._request.site] if self._request.queue.status == "brokeroff" else [self._request.site, ""]
         for priority, shelves in self._board.shelves(dict.fromkeys(queues)):
@@ -217,11 +231,15 @@ class _Picking:
         while candidates and self._missing:
             best = min(candidates, key=self._order)
             lot = self._lot(best)
-            room = self._room(best.key[1].needs)
-            if lot is None or not room:
+            if lot is None:
                 candidates.remove(best)
+            elif room := self._room(lot, self._fair_count(lot, candidates)):
+                self._take(lot, room)
+            elif self._places and self._places.may_wait(lot.kind.needs, lot.campaign):
+                if self._take(lot, 1):
+                    self._missing = 0  # room is made for it before others take it
             else:
-                self._take(lot, candidates, room)
+                candidates.remove(best)
 
     def _order(self, candidate: _Candidate) -> tuple[int, int, int]:
         return *self._board.burden(candidate.campaign), candidate.heap[0] if candidate.heap else 0
@@ -242,34 +260,40 @@ class _Picking:
             None,
         )
 
-    def _room(self, needs: Needs) -> int:
-        """For how many jobs with these needs there is room beside those that were chosen."""
-        by_gpus = self._gpus // needs.gpus if needs.gpus else self._missing
-        return min(self._missing, self._cores // needs.cores, by_gpus)
+    def _room(self, lot: Lot, most: int) -> int:
+        """For how many of a lot's jobs there is room beside those that were chosen, at most `most`."""
+        needs = lot.kind.needs
+        if self._places:
+            return self._places.take(needs, lot.campaign, most)
+        by_gpus = self._gpus // needs.gpus if needs.gpus else most
+        return min(most, self._cores // needs.cores, by_gpus)
 
-    def _take(self, lot: Lot, candidates: list[_Candidate], room: int) -> None:
-        """Takes as many of a lot's jobs as are this campaign's by right; an empty lot goes from the board."""
-        count = room if len(candidates) == 1 else min(room, self._fair_count(lot, candidates))
-        place = (lot.task_id, lot.queue)
+    def _take(self, lot: Lot, count: int) -> int:
+        """Takes so many of a lot's jobs, or all that it has; then it is empty, and goes from the board."""
+        needs, place = lot.kind.needs, (lot.task_id, lot.queue)
         values = {"task_id": lot.task_id, "queue": lot.queue, "after": self._taken.get(place, 0), "limit": count}
         rows = self._tx.connection.execute(_WAITING, values).all()
         if rows:
             self._taken[place] = rows[-1].panda_id
             self._found += rows
             self._missing -= len(rows)
-            needs = lot.kind.needs
             self._cores -= len(rows) * needs.cores
             self._gpus -= len(rows) * needs.gpus
-            self._board.serve(lot.campaign, len(rows) * needs.cores)
+            self._board.serve(lot.campaign, len(rows) * needs.all_cores)
         if len(rows) < count:
             self._board.take_down(*place)
+            if self._places:
+                self._places.correct(needs, lot.campaign, len(rows))
+        return len(rows)
 
     def _fair_count(self, lot: Lot, candidates: list[_Candidate]) -> int:
-        """How many jobs bring the campaign level with the next."""
+        """How many jobs are this campaign's by right: those that bring it level with the next."""
+        if len(candidates) == 1:
+            return self._missing
         mine = self._board.burden(lot.campaign)[0]
         others = (self._board.burden(other.campaign)[0] for other in candidates if other.campaign != lot.campaign)
         ahead = min(others, default=mine) - mine
-        return max(1, min(self._missing, ahead // lot.kind.needs.cores))
+        return max(1, min(self._missing, ahead // lot.kind.needs.all_cores))
 
 
 _WAITING = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from sqlalchemy import bindparam, func, select
@@ -26,10 +27,10 @@ _COLUMNS = (
 _TASKS = select(*_COLUMNS).where(tasks.c.task_id.in_(bindparam("ids", expanding=True)))
 _OPEN = select(jobs.c.task_id, jobs.c.queue).where(WAITS).distinct()
 _LOADS = (
-    select(tasks.c.campaign, func.sum(jobs.c.core_count))
+    select(tasks.c.campaign, tasks.c.needs, func.sum(jobs.c.core_count))
     .join(tasks, tasks.c.task_id == jobs.c.task_id)
     .where(AT_PILOT)
-    .group_by(tasks.c.campaign)
+    .group_by(tasks.c.campaign, tasks.c.needs)
 )
 
 
@@ -67,4 +68,7 @@ def _lot(tx: Transaction, row: AnyRow, queue: str) -> Lot:
 def read_loads(tx: Transaction) -> None:
     """Counts the cores that each campaign has at pilots, unless that was done a moment ago."""
     if tx.board.loads_are_stale(tx.now):
-        tx.board.set_loads(tx.now, {row[0] or "": int(row[1]) for row in tx.connection.execute(_LOADS)})
+        loads: Counter[str] = Counter()
+        for campaign, needs, cores in tx.connection.execute(_LOADS):
+            loads[campaign or ""] += int(cores) * (parse_needs(needs).nodes if needs else 1)
+        tx.board.set_loads(tx.now, loads)

@@ -1,21 +1,23 @@
 """Old data goes: tasks that have been over for long, with their jobs, outputs, sandboxes and logs.
 
 Slice by slice, each one short transaction, so that pilots' calls get in between. What a task needs that is still kept
-stays, however old: a sandbox goes when it was not touched for as long and no task names it.
+stays, however old: a sandbox goes when it was not touched for as long and no task names it. Checkpoints of points go
+a day after their task was over.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from pathlib import Path
 
 from sqlalchemy import delete, func, select
 from sqlalchemy.exc import DBAPIError
 
 from hpo_pilot.jobs import TaskState
-from hpo_pilot.server.data.database import Database, Transaction
-from hpo_pilot.server.data.file_store import Folder
+from hpo_pilot.server.data.database import Database, Transaction, in_slices
+from hpo_pilot.server.data.file_store import CHECKPOINT_START, Folder, checkpoint_task
 from hpo_pilot.server.data.tables import cache_files, job_documents, jobs, metadata, tasks, worker_nodes, workers
 from hpo_pilot.server.taskbuffer.known_tasks import known_task
 
@@ -70,7 +72,12 @@ class Housekeeping:
             False: there is no more.
         """
         before = tx.now - self._seconds
-        return self._remove_jobs(tx, before) or self._remove_sandboxes(tx, before) or self._remove_rest(tx, before)
+        return (
+            self._remove_jobs(tx, before)
+            or self._remove_checkpoints(tx)
+            or self._remove_sandboxes(tx, before)
+            or self._remove_rest(tx, before)
+        )
 
     def _remove_jobs(self, tx: Transaction, before: float) -> bool:
         # The last change of all stays: cursors are counted on from it.
@@ -101,6 +108,23 @@ class Housekeeping:
         tx.connection.execute(delete(job_documents).where(job_documents.c.panda_id.in_(ids)))
         tx.connection.execute(delete(jobs).where(jobs.c.panda_id.in_(ids)))
         return True
+
+    def _remove_checkpoints(self, tx: Transaction) -> bool:
+        """Those of tasks that have been over for a day: they are large, and only further attempts would want them."""
+        names = tx.connection.scalars(select(cache_files.c.name).where(cache_files.c.name.startswith(CHECKPOINT_START)))
+        by_task = defaultdict(list)
+        for name in names:
+            by_task[checkpoint_task(name)].append(name)
+        for some in in_slices(sorted(by_task)):
+            ended = tasks.c.ended.is_(None) | (tasks.c.ended >= tx.now - _DAY)
+            for kept in tx.connection.scalars(select(tasks.c.task_id).where(tasks.c.task_id.in_(some), ended)):
+                del by_task[kept]
+        old = [name for its in by_task.values() for name in its][:SLICE]
+        for name in old:
+            self._cache.remove(name)
+        if old:
+            tx.connection.execute(delete(cache_files).where(cache_files.c.name.in_(old)))
+        return bool(old)
 
     def _remove_sandboxes(self, tx: Transaction, before: float) -> bool:
         named = select(tasks.c.sandbox).where(tasks.c.sandbox.is_not(None))

@@ -13,6 +13,9 @@ from hpo_pilot.transformation.container.runtime import (
     mounts,
 )
 
+#: The machine's own, where the image has one to put it over: names of other nodes are in them, and its own name.
+_NAMES = ("/etc/hosts", "/etc/resolv.conf")
+
 _SCRATCH = "/tmp"  # noqa: S108  inside the container, empty and its own
 
 
@@ -45,6 +48,9 @@ class Bubblewrap(ContainerRuntime):
             words += entry
         words += ["--dev", "/dev"] if gpu_kind(inside) == "none" else ["--dev-bind", "/dev", "/dev"]
         words += ["--proc", "/proc", "--tmpfs", _SCRATCH]
+        for name in _NAMES:
+            if os.path.exists(name) and os.path.isfile(image + name) and not os.path.islink(image + name):
+                words += ["--ro-bind", name, name]
         for path, writable in bound:
             words += ["--bind" if writable else "--ro-bind", path, path]
         libraries = library_path(env, inside)

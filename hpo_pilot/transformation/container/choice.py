@@ -3,6 +3,7 @@
 from typing import Dict
 
 from hpo_pilot.transformation.container.apptainer import Apptainer
+from hpo_pilot.transformation.container.architecture import check_architecture
 from hpo_pilot.transformation.container.bubblewrap import Bubblewrap
 from hpo_pilot.transformation.container.charliecloud import Charliecloud
 from hpo_pilot.transformation.container.no_container import NoContainer
@@ -33,6 +34,7 @@ def choose_runtime(name: str, image: str) -> ContainerRuntime:
     candidates = list(RUNTIMES.values()) if name == "auto" else [RUNTIMES[name]] if name in RUNTIMES else []
     for runtime in candidates:
         if runtime.can_run(image):
+            check_architecture(image)
             return runtime
     tried = ", ".join(p for r in RUNTIMES.values() for p in r.programs) if name == "auto" else name
     raise TransformationFailure(

@@ -29,7 +29,18 @@ def test_status_is_the_list_s_document_and_more(client, searched):
     assert {key: status[key] for key in listed} == listed
     assert status["job_seconds"] == 12.0
     assert status["gpu_hours"] == 0.0
-    assert set(status) - set(listed) == {"job_seconds", "gpu_hours", "source", "definition", "remarks"}
+    more = {"job_seconds", "gpu_hours", "cost", "gain", "source", "definition", "remarks"}
+    assert set(status) - set(listed) == more
+
+
+def test_what_it_cost_and_gained(client, searched):
+    status, trials = client.status(searched), client.trials(searched)
+    hours = {"job_seconds": 12.0, "gpu_hours": 0.0, "core_hours": pytest.approx(12 / 3600)}
+    assert status["cost"] == {**hours, "energy_kwh": None, "energy_source": None}  # the local site has no figures
+    assert [trial["cost"]["job_seconds"] for trial in trials] == [4.0, 4.0, 4.0]
+    gain = {"first": 2.5, "best": 2.5, "gain": 0.0, "per_gpu_hour": None, "per_core_hour": 0.0}
+    assert status["gain"] == gain
+    assert status["best"]["cost"] == trials[1]["cost"]
 
 
 def test_trials_have_their_folds_and_logs(client, searched):
@@ -73,7 +84,8 @@ def test_report_and_exports(client, searched):
     assert report.lower().startswith("<!doctype html")
     assert searched in report
     rows = client.export(searched, "csv").splitlines()
-    assert rows[0] == "number,generation,state,value,std,x,kind,fold_0,fold_1,error,submitted,started,ended"
+    head = "number,generation,state,value,std,x,kind,fold_0,fold_1,error,submitted,started,ended,"
+    assert rows[0] == head + "job_seconds,gpu_hours,core_hours,energy_kwh"
     assert len(rows) == 4
     exported = json.loads(client.export(searched, "json"))
     assert exported["trials"] == client.trials(searched)

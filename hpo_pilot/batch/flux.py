@@ -1,0 +1,71 @@
+"""Flux: flux batch, flux jobs, flux cancel."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection
+from typing import ClassVar
+
+from typing_extensions import override
+
+from hpo_pilot.batch.allocation_spec import AllocationSpec
+from hpo_pilot.batch.batch_job import BatchJob, BatchState
+from hpo_pilot.batch.batch_system import BatchSystem
+from hpo_pilot.batch.commands import CommandFailedError, call
+
+#: flux-jobs(1), "JOB STATUS": a state, or the result of a job that is inactive.
+_STATES = {
+    "DEPEND": BatchState.HELD,
+    "PRIORITY": BatchState.WAITING,
+    "SCHED": BatchState.WAITING,
+    "PENDING": BatchState.WAITING,
+    "COMPLETED": BatchState.ENDED,
+    "TIMEOUT": BatchState.TIMED_OUT,
+    "CANCELED": BatchState.CANCELLED,
+    "FAILED": BatchState.FAILED,
+}
+
+_FIELDS = "{id.f58}|{status}|{queue}|{name}"
+
+
+class Flux(BatchSystem):
+    """Flux. Its warning goes to the brokers of the allocation, not to the script: the pilot goes by the clock."""
+
+    name: ClassVar[str] = "flux"
+    mark: ClassVar[str] = "# flux:"
+
+    @override
+    def options(self, spec: AllocationSpec) -> list[str]:
+        batch = spec.site.batch
+        return [
+            f"--job-name={spec.name}",
+            f"--nodes={spec.nodes}",
+            "--exclusive",
+            f"--time-limit={spec.minutes}m",
+            *([f"{batch.queue_flag}={spec.queue_name}"] if spec.queue_name else []),
+            *([f"{batch.account_flag}={spec.account_name}"] if spec.account_name else []),
+            *([f"--requires={shlex.quote(batch.constraint)}"] if batch.constraint else []),
+            f"--output={spec.output}",
+        ]
+
+    @override
+    def submit(self, spec: AllocationSpec, *, lock: int | None = None) -> str:
+        return call(["flux", "batch", str(spec.script_file)], kept_fd=lock).split()[-1]
+
+    @override
+    def jobs(self) -> dict[str, BatchJob]:
+        said = call(["flux", "jobs", "-a", "--no-header", f"--format={_FIELDS}"])
+        return {job.id: job for line in said.splitlines() if "|" in line for job in [_read(line)]}
+
+    @override
+    def cancel(self, ids: Collection[str]) -> None:
+        try:
+            call(["flux", "cancel", *ids])
+        except CommandFailedError as error:
+            if "inactive" not in error.said:
+                raise
+
+
+def _read(line: str) -> BatchJob:
+    number, status, queue, name = line.split("|", 3)
+    return BatchJob(number, name, _STATES.get(status, BatchState.RUNNING), (queue,) if queue else ())

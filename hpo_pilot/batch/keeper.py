@@ -1,0 +1,189 @@
+"""Keeping as many allocations as there is work for: `hpo-pilot pilots keep`."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hpo_pilot.batch.admission import room_for_more
+from hpo_pilot.batch.allocation import Allocation
+from hpo_pilot.batch.allocation_spec import AllocationSpec
+from hpo_pilot.batch.batch_job import BatchState
+from hpo_pilot.batch.fleet import Fleet, new_name
+from hpo_pilot.errors import GiveUpError, TryAgainError
+
+log = logging.getLogger(__name__)
+
+#: So many in a row that fail so soon after their start, in seconds: then something is wrong that more would not mend.
+_FAILURES = 3
+_SOON = 120.0
+
+
+@dataclass(frozen=True)
+class Demand:
+    """The jobs of a PanDA queue.
+
+    Attributes:
+        waiting: for a pilot.
+        going: at pilots, or on their way there.
+    """
+
+    waiting: int
+    going: int
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """What is to be kept.
+
+    Attributes:
+        server: the PanDA server.
+        panda_queue: whose jobs are looked at.
+        max_nodes: of all allocations together, those that wait included.
+        room: how many jobs an allocation is taken to run side by side. Too many only makes for a slower start: as
+            long as jobs wait, further allocations follow those that have started.
+        idle: after so many seconds without any job, or with none that allocations take, they are cancelled: such as
+            have not started, and those whose pilots only wait.
+        settle: how long an allocation that has just started is taken to have room for jobs that wait, in seconds.
+    """
+
+    server: str
+    panda_queue: str
+    max_nodes: int
+    room: int
+    idle: float = 300.0
+    settle: float = 60.0
+
+
+class Keeper:
+    """Submits and cancels, a look at a time. What it submitted in an earlier life it knows by the fleet's book."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        keeping: Keeping,
+        plan: Callable[[str], AllocationSpec],
+        demand: Callable[[], Demand],
+        *,
+        tell: Callable[[str], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Looks at nothing yet.
+
+        Args:
+            fleet: the work folder's allocations.
+            keeping: what is to be kept.
+            plan: the next allocation, under the name that it is given.
+            demand: asks the PanDA server.
+            tell: is told of each change, a line for people.
+            clock: seconds since the epoch.
+        """
+        self._fleet = fleet
+        self._keeping = keeping
+        self._plan = plan
+        self._demand = demand
+        self._tell = tell
+        self._clock = clock
+        self._began = self._worked = clock()
+        self._stuck: float | None = None  # since when running allocations have taken no job
+
+    def run(self, stop: threading.Event, interval: float) -> None:
+        """Looks again and again until `stop` is set; leaves all allocations as they are then.
+
+        Args:
+            stop: ends it.
+            interval: seconds between looks.
+
+        Raises:
+            InputError: an allocation is refused, and would be again.
+            GiveUpError: allocations fail as soon as they have started, or take none of the jobs that wait.
+        """
+        while not stop.is_set():
+            try:
+                self.look()
+            except TryAgainError as error:
+                log.warning("%s", error)
+                self._tell(f"not now: {error}")
+            stop.wait(interval)
+
+    def look(self) -> None:
+        """Looks once at work and allocations, and submits or cancels what is due.
+
+        Raises:
+            InputError: an allocation is refused, and would be again.
+            TryAgainError: the server or the batch system does not answer.
+            GiveUpError: allocations fail as soon as they have started, or take none of the jobs that wait.
+        """
+        demand, now = self._demand(), self._clock()
+        # Before anything is asked for: what an earlier process may have submitted is known then.
+        kept = [one for one in self._fleet.refresh() if self._is_ours(one)]
+        self._check_failures(kept)
+        ours = [one for one in kept if not one.is_over]
+        if demand.waiting or demand.going:
+            self._worked = now
+        elif now - self._worked >= self._keeping.idle:
+            self._cancel(ours, "no work is left")
+            return
+        if not self._is_stuck(demand, ours, now):
+            self._submit(demand, ours, now)
+
+    def _is_ours(self, one: Allocation) -> bool:
+        return one.kept and (one.server, one.panda_queue) == (self._keeping.server, self._keeping.panda_queue)
+
+    def _check_failures(self, kept: list[Allocation]) -> None:
+        last = [one for one in kept if one.submitted >= self._began and one.is_over][-_FAILURES:]
+        if len(last) == _FAILURES and all(
+            one.state is BatchState.FAILED and one.changed - (one.started or one.changed) < _SOON for one in last
+        ):
+            raise GiveUpError(
+                f"the last {_FAILURES} allocations failed as soon as they had started ({last[-1].reason}): see "
+                f"output.log in {last[-1].folder}"
+            )
+
+    def _is_stuck(self, demand: Demand, ours: list[Allocation], now: float) -> bool:
+        """Whether allocations have run for a while and taken none of the jobs that wait, as more would not either."""
+        if not demand.waiting or demand.going or all(self._is_fresh(one, now) for one in ours):
+            self._stuck = None
+            return False
+        if self._stuck is None:
+            self._stuck = now
+            self._tell(f"{demand.waiting} jobs wait and no allocation takes any")
+        elif now - self._stuck >= self._keeping.idle:
+            self._cancel(ours, "no allocation takes a job")
+            raise GiveUpError(
+                f"{demand.waiting} jobs wait in {self._keeping.panda_queue}, and allocations that run take none of "
+                "them: see their output.log; jobs may want more --nodes, GPUs or time than one has"
+            )
+        return True
+
+    def _cancel(self, ours: list[Allocation], why: str) -> None:
+        # One that has just started may not have told its server yet.
+        idle = [one for one in ours if one.started is None or self._clock() - one.started >= self._keeping.settle]
+        if idle:
+            self._fleet.cancel([one.name for one in idle])
+            self._tell(f"{why}: cancelled {', '.join(one.name for one in idle)}")
+
+    def _submit(self, demand: Demand, ours: list[Allocation], now: float) -> None:
+        keeping = self._keeping
+        wanted = -(-demand.waiting // keeping.room) - sum(self._is_fresh(one, now) for one in ours)
+        nodes = sum(one.nodes for one in ours)
+        while wanted > 0:
+            spec = self._plan(new_name())
+            if nodes + spec.nodes > keeping.max_nodes:
+                return
+            if room_for_more(spec, self._fleet.jobs(spec)) == 0:
+                log.info("the queue takes no more jobs now")
+                return
+            done = self._fleet.submit(spec, server=keeping.server, panda_queue=keeping.panda_queue, kept=True)
+            self._tell(f"{demand.waiting} jobs wait: submitted {done.name}, {done.nodes} nodes, as job {done.job_id}")
+            nodes += spec.nodes
+            wanted -= 1
+
+    def _is_fresh(self, one: Allocation, now: float) -> bool:
+        """Whether it has taken no jobs yet: it waits for its nodes, or has only just got them."""
+        if one.state is not BatchState.RUNNING or one.started is None:
+            return True
+        return now - one.started < self._keeping.settle

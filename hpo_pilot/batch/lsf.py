@@ -1,0 +1,121 @@
+"""IBM Spectrum LSF: bsub, bjobs, bkill."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Collection
+from typing import ClassVar
+
+from typing_extensions import override
+
+from hpo_pilot.batch.allocation_spec import AllocationSpec
+from hpo_pilot.batch.batch_job import BatchJob, BatchState
+from hpo_pilot.batch.batch_system import BatchSystem
+from hpo_pilot.batch.commands import CommandFailedError, call
+from hpo_pilot.batch.walltime import hours_and_minutes
+from hpo_pilot.errors import InputError, TryAgainError
+
+#: bjobs, "STAT". Those that are not here run, or cannot be reached.
+_STATES = {
+    "PEND": BatchState.WAITING,
+    "WAIT": BatchState.WAITING,
+    "PSUSP": BatchState.HELD,
+    "DONE": BatchState.ENDED,
+    "EXIT": BatchState.FAILED,
+}
+
+#: What ended a job, as `exit_reason` begins; LSF, "Termination reasons displayed by bacct, bhist and bjobs".
+_ENDS = {
+    "TERM_RUNLIMIT": BatchState.TIMED_OUT,
+    "TERM_DEADLINE": BatchState.TIMED_OUT,
+    "TERM_WINDOW": BatchState.TIMED_OUT,
+    "TERM_OWNER": BatchState.CANCELLED,
+    "TERM_FORCE_OWNER": BatchState.CANCELLED,
+    "TERM_ADMIN": BatchState.CANCELLED,
+    "TERM_FORCE_ADMIN": BatchState.CANCELLED,
+    "TERM_REMOVE_HUNG_JOB": BatchState.FAILED,
+}
+
+_SUBMITTED = re.compile(r"Job <(\d+)> is submitted")
+
+#: The name, in which users may have anything, is the last.
+_FIELDS = "jobid stat queue exit_reason job_name delimiter='|'"
+
+#: What bjobs and bkill say where there is nothing to tell or to end, with status 255.
+_NOTHING = ("No job found", "No unfinished job found", "is not found", "Job has already finished")
+
+
+class Lsf(BatchSystem):
+    """LSF. Under jsrun (Summit and machines like it) it allocates whole nodes; elsewhere slots, all of each node."""
+
+    name: ClassVar[str] = "lsf"
+    mark: ClassVar[str] = "#BSUB"
+
+    @override
+    def options(self, spec: AllocationSpec) -> list[str]:
+        batch = spec.site.batch
+        return [
+            f"-J {spec.name}",
+            *self._nodes(spec),
+            f"-W {hours_and_minutes(spec.minutes)}",
+            *([f"{batch.queue_flag} {spec.queue_name}"] if spec.queue_name else []),
+            *([f"{batch.account_flag} {spec.account_name}"] if spec.account_name else []),
+            *([f"-R {shlex.quote(f'select[{batch.constraint}]')}"] if batch.constraint else []),
+            # In minutes, none too few.
+            *([f"-wa {batch.warning.signal}", f"-wt {-(-batch.warning.seconds // 60)}"] if batch.warning else []),
+            "-rn",  # never started again by itself
+            f"-o {spec.output}",
+        ]
+
+    def _nodes(self, spec: AllocationSpec) -> list[str]:
+        if spec.site.launcher.name == "jsrun":
+            return [f"-nnodes {spec.nodes}"]
+        if not (cores := spec.site.node.cores):
+            raise InputError(
+                f"site {spec.site.name}: LSF without jsrun counts slots, and the profile does not say how many cores a "
+                "node has: set node.cores"
+            )
+        gpus = spec.site.node.gpu_count
+        return [
+            f"-n {spec.nodes * cores}",
+            f"-R 'span[ptile={cores}]'",
+            "-x",
+            *([f"-gpu 'num={gpus}/host'"] if gpus else []),
+        ]
+
+    @override
+    def submit(self, spec: AllocationSpec, *, lock: int | None = None) -> str:
+        # From its standard input bsub takes a script with #BSUB lines everywhere; as an argument, where LSF is told to.
+        said = call(["bsub"], text=spec.script_file.read_text(), kept_fd=lock)
+        if (match := _SUBMITTED.search(said)) is None:
+            raise TryAgainError(f"bsub does not say which job it submitted: {said.strip()!r}")
+        return match[1]
+
+    @override
+    def jobs(self) -> dict[str, BatchJob]:
+        try:
+            said = call(["bjobs", "-a", "-noheader", "-o", _FIELDS])
+        except CommandFailedError as error:
+            if any(phrase in error.said for phrase in _NOTHING):
+                return {}
+            raise
+        return {job.id: job for line in said.splitlines() if "|" in line for job in [_read(line)]}
+
+    @override
+    def cancel(self, ids: Collection[str]) -> None:
+        try:
+            call(["bkill", *ids])
+        except CommandFailedError as error:
+            # Of several, some may be over: then it says so of those, and has ended the others.
+            if not any(phrase in error.said for phrase in _NOTHING):
+                raise
+
+
+def _read(line: str) -> BatchJob:
+    number, state, queue, why, name = line.split("|", 4)
+    kind = _STATES.get(state, BatchState.RUNNING)
+    reason = "" if why == "-" else why
+    if kind is BatchState.FAILED:
+        kind = _ENDS.get(reason.split(":")[0], BatchState.FAILED)
+    return BatchJob(number, name, kind, (queue,), reason)

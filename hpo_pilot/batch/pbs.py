@@ -1,0 +1,111 @@
+"""PBS Professional and OpenPBS: qsub, qselect, qstat, qdel."""
+
+from __future__ import annotations
+
+import getpass
+import json
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar
+
+from typing_extensions import override
+
+from hpo_pilot.batch.allocation_spec import AllocationSpec
+from hpo_pilot.batch.batch_job import BatchJob, BatchState
+from hpo_pilot.batch.batch_system import BatchSystem
+from hpo_pilot.batch.commands import CommandFailedError, call
+from hpo_pilot.errors import TryAgainError
+
+#: PBS Professional Reference Guide, "Job States". Those that are not here run, or end.
+_STATES = {
+    "Q": BatchState.WAITING,
+    "T": BatchState.WAITING,
+    "W": BatchState.HELD,
+    "H": BatchState.HELD,
+    "M": BatchState.ENDED,
+    "F": BatchState.ENDED,
+    "X": BatchState.ENDED,
+}
+
+#: `Exit_status` of a job whose walltime was over; PBS Professional Reference Guide, "Job Exit Status Codes".
+_WALLTIME_OVER = -29
+
+#: A script that a signal ended has 256 plus its number there; qdel sends TERM, then KILL.
+_KILLED = (256 + 15, 256 + 9)
+
+#: What commands say of jobs that are over, or where the server keeps no history.
+_OVER = ("has finished", "Unknown Job Id")
+_NO_HISTORY = ("job_history_enable", "history")
+
+
+class Pbs(BatchSystem):
+    """PBS. It warns no job before its end: the pilot goes by the clock."""
+
+    name: ClassVar[str] = "pbs"
+    mark: ClassVar[str] = "#PBS"
+
+    @override
+    def options(self, spec: AllocationSpec) -> list[str]:
+        batch, node = spec.site.batch, spec.site.node
+        chunk = [
+            str(spec.nodes),
+            *([f"ncpus={node.cores * node.threads_per_core}"] if node.cores else []),
+            *([f"ngpus={node.gpu_count}"] if node.gpu_count else []),
+            *([batch.constraint] if batch.constraint else []),
+        ]
+        return [
+            f"-N {spec.name}",
+            f"-l select={':'.join(chunk)}",
+            "-l place=scatter:exclhost",
+            f"-l walltime={spec.minutes // 60:02d}:{spec.minutes % 60:02d}:00",
+            *([f"{batch.queue_flag} {spec.queue_name}"] if spec.queue_name else []),
+            *([f"{batch.account_flag} {spec.account_name}"] if spec.account_name else []),
+            "-S /bin/bash",
+            "-r n",  # never started again by itself
+            "-j oe",
+            f"-o {spec.output}",
+        ]
+
+    @override
+    def submit(self, spec: AllocationSpec, *, lock: int | None = None) -> str:
+        return call(["qsub", str(spec.script_file)], kept_fd=lock).split()[-1]
+
+    @override
+    def jobs(self) -> dict[str, BatchJob]:
+        try:
+            return self._jobs("-x")
+        except CommandFailedError as error:
+            if not any(word in error.said for word in _NO_HISTORY):
+                raise
+            return self._jobs()
+
+    def _jobs(self, *history: str) -> dict[str, BatchJob]:
+        ids = call(["qselect", *history, "-u", getpass.getuser()]).split()
+        if not ids:
+            return {}
+        try:
+            document = json.loads(call(["qstat", *history, "-f", "-F", "json", *ids]))
+        except ValueError as error:
+            raise TryAgainError(f"qstat does not print proper JSON: {error}") from error
+        return {number: _read(number, job) for number, job in document.get("Jobs", {}).items()}
+
+    @override
+    def cancel(self, ids: Collection[str]) -> None:
+        try:
+            call(["qdel", *ids])
+        except CommandFailedError as error:
+            # Of several, some may be over: then it says so of those, and has ended the others.
+            if not any(phrase in error.said for phrase in _OVER):
+                raise
+
+
+def _read(number: str, job: Mapping[str, Any]) -> BatchJob:
+    state, status = str(job.get("job_state")), job.get("Exit_status", 0)
+    kind = _STATES.get(state, BatchState.RUNNING)
+    if kind is BatchState.ENDED and status != 0:
+        if status == _WALLTIME_OVER:
+            kind = BatchState.TIMED_OUT
+        else:
+            kind = BatchState.CANCELLED if status in _KILLED else BatchState.FAILED
+    return BatchJob(
+        number, str(job.get("Job_Name", "")), kind, (str(job.get("queue", "")),), str(job.get("comment", ""))
+    )

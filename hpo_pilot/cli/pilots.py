@@ -1,0 +1,277 @@
+"""Pilots in allocations of a batch system: submitted, listed, cancelled, kept."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from hpo_pilot.cli.options import JsonOption, WorkDirOption, option
+from hpo_pilot.cli.show import console, dump, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hpo_pilot.batch.allocation import Allocation
+    from hpo_pilot.batch.allocation_spec import AllocationSpec
+    from hpo_pilot.batch.fleet import Fleet
+    from hpo_pilot.service.pilot_access import PilotAccess
+
+_SiteOption = Annotated[str, option("--site", metavar="S", help="The site profile (hpo-pilot sites).")]
+_WalltimeOption = Annotated[
+    str, option("--walltime", metavar="H:MM", help="How long each allocation lasts: 2:00, or 1-12:00 with days.")
+]
+_QueueOption = Annotated[
+    str | None, option("--queue", help="The batch queue, partition or QOS. Default: the profile's.")
+]
+_PandaQueueOption = Annotated[
+    str | None, option("--panda-queue", metavar="PQ", help="The PanDA queue. Default: the embedded server's.")
+]
+_AccountOption = Annotated[str | None, option("--account", help="The project to charge. Default: the profile's.")]
+_ServerOption = Annotated[
+    str | None, option("--server", metavar="URL", help="The PanDA server. Default: the work folder's embedded one.")
+]
+_TokenOption = Annotated[
+    Path | None, option("--token-file", metavar="FILE", help="A pilot's token. Default: the work folder's own.")
+]
+_CaOption = Annotated[
+    Path | None, option("--ca", metavar="FILE", help="Authorities behind the server's certificate (PEM).")
+]
+_ProxyOption = Annotated[
+    str | None, option("--proxy", metavar="URL", help="The compute nodes' way out, e.g. that of `hpo-pilot relay`.")
+]
+_FolderOption = Annotated[
+    Path | None,
+    option(
+        "--folder", help="Seen by login and compute nodes. Default: the site's shared scratch, else the work folder."
+    ),
+]
+_PilotOption = Annotated[
+    list[str] | None,
+    option("--pilot-option", metavar="WORD", help="One more word for `hpo-pilot pilot`. May be repeated."),
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds the commands."""
+    group = typer.Typer(name="pilots", help="Pilots in allocations of a batch system.", no_args_is_help=True)
+    group.command()(submit)
+    group.command("list")(list_pilots)
+    group.command()(cancel)
+    group.command()(keep)
+    app.add_typer(group)
+
+
+def submit(
+    site: _SiteOption,
+    nodes: Annotated[int, option("--nodes", min=1, help="Nodes of the allocation.")],
+    walltime: _WalltimeOption,
+    queue: _QueueOption = None,
+    panda_queue: _PandaQueueOption = None,
+    account: _AccountOption = None,
+    server: _ServerOption = None,
+    token_file: _TokenOption = None,
+    ca: _CaOption = None,
+    proxy: _ProxyOption = None,
+    folder: _FolderOption = None,
+    pilot_option: _PilotOption = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the job script; submit nothing.")] = False,
+    workdir: WorkDirOption = None,
+) -> None:
+    """Submit an allocation whose pilot runs jobs on all of its nodes, side by side."""
+    from hpo_pilot.batch import make_batch_system
+    from hpo_pilot.batch.admission import check_shape
+    from hpo_pilot.batch.fleet import new_name
+
+    access = _access(workdir, server, panda_queue, token_file, ca)
+    spec = _planner(
+        access, site, nodes, walltime, queue, account, proxy, _root(site, folder, workdir), tuple(pilot_option or ())
+    )(new_name())
+    if dry_run:
+        check_shape(spec)
+        typer.echo(make_batch_system(spec.site.batch.system).script(spec), nl=False)
+        return
+    done = _fleet(workdir).submit(spec, server=access.server, panda_queue=access.queue)
+    typer.echo(
+        f"submitted {done.name} as job {done.job_id}: {nodes} nodes of {site}, {walltime}; output: {spec.output}"
+    )
+
+
+def list_pilots(
+    as_json: JsonOption = False,
+    everything: Annotated[bool, typer.Option("--all", help="Those of long ago too.")] = False,
+    workdir: WorkDirOption = None,
+) -> None:
+    """List this work folder's allocations, as the batch systems show them now."""
+    now = time.time()
+    found = [one for one in _fleet(workdir).refresh() if everything or not one.is_over or now - one.changed < 7 * 86400]
+    if as_json:
+        dump([one.document() for one in found])
+        return
+    table = Table("name", "job", "site", "nodes", "walltime", "state", "for", "panda queue", box=None, pad_edge=False)
+    for one in found:
+        table.add_row(*_row(one, now))
+    console().print(table)
+
+
+def cancel(
+    ids: Annotated[
+        list[str] | None, typer.Argument(metavar="ID...", help="Names or job ids.", show_default=False)
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All that are not over.")] = False,
+    workdir: WorkDirOption = None,
+) -> None:
+    """Cancel allocations: their pilots give their jobs back and end."""
+    from hpo_pilot.errors import InputError
+
+    if bool(ids) == everything:
+        raise InputError("name the allocations to cancel, or give --all; `hpo-pilot pilots list` shows them")
+    fleet = _fleet(workdir)
+    names = list(ids or ()) or [one.name for one in fleet.refresh() if not one.is_over]
+    for one in fleet.cancel(names):
+        typer.echo(f"cancelled {one.name}, job {one.job_id}")
+
+
+def keep(
+    site: _SiteOption,
+    max_nodes: Annotated[int, option("--max-nodes", min=1, help="Nodes of all allocations together, at most.")],
+    walltime: _WalltimeOption,
+    nodes: Annotated[int, typer.Option("--nodes", min=1, help="Nodes of each allocation.")] = 1,
+    jobs: Annotated[
+        int | None,
+        option("--jobs", min=1, help="Jobs that one allocation runs at once. Default: one per GPU, or node."),
+    ] = None,
+    queue: _QueueOption = None,
+    panda_queue: _PandaQueueOption = None,
+    account: _AccountOption = None,
+    server: _ServerOption = None,
+    token_file: _TokenOption = None,
+    ca: _CaOption = None,
+    proxy: _ProxyOption = None,
+    folder: _FolderOption = None,
+    pilot_option: _PilotOption = None,
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between looks.")] = 30.0,
+    idle: Annotated[float, typer.Option(min=0, help="Seconds without jobs, then allocations are cancelled.")] = 300.0,
+    settle: Annotated[
+        float, typer.Option(min=0, help="Seconds that an allocation gets to take jobs, once it has started.")
+    ] = 60.0,
+    workdir: WorkDirOption = None,
+) -> None:
+    """Submit allocations while jobs wait, within the site's job limits, until stopped; running ones go on then."""
+    from hpo_pilot.batch.admission import check_shape
+    from hpo_pilot.batch.fleet import new_name
+    from hpo_pilot.batch.keeper import Keeper, Keeping
+    from hpo_pilot.errors import InputError
+    from hpo_pilot.service.demand import DemandReader
+
+    if nodes > max_nodes:
+        raise InputError(f"--nodes {nodes} of one allocation are more than --max-nodes {max_nodes}")
+    access = _access(workdir, server, panda_queue, token_file, ca)
+    plan = _planner(
+        access, site, nodes, walltime, queue, account, proxy, _root(site, folder, workdir), tuple(pilot_option or ())
+    )
+    first = plan(new_name())
+    check_shape(first)
+    room = jobs or nodes * max(1, first.site.node.gpu_count)
+    keeper = Keeper(
+        _fleet(workdir),
+        Keeping(access.server, access.queue, max_nodes, room, idle, settle),
+        plan,
+        DemandReader(access.server, access.queue, access.token_file, vo=access.vo, ca=access.ca),
+        tell=typer.echo,
+    )
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    typer.echo(f"keeping up to {max_nodes} nodes of {site} for the jobs of {access.queue} at {access.server}")
+    keeper.run(stop, interval)
+    typer.echo("stopped; allocations go on: `hpo-pilot pilots list` shows them, `pilots cancel` ends them")
+
+
+def _access(
+    workdir: Path | None, server: str | None, queue: str | None, token_file: Path | None, ca: Path | None
+) -> PilotAccess:
+    from hpo_pilot.service.pilot_access import pilot_access
+    from hpo_pilot.service.workdir import WorkDir
+
+    return pilot_access(
+        WorkDir.at(workdir),
+        server=server,
+        queue=queue,
+        token_file=token_file,
+        ca=ca,
+        warn=lambda warning: typer.echo(f"warning: {warning}", err=True),
+    )
+
+
+def _root(site: str, folder: Path | None, workdir: Path | None) -> Path:
+    """The folder that login and compute nodes share."""
+    from hpo_pilot.config.site_file import find_site
+    from hpo_pilot.errors import InputError
+    from hpo_pilot.service.workdir import WorkDir
+
+    if folder is not None:
+        return folder.absolute()
+    shared = find_site(site).scratch.shared
+    if shared is None:
+        return WorkDir.at(workdir).root
+    expanded = os.path.expandvars(shared)
+    if "$" in expanded:
+        raise InputError(f"{site}'s shared scratch is {shared}, which is not set here: give --folder")
+    return Path(expanded, "hpo-pilot")
+
+
+def _planner(
+    access: PilotAccess,
+    site: str,
+    nodes: int,
+    walltime: str,
+    queue: str | None,
+    account: str | None,
+    proxy: str | None,
+    root: Path,
+    options: tuple[str, ...],
+) -> Callable[[str], AllocationSpec]:
+    """Makes allocations of a name."""
+    from hpo_pilot.batch.allocation_spec import AllocationSpec
+    from hpo_pilot.batch.pilot_command import PilotCommand
+    from hpo_pilot.batch.walltime import minutes_of
+    from hpo_pilot.config.site_file import find_site
+
+    profile, minutes = find_site(site), minutes_of(walltime)
+    command = PilotCommand(access.server, access.queue, access.token_file, root, access.ca, access.vo, options)
+    return lambda name: AllocationSpec(
+        profile, nodes, minutes, name, command.folder(name), command.words(name), queue, account, proxy
+    )
+
+
+def _fleet(workdir: Path | None) -> Fleet:
+    from hpo_pilot.batch.book import Book
+    from hpo_pilot.batch.fleet import Fleet
+    from hpo_pilot.service.workdir import WorkDir
+
+    return Fleet(Book(WorkDir.at(workdir).root))
+
+
+def _row(one: Allocation, now: float) -> tuple[str, ...]:
+    from hpo_pilot.batch.walltime import hours_and_minutes
+
+    state = one.state.value if one.state is not None else "being submitted"
+    since = hours_and_minutes(max(0, int(now - (one.changed or one.submitted))) // 60)
+    shown = f"{state} ({printable(one.reason)})" if one.reason else state
+    return (
+        one.name,
+        one.job_id or "-",
+        one.site,
+        str(one.nodes),
+        hours_and_minutes(one.minutes),
+        shown,
+        since,
+        one.panda_queue,
+    )

@@ -1,0 +1,58 @@
+"""What launchers leave in a job's log, and how a job step of theirs is reached."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+
+#: What ssh says of a host that it does not reach; several launchers start their helpers by it.
+SSH_FAILED = r"ssh: (?:Could not resolve hostname|connect to host) ([\w.-]+)"
+
+
+@dataclass(frozen=True)
+class Traces:
+    """How a launcher's own lines look, as regular expressions; empty: it has none. The runner uses the first three.
+
+    Attributes:
+        label: what it puts before each line of a rank; group 1 is the rank.
+        dead: its word that a rank has failed, the first of which counts; group 1, if there is one, is the rank. What
+            follows may be said by others that are being ended.
+        own: lines of the launcher's that do not say what was wrong.
+        broken: its word that a node is of no use; a group names it.
+        not_started: its word that nothing was started, whoever's fault it is.
+    """
+
+    label: str = ""
+    dead: str = ""
+    own: str = ""
+    broken: str = ""
+    not_started: str = ""
+
+    def broken_nodes(self, said: str, nodes: Collection[str]) -> frozenset[str]:
+        """The nodes that a log calls of no use.
+
+        Args:
+            said: the log.
+            nodes: of the job.
+        """
+        found = re.finditer(self.broken, said, re.MULTILINE) if self.broken else ()
+        named = {name.rstrip(":,.") for match in found for name in match.groups() if name}
+        return frozenset(node for node in nodes if {node, node.partition(".")[0]} & named)
+
+    def has_failed(self, said: str) -> bool:
+        """Whether a log says that the launcher did not start the ranks, or lost a node under them."""
+        return any(re.search(pattern, said, re.MULTILINE) for pattern in (self.broken, self.not_started) if pattern)
+
+
+@dataclass(frozen=True)
+class StepCommands:
+    """How a launcher's job step is reached where its own process cannot do it.
+
+    Attributes:
+        steps: a command that prints the allocation's steps, a line each: identifier and name.
+        signal: a command that sends one a signal: `%SIGNAL` stands for its name, the identifier is added.
+    """
+
+    steps: tuple[str, ...]
+    signal: tuple[str, ...]

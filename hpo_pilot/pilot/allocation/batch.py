@@ -1,0 +1,94 @@
+"""What an allocation's pilot asks its batch system, whichever it is."""
+
+from __future__ import annotations
+
+import subprocess
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from hpo_pilot.errors import InputError
+
+#: Runs a command of the batch system and gives what it prints.
+Ask = Callable[[Sequence[str]], str]
+
+_SECONDS = 60.0  # that a command may take
+
+
+@dataclass(frozen=True)
+class Given:
+    """One node as the batch system names it; 0: it does not say how many CPUs, that is hardware threads, it gave."""
+
+    name: str
+    cpus: int = 0
+
+
+class Batch(ABC):
+    """One batch system, asked from inside a job of it."""
+
+    #: The variable by which a job of it is known.
+    variable: str
+
+    def __init__(self, environment: Mapping[str, str], ask: Ask) -> None:
+        self.environment, self.ask = environment, ask
+
+    @property
+    def job(self) -> str:
+        """The identifier of the job."""
+        return self.environment[self.variable]
+
+    @abstractmethod
+    def nodes(self) -> list[Given]:
+        """The nodes for payloads, in the batch system's order.
+
+        Raises:
+            InputError: they are not known.
+        """
+
+    @abstractmethod
+    def seconds_left(self, now: float) -> float:
+        """Until the end of the job.
+
+        Args:
+            now: unix time.
+
+        Raises:
+            InputError: it is not known.
+        """
+
+    def gpus_per_node(self) -> int:
+        """As far as the environment says it; 0: it does not."""
+        return 0
+
+    def memory_mb(self) -> int:
+        """Of each node, in MB, as far as the environment says it; 0: it does not."""
+        return 0
+
+
+def ask(words: Sequence[str]) -> str:
+    """Runs a command.
+
+    Raises:
+        InputError: it does not work.
+    """
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise InputError(f"{words[0]} cannot be asked: {error}") from error
+    if done.returncode:
+        raise InputError(f"{' '.join(words)} ended with {done.returncode}: {done.stderr.strip()[-300:]}")
+    return done.stdout.strip()
+
+
+def seconds_of(text: str) -> float:
+    """[days-]hours:minutes[:seconds], or hours:minutes as LSF writes it, in seconds.
+
+    Raises:
+        ValueError: it is no such thing.
+    """
+    days, _, clock = text.rpartition("-")
+    parts = [float(part) for part in clock.split(":")]
+    if not 2 <= len(parts) <= 3:
+        raise ValueError(f"{text!r} is no time such as 1:30:00")
+    hours, minutes, seconds = (*parts, 0.0)[:3]
+    return 86400 * float(days or 0) + 3600 * hours + 60 * minutes + seconds

@@ -1,0 +1,284 @@
+"""An allocation, shared out by a scheduler: jobs of any search and shape, side by side, each on its own."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Hashable, Mapping
+from typing import Any
+
+from hpo_pilot.errors import InputError
+from hpo_pilot.jobs.task import JobNeeds
+from hpo_pilot.pilot.allocation import Allocation
+from hpo_pilot.pilot.failure import GivenBack, JobFailure, NodeLost, PilotErrorCode
+from hpo_pilot.pilot.gpus import Gpu
+from hpo_pilot.pilot.job import Job
+from hpo_pilot.pilot.node_health import NodeHealth
+from hpo_pilot.pilot.room import Claim, Free, Room, Seat
+from hpo_pilot.pilot.site import Site
+from hpo_pilot.pilot.starting import Starting
+from hpo_pilot.scheduling import Ending, Policy, Scheduler, Start, Usage
+from hpo_pilot.scheduling import Job as Planned
+from hpo_pilot.transformation.payload_document import PayloadDocument
+
+log = logging.getLogger(__name__)
+
+#: What a job has that names no time limit, in minutes: then it is ended, for others are planned after it.
+MINUTES_WITHOUT_LIMIT = 60.0
+
+#: Of no limit of the site's, jobs side by side: each has a thread and a runner on this node.
+_MOST = 1000
+
+#: Jobs that wait here at most while more are asked for; those of servers that do not know what a wish is.
+_MOST_WAITING = 8
+
+#: Seconds for which an offer stands while jobs run.
+_PATIENCE = 1.0
+
+_LOOK = 2.0  # seconds between looks at whether a job that waits is still wanted
+
+
+class AllocationClaim(Claim):
+    """One job's place.
+
+    Attributes:
+        key: PandaID and attempt.
+        planned: what the scheduler knows of it; None: its needs are not known yet.
+        start: where it runs, once the scheduler has said so.
+        failure: why it will not start.
+        is_over: nobody waits for its start any more.
+    """
+
+    def __init__(self, key: tuple[Any, Any], search: str) -> None:
+        self.key, self.search = key, search
+        self.planned: Planned | None = None
+        self.start: Start | None = None
+        self.failure: JobFailure | None = None
+        self.is_over = False
+
+
+class AllocationRoom(Room[AllocationClaim]):
+    """The nodes of an allocation.
+
+    What the server hands out is given to the scheduler in the server's order. A wish goes out only when the needs of
+    all that came for the one before are known.
+    """
+
+    def __init__(
+        self,
+        allocation: Allocation,
+        site: Site,
+        *,
+        margin: float,
+        when_lost: Callable[[int, JobFailure], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Takes an allocation.
+
+        Args:
+            allocation: as it is now.
+            site: where it is.
+            margin: seconds before its end when every job should have ended.
+            when_lost: is told the PandaID of each job that lost a node, and why.
+            clock: in seconds.
+        """
+        self._site, self._clock, self._when_lost = site, clock, when_lost
+        self._names = tuple(node.name for node in allocation.nodes)
+        self._shapes = {node.name: node.shape for node in allocation.nodes}
+        now = clock()
+        self._scheduler = Scheduler(
+            allocation.nodes, begins=now, ends=now + allocation.seconds, policy=Policy(margin=margin)
+        )
+        self.most = site.job_steps or min(_MOST, sum(node.shape.cores for node in allocation.nodes))
+        self._up = set(self._names)
+        self._health = NodeHealth()
+        self._claims: dict[Hashable, AllocationClaim] = {}
+        self._coming: deque[AllocationClaim] = deque()
+        self._changed = threading.Condition()
+
+    # --- what a pilot asks of a room ---
+
+    def wait_for_some(self, stop: threading.Event) -> Free:
+        """See Room."""
+        with self._changed:
+            while True:
+                now = self._clock()
+                self._decide(now)
+                left = self.most - len(self._claims)
+                if stop.is_set():
+                    return Free(0, 0, ())
+                if left > 0 and not self._coming and self._scheduler.waiting < _MOST_WAITING:
+                    wish = self._scheduler.wish(now)
+                    if wish.now or wish.later:
+                        cores = sum(opening.nodes * opening.cores for opening in wish.now)
+                        gpus = max((sum(opening.gpus) for opening in wish.now), default=0)
+                        patience = _PATIENCE if self._claims else math.inf
+                        return Free(min(left, max(1, cores)), max(1, cores), self._gpus(gpus), patience, wish)
+                self._changed.wait(_LOOK)
+
+    def claim(self, data: Mapping[str, Any]) -> AllocationClaim:
+        """See Room."""
+        claim = AllocationClaim((data.get("PandaID"), data.get("attemptNr")), _search_of(data))
+        with self._changed:
+            self._claims[claim.key] = claim
+            self._coming.append(claim)
+        return claim
+
+    def enter(self, claim: AllocationClaim, stop: threading.Event) -> bool:
+        """See Room: at once, for only the sandbox says what a job needs."""
+        return not stop.is_set()
+
+    def take(self, claim: AllocationClaim, job: Job, document: PayloadDocument, starting: Starting) -> Seat:
+        """See Room: waits until the scheduler starts the job."""
+        planned = Planned(claim.key, claim.search, self._needs(job, document))
+        with self._changed:
+            claim.planned = planned
+            self._decide(self._clock())
+            while claim.start is None and claim.failure is None and not starting.is_over():
+                self._changed.wait(_LOOK)
+            if starting.failure is not None:
+                raise starting.failure
+            if claim.failure is not None:
+                raise claim.failure
+            if claim.start is None or starting.draining.is_set():
+                raise GivenBack(PilotErrorCode.SIGTERM, "the allocation was about to end while the job waited")
+        return self._seat(planned, claim.start)
+
+    def give_back(self, claim: AllocationClaim, ending: Ending = Ending.FAILED) -> None:
+        """See Room."""
+        with self._changed:
+            claim.is_over = True
+            self._claims.pop(claim.key, None)
+            if claim in self._coming:
+                self._coming.remove(claim)
+            if claim.start is not None:
+                self._scheduler.ended(claim.key, ending, self._clock())
+            elif claim.planned is not None and claim.failure is None:
+                self._claims[claim.key] = claim  # the scheduler still has it: `_decide` ends it when its turn comes
+            self._decide(self._clock())
+
+    def note_launch(self, claim: AllocationClaim, failed: Collection[str] | None) -> None:
+        """See Room: nodes that fail launches again and again are lost."""
+        nodes = [share.node for share in claim.start.shares] if claim.start else []
+        with self._changed:
+            if failed is None:
+                self._health.worked(nodes)
+                return
+            bad = self._health.failed(nodes, failed)
+        for node in bad:
+            self.lose(node, "launches fail there")
+
+    def wake(self) -> None:
+        """See Room."""
+        with self._changed:
+            self._decide(self._clock())
+
+    # --- what becomes of the allocation ---
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether all its nodes are lost."""
+        return not self._up
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no job is here."""
+        with self._changed:
+            return not self._claims
+
+    def drain(self) -> None:
+        """Nothing starts any more: what waits is given back."""
+        with self._changed:
+            self._scheduler.drain()
+            self._decide(self._clock())
+
+    def lose(self, node: str, why: str) -> None:
+        """A node is of no use: it gets no jobs any more, and those on it are ended."""
+        with self._changed:
+            if node not in self._up:
+                return
+            self._up.discard(node)
+            log.warning("node %s gets no more jobs, %d nodes are left: %s", node, len(self._up), why)
+            victims = self._scheduler.lose_node(node, self._clock())
+            lost = [self._claims[job.key].key[0] for job in victims]
+            self._decide(self._clock())
+        for panda_id in lost:
+            self._when_lost(panda_id, NodeLost(PilotErrorCode.PAYLOAD_EXECUTION_FAILURE, f"node {node} is lost: {why}"))
+
+    def usage(self) -> Usage:
+        """Where its time went so far."""
+        with self._changed:
+            return self._scheduler.usage(self._clock())
+
+    def counts(self) -> tuple[int, int]:
+        """How many jobs run, and how many wait."""
+        with self._changed:
+            return self._scheduler.running, self._scheduler.waiting
+
+    # --- inside ---
+
+    def _decide(self, now: float) -> None:
+        """Lets the scheduler decide; whoever waits is told."""
+        while self._coming and (self._coming[0].planned is not None or self._coming[0].is_over):
+            claim = self._coming.popleft()
+            if claim.planned is not None and not claim.is_over:
+                try:
+                    self._scheduler.add(claim.planned)
+                except InputError as error:
+                    claim.failure = JobFailure(PilotErrorCode.PAYLOAD_EXECUTION_FAILURE, str(error))
+        again = True
+        while again:
+            again = False
+            for start in self._scheduler.starts(now):
+                claim = self._claims[start.job.key]
+                claim.start = start
+                if claim.is_over:
+                    again = True
+                    del self._claims[claim.key]
+                    self._scheduler.ended(claim.key, Ending.CUT, now)
+        for job in self._scheduler.hand_back(now):
+            claim = self._claims[job.key]
+            claim.failure = GivenBack(
+                PilotErrorCode.SIGTERM, "the job would not end before the allocation does, or its nodes are lost"
+            )
+            if claim.is_over:
+                del self._claims[claim.key]
+        self._changed.notify_all()
+
+    def _needs(self, job: Job, document: PayloadDocument) -> JobNeeds:
+        """What the job says that it needs; of memory that it does not name it has the share of its cores."""
+        least = min((shape.memory_mb // shape.cores for shape in self._shapes.values()), default=1)
+        return JobNeeds(
+            nodes=document.nodes,
+            gpus_per_node=document.gpus or int(job.wants_gpu),
+            cores=job.cores,
+            memory_mb=job.memory_mb or max(1, least * job.cores),
+            minutes=document.minutes or job.walltime / 60 or MINUTES_WITHOUT_LIMIT,
+            ranks_per_node=document.ranks_per_node,
+        )
+
+    def _seat(self, planned: Planned, start: Start) -> Seat:
+        return Seat(
+            nodes=tuple(share.node for share in start.shares),
+            variables={},
+            cores=planned.needs.cores,
+            gpus={share.node: tuple(map(str, share.gpus)) for share in start.shares},
+            memory_mb=planned.needs.memory_mb,
+            allocation=self._names,
+            seconds=math.ceil(planned.limit),
+        )
+
+    def _gpus(self, count: int) -> tuple[Gpu, ...]:
+        vendor = {"nvidia": "NVIDIA", "amd": "AMD"}.get(self._site.gpu_kind, "NVIDIA")
+        memory = str(self._site.gpu_memory_mb or "")
+        return tuple(Gpu(str(number), vendor, self._site.gpu_model, memory) for number in range(count))
+
+
+def _search_of(data: Mapping[str, Any]) -> str:
+    """Whose run times the job's is like: its search, or else all jobs with its sandbox."""
+    words = str(data.get("jobPars") or "").split()
+    archive = words[words.index("-a") + 1] if "-a" in words[:-1] else ""
+    return str(data.get("hpoCampaign") or archive or data.get("taskID") or "")

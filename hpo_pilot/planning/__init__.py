@@ -1,0 +1,1 @@
+"""What a search would take at a site: pure, nothing is submitted."""

@@ -1,0 +1,88 @@
+"""Starts a payload through a launcher: the pilot puts it beside hpo_pilot_runner.py, which loads it.
+
+hpo_pilot_launch.json, which the pilot writes too, says what stands before the payload's command, how the launcher's own
+lines look in its log, and how a job step is reached that the launcher's process does not pass signals on to. As a
+program, `hpo_pilot_launch.py KILL` ends what may be left of the step. Standard library alone, Python 3.6 syntax.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, List, Optional, Set
+
+DOCUMENT = "hpo_pilot_launch.json"
+FOLDER = "%FOLDER"  # in a word: the folder where the payload runs
+SECONDS = 30.0  # for a command of the batch system
+
+
+class Launch:
+    """What the pilot said of the launcher."""
+
+    def __init__(self, folder: str, shell_signs: "Optional[Set[str]]" = None) -> None:
+        """Reads it; `shell_signs`: a command that has one of these needs a shell."""
+        with open(os.path.join(folder, DOCUMENT), "rb") as file:
+            self.said = json.loads(file.read().decode())  # type: Dict[str, Any]
+        self.shell_signs = shell_signs or set()
+
+    def words(self, command: str) -> "List[str]":
+        """The whole command, as words."""
+        before = [word.replace(FOLDER, os.getcwd()) for word in self.said["before"]]
+        return before + (["/bin/sh", "-c", command] if self.shell_signs & set(command) else command.split())
+
+    def tell(self, name: str) -> bool:
+        """Send the job step a signal past the launcher's process; False: there is no such way, or no such step."""
+        found = False
+        for step in self.steps():
+            words = [word.replace("%SIGNAL", name) for word in self.said["signal"]] + [step]
+            done = run(words)
+            found = found or (done is not None and done.returncode == 0)
+        return found
+
+    def steps(self) -> "List[str]":
+        """What the batch system calls the steps of this job that it still has."""
+        done = run(self.said["steps"]) if self.said.get("steps") else None
+        listed = [line.split() for line in done.stdout.decode("utf-8", "replace").splitlines()] if done else []
+        return [words[0] for words in listed if words[1:] == [self.said["name"]]]
+
+    def last_words(self, log: str) -> str:
+        """The last line of the rank that failed first; of the launcher's own, where no rank said anything."""
+        label, dead, own = (re.compile(self.said.get(key) or "(?!)") for key in ("label", "dead", "own"))
+        lines = log.splitlines()
+        at, rank = len(lines), None  # type: int, Optional[str]
+        for place, line in enumerate(lines):
+            failed = dead.search(line)
+            if failed:
+                at, rank = place, failed.group(1) if dead.groups else None
+                break
+        before, of_rank, of_launcher = "", "", ""
+        for place, line in enumerate(lines):
+            labelled = label.match(line)
+            text = (line[labelled.end() :] if labelled else line).rstrip()
+            if own.search(text):
+                of_launcher = of_launcher or (text if "error" in text.lower() else "")
+            elif text:
+                before = text if place < at else before
+                of_rank = text if labelled and rank and int(labelled.group(1)) == int(rank) else of_rank
+        return "rank %s: %s" % (rank, of_rank) if of_rank else before or of_launcher
+
+
+def run(words: "List[str]") -> "Any":
+    """A command of the batch system's; None where it does not work, which it says in the runner's log."""
+    try:
+        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        print("hpo_pilot_launch: %s: %s" % (words[0], error), file=sys.stderr)
+        return None
+    if done.returncode:
+        said = done.stderr.decode("utf-8", "replace").strip()
+        print("hpo_pilot_launch: %s ended with %d: %s" % (words[0], done.returncode, said), file=sys.stderr)
+    return done
+
+
+if __name__ == "__main__":
+    Launch(os.path.dirname(os.path.abspath(__file__))).tell(sys.argv[1])

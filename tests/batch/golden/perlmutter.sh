@@ -1,0 +1,19 @@
+#!/bin/bash
+#SBATCH --job-name=hpo-0123456789
+#SBATCH --nodes=4
+#SBATCH --time=1:05:00
+#SBATCH -q regular
+#SBATCH -A m1234_g
+#SBATCH --constraint=gpu
+#SBATCH --exclusive
+#SBATCH --mem=0
+#SBATCH --gpus-per-node=4
+#SBATCH --signal=B:USR1@300
+#SBATCH --no-requeue
+#SBATCH --output=/shared/hpo/allocations/hpo-0123456789/output.log
+#SBATCH --open-mode=append
+
+cd /shared/hpo/allocations/hpo-0123456789 || exit 1
+command -v module >/dev/null || . /etc/profile
+module load pytorch || exit 1
+exec /venv/python -m hpo_pilot.pilot --server https://panda.example.org:25443 --queue GPU_QUEUE --token-file /tokens/pilot.token --site /shared/hpo/allocations/hpo-0123456789/site.json --allocation --workdir /shared/hpo/allocations/hpo-0123456789/work --checkpoints /shared/hpo/checkpoints --storage /shared/hpo/storage --harvester-id hpo-0123456789

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from hpo_pilot.cli.main import app
+from hpo_pilot.config import SearchFileError
+from hpo_pilot.errors import InputError
+
+RESOURCES = {"nodes": 6, "gpus_per_node": 6, "cores": 42, "memory_mb": 400_000, "minutes": 90}
+
+
+@pytest.fixture
+def plan(tmp_path):
+    def run(*words, budget=None, **resources):
+        document = {
+            "search": "gan",
+            "space": {"x": {"type": "real", "low": 0.0, "high": 1.0}},
+            "budget": {"trials": 64, "parallel": 8, **(budget or {})},
+            "payload": {"command": "python train.py"},
+            "resources": {**RESOURCES, **resources},
+        }
+        file = tmp_path / "search.yaml"
+        file.write_text(yaml.safe_dump(document))
+        done = CliRunner().invoke(app, ["plan", str(file), *words])
+        if isinstance(done.exception, InputError):
+            raise done.exception
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    return run
+
+
+def test_for_people(plan):
+    shown = plan("--site", "summit", "--minutes-per-trial", "60", budget={"gpu_hours": 2000})
+    words = " ".join(shown.split())
+    assert "1 + N_G 8 x N_F 1 x N_W 36 = 289 processes" in words and "N_GPU 1: 288 GPUs" in words
+    assert "48 nodes for 5:45 in queue batch" in words and "submissions 2, one after another" in words
+    assert "2304 GPU-hours" in words and "kWh (estimated)" in words
+    assert "2000 GPU-hours are less than that: enough for 55 trials" in words
+    assert "#BSUB -nnodes 48\n#BSUB -W 5:45\n" in shown and "#BSUB -P ACCOUNT\n" in shown
+
+
+def test_for_programs(plan):
+    found = json.loads(plan("--site", "frontier", "--account", "abc123", "--json", gpus_per_node=8))
+    assert found["layout"] == {
+        "points": 8.0,
+        "folds": 1,
+        "workers": 48,
+        "gpus_per_worker": 1.0,
+        "processes": 385,
+        "gpus": 384,
+    }
+    assert found["cost"]["gpu_hours"] == 64 * 48 * 1.5 and found["cost"]["energy_source"] == "estimated"
+    assert "abc123" in found["script"] and found["allocation"]["nodes"] == 48
+
+
+def test_the_script_is_what_pilots_submit_writes(plan):
+    from hpo_pilot.batch.slurm import Slurm
+
+    script = json.loads(plan("--site", "perlmutter", "--json", gpus_per_node=4, memory_mb=200_000))["script"]
+    assert script.startswith(f"#!/bin/bash\n{Slurm.mark} --job-name=hpo-plan\n{Slurm.mark} --nodes=48\n")
+
+
+@pytest.mark.parametrize(
+    ("site", "words", "resources", "said"),
+    [
+        ("perlmutter", (), {}, "a node of perlmutter has 4 GPUs, not 6"),
+        ("summit", (), {"nodes": 5000}, "at most 4608 nodes"),
+        ("summit", (), {"minutes": 2000}, "lasts longer than 1440 minutes"),
+        ("summit", ("--nodes", "45"), {"minutes": 150}, "has 118 for it"),
+        ("local", (), {}, "the local site is one machine"),
+        ("grid", ("--walltime", "2:00"), {}, "--walltime: site grid has no batch system"),
+        ("nowhere", (), {}, "there is no site profile 'nowhere'"),
+    ],
+)
+def test_what_does_not_fit_is_refused(plan, site, words, resources, said):
+    with pytest.raises((InputError, SearchFileError), match=said):
+        plan("--site", site, *words, **resources)
+
+
+def test_where_there_is_no_batch_system(plan):
+    one = {"nodes": 1, "gpus_per_node": 0, "cores": 1, "memory_mb": 100}
+    here = " ".join(plan("--site", "local", **one).split())
+    assert "this machine: no allocation; `hpo-pilot run FILE` is all" in here and "#!" not in here
+    grid = json.loads(plan("--site", "grid", "--json", **one))
+    assert grid["submissions"] == 0 and grid["allocation"]["jobs_at_once"] == 8 and grid["hours"] == 12.0
+
+
+def test_advice_from_a_scaling_run(plan, tmp_path):
+    runs = tmp_path / "runs.csv"
+    runs.write_text("nodes,ranks,seconds\n1,6,102\n2,12,55.1\n4,24,31.2\n8,48,19.8\n16,96,14.9\n")
+    found = json.loads(plan("--site", "summit", "--minutes-per-trial", "60", "--scaling", str(runs), "--json"))
+    assert found["advice"]["model"]["error"] < 0.05
+    assert found["advice"]["thriftiest"]["nodes"] == 1
+    words = " ".join(plan("--site", "summit", "--scaling", str(runs)).split())
+    assert "off by at most" in words and "most trials per node-hour" in words
+    runs.write_text("nodes,ranks,seconds\n1,6,102\n2,12,55.1\n")
+    assert "advice none: 2 sizes were measured" in " ".join(plan("--site", "summit", "--scaling", str(runs)).split())

@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import math
+import random
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpo_pilot.launchers import make_launcher
+from hpo_pilot.pilot.allocation import Allocation
+from hpo_pilot.pilot.allocation_room import AllocationRoom
+from hpo_pilot.pilot.failure import GivenBack, JobFailure, NodeLost
+from hpo_pilot.pilot.job import Job, parse_job
+from hpo_pilot.pilot.room import Seat
+from hpo_pilot.pilot.site import Site
+from hpo_pilot.pilot.starting import Starting
+from hpo_pilot.scheduling import Ending, Node, NodeShape
+from hpo_pilot.transformation.payload_document import PayloadDocument
+
+SITE = Site(launcher=make_launcher({"name": "srun"}), gpu_kind="nvidia")
+
+
+class Room:
+    """An allocation's, with what a test asks of it."""
+
+    def __init__(
+        self, nodes: int = 2, *, cores: int = 4, gpus: int = 0, seconds: float = 1e4, site: Site = SITE
+    ) -> None:
+        self.lost: list[tuple[int, JobFailure]] = []
+        shape = NodeShape(cores, 1000 * cores, gpus)
+        given = Allocation(tuple(Node(f"n{number}", shape) for number in range(1, nodes + 1)), seconds)
+        self.room = AllocationRoom(given, site, margin=0.0, when_lost=lambda *what: self.lost.append(what))
+        self.draining = threading.Event()
+        self._ids = iter(range(1, 1000))
+
+    def job(self, **more: Any) -> dict[str, Any]:
+        return {"PandaID": next(self._ids), "attemptNr": 1, "jobPars": "-a s.tar.gz -p x", "coreCount": 1, **more}
+
+    def take(self, data: dict[str, Any], claim: Any, folder: Path, **document: Any) -> Seat:
+        job: Job = parse_job(data)
+        return self.room.take(claim, job, PayloadDocument(**document), Starting(job, folder, self.draining))
+
+
+def test_each_job_has_its_own(tmp_path: Path) -> None:
+    """Many jobs of many shapes, from many threads: nothing is lent twice."""
+    made, chance = Room(3, cores=4, gpus=2), random.Random(4)
+    held: set[tuple[str, str]] = set()
+    cores_used: Counter[str] = Counter()
+    most, lock, failures = [0], threading.Lock(), []
+
+    def run(nodes: int, cores: int, gpus: int, seconds: float) -> None:
+        data = made.job(coreCount=cores)
+        claim = made.room.claim(data)
+        try:
+            seat = made.take(data, claim, tmp_path, nodes=nodes, gpus=gpus, minutes=5.0)
+            own = {(node, gpu) for node in seat.nodes for gpu in seat.gpus[node]}
+            assert len(set(seat.nodes)) == nodes and len(own) == nodes * gpus and seat.cores == cores
+            with lock:
+                assert not own & held
+                held.update(own)
+                cores_used.update(dict.fromkeys(seat.nodes, cores))
+                assert max(cores_used.values()) <= 4
+                most[0] = max(most[0], cores_used.total())
+            time.sleep(seconds)
+            with lock:
+                held.difference_update(own)
+                cores_used.subtract(dict.fromkeys(seat.nodes, cores))
+        except Exception as error:  # a thread's own would go unseen
+            failures.append(error)
+        made.room.give_back(claim, Ending.FINISHED)
+
+    plans = [
+        (chance.randint(1, 3), chance.randint(1, 4), chance.randint(0, 2), chance.random() / 50) for _ in range(50)
+    ]
+    threads = [threading.Thread(target=run, args=plan) for plan in plans]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not failures and not held and not cores_used.total() and most[0] > 8
+    assert made.room.is_empty and made.room.usage().searches["s.tar.gz"].endings == {Ending.FINISHED: 50}
+
+
+def test_what_is_asked_for(tmp_path: Path) -> None:
+    made = Room(2, cores=4, gpus=2)
+    free = made.room.wait_for_some(made.draining)
+    assert free.wish is not None and free.patience == math.inf and len(free.gpus) == 2
+    assert [(o.nodes, o.cores) for o in free.wish.now] == [(2, 4)]
+    data = made.job(coreCount=3, hpoCampaign="mine")
+    claim = made.room.claim(data)
+    waiting = threading.Thread(target=made.room.wait_for_some, args=[made.draining])
+    waiting.start()
+    waiting.join(0.1)
+    assert waiting.is_alive()  # what came takes part of the room, and it is not known yet which
+    made.take(data, claim, tmp_path)
+    waiting.join(5)
+    free = made.room.wait_for_some(made.draining)
+    assert free.wish is not None and free.patience == 1.0
+    assert sorted((o.nodes, o.cores) for o in free.wish.now) == [(1, 1), (1, 4)]
+    made.room.give_back(claim)
+    assert set(made.room.usage().searches) == {"mine"}
+
+
+def test_no_more_steps_than_the_site_can_do(tmp_path: Path) -> None:
+    made = Room(2, site=Site(launcher=SITE.launcher, job_steps=2))
+    assert made.room.wait_for_some(made.draining).slots == 2
+    data = made.job()
+    made.take(data, made.room.claim(data), tmp_path)
+    assert made.room.wait_for_some(made.draining).slots == 1
+    data = made.job()
+    made.take(data, made.room.claim(data), tmp_path)
+    waiting = threading.Thread(target=made.room.wait_for_some, args=[made.draining])
+    waiting.start()
+    waiting.join(0.1)
+    assert waiting.is_alive()
+    made.draining.set()
+    made.room.wake()
+    waiting.join(5)
+    assert not waiting.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("data", "document", "why"),
+    [
+        ({}, {"nodes": 3}, "2 of the allocation's 2 are such"),
+        ({"coreCount": 5}, {}, "0 of the allocation's 2 are such: ask for less"),
+        ({"minRamCount": 9000}, {}, "9000 MB"),
+        ({}, {"gpus": 1}, "with 1 GPUs"),
+    ],
+)
+def test_what_cannot_fit_fails_alone(data: Any, document: Any, why: str, tmp_path: Path) -> None:
+    made = Room(2)
+    job = made.job(**data)
+    claim = made.room.claim(job)
+    with pytest.raises(JobFailure, match=why) as caught:
+        made.take(job, claim, tmp_path, **document)
+    assert not caught.value.is_given_back
+    made.room.give_back(claim)
+    assert made.room.is_empty
+    job = made.job()
+    assert made.take(job, made.room.claim(job), tmp_path).nodes == ("n1",)
+
+
+def test_a_job_without_a_limit_has_an_hour_and_one_that_would_end_too_late_goes_back(tmp_path: Path) -> None:
+    made = Room(1, seconds=7200)
+    job = made.job()
+    assert made.take(job, made.room.claim(job), tmp_path).seconds == 3600
+    job = made.job(maxWalltime=7300)
+    with pytest.raises(GivenBack, match="would not end before"):
+        made.take(job, made.room.claim(job), tmp_path)
+
+
+def test_the_end_gives_back_what_waits(tmp_path: Path) -> None:
+    made = Room(1)
+    first, second = made.job(coreCount=4), made.job(coreCount=4)
+    made.take(first, made.room.claim(first), tmp_path, minutes=5.0)
+    claim, found = made.room.claim(second), []
+
+    def wait() -> None:
+        try:
+            made.take(second, claim, tmp_path, minutes=5.0)
+        except GivenBack as failure:
+            found.append(failure)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    thread.join(0.1)
+    assert thread.is_alive() and made.room.counts() == (1, 1)
+    made.room.drain()
+    thread.join(5)
+    assert found and made.room.counts() == (1, 0)
+    made.room.give_back(claim, Ending.CUT)
+    assert not made.room.is_empty  # the first goes on
+
+
+def test_a_job_that_is_wanted_no_more_leaves_no_hole(tmp_path: Path) -> None:
+    made = Room(1)
+    first, second = made.job(coreCount=4), made.job(coreCount=4)
+    claims = [made.room.claim(first), made.room.claim(second)]
+    made.take(first, claims[0], tmp_path, minutes=5.0)
+    job = parse_job(second)
+    starting = Starting(job, tmp_path, made.draining)
+    starting.stop(JobFailure(1144, "killed by the server"))  # type: ignore[arg-type]
+    with pytest.raises(JobFailure, match="killed"):
+        made.room.take(claims[1], job, PayloadDocument(minutes=5.0), starting)
+    made.room.give_back(claims[1])
+    assert made.room.counts() == (1, 1)
+    made.room.give_back(claims[0], Ending.FINISHED)
+    assert made.room.counts() == (0, 0) and made.room.is_empty
+
+
+def test_a_node_that_fails_launches_is_left_out(tmp_path: Path) -> None:
+    made = Room(2)
+    wide, small = made.job(coreCount=1), made.job(coreCount=4)
+    wide_claim, claim = made.room.claim(wide), made.room.claim(small)
+    made.take(wide, wide_claim, tmp_path, nodes=2, minutes=5.0)
+    for _ in range(2):
+        made.room.note_launch(wide_claim, ["n2"])
+    ((panda_id, failure),) = made.lost
+    assert panda_id == wide["PandaID"] and isinstance(failure, NodeLost) and "n2" in str(failure)
+    made.room.give_back(wide_claim, Ending.LOST)
+    assert made.take(small, claim, tmp_path, minutes=5.0).nodes == ("n1",)
+    assert not made.room.is_gone
+    made.room.lose("n1", "it does not answer")
+    assert made.room.is_gone

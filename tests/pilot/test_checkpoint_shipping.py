@@ -1,0 +1,222 @@
+"""When checkpoints are sent, fetched and deleted; `test_checkpoints_with_server` does it with a server and pilots."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pytest
+
+from hpo_pilot.pilot.checkpoint_shipping import CheckpointShipping
+from hpo_pilot.pilot.client import CallRefused, HttpJobServer, ServerAway
+from hpo_pilot.pilot.failure import JobFailure, PilotErrorCode
+from hpo_pilot.pilot.settings import PilotSettings
+from tests.pilot.test_kept_checkpoint import job, put, read
+
+LOST = JobFailure(PilotErrorCode.SIGTERM, "the pilot was told to end")
+
+
+class Cache(HttpJobServer):
+    """A server's cache in memory."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.calls: list[str] = []
+        self.fail: Exception | None = None
+        self.hold = threading.Event()
+        self.hold.set()
+        self.uploading = threading.Event()
+
+    def _called(self, what: str) -> None:
+        self.calls.append(what)
+        if self.fail is not None:
+            raise self.fail
+
+    def upload_checkpoint(self, task_id: int, sub_id: str, content: BinaryIO) -> None:
+        self._called("upload")
+        self.uploading.set()
+        assert self.hold.wait(10)
+        content.seek(0)
+        self.files[f"{task_id}_{sub_id}"] = content.read()
+
+    def download_checkpoint(self, task_id: int, sub_id: str, target: BinaryIO, limit: int) -> bool:
+        self._called("download")
+        found = self.files.get(f"{task_id}_{sub_id}")
+        target.write(found or b"")
+        return found is not None
+
+    def delete_checkpoint(self, task_id: int, sub_id: str) -> None:
+        self._called("delete")
+        if self.files.pop(f"{task_id}_{sub_id}", None) is None:
+            raise CallRefused("no such checkpoint")
+
+
+@pytest.fixture
+def cache() -> Cache:
+    return Cache()
+
+
+@pytest.fixture
+def ship(tmp_path: Path, cache: Cache) -> Iterator[Callable[..., CheckpointShipping]]:
+    """A pilot's shipping; each with a work folder of its own."""
+    made = 0
+
+    def start(**more: Any) -> CheckpointShipping:
+        nonlocal made
+        made += 1
+        folder = tmp_path / f"pilot{made}"
+        folder.mkdir()
+        (folder / "token").write_text("x")
+        settings = PilotSettings(
+            server="http://127.0.0.1:1", queue="Q", slots=1, token_file=folder / "token", workdir=folder, **more
+        )
+        return CheckpointShipping(settings, cache)
+
+    yield start
+    cache.hold.set()
+
+
+def root(tmp_path: Path, number: int = 1) -> Path:
+    return tmp_path / f"pilot{number}" / "checkpoints"
+
+
+def attempt(number: int, panda_id: int = 7) -> Any:
+    return job([[3, 1, 99]], attemptNr=number, PandaID=panda_id)[0]
+
+
+def test_from_pilot_to_pilot(tmp_path: Path, cache: Cache, ship: Callable[..., CheckpointShipping]) -> None:
+    one, other = ship(), ship()
+    one.begin(attempt(1))
+    assert cache.calls == [], "a first attempt asks for nothing"
+    put(root(tmp_path), ".kept/w", "epoch 5")
+    one.keep(attempt(1), LOST)
+    other.begin(attempt(2))
+    assert read(root(tmp_path, 2)) == {"t3f1/.kept/w": "epoch 5"}
+    other.keep(attempt(2), LOST)
+    assert cache.calls == ["upload", "download"], "nothing new: nothing is sent"
+    other.begin(attempt(3))
+    other.drop(attempt(3))
+    assert cache.calls[2:] == ["download", "delete"]
+    assert cache.files == {}
+
+
+def test_short_jobs_cost_no_call(tmp_path: Path, cache: Cache, ship: Callable[..., CheckpointShipping]) -> None:
+    shipping = ship()
+    shipping.start()
+    shipping.begin(attempt(1))
+    put(root(tmp_path), "w", "x")
+    shipping.drop(attempt(1))
+    shipping.begin(attempt(1, 8))
+    shipping.keep(attempt(1, 8), JobFailure(PilotErrorCode.PANDA_KILL, "killed"))
+    shipping.keep(attempt(1, 9), LOST)
+    shipping.leave(8)
+    assert cache.calls == []
+
+
+def test_a_running_job_is_sent_now_and_then(
+    tmp_path: Path, cache: Cache, ship: Callable[..., CheckpointShipping], until: Any
+) -> None:
+    shipping = ship(checkpoint_every=0.05)
+    shipping.start()
+    shipping.begin(attempt(1))
+    put(root(tmp_path), "w", "1")
+    until(lambda: "5_1" in cache.files)
+    first = cache.files["5_1"]
+    put(root(tmp_path), "w", "22")
+    until(lambda: cache.files["5_1"] != first)
+    sent = len(cache.calls)
+    threading.Event().wait(0.3)
+    assert len(cache.calls) == sent == 2
+    shipping.leave(7)
+    put(root(tmp_path), "w", "333")
+    threading.Event().wait(0.2)
+    assert len(cache.calls) == 2
+
+
+def test_what_is_on_its_way_when_the_result_comes_is_deleted(
+    tmp_path: Path, cache: Cache, ship: Callable[..., CheckpointShipping], until: Any
+) -> None:
+    shipping = ship(checkpoint_every=0.02)
+    shipping.start()
+    cache.hold.clear()
+    put(root(tmp_path), "w", "1")
+    shipping.begin(attempt(1))
+    assert cache.uploading.wait(10)
+    shipping.drop(attempt(1))
+    assert cache.calls == ["upload"]
+    cache.hold.set()
+    until(lambda: cache.calls == ["upload", "delete"])
+    assert cache.files == {}
+
+
+def test_one_that_is_too_large_is_said_once(
+    tmp_path: Path, cache: Cache, ship: Callable[..., CheckpointShipping], caplog: pytest.LogCaptureFixture
+) -> None:
+    shipping = ship(checkpoint_mb=1)
+    shipping.begin(attempt(1))
+    put(root(tmp_path), "w", os.urandom(1 << 20).hex())
+    with caplog.at_level(logging.WARNING):
+        shipping.keep(attempt(1), LOST)
+    (record,) = caplog.records
+    assert "packs to more than 1 MB" in record.message
+    assert "--checkpoint-mb" in record.message
+    assert str(root(tmp_path)) in record.message
+    assert cache.calls == []
+
+
+@pytest.mark.parametrize("more", [{"checkpoint_mb": 0}, {"checkpoints": Path("shared")}])
+def test_nothing_is_sent_where_it_should_not(
+    tmp_path: Path, cache: Cache, ship: Callable[..., CheckpointShipping], more: dict[str, Any]
+) -> None:
+    shipping = ship(**more)
+    put(root(tmp_path), "w", "x")
+    shipping.begin(attempt(2))
+    shipping.keep(attempt(2), LOST)
+    assert cache.calls == []
+
+
+def test_a_shared_folder_may_be_sent_all_the_same(tmp_path: Path, ship: Callable[..., CheckpointShipping]) -> None:
+    assert PilotSettings("http://h", "Q", 1, tmp_path, tmp_path, checkpoints=tmp_path, checkpoint_mb=9).shipped_mb == 9
+    assert PilotSettings("http://h", "Q", 1, tmp_path, tmp_path).shipped_mb == 500
+
+
+def test_a_server_that_refuses_costs_no_attempt(
+    tmp_path: Path, cache: Cache, ship: Callable[..., CheckpointShipping], caplog: pytest.LogCaptureFixture
+) -> None:
+    cache.fail = CallRefused("production role required")
+    shipping = ship()
+    shipping.begin(attempt(2))
+    put(root(tmp_path), "w", "x")
+    shipping.keep(attempt(2), LOST)
+    shipping.begin(attempt(3))
+    shipping.drop(attempt(3))
+    assert cache.calls == ["download", "upload", "download", "delete"]
+    assert "production role required" in caplog.text
+
+
+def test_a_server_that_is_away_is_waited_for(
+    tmp_path: Path, cache: Cache, ship: Callable[..., CheckpointShipping], monkeypatch: pytest.MonkeyPatch, until: Any
+) -> None:
+    shipping = ship()
+    shipping.begin(attempt(1))
+    put(root(tmp_path), "w", "x")
+    cache.fail = ServerAway("down")
+    ended = threading.Thread(target=shipping.keep, args=[attempt(1), LOST])
+    ended.start()
+    until(lambda: len(cache.calls) >= 1)
+    cache.fail = None
+    ended.join(10)
+    assert list(cache.files) == ["5_1"]
+
+
+def test_a_broken_archive_is_no_reason_to_fail(
+    tmp_path: Path, cache: Cache, ship: Callable[..., CheckpointShipping], caplog: pytest.LogCaptureFixture
+) -> None:
+    cache.files["5_1"] = b"no archive"
+    ship().begin(attempt(2))
+    assert "does not get the checkpoint" in caplog.text
+    assert read(root(tmp_path)) == {}

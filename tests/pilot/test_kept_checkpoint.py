@@ -1,0 +1,181 @@
+"""What a job's points keep, packed here and put in its place there."""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import gzip
+import hashlib
+import io
+import json
+import os
+import tarfile
+import zlib
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from hpo_pilot.pilot.job import Job, parse_job
+from hpo_pilot.pilot.kept_checkpoint import KeptCheckpoint, TooLarge, Unsettled, kept_checkpoint
+from hpo_pilot.transformation.archive import UnsafeArchive
+
+
+def job(jobs: Any, number: int = 1, *, uid: str = "1a2b3c4d", **more: Any) -> tuple[Job, str]:
+    """A job, and its `--task`."""
+    table = {"search": "s", "uid": uid, "generation": 1, "folds": 1, "jobs": jobs, "points": {}}
+    task = base64.urlsafe_b64encode(zlib.compress(json.dumps(table).encode())).decode()
+    line = quote(f"python3 -I -S hpo_pilot_runner.py --task {task} --number ") + str(number)
+    return parse_job({"PandaID": 7, "attemptNr": 1, "taskID": 5, "jobPars": f'-p "{line}"', **more}), task
+
+
+def kept(root: Path) -> KeptCheckpoint:
+    found = kept_checkpoint(job([[3, 1, 99]])[0], root)
+    assert found is not None
+    return found
+
+
+def put(root: Path, name: str, text: str, at: float = 1e9) -> None:
+    path = root / "1a2b3c4d" / "t3f1" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    os.utime(path, (at, at))
+
+
+def read(root: Path) -> dict[str, str]:
+    folder = root / "1a2b3c4d"
+    return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def packed(checkpoint: KeptCheckpoint, folder: Path, limit: int = 1 << 20) -> Path:
+    archive = folder / "packed.tar.gz"
+    with archive.open("wb") as file:
+        checkpoint.pack(file, limit)
+    return archive
+
+
+def test_the_folders_are_those_of_the_runner(tmp_path: Path) -> None:
+    single = kept_checkpoint(job([[3, 1, 99], [4, 0, 98]], 2)[0], tmp_path)
+    assert single == KeptCheckpoint(tmp_path / "1a2b3c4d", ("t4f0",), 5, "2")
+    several, task = job([[[3, 0, 9], [4, 0, 8]]])
+    digest = hashlib.sha256(f"{task}\0001\0005".encode()).hexdigest()[:16]
+    found = kept_checkpoint(several, tmp_path)
+    assert found is not None
+    assert found.names == ("t3f0", "t4f0", f"series-{digest}")
+
+
+@pytest.mark.parametrize(
+    ("jobs", "number", "uid"),
+    [([[3, 1, 99]], 2, "1a"), ([["x", 1, 2]], 1, "1a"), ([], 1, "1a"), ([[1, 0, 1]], 1, "../up"), ({}, 1, "1a")],
+)
+def test_what_is_no_job_of_ours_has_none(tmp_path: Path, jobs: Any, number: int, uid: str) -> None:
+    assert kept_checkpoint(job(jobs, number, uid=uid)[0], tmp_path) is None
+
+
+def test_other_commands_have_none(tmp_path: Path) -> None:
+    other = parse_job({"PandaID": 7, "taskID": 5, "jobPars": '-p "echo"'})
+    assert kept_checkpoint(other, tmp_path) is None
+    broken = parse_job({"PandaID": 7, "taskID": 5, "jobPars": '-p "hpo_pilot_runner.py --task AAAA --number 1"'})
+    assert kept_checkpoint(broken, tmp_path) is None
+
+
+def test_it_comes_to_another_folder(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    put(here, ".kept/model/weights", "kept")
+    put(here, ".new/model/weights", "half")
+    put(here, ".old/model/weights", "old")
+    put(here, "own", "the payload's")
+    (here / "1a2b3c4d" / "t3f1" / "link").symlink_to("/etc/passwd")
+    (here / "1a2b3c4d" / "t9f9").mkdir()
+    (here / "1a2b3c4d" / "t9f9" / "x").write_text("another trial's")
+    assert kept(there).place(packed(kept(here), tmp_path), 1 << 20)
+    assert read(there) == {"t3f1/.kept/model/weights": "kept", "t3f1/own": "the payload's"}
+    assert kept(there).signature() == kept(here).signature()
+    assert [path.name for path in (there / "1a2b3c4d").iterdir()] == ["t3f1"], "nothing is left beside it"
+
+
+def test_where_there_is_only_the_copy_before_that_is_it(tmp_path: Path) -> None:
+    put(tmp_path, ".old/weights", "old")
+    assert [name for name, _, _ in kept(tmp_path).signature()] == ["t3f1/.old/weights"]
+
+
+@pytest.mark.parametrize(("at", "wins"), [(1e9 - 60, True), (1e9, False), (1e9 + 60, False)])
+def test_the_newer_one_stays(tmp_path: Path, at: float, wins: bool) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    put(here, ".kept/w", "fetched", 1e9)
+    put(there, ".kept/w", "local", at)
+    put(there, "own", "local", 1.0)
+    assert kept(there).place(packed(kept(here), tmp_path), 1 << 20) is wins
+    expected = {"t3f1/.kept/w": "fetched"} if wins else {"t3f1/.kept/w": "local", "t3f1/own": "local"}
+    assert read(there) == expected
+
+
+def test_what_an_attempt_is_still_saving_is_left_alone(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    put(here, ".kept/w", "fetched", 1e9)
+    put(there, ".kept/w", "local", 1.0)
+    lock = os.open(there / "1a2b3c4d" / "t3f1", os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    archive = packed(kept(here), tmp_path)
+    assert not kept(there).place(archive, 1 << 20)
+    os.close(lock)
+    assert kept(there).place(archive, 1 << 20)
+
+
+def test_limits(tmp_path: Path) -> None:
+    put(tmp_path, ".kept/w", os.urandom(40_000).hex())
+    with pytest.raises(TooLarge):
+        packed(kept(tmp_path), tmp_path, 40_000)
+    archive = packed(kept(tmp_path), tmp_path, 80_000)
+    assert archive.stat().st_size <= 80_000
+    with pytest.raises(UnsafeArchive):
+        kept(tmp_path / "there").place(archive, 70_000)
+    assert list((tmp_path / "there" / "1a2b3c4d").iterdir()) == []
+
+
+def test_what_is_written_meanwhile_is_not_sent(tmp_path: Path) -> None:
+    put(tmp_path, "w", "x")
+    checkpoint = kept(tmp_path)
+
+    class Writing(io.BytesIO):
+        def write(self, data: Any) -> int:
+            put(tmp_path, "w", "xy")
+            return super().write(data)
+
+    with pytest.raises(Unsettled):
+        checkpoint.pack(Writing(), 1 << 20)
+
+
+@pytest.mark.parametrize("name", ["../../evil", "/tmp/evil-hpo-pilot", "t3f1/../../../evil"])
+def test_a_wicked_archive_changes_nothing(tmp_path: Path, name: str) -> None:
+    archive = tmp_path / "wicked.tar.gz"
+    with gzip.open(archive, "wb") as file, tarfile.open(fileobj=file, mode="w") as tar:
+        tar.addfile(tarfile.TarInfo("t3f1/w"), io.BytesIO())
+        tar.addfile(tarfile.TarInfo(name), io.BytesIO())
+    root = tmp_path / "root"
+    put(root, ".kept/w", "local", 1.0)
+    with pytest.raises(UnsafeArchive):
+        kept(root).place(archive, 1 << 20)
+    assert read(root) == {"t3f1/.kept/w": "local"}
+    assert not list(tmp_path.rglob("evil"))
+
+
+def test_only_the_jobs_own_folders_are_taken(tmp_path: Path) -> None:
+    archive = tmp_path / "odd.tar.gz"
+    with gzip.open(archive, "wb") as file, tarfile.open(fileobj=file, mode="w") as tar:
+        for name in ("t4f0/w", "t3f1/w", "w"):
+            info = tarfile.TarInfo(name)
+            info.mtime = 9
+            tar.addfile(info, io.BytesIO())
+    assert kept(tmp_path).place(archive, 1 << 20)
+    assert read(tmp_path) == {"t3f1/w": ""}
+
+
+def test_what_a_dead_pilot_was_unpacking_goes(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    put(here, "w", "x")
+    (there / "1a2b3c4d" / ".fetched-00").mkdir(parents=True)
+    os.utime(there / "1a2b3c4d" / ".fetched-00", (1.0, 1.0))
+    kept(there).place(packed(kept(here), tmp_path), 1 << 20)
+    assert [path.name for path in (there / "1a2b3c4d").iterdir()] == ["t3f1"]

@@ -1,0 +1,176 @@
+"""A pilot in an allocation of a real Slurm, at the embedded server."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpo_pilot.config.site_file import load_site
+from hpo_pilot.jobs import JobNeeds
+from hpo_pilot.server.access.auth import Role
+from tests.bearer import token
+from tests.pilot.conftest import ROOT, until
+from tests.pilot.test_with_server import Embedded
+from tests.real.slurm import CPUS, Slurm, slurm
+
+__all__ = ["slurm", "until"]
+
+log = logging.getLogger(__name__)
+
+#: Each rank tells where it is and when; the first waits for all the others.
+RANKS = """
+import json, os, sys, time
+rank, size = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
+began = time.time()
+time.sleep(float(sys.argv[1]))
+mine = {"node": os.environ["SLURMD_NODENAME"], "seed": os.environ["HPO_PILOT_SEED"]}
+with open(f"rank-{rank}.new", "w") as file:
+    json.dump(mine, file)
+os.rename(f"rank-{rank}.new", f"rank-{rank}")
+if rank == 0:
+    while not all(os.path.exists(f"rank-{other}") for other in range(size)):
+        time.sleep(0.02)
+    ranks = [json.load(open(f"rank-{other}")) for other in range(size)]
+    nodes = sorted({one["node"] for one in ranks})
+    metrics = {"ranks": size, "nodes": len(nodes), **{f"on_{node}": 1 for node in nodes}}
+    assert {one["seed"] for one in ranks} == {mine["seed"]}
+    json.dump({"loss": 0.5, "metrics": {**metrics, "began": began, "ended": time.time()}}, open("output.json", "w"))
+"""
+
+#: Counts to its argument, ten a second, and keeps the count; says where it began.
+COUNTING = """
+import json, os, signal, sys, time
+count = began = int(open("count").read()) if os.path.exists("count") else 0
+def save(*_):
+    with open("count.new", "w") as file:
+        file.write(str(count))
+    os.rename("count.new", "count")
+def stop(*_):
+    save()
+    sys.exit(1)
+signal.signal(signal.SIGTERM, stop)
+while count < int(sys.argv[1]):
+    time.sleep(0.1)
+    count += 1
+json.dump({"loss": 1.0, "metrics": {"began": began, "count": count}}, open("output.json", "w"))
+"""
+
+
+@pytest.fixture
+def embedded(tmp_path: Path) -> Iterator[Embedded]:
+    server = Embedded(tmp_path / "server")
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    folder = tmp_path / "payload"
+    folder.mkdir()
+    (folder / "ranks.py").write_text(RANKS)
+    (folder / "counting.py").write_text(COUNTING)
+    return folder
+
+
+@pytest.fixture
+def allocation(tmp_path: Path, slurm: Slurm, embedded: Embedded) -> Iterator[Callable[..., str]]:
+    """Submits a batch job of two nodes with a pilot; returns its number."""
+    (tmp_path / "token").write_text(token("me", Role.PILOT))
+    jobs: list[str] = []
+
+    def submit(*options: str, warning: int = 300) -> str:
+        profile = load_site(ROOT / "deploy" / "sites" / "generic-slurm.yaml").model_dump(mode="json")
+        profile["batch"]["warning"] = {"signal": "USR1", "seconds": warning}
+        (tmp_path / "site.json").write_text(json.dumps(profile))
+        words = [sys.executable, "-m", "hpo_pilot.pilot", "--server", embedded.url, "--queue", "LOCAL"]
+        words += ["--token-file", str(tmp_path / "token"), "--workdir", str(tmp_path / "work"), "--heartbeat", "1"]
+        words += ["--site", str(tmp_path / "site.json"), "--allocation", "--debug", *options]
+        script = tmp_path / f"job{len(jobs)}.sh"
+        lines = ["#!/bin/bash", f"cd {shlex.quote(str(ROOT))}", f"exec {shlex.join(words)}", ""]
+        script.write_text("\n".join(lines))
+        job = slurm.run(
+            *("sbatch", "--parsable", "-N2", "--exclusive", "--time=10", f"--output={tmp_path}/pilot-%j.log", script)
+        )
+        jobs.append(job)
+        return job
+
+    yield submit
+    slurm.cancel_all()
+    for job in jobs:
+        log.info("pilot of job %s:\n%s", job, (tmp_path / f"pilot-{job}.log").read_text())
+
+
+def test_trials_of_several_shapes_run_side_by_side(
+    slurm: Slurm, embedded: Embedded, files: Path, allocation: Callable[..., str], until: Any, tmp_path: Path
+) -> None:
+    wide = JobNeeds(nodes=2, ranks_per_node=1, cores=2, memory_mb=500, minutes=1.0)
+    tall = JobNeeds(nodes=1, ranks_per_node=2, cores=2, memory_mb=500, minutes=1.0)
+    single = JobNeeds(nodes=1, ranks_per_node=0, cores=1, memory_mb=500, minutes=1.0)
+    tasks = [
+        embedded.submit("python3 ranks.py 1.0", 4, needs=wide, files=files, search="wide"),
+        embedded.submit("python3 ranks.py 1.0", 6, needs=tall, files=files, search="tall"),
+        embedded.submit("python3 ranks.py 0.5", 2, needs=single, files=files, search="single"),
+    ]
+    job = allocation()
+    until(lambda: all(embedded.state(task) == "done" for task in tasks), 40)
+    slurm.run("scancel", "--batch", "--signal=TERM", job)
+    slurm.wait(job, "COMPLETED", "FAILED", "CANCELLED")
+    verdicts = [embedded.verdicts(task) for task in tasks]
+    shapes = [{(v["metrics"]["ranks"], v["metrics"]["nodes"]) for v in some} for some in verdicts]
+    assert shapes == [{(2, 2)}, {(2, 1)}, {(1, 1)}]
+    runs = [
+        (v["metrics"]["began"], v["metrics"]["ended"], node, cores)
+        for some, cores in zip(verdicts, (2, 2, 1), strict=True)
+        for v in some
+        for node in ("n1", "n2")
+        if f"on_{node}" in v["metrics"]
+    ]
+    used = [sum(c for b, e, n, c in runs if n == node and b <= at < e) for at, _, node, _ in runs]
+    assert max(used) <= CPUS, "more cores than the node has"
+    assert max(used) >= CPUS // 2, "nothing ran side by side"
+    said = (tmp_path / f"pilot-{job}.log").read_text()
+    assert "allocation of 2 nodes (n1, n2)" in said and "the allocation's node time: " in said and "12 finished" in said
+
+
+def test_a_rank_that_dies_ends_all_and_its_words_are_the_reason(
+    slurm: Slurm, embedded: Embedded, files: Path, allocation: Callable[..., str], until: Any
+) -> None:
+    (files / "die.py").write_text(
+        "import os, time\n"
+        "if os.environ['SLURM_PROCID'] == '1':\n"
+        "    time.sleep(0.3)\n"
+        "    raise ValueError('boom')\n"
+        "time.sleep(300)\n"
+    )
+    needs = JobNeeds(nodes=2, ranks_per_node=1, cores=1, memory_mb=500, minutes=1.0)
+    task = embedded.submit("python3 die.py", 1, needs=needs, files=files)
+    allocation()
+    until(lambda: embedded.state(task) == "done", 30)
+    (verdict,) = embedded.verdicts(task)
+    assert verdict["status"] == 1 and verdict["message"].endswith("rank 1: ValueError: boom")
+
+
+def test_a_trial_goes_on_in_the_next_allocation(
+    slurm: Slurm, embedded: Embedded, files: Path, allocation: Callable[..., str], until: Any, tmp_path: Path
+) -> None:
+    needs = JobNeeds(nodes=1, ranks_per_node=1, cores=1, memory_mb=500, minutes=1.0)
+    task = embedded.submit("python3 counting.py 60", 1, needs=needs, files=files, checkpoint=["count"])
+    first = allocation(warning=4)
+    until(lambda: list(tmp_path.glob("work/jobs/*/*/hpo_pilot_launch.json")), 30)
+    until(lambda: slurm.run("squeue", "--steps", "--noheader", "--format=%j").count("hpo-pilot-"))
+    slurm.run("scancel", "--batch", "--signal=USR1", first)
+    slurm.wait(first, "COMPLETED")
+    said = (tmp_path / f"pilot-{first}.log").read_text()
+    assert "the batch system warns" in said and "is in the queue again" in said and "1 checkpointed" in said
+    allocation()
+    until(lambda: embedded.state(task) == "done", 30)
+    (verdict,) = embedded.verdicts(task)
+    assert verdict["metrics"]["count"] == 60 and 5 <= verdict["metrics"]["began"] < 60
+    assert verdict["attempt"] == 2

@@ -1,0 +1,222 @@
+"""Allocations of a real Slurm of two nodes: submitted, listed, cancelled, ended by their walltime, kept for work."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hpo_pilot.batch import AllocationSpec, BatchState
+from hpo_pilot.batch.allocation import Allocation
+from hpo_pilot.batch.book import Book
+from hpo_pilot.batch.fleet import Fleet, new_name
+from hpo_pilot.batch.slurm import Slurm as SlurmBatch
+from hpo_pilot.errors import InputError
+from hpo_pilot.jobs.site_profile import SiteProfile
+from tests.end_to_end.conftest import HPO_PILOT, Scan
+from tests.real.slurm import Slurm, slurm
+
+__all__ = ["slurm"]
+
+SITE = {
+    "name": "here",
+    "node": {"cores": 8},
+    "batch": {
+        "system": "slurm",
+        "queue": "debug",
+        "queues": {"debug": {"walltime": [{"nodes": 2, "hours": 1.0}], "limits": {"queued": 5}}},
+        "warning": {"signal": "USR1", "seconds": 50},
+    },
+    "launcher": {"name": "srun"},
+}
+
+#: Says what it sees, and which signals come; ends by itself on the one that cancels it.
+WATCH = """
+import os, signal, sys, time
+def note(text):
+    with open("seen", "a") as seen:
+        seen.write(text + "\\n")
+signal.signal(signal.SIGUSR1, lambda *_: note("warned"))
+signal.signal(signal.SIGTERM, lambda *_: (note("ended"), sys.exit(0)))
+note(f"{os.environ['SLURM_JOB_NUM_NODES']} nodes, {os.environ['SLURM_CPUS_ON_NODE']} cores")
+while True:
+    time.sleep(0.1)
+"""
+
+
+@pytest.fixture
+def here(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    """The same, for commands that this process calls."""
+    for name in ("PATH", "SLURM_CONF"):
+        monkeypatch.setenv(name, slurm.environment[name])
+    return slurm
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, here: Slurm) -> Fleet:
+    return Fleet(Book(tmp_path / "work"))
+
+
+def spec(folder: Path, nodes: int = 1, *, code: str = WATCH, **batch: Any) -> AllocationSpec:
+    name = new_name()
+    site = SiteProfile.model_validate({**SITE, "batch": {**SITE["batch"], **batch}})  # type: ignore[dict-item]
+    return AllocationSpec(site, nodes, 1, name, folder / name, (sys.executable, "-c", code))
+
+
+def submit(fleet: Fleet, asked: AllocationSpec) -> Allocation:
+    return fleet.submit(asked, server="https://here", panda_queue="Q")
+
+
+def wait(fleet: Fleet, name: str, *states: BatchState, timeout: float = 30.0) -> Allocation:
+    end = time.monotonic() + timeout
+    while (one := next(one for one in fleet.refresh() if one.name == name)).state not in states:
+        assert time.monotonic() < end, one
+        time.sleep(0.2)
+    return one
+
+
+def seen(asked: AllocationSpec, line: str, timeout: float = 40.0) -> list[str]:
+    """What the allocation has said, as soon as `line` is among it."""
+    end, path = time.monotonic() + timeout, asked.folder / "seen"
+    while line not in (lines := path.read_text().splitlines() if path.exists() else []):
+        assert time.monotonic() < end, (lines, asked.output.read_text() if asked.output.exists() else "")
+        time.sleep(0.1)
+    return lines
+
+
+def test_both_nodes_whole(fleet: Fleet, tmp_path: Path) -> None:
+    asked = spec(tmp_path, nodes=2)
+    submit(fleet, asked)
+    seen(asked, "2 nodes, 8 cores")
+    assert wait(fleet, asked.name, BatchState.RUNNING).started is not None
+    # What waits for nodes never starts; what runs gets a signal, itself and not a shell before it.
+    waiting = submit(fleet, spec(tmp_path))
+    assert waiting.job_id is not None
+    assert {one.name for one in fleet.cancel([asked.name, waiting.job_id])} == {asked.name, waiting.name}
+    seen(asked, "ended")
+    for name in (asked.name, waiting.name):
+        assert wait(fleet, name, BatchState.CANCELLED).is_over
+    assert fleet.cancel([asked.name]) == []
+
+
+def test_one_that_fails(fleet: Fleet, tmp_path: Path) -> None:
+    asked = spec(tmp_path, code="raise SystemExit('no such thing')")
+    submit(fleet, asked)
+    assert wait(fleet, asked.name, BatchState.FAILED).reason == "NonZeroExitCode"
+    assert "no such thing" in asked.output.read_text()
+
+
+def test_what_slurm_refuses(fleet: Fleet, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"[Ii]nvalid partition"):
+        submit(fleet, spec(tmp_path, queue="nowhere", queues={}))
+    with pytest.raises(InputError, match="at most 2"):
+        submit(fleet, spec(tmp_path, nodes=3))
+
+
+def test_a_crash_while_submitting(fleet: Fleet, tmp_path: Path) -> None:
+    """Slurm has the job and nobody wrote its number down: it is found by its name."""
+    asked = spec(tmp_path)
+
+    class Killed(BaseException):
+        pass
+
+    class Dying(SlurmBatch):
+        def submit(self, spec: AllocationSpec, *, lock: int | None = None) -> str:
+            super().submit(spec, lock=lock)
+            raise Killed
+
+    with pytest.raises(Killed):
+        submit(Fleet(Book(tmp_path / "work"), systems=lambda _: Dying()), asked)
+    found = wait(fleet, asked.name, BatchState.RUNNING)
+    assert found.job_id is not None
+    fleet.cancel([asked.name])
+
+
+@contextmanager
+def running(command: list[str], environment: dict[str, str], log: Path) -> Iterator[subprocess.Popen[str]]:
+    """A command in the background; ended with SIGTERM."""
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            command, env=environment, stdout=output, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(40)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def until(condition: Callable[[], bool], log: Path, timeout: float = 60.0) -> None:
+    end = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < end, log.read_text()
+        time.sleep(0.3)
+
+
+def test_kept_for_a_search(slurm: Slurm, tmp_path: Path) -> None:
+    """`keep` brings an allocation up for a search that waits, and cancels it when no work is left."""
+    sites = tmp_path / "sites"
+    sites.mkdir()
+    (sites / "here.yaml").write_text(yaml.safe_dump(SITE))
+    scan = Scan(tmp_path, {**slurm.environment, "HPO_PILOT_SITES": str(sites), "OMP_NUM_THREADS": "1"})
+    scan.write({})
+
+    def said(*words: str) -> Any:
+        command = [*HPO_PILOT, *words, "--workdir", str(scan.workdir)]
+        done = subprocess.run(command, env=scan.environment, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return json.loads(done.stdout) if "--json" in words else done.stdout
+
+    serve, keep = tmp_path / "serve.log", tmp_path / "keep.log"
+    asked = ["--site", "here", "--walltime", "0:10"]
+    with running([*HPO_PILOT, "serve", "--slots", "0", "--workdir", str(scan.workdir)], scan.environment, serve):
+        until(lambda: "serving" in serve.read_text(), serve)
+        said("submit", str(scan.file))
+        assert "--allocation" in said("pilots", "submit", *asked, "--nodes", "1", "--dry-run")
+        looks = ["--max-nodes", "1", "--interval", "0.5", "--idle", "2", "--settle", "2", "--jobs", "4"]
+        command = [*HPO_PILOT, "pilots", "keep", *asked, *looks, "--workdir", str(scan.workdir)]
+        with running(command, scan.environment, keep) as killed:
+            until(lambda: "submitted hpo-" in keep.read_text(), keep)
+            killed.kill()
+        with running(command, scan.environment, keep) as keeper:
+            until(lambda: said("status", "demo", "--json")["state"] == "done", keep)
+            until(lambda: "no work is left" in keep.read_text(), keep)
+            keeper.terminate()
+            assert keeper.wait(20) == 0
+        assert "submitted hpo-" not in keep.read_text()  # the second time: it knows what the first has submitted
+        (one,) = said("pilots", "list", "--json")
+        assert one["state"] == "cancelled" and one["nodes"] == 1 and one["kept"]
+        assert one["name"] in said("pilots", "list")
+        name = said("pilots", "submit", *asked, "--nodes", "2").split()[1]
+        log = scan.workdir / "allocations" / name / "output.log"
+        until(lambda: log.exists() and "allocation of 2 nodes (n1, n2)" in log.read_text(), serve)
+        assert name in said("pilots", "cancel", "--all")
+        until(lambda: "pilot ends" in log.read_text(), log)  # on Slurm's signal, by itself
+
+
+def test_the_walltime(fleet: Fleet, here: Slurm, tmp_path: Path) -> None:
+    """The warning comes to the pilot's process itself, before the end; how a job ended is told."""
+    warned, over = spec(tmp_path), spec(tmp_path)
+    submit(fleet, warned)
+    seen(warned, "1 nodes, 8 cores")
+    job_id = submit(fleet, over).job_id
+    seen(over, "1 nodes, 8 cores")
+    # Slurm looks at walltimes each 30 s: both are due then.
+    here.run("scontrol", "update", f"jobid={job_id}", "EndTime=now+1")
+    assert wait(fleet, over.name, BatchState.TIMED_OUT, timeout=45).reason == "TimeLimit"
+    assert "ended" not in seen(warned, "warned", timeout=45)
+    fleet.cancel([warned.name])

@@ -1,0 +1,191 @@
+"""Searches in image roots that containers/build_root.py makes, through the real command; and the recipes' own tools."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hpo_pilot.transformation.container import RUNTIMES, Inside
+from hpo_pilot.transformation.container.architecture import image_architecture
+from tests.end_to_end.conftest import Scan
+from tests.image_root import SCRIPT
+from tests.real.conftest import missing
+
+ROOT = Path(__file__).parents[2]
+CONTAINERS = ROOT / "containers"
+DIGITS = ROOT / "payloads" / "digits"
+REQUIREMENTS = CONTAINERS / "sklearn" / "requirements.txt"
+PROGRAM = {"bubblewrap": "bwrap", "charliecloud": "ch-run"}
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hpo_pilot"
+
+
+@pytest.fixture(scope="session")
+def image() -> Path:
+    """The root of the sklearn family: kept, outside of the checkout, as long as what it is made of is the same."""
+    python = f"{sys.base_prefix} {sys.version} {platform.platform()}"
+    made_of = hashlib.sha256(python.encode() + SCRIPT.read_bytes() + REQUIREMENTS.read_bytes())
+    root = CACHE / f"root-sklearn-{made_of.hexdigest()[:12]}"
+    if not root.exists():
+        argv = [sys.executable, str(SCRIPT), str(root), "--requirements", str(REQUIREMENTS)]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False)
+        if not root.exists():  # nor made by a test beside this one
+            missing(f"the image root cannot be made here: {done.stderr.strip()[-500:]}")
+    return root
+
+
+def test_the_root_is_of_this_machine_s_kind_and_small(image: Path) -> None:
+    assert image_architecture(str(image)) == platform.machine()
+    assert not [path for path in image.rglob("*") if path.name in ("pip", "gcc", "cc", "make") or path.suffix == ".a"]
+    size = sum(path.lstat().st_size for path in image.rglob("*") if path.is_file())
+    assert size < 500e6, f"{size / 1e6:.0f} MB"
+    assert "payload:x:1000:" in (image / "etc" / "passwd").read_text()
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Callable[[str], str]:
+    """A PATH that has all of /usr/bin but the other container runtimes: `run` takes the first that it finds."""
+
+    def path(name: str) -> str:
+        if shutil.which(PROGRAM[name]) is None:
+            missing(f"{PROGRAM[name]}: `make test-real` installs it, if root")
+        others = {program for kind in RUNTIMES.values() for program in kind.programs} - {PROGRAM[name]}
+        for program in [*Path("/usr/bin").iterdir(), *Path("/bin").iterdir()]:
+            link = tmp_path / "programs" / program.name
+            link.parent.mkdir(exist_ok=True)
+            if program.name not in others and not link.is_symlink():
+                link.symlink_to(program)
+        return str(tmp_path / "programs")
+
+    return path
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder outside of /tmp, of which containers have their own."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="hpo-pilot-test-") as path:
+        yield Path(path)
+
+
+def search(image: str, command: str) -> dict[str, Any]:
+    """Two quick trials of payloads/digits."""
+    document: dict[str, Any] = yaml.safe_load((DIGITS / "search.yaml").read_text())
+    for name in ("folds", "start"):
+        del document[name]
+    document["payload"] |= {"files": str(DIGITS), "outputs": [], "container": image, "command": command}
+    return {**document, "search": "demo", "optimizer": "random", "budget": {"trials": 2, "parallel": 2}}
+
+
+@pytest.mark.parametrize("name", sorted(PROGRAM))
+def test_a_search_in_it(folder: Path, image: Path, alone: Callable[[str], str], name: str) -> None:
+    """With its Python and its scikit-learn: nothing of this checkout is there."""
+    inside = f"test -d /home/payload && test ! -e {ROOT}/setup.cfg && python train.py"
+    scan = Scan(folder, {"PATH": alone(name)})
+    scan.file.write_text(yaml.safe_dump(search(str(image), inside)))
+    scan("run", str(scan.file))
+    trials = scan.trials()
+    assert len(trials) == 2
+    assert all(trial["value"] is not None and 0 < trial["value"] < 20 for trial in trials), trials
+
+
+def test_an_image_of_another_processor_fails_each_trial_and_says_so(folder: Path, tmp_path: Path, alone: Any) -> None:
+    """Of POWER9, where nothing here runs its programs."""
+    header = b"\x7fELF" + bytes([2, 1, 1]) + bytes(9)
+    other = 21 if platform.machine() != "ppc64le" else 62  # or the other way round
+    header += struct.pack("<HHIQQQIHHHHHH", 2, other, 1, 0x1000, 64, 0, 2, 64, 56, 0, 64, 0, 0)
+    for name in ("bin", "dev", "etc", "proc", "sys", "tmp"):
+        (tmp_path / "other" / name).mkdir(parents=True)
+    for name in ("sh", "python3"):
+        (tmp_path / "other" / "bin" / name).write_bytes(header)
+        (tmp_path / "other" / "bin" / name).chmod(0o755)
+    scan = Scan(folder, {"PATH": alone("bubblewrap")})
+    document = search(str(tmp_path / "other"), "python train.py")
+    scan.file.write_text(yaml.safe_dump(document))
+    scan("run", str(scan.file), status=1)
+    for trial in scan.trials():
+        said = json.dumps(trial)
+        assert "is of ppc64le" in said or "is of x86_64" in said, said
+        assert f"this machine is {platform.machine()}" in said
+
+
+@pytest.mark.parametrize("name", sorted(PROGRAM))
+def test_two_ranks_of_horovod_in_it(folder: Path, image: Path, environment: dict[str, str], name: str) -> None:
+    """The launcher outside, a container around each rank; Horovod's venv is bound, and its Python is the image's."""
+    runtime, python = RUNTIMES[name], Path(environment["PATH"].split(":")[0]) / "python"
+    if shutil.which(PROGRAM[name]) is None:
+        missing(f"{PROGRAM[name]}: `make test-real` installs it, if root")
+    if not (image / str(python.resolve()).lstrip("/")).exists():
+        missing(f"Horovod was built for {python.resolve()}, the image has {sys.base_prefix}")
+    shutil.copy(DIGITS / "train_horovod.py", folder)
+    point = {
+        "learning_rate": 0.002,
+        "layers": 1,
+        "width": 32,
+        "alpha": 1e-3,
+        "solver": "adam",
+        "batch": 96,
+        "epochs": 2,
+    }
+    (folder / "input.json").write_text(json.dumps(point))
+    where = Inside(gpu_kind="none", read_only=[python.parents[1].resolve()])
+    venv = python.parents[1].resolve() / "bin" / "python"
+    rank = runtime.wrap([str(venv), "train_horovod.py"], str(image), [folder], environment, folder, where)
+    done = subprocess.run(
+        ["horovodrun", "-np", "2", "--gloo", *rank],
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads((folder / "output.json").read_text())
+    assert result["status"] == 0 and 0 < result["loss"] < 3, result
+
+
+@pytest.mark.long
+def test_a_debian_of_its_own(tmp_path: Path) -> None:
+    """Two minutes: it is fetched and configured."""
+    if shutil.which("mmdebstrap") is None:
+        missing("mmdebstrap: `make test-real` installs it, if root")
+    argv = [sys.executable, str(SCRIPT), str(tmp_path / "root"), "--base", "debian"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    said = subprocess.run(
+        [PROGRAM["bubblewrap"], "--ro-bind", str(tmp_path / "root"), "/", "--proc", "/proc", "--dev", "/dev"]
+        + ["--", "python", "-c", "import sys; print(sys.version_info[:2], open('/etc/debian_version').read())"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert said.stdout.startswith("(3, 11) 12."), said.stderr
+
+
+@pytest.mark.parametrize("path", sorted(CONTAINERS.glob("*/*Containerfile")), ids=lambda path: path.parent.name)
+def test_recipes_pass_hadolint(path: Path) -> None:
+    hadolint = Path(sys.executable).with_name("hadolint")
+    if not hadolint.exists():
+        missing("hadolint: `make test-real` installs it")
+    # DL3008, versions of Debian's packages: its releases keep one of each, and the base image says which release.
+    done = subprocess.run([hadolint, "--ignore", "DL3008", path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("path", sorted(CONTAINERS.glob("*/*.def")), ids=lambda path: path.stem)
+def test_definition_files_are_read_and_their_scripts_parsed(path: Path) -> None:
+    parsers = pytest.importorskip("spython.main.parse.parsers", reason="spython: `make test-real` installs it")
+    recipe = parsers.SingularityParser(str(path)).recipe["spython-base"]
+    assert recipe.fromHeader.startswith("docker.io/")
+    assert recipe.files and recipe.install and recipe.environ and recipe.labels
+    for part in ("post", "environment", "test"):
+        lines = re.search(rf"^%{part}\n((?:    .*\n)*)", path.read_text(), re.MULTILINE)
+        script = re.sub(r"{{ \w+ }}", "given", lines[1]) if lines else ""
+        done = subprocess.run(["/bin/sh", "-n"], input=script, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr

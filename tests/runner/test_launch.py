@@ -1,0 +1,171 @@
+"""A payload that a launcher starts."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpo_pilot.launchers import LAUNCHERS, LauncherSettings
+from tests.runner.conftest import RUNNER
+
+#: What real ones left when rank 1 raised ValueError: Slurm 22.05, Horovod 0.28.1, Open MPI 4.1, MPICH 4.0, torch 2.13.
+LOGS = {
+    "srun": """\
+0: hello
+1: Traceback (most recent call last):
+1:   File "r.py", line 11, in <module>
+1: ValueError: boom
+srun: error: n2: task 1: Exited with exit code 1
+srun: launch/slurm: _step_signal: Terminating StepId=1.0
+0: slurmstepd-n1: error: *** STEP 1.0 ON n1 CANCELLED AT 2026-11-22T00:02:21 ***
+0: rank 0 was told to stop
+0: saved
+srun: Force Terminated StepId=1.0
+""",
+    "horovodrun": """\
+[0]<stdout>:hello
+[1]<stderr>:Traceback (most recent call last):
+[1]<stderr>:ValueError: boom
+Process 1 exit with status code 1.
+Terminating remaining workers after failure of Process 1.
+[0]<stdout>:saved
+Traceback (most recent call last):
+  File "bin/horovodrun", line 8, in <module>
+    sys.exit(run_commandline())
+RuntimeError: Horovod detected that one or more processes exited with non-zero status, thus causing the job to be \
+terminated. The first process to do so was:
+Process name: 1
+Exit code: 1
+
+""",
+    "mpirun": """\
+[1,0]<stdout>:hello
+[1,1]<stderr>:ValueError: boom
+--------------------------------------------------------------------------
+Primary job  terminated normally, but 1 process returned
+a non-zero exit code. Per user-direction, the job has been aborted.
+--------------------------------------------------------------------------
+[1,0]<stdout>:saved
+mpirun.openmpi detected that one or more processes exited with non-zero status, thus causing
+the job to be terminated. The first process to do so was:
+
+  Process name: [[21694,1],1]
+  Exit code:    1
+--------------------------------------------------------------------------
+""",
+    "mpich": """\
+[0] hello
+[1] ValueError: boom
+
+===================================================================================
+=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES
+=   PID 14490 RUNNING AT vm
+=   EXIT CODE: 9
+===================================================================================
+[0] saved
+YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)
+""",
+    "torchrun": """\
+hello
+ValueError: boom
+W1122 00:02:18.075000 14573 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 1 closing signal
+saved
+E1122 00:02:18.390000 14573 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 1
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+""",
+}
+
+
+def launch(folder: Path, **said: Any) -> Any:
+    folder.mkdir(exist_ok=True)
+    (folder / "hpo_pilot_launch.json").write_text(json.dumps({"before": [], **said}))
+    return runpy.run_path(str(RUNNER.parent / "hpo_pilot_launch.py"))["Launch"](str(folder), set("$'\""))
+
+
+def traces(name: str) -> dict[str, str]:
+    found = LAUNCHERS["mpirun"](LauncherSettings(mpi=name)) if name == "mpich" else LAUNCHERS[name]()
+    return {key: getattr(found.traces, key) for key in ("label", "dead", "own")}
+
+
+@pytest.mark.parametrize("name", list(LOGS))
+def test_the_last_words_are_those_of_the_rank_that_died(name: str, tmp_path: Path) -> None:
+    said = launch(tmp_path, **traces(name)).last_words(LOGS[name])
+    assert said == ("ValueError: boom" if name in ("mpich", "torchrun") else "rank 1: ValueError: boom")
+
+
+def test_where_no_rank_said_anything_the_launcher_did(tmp_path: Path) -> None:
+    launched = launch(tmp_path, **traces("srun"))
+    refused = "srun: error: Unable to create step for job 1: More processors requested than permitted"
+    assert launched.last_words(refused + "\n") == refused
+    missing = "0: slurmstepd-n1: error: execve(): nosuch: No such file or directory\nsrun: error: n1: task 0: Exited\n"
+    assert launched.last_words(missing).startswith("rank 0: slurmstepd-n1: error: execve(): nosuch")
+    assert launched.last_words("") == ""
+
+
+def test_every_pattern_is_one() -> None:
+    for kind in LAUNCHERS.values():
+        for name in ("label", "dead", "own", "broken", "not_started"):
+            re.compile(getattr(kind.traces, name))
+
+
+def test_the_command_stands_behind_the_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    launched = launch(tmp_path, before=["srun", "--chdir=%FOLDER", "--"])
+    monkeypatch.chdir(tmp_path)
+    assert launched.words("python train.py") == ["srun", f"--chdir={tmp_path}", "--", "python", "train.py"]
+    assert launched.words("a '$B'")[3:] == ["/bin/sh", "-c", "a '$B'"]
+
+
+STUB = """#!/bin/sh
+# A launcher that does not pass signals on, like srun: its rank is a session of its own.
+echo "$HPO_PILOT_SEED $PWD" > told
+setsid "$@" &
+echo $! > {folder}/rank.pid
+wait $!
+"""
+
+
+@pytest.fixture
+def stubbed(bench: Any, tmp_path: Path) -> Any:
+    """Runs with a launcher, a lister of its steps, and a sender of signals to them."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    scripts = {
+        "launch": STUB.format(folder=tools),
+        "steps": f"#!/bin/sh\n[ -e {tools}/rank.pid ] && echo '1.0 mine' && echo '1.1 other'\n",
+        "signal": f"#!/bin/sh\necho $1 $2 >> {tools}/sent; kill -$1 $(cat {tools}/rank.pid)\n",
+    }
+    for name, text in scripts.items():
+        (tools / name).write_text(text)
+        (tools / name).chmod(0o755)
+    said = {"before": [str(tools / "launch")], "name": "mine", "steps": [str(tools / "steps")]}
+    said["signal"] = [str(tools / "signal"), "%SIGNAL"]
+    return bench, tools, {"hpo_pilot_launch.json": json.dumps(said)}
+
+
+def test_a_launched_payload_is_judged_as_ever(stubbed: Any) -> None:
+    bench, tools, files = stubbed
+    ended = bench.run("""echo '{"loss": 0.5}' > output.json; echo "$HPO_PILOT_SEED" """, files=files)
+    assert ended.verdict["value"] == 0.5
+    assert not (tools / "sent").exists()
+
+
+def test_a_step_is_told_past_its_launcher(stubbed: Any) -> None:
+    bench, tools, files = stubbed
+    began = time.monotonic()
+    ended = bench.run("trap 'echo saved; exit 0' TERM; while :; do sleep 0.05; done", minutes=0.01, files=files)
+    assert ended.verdict["cause"] == "limit" and "saved" in ended.verdict["log_tail"]
+    assert (tools / "sent").read_text() == "TERM 1.0\n" and time.monotonic() - began < 8
+
+
+def test_a_launcher_that_is_missing_is_named(bench: Any) -> None:
+    files = {"hpo_pilot_launch.json": json.dumps({"before": ["no-such-launcher"]})}
+    ended = bench.run("true", files=files)
+    assert "no-such-launcher: not found" in ended.verdict["message"]
+    assert shutil.which("no-such-launcher") is None

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpo_pilot.batch.keeper import Demand
+from hpo_pilot.errors import InputError, TryAgainError
+from hpo_pilot.service.demand import DemandReader
+
+
+class Handler(BaseHTTPRequestHandler):
+    status = 200
+    answer: Any = None
+
+    def do_GET(self) -> None:
+        known = self.headers["Authorization"] == "Bearer abc" and self.headers["Origin"] == "vo"
+        asked = self.path == "/api/v1/statistics/active_job_stats_by_site"
+        body = json.dumps(type(self).answer).encode()
+        self.send_response(type(self).status if known and asked else 404)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[type[Handler], str]]:
+    handler = type("OwnHandler", (Handler,), {})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
+        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield handler, f"http://127.0.0.1:{http.server_port}"
+        http.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text("abc\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ({}, Demand(0, 0)),
+        ({"OTHER": {"activated": 9}}, Demand(0, 0)),
+        # `defined` are those of paused tasks; `throttled` is a state of real servers alone.
+        ({"Q": {"activated": 3, "defined": 5, "running": 2, "sent": 1, "throttled": 1, "finished": 7}}, Demand(3, 4)),
+    ],
+)
+def test_demand(data: Any, expected: Demand, server: tuple[type[Handler], str], token: Path) -> None:
+    handler, url = server
+    handler.answer = {"success": True, "message": "", "data": data}
+    assert DemandReader(url, "Q", token, vo="vo")() == expected
+
+
+@pytest.mark.parametrize(
+    "answer", [None, {}, {"data": None}, {"data": {"Q": {"activated": "many"}}}, {"data": {"Q": 3}}]
+)
+def test_an_answer_that_makes_no_sense(answer: Any, server: tuple[type[Handler], str], token: Path) -> None:
+    handler, url = server
+    handler.answer = answer
+    with pytest.raises(TryAgainError, match="does not tell of its jobs"):
+        DemandReader(url, "Q", token, vo="vo")()
+
+
+def test_a_token_that_is_refused_or_missing(server: tuple[type[Handler], str], token: Path) -> None:
+    handler, url = server
+    handler.status = 401
+    with pytest.raises(InputError, match="refuses the token"):
+        DemandReader(url, "Q", token, vo="vo")()
+    with pytest.raises(InputError, match="--token-file"):
+        DemandReader(url, "Q", token.with_name("other"), vo="vo")()
+
+
+def test_a_server_that_is_away(token: Path) -> None:
+    with pytest.raises(TryAgainError, match="does not tell of its jobs"):
+        DemandReader("http://127.0.0.1:9", "Q", token, vo="vo")()

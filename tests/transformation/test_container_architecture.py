@@ -1,0 +1,111 @@
+"""An image of another processor is refused before anything starts."""
+
+from __future__ import annotations
+
+import platform
+import struct
+from pathlib import Path
+
+import pytest
+
+from hpo_pilot.transformation.container import architecture, choose_runtime
+from hpo_pilot.transformation.container.architecture import check_architecture, image_architecture
+from hpo_pilot.transformation.failure import ExitCode, TransformationFailure
+
+
+def elf(machine: int, order: str = "<") -> bytes:
+    """An ELF header, 64 bits."""
+    ident = b"\x7fELF" + bytes([2, 1 if order == "<" else 2, 1]) + bytes(9)
+    return ident + struct.pack(order + "HHIQQQIHHHHHH", 2, machine, 1, 0x1000, 64, 0, 2, 64, 56, 0, 64, 0, 0)
+
+
+def make_root(root: Path, header: bytes, program: str = "bin/sh") -> str:
+    path = root / program
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(header)
+    path.chmod(0o755)
+    return str(root)
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A machine with x86_64 that emulates nothing and has bubblewrap."""
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(architecture, "_EMULATORS", tmp_path / "emulators")
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "bwrap").write_text("#!/bin/sh\n")
+    (programs / "bwrap").chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs))
+
+
+@pytest.mark.parametrize(
+    ("header", "found"),
+    [
+        (elf(62), "x86_64"),
+        (elf(21), "ppc64le"),
+        (elf(21, ">"), "ppc64"),
+        (elf(183), "aarch64"),
+        (elf(999), "ELF machine 999"),
+        (b"#!/bin/bash\n" + bytes(64), None),
+        (elf(62)[:10], None),
+        (b"", None),
+    ],
+    ids=["x86_64", "ppc64le", "ppc64", "aarch64", "unknown", "script", "short", "empty"],
+)
+def test_what_a_program_s_header_says(tmp_path: Path, header: bytes, found: str | None) -> None:
+    assert image_architecture(make_root(tmp_path, header)) == found
+
+
+def test_this_machine_s_own_root() -> None:
+    assert image_architecture("/") == platform.machine()
+
+
+def test_links_are_followed_inside_of_the_image(tmp_path: Path) -> None:
+    """Debian's /bin is a link, and its sh one to dash; an absolute one must not lead to this machine's own."""
+    root = tmp_path / "root"
+    make_root(root, elf(21), "usr/bin/dash")
+    (root / "usr" / "bin" / "sh").symlink_to("/usr/bin/dash")
+    (root / "bin").symlink_to("usr/bin")
+    assert image_architecture(str(root)) == "ppc64le"
+    (root / "usr" / "bin" / "sh").unlink()
+    (root / "usr" / "bin" / "sh").symlink_to("../../../../../../usr/bin/dash")  # no higher than the image's root
+    assert image_architecture(str(root)) == "ppc64le"
+    (root / "usr" / "bin" / "sh").unlink()
+    (root / "usr" / "bin" / "sh").symlink_to("sh")
+    assert image_architecture(str(root)) is None
+
+
+def test_an_image_without_a_shell(tmp_path: Path) -> None:
+    assert image_architecture(make_root(tmp_path, elf(183), "usr/local/bin/python3")) == "aarch64"
+    assert image_architecture(str(tmp_path / "none")) is None
+    assert image_architecture("docker://python:3.11-slim") is None
+
+
+def test_sif_files(tmp_path: Path) -> None:
+    file = tmp_path / "x.sif"
+    for code, found in ((b"02", "x86_64"), (b"06", "ppc64le"), (b"00", None)):
+        file.write_bytes(b"#!/usr/bin/env run-singularity\n\0" + b"SIF_MAGIC\0" + b"01\0" + code + bytes(100))
+        assert image_architecture(str(file)) == found
+    file.write_bytes(b"something else")
+    assert image_architecture(str(file)) is None
+
+
+@pytest.mark.usefixtures("here")
+def test_the_wrong_one_is_refused_with_both_names(tmp_path: Path) -> None:
+    root = make_root(tmp_path / "root", elf(21))
+    for name in ("auto", "bubblewrap"):
+        with pytest.raises(TransformationFailure, match="is of ppc64le, and this machine is x86_64") as caught:
+            choose_runtime(name, root)
+        assert caught.value.code is ExitCode.NO_CONTAINER_RUNTIME
+    (tmp_path / "emulators").mkdir()
+    (tmp_path / "emulators" / "qemu-ppc64le").touch()
+    assert choose_runtime("auto", root).name == "bubblewrap"
+
+
+@pytest.mark.usefixtures("here")
+def test_what_runs_here_passes(tmp_path: Path) -> None:
+    check_architecture(make_root(tmp_path / "same", elf(62)))
+    check_architecture(make_root(tmp_path / "older", elf(3)))
+    check_architecture("docker://x")
+    check_architecture(str(tmp_path))
