@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hpo_pilot.client.documents import CostDocument, StatusDocument
+from hpo_pilot.client.cost_documents import CostDocument
+from hpo_pilot.client.documents import StatusDocument
 
 
 def cost_rows(search: StatusDocument) -> list[tuple[str, str]]:

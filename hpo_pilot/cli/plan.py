@@ -182,7 +182,7 @@ def _document(
 ) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from hpo_pilot.client.documents import cost_document
+    from hpo_pilot.client.cost_documents import cost_document
     from hpo_pilot.search.cost import Spent, seconds_allowed
 
     layout, allocation = made.layout, made.allocation

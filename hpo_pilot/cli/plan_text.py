@@ -68,9 +68,10 @@ def _advice_rows(advice: Mapping[str, Any]) -> Iterator[_Row]:
     if model := advice["model"]:
         a, b, c, d = model["coefficients"]
         parts = f"compute {a:.4g} s, all-reduce {b:.4g} s + {c:.4g} s a rank, input and serial {d:.4g} s; "
+        parts = parts if model["has_parts"] else ""
         yield (
             "scaling",
-            f"{model['kind']}; {parts if model['has_parts'] else ''}off by at most {100 * model['error']:.1f}% on sizes "
+            f"{model['kind']}; {parts}off by at most {100 * model['error']:.1f}% on sizes "
             f"held out, {100 * model['error_beyond']:.1f}% on the largest",
         )
     if advice["why_not"]:

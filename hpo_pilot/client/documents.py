@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any, NotRequired
 # pydantic makes the OpenAPI schemas of these; Python 3.11's own TypedDict tells it too little.
 from typing_extensions import TypedDict
 
+from hpo_pilot.client.cost_documents import CostDocument, GainDocument, cost_document, gain_document
+
 if TYPE_CHECKING:
     from hpo_pilot.search import Trial, TrialState
-    from hpo_pilot.search.cost import Cost, Price, Spent
+    from hpo_pilot.search.cost import Price, Spent
     from hpo_pilot.search.gain import Gain
     from hpo_pilot.store import Event, SearchRecord
 
@@ -52,34 +54,6 @@ class StoppedDocument(TypedDict):
     step: int
     value: float | None
     projected: float | list[float] | None
-
-
-class CostDocument(TypedDict):
-    """What jobs took, all attempts together that are over, those that were lost or repeated included.
-
-    `energy_source` says whether `energy_kwh` was measured on the nodes, estimated by the power figures of the site's
-    profile, or both (`mixed`); both are null where neither is possible.
-    """
-
-    job_seconds: float
-    gpu_hours: float
-    core_hours: float
-    energy_kwh: float | None
-    energy_source: str | None
-
-
-class GainDocument(TypedDict):
-    """What a search gained for that: by how much its best figure of merit is better than its first one.
-
-    `per_gpu_hour` and `per_core_hour` are null where its jobs have none. Of several objectives `gain` is the
-    hypervolume of the front, and `first` and `best` are null.
-    """
-
-    first: float | None
-    best: float | None
-    gain: float
-    per_gpu_hour: float | None
-    per_core_hour: float | None
 
 
 class TrialDocument(TypedDict):
@@ -243,28 +217,6 @@ class FindingDocument(TypedDict):
 def time_text(time: datetime | None) -> str | None:
     """A time as ISO 8601 in UTC, to the millisecond."""
     return None if time is None else time.isoformat(timespec="milliseconds")
-
-
-def cost_document(cost: Cost) -> CostDocument:
-    """What jobs cost."""
-    return {
-        "job_seconds": cost.job_seconds,
-        "gpu_hours": cost.gpu_hours,
-        "core_hours": cost.core_hours,
-        "energy_kwh": cost.energy_kwh,
-        "energy_source": cost.energy_source,
-    }
-
-
-def gain_document(gain: Gain) -> GainDocument:
-    """What a search gained."""
-    return {
-        "first": gain.first,
-        "best": gain.best,
-        "gain": gain.gain,
-        "per_gpu_hour": gain.per_gpu_hour,
-        "per_core_hour": gain.per_core_hour,
-    }
 
 
 def trial_document(trial: Trial, price: Price, *, logs: bool = True) -> TrialDocument:

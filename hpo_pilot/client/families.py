@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
 
-from hpo_pilot.client.documents import OVER_SEARCHES, CostDocument, ProgressDocument, SearchDocument
+from hpo_pilot.client.cost_documents import CostDocument
+from hpo_pilot.client.documents import OVER_SEARCHES, ProgressDocument, SearchDocument
 from hpo_pilot.errors import InputError
 
 #: A family's state is the first of these that one of its searches is in.

@@ -97,3 +97,13 @@ def test_a_search_of_several_points_a_job_has_the_series_runner(payload, tmp_pat
     }
     assert not {name for name in names if "/" not in name and not name.startswith("hpo_pilot_")}
     assert b"Runs several hyper-parameter points" in started and b"Runs one hyper-parameter point" in point
+
+
+def test_companions_travel_where_they_are_needed(payload, tmp_path):
+    document = {"command": "true", "file_names": {"metadata": "meta.json"}}
+    with tarfile.open(build_sandbox(payload, document, tmp_path / "out")) as packed:
+        assert "hpo_pilot_metadata.py" in packed.getnames()
+    with tarfile.open(build_sandbox(payload, {"command": "true"}, tmp_path / "out")) as packed:
+        names = set(packed.getnames())
+    assert not names & {"hpo_pilot_metadata.py", "hpo_pilot_checkpoints.py", "hpo_pilot_outputs.py"}
+    assert "hpo_pilot_launch.py" not in names, "the pilot brings its own"

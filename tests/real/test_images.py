@@ -160,11 +160,9 @@ def test_a_debian_of_its_own(tmp_path: Path) -> None:
     argv = [sys.executable, str(SCRIPT), str(tmp_path / "root"), "--base", "debian"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
-    said = subprocess.run(
-        [PROGRAM["bubblewrap"], "--ro-bind", str(tmp_path / "root"), "/", "--proc", "/proc", "--dev", "/dev"]
-        + ["--", "python", "-c", "import sys; print(sys.version_info[:2], open('/etc/debian_version').read())"],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    code = "import sys; print(sys.version_info[:2], open('/etc/debian_version').read())"
+    argv = ["bwrap", "--ro-bind", str(tmp_path / "root"), "/", "--proc", "/proc", "--dev", "/dev", "--", "python"]
+    said = subprocess.run([*argv, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert said.stdout.startswith("(3, 11) 12."), said.stderr
 
 

@@ -86,8 +86,17 @@ def test_bubblewrap_has_the_machine_s_names_where_the_image_has_a_place_for_them
     (tmp_path / "etc" / "hosts").touch()
     (tmp_path / "etc" / "resolv.conf").symlink_to("/run/resolv.conf")
     argv = RUNTIMES["bubblewrap"].wrap(["x"], str(tmp_path), [Path("/w")], {}, Path("/w"))
-    bound = {
-        target: source for flag, source, target in zip(argv, argv[1:], argv[2:], strict=False) if flag == "--ro-bind"
-    }
-    assert bound["/etc/hosts"] == "/etc/hosts"
-    assert "/etc/resolv.conf" not in bound
+    said = " ".join(argv)
+    assert "--ro-bind /etc/hosts /etc/hosts" in said
+    assert "/etc/resolv.conf" not in said
+
+
+@pytest.mark.parametrize(
+    ("path", "inside"),
+    [("/nix/bin:/bin", "/nix/bin:/bin:/usr/local/bin:/usr/bin"), ("/usr/local/bin:/usr/bin:/bin", None)],
+)
+def test_bubblewrap_finds_the_image_s_programs(tmp_path: Path, path: str, inside: str | None) -> None:
+    """Whatever the machine's PATH says."""
+    argv = RUNTIMES["bubblewrap"].wrap(["x"], str(tmp_path), [Path("/w")], {"PATH": path}, Path("/w"))
+    assert (f"--setenv PATH {inside} " in " ".join(argv)) is (inside is not None)
+    assert ("--setenv" in argv) is (inside is not None)

@@ -131,7 +131,8 @@ def test_bubblewrap(tmp_path: Path, kind: str, device: list[str], mpi: Path) -> 
     assert line("bubblewrap", str(image), Inside(kind, [Path("/data")], [mpi])) == [
         *["bwrap", "--ro-bind", f"{image}/usr", "/usr", *device, "--proc", "/proc", "--tmpfs", "/tmp"],
         *["--bind", str(JOB), str(JOB), "--ro-bind", "/data", "/data", "--ro-bind", str(mpi), str(mpi)],
-        *["--setenv", "LD_LIBRARY_PATH", f"{mpi}/lib:/old", "--die-with-parent", "--chdir", str(JOB), "--", *ARGV],
+        *["--setenv", "LD_LIBRARY_PATH", f"{mpi}/lib:/old", "--setenv", "PATH", "/bin:/usr/local/bin:/usr/bin"],
+        *["--die-with-parent", "--chdir", str(JOB), "--", *ARGV],
     ]
 
 

@@ -16,6 +16,9 @@ from hpo_pilot.transformation.container.runtime import (
 #: The machine's own, where the image has one to put it over: names of other nodes are in them, and its own name.
 _NAMES = ("/etc/hosts", "/etc/resolv.conf")
 
+#: Where images have their programs, whatever the machine's PATH says.
+_PROGRAMS = ("/usr/local/bin", "/usr/bin", "/bin")
+
 _SCRATCH = "/tmp"  # noqa: S108  inside the container, empty and its own
 
 
@@ -56,6 +59,9 @@ class Bubblewrap(ContainerRuntime):
         libraries = library_path(env, inside)
         if libraries:
             words += ["--setenv", "LD_LIBRARY_PATH", libraries]
+        known = env.get("PATH", os.pathsep.join(_PROGRAMS)).split(os.pathsep)
+        if not set(known) >= set(_PROGRAMS):
+            words += ["--setenv", "PATH", os.pathsep.join(dict.fromkeys([*known, *_PROGRAMS]))]
         return [*words, "--die-with-parent", "--chdir", str(workdir), "--", *argv]
 
 
