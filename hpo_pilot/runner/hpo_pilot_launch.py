@@ -26,7 +26,7 @@ class Launch:
     def __init__(self, folder: str, shell_signs: "Optional[Set[str]]" = None) -> None:
         """Reads it; `shell_signs`: a command that has one of these needs a shell."""
         with open(os.path.join(folder, DOCUMENT), "rb") as file:
-            self.said = json.loads(file.read().decode())  # type: Dict[str, Any]
+            self.said = json.loads(file.read().decode())  # type: Any
         self.shell_signs = shell_signs or set()
 
     def words(self, command: str) -> "List[str]":

@@ -45,7 +45,7 @@ def read_events(paths: Sequence[Path], columns: Columns) -> Events:
         TrainingError: a file cannot be read, or its columns are not what is said of them.
     """
     tables = [_table(path, columns) for path in paths]
-    for path, table in zip(paths, tables, strict=True):
+    for path, table in zip(paths, tables):
         if table.keys() != tables[0].keys():
             odd = ", ".join(sorted(table.keys() ^ tables[0].keys()))
             raise TrainingError(f"{path} and {paths[0]} have different columns: {odd}")

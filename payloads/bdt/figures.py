@@ -76,7 +76,7 @@ def kolmogorov_smirnov(first: Array, second: Array, weights: tuple[Array, Array]
     """
     values = np.sort(np.concatenate([first, second]))
     shares, effective = [], []
-    for sample, weight in zip((first, second), weights, strict=True):
+    for sample, weight in zip((first, second), weights):
         order = np.argsort(sample)
         total = np.concatenate([[0.0], np.cumsum(weight[order])])
         shares.append(total[np.searchsorted(sample[order], values, side="right")] / total[-1])

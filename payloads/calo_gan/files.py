@@ -28,7 +28,7 @@ def read_showers(paths: Sequence[Path]) -> Showers:
         TrainingError: a file cannot be read, or is none of this kind.
     """
     parts = [_read(path) for path in paths]
-    for path, part in zip(paths, parts, strict=True):
+    for path, part in zip(paths, parts):
         if part.ecal.shape[1:] != parts[0].ecal.shape[1:]:
             raise TrainingError(
                 f"{path} has showers of {part.ecal.shape[1:]} cells, {paths[0]} of {parts[0].ecal.shape[1:]}"

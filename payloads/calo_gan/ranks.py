@@ -62,7 +62,7 @@ class Ranks:
             # Not hvd.broadcast_optimizer_state: it takes a step to make the state of a new optimizer.
             told = ([optimizer.state_dict() for _, optimizer in parts], history)
             states, history = hvd.broadcast_object(told, root_rank=0)
-        for (_, optimizer), state in zip(parts, states, strict=True):
+        for (_, optimizer), state in zip(parts, states):
             optimizer.load_state_dict(state)
         return history
 

@@ -62,7 +62,7 @@ class Checkpoint:
         if not self.path.exists():
             return []
         found = torch.load(self.path, weights_only=True, map_location=gan.ranks.device)
-        for (model, optimizer), (weights, state) in zip(gan.parts(), found["states"], strict=True):
+        for (model, optimizer), (weights, state) in zip(gan.parts(), found["states"]):
             model.load_state_dict(weights)
             optimizer.load_state_dict(state)
         history: list[dict[str, float]] = found["history"]

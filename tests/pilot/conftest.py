@@ -61,6 +61,8 @@ class FakePanda:
         self.cache: dict[str, bytes] = {}
         self.fetched: list[tuple[str, str | None]] = []
         self.commands: dict[int, str] = {}
+        self.takes_back = False  # as servers of ours do
+        self.given_back: list[list[int]] = []
         self.refuse_with: int | None = None
         self.tokens = {TOKEN}
         self.changed = threading.Condition()
@@ -182,9 +184,13 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer({"success": True, "message": "", "data": None})
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        data = self.rfile.read(int(self.headers["Content-Length"]))
         if self._is_refused():
             return
+        if self.headers["Content-Type"] != "application/json":  # a checkpoint
+            self._answer({"message": "this server takes none"}, 404)
+            return
+        body = json.loads(data)
         panda, function = self.panda, self.path.rpartition("/")[2]
         if function == "acquire_jobs":
             self._acquire(body)
@@ -194,6 +200,12 @@ class _Handler(BaseHTTPRequestHandler):
                 panda.changed.notify_all()
             command = panda.commands.get(body["job_id"])
             self._answer({"success": True, "message": "", "data": {"StatusCode": 0, "command": command}})
+        elif function == "give_back":
+            with panda.changed:
+                panda.given_back += body["jobs"] if panda.takes_back else []
+                panda.changed.notify_all()
+            found = [job for job, _ in body["jobs"]] if panda.takes_back else []
+            self._answer({"success": True, "message": "", "data": {"given_back": found}})
         else:
             panda.workers.append(body)
             self._answer({"success": True, "message": "", "data": None})
@@ -234,12 +246,14 @@ class PilotProcess:
         self.log = folder / "pilot.log"
         self.processes: list[subprocess.Popen[bytes]] = []
 
-    def start(self, *options: str, slots: int = 2, **popen: Any) -> subprocess.Popen[bytes]:
+    def start(
+        self, *options: str, slots: int = 2, variables: Mapping[str, str] | None = None, **popen: Any
+    ) -> subprocess.Popen[bytes]:
         argv = [
             *(sys.executable, "-m", "hpo_pilot.pilot", "--server", self.url, "--queue", "LOCAL", "--slots", str(slots)),
             *("--token-file", str(self.token_file), "--workdir", str(self.workdir), "--heartbeat", "0.3", *options),
         ]
-        env = dict(os.environ) | {"GREETING_TOKEN": "geheim", "PYTHONPATH": str(ROOT)}
+        env = dict(os.environ) | {"GREETING_TOKEN": "geheim", "PYTHONPATH": str(ROOT)} | dict(variables or {})
         with self.log.open("ab") as log:
             process = subprocess.Popen(argv, stdout=log, stderr=log, env=env, **popen)
         self.processes.append(process)

@@ -1,0 +1,237 @@
+"""Pilots that start ranks: on this machine, and in an allocation whose commands are stubs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.pilot.conftest import FakePanda, PilotProcess
+from tests.pilot.test_pilot import GOOD, verdict
+
+#: Runs the ranks here, one after another; the options that it was given are kept.
+LAUNCHER = """#!/bin/sh
+printf '%s ' "$0" "$@" >> {folder}/launched
+echo >> {folder}/launched
+ranks=1
+while :; do
+    case "$1" in
+        -np) ranks=$2; shift 2 ;;
+        -n[0-9]*) ranks=${{1#-n}}; shift ;;
+        -H) shift 2 ;;
+        -*) shift ;;
+        *) break ;;
+    esac
+done
+rank=0
+while [ $rank -lt $ranks ]; do
+    SLURM_PROCID=$rank "$@" || {{ echo "srun: error: n1: task $rank: Exited with exit code 3" >&2; exit 3; }}
+    rank=$((rank + 1))
+done
+"""
+
+#: Says that one node is broken.
+BROKEN = """#!/bin/sh
+echo "srun: error: Task launch for StepId=7.0 failed on node n2: Communication connection failure" >&2
+exit 1
+"""
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> Path:
+    """Stubs of Slurm's commands and of horovodrun, for an allocation of two nodes that ends in an hour."""
+    folder = tmp_path / "tools"
+    folder.mkdir()
+    end = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + 3600))
+    scripts = {
+        "srun": LAUNCHER.format(folder=folder),
+        "horovodrun": LAUNCHER.format(folder=folder),
+        "scontrol": "#!/bin/sh\necho n1; echo n2\n",
+        "squeue": f'#!/bin/sh\n[ "$1" = --steps ] || echo {end}\n',
+        "scancel": f'#!/bin/sh\necho "$@" >> {folder}/cancelled\n',
+    }
+    for name, text in scripts.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    return folder
+
+
+def site(tmp_path: Path, launcher: str, **more: Any) -> list[str]:
+    """The options that name a site."""
+    profile = {"name": "here", "launcher": {"name": launcher}, "node": {"cores": 4, "memory_mb": 4000}, **more}
+    (tmp_path / "site.json").write_text(json.dumps(profile))
+    return ["--site", str(tmp_path / "site.json")]
+
+
+def inside(tools: Path) -> Mapping[str, str]:
+    path = f"{tools}{os.pathsep}{os.environ['PATH']}"
+    return {"PATH": path, "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]"}
+
+
+SLURM = {"batch": {"system": "slurm", "warning": {"signal": "USR1", "seconds": 4}}}
+
+
+def launched(tools: Path) -> list[str]:
+    return (tools / "launched").read_text().splitlines() if (tools / "launched").exists() else []
+
+
+def test_ranks_on_one_machine(panda: FakePanda, pilot: PilotProcess, tools: Path, tmp_path: Path) -> None:
+    few = panda.add_job(GOOD, ranks_per_node=2)
+    enough = panda.add_job(GOOD, ranks_per_node=2, job={"coreCount": 2})
+    pilot.start(*site(tmp_path, "horovodrun"), "--cores", "2", variables=inside(tools))
+    report = panda.final(few)
+    assert report["job_status"] == "failed" and "has 1 cores on each node, and 2 ranks" in report["pilot_error_diag"]
+    assert verdict(panda.final(enough))["value"] == 0.5
+    (line,) = launched(tools)
+    assert "-np 2 -H localhost:2 /bin/sh -c echo" in line
+
+
+@pytest.mark.parametrize(
+    ("options", "document", "why"),
+    [
+        ([], {"ranks_per_node": 2}, "does not know what starts them: start it with --site"),
+        ([], {"nodes": 2, "ranks_per_node": 1}, "needs 2 nodes, and this pilot has one machine"),
+        (
+            ["mpirun"],
+            {"ranks_per_node": 1},
+            "mpirun, which starts the ranks at site 'here', is not in the pilot's PATH",
+        ),
+        (["mpirun"], {"ranks_per_node": 1, "gpus_per_node": 99}, "needs 99 GPUs, and this pilot has"),
+    ],
+)
+def test_what_cannot_be_started_fails_alone(
+    panda: FakePanda,
+    pilot: PilotProcess,
+    tools: Path,
+    tmp_path: Path,
+    options: list[str],
+    document: dict[str, int],
+    why: str,
+) -> None:
+    job, good = panda.add_job(GOOD, **document), panda.add_job(GOOD)
+    # The launcher that is missing is missing here, whatever the machine has.
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for name in ("sh", "python3", "cat"):
+        (bare / name).symlink_to(shutil.which(name) or name)
+    pilot.start(*(site(tmp_path, *options) if options else []), variables={"PATH": str(bare)})
+    report = panda.final(job)
+    assert report["job_status"] == "failed" and why in report["pilot_error_diag"]
+    assert verdict(panda.final(good))["value"] == 0.5
+
+
+def test_an_allocation_is_shared_out(
+    panda: FakePanda, pilot: PilotProcess, tools: Path, tmp_path: Path, until: Any
+) -> None:
+    command = "echo $SLURM_PROCID >> ranks; sleep 0.3; " + GOOD
+    wide = panda.add_job(command, nodes=2, ranks_per_node=1, outputs=["ranks"])
+    small = [panda.add_job(command, job={"coreCount": 2, "hpoCampaign": "small"}) for _ in range(4)]
+    large = panda.add_job(GOOD, nodes=3, ranks_per_node=1)
+    gpu = panda.add_job(GOOD, gpus_per_node=1)
+    pilot.start(*site(tmp_path, "srun", **SLURM), "--allocation", variables=inside(tools))
+    for job in (wide, *small):
+        assert verdict(panda.final(job))["value"] == 0.5
+    for job, why in ((large, "needs 3 nodes with 0 GPUs"), (gpu, "with 1 GPUs, 1 cores")):
+        report = panda.final(job)
+        assert report["job_status"] == "failed" and why in report["pilot_error_diag"]
+    lines = launched(tools)
+    assert len(lines) == 5
+    assert sum("-N2 -n2 --ntasks-per-node=1 -c1" in line and "--nodelist" not in line for line in lines) == 1
+    assert sorted(line.split("--nodelist=")[1][:2] for line in lines if "-N1 " in line) == ["n1", "n1", "n2", "n2"]
+    assert all(f"--job-name=hpo-pilot-{job}-1" in "\n".join(lines) for job in (wide, *small))
+    assert all("HPO_PILOT_SEED" in line and "PANDAID" in line and "HPO_PILOT_LIFELINE_FD" not in line for line in lines)
+    wish = json.loads(panda.headers[0]["X-HPO-Pilot-Openings"])
+    assert wish["now"][0][:4] == [2, [], 4, 4000]
+    assert pilot.end() == 0
+    assert "the allocation's node time: " in pilot.said() and "5 finished" in pilot.said()
+
+
+def test_the_launcher_stands_around_the_container(
+    panda: FakePanda, pilot: PilotProcess, tools: Path, tmp_path: Path
+) -> None:
+    """And the runner outside of both, so that the image needs no Python for it."""
+    image = tmp_path / "image.sif"
+    image.write_text("")
+    script = f'#!/bin/sh\nwhile [ "$1" != {image} ]; do shift; done\nshift\nINSIDE=yes exec "$@"\n'
+    (tools / "apptainer").write_text(script)
+    (tools / "apptainer").chmod(0o755)
+    command = """echo '{"status": 0, "loss": '${INSIDE:+0.25}'}' > output.json"""
+    job = panda.add_job(command, job={"container_name": str(image)}, nodes=2, ranks_per_node=1)
+    containers = {"containers": {"runtime": "apptainer", "read_only": [str(tools)]}}
+    pilot.start(*site(tmp_path, "srun", **SLURM, **containers), "--allocation", variables=inside(tools))
+    assert verdict(panda.final(job))["value"] == 0.25
+    (line,) = launched(tools)
+    folder = f"{tmp_path}/work/jobs/"
+    before, after = line.split(f" {tools}/apptainer exec ")
+    assert before.startswith(f"{tools}/srun -N2 -n2 ") and "apptainer" not in before
+    assert f"--bind {folder}" in after and f"--bind {tools}:{tools}:ro" in after and f"--pwd {folder}" in after
+    assert f" {image} env /bin/sh -c echo " in after and "%FOLDER" not in line
+
+
+def test_a_warning_ends_it_and_what_kept_a_checkpoint_goes_back(
+    panda: FakePanda, pilot: PilotProcess, tools: Path, tmp_path: Path, until: Any
+) -> None:
+    panda.takes_back = True
+    saves = panda.add_job("echo 1 > ckpt; exec sleep 300", checkpoint=["ckpt"])
+    does_not = panda.add_job("exec sleep 300")
+    waits = panda.add_job(GOOD, job={"coreCount": 4}, nodes=2, ranks_per_node=1)
+    process = pilot.start(
+        *site(tmp_path, "srun", **SLURM), "--allocation", "--heartbeat", "0.2", variables=inside(tools)
+    )
+    until(lambda: panda.of(saves, "running") and panda.of(does_not, "running") and panda.of(waits, "starting"))
+    process.send_signal(signal.SIGUSR1)
+    until(lambda: [waits, 1] in panda.given_back)
+    assert process.poll() is None
+    assert process.wait(20) == 0
+    assert sorted(panda.given_back) == [[saves, 1], [waits, 1]]
+    report = panda.final(does_not)
+    assert report["pilot_error_code"] == 1201 and "the allocation came to its end" in report["pilot_error_diag"]
+    assert not panda.of(saves, "failed") and not panda.of(waits, "failed")
+    assert "1 checkpointed, 2 cut" in pilot.said() or "1 checkpointed, 1 cut" in pilot.said()
+
+
+def test_a_server_that_takes_nothing_back_hears_of_failures(
+    panda: FakePanda, pilot: PilotProcess, tools: Path, tmp_path: Path, until: Any
+) -> None:
+    job = panda.add_job("exec sleep 300")
+    waits = panda.add_job(GOOD, job={"coreCount": 4}, nodes=2, ranks_per_node=1)
+    process = pilot.start(*site(tmp_path, "srun", **SLURM), "--allocation", variables=inside(tools))
+    until(lambda: panda.of(job, "running") and panda.of(waits, "starting"))
+    process.terminate()
+    assert process.wait(25) == 0
+    assert {panda.final(each)["pilot_error_code"] for each in (job, waits)} == {1201}
+
+
+def test_a_broken_node_is_left_out(
+    panda: FakePanda, pilot: PilotProcess, tools: Path, tmp_path: Path, until: Any
+) -> None:
+    good = (tools / "srun").read_text()
+    (tools / "srun").write_text(BROKEN)
+    first = panda.add_job(GOOD, nodes=2, ranks_per_node=1)
+    pilot.start(*site(tmp_path, "srun", **SLURM), "--allocation", variables=inside(tools))
+    report = panda.final(first)
+    assert report["job_status"] == "failed", "a launcher that fails is no verdict on the payload"
+    assert "the launcher failed, not the payload" in report["pilot_error_diag"] and "n2" in report["pilot_error_diag"]
+    panda.final(panda.add_job(GOOD, nodes=2, ranks_per_node=1))
+    until(lambda: "node n2 gets no more jobs, 1 nodes are left" in pilot.said())
+    (tools / "srun").write_text(good)
+    assert verdict(panda.final(panda.add_job(GOOD)))["value"] == 0.5
+    assert (
+        "1 of the allocation's 2 are such"
+        in panda.final(panda.add_job(GOOD, nodes=2, ranks_per_node=1))["pilot_error_diag"]
+    )
+
+
+def test_an_allocation_that_is_none(panda: FakePanda, pilot: PilotProcess, tmp_path: Path) -> None:
+    assert pilot.start("--allocation").wait(10) == 2
+    assert "give --site FILE as well" in pilot.said()
+    nothing = {"SLURM_JOB_ID": ""}
+    assert pilot.start(*site(tmp_path, "srun", **SLURM), "--allocation", variables=nothing).wait(10) == 2
+    assert "SLURM_JOB_ID is not set; leave --allocation out" in pilot.said()
