@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import signal
 import sys
@@ -93,3 +94,6 @@ def main() -> None:
         # The reader of our output, such as `head`, has seen enough.
         sys.stderr.close()
         raise SystemExit(0) from None
+    finally:
+        # The process ends: no need to look through all that is loaded for cycles, a tenth of a short command's time.
+        gc.freeze()

@@ -168,6 +168,7 @@ def task_parameters(
     if ours:
         result["transPath"] = server + _TRANSFORMATION
         result["hpoWalltime"] = seconds  # what its pilots hold the job to
+        result["hpoPayloadSeconds"] = seconds - WALLTIME_MARGIN  # what an allocation plans for it
         if task.wants_values:
             result["hpoValues"] = True  # it tells of the values of running jobs, and not of results alone
         if needs.nodes > 1:

@@ -30,6 +30,7 @@ print(json.dumps({script}.main(True, sys.argv[1:], True)))
 #: Keys that only we write, and why.
 OURS_ALONE = {
     "hpoWalltime": "an embedded server's pilots hold the job to the second, not to the hour",
+    "hpoPayloadSeconds": "allocations are planned by when the payload ends, without the pilot's own margin",
     "userName": "the embedded server takes the owner from the token; a look at the dictionary shows it too",
     "coreCount": "prun writes it for more than one core only",
     "campaign": "the search, so that a server can share itself out between searches",
@@ -191,7 +192,7 @@ def test_an_embedded_server_gets_the_same_and_its_own_transformation(ours, panda
     theirs = panda_client("PrunScript", *ALWAYS, "--vo", "hpo_pilot", "--site", "LOCAL", *NAME, *OUTPUTS)
     compare(ours, theirs)
     assert ours["transPath"] == "http://127.0.0.1:1/trf/user/runGen-00-00-02"
-    assert ours["hpoWalltime"] == 10 * 60 + 300
+    assert ours["hpoWalltime"] == 10 * 60 + 300 and ours["hpoPayloadSeconds"] == 10 * 60
 
 
 def test_job_parameters_are_prun_s_but_for_sandbox_and_points(ours, panda_client):

@@ -323,6 +323,12 @@ def test_measured_times_decide_what_ends_in_time(queue: Queue) -> None:
     assert queue.status(slow) == "running"
 
 
+def test_in_an_allocation_a_job_takes_what_its_payload_may_and_no_margin(queue: Queue) -> None:
+    queue.submit(1, hpoWalltime=900, hpoPayloadSeconds=600)
+    assert queue.acquire(1, wish=room(Opening(1, (), 4, 8000, 599.0)), remaining_time=899) == []
+    assert len(queue.acquire(1, wish=room(Opening(1, (), 4, 8000, 600.0)), remaining_time=700)) == 1
+
+
 def test_room_is_made_for_the_first_that_has_none(queue: Queue) -> None:
     wide = queue.submit(2, hpoNodes=8, taskPriority=900, hpoWalltime=3600)
     small = queue.submit(9, taskPriority=100, hpoWalltime=600)

@@ -13,7 +13,9 @@ import pytest
 import requests
 
 from hpo_pilot.errors import InputError
+from hpo_pilot.search import wording
 from hpo_pilot.server.process import ServerProcess
+from hpo_pilot.server.taskbuffer import queue
 from hpo_pilot.server.taskbuffer.queuedata import place_of
 from hpo_pilot.server.taskbuffer.queues import Queues
 from tests.server.conftest import Api, RunningServer, bearer
@@ -60,6 +62,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Described]:
 def get(server: Any, path: str) -> Any:
     """A file of the caches, as Pilot 3 fetches it: without a token."""
     return requests.get(f"{server.url}/cache/{path}", timeout=30)
+
+
+def test_a_queue_is_named_here_as_in_a_search_file() -> None:
+    assert queue.QUEUE_PATTERN == wording.QUEUE_PATTERN
 
 
 def test_queuedata_without_a_token(server: Described) -> None:

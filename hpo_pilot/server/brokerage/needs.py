@@ -24,6 +24,7 @@ class Needs:
     Attributes:
         cores: on each node, like memory and GPUs.
         seconds: walltime.
+        payload_seconds: after which the payload is ended, which allocations are shared out by; 0: not said.
         gpus: how many.
         architecture: prun's words for the hardware.
         container: whether it runs in one.
@@ -38,6 +39,7 @@ class Needs:
     architecture: str = ""
     container: bool = False
     nodes: int = 1
+    payload_seconds: int = 0
 
     @property
     def all_cores(self) -> int:
@@ -76,6 +78,7 @@ def needs_of(parameters: TaskParameters) -> Needs:
         architecture=parameters.architecture,
         container=bool(parameters.container),
         nodes=_whole(parameters.params, "hpoNodes") or 1,
+        payload_seconds=_whole(parameters.params, "hpoPayloadSeconds"),
     )
 
 

@@ -47,7 +47,7 @@ class Places:
     def _seconds(self, needs: Needs, campaign: str) -> float:
         """How long such a job takes, from the pilot's own measurements, counted from when it spoke."""
         known = self._wish.seconds.get(campaign)
-        limit = float(needs.seconds)
+        limit = float(needs.payload_seconds or needs.seconds)
         return self._waited + (limit if known is None else min(known, limit) if limit else known)
 
 

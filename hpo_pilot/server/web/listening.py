@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import ipaddress
 import os
 import resource
@@ -158,4 +159,6 @@ def serve(
         ssl_certfile=files.chain if files else None,
         ssl_keyfile=files.key if files else None,
     )
+    # What starting made stays until the end: neither the collections in between nor the last one need to look through it.
+    gc.freeze()
     _Uvicorn(config, server, lifeline, certificate).run(sockets=[listener])
