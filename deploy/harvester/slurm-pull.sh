@@ -9,6 +9,7 @@
 #SBATCH --mem=0
 #SBATCH --signal=B:USR1@300
 #SBATCH --no-requeue
+#SBATCH --no-kill
 #SBATCH --output={accessPoint}/output.log
 
 cd {accessPoint} || exit 1

@@ -12,6 +12,7 @@
 #SBATCH --mem=0
 #SBATCH --signal=B:USR1@300
 #SBATCH --no-requeue
+#SBATCH --no-kill
 #SBATCH --output=/shared/hpo-pilot/output-%j.log
 #SBATCH --open-mode=append
 

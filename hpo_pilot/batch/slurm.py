@@ -70,6 +70,8 @@ class Slurm(BatchSystem):
             *([f"--signal=B:{batch.warning.signal}@{batch.warning.seconds}"] if batch.warning else []),
             # Of a job that Slurm starts again by itself nobody would know what it did before.
             "--no-requeue",
+            # A node that is lost takes its own jobs along; the pilot goes on with the others.
+            "--no-kill",
             f"--output={spec.output}",
             "--open-mode=append",
         ]

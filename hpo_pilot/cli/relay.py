@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,6 +28,8 @@ def relay(
     connections: Annotated[int, typer.Option(min=1, help="Connections at once, at most.")] = 1000,
 ) -> None:
     """Let compute nodes reach the named https servers, and nothing else: an HTTP proxy for `pilots submit --proxy`."""
+    import asyncio
+
     from hpo_pilot.batch.relay import Address, Relay, RelayLimits
 
     at = Address.read(listen, "--listen")
@@ -37,6 +38,8 @@ def relay(
 
 
 async def _serve(relay: Relay, at: Address, servers: list[Address]) -> None:
+    import asyncio
+
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

@@ -91,6 +91,11 @@ class Launcher(ABC):
         return False
 
     @property
+    def per_node(self) -> Launcher:
+        """What starts one process on each node, where nothing else is wanted."""
+        return self
+
+    @property
     def programs(self) -> tuple[str, ...]:
         """The executables that must be in PATH."""
         return (self.name,)

@@ -64,6 +64,11 @@ class Torchrun(Launcher):
         return self._starter is not None and self._starter.chooses_gpus
 
     @property
+    def per_node(self) -> Launcher:
+        """Its starter."""
+        return self._starter or self
+
+    @property
     def programs(self) -> tuple[str, ...]:
         """Its own and its starter's."""
         return (self.name, *(self._starter.programs if self._starter else ()))

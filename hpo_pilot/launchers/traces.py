@@ -36,13 +36,18 @@ class Traces:
             said: the log.
             nodes: of the job.
         """
-        found = re.finditer(self.broken, said, re.MULTILINE) if self.broken else ()
+        found = [match for line in self._own_lines(said) for match in re.finditer(self.broken or "(?!)", line)]
         named = {name.rstrip(":,.") for match in found for name in match.groups() if name}
         return frozenset(node for node in nodes if {node, node.partition(".")[0]} & named)
 
-    def has_failed(self, said: str) -> bool:
-        """Whether a log says that the launcher did not start the ranks, or lost a node under them."""
-        return any(re.search(pattern, said, re.MULTILINE) for pattern in (self.broken, self.not_started) if pattern)
+    def failure(self, said: str) -> str:
+        """The line of a log that says that the launcher did not start the ranks, or lost a node under them, if any."""
+        patterns = [pattern for pattern in (self.broken, self.not_started) if pattern]
+        return next((line for line in self._own_lines(said) if any(re.search(one, line) for one in patterns)), "")
+
+    def _own_lines(self, said: str) -> list[str]:
+        """Those that no rank said: a payload may print anything."""
+        return [line for line in said.splitlines() if not (self.label and re.match(self.label, line))]
 
 
 @dataclass(frozen=True)

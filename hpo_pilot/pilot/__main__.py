@@ -66,6 +66,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--memory-mb", type=int, help="what the largest job may need (default: not said)")
     add("--cache-mb", type=int, help="size of the sandbox cache (default: 5000)")
     add("--input-cache-mb", type=int, help="size of the cache of fetched inputs (default: 100000)")
+    add("--no-staging", action="store_false", dest="staging", help="copy nothing to the nodes' own disks")
+    add("--staging-mb", type=int, help="largest size of such copies on a node (default: 100000)")
     add("--min-free-mb", type=int, help="free disk below which no jobs are taken (default: 200)")
     add("--container-runtime", choices=["auto", *RUNTIMES], help="how jobs with an image are run (default: auto)")
     add("--no-own-python", action="store_false", dest="own_python", help="do not put the pilot's Python first in PATH")

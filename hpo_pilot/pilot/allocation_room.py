@@ -50,6 +50,7 @@ class AllocationClaim(Claim):
         start: where it runs, once the scheduler has said so.
         failure: why it will not start.
         is_over: nobody waits for its start any more.
+        staging: seconds of its time that went into copies, which others of its search will find.
     """
 
     def __init__(self, key: tuple[Any, Any], search: str) -> None:
@@ -58,6 +59,7 @@ class AllocationClaim(Claim):
         self.start: Start | None = None
         self.failure: JobFailure | None = None
         self.is_over = False
+        self.staging = 0.0
 
 
 class AllocationRoom(Room[AllocationClaim]):
@@ -155,7 +157,7 @@ class AllocationRoom(Room[AllocationClaim]):
             if claim in self._coming:
                 self._coming.remove(claim)
             if claim.start is not None:
-                self._scheduler.ended(claim.key, ending, self._clock())
+                self._scheduler.ended(claim.key, ending, self._clock(), staging=claim.staging)
             elif claim.planned is not None and claim.failure is None:
                 self._claims[claim.key] = claim  # the scheduler still has it: `_decide` ends it when its turn comes
             self._decide(self._clock())
@@ -171,6 +173,11 @@ class AllocationRoom(Room[AllocationClaim]):
         for node in bad:
             self.lose(node, "launches fail there")
 
+    def note_staging(self, claim: AllocationClaim, seconds: float) -> None:
+        """See Room."""
+        with self._changed:
+            claim.staging = seconds
+
     def wake(self) -> None:
         """See Room."""
         with self._changed:
@@ -182,6 +189,12 @@ class AllocationRoom(Room[AllocationClaim]):
     def is_gone(self) -> bool:
         """Whether all its nodes are lost."""
         return not self._up
+
+    @property
+    def up(self) -> frozenset[str]:
+        """Its nodes that are of use."""
+        with self._changed:
+            return frozenset(self._up)
 
     @property
     def is_empty(self) -> bool:

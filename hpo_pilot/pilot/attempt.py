@@ -6,7 +6,7 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic
@@ -28,6 +28,7 @@ from hpo_pilot.pilot.running import Running
 from hpo_pilot.pilot.sandbox import SandboxCache
 from hpo_pilot.pilot.settings import PilotSettings
 from hpo_pilot.pilot.site import Site
+from hpo_pilot.pilot.staging import LARGE, Staging, note_stage_in
 from hpo_pilot.pilot.stage_out import store_log, store_outputs
 from hpo_pilot.pilot.starting import Starting
 from hpo_pilot.pilot.storage import Storage
@@ -41,6 +42,9 @@ from hpo_pilot.transformation.preparation import Prepared, prepare
 from hpo_pilot.transformation.stage_in import StageIn, wanted_inputs
 
 log = logging.getLogger(__name__)
+
+#: A batch system that cancels an allocation signals all of its processes; seconds until the last has heard.
+_WORD_SECONDS = 1.0
 
 
 class Attempts(Generic[C]):
@@ -59,6 +63,7 @@ class Attempts(Generic[C]):
         heartbeats: Heartbeats,
         shipping: CheckpointShipping,
         storage: Callable[[Job], Storage],
+        staging: Staging | None,
         has_started: Callable[[], None],
         draining: threading.Event,
         lifeline: int,
@@ -76,6 +81,7 @@ class Attempts(Generic[C]):
             heartbeats: tells the server of jobs that start or run.
             shipping: brings checkpoints from attempt to attempt.
             storage: says where a job's outputs go.
+            staging: copies to the nodes what many jobs read; None: nothing is copied.
             has_started: is called when one runs.
             draining: is set when the pilot wants to end.
             lifeline: a pipe's end that closes when the pilot dies.
@@ -83,6 +89,7 @@ class Attempts(Generic[C]):
         self._settings, self._site, self._server, self._workdir, self._room = settings, site, server, workdir, room
         self._running, self._delivery, self._heartbeats, self._shipping = running, delivery, heartbeats, shipping
         self._storage, self._has_started, self._draining, self._lifeline = storage, has_started, draining, lifeline
+        self._staging = staging
         self._cache = SandboxCache(workdir.cache, server, limit_mb=settings.cache_mb, unpack_mb=settings.unpack_mb)
 
     def run(self, data: Mapping[str, Any], claim: C) -> None:
@@ -133,13 +140,12 @@ class Attempts(Generic[C]):
             if not self._room.enter(claim, self._draining) or self._draining.is_set():
                 raise GivenBack(PilotErrorCode.SIGTERM, "the pilot was about to end when the job came")
             job = parse_job(data)
-            self._cache.copy_to(job.arguments, root)
+            large = self._cache.copy_to(job.arguments, root, LARGE if self._staging is not None else 0)
             document = PayloadDocument.read(str(root))
-            seat, prepared = self._ready(job, document, root, claim)
+            seat, prepared, wrapping = self._ready(job, document, root, claim, large)
             folder = Path(prepared.folder)
             if seat.seconds and not job.walltime:
                 job = replace(job, walltime=seat.seconds)
-            wrapping = self._wrapping(job, document, seat)
             self._shipping.begin(job)
             kept = kept_checkpoint(job, self._settings.checkpoint_root)
             before = kept.signature() if kept else ()
@@ -165,7 +171,9 @@ class Attempts(Generic[C]):
             self._shipping.leave(identity(data)[0])
         return replace(outcome, failure=why, ended=time.time()), folder, {}
 
-    def _ready(self, job: Job, document: PayloadDocument, root: Path, claim: C) -> tuple[Seat, Prepared]:
+    def _ready(
+        self, job: Job, document: PayloadDocument, root: Path, claim: C, large: Sequence[Path]
+    ) -> tuple[Seat, Prepared, Wrapping]:
         """Waits for what a job runs on, and makes it ready; if that takes time, the server is told that it starts."""
         starting = Starting(job, root, self._draining)
         stage_in = StageIn(str(self._workdir.inputs), self._settings.input_cache_mb << 20, starting.is_over)
@@ -173,7 +181,13 @@ class Attempts(Generic[C]):
             self._heartbeats.add(starting)
         try:
             seat = self._room.take(claim, job, document, starting)
-            return seat, prepare(job.arguments, str(root), str(root), stage_in)
+            prepared = prepare(job.arguments, str(root), str(root), stage_in)
+            wrapping = self._wrapping(job, document, seat)
+            if self._staging is not None and isinstance(wrapping, Launched):
+                staged = self._staging.stage(wrapping, root, Path(prepared.folder), large, starting)
+                self._room.note_staging(claim, staged.seconds or 0.0)
+                wrapping, prepared = replace(wrapping, staged=staged), staged.beside(prepared)
+            return seat, prepared, wrapping
         except TransformationFailure as failure:
             raise starting.failure or JobFailure.of(failure) from failure
         finally:
@@ -225,35 +239,48 @@ class Attempts(Generic[C]):
         if isinstance(wrapping, Launched):
             if outcome.exit_code != 0:
                 wrapping.end_step(folder)
+            if wrapping.staged.seconds is not None:
+                note_stage_in(folder, wrapping.staged.seconds)
+            if outcome.failure is None and not _is_good(outcome, folder) and self._is_ending(wrapping):
+                outcome = replace(outcome, failure=CutOff(PilotErrorCode.SIGTERM, "the allocation was ended"))
             if outcome.failure is None:
                 outcome = self._launch_judged(outcome, folder, claim, wrapping)
         failure = outcome.failure
         if isinstance(failure, CutOff):
-            if outcome.exit_code == 0:  # it came to its end all the same
+            if _is_good(outcome, folder):  # it came to its end all the same
                 return replace(outcome, failure=None)
             if has_gone_on:
                 return replace(outcome, failure=GivenBack(failure.code, f"{failure}; a checkpoint is kept"))
         return outcome
 
+    def _is_ending(self, wrapping: Launched) -> bool:
+        """Whether the allocation is being ended, of which a job's ranks and runner may hear before this pilot does."""
+        return bool(wrapping.seat.allocation) and self._draining.wait(_WORD_SECONDS)
+
     def _launch_judged(self, outcome: Outcome, folder: Path, claim: C, wrapping: Launched) -> Outcome:
         """A launcher that failed is no verdict on the payload: the job is to run elsewhere."""
         verdict = verdict_in(folder)
-        failed = None if verdict is not None and verdict.is_good else wrapping.failed_nodes(folder)
-        self._room.note_launch(claim, failed)
+        failed = None if verdict is not None and verdict.is_good else wrapping.launch_failure(folder)
         if failed is None:
+            self._room.note_launch(claim, None)
             return outcome
-        why = verdict.message if verdict is not None else outcome.last_line
+        why, nodes = failed
+        self._room.note_launch(claim, nodes)
         code = PilotErrorCode.PAYLOAD_EXECUTION_FAILURE
         return replace(outcome, failure=JobFailure(code, f"the launcher failed, not the payload: {why}"))
+
+
+def _is_good(outcome: Outcome, folder: Path) -> bool:
+    """Whether the command ended well; of our runner, whether the payload did."""
+    verdict = verdict_in(folder)
+    return outcome.exit_code == 0 and (verdict is None or verdict.is_good)
 
 
 def _ending(outcome: Outcome, folder: Path) -> Ending:
     """How the job ended, for the books of an allocation."""
     failure = outcome.failure
     if failure is None:
-        verdict = verdict_in(folder)
-        good = outcome.finished and (verdict is None or verdict.is_good)
-        return Ending.FINISHED if good else Ending.FAILED
+        return Ending.FINISHED if _is_good(outcome, folder) else Ending.FAILED
     if isinstance(failure, NodeLost):
         return Ending.LOST
     if isinstance(failure, GivenBack) and outcome.started:

@@ -20,6 +20,7 @@ from hpo_pilot.pilot.failure import JobFailure, PilotErrorCode
 from hpo_pilot.pilot.job import Job
 from hpo_pilot.pilot.room import Seat
 from hpo_pilot.pilot.site import Site
+from hpo_pilot.pilot.staging import Staged
 from hpo_pilot.pilot.wrapping import InContainer, Wrapping
 from hpo_pilot.transformation.payload_document import NAME as PAYLOAD_DOCUMENT
 from hpo_pilot.transformation.payload_document import PayloadDocument
@@ -65,6 +66,7 @@ class Launched(Wrapping):
     seat: Seat
     document: PayloadDocument
     container: InContainer
+    staged: Staged = Staged()
 
     @property
     def launcher(self) -> Launcher:
@@ -130,12 +132,11 @@ class Launched(Wrapping):
             name=f"hpo-pilot-{self.job.panda_id}-{self.job.attempt}",
         )
 
-    def failed_nodes(self, folder: Path) -> frozenset[str] | None:
-        """The nodes that failed the launch by what the launcher said; None: it did not fail, or not by its own word."""
+    def launch_failure(self, folder: Path) -> tuple[str, frozenset[str]] | None:
+        """What the launcher said of its failure, and the nodes that it blames; None: it did not fail by its own word."""
         said = end_of(folder / "payload.log")
-        if not self.launcher.traces.has_failed(said):
-            return None
-        return self.launcher.traces.broken_nodes(said, self.seat.nodes)
+        why = self.launcher.traces.failure(said)
+        return (why, self.launcher.traces.broken_nodes(said, self.seat.nodes)) if why else None
 
     def end_step(self, folder: Path) -> None:
         """Ends what is left of the job's step, after its launcher's process was killed."""
@@ -159,7 +160,7 @@ class Launched(Wrapping):
         names = dict(placement.environment) | dict.fromkeys(self.launcher.exported(placement), "")
         # The payload's words come last; podman takes the program apart from them.
         inside, _ = self.container.wrap(["env"], names, binds, Path(workdir))
-        return words + inside
+        return words + self.staged.words(inside)
 
     def _tell(self, folder: Path, before: Sequence[str], placement: Placement, env: Mapping[str, str]) -> None:
         if "hpo_pilot_launch" not in _text_of_runners(folder):

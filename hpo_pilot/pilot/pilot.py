@@ -29,6 +29,7 @@ from hpo_pilot.pilot.room import Claim, Room
 from hpo_pilot.pilot.running import Running
 from hpo_pilot.pilot.settings import PilotSettings
 from hpo_pilot.pilot.site import Site, load_site
+from hpo_pilot.pilot.staging import Staging
 from hpo_pilot.pilot.storage import FolderStorage, ServerStorage, Storage
 from hpo_pilot.pilot.watchdog import Watchdog
 from hpo_pilot.pilot.workdir import WorkDir
@@ -68,6 +69,7 @@ class Pilot:
         self._watchdog = Watchdog(settings, self._workdir, self._running.all)
         self._changed = threading.Condition()
         self._watch: AllocationWatch | None = None
+        self._staging: Staging | None = None
         self._room: Room[Any] = self._machine_room()
         if settings.allocation and self._site is not None:
             self._room = self._allocation_room(self._site)
@@ -85,6 +87,7 @@ class Pilot:
             heartbeats=self._heartbeats,
             shipping=self._shipping,
             storage=self._storage,
+            staging=self._staging,
             has_started=self._watchdog.wake,
             draining=self._draining,
             lifeline=self._lifeline,
@@ -109,6 +112,15 @@ class Pilot:
         margin = ending_margin(allocation.seconds, self._settings.margin)
         room = AllocationRoom(allocation, site, margin=margin, when_lost=self._running.stop)
         self._watch = AllocationWatch(room, site, allocation.seconds, margin, lambda: self.stop(at_once=True))
+        if self._settings.staging and site.scratch:
+            self._staging = Staging(
+                site,
+                self._workdir.staging,
+                [node.name for node in allocation.nodes],
+                job=allocation.job,
+                seconds=allocation.seconds,
+                limit_mb=self._settings.staging_mb,
+            )
         names = ", ".join(node.name for node in allocation.nodes[:8])
         names += ", ..." if len(allocation.nodes) > 8 else ""
         log.info(
@@ -151,6 +163,8 @@ class Pilot:
             threading.Thread(target=self._watch_lifeline, args=[settings.lifeline_fd], daemon=True).start()
         self._draining.wait(settings.lifetime or None if self._watch is None else None)
         self._drain()
+        if self._staging is not None and isinstance(self._room, AllocationRoom):
+            self._staging.remove(self._room.up)
         self._watchdog.stop()
         if self._watch is not None:
             self._watch.stop()

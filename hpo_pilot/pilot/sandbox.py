@@ -47,8 +47,17 @@ class SandboxCache:
         self._sizes: dict[str, int] = {}
         folder.mkdir(parents=True, exist_ok=True)
 
-    def copy_to(self, arguments: Arguments, target: Path) -> None:
+    def copy_to(self, arguments: Arguments, target: Path, large: int = 0) -> list[Path]:
         """Fills a job's folder with its sandbox.
+
+        Args:
+            arguments: of the job.
+            target: its folder, which is empty.
+            large: bytes from which on a file is not copied, but a link to the cache's, until `stage` has decided; 0:
+                all are copied.
+
+        Returns:
+            Those links.
 
         Raises:
             JobFailure: the sandbox does not come or is refused; the message says why.
@@ -58,12 +67,11 @@ class SandboxCache:
                 PilotErrorCode.STAGE_IN_FAILED,
                 f"the job wants {arguments.library}, which a build job made, and this pilot fetches sandboxes alone",
             )
-        if not arguments.archive:
-            return
-        for last_try in (False, True):
+        linked: list[Path] = []
+        for last_try in (False, True) if arguments.archive else ():
             try:
-                copy_tree(self._unpacked(arguments), target)
-                return
+                copy_tree(self._unpacked(arguments), target, large, linked)
+                break
             except FileNotFoundError as error:  # another pilot moved it away between look-up and copy
                 if last_try:
                     raise JobFailure(PilotErrorCode.STAGE_IN_FAILED, f"{arguments.archive}: {error}") from error
@@ -73,6 +81,7 @@ class SandboxCache:
                 raise JobFailure(code, f"{arguments.archive}: {error}") from error
             except (HpoPilotError, TransformationFailure) as error:
                 raise JobFailure(PilotErrorCode.STAGE_IN_FAILED, str(error)) from error
+        return linked
 
     def _unpacked(self, arguments: Arguments) -> Path:
         folder = self._folder / arguments.archive
@@ -141,14 +150,28 @@ def _last_use(folder: Path) -> float:
         return 0.0
 
 
-def copy_tree(source: Path, target: Path) -> None:
-    """Copies a folder's contents into an existing folder; links stay links."""
+def copy_tree(source: Path, target: Path, large: int, linked: list[Path]) -> None:
+    """Copies a folder's contents into an existing folder; links stay links.
+
+    Files from `large` bytes on, if that is not 0, become hard links where the disk can have them, and come into
+    `linked`.
+    """
     for entry in source.iterdir():
         to = target / entry.name
         if entry.is_symlink():
             to.symlink_to(entry.readlink())
         elif entry.is_dir():
             to.mkdir()
-            copy_tree(entry, to)
+            copy_tree(entry, to, large, linked)
+        elif large and entry.stat().st_size >= large and _is_linked(entry, to):
+            linked.append(to)
         else:
             shutil.copy(entry, to)
+
+
+def _is_linked(entry: Path, to: Path) -> bool:
+    try:
+        to.hardlink_to(entry)
+    except OSError:  # another disk, or none with hard links
+        return False
+    return True

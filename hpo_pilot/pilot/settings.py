@@ -60,6 +60,8 @@ class PilotSettings:
         min_free_mb: with less free disk no job is taken.
         container_runtime: `auto`, `none`, `apptainer`, `charliecloud`, `bubblewrap`.
         own_python: jobs without a container find the pilot's own Python first in their PATH.
+        staging: in an allocation whose site names the nodes' own scratch, what many jobs read is copied there.
+        staging_mb: size of all copies on a node.
         keep: job folders stay after the job.
         site: a site's profile as JSON; None: jobs have no ranks.
         allocation: it has the nodes of the batch allocation that it runs in; its work folder is on storage that they
@@ -101,6 +103,8 @@ class PilotSettings:
     min_free_mb: int = 200
     container_runtime: str = "auto"
     own_python: bool = True
+    staging: bool = True
+    staging_mb: int = 100_000
     keep: bool = False
     site: Path | None = None
     allocation: bool = False
@@ -127,6 +131,8 @@ class PilotSettings:
             raise InputError(f"--heartbeat {self.heartbeat}: a time in seconds, above zero")
         if self.checkpoint_every <= 0 or (self.checkpoint_mb or 0) < 0:
             raise InputError("--checkpoint-every: a time above zero, in seconds; --checkpoint-mb: a size in MB, or 0")
+        if self.staging_mb < 1:
+            raise InputError(f"--staging-mb {self.staging_mb}: a size in MB; --no-staging stages nothing")
         if self.container_runtime not in ("auto", *RUNTIMES):
             raise InputError(
                 f"--container-runtime {self.container_runtime!r}: choose one of auto, {', '.join(RUNTIMES)}"

@@ -32,6 +32,7 @@ class WorkDir:
         jobs/WORKER/      one folder per running job
         jobs/WORKER.lock  held while a pilot of that name lives
         unsent/WORKER/    reports that the server has not got yet
+        staging/WORKER/   what nodes copy: archives, and how they are told
         checkpoints/      of trials, kept between attempts
     """
 
@@ -46,6 +47,7 @@ class WorkDir:
         self.cache, self.inputs = self.root / "cache", self.root / "inputs"
         self._jobs = self.root / "jobs" / settings.worker_name
         self._unsent = self.root / "unsent" / settings.worker_name
+        self.staging = self.root / "staging" / settings.worker_name
         try:
             for folder in (self.cache, self._jobs, self._unsent, settings.checkpoint_root):
                 folder.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,7 @@
-"""Summaries of a search and the report on it: pure functions of values."""
+"""Summaries of a search: pure functions of values. The report itself is `render`, which takes its time to load."""
 
 from hpo_pilot.report.facts import ReportFacts
 from hpo_pilot.report.learning_curves import drawn_trials
-from hpo_pilot.report.render import render_report
 from hpo_pilot.report.summary import (
     Standing,
     best_trial,
@@ -24,6 +23,5 @@ __all__ = [
     "front_volume",
     "ranking",
     "reference_of",
-    "render_report",
     "top_trials",
 ]

@@ -17,7 +17,6 @@ import yaml
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs, get_plotlyjs_version
 
-from hpo_pilot.optimizers.auto_rules import rules
 from hpo_pilot.report import wording
 from hpo_pilot.report.convergence_figure import convergence_figure
 from hpo_pilot.report.efficiency import SHOWN, efficiencies
@@ -61,6 +60,8 @@ def render_report(
         facts: how it ran.
         reports: what trials reported while they ran, of those that `drawn_trials` names.
     """
+    from hpo_pilot.optimizers.auto_rules import rules  # noqa: PLC0415 - numpy loads with it; commands load this module
+
     trials = sorted(trials, key=lambda trial: trial.number)
     standings = ranking(search, trials)
     states = Counter(trial.state for trial in trials if trial.confirms is None)

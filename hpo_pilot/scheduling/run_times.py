@@ -33,10 +33,10 @@ class RunTimes:
         """A job starts."""
         insort(self._starts, now)
 
-    def ended(self, start: float, now: float, *, finished: bool) -> None:
-        """A job that started at `start` ends; only what is finished is a measurement."""
+    def ended(self, start: float, now: float, *, finished: bool, staging: float = 0.0) -> None:
+        """A job that started at `start` ends; only what is finished is a measurement, and without its staging."""
         del self._starts[bisect_right(self._starts, start) - 1]
-        place = math.ceil(math.log(max(1.0, now - start), _RATIO))
+        place = math.ceil(math.log(max(1.0, now - start - staging), _RATIO))
         if finished:
             self._finished[place] += 1
             self._measured += 1

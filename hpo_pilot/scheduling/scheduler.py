@@ -188,8 +188,14 @@ class Scheduler:
             self._reservation = None
         return found
 
-    def ended(self, key: Hashable, ending: Ending, now: float) -> None:
+    def ended(self, key: Hashable, ending: Ending, now: float, *, staging: float = 0.0) -> None:
         """A job that was started runs no more, on none of its nodes; its share is free at once.
+
+        Args:
+            key: of the job.
+            ending: how.
+            now: the time.
+            staging: seconds of its run that went into what later jobs find done: no measurement of theirs.
 
         Raises:
             InputError: no such job runs.
@@ -202,7 +208,7 @@ class Scheduler:
         self._capacity.give_back(job.needs, running.parts)
         self._account.end(job.search, running.stays, now, useful=ending.is_useful)
         self._account.count(job.search, ending)
-        self._run_times[job.search].ended(running.start, now, finished=ending is Ending.FINISHED)
+        self._run_times[job.search].ended(running.start, now, finished=ending is Ending.FINISHED, staging=staging)
         for part in running.parts:
             self._on_node[part.node].discard(running.number)
         del self._by_number[running.number]

@@ -20,13 +20,11 @@ from hpo_pilot.pilot.session import open_session
 from hpo_pilot.server.access.auth import Role
 from hpo_pilot.service.answering import wait_until_answering
 from hpo_pilot.service.children import Child
+from hpo_pilot.service.local_queue import DEFAULT_QUEUE
 from hpo_pilot.service.own_tokens import OwnTokens
 from hpo_pilot.service.reach import Reach
 from hpo_pilot.service.workdir import WorkDir
 from hpo_pilot.whole_file import write_whole
-
-#: The queue of the embedded server's local pilot, and of tasks that name none.
-DEFAULT_QUEUE = "LOCAL"
 
 #: The profile of the machine that the local pilot runs on.
 LOCAL_SITE = "local"

@@ -13,7 +13,8 @@ from hpo_pilot.errors import InputError
 from hpo_pilot.panda.panda_server import address, environment_vo
 from hpo_pilot.pilot.settings import PilotSettings
 from hpo_pilot.server.access.auth import Role
-from hpo_pilot.service.embedded import DEFAULT_QUEUE, running_server
+from hpo_pilot.service.embedded import running_server
+from hpo_pilot.service.local_queue import DEFAULT_QUEUE
 from hpo_pilot.service.workdir import WorkDir
 
 

@@ -13,7 +13,7 @@ from hpo_pilot.config.payload_inputs import absolute_inputs
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.panda.sandbox import build_sandbox, same_payload
 from hpo_pilot.search import Budget, Search, Trial, TrialState
-from hpo_pilot.service.embedded import DEFAULT_QUEUE
+from hpo_pilot.service.local_queue import DEFAULT_QUEUE
 from hpo_pilot.service.warm_start import earlier_results, result_files
 from hpo_pilot.service.workdir import WorkDir
 from hpo_pilot.store import EMBEDDED, NameTakenError, SearchRecord, SearchState, Store

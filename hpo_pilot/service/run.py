@@ -16,12 +16,14 @@ from hpo_pilot.config import load_search
 from hpo_pilot.config.site_power import price_of
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.panda.workflow_manager import WorkflowManager, workflow_manager
-from hpo_pilot.report import ReportFacts, drawn_trials, front_of, render_report
+from hpo_pilot.report import ReportFacts, drawn_trials, front_of
+from hpo_pilot.report.render import render_report
 from hpo_pilot.search import Trial
 from hpo_pilot.service.api_process import ApiProcess
-from hpo_pilot.service.embedded import DEFAULT_QUEUE, EmbeddedPanda, default_slots
+from hpo_pilot.service.embedded import EmbeddedPanda, default_slots
 from hpo_pilot.service.exposure import exposures
 from hpo_pilot.service.families import register_all
+from hpo_pilot.service.local_queue import DEFAULT_QUEUE
 from hpo_pilot.service.reach import Reach
 from hpo_pilot.service.remarks import nothing_to_stop, remarks_of
 from hpo_pilot.service.service import Service

@@ -18,6 +18,9 @@ try:
 except ImportError:
     measured = None
 
+#: Where launchers say how many ranks they started: horovodrun; Open MPI's mpirun; MPICH's, and srun with PMI; jsrun.
+STARTED = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "JSM_NAMESPACE_SIZE")
+
 
 class Ranks:
     """The processes of this training, and which one this is."""
@@ -25,7 +28,7 @@ class Ranks:
     def __init__(self) -> None:
         if hvd is not None:
             hvd.init()
-        started = max(int(os.environ.get(name) or 1) for name in ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"))
+        started = max(int(os.environ.get(name) or 1) for name in STARTED)
         self.rank, self.size = (hvd.rank(), hvd.size()) if hvd is not None else (0, 1)
         if self.size == 1 < started:
             raise SystemExit(f"{started} ranks were started, but this Python has no Horovod that sees the others")

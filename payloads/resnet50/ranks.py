@@ -17,7 +17,8 @@ try:
 except ImportError:
     measured = None
 
-STARTED = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE", "PMI_SIZE")
+#: Where launchers say how many ranks they started: horovodrun; Open MPI's mpirun; MPICH's, and srun with PMI; jsrun.
+STARTED = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "JSM_NAMESPACE_SIZE")
 
 
 def timed(what: str) -> contextlib.AbstractContextManager[None]:

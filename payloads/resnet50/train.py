@@ -199,8 +199,7 @@ def train(options: argparse.Namespace, seed: int, folder: Path, ranks: Ranks) ->
     variables = {name: os.environ.get(name) for name in ("HPO_PILOT_FOLD", "HPO_PILOT_FOLDS")}
     kept = {name: value for name, value in vars(options).items() if name != "workers"}
     identity = {"point": training.point, "options": kept, "seed": seed, **variables}
-    place = Path(os.environ.get("HPO_PILOT_CHECKPOINT_DIR") or folder / "ckpt")
-    checkpoint = Checkpoint(place, identity)
+    checkpoint = Checkpoint(folder / "ckpt", identity)
     parts = {"model": model, "optimizer": training.optimizer, "scaler": scaler}
     history = checkpoint.load(ranks.device, **parts) if is_writer else []
     history, state = ranks.broadcast(model, training.optimizer, (history, scaler.state_dict()))

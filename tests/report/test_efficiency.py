@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.report import ReportFacts, render_report
+from hpo_pilot.report import ReportFacts
 from hpo_pilot.report.efficiency import SHOWN, efficiencies
+from hpo_pilot.report.render import render_report
 from hpo_pilot.search import FoldResult, Trial
 from tests.report.conftest import make_search, make_trial
 from tests.report.test_render import assert_sound

@@ -11,8 +11,9 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
-from hpo_pilot.report import ReportFacts, drawn_trials, render_report
+from hpo_pilot.report import ReportFacts, drawn_trials
 from hpo_pilot.report.learning_curves import CURVE_LIMIT, PLACE_LIMIT, curve_figure, mean_curve
+from hpo_pilot.report.render import render_report
 from hpo_pilot.search import EarlyStop, Search, Trial, TrialState
 
 SearchOf = Callable[..., Search]

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
-from hpo_pilot.report import ReportFacts, render_report
+from hpo_pilot.report import ReportFacts
+from hpo_pilot.report.render import render_report
 from hpo_pilot.search import FoldResult, Search, Trial, TrialState
 
 Events = list[tuple[datetime, str, str]]

@@ -15,6 +15,7 @@ import requests
 
 import hpo_pilot.server.app  # noqa: F401  # fills the tables of calls, each of which tests go through
 from hpo_pilot.pilot.session import open_session
+from hpo_pilot.server.__main__ import main
 from hpo_pilot.server.access.auth import Caller, Role
 from hpo_pilot.server.data.database import Database
 from hpo_pilot.server.process import ServerProcess
@@ -164,6 +165,30 @@ def own_server(tmp_path: Path) -> Iterator[Callable[..., RunningServer]]:
     yield start
     for running in started:
         running.stop()
+
+
+@pytest.fixture
+def refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> Iterator[Callable[..., tuple[int, str]]]:
+    """The command line of a server that should not come to run, in this process; its exit code and its one line."""
+    mask = os.umask(0)
+    os.umask(mask)
+
+    def start(folder: Path, *options: str) -> tuple[int, str]:
+        end, other = os.pipe()
+        os.close(other)  # should it come to run after all, it ends at once
+        where = ["--database", f"sqlite:///{folder}/panda.db", "--files", str(folder / "files")]
+        try:
+            code = main([*where, "--tokens", str(folder / "tokens"), "--lifeline-fd", str(end), *options])
+        finally:
+            os.close(end)
+            os.umask(mask)
+        out, err = capsys.readouterr()
+        assert (out, caplog.text, len(err.splitlines())) == ("", "", 1), (out, caplog.text, err)
+        return code, err
+
+    yield start
 
 
 _CLIENT = """

@@ -17,22 +17,13 @@ import psutil
 import pytest
 
 from hpo_pilot.errors import TryAgainError
+from hpo_pilot.server.data import database
 from tests.bearer import make_token_folder
 
 Params = Callable[..., dict[str, Any]]
 
 
-def run_server(folder: Path, *more: str, timeout: float = 30) -> subprocess.CompletedProcess[str]:
-    """A server that should not come to run."""
-    command = [sys.executable, "-m", "hpo_pilot.server", "--database", f"sqlite:///{folder}/panda.db"]
-    command += ["--files", str(folder / "files"), "--tokens", str(folder / "tokens"), *more]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
-
-
-def one_line(done: subprocess.CompletedProcess[str]) -> str:
-    lines = done.stderr.splitlines()
-    assert len(lines) == 1, done.stderr
-    return lines[0]
+Refused = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
@@ -181,14 +172,18 @@ def test_it_ends_in_order_and_quickly_though_somebody_waits(own_server: Callable
     assert server.log.read_text() == ""
 
 
-def test_a_second_server_is_kept_out(own_server: Callable[..., Any]) -> None:
+def test_a_second_server_is_kept_out(
+    own_server: Callable[..., Any], refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert 9 < database._LOCK_WAIT < 20  # not waited for here
+    monkeypatch.setattr(database, "_LOCK_WAIT", 1.0)
     server = own_server()
     start = time.monotonic()
-    done = run_server(server.folder)
-    assert done.returncode == 3
-    assert "another hpo-pilot server" in one_line(done)
-    assert str(server.process.pid) in one_line(done)
-    assert 9 < time.monotonic() - start < 20
+    code, line = refused(server.folder)
+    assert code == 3
+    assert "another hpo-pilot server" in line
+    assert str(server.process.pid) in line
+    assert 0.9 < time.monotonic() - start < 10
 
 
 def test_a_second_server_waits_for_the_first_to_end(own_server: Callable[..., Any]) -> None:
@@ -207,22 +202,26 @@ def test_a_second_server_waits_for_the_first_to_end(own_server: Callable[..., An
     ending.join()
 
 
-def test_a_taken_port(own_server: Callable[..., Any], folder: Path) -> None:
+def test_a_taken_port(folder: Path) -> None:
+    """In a process of its own, as users see it."""
+    command = [sys.executable, "-m", "hpo_pilot.server", "--database", f"sqlite:///{folder}/panda.db", "--files"]
+    command += [str(folder / "files"), "--tokens", str(folder / "tokens"), "--port"]
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        done = run_server(folder, "--port", str(taken.getsockname()[1]))
+        command.append(str(taken.getsockname()[1]))
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == TryAgainError.exit_code
-    assert "cannot listen on 127.0.0.1 port" in one_line(done)
+    (line,) = done.stderr.splitlines()
+    assert "cannot listen on 127.0.0.1 port" in line
 
 
-def test_a_database_of_a_newer_version(own_server: Callable[..., Any]) -> None:
-    server = own_server()
-    server.stop()
-    with sqlite3.connect(server.folder / "panda.db") as database:
-        database.execute("UPDATE server_schema SET version = 99")
-    done = run_server(server.folder)
-    assert (done.returncode, "version 99" in one_line(done)) == (2, True)
+def test_a_database_of_a_newer_version(folder: Path, refused: Refused) -> None:
+    database.Database(f"sqlite:///{folder}/panda.db").close()
+    with sqlite3.connect(folder / "panda.db") as opened:
+        opened.execute("UPDATE server_schema SET version = 99")
+    code, line = refused(folder)
+    assert (code, "version 99" in line) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -237,29 +236,29 @@ def test_a_database_of_a_newer_version(own_server: Callable[..., Any]) -> None:
         ("--port", "70000", "port"),
     ],
 )
-def test_wrong_options(folder: Path, option: str, value: str, word: str) -> None:
-    done = run_server(folder, option, value)
-    assert (done.returncode, word in one_line(done)) == (2, True)
+def test_wrong_options(folder: Path, refused: Refused, option: str, value: str, word: str) -> None:
+    code, line = refused(folder, option, value)
+    assert (code, word in line) == (2, True)
 
 
-def test_a_token_folder_without_keys(folder: Path) -> None:
+def test_a_token_folder_without_keys(folder: Path, refused: Refused) -> None:
     (folder / "tokens" / "jwks.json").write_text("{}")
-    done = run_server(folder)
-    assert (done.returncode, "holds no public keys" in one_line(done)) == (2, True)
+    code, line = refused(folder)
+    assert (code, "holds no public keys" in line) == (2, True)
 
 
-def test_a_file_that_is_no_database(folder: Path) -> None:
+def test_a_file_that_is_no_database(folder: Path, refused: Refused) -> None:
     (folder / "panda.db").write_bytes(b"this is no database, but a text that is long enough to be looked at" * 20)
-    done = run_server(folder)
-    assert (done.returncode, "panda.db" in one_line(done)) == (2, True)
+    code, line = refused(folder)
+    assert (code, "panda.db" in line) == (2, True)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only for root")
-def test_a_read_only_folder(folder: Path) -> None:
+def test_a_read_only_folder(folder: Path, refused: Refused) -> None:
     folder.chmod(0o500)
-    done = run_server(folder)
+    code, line = refused(folder)
     folder.chmod(0o700)
-    assert (done.returncode, "writable" in one_line(done)) == (2, True)
+    assert (code, "writable" in line) == (2, True)
 
 
 def test_it_ends_with_its_lifeline(folder: Path) -> None:
@@ -294,8 +293,8 @@ def test_many_old_jobs_cost_nothing(own_server: Callable[..., Any], params: Para
     server.stop()
     columns = "task_id, number, attempt_nr, max_attempt, status, debug, queue, label, priority, core_count, ram_mb, "
     columns += "max_walltime, created, modified, state_changed, heartbeat"
-    with sqlite3.connect(server.folder / "panda.db") as database:
-        database.executemany(
+    with sqlite3.connect(server.folder / "panda.db") as opened:
+        opened.executemany(
             f"INSERT INTO jobs ({columns}) "  # the columns stand above
             "VALUES (1, ?, 1, 1, 'finished', 0, 'OLD', 'user', 1000, 1, 1, 1, 0, 0, 0, 0)",
             [(number,) for number in range(1000, 31000)],

@@ -29,10 +29,12 @@ class Allocation:
     Attributes:
         nodes: in the batch system's order.
         seconds: how long, from now on; infinity: for ever.
+        job: its name at the batch system.
     """
 
     nodes: tuple[Node, ...]
     seconds: float
+    job: str = ""
 
 
 def find_allocation(
@@ -59,7 +61,8 @@ def find_allocation(
             f"the allocation has {len(given)} nodes, and the launcher of site {site.name!r} starts nothing on others "
             "than this one: name another launcher in its profile, such as srun"
         )
-    return Allocation(tuple(Node(node.name, _shape(site, node, batch)) for node in given), _seconds(batch, lifetime))
+    nodes = tuple(Node(node.name, _shape(site, node, batch)) for node in given)
+    return Allocation(nodes, _seconds(batch, lifetime), batch.job)
 
 
 def _batch(site: Site, env: Mapping[str, str], asked: Ask) -> Batch:

@@ -159,6 +159,6 @@ def serve(
         ssl_certfile=files.chain if files else None,
         ssl_keyfile=files.key if files else None,
     )
-    # What starting made stays until the end: neither the collections in between nor the last one need to look through it.
+    # What starting made stays until the end: no collection needs to look through it, the last one neither.
     gc.freeze()
     _Uvicorn(config, server, lifeline, certificate).run(sockets=[listener])

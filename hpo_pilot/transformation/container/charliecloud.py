@@ -26,6 +26,11 @@ class Charliecloud(ContainerRuntime):
         is_image = image.endswith(".sqfs") or (folder.is_dir() and folder.resolve() != Path("/"))
         return super().can_run(image) and is_image
 
+    def makes_mount_points(self, image: str, binds: Sequence[Path]) -> bool:
+        """See ContainerRuntime."""
+        lacking = _lacking(image, [str(path) for path in binds]) if Path(image).is_dir() else []
+        return bool(lacking) and not _has_write_fake(self.program() or "ch-run")
+
     def wrap(
         self,
         argv: Sequence[str],
@@ -70,15 +75,17 @@ def _has_write_fake(program: str) -> bool:
     return b"--write-fake" in said.stdout
 
 
+def _lacking(image: str, paths: Sequence[str]) -> List[str]:
+    """Those that are not in the image; those of /tmp, which ch-run shares, are the machine's own."""
+    shared = Path("/tmp")  # noqa: S108  inside too
+    return [path for path in paths if shared not in Path(path).parents and not Path(image + path).exists()]
+
+
 def _make_mount_points(image: str, paths: Sequence[str]) -> None:
-    """Makes the folders in an unpacked image that it lacks; those of /tmp, which ch-run shares, are there."""
-    for path in paths:
-        if Path("/tmp") in Path(path).parents:  # noqa: S108  the machine's own, inside too
-            continue
-        point = Path(image + path)
+    """Makes the folders in an unpacked image that it lacks."""
+    for path in _lacking(image, paths):
         try:
-            if not point.exists():
-                point.mkdir(parents=True, exist_ok=True)
+            Path(image + path).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise TransformationFailure(
                 ExitCode.NO_CONTAINER_RUNTIME,

@@ -45,6 +45,10 @@ class ContainerRuntime(ABC):
         """True where this runtime is here and takes this kind of image."""
         return self.program() is not None
 
+    def makes_mount_points(self, image: str, binds: Sequence[Path]) -> bool:
+        """Whether `wrap` makes folders in an unpacked image, which copies of it that others made will lack."""
+        return False
+
     @abstractmethod
     def wrap(
         self,

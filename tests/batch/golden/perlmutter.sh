@@ -10,6 +10,7 @@
 #SBATCH --gpus-per-node=4
 #SBATCH --signal=B:USR1@300
 #SBATCH --no-requeue
+#SBATCH --no-kill
 #SBATCH --output=/shared/hpo/allocations/hpo-0123456789/output.log
 #SBATCH --open-mode=append
 
