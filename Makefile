@@ -37,6 +37,7 @@ check: venv  ## format, lint, strict typing, import contracts, runner syntax, sc
 	$(BIN)/mypy
 	$(BIN)/lint-imports --config setup.cfg
 	$(BIN)/vermin --quiet --no-tips --target=3.6- --violations hpo_pilot/runner hpo_pilot/transformation
+	$(BIN)/vermin --quiet --no-tips --target=3.9- --violations payloads
 	$(BIN)/python -m hpo_pilot.config.schema --check schemas
 
 format: venv  ## mend what can be mended by a tool

@@ -81,7 +81,7 @@ def export_configuration(client: SearchClient, identity: str, form: str, output:
     from hpo_pilot.config import load_search
     from hpo_pilot.config.foreign import ExportOptions, export_search
     from hpo_pilot.search import Search
-    from hpo_pilot.service.embedded import nickname
+    from hpo_pilot.service.nickname import nickname
 
     results: list[tuple[dict[str, object], float | None]] = []
     if Path(identity).is_file() or Path(identity).suffix in (".yaml", ".yml"):

@@ -324,7 +324,7 @@ class LocalClient(SearchClient):
     @property
     def user(self) -> User:
         """For whom."""
-        from hpo_pilot.service.embedded import nickname
+        from hpo_pilot.service.nickname import nickname
 
         return self._user_given or User(nickname(), changes_all=True)
 

@@ -197,6 +197,11 @@ class AllocationRoom(Room[AllocationClaim]):
             return frozenset(self._up)
 
     @property
+    def nodes_left(self) -> int:
+        """How many are not lost."""
+        return len(self._up)
+
+    @property
     def is_empty(self) -> bool:
         """Whether no job is here."""
         with self._changed:

@@ -8,6 +8,8 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+from hpo_pilot.errors import HpoPilotError
+from hpo_pilot.pilot.allocation import Allocation
 from hpo_pilot.pilot.allocation_room import AllocationRoom
 from hpo_pilot.pilot.site import Site
 from hpo_pilot.scheduling import Spent
@@ -15,6 +17,7 @@ from hpo_pilot.scheduling import Spent
 log = logging.getLogger(__name__)
 
 _TICK = 1.0  # seconds
+_ASK = 60.0  # seconds between looks at whether nodes were taken away
 _USAGE = 600.0  # seconds between lines on the use of the allocation
 
 #: Batch systems warn earlier than asked for: Slurm by up to a minute (sbatch, --signal).
@@ -34,26 +37,27 @@ def ending_margin(seconds: float, most: float) -> float:
 class AllocationWatch(threading.Thread):
     """Ends the pilot in time for what runs to save its checkpoints, and tells now and then how the nodes are used.
 
-    After the batch system's warning nothing more is started. What runs goes on: most of it ends by itself. Shortly
-    before the end the rest is told to save.
+    After the batch system's warning, or when it took nodes away, nothing more is started. What runs goes on: most of it
+    ends by itself. Shortly before the end the rest is told to save.
     """
 
     def __init__(
-        self, room: AllocationRoom, site: Site, seconds: float, margin: float, end: Callable[[], None]
+        self, room: AllocationRoom, site: Site, allocation: Allocation, margin: float, end: Callable[[], None]
     ) -> None:
         """Prepares; `start` starts it.
 
         Args:
             room: the allocation's.
             site: whose batch system warns.
-            seconds: that the allocation lasts.
+            allocation: as it is now.
             margin: before its end, when `end` is called.
             end: ends the pilot; running jobs are told to save.
         """
         super().__init__(name="allocation", daemon=True)
         self._room, self._site, self._end, self._margin = room, site, end, margin
         self._began = time.monotonic()
-        self._ends = self._began + seconds
+        self._ends = self._began + allocation.seconds
+        self._lost, self._nodes, self._ask_at = allocation.lost, room.nodes_left, self._began + _ASK
         self._warned = threading.Event()
         self._over = threading.Event()
 
@@ -81,6 +85,10 @@ class AllocationWatch(threading.Thread):
                 self._shorten(now)
                 log.info("the batch system warns: nothing more is started, %.0f s are left", self._ends - now)
                 self._room.drain()
+            if self._has_shrunk(now) and not drained:
+                drained = True
+                log.warning("the batch system gives no cores back that are in use now: nothing more is started")
+                self._room.drain()
             if self._room.is_gone:
                 log.error("all nodes of the allocation are lost")
                 return self._end()
@@ -94,6 +102,21 @@ class AllocationWatch(threading.Thread):
                 self._say_usage("so far the allocation's")
             self._over.wait(min(_TICK, max(0.05, self._ends - self._margin - now)))
         return None
+
+    def _has_shrunk(self, now: float) -> bool:
+        """Whether the batch system took nodes away; asked now and then, and when a node is of no more use."""
+        if now < self._ask_at and self._room.nodes_left == self._nodes:
+            return False
+        self._ask_at = now + _ASK
+        try:
+            lost = self._lost()
+        except (HpoPilotError, ValueError) as error:
+            log.info("the batch system does not say which nodes are left: %s", error)
+            return False
+        for node in lost:
+            self._room.lose(node, "the batch system took it away")
+        self._nodes = self._room.nodes_left
+        return bool(lost)
 
     def _shorten(self, now: float) -> None:
         """A warning long before the end that was known is of another one, such as a preemption."""

@@ -28,8 +28,8 @@ from hpo_pilot.pilot.running import Running
 from hpo_pilot.pilot.sandbox import SandboxCache
 from hpo_pilot.pilot.settings import PilotSettings
 from hpo_pilot.pilot.site import Site
-from hpo_pilot.pilot.staging import LARGE, Staging, note_stage_in
 from hpo_pilot.pilot.stage_out import store_log, store_outputs
+from hpo_pilot.pilot.staging import LARGE, Staging, note_stage_in
 from hpo_pilot.pilot.starting import Starting
 from hpo_pilot.pilot.storage import Storage
 from hpo_pilot.pilot.verdict import verdict_in

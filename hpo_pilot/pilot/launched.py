@@ -20,7 +20,7 @@ from hpo_pilot.pilot.failure import JobFailure, PilotErrorCode
 from hpo_pilot.pilot.job import Job
 from hpo_pilot.pilot.room import Seat
 from hpo_pilot.pilot.site import Site
-from hpo_pilot.pilot.staging import Staged
+from hpo_pilot.pilot.staging import NOTHING, Staged
 from hpo_pilot.pilot.wrapping import InContainer, Wrapping
 from hpo_pilot.transformation.payload_document import NAME as PAYLOAD_DOCUMENT
 from hpo_pilot.transformation.payload_document import PayloadDocument
@@ -66,7 +66,7 @@ class Launched(Wrapping):
     seat: Seat
     document: PayloadDocument
     container: InContainer
-    staged: Staged = Staged()
+    staged: Staged = NOTHING
 
     @property
     def launcher(self) -> Launcher:
@@ -133,7 +133,7 @@ class Launched(Wrapping):
         )
 
     def launch_failure(self, folder: Path) -> tuple[str, frozenset[str]] | None:
-        """What the launcher said of its failure, and the nodes that it blames; None: it did not fail by its own word."""
+        """The launcher's word that it failed, and the nodes that it blames; None: it did not say so."""
         said = end_of(folder / "payload.log")
         why = self.launcher.traces.failure(said)
         return (why, self.launcher.traces.broken_nodes(said, self.seat.nodes)) if why else None

@@ -115,10 +115,10 @@ class Room(ABC, Generic[C]):
         """
         return
 
-    @abstractmethod
     def note_staging(self, claim: C, seconds: float) -> None:
         """So long a job waited for copies on its nodes: no measure of how long others of its search will run."""
         return
 
+    @abstractmethod
     def wake(self) -> None:
         """Lets those who wait look at their `stop`."""

@@ -13,11 +13,13 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, List, Optional, Set
+    from typing import Any, Dict, List, Optional, Set, Tuple
 
 DOCUMENT = "hpo_pilot_launch.json"
 FOLDER = "%FOLDER"  # in a word: the folder where the payload runs
 SECONDS = 30.0  # for a command of the batch system
+#: What ranks say whose partner has gone: not why the training ended.
+CONSEQUENCE = re.compile("HorovodInternalError|Horovod has been shut down|ChildFailedError|^KeyboardInterrupt")
 
 
 class Launch:
@@ -50,7 +52,10 @@ class Launch:
         return [words[0] for words in listed if words[1:] == [self.said["name"]]]
 
     def last_words(self, log: str) -> str:
-        """The last line of the rank that failed first; of the launcher's own, where no rank said anything."""
+        """The last line of the rank that failed first; of the launcher's own, where no rank said anything.
+
+        A rank that raised something counts before those that it left waiting, which may have ended before it.
+        """
         label, dead, own = (re.compile(self.said.get(key) or "(?!)") for key in ("label", "dead", "own"))
         lines = log.splitlines()
         at, rank = len(lines), None  # type: int, Optional[str]
@@ -59,6 +64,10 @@ class Launch:
             if failed:
                 at, rank = place, failed.group(1) if dead.groups else None
                 break
+        raised = exceptions(lines, label, own)
+        by_dead = [each for each in raised if rank and each[1] and int(each[1]) == int(rank)]
+        for _, who, text in (by_dead or [each for each in raised if each[0] < at])[-1:] or raised[:1]:
+            return "rank %s: %s" % (who, text) if who else text
         before, of_rank, of_launcher = "", "", ""
         for place, line in enumerate(lines):
             labelled = label.match(line)
@@ -69,6 +78,25 @@ class Launch:
                 before = text if place < at else before
                 of_rank = text if labelled and rank and int(labelled.group(1)) == int(rank) else of_rank
         return "rank %s: %s" % (rank, of_rank) if of_rank else before or of_launcher
+
+
+def exceptions(lines: "List[str]", label: "Any", own: "Any") -> "List[Tuple[int, str, str]]":
+    """The ends of tracebacks, (number of the line, rank, what it says), without consequences and the launcher's own.
+
+    Each rank and stream is read by itself: a launcher brings them together in no order.
+    """
+    found, inside = [], set()  # type: List[Tuple[int, str, str]], Set[str]
+    for place, line in enumerate(lines):
+        labelled = label.match(line)
+        stream, text = (labelled.group(), line[labelled.end() :]) if labelled else ("", line)
+        if text.startswith("Traceback (most recent call last)"):
+            if labelled or not own.search(text):
+                inside.add(stream)
+        elif stream in inside and re.match(r"[A-Za-z_][\w.]*(:|$)", text):
+            inside.discard(stream)
+            if not CONSEQUENCE.search(text):
+                found.append((place, labelled.group(1) if labelled else "", text.rstrip()))
+    return found
 
 
 def run(words: "List[str]") -> "Any":

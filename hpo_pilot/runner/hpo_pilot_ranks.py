@@ -114,7 +114,7 @@ def start(
 
 def stop() -> None:
     """Stop: what comes after does not count, until the next start, which begins anew."""
-    global _clock, _stopped  # noqa: PLW0603  as above
+    global _clock, _stopped
     if _clock is not None and _clock.mine():
         _clock.note()
         _clock.save()

@@ -54,7 +54,7 @@ def scratch_folder(request: "Dict[str, Any]") -> str:
         name = found.group(1).strip("{}")
         if name not in known:
             raise Refused("scratch.node of the site names $%s, which is not set on the node" % name)
-        return known[name]
+        return str(known[name])
 
     path = re.sub(r"\$(\w+|\{\w+\})", value, request["scratch"])
     if not os.path.isdir(path):

@@ -7,6 +7,7 @@ from hpo_pilot.search.objective import Objective
 from hpo_pilot.search.payload import FileNames, Payload
 from hpo_pilot.search.point import Point, Scalar, point_key
 from hpo_pilot.search.point_shape import PointShape
+from hpo_pilot.search.resources import Resources
 from hpo_pilot.search.search import (
     Budget,
     Confirm,
@@ -14,7 +15,6 @@ from hpo_pilot.search.search import (
     KnownResult,
     OptimizerChoice,
     PandaOptions,
-    Resources,
     Search,
     SiteChoice,
 )

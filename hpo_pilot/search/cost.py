@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from hpo_pilot.search.misfit import Misfit
-from hpo_pilot.search.search import Budget, Folds, Resources
+from hpo_pilot.search.resources import Resources
+from hpo_pilot.search.search import Budget, Folds
 
 EnergySource = Literal["measured", "estimated", "mixed"]
 

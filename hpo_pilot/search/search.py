@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Field,
     GetJsonSchemaHandler,
@@ -31,29 +30,24 @@ from hpo_pilot.search.misfit import Misfit, MisfitError
 from hpo_pilot.search.objective import Objective, Objectives, known_value_misfits, objective_misfits
 from hpo_pilot.search.payload import Payload
 from hpo_pilot.search.point import Scalar, StrictFloat, StrictInt, StrictStr, point_key
+from hpo_pilot.search.resources import Resources
+from hpo_pilot.search.section import Amount, Count, Section, Text
 from hpo_pilot.search.segment import LONGEST_NAME, Segments, segment_search_name
 from hpo_pilot.search.space import SearchSpace
 from hpo_pilot.search.warm_start import WarmStart, warm_start_misfits
 from hpo_pilot.search.wording import NAME_PATTERN, QUEUE_PATTERN, QUEUES_PATTERN
 
-_Text = Annotated[StrictStr, Field(min_length=1)]
-_Count = Annotated[StrictInt, Field(ge=1)]
-_Amount = Annotated[StrictFloat, Field(gt=0, allow_inf_nan=False)]
 _Figure = Annotated[StrictFloat, Field(allow_inf_nan=False)]
 _Queue = Annotated[StrictStr, Field(pattern=QUEUE_PATTERN)]
 _Queues = Annotated[StrictStr, Field(pattern=QUEUES_PATTERN)]
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class OptimizerChoice(_Section):
+class OptimizerChoice(Section):
     """Which optimizer, with its own settings beside the name."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
-    name: _Text = Field(description="auto, bayesian, evolutionary, cma, random, grid or optuna.")
+    name: Text = Field(description="auto, bayesian, evolutionary, cma, random, grid or optuna.")
 
     @model_validator(mode="before")
     @classmethod
@@ -71,11 +65,11 @@ class OptimizerChoice(_Section):
         return dict(self.__pydantic_extra__ or {})
 
 
-class Budget(_Section):
+class Budget(Section):
     """When the search ends, and how wide it is."""
 
-    trials: _Count = Field(64, description="How many points are tried in all.")
-    parallel: _Count = Field(
+    trials: Count = Field(64, description="How many points are tried in all.")
+    parallel: Count = Field(
         8,
         description="How many trials are out at once; with resources.trials_per_job they are in so many fewer jobs.",
     )
@@ -84,14 +78,14 @@ class Budget(_Section):
         description="How many more points wait at the server, so that a free slot finds work at once. "
         "auto: as many as the measured hand-over time asks for.",
     )
-    hours: _Amount | None = Field(None, description="No new trials after this many hours since the start.")
-    gpu_hours: _Amount | None = Field(
+    hours: Amount | None = Field(None, description="No new trials after this many hours since the start.")
+    gpu_hours: Amount | None = Field(
         None,
         description="The jobs use at most so many GPU-hours, repeated attempts included: no trial is begun that would "
         "go beyond by the time that trials take, and what still runs when they are used up is stopped.",
     )
-    core_hours: _Amount | None = Field(None, description="The same for CPU core-hours.")
-    failures: _Count = Field(10, description="This many failed trials in a row stop the search.")
+    core_hours: Amount | None = Field(None, description="The same for CPU core-hours.")
+    failures: Count = Field(10, description="This many failed trials in a row stop the search.")
     refill: Annotated[StrictFloat, Field(ge=0, le=1)] | Literal["auto"] = Field(
         "auto",
         description="The share of `parallel` that must be free before new points are submitted. "
@@ -99,18 +93,18 @@ class Budget(_Section):
     )
 
 
-class Confirm(_Section):
+class Confirm(Section):
     """The best points run again at the end with fresh seeds, against winner's luck."""
 
     top: Annotated[StrictInt, Field(ge=0)] = Field(0, description="How many of the best points; 0: none.")
-    repeats: _Count = Field(3, description="How many times each.")
+    repeats: Count = Field(3, description="How many times each.")
 
 
-class Folds(_Section):
+class Folds(Section):
     """k-fold cross-validation: k jobs per trial, mean and standard deviation of their figures."""
 
-    k: _Count = Field(1, description="How many folds, each a job of its own.")
-    require: _Count | None = Field(None, description="Fewer good folds than this: the trial fails. Default: all k.")
+    k: Count = Field(1, description="How many folds, each a job of its own.")
+    require: Count | None = Field(None, description="Fewer good folds than this: the trial fails. Default: all k.")
 
     @model_validator(mode="after")
     def _check(self) -> Folds:
@@ -134,44 +128,7 @@ class Folds(_Section):
         return self.k if self.require is None else self.require
 
 
-class Resources(_Section):
-    """What one job needs."""
-
-    nodes: _Count = Field(1, description="Nodes per job.")
-    gpus_per_node: Annotated[StrictInt, Field(ge=0)] = Field(0, description="GPUs per node.")
-    ranks_per_node: _Count | None = Field(
-        None,
-        description="Processes that the site's launcher starts on each node. Default: on several nodes one for each "
-        "GPU, or one where there are none; on one node the command is started once, without a launcher.",
-    )
-    cores: _Count = Field(1, description="CPU cores per node.")
-    memory_mb: _Count = Field(2000, description="Memory per node, in MB.")
-    minutes: _Amount = Field(60, description="Walltime limit of one job, in minutes; of all its points together.")
-    trials_per_job: Annotated[StrictInt, Field(ge=1, le=200)] = Field(
-        1,
-        description="How many points one job runs, one after another, on one slot of a machine; of k folds each has a "
-        "job of its own. Points for which the job's time does not suffice are submitted again.",
-    )
-
-    @property
-    def gpus(self) -> int:
-        """GPUs of the whole job."""
-        return self.nodes * self.gpus_per_node
-
-    @property
-    def all_cores(self) -> int:
-        """CPU cores of the whole job."""
-        return self.nodes * self.cores
-
-    @property
-    def ranks(self) -> int:
-        """Processes that a launcher starts on each node; 0: no launcher, the command is started once."""
-        if self.ranks_per_node is not None:
-            return self.ranks_per_node
-        return (self.gpus_per_node or 1) if self.nodes > 1 else 0
-
-
-class SiteChoice(_Section):
+class SiteChoice(Section):
     """Where the jobs run."""
 
     profile: _Queue = Field(
@@ -185,7 +142,7 @@ class SiteChoice(_Section):
         "choice on another.",
     )
     exclude: tuple[_Queue, ...] = Field((), description="PanDA queues that the jobs must not go to.")
-    architecture: _Text | None = Field(
+    architecture: Text | None = Field(
         None, description="CPU and GPU wanted, as prun --architecture takes it: '@el9#x86_64&nvidia'."
     )
 
@@ -200,20 +157,20 @@ class SiteChoice(_Section):
         return text
 
 
-class PandaOptions(_Section):
+class PandaOptions(Section):
     """What the tasks say to a PanDA server."""
 
-    label: _Text = Field("user", description="prodSourceLabel of the tasks. PanDA keeps results for 'user' alone.")
-    vo: _Text | None = Field(None, description="Virtual organisation. Default: the user's at that server.")
-    working_group: _Text | None = Field(None, description="Working group on whose account the jobs run.")
+    label: Text = Field("user", description="prodSourceLabel of the tasks. PanDA keeps results for 'user' alone.")
+    vo: Text | None = Field(None, description="Virtual organisation. Default: the user's at that server.")
+    working_group: Text | None = Field(None, description="Working group on whose account the jobs run.")
     official: StrictBool = Field(
         False,
         description="The outputs are the working group's, as prun --official makes them: names begin with group.<it>, "
         "and the user needs its production role.",
     )
     priority: StrictInt | None = Field(None, description="Task priority. Default: the server's for users.")
-    attempts: _Count = Field(3, description="How often PanDA starts a job that the infrastructure lost.")
-    jobs_per_task: _Count | Literal["auto"] = Field(
+    attempts: Count = Field(3, description="How often PanDA starts a job that the infrastructure lost.")
+    jobs_per_task: Count | Literal["auto"] = Field(
         "auto",
         description="At most this many jobs in one task. auto: 10 where the server sends the first 10 jobs of a task "
         "ahead as scouts and holds back the others until they have ended, as ATLAS's does; else as many as fit.",
@@ -227,7 +184,7 @@ class PandaOptions(_Section):
         return self
 
 
-class KnownResult(_Section):
+class KnownResult(Section):
     """A result from before this search: the optimizer learns from it, and it costs no trial."""
 
     point: dict[str, Scalar] = Field(description="The point.")
@@ -242,7 +199,7 @@ class KnownResult(_Section):
         return (self.value,) if isinstance(self.value, float) else self.value
 
 
-class Search(_Section):
+class Search(Section):
     """A hyper-parameter search, complete and checked."""
 
     name: Annotated[
@@ -257,7 +214,7 @@ class Search(_Section):
     space_dimensions: dict[str, Dimension] = Field(
         alias="space", min_length=1, description="The hyper-parameters by name, each with its domain."
     )
-    constraints: tuple[_Text, ...] = Field(
+    constraints: tuple[Text, ...] = Field(
         (), description="Expressions over the parameters that every point satisfies, as 'layers * width <= 1024'."
     )
     start: tuple[dict[str, Scalar], ...] = Field((), description="Points to try first.")

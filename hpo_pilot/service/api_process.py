@@ -14,7 +14,8 @@ from hpo_pilot.server.access.auth import Role
 from hpo_pilot.server.access.tls import is_wildcard
 from hpo_pilot.service.answering import wait_until_answering
 from hpo_pilot.service.children import Child
-from hpo_pilot.service.embedded import free_port, nickname
+from hpo_pilot.service.embedded import free_port
+from hpo_pilot.service.nickname import nickname
 from hpo_pilot.service.own_tokens import OwnTokens
 from hpo_pilot.service.reach import Reach
 from hpo_pilot.service.workdir import STORE_VARIABLE, WorkDir

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import getpass
 import json
+import logging
 import os
-import re
 import socket
 import sys
+import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import requests
 
@@ -21,10 +22,13 @@ from hpo_pilot.server.access.auth import Role
 from hpo_pilot.service.answering import wait_until_answering
 from hpo_pilot.service.children import Child
 from hpo_pilot.service.local_queue import DEFAULT_QUEUE
+from hpo_pilot.service.nickname import nickname
 from hpo_pilot.service.own_tokens import OwnTokens
 from hpo_pilot.service.reach import Reach
 from hpo_pilot.service.workdir import WorkDir
 from hpo_pilot.whole_file import write_whole
+
+log = logging.getLogger(__name__)
 
 #: The profile of the machine that the local pilot runs on.
 LOCAL_SITE = "local"
@@ -37,6 +41,9 @@ WORKER = 1
 
 #: What the pilot gets to end its jobs and to report them; a payload may take 15 s to die.
 _PILOT_STOP_SECONDS = 30.0
+
+#: How long the port of the server before is waited for: that one may be just ending.
+_PORT_SECONDS = 3.0
 
 #: The file in the token folder that says where the server is.
 _ADDRESS = "address"
@@ -68,7 +75,7 @@ class EmbeddedPanda:
         """
         self._workdir = workdir
         reach = reach or Reach()
-        self._port = reach.port or free_port()
+        self._port = reach.port or _port_of_before(workdir) or free_port()
         self.url = reach.url(self._port)
         self.authority_file = reach.authority_file(workdir)
         self._own = OwnTokens(workdir.tokens, nickname())
@@ -204,13 +211,26 @@ def default_slots(cores: int) -> int:
     return max(1, len(os.sched_getaffinity(0)) // cores)
 
 
-def nickname() -> str:
-    """The user's name as PanDA wants it in task names."""
+def _port_of_before(workdir: WorkDir) -> int:
+    """Where pilots in allocations look for the server of this work folder, if nobody else listens there; else 0."""
     try:
-        name = getpass.getuser()
-    except (KeyError, OSError):  # no such user in the password database, as in some containers
-        name = f"uid{os.getuid()}"
-    return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:30]
+        port = urlsplit((workdir.tokens / _ADDRESS).read_text().partition("\n")[0]).port or 0
+    except (OSError, ValueError):
+        return 0
+    end = time.monotonic() + _PORT_SECONDS
+    while port:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that have ended do not count
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError as error:
+                if time.monotonic() > end:
+                    log.warning("port %d, where pilots of before look for this server, is taken: %s", port, error)
+                    return 0
+                time.sleep(0.1)
+            else:
+                break
+    return port
 
 
 def free_port() -> int:

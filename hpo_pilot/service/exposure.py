@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpo_pilot.server.access.authority import Authority
-from hpo_pilot.service.embedded import nickname
+from hpo_pilot.service.nickname import nickname
 from hpo_pilot.service.reach import Reach
 from hpo_pilot.service.workdir import WorkDir
 

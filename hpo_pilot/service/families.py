@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.service.embedded import nickname
+from hpo_pilot.service.nickname import nickname
 from hpo_pilot.service.registration import PackedSearch, check_same, pack_searches, register_packed
 from hpo_pilot.service.warm_start import earlier_results
 from hpo_pilot.service.workdir import WorkDir

@@ -16,7 +16,7 @@ from hpo_pilot.panda.task_parameters import task_parameters
 from hpo_pilot.search import Search
 from hpo_pilot.search.earlier import EarlierResults
 from hpo_pilot.search.objective import costs
-from hpo_pilot.service.embedded import nickname
+from hpo_pilot.service.nickname import nickname
 from hpo_pilot.service.registration import pack_search
 from hpo_pilot.service.submissions import official_group, task_jobs, task_spec, trial_seed, trials_per_task
 from hpo_pilot.service.target import chosen_server

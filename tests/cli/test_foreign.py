@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from hpo_pilot.config import load_search
+from tests.command_here import command_here
 
 SPACE = {
     "x": {"method": "uniformint", "dimension": {"low": 0, "high": 4}},
@@ -27,8 +27,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def hpo_pilot(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "hpo_pilot.cli", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=60)
+    return command_here(*arguments, cwd=folder)
 
 
 def test_import_writes_a_search_file_beside_its_payload(folder: Path) -> None:

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.command_here import command_here
+
 
 def python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
@@ -17,23 +19,28 @@ def hpo_pilot(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
+def test_it_is_a_program():
+    assert "status" in hpo_pilot("status", "--help").stdout
+    assert hpo_pilot("nosuch").returncode == 2
+
+
 @pytest.mark.parametrize(
     "command", ["validate", "run", "submit", "serve", "list", "status", "trials", "best", "report"]
 )
 def test_every_command_explains_itself(command):
-    assert command in hpo_pilot(command, "--help").stdout
+    assert command in command_here(command, "--help").stdout
 
 
 @pytest.mark.parametrize("command", ["export", "pause", "resume", "stop", "extend", "fetch", "pilot", "doctor"])
 def test_and_so_do_these(command):
-    assert command in hpo_pilot(command, "--help").stdout
+    assert command in command_here(command, "--help").stdout
 
 
 @pytest.mark.parametrize(
     "arguments", [["nosuch"], ["run"], ["run", "x.yaml", "--slots", "many"], ["status", "--nosuch"]]
 )
 def test_a_wrong_command_line_is_status_2(arguments):
-    assert hpo_pilot(*arguments).returncode == 2
+    assert command_here(*arguments).returncode == 2
 
 
 def test_an_installation_for_pilots_names_what_is_missing():

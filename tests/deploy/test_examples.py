@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from hpo_pilot.config.queue_file import load_queues
+from tests.command_here import command_here
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -25,8 +26,8 @@ MANDATORY = {"messenger", "monitor", "preparator", "stager", "submitter", "sweep
 
 
 def options(*command: str) -> set[str]:
-    argv = [sys.executable, "-m", "hpo_pilot.cli", *command, "--help"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=True, env={"COLUMNS": "200"})
+    done = command_here(*command, "--help")
+    assert done.returncode == 0
     return set(re.findall(r"--[a-z][a-z-]+", done.stdout))
 
 

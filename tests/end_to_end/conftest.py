@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.command_here import command_here
+
 HPO_PILOT = [sys.executable, "-m", "hpo_pilot.cli"]
 
 #: The payload of most tests: a bowl with its lowest point at x = 0.3, a little different in each fold.
@@ -74,6 +76,13 @@ class Scan:
             assert result.returncode == status, (result.returncode, result.stdout, result.stderr, self.logs())
         return result
 
+    def here(self, *arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+        """A command that only looks, or that is refused: in this process, for a start takes a second."""
+        where = ["--workdir", str(self.workdir)]
+        result = command_here(*arguments, *where, cwd=self.root, env=self.environment)
+        assert result.returncode == status, (result.returncode, result.stdout, result.stderr, self.logs())
+        return result
+
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             self.command(*arguments),
@@ -85,7 +94,7 @@ class Scan:
         )
 
     def json(self, *arguments: str) -> Any:
-        return json.loads(self(*arguments, "--json").stdout)
+        return json.loads(self.here(*arguments, "--json").stdout)
 
     def trials(self) -> list[dict[str, Any]]:
         return self.json("trials", "demo")

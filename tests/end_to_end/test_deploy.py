@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from hpo_pilot.config.queue_file import load_queues
 from hpo_pilot.server.access.auth import Role
 from hpo_pilot.server.access.distinguished_name import ProxyHeader
 from hpo_pilot.server.access.oidc import Issuers
+from tests.command_here import command_here
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -23,8 +22,8 @@ TEXTS = sorted(path for path in DEPLOY.rglob("*") if path.is_file())
 
 
 def option_names(command: str) -> set[str]:
-    argv = [sys.executable, "-m", "hpo_pilot.cli", *command.split(), "--help"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=True, env={"COLUMNS": "200"})
+    done = command_here(*command.split(), "--help")
+    assert done.returncode == 0
     return set(re.findall(r"--[a-z][a-z-]+", done.stdout))
 
 
@@ -45,7 +44,7 @@ def commands() -> list[tuple[str, list[str]]]:
 def test_every_option_is_one():
     called = commands()
     assert {"serve", "pilot", "token create", "run", "doctor"} <= {name for name, _ in called}
-    known = {name: option_names(name) for name, _ in called}
+    known = {name: option_names(name) for name in {name for name, _ in called}}
     for name, words in called:
         assert {word for word in words if word.startswith("--")} <= known[name], words
 

@@ -90,21 +90,21 @@ def test_wrong_ways(scan, options, word):
 
 def test_tokens_by_command(scan, tmp_path):
     token = tmp_path / "jane.token"
-    said = scan("token", "create", "--name", "jane", "--days", "2", "-o", str(token)).stdout
+    said = scan.here("token", "create", "--name", "jane", "--days", "2", "-o", str(token)).stdout
     assert token.stat().st_mode & 0o777 == 0o600
     assert token.read_text() not in said
     assert "\n" not in token.read_text()
-    scan("token", "create", "--name", "anna", "--role", "operator")
+    scan.here("token", "create", "--name", "anna", "--role", "operator")
     shown = scan.json("token", "list")
     assert [(entry["name"], entry["role"], entry["revoked"]) for entry in shown] == [
         ("jane", "user", False),
         ("anna", "operator", False),
     ]
-    assert scan("token", "create", "--name", "jim", "-o", "-").stdout.count(".") == 2
-    assert "revoked" in scan("token", "revoke", shown[0]["id"]).stdout
+    assert scan.here("token", "create", "--name", "jim", "-o", "-").stdout.count(".") == 2
+    assert "revoked" in scan.here("token", "revoke", shown[0]["id"]).stdout
     assert [entry["revoked"] for entry in scan.json("token", "list")] == [True, False, False]
-    assert "no living token" in scan("token", "revoke", "nothing", status=2).stderr
-    assert "more than 0" in scan("token", "create", "--name", "jane", "--days", "0", status=2).stderr
+    assert "no living token" in scan.here("token", "revoke", "nothing", status=2).stderr
+    assert "more than 0" in scan.here("token", "create", "--name", "jane", "--days", "0", status=2).stderr
 
 
 def test_a_port_that_is_taken(scan):

@@ -36,7 +36,7 @@ def test_options_of_the_server_that_are_wrong_stay_wrong(scan, tmp_path):
 
 def test_looking_into_a_work_folder_that_is_a_file(scan):
     scan.workdir.write_text("this is a file")
-    line = one_line(scan("list", status=2))
+    line = one_line(scan.here("list", status=2))
     assert f"{scan.workdir} is a file" in line
     assert "--workdir" in line
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import requests
 
+from tests.command_here import command_here
 from tests.end_to_end.conftest import BOWL, Scan
 
 PYTHON = [sys.executable, "-m", "hpo_pilot.cli"]
@@ -40,6 +41,12 @@ class User:
         )
         if status is not None:
             assert result.returncode == status, (result.returncode, result.stdout, result.stderr)
+        return result
+
+    def here(self, *arguments: str, status: int = 0, **more: str) -> subprocess.CompletedProcess[str]:
+        """A command that only looks, or that is refused: in this process."""
+        result = command_here(*arguments, cwd=self.folder, env={**self.environment, **more})
+        assert result.returncode == status, (result.returncode, result.stdout, result.stderr)
         return result
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
@@ -69,7 +76,7 @@ class Group:
     def user(self, folder: Path, name: str, role: str = "user") -> User:
         folder.mkdir(parents=True, exist_ok=True)
         token = folder / "my.token"
-        self.scan("token", "create", "--name", name, "--role", role, "-o", str(token))
+        self.scan.here("token", "create", "--name", name, "--role", role, "-o", str(token))
         environment = {"HPO_PILOT_SERVICE": self.url, "HPO_PILOT_TOKEN_FILE": str(token)}
         return User(folder, {**environment, "REQUESTS_CA_BUNDLE": str(self.ca)})
 
@@ -134,7 +141,7 @@ def test_a_running_search_is_its_owner_s(group, tmp_path):
     alice("submit", alice.write("long", SLOW, budget={"trials": 500, "parallel": 2}))
     assert "long" in bob("list").stdout
     for command in (["pause"], ["stop"], ["extend", "--trials", "+1"], ["resume"]):
-        refused = bob(command[0], "long", *command[1:], status=2)
+        refused = bob.here(command[0], "long", *command[1:], status=2)
         assert refused.stderr == "hpo-pilot: search 'long' is alice's: only alice or an operator may change it\n"
     assert "a pilot's token takes jobs" in pilot("list", status=2).stderr
     alice("pause", "long")
@@ -144,10 +151,12 @@ def test_a_running_search_is_its_owner_s(group, tmp_path):
     alice("extend", "long", "--trials", "+1")
     operator("stop", "long")
     end = time.monotonic() + 60
-    while json.loads(alice("status", "long", "--json").stdout)["state"] != "stopped":
+    while json.loads(alice.here("status", "long", "--json").stdout)["state"] != "stopped":
         assert time.monotonic() < end
+        time.sleep(0.1)
     done = [
-        (event["who"], event["what"].partition(":")[0]) for event in json.loads(alice("log", "long", "--json").stdout)
+        (event["who"], event["what"].partition(":")[0])
+        for event in json.loads(alice.here("log", "long", "--json").stdout)
     ]
     wanted = [("alice", "paused"), ("op", "resumed"), ("alice", "resumed with new payload files")]
     wanted += [("alice", "extended"), ("op", "stopping")]
@@ -212,7 +221,7 @@ def test_wrong_commands_say_what_to_do(group, tmp_path, arguments, environment, 
     alice.write("fine")
     (alice.folder / "wrong.token").write_text("wrong")
     (alice.folder / "wrong.yaml").write_text("search: x\nspase: {}\n")
-    result = alice(*arguments, status=status, **environment)
+    result = alice.here(*arguments, status=status, **environment)
     assert message in result.stderr
     assert "Traceback" not in result.stderr
 

@@ -42,7 +42,7 @@ def test_a_search_runs_to_its_end(scan):
     assert "6 trials" in again.stdout
     assert scan.trials() == trials
 
-    rows = list(csv.DictReader(io.StringIO(scan("export", "demo", "--format", "csv").stdout)))
+    rows = list(csv.DictReader(io.StringIO(scan.here("export", "demo", "--format", "csv").stdout)))
     assert [float(row["value"]) for row in rows] == [trial["value"] for trial in trials]
 
     scan("fetch", "best", "demo", "-o", str(scan.root / "out"))
@@ -123,7 +123,7 @@ def test_every_bad_payload_fails_its_trial_alone_and_says_why(scan):
     assert trials["good"]["value"] == 0.5
     assert trials["flood"]["value"] == 0.25
     assert "8 failed" in result.stdout
-    shown = scan("trials", "demo").stdout
+    shown = scan.here("trials", "demo").stdout
     assert "RuntimeError: no such layer" in shown
 
 
@@ -199,8 +199,8 @@ def test_extending_by_command_and_running_the_file_again_agree(scan):
     assert (status["budget"]["trials"], status["budget"]["hours"]) == (5, 6.0)
     scan.write({"budget": {"trials": 3, "hours": 5}})
     assert "budget.trials shrank from 5 to 3" in scan("run", str(scan.file), status=2).stderr
-    assert "no limit on gpu_hours" in scan("extend", "demo", "--gpu-hours", "1", status=2).stderr
-    assert "may only grow" in scan("extend", "demo", "--hours", "nan", status=2).stderr
+    assert "no limit on gpu_hours" in scan.here("extend", "demo", "--gpu-hours", "1", status=2).stderr
+    assert "may only grow" in scan.here("extend", "demo", "--hours", "nan", status=2).stderr
 
 
 def test_tokens_are_private_and_stay_the_same(scan):

@@ -72,33 +72,33 @@ def test_a_segmented_phpo_task_runs_as_it_is(scan) -> None:
 
 def test_a_family_is_shown_and_changed_by_its_name(scan) -> None:
     scan.write(SEGMENTS)
-    first = json.loads(scan("submit", str(scan.file), "--json").stdout)
+    first = json.loads(scan.here("submit", str(scan.file), "--json").stdout)
     assert [segment["name"] for segment in first["segments"]] == ["demo-arm", "demo-leg"]
     shown = scan.json("status", "demo")
     assert (shown["state"], shown["budget"]["trials"]) == ("submitted", 8)
-    listed = scan("list").stdout
+    listed = scan.here("list").stdout
     assert [line.split()[0] for line in listed.splitlines()[1:]] == ["demo", "1", "2"]
-    scan("pause", "demo-arm")
-    scan("pause", "demo")  # the other one; the first is paused already
+    scan.here("pause", "demo-arm")
+    scan.here("pause", "demo")  # the other one; the first is paused already
     assert {search["state"] for search in scan.json("list")} == {"paused"}
-    assert "cannot be paused" in scan("pause", "demo", status=2).stderr
-    scan("resume", "demo")
+    assert "cannot be paused" in scan.here("pause", "demo", status=2).stderr
+    scan.here("resume", "demo")
     assert scan.json("status", "demo")["state"] == "running"
-    scan("extend", "demo", "--trials", "+2")
+    scan.here("extend", "demo", "--trials", "+2")
     assert [search["budget"]["trials"] for search in scan.json("list")] == [6, 6]
-    assert "name one of demo-arm, demo-leg" in scan("trials", "demo", status=2).stderr
-    scan("stop", "demo")
+    assert "name one of demo-arm, demo-leg" in scan.here("trials", "demo", status=2).stderr
+    scan.here("stop", "demo")
     assert {search["state"] for search in scan.json("list")} == {"stopping"}
 
 
 def test_a_family_and_a_search_have_different_names(scan) -> None:
     scan.write(SEGMENTS)
-    scan("submit", str(scan.file))
-    assert "already has a search 'demo-arm'" in scan("submit", str(scan.file), status=2).stderr
+    scan.here("submit", str(scan.file))
+    assert "already has a search 'demo-arm'" in scan.here("submit", str(scan.file), status=2).stderr
     scan.write({"segments": None})
-    assert "cannot be a search and a family" in scan("submit", str(scan.file), status=2).stderr
+    assert "cannot be a search and a family" in scan.here("submit", str(scan.file), status=2).stderr
     scan.write({"search": "demo-arm"})
-    assert "which is a segment of 'demo'" in scan("submit", str(scan.file), status=2).stderr
+    assert "which is a segment of 'demo'" in scan.here("submit", str(scan.file), status=2).stderr
     assert len(scan.json("list")) == 2
 
 
@@ -154,7 +154,7 @@ def test_known_results_are_there_again_after_a_kill(scan, tmp_path: Path) -> Non
 
 def test_the_rehearsal_knows_them_too(scan) -> None:
     scan.write(KNOWN)
-    task = json.loads(scan("submit", str(scan.file), "--dry-run").stdout)
+    task = json.loads(scan.here("submit", str(scan.file), "--dry-run").stdout)
     scan.write({**KNOWN, "known": []})
-    without = json.loads(scan("submit", str(scan.file), "--dry-run").stdout)
+    without = json.loads(scan.here("submit", str(scan.file), "--dry-run").stdout)
     assert task != without

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.command_here import command_here
+
 SLOW = """
 import json, time
 time.sleep(0.3)
@@ -135,23 +137,15 @@ def test_a_run_that_watches_takes_over_when_the_service_dies(scan):
 )
 def test_wrong_commands_say_what_to_do(scan, command, message):
     scan.write({})
-    scan("submit", str(scan.file))
-    if "--workdir" in command:
-        import subprocess
-        import sys
-
-        result = subprocess.run(
-            [sys.executable, "-m", "hpo_pilot.cli", *command], capture_output=True, text=True, check=False
-        )
-    else:
-        result = scan(*command, status=2)
+    scan.here("submit", str(scan.file))
+    result = command_here(*command) if "--workdir" in command else scan.here(*command, status=2)
     assert result.returncode == 2
     assert message in result.stderr
 
 
 def test_best_of_nothing_is_status_1(scan):
     scan.write({})
-    scan("submit", str(scan.file))
+    scan.here("submit", str(scan.file))
     assert "no finished trial" in scan("best", "demo", status=1).stderr
 
 
@@ -164,6 +158,6 @@ def test_dry_run_prints_the_task_and_registers_nothing(scan):
 
 
 def test_doctor(scan):
-    findings = {finding["what"]: finding for finding in scan.json("doctor")}
+    findings = {finding["what"]: finding for finding in json.loads(scan("doctor", "--json").stdout)}
     assert findings["panda-client"]["ok"]
     assert findings["store"]["ok"]

@@ -77,7 +77,7 @@ class Embedded:
             jobs=tuple((Member(n, 0, n),) for n in range(jobs)),
             sandbox=build_sandbox(files, document, self.folder / "sandboxes"),
             needs=needs,
-            container=None,
+            container=payload.get("container"),
             has_outputs="outputs" in payload,
             queue="LOCAL",
         )

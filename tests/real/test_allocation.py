@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import platform
 import shlex
+import struct
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,11 +18,11 @@ from hpo_pilot.config.site_file import load_site
 from hpo_pilot.jobs import JobNeeds
 from hpo_pilot.server.access.auth import Role
 from tests.bearer import token
-from tests.pilot.conftest import ROOT, until
+from tests.pilot.conftest import ROOT, TOKEN, FakePanda, panda, until
 from tests.pilot.test_with_server import Embedded
 from tests.real.slurm import CPUS, Slurm, slurm
 
-__all__ = ["slurm", "until"]
+__all__ = ["panda", "slurm", "until"]
 
 log = logging.getLogger(__name__)
 
@@ -80,20 +82,23 @@ def files(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def allocation(tmp_path: Path, slurm: Slurm, embedded: Embedded) -> Iterator[Callable[..., str]]:
-    """Submits a batch job of two nodes with a pilot; returns its number."""
-    (tmp_path / "token").write_text(token("me", Role.PILOT))
+def allocation(tmp_path: Path, slurm: Slurm, request: pytest.FixtureRequest) -> Iterator[Callable[..., str]]:
+    """Submits a batch job of two nodes with a pilot of the test's server; returns its number."""
+    has_fake = "panda" in request.fixturenames
+    server = request.getfixturevalue("panda" if has_fake else "embedded")
+    (tmp_path / "token").write_text(TOKEN if has_fake else token("me", Role.PILOT))
     jobs: list[str] = []
 
-    def submit(*options: str, warning: int = 300) -> str:
+    def submit(*options: str, warning: int = 300, path: str = "", **site: Any) -> str:
         profile = load_site(ROOT / "deploy" / "sites" / "generic-slurm.yaml").model_dump(mode="json")
         profile["batch"]["warning"] = {"signal": "USR1", "seconds": warning}
-        (tmp_path / "site.json").write_text(json.dumps(profile))
-        words = [sys.executable, "-m", "hpo_pilot.pilot", "--server", embedded.url, "--queue", "LOCAL"]
+        (tmp_path / "site.json").write_text(json.dumps({**profile, **site}))
+        words = [sys.executable, "-m", "hpo_pilot.pilot", "--server", server.url, "--queue", "LOCAL"]
         words += ["--token-file", str(tmp_path / "token"), "--workdir", str(tmp_path / "work"), "--heartbeat", "1"]
         words += ["--site", str(tmp_path / "site.json"), "--allocation", "--debug", *options]
         script = tmp_path / f"job{len(jobs)}.sh"
-        lines = ["#!/bin/bash", f"cd {shlex.quote(str(ROOT))}", f"exec {shlex.join(words)}", ""]
+        found = f"PATH={path}:$PATH" if path else ""
+        lines = ["#!/bin/bash", found, f"cd {shlex.quote(str(ROOT))}", f"exec {shlex.join(words)}", ""]
         script.write_text("\n".join(lines))
         job = slurm.run(
             *("sbatch", "--parsable", "-N2", "--exclusive", "--time=10", f"--output={tmp_path}/pilot-%j.log", script)
@@ -174,3 +179,32 @@ def test_a_trial_goes_on_in_the_next_allocation(
     (verdict,) = embedded.verdicts(task)
     assert verdict["metrics"]["count"] == 60 and 5 <= verdict["metrics"]["began"] < 60
     assert verdict["attempt"] == 2
+
+
+def test_what_cannot_run_fails_alone(
+    slurm: Slurm, panda: FakePanda, allocation: Callable[..., str], tmp_path: Path
+) -> None:
+    """Too large, a GPU where there is none, an image of another processor, and a launcher that is missing for a time.
+
+    At a server that hands out whatever it has; the embedded one would keep the first two for others.
+    """
+    image, tools = tmp_path / "image", tmp_path / "tools"
+    (image / "bin").mkdir(parents=True)
+    machine = 183 if platform.machine() == "x86_64" else 62  # aarch64, x86_64
+    (image / "bin" / "sh").write_bytes(b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + struct.pack("<HH", 2, machine))
+    tools.mkdir()
+    good = """echo '{"loss": '$SLURM_STEP_ID'.5}' > output.json"""
+    reasons = {
+        panda.add_job(good, nodes=3, ranks_per_node=1): "needs 3 nodes",
+        panda.add_job(good, gpus_per_node=1): "with 1 GPUs",
+        panda.add_job(good, job={"container_name": str(image)}): f"and this machine is {platform.machine()}",
+        panda.add_job(good): "horovodrun, which starts the ranks at site 'generic-slurm', is not in the pilot's PATH",
+    }
+    allocation(path=str(tools), launcher={"name": "horovodrun"}, containers={"runtime": "bubblewrap"})
+    for job, reason in reasons.items():
+        report = panda.final(job)
+        assert report["job_status"] == "failed" and reason in report["pilot_error_diag"]
+    program = tools / "horovodrun"
+    program.write_text('#!/bin/sh\nshift 4\nexec srun -N1 -n1 --exact --mem=100M "$@"\n')
+    program.chmod(0o755)
+    assert panda.final(panda.add_job(good))["job_status"] == "finished"

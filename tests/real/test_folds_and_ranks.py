@@ -38,10 +38,11 @@ def scan(tmp_path: Path, environment: dict[str, str]) -> Scan:
     document = yaml.safe_load((DIGITS / "search-horovod.yaml").read_text().replace("1e-", "1.0e-"))
     assert document["resources"]["ranks_per_node"] == RANKS
     document["space"] |= {
-        "learning_rate": {"type": "real", "low": 0.0003, "high": 0.003, "scale": "log"},
+        "learning_rate": {"type": "real", "low": 0.003, "high": 0.03, "scale": "log"},
         "layers": {"type": "integer", "low": 1, "high": 2},
         "width": {"type": "integer", "low": 32, "high": 64},
         "batch": {"type": "ordinal", "choices": [192, 256]},
+        "scaling": {"type": "categorical", "choices": ["none", "sqrt"]},
         "epochs": {"type": "categorical", "choices": [2]},
     }
     document["payload"]["files"] = str(DIGITS)
@@ -88,7 +89,7 @@ def test_folds_of_two_ranks_of_three_trials_at_once(scan: Scan, as_one_process: 
     assert all(fold["metrics"]["ranks"] == RANKS for _, fold in folds)
     began, ended = ([datetime.fromisoformat(fold[when]) for _, fold in folds] for when in ("started", "ended"))
     assert max(began) < min(ended), "they were not all under way at once"
-    jobs = [(trial["point"], fold["fold"], FOLDS, fold["seed"]) for trial, fold in folds]
+    jobs = [(trial["point"], fold["fold"], FOLDS, trial["seed"]) for trial, fold in folds]
     alone = as_one_process(jobs)
     assert [fold["value"] for _, fold in folds] == pytest.approx([one["loss"] for one in alone], rel=1e-4)
     assert [fold["metrics"]["accuracy"] for _, fold in folds] == pytest.approx(

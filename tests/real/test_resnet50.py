@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
+from hpo_pilot import load_search
 from tests.end_to_end.conftest import Scan
 from tests.payloads.conftest import PAYLOADS
+from tests.pilot.conftest import until
 from tests.real.conftest import missing
+from tests.runner.conftest import Bench, encoded
 
 PAYLOAD = PAYLOADS / "resnet50"
 SMALL = "--synthetic 320 --classes 4 --size 32 --depth 14 --width 8"
@@ -98,6 +101,9 @@ for compression in ("none", "fp16"):
     told[compression] = model.weight.grad.tolist()
 json.dump(told, open(f"{ranks.rank}.json", "w"))
 """
+
+
+__all__ = ["until"]  # fixtures
 
 
 @pytest.fixture
@@ -231,6 +237,28 @@ def test_a_training_learns_and_goes_on(train: Any, tmp_path: Path, environment: 
     again = train("killed", f"{SMALL} --epochs 4", point)
     assert "going on after epoch 2" in again["said"]
     assert again["lines"] == whole["lines"], "the same as if nothing had happened"
+
+
+def test_what_the_search_file_declares_is_all_that_a_killed_training_goes_on_from(
+    tmp_path: Path, environment: dict[str, str], until: Callable[..., None]
+) -> None:
+    """As a pilot runs it: the first attempt is ended after an epoch, the second has the declared files alone."""
+    bench, search = Bench(tmp_path), load_search(PAYLOAD / "search.yaml")
+    bench.quick = {"SAVE_EVERY": 0.5, "QUIET": 0.05}
+    files = {path.name: path.read_text() for path in PAYLOAD.glob("*.py")}
+    more: dict[str, Any] = {"files": files, "env": environment, "checkpoint": list(search.payload.checkpoint)}
+    more |= {"task": encoded([[8, 1, 12]], {"8": POINT}), "number": 1, "metric": "error"}
+    command = f"python train.py {SMALL} --epochs 400"
+    process, folder = bench.start(command, **more)
+    own = bench.checkpoints / "1a2b3c4d" / "t8f1"
+    until(lambda: list(own.glob(".kept/ckpt/*.pt")), 60)
+    process.terminate()
+    process.communicate(timeout=60)
+    assert {path.relative_to(own).parts[0] for path in own.rglob("*.pt")} <= {".kept", ".old"}, "it wrote elsewhere"
+    process, folder = bench.start(command, **more)
+    until(lambda: any("going on after epoch" in log.read_text() for log in folder.glob("payload.log")), 60)
+    process.terminate()
+    process.communicate(timeout=60)
 
 
 def test_two_passes_and_two_ranks_train_what_one_process_does_in_one_pass(train: Any) -> None:

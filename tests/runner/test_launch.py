@@ -169,3 +169,39 @@ def test_a_launcher_that_is_missing_is_named(bench: Any) -> None:
     ended = bench.run("true", files=files)
     assert "no-such-launcher: not found" in ended.verdict["message"]
     assert shutil.which("no-such-launcher") is None
+
+
+#: Real ones, shortened: rank 0 waited for rank 1 and ended first; the two streams of a rank come in no order.
+CONSEQUENCES = """\
+[1]<stderr>:Traceback (most recent call last):
+[1]<stderr>:  File "train.py", line 13, in run_epoch
+[1]<stdout>:epoch 1
+[1]<stderr>:    raise ValueError("its images are lost")
+[1]<stderr>:ValueError: its images are lost
+[1]<stdout>:I am rank 1
+[0]<stderr>:Traceback (most recent call last):
+[0]<stderr>:RuntimeError: Horovod has been shut down. This was caused by an exception on one of the ranks
+[0]<stderr>:
+[0]<stderr>:During handling of the above exception, another exception occurred:
+[0]<stderr>:
+[0]<stderr>:Traceback (most recent call last):
+[0]<stderr>:horovod.common.exceptions.HorovodInternalError: Horovod has been shut down.
+Process 0 exit with status code 1.
+Terminating remaining workers after failure of Process 0.
+Process 1 exit with status code 1.
+Traceback (most recent call last):
+  File "bin/horovodrun", line 8, in <module>
+RuntimeError: Horovod detected that one or more processes exited with non-zero status, thus causing the job to be \
+terminated. The first process to do so was:
+Process name: 0
+Exit code: 1
+"""
+
+
+def test_who_raised_counts_before_who_waited(tmp_path: Path) -> None:
+    launched = launch(tmp_path, **traces("horovodrun"))
+    assert launched.last_words(CONSEQUENCES) == "rank 1: ValueError: its images are lost"
+    caught = '[0]<stderr>:Traceback (most recent call last):\n[0]<stderr>:KeyError: "no cache, it goes on without"\n'
+    assert launched.last_words(caught + CONSEQUENCES.replace("Process 0 exit", "Process 1 exit")).startswith("rank 1: V")
+    waited = CONSEQUENCES.replace("ValueError: its images are lost", "")
+    assert launched.last_words(waited).startswith("rank 0: horovod.common.exceptions.HorovodInternalError: ")

@@ -52,3 +52,12 @@ def test_the_quantile_of_log_normal_run_times_in_a_steady_stream() -> None:
         running.append((now + dice.lognormvariate(7.0, 0.7), now))
         running.sort()
     assert times.quantile(now) == pytest.approx(1758.0, rel=0.1)  # exp(7 + 0.7 x 0.6745)
+
+
+def test_staging_is_no_measurement() -> None:
+    """The first job copies for ten minutes what the others find: their run time is what is left of it."""
+    times = RunTimes(0.9, 2)
+    for staging in (600.0, 0.0):
+        times.started(0.0)
+        times.ended(0.0, 100.0 + staging, finished=True, staging=staging)
+    assert times.quantile(700.0) == pytest.approx(100.0, rel=0.05)

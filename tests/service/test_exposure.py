@@ -8,8 +8,8 @@ import pytest
 
 from hpo_pilot.server.access.auth import Role
 from hpo_pilot.server.access.authority import Authority
-from hpo_pilot.service.embedded import nickname
 from hpo_pilot.service.exposure import exposures
+from hpo_pilot.service.nickname import nickname
 from hpo_pilot.service.own_tokens import OwnTokens
 from hpo_pilot.service.reach import Reach
 from hpo_pilot.service.workdir import WorkDir

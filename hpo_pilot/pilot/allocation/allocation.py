@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpo_pilot.errors import InputError
@@ -30,11 +30,13 @@ class Allocation:
         nodes: in the batch system's order.
         seconds: how long, from now on; infinity: for ever.
         job: its name at the batch system.
+        lost: asks which nodes the batch system has taken away since.
     """
 
     nodes: tuple[Node, ...]
     seconds: float
     job: str = ""
+    lost: Callable[[], Sequence[str]] = tuple
 
 
 def find_allocation(
@@ -62,7 +64,7 @@ def find_allocation(
             "than this one: name another launcher in its profile, such as srun"
         )
     nodes = tuple(Node(node.name, _shape(site, node, batch)) for node in given)
-    return Allocation(nodes, _seconds(batch, lifetime), batch.job)
+    return Allocation(nodes, _seconds(batch, lifetime), batch.job, batch.lost)
 
 
 def _batch(site: Site, env: Mapping[str, str], asked: Ask) -> Batch:

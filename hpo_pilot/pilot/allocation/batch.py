@@ -56,6 +56,14 @@ class Batch(ABC):
             InputError: it is not known.
         """
 
+    def lost(self) -> list[str]:
+        """The nodes that the batch system has taken away since, after which it starts no more where something ran.
+
+        Raises:
+            InputError: it does not say.
+        """
+        return []
+
     def gpus_per_node(self) -> int:
         """As far as the environment says it; 0: it does not."""
         return 0

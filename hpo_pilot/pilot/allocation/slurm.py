@@ -32,6 +32,15 @@ class Slurm(Batch):
         except ValueError as error:  # N/A: it has no limit
             raise InputError(f"squeue calls {text!r} the end of job {self.job}") from error
 
+    def lost(self) -> list[str]:
+        """See Batch. Slurm (job_mgr.c, step_mgr.c) gives no cores back of steps that outlive a node's loss."""
+        given = [node.name for node in self.nodes()]
+        count, listed = self.ask(["squeue", "--noheader", f"--jobs={self.job}", "--format=%D %N"]).split()
+        if int(count) >= len(given):
+            return []
+        left = set(self.ask(["scontrol", "show", "hostnames", listed]).split())
+        return [name for name in given if name not in left]
+
     def gpus_per_node(self) -> int:
         """See Batch."""
         return self._number("SLURM_GPUS_ON_NODE")

@@ -59,11 +59,11 @@ class Book:
             while not self._on_their_way.isdisjoint(pairs) and not is_over():
                 self._changed.wait(_LOOK)
 
-    def path(self, nodes: Collection[str], key: str) -> str | None:
-        """Where all these nodes have a copy, under one path; None: not all have it, or not in the same place."""
+    def paths(self, nodes: Collection[str], key: str) -> set[str]:
+        """Where these nodes have their copies; nothing, if one has none."""
         with self._changed:
-            paths = {self._paths.get((node, key)) for node in nodes}
-        return paths.pop() if len(paths) == 1 else None
+            found = [self._paths.get((node, key), "") for node in nodes]
+        return set(found) if all(found) else set()
 
     def nodes(self) -> set[str]:
         """Those that have a copy, or may have begun one."""

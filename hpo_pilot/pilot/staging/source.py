@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-
 _MOST_FILES = 500_000  # of a folder
 
 
@@ -124,7 +123,7 @@ def check_size(folder: Path, limit: int) -> None:
     size = count = 0
     for where, _, names in os.walk(folder):
         for name in names:
-            size += os.lstat(os.path.join(where, name)).st_size
+            size += Path(where, name).lstat().st_size
         count += len(names)
         if size > limit:
             raise TooLarge(f"it has more than --staging-mb, {limit >> 20} MB")

@@ -48,6 +48,10 @@ class Staged:
         return Prepared(prepared.folder, prepared.argv, prepared.script, elsewhere)
 
 
+#: Of a job that had nothing to stage.
+NOTHING = Staged()
+
+
 def _is_of(word: str, image: str) -> bool:
     """The image itself, what is in it, or with the runtime's own marks, as podman's `IMAGE:O`."""
     return word.startswith(image) and word[len(image) :][:1] in ("", "/", ":")

@@ -8,12 +8,14 @@ would concern everybody instead of one job, nodes that never get jobs of that se
 would find no free cores where other jobs run. What costs on demand is one more step for each job that finds something
 missing: in the first round of jobs, one each; afterwards none.
 
-Slurm's sbcast was measured and not taken either: see README.md of this folder's tests, and `tests/real/test_staging.py`.
+Slurm's sbcast was not taken either. Its tree of nodes would read shared storage once. But it sends one file to all
+nodes of the batch job (22.05 knows no list of nodes), says nothing of a full disk before it is full, and what is half
+sent lies there under its name. On two slurmd of one machine it took 1.5 to 2.0 s for 256 MB, a step with cp 0.5 s, of
+which 0.1 s for the step; Slurm's own page says that parallel file systems may do better than it.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
@@ -22,7 +24,6 @@ import shutil
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,20 +33,16 @@ from hpo_pilot.pilot.room import Seat
 from hpo_pilot.pilot.site import Site
 from hpo_pilot.pilot.staging.book import Book, Pair
 from hpo_pilot.pilot.staging.node_step import NodeSteps
-from hpo_pilot.pilot.staging.source import GivenUp, Source, Sources, TooLarge
-from hpo_pilot.pilot.staging.staged import Staged
+from hpo_pilot.pilot.staging.source import GivenUp, Source, Sources
+from hpo_pilot.pilot.staging.staged import NOTHING, Staged
+from hpo_pilot.pilot.staging.wanted import Wanted, WantedFiles
 from hpo_pilot.pilot.starting import Starting
 from hpo_pilot.pilot.wrapping import InContainer
-from hpo_pilot.transformation.container import choose_runtime
-from hpo_pilot.transformation.payload_document import NAME as PAYLOAD_DOCUMENT
-from hpo_pilot.transformation.stage_in import STAGED_FILE
 
 log = logging.getLogger(__name__)
 
 #: Bytes of a sandbox's file that is staged instead of copied into each job's folder.
 LARGE = 16 << 20
-
-_SMALL = 1 << 20  # bytes of an input, or image, that is read from shared storage as quickly as a step starts
 
 _SECONDS, _SLOW = 300.0, 20 << 20  # a step may take so long, and a second more for each so many bytes
 _REMOVAL_SECONDS = 20.0
@@ -65,14 +62,6 @@ class LaunchedJob(Protocol):
     @property
     def container(self) -> InContainer:
         """Its image, and what runs it."""
-
-
-@dataclass(frozen=True)
-class _Wanted:
-    """What a job reads; `link`: in its folder; None: it is its image."""
-
-    source: Source
-    link: Path | None
 
 
 class Staging:
@@ -95,7 +84,7 @@ class Staging:
             OSError: the folder cannot be made.
         """
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True, mode=0o700)
+        folder.mkdir(parents=True, mode=0o700, exist_ok=True)
         self._site, self._folder, self._limit = site, folder, limit_mb << 20
         self._sources = Sources(folder, self._limit)
         self._steps = NodeSteps(site, folder, allocation)
@@ -128,7 +117,11 @@ class Staging:
         began = time.monotonic()
         job, seat, container = launched.job, launched.seat, launched.container
         try:
-            wanted = self._wanted(root, folder, large, container, starting)
+            files = WantedFiles(self._sources, starting.is_over, self._remark)
+            files.add_image(container, root)
+            files.add_inputs(root, folder)
+            files.add_large(root, folder, large)
+            wanted = files.found
             pairs = {(node, each.source.key) for each in wanted for node in seat.nodes}
             if mine := self._book.take(pairs):
                 self._copy(job, seat, mine, {each.source.key: each.source for each in wanted}, starting)
@@ -138,11 +131,10 @@ class Staging:
         except GivenUp:
             why = "the allocation was about to end while the job's inputs were copied"
             raise starting.failure or GivenBack(PilotErrorCode.SIGTERM, why) from None
-        copies = {each.source.key: self._book.path(seat.nodes, each.source.key) for each in wanted}
-        self._point_at(copies, wanted, large)
-        if not wanted:
-            return Staged()
-        used = {key: path for key, path in copies.items() if path is not None}
+        if not wanted and not large:
+            return NOTHING
+        used = self._used(wanted, seat)
+        self._point_at(used, wanted, large)
         (image,) = [each.source.key for each in wanted if each.link is None] or [""]
         return Staged(
             seconds=time.monotonic() - began,
@@ -169,50 +161,21 @@ class Staging:
                     self._remark(f"what was staged on node {node} stays there: {failure}")
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    # --- what is wanted ---
-
-    def _wanted(
-        self, root: Path, folder: Path, large: Sequence[Path], container: InContainer, starting: Starting
-    ) -> list[_Wanted]:
-        found: list[_Wanted] = []
-        if container.image and (image := self._image(root, container)):
-            self._add(found, image, None, starting)
-        for name in _listed(folder / STAGED_FILE):
-            if (link := folder / name).is_symlink():
-                if not Path(os.path.realpath(link)).is_relative_to(os.path.realpath(root)):
-                    self._add(found, link, link, starting)
-            elif link.is_file() and link.stat().st_nlink > 1:  # else it is this job's alone
-                self._add(found, link, link, starting)
-        own = _written(folder)
-        for link in large:
-            if own.isdisjoint(link.relative_to(root).parts):
-                self._add(found, link, link, starting)
-        return found
-
-    def _image(self, root: Path, container: InContainer) -> Path | None:
-        """The image, if it is a file or folder that can be copied."""
-        runtime = choose_runtime(container.runtime, container.image)
-        path = Path(container.image)
-        if not path.is_absolute() or not path.exists() or path.resolve() == Path("/"):
-            return None  # a registry's
-        if runtime.makes_mount_points(container.image, [root]):
-            self._remark(
-                f"the image {path} stays where it is: this version of {runtime.name} has to make folders in it for "
-                "each job"
-            )
-            return None
-        return path
-
-    def _add(self, found: list[_Wanted], path: Path, link: Path | None, starting: Starting) -> None:
-        try:
-            source = self._sources.find(path, starting.is_over)
-        except (OSError, TooLarge) as error:
-            self._remark(f"{os.path.realpath(path)} is not staged: {error}")
-            return
-        if source.size >= _SMALL:
-            found.append(_Wanted(source, link))
-
     # --- copies ---
+
+    def _used(self, wanted: Sequence[Wanted], seat: Seat) -> dict[str, str]:
+        """Where a job's nodes have copies, by key: links and the launcher's words have one path for all of them."""
+        used = {}
+        for each in wanted:
+            paths = self._book.paths(seat.nodes, each.source.key)
+            if len(paths) == 1:
+                used[each.source.key] = paths.pop()
+            elif paths:
+                self._remark(
+                    f"jobs of several nodes read what is shared, for scratch.node of the site, "
+                    f"{self._site.scratch}, is another path on each node"
+                )
+        return used
 
     def _copy(self, job: Job, seat: Seat, mine: set[Pair], sources: Mapping[str, Source], starting: Starting) -> None:
         began = time.monotonic()
@@ -254,14 +217,13 @@ class Staging:
         said = {"scratch": self._site.scratch, "folder": self._name, "variables": variables, "limit": self._limit}
         return {**said, "copies": list(copies)}
 
-    def _point_at(self, copies: Mapping[str, str | None], wanted: Sequence[_Wanted], large: Sequence[Path]) -> None:
+    def _point_at(self, used: Mapping[str, str], wanted: Sequence[Wanted], large: Sequence[Path]) -> None:
         """Leads the links of the job's folder to the copies; a sandbox's file without one becomes the job's own."""
         staged: set[Path] = set()
         for each in wanted:
-            path = copies[each.source.key]
-            if each.link is not None and path is not None:
+            if each.link is not None and each.source.key in used:
                 new = each.link.with_name(f".{each.link.name}.staged")
-                new.symlink_to(path)
+                new.symlink_to(used[each.source.key])
                 new.replace(each.link)
                 staged.add(each.link)
         for link in large:
@@ -277,21 +239,3 @@ class Staging:
                 return
             self._said.add(text)
         log.warning("%s%s", f"node {node}: " if node else "", text)
-
-
-def _listed(path: Path) -> list[str]:
-    """The names of a job's inputs."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return []
-    return [str(name) for name in found]
-
-
-def _written(folder: Path) -> set[str]:
-    """Names of what the payload itself writes."""
-    try:
-        document = json.loads((folder / PAYLOAD_DOCUMENT).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return set()
-    return {Path(name).name for kind in ("outputs", "checkpoint") for name in document.get(kind) or ()}

@@ -54,7 +54,12 @@ def write_page(path: Path, setting: Setting, runs: Sequence[StoredRun], problems
         )
     figure.update_yaxes(autorange="reversed", **place)
     figure.update_layout(
-        title={"text": f"{setting.name}: regret so far over evaluations, median and quartiles", "x": 0.05, "y": 0.995, "yanchor": "top"},
+        title={
+            "text": f"{setting.name}: regret so far over evaluations, median and quartiles",
+            "x": 0.05,
+            "y": 0.995,
+            "yanchor": "top",
+        },
         height=330 * rows,
         template="plotly_white",
         legend={"orientation": "h", "x": 1.0, "xanchor": "right", "y": 1.0 + 0.2 / rows, "yanchor": "bottom"},

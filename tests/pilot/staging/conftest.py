@@ -1,0 +1,3 @@
+from tests.pilot.conftest import until
+
+__all__ = ["until"]

@@ -1,0 +1,237 @@
+"""The copies of an allocation of one node, which is this machine: its launcher starts processes here."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpo_pilot.launchers import Placement
+from hpo_pilot.launchers.plain import Plain
+from hpo_pilot.pilot.failure import GivenBack, JobFailure, PilotErrorCode
+from hpo_pilot.pilot.job import Job, parse_job
+from hpo_pilot.pilot.room import Seat
+from hpo_pilot.pilot.site import Site
+from hpo_pilot.pilot.staging import NOTHING, STAGE_IN_SECONDS, Staged, Staging, note_stage_in
+from hpo_pilot.pilot.starting import Starting
+from hpo_pilot.pilot.wrapping import InContainer
+from hpo_pilot.transformation.job_report import USER_METADATA
+
+MB = 1 << 20
+
+
+class Counted(Plain):
+    """Counts what it starts; `before` stands before each command."""
+
+    name = "counted"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started: list[list[str]] = []
+        self.before: list[str] = []
+
+    def command(self, argv: Any, placement: Placement) -> list[str]:
+        self.started.append(list(argv)[4:5])
+        return [*self.before, *super().command(argv, placement)]
+
+
+@dataclass(frozen=True)
+class Launched:
+    job: Job
+    seat: Seat
+    container: InContainer
+
+
+class Here:
+    """An allocation."""
+
+    def __init__(self, folder: Path, **more: Any) -> None:
+        self.folder, self.launcher = folder, Counted()
+        self.scratch = folder / "scratch"
+        self.scratch.mkdir()
+        site = Site(launcher=self.launcher, scratch=str(self.scratch))
+        said = {"job": "7.pbs", "seconds": 1e4, "limit_mb": 100, **more}
+        self.staging = Staging(site, folder / "shared", ["n1"], **said)
+        self.draining = threading.Event()
+        self.data = folder / "data.bin"
+        self.data.write_bytes(b"x" * 2 * MB)
+
+    def job(self, number: int, *inputs: Path, image: str = "") -> tuple[Launched, Path, Starting]:
+        root = self.folder / f"job{number}"
+        root.mkdir()
+        for path in inputs:
+            (root / path.name).symlink_to(path)
+        (root / "hpo_pilot_inputs.json").write_text(json.dumps([path.name for path in inputs]))
+        job = parse_job({"PandaID": number, "attemptNr": 1, "jobPars": "-a s.tar.gz -p x"})
+        launched = Launched(job, Seat(("n1",), {}, 1, allocation=("n1",)), InContainer("auto", image))
+        return launched, root, Starting(job, root, self.draining)
+
+    def stage(self, number: int, *inputs: Path, large: tuple[Path, ...] = (), image: str = "") -> Staged:
+        launched, root, starting = self.job(number, *inputs, image=image)
+        for path in large:
+            (root / path.name).hardlink_to(path)
+        return self.staging.stage(launched, root, root, [root / path.name for path in large], starting)
+
+    def copy_of(self, number: int, name: str = "data.bin") -> Path:
+        return (self.folder / f"job{number}" / name).readlink()
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Here:
+    return Here(tmp_path)
+
+
+def test_many_jobs_share_a_copy(here: Here) -> None:
+    staged: dict[int, Staged] = {}
+    threads = [
+        threading.Thread(target=lambda number: staged.update({number: here.stage(number, here.data)}), args=[number])
+        for number in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert here.launcher.started == [["copy"]] and len(staged) == 8
+    (path,) = {here.copy_of(number) for number in range(8)}
+    assert path.is_relative_to(here.scratch) and path.read_bytes() == here.data.read_bytes()
+    assert all(one.folders == (path.parent,) for one in staged.values())
+    here.staging.remove(["n1"])
+    assert not list(here.scratch.iterdir()) and not (here.folder / "shared").exists()
+
+
+def test_a_changed_file_is_another_one(here: Here) -> None:
+    here.stage(1, here.data)
+    here.data.write_bytes(b"y" * 2 * MB)
+    here.stage(2, here.data)
+    assert here.copy_of(1) != here.copy_of(2) and here.copy_of(2).read_bytes()[:1] == b"y"
+
+
+def test_a_folder_and_what_is_small_or_the_jobs_own(here: Here) -> None:
+    set_ = here.folder / "set"
+    (set_ / "part").mkdir(parents=True)
+    (set_ / "part" / "1").write_bytes(b"z" * 2 * MB)
+    small = here.folder / "small.csv"
+    small.write_text("1,2\n")
+    launched, root, starting = here.job(1, set_, small)
+    (root / "own.bin").write_bytes(b"o" * 2 * MB)
+    (root / "hpo_pilot_inputs.json").write_text(json.dumps(["set", "small.csv", "own.bin"]))
+    here.staging.stage(launched, root, root, [], starting)
+    assert (here.copy_of(1, "set") / "part" / "1").read_bytes() == b"z" * 2 * MB
+    assert here.copy_of(1, "small.csv") == small and not (root / "own.bin").is_symlink()
+
+
+def test_large_files_of_a_sandbox(here: Here) -> None:
+    """A link to the node's copy; its own copy where the job writes it, or nothing is staged."""
+    cached, model = here.folder / "weights.bin", here.folder / "model.npz"
+    for path in (cached, model):
+        path.write_bytes(b"w" * 2 * MB)
+    launched, root, starting = here.job(1)
+    (root / "hpo_pilot_payload.json").write_text(json.dumps({"outputs": ["model.npz"]}))
+    for path in (cached, model):
+        (root / path.name).hardlink_to(path)
+    here.staging.stage(launched, root, root, [root / cached.name, root / model.name], starting)
+    assert here.copy_of(1, "weights.bin").is_relative_to(here.scratch)
+    assert not (root / "model.npz").is_symlink() and not (root / "model.npz").samefile(model)
+    here.launcher.before = ["false"]
+    other = here.folder / "other.bin"
+    other.write_bytes(b"o" * 2 * MB)
+    here.stage(2, large=(other,))
+    mine = here.folder / "job2" / "other.bin"
+    assert not mine.is_symlink() and not mine.samefile(other) and mine.read_bytes() == other.read_bytes()
+
+
+def test_an_image_of_one_file(here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "apptainer").write_text("#!/bin/sh\n")
+    (tools / "apptainer").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
+    image = tmp_path / "image.sif"
+    image.write_bytes(b"i" * 2 * MB)
+    staged = here.stage(1, image=str(image))
+    assert staged.image_copy.endswith("/image.sif") and Path(staged.image_copy).read_bytes() == image.read_bytes()
+    words = ["apptainer", "exec", "--bind", "/x:/x", str(image), f"{image}/usr", f"{image}:O", f"{image}2", "env"]
+    copy = staged.image_copy
+    assert staged.words(words) == [*words[:4], copy, f"{copy}/usr", f"{copy}:O", f"{image}2", "env"]
+
+
+def test_a_job_with_nothing_to_stage(here: Here) -> None:
+    assert here.stage(1) is NOTHING and here.stage(2).seconds is None
+    assert NOTHING.words(["a", ""]) == ["a", ""] and not here.launcher.started
+    here.staging.remove(["n1"])
+    assert not here.launcher.started
+
+
+@pytest.mark.parametrize(
+    "before", [["false"], ["/nowhere/launcher"], ["sh", "-c", "echo 'srun: error: n1 is down' >&2"]]
+)
+def test_a_launcher_that_fails(here: Here, caplog: pytest.LogCaptureFixture, before: list[str]) -> None:
+    """Tried again once, in case; what is shared is used."""
+    here.launcher.before = before
+    for number in range(4):
+        here.stage(number, here.data)
+        assert here.copy_of(number) == here.data
+    assert here.launcher.started == [["copy"]] * 2
+    assert caplog.text.count("is not staged, and read where it is: ") == 1
+
+
+def test_more_than_it_may_have(here: Here, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "other").mkdir()
+    small = Here(tmp_path / "other", limit_mb=3)
+    first, second = small.data, small.folder / "more.bin"
+    second.write_bytes(b"m" * 2 * MB)
+    for number in range(3):
+        small.stage(number, first)
+        small.stage(10 + number, second)
+        assert small.copy_of(number).is_relative_to(small.scratch) and small.copy_of(10 + number, "more.bin") == second
+    assert len(small.launcher.started) == 2, "a disk that is full is not tried again"
+    assert caplog.text.count("with it, 4 MB would be staged on the node, more than --staging-mb") == 1
+    folder = small.folder / "set"
+    folder.mkdir()
+    (folder / "1").write_bytes(b"1" * 4 * MB)
+    small.stage(20, folder)
+    assert small.copy_of(20, "set") == folder and "it has more than --staging-mb, 3 MB" in caplog.text
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_job_that_is_wanted_no_more(here: Here, killed: bool, until: Callable[..., None]) -> None:
+    here.launcher.before = ["sh", "-c", "sleep 60"]
+    launched, root, starting = here.job(1, here.data)
+    said: list[JobFailure] = []
+
+    def stage() -> None:
+        with pytest.raises(JobFailure) as caught:
+            here.staging.stage(launched, root, root, [], starting)
+        said.append(caught.value)
+
+    thread = threading.Thread(target=stage)
+    thread.start()
+    until(lambda: here.launcher.started)
+    if killed:
+        starting.stop(JobFailure(PilotErrorCode.PANDA_KILL, "killed"))
+    else:
+        here.draining.set()
+    thread.join(10)
+    assert [type(failure) for failure in said] == [JobFailure if killed else GivenBack]
+
+
+def test_the_time_goes_into_the_verdict(tmp_path: Path) -> None:
+    path = tmp_path / USER_METADATA
+    note_stage_in(tmp_path, 1.0)
+    assert not path.exists()
+    path.write_text(json.dumps({"mine": 1, "hpo_pilot": {"status": 0, "metrics": {"loss": 0.5}}}))
+    note_stage_in(tmp_path, 1.23456)
+    found = json.loads(path.read_text())
+    assert found == {"mine": 1, "hpo_pilot": {"status": 0, "metrics": {"loss": 0.5, STAGE_IN_SECONDS: 1.235}}}
+    path.write_text(json.dumps({"hpo_pilot": {"members": [{"status": 0}, {"status": 0}]}}))
+    note_stage_in(tmp_path, 2.0)
+    members = json.loads(path.read_text())["hpo_pilot"]["members"]
+    assert members == [{"status": 0, "metrics": {STAGE_IN_SECONDS: 2.0}}, {"status": 0}], "the first waited for all"
+    path.write_text("[]")
+    note_stage_in(tmp_path, 2.0)
+    assert path.read_text() == "[]"
