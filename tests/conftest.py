@@ -5,9 +5,20 @@ A change is then judged by what it changes. For new examples: ``HPO_PILOT_FRESH_
 
 from __future__ import annotations
 
+import gc
 import os
 
 import hypothesis
+import pytest
+
+# Thousands of tests are collected, and stay: looking through them for cycles is a third of the time that it takes.
+gc.disable()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    gc.freeze()
+    gc.enable()
+
 
 hypothesis.settings.register_profile("same", derandomize=True)
 if not os.environ.get("HPO_PILOT_FRESH_EXAMPLES"):

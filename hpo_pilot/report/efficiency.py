@@ -11,7 +11,7 @@ from typing import Any
 from hpo_pilot.search import FoldResult, Trial
 
 #: The payload runner's metrics that are shown, with their headings and whether they are fractions of 1.
-#: What they mean: hpo_pilot/runner/hpo_pilot_efficiency.py.
+#: What they mean: hpo_pilot/runner/hpo_pilot_efficiency.py; the last is the pilot's, hpo_pilot/pilot/staging.
 SHOWN = (
     ("ranks", "ranks", False),
     ("pop_parallel_efficiency", "parallel efficiency", True),
@@ -19,6 +19,7 @@ SHOWN = (
     ("pop_communication_efficiency", "communication efficiency", True),
     ("pop_input_fraction", "input", True),
     ("images_per_second", "images/s", False),
+    ("stage_in_seconds", "staging, s", False),
 )
 _MEASURED = "pop_parallel_efficiency"
 

@@ -13,7 +13,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Set, Tuple
+    from typing import Any, List, Optional, Set, Tuple
 
 DOCUMENT = "hpo_pilot_launch.json"
 FOLDER = "%FOLDER"  # in a word: the folder where the payload runs

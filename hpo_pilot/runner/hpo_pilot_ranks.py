@@ -12,6 +12,8 @@
     with hpo_pilot_ranks.communicate():  # what no wrapper sees
         hvd.allreduce(loss)
 
+`hpo_pilot_ranks.meet(hvd)` before `hvd.init()` lets a Horovod without MPI run under srun, jsrun or mpirun.
+
 Time is input or communication where the payload says so, and else computation, as POP counts it: all that is outside of
 the communication library is useful. A context inside another takes its time from it. Only the process and thread that
 began are timed: workers of a data loader are not. Each rank's figures go to a file of its own, now and then and at the
@@ -22,6 +24,7 @@ import atexit
 import contextlib
 import json
 import os
+import socket
 import threading
 import time
 
@@ -41,6 +44,9 @@ RANK_VARIABLES = (
     ("PMIX_RANK", "PMIX_SIZE"),
     ("SLURM_PROCID", "SLURM_NTASKS"),
 )
+
+#: The same, but for what Horovod finds by itself, and for Slurm's in a batch script, which is no rank.
+LAUNCHED = (*RANK_VARIABLES[2:-1], ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"))
 
 
 class _Clock:
@@ -206,3 +212,65 @@ def optimizer(wrapped: "Any") -> "Any":
 
         wrapped.synchronize = timed
     return wrapped
+
+
+def meet(hvd: "Any", seconds: float = 120.0) -> None:
+    """Let Horovod's ranks find each other over gloo, where it has no MPI and its launcher only says who is who.
+
+    Under horovodrun, and for one rank, there is nothing to do. Pilots say in MASTER_ADDR and MASTER_PORT where rank 0
+    is, and in HPO_PILOT_NODES on how many nodes the ranks are, as many on each and in their order. HOROVOD_GLOO_IFACE
+    names the network interface where the way to rank 0 is not the right one. SystemExit where they do not meet.
+    """
+    said = [os.environ.get(size, "") for rank, size in LAUNCHED if os.environ.get(rank)]
+    size = int(said[0] or 1) if said else 1
+    if size == 1 or "HOROVOD_RANK" in os.environ or hvd.mpi_built() or "MASTER_ADDR" not in os.environ:
+        return
+    rank = next(int(os.environ[name]) for name, _ in LAUNCHED if os.environ.get(name))
+    nodes = int(os.environ.get("HPO_PILOT_NODES") or 1)
+    local = max(1, size // nodes)
+    address, port = socket.gethostbyname(os.environ["MASTER_ADDR"]), int(os.environ["MASTER_PORT"])
+    if rank == 0:
+        _serve(port, [(each % local, each // local) for each in range(size)], local, nodes)
+    _wait(address, port, seconds)
+    here = {"RANK": rank, "SIZE": size, "LOCAL_RANK": rank % local, "LOCAL_SIZE": local}
+    here.update(CROSS_RANK=rank // local, CROSS_SIZE=nodes, GLOO_RENDEZVOUS_PORT=port)
+    os.environ.update({"HOROVOD_" + name: str(value) for name, value in here.items()})
+    os.environ.update(HOROVOD_GLOO_RENDEZVOUS_ADDR=address, HOROVOD_HOSTNAME="node-%d" % (rank // local))
+    os.environ.update(HOROVOD_CONTROLLER="gloo", HOROVOD_CPU_OPERATIONS="gloo")
+    os.environ.setdefault("HOROVOD_GLOO_IFACE", _interface(address, port))
+
+
+def _serve(port: int, places: "List[Any]", local: int, nodes: int) -> None:
+    """Where ranks leave their addresses for each other, in rank 0's process."""
+    http = __import__("horovod.runner.http.http_server", fromlist=["RendezvousHTTPServer"])
+    hosts = __import__("horovod.runner.common.util.hosts", fromlist=["SlotInfo"])
+    plan = [
+        hosts.SlotInfo("node-%d" % cross, rank, at, cross, len(places), local, nodes)
+        for rank, (at, cross) in enumerate(places)
+    ]
+    try:
+        server = http.RendezvousHTTPServer(("", port), http.RendezvousHandler, 0)
+    except OSError as error:
+        raise SystemExit("hpo_pilot_ranks: rank 0 cannot listen at port %d: %s" % (port, error)) from error
+    server.init(plan)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+
+
+def _wait(address: str, port: int, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            return socket.create_connection((address, port), 5.0).close()
+        except OSError as error:
+            if time.monotonic() > end:
+                raise SystemExit("hpo_pilot_ranks: rank 0 is not at %s:%d: %s" % (address, port, error)) from error
+            time.sleep(0.1)
+
+
+def _interface(address: str, port: int) -> str:
+    """The name of the network interface that has the address by which this node reaches another."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((address, port))  # nothing is sent
+        own = probe.getsockname()[0]
+    found = __import__("psutil").net_if_addrs()  # Horovod needs psutil too
+    return next((name for name in sorted(found) for one in found[name] if one.address == own), "lo")

@@ -61,7 +61,7 @@ def read_point(path: Path) -> dict[str, Any]:
         )
     for name, lowest in {"rounds": 1, "patience": 1, "events": 200, "signal_weight": 1e-6}.items():
         value = point[name]
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value >= lowest:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= lowest:
             raise TrainingError(f"{path.name}: {name} must be a number of at least {lowest}, not {value!r}")
     return point
 

@@ -43,8 +43,8 @@ DEFAULT_EPOCHS = 30
 BASE_BATCH = 32  #: the batch that `learning_rate` is for
 SCALINGS = {"linear": 1.0, "sqrt": 0.5, "none": 0.0}  #: the power of batch / BASE_BATCH in the learning rate
 SOLVERS = ("adam", "sgd")
-#: Where launchers say how many ranks they started: horovodrun; Open MPI's mpirun; MPICH's, and srun with PMI; jsrun.
-STARTED = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "JSM_NAMESPACE_SIZE")
+#: Where launchers say how many ranks they started: horovodrun; Open MPI's mpirun; MPICH's; jsrun; srun.
+STARTED = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "JSM_NAMESPACE_SIZE", "SLURM_STEP_NUM_TASKS")
 REQUIRED = {"learning_rate", "layers", "width", "alpha", "solver", "batch"}
 OPTIONAL = {"momentum", "epochs", "scaling", "warmup"}
 
@@ -58,6 +58,8 @@ class Ranks:
 
     def __init__(self) -> None:
         if hvd is not None:
+            if measured is not None:
+                measured.meet(hvd)
             hvd.init()
         started = max(int(os.environ.get(name) or 1) for name in STARTED)
         self.rank, self.size = (hvd.rank(), hvd.size()) if hvd is not None else (0, 1)

@@ -71,6 +71,19 @@ def test_a_pilot_loads_nothing_heavy():
     }
 
 
+def test_looking_loads_neither_numpy_nor_what_draws_reports(tmp_path):
+    file = tmp_path / "search.yaml"
+    file.write_text('search: demo\nspace: {x: {type: real, low: 0, high: 1}}\npayload: {command: "true"}\n')
+    where = ["--workdir", str(tmp_path / "work")]
+    assert command_here("submit", str(file), *where).returncode == 0
+    code = f"import sys; sys.argv = {['hpo-pilot', 'status', 'demo', *where]}; import hpo_pilot.cli.main as command\n"
+    done = python(code + "try: command.main()\nfinally: print('loaded', *sys.modules)")
+    shown, _, loaded = done.stdout.partition("loaded ")
+    assert "demo" in shown
+    assert "hpo_pilot.store" in loaded.split()
+    assert not set(loaded.split()) & {"numpy", "scipy", "jinja2", "plotly", "hpo_pilot.report.render", "requests"}
+
+
 def test_a_pilot_says_what_it_does_and_debug_says_more(tmp_path):
     token = tmp_path / "token"
     token.write_text("x")

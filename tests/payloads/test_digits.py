@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import runpy
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -50,6 +53,21 @@ def start(folder: Path, point: Any, **environment: str) -> subprocess.Popen[str]
     )
 
 
+def run_here(folder: Path, point: Any, **environment: str) -> dict[str, Any]:
+    """The verdict of a training in this process: another one would take seconds to load scikit-learn."""
+    folder.mkdir(exist_ok=True)
+    (folder / "input.json").write_text(point if isinstance(point, str) else json.dumps(point))
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("HPO_PILOT_")}
+    handler = signal.getsignal(signal.SIGINT)
+    with contextlib.chdir(folder), mock.patch.dict(os.environ, {**inherited, **environment}, clear=True):
+        try:
+            train.main()
+        finally:
+            signal.signal(signal.SIGINT, handler)
+    verdict: dict[str, Any] = json.loads((folder / "output.json").read_text())
+    return verdict
+
+
 def run(folder: Path, point: Any, **environment: str) -> dict[str, Any]:
     """The verdict of a training that ran to its end."""
     process = start(folder, point, **environment)
@@ -76,7 +94,7 @@ def test_a_training_reports_its_epochs_and_its_loss(tmp_path: Path) -> None:
 def test_fold_and_seed_change_the_result_and_equal_ones_do_not(tmp_path: Path) -> None:
     def loss(name: str, fold: int, seed: int) -> float:
         environment = {"HPO_PILOT_FOLD": str(fold), "HPO_PILOT_FOLDS": "3", "HPO_PILOT_SEED": str(seed)}
-        return float(run(tmp_path / name, {**POINT, "epochs": 1}, **environment)["loss"])
+        return float(run_here(tmp_path / name, {**POINT, "epochs": 1}, **environment)["loss"])
 
     first = loss("a", 0, 1)
     assert loss("b", 0, 1) == first
@@ -108,14 +126,14 @@ def test_killed_and_gone_on_equals_undisturbed_bit_for_bit(tmp_path: Path, solve
 
 def test_a_checkpoint_of_another_point_is_not_picked_up(tmp_path: Path) -> None:
     point = {**POINT, "epochs": 5}
-    run(tmp_path, point)
+    run_here(tmp_path, point)
     process = start(tmp_path, {**point, "width": 17})
     log, _ = process.communicate(timeout=60)
     assert log.startswith("epoch   1")
 
 
 def test_a_diverged_training_says_so(tmp_path: Path) -> None:
-    verdict = run(tmp_path, {**POINT, "solver": "sgd", "momentum": 0.9, "learning_rate": 1e8})
+    verdict = run_here(tmp_path, {**POINT, "solver": "sgd", "momentum": 0.9, "learning_rate": 1e8})
     assert verdict["status"] == 1
     assert verdict["loss"] is None
     assert "training diverged in epoch" in verdict["message"]
@@ -144,7 +162,7 @@ def test_a_wrong_point_ends_with_a_verdict(tmp_path: Path) -> None:
 
 
 def test_a_fold_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    verdict = run(tmp_path, POINT, HPO_PILOT_FOLD="3", HPO_PILOT_FOLDS="3")
+    verdict = run_here(tmp_path, POINT, HPO_PILOT_FOLD="3", HPO_PILOT_FOLDS="3")
     assert verdict["status"] == 1
     assert "no fold 3 of 3" in verdict["message"]
 
@@ -179,7 +197,7 @@ def test_every_point_of_the_search_is_one_that_the_training_takes(tmp_path: Path
     for name, unit in (("sgd", [0.9] * 7), ("adam", [0.1] * 7)):
         point = space.decode(unit)
         assert point["solver"] == name
-        assert run(tmp_path / name, {**point, "epochs": 1})["status"] == 0
+        assert run_here(tmp_path / name, {**point, "epochs": 1})["status"] == 0
 
 
 def test_the_point_for_running_by_hand_is_in_the_space() -> None:

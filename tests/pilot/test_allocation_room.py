@@ -18,7 +18,7 @@ from hpo_pilot.pilot.job import Job, parse_job
 from hpo_pilot.pilot.room import Seat
 from hpo_pilot.pilot.site import Site
 from hpo_pilot.pilot.starting import Starting
-from hpo_pilot.scheduling import Ending, Node, NodeShape
+from hpo_pilot.scheduling import Ending, Node, NodeShape, Scheduler
 from hpo_pilot.transformation.payload_document import PayloadDocument
 
 SITE = Site(launcher=make_launcher({"name": "srun"}), gpu_kind="nvidia")
@@ -207,3 +207,17 @@ def test_a_node_that_fails_launches_is_left_out(tmp_path: Path) -> None:
     assert not made.room.is_gone
     made.room.lose("n1", "it does not answer")
     assert made.room.is_gone
+
+
+def test_staging_is_no_run_time_of_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, told = Room(1), []
+    ended = Scheduler.ended
+    monkeypatch.setattr(Scheduler, "ended", lambda *given, **named: (told.append(named), ended(*given, **named)))
+    for seconds in (12.5, 0.0):
+        data = made.job()
+        claim = made.room.claim(data)
+        made.take(data, claim, tmp_path, minutes=5.0)
+        if seconds:
+            made.room.note_staging(claim, seconds)
+        made.room.give_back(claim, Ending.FINISHED)
+    assert told == [{"staging": 12.5}, {"staging": 0.0}]

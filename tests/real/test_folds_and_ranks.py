@@ -97,4 +97,4 @@ def test_folds_of_two_ranks_of_three_trials_at_once(scan: Scan, as_one_process: 
     )
     means = [sum(one["loss"] for one in alone[at : at + FOLDS]) / FOLDS for at in range(0, len(alone), FOLDS)]
     assert [trial["value"] for trial in trials] == pytest.approx(means, rel=1e-4)
-    assert len({round(one["loss"], 3) for one in alone}) == len(alone), "nothing tells these trainings apart"
+    assert max(trial["value"] for trial in trials) > 1.1 * min(trial["value"] for trial in trials), "all are alike"

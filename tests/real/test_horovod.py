@@ -129,10 +129,11 @@ def test_ranks_without_horovod_are_refused(start, environment, tmp_path):
     alone = start("lone", "python train_horovod.py", {**POINT, "epochs": 1})
     said, _ = alone.communicate(timeout=120)
     assert alone.returncode == 0, said
-    several = start("lone", "python train_horovod.py", POINT, OMPI_COMM_WORLD_SIZE="2")
-    said, _ = several.communicate(timeout=120)
-    assert several.returncode != 0
-    assert "2 ranks were started, but this Python has no Horovod" in said
+    for launcher in ("OMPI_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE"):
+        several = start("lone", "python train_horovod.py", POINT, **{launcher: "2"})
+        said, _ = several.communicate(timeout=120)
+        assert several.returncode != 0
+        assert "2 ranks were started, but this Python has no Horovod" in said
 
 
 def test_a_delay_of_one_rank_moves_load_balance_by_what_is_computed(tmp_path, environment):

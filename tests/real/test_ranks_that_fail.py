@@ -99,7 +99,7 @@ def test_a_rank_that_dies_ends_all_and_says_why(panda: FakePanda, pilot: PilotPr
     assert found["message"].endswith(": rank 1: ValueError: its images are lost"), found["message"]
     assert "[0]<stdout>:epoch   1" in found["log_tail"] and "[1]<stdout>:I am rank 1" in found["log_tail"]
     found = verdict(panda, is_killed)
-    assert found["value"] is None and "rank 1: I am rank 1" in found["message"], found["message"]
+    assert found["value"] is None and "exit code 1: rank 1: Killed" in found["message"], found["message"]
     assert_none_is_left(pilot)
     assert len(panda.of(dies, "failed")) + len(panda.of(dies, "finished")) == 1, "one failure, not one of each rank"
 

@@ -247,9 +247,9 @@ def test_ten_thousand_trials(
     search: Search, trials_of: Callable[..., list[Trial]], events: Events, facts: ReportFacts
 ) -> None:
     trials = trials_of(search, 10_000)
-    started = time.perf_counter()
+    started = time.process_time()
     document = render_report(search, trials, events * 1000, facts)
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
     page = assert_sound(document)
     assert re.search(r"Shows [\d,]+ of 10,000 trials", page.text)
     assert "hpo-pilot export digits-mlp --format csv" in page.text

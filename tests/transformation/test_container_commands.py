@@ -124,6 +124,26 @@ def test_charliecloud(tmp_path: Path, mpi: Path) -> None:
     assert line("charliecloud", str(tmp_path), Inside("none"), {})[:2][0] == "env"  # ch-run wants USER
 
 
+@pytest.mark.parametrize(
+    ("has_fake", "image", "job", "makes"),
+    [
+        (False, "root", "/data/job", True),
+        (False, "root", "/tmp/job", False),
+        (False, "root", "/there", False),
+        (False, "root.sqfs", "/data/job", False),
+        (True, "root", "/data/job", False),
+    ],
+)
+def test_charliecloud_that_writes_into_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_fake: bool, image: str, job: str, makes: bool
+) -> None:
+    """A copy of such an image, made before, would lack the folders of later jobs."""
+    (tmp_path / "root" / "there").mkdir(parents=True)
+    monkeypatch.setattr(charliecloud_module, "_has_write_fake", lambda _: has_fake)
+    assert RUNTIMES["charliecloud"].makes_mount_points(str(tmp_path / image), [Path(job)]) is makes
+    assert not RUNTIMES["bubblewrap"].makes_mount_points(str(tmp_path / image), [Path(job)])
+
+
 @pytest.mark.parametrize(("kind", "device"), [("nvidia", ["--dev-bind", "/dev", "/dev"]), ("none", ["--dev", "/dev"])])
 def test_bubblewrap(tmp_path: Path, kind: str, device: list[str], mpi: Path) -> None:
     image = tmp_path / "image"

@@ -35,11 +35,12 @@ def test_jobs_of_an_allocation(
     files = {"weights.txt": "w" * (17 << 20)}
     said = {"inputs": [str(tmp_path / "data.bin")], "nodes": 2, "ranks_per_node": 1}
     job = panda.add_job(LOOK, files, **said)
+    same = {"jobPars": panda.waiting[0]["jobPars"]}
     here = site(tmp_path, "srun", **SLURM, scratch={"node": f"{tmp_path}/$KIND"})
     options = [*here, "--allocation", *([] if wanted else ["--no-staging"])]
     pilot.start(*options, variables={**inside(tools), "KIND": "scratch"})
     first = verdict(panda.final(job))
-    others = [panda.add_job(LOOK, files, **said) for _ in range(2)]
+    others = [panda.add_job(LOOK, job=same) for _ in range(2)]
     later = [verdict(panda.final(job)) for job in others]
     assert [one["value"] for one in (first, *later)] == ([2.0] * 3 if wanted else [0.0] * 3)
     assert pilot.end() == 0
@@ -53,9 +54,15 @@ def test_jobs_of_an_allocation(
 
 
 def test_a_scratch_that_is_none(panda: FakePanda, pilot: PilotProcess, tools: Path, tmp_path: Path) -> None:
-    job = panda.add_job(LOOK, {"weights.txt": "w" * (17 << 20), "data.bin": "d"})
+    (tmp_path / "data.bin").write_bytes(bytes(2 << 20))
+    job = panda.add_job(LOOK, {"weights.txt": "w"}, inputs=[str(tmp_path / "data.bin")])
     here = site(tmp_path, "srun", **SLURM, scratch={"node": "/nowhere"})
     pilot.start(*here, "--allocation", variables=inside(tools))
     found = verdict(panda.final(job))
     assert found["value"] == 0.0 and found["metrics"]["stage_in_seconds"] > 0
-    assert "weights.txt is not staged, and read where it is: there is no folder /nowhere on the node" in pilot.said()
+    assert "data.bin is not staged, and read where it is: there is no folder /nowhere on the node" in pilot.said()
+
+
+def test_settings_that_make_no_sense(panda: FakePanda, pilot: PilotProcess) -> None:
+    assert pilot.start("--staging-mb", "0").wait(10) == 2
+    assert "--staging-mb 0: a size in MB; --no-staging stages nothing" in pilot.said()

@@ -1,0 +1,36 @@
+"""Payloads run with Python 3.9, which facilities' modules have: what vermin (`make check`) cannot tell of them."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.payloads.conftest import PAYLOADS
+
+FILES = sorted(PAYLOADS.glob("*/*.py"))
+
+
+def unions_in_checks(tree: ast.AST) -> list[int]:
+    """Lines of isinstance(x, A | B), which Python 3.9 refuses where it gets there: no annotation, so not put off."""
+    return [
+        call.lineno
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Name)
+        and call.func.id in ("isinstance", "issubclass")
+        and any(isinstance(part, ast.BinOp) for argument in call.args[1:] for part in ast.walk(argument))
+    ]
+
+
+def test_a_union_in_a_check_is_found() -> None:
+    assert unions_in_checks(ast.parse("isinstance(1, (int, str))\nisinstance(1, (str, int | float))")) == [2]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_unions_are_in_annotations_alone_and_those_are_put_off(path: Path) -> None:
+    tree = ast.parse(path.read_text(), feature_version=(3, 9))
+    assert unions_in_checks(tree) == []
+    put_off = any(isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in tree.body)
+    assert put_off or not any(isinstance(node, ast.AnnAssign | ast.FunctionDef) for node in ast.walk(tree))
