@@ -119,7 +119,9 @@ class _Offer:
         self.cores = _lesser(0 if places else request.cores, queue.cores)
         self.memory = _lesser(request.memory, queue.memory_mb)
         self.disk = _lesser(request.disk_mb, queue.disk_mb)
-        self.seconds = _lesser(0 if places else request.remaining_time, int(queue.minutes * 60) if queue.minutes else None)
+        self.seconds = _lesser(
+            0 if places else request.remaining_time, int(queue.minutes * 60) if queue.minutes else None
+        )
         self.architecture = queue.architecture or ""
         self.platforms = queue.platforms
         self.containers = queue.containers
