@@ -89,7 +89,7 @@ def search(image: str, command: str) -> dict[str, Any]:
     return {**document, "search": "demo", "optimizer": "random", "budget": {"trials": 2, "parallel": 2}}
 
 
-@pytest.mark.parametrize("name", sorted(PROGRAM))
+@pytest.mark.parametrize("name", ["charliecloud", pytest.param("bubblewrap", marks=pytest.mark.long)])
 def test_a_search_in_it(folder: Path, image: Path, alone: Callable[[str], str], name: str) -> None:
     """With its Python and its scikit-learn: nothing of this checkout is there."""
     inside = f"test -d /home/payload && test ! -e {ROOT}/setup.cfg && python train.py"
@@ -121,7 +121,7 @@ def test_an_image_of_another_processor_fails_each_trial_and_says_so(folder: Path
         assert f"this machine is {platform.machine()}" in said
 
 
-@pytest.mark.parametrize("name", sorted(PROGRAM))
+@pytest.mark.parametrize("name", ["bubblewrap", pytest.param("charliecloud", marks=pytest.mark.long)])
 def test_two_ranks_of_horovod_in_it(folder: Path, image: Path, environment: dict[str, str], name: str) -> None:
     """The launcher outside, a container around each rank; Horovod's venv is bound, and its Python is the image's."""
     runtime, python = RUNTIMES[name], Path(environment["PATH"].split(":")[0]) / "python"
