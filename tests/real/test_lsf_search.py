@@ -36,11 +36,12 @@ script=$(mktemp "$LSF_STUB/script.XXXXXX")
 cat >"$script"
 said=$({python} {stub} bsub <"$script") || exit $?
 echo "$said"
+CUT_LOOSE='import os, sys; os.closerange(3, 256); os.setsid(); os.execvp("bash", ["bash", sys.argv[1]])'
 log=$(sed -n 's/^#BSUB -o //p' "$script")
 (
     export LSB_JOBID=1000 LSB_MCPU_HOSTS="batch1 1 a01n01 42 a01n02 42" LSB_HOSTS="batch1 a01n01 a01n02"
     export STUB_CPUS=42 STUB_GPUS=6
-    exec setsid bash "$script" >>"$log" 2>&1 <&- 9>&-
+    exec {python} -c "$CUT_LOOSE" "$script" >>"$log" 2>&1 </dev/null
 ) &
 echo $! >"$LSF_STUB/pid"
 """
