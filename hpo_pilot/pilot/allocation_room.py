@@ -97,6 +97,7 @@ class AllocationRoom(Room[AllocationClaim]):
         self.most = site.job_steps or min(_MOST, sum(node.shape.cores for node in allocation.nodes))
         self._up = set(self._names)
         self._health = NodeHealth()
+        self.failed_launches = 0  #: so far
         self._claims: dict[Hashable, AllocationClaim] = {}
         self._coming: deque[AllocationClaim] = deque()
         self._changed = threading.Condition()
@@ -169,6 +170,7 @@ class AllocationRoom(Room[AllocationClaim]):
             if failed is None:
                 self._health.worked(nodes)
                 return
+            self.failed_launches += 1
             bad = self._health.failed(nodes, failed)
         for node in bad:
             self.lose(node, "launches fail there")
@@ -195,11 +197,6 @@ class AllocationRoom(Room[AllocationClaim]):
         """Its nodes that are of use."""
         with self._changed:
             return frozenset(self._up)
-
-    @property
-    def nodes_left(self) -> int:
-        """How many are not lost."""
-        return len(self._up)
 
     @property
     def is_empty(self) -> bool:

@@ -57,7 +57,7 @@ class AllocationWatch(threading.Thread):
         self._room, self._site, self._end, self._margin = room, site, end, margin
         self._began = time.monotonic()
         self._ends = self._began + allocation.seconds
-        self._lost, self._nodes, self._ask_at = allocation.lost, room.nodes_left, self._began + _ASK
+        self._lost, self._failed_launches, self._ask_at = allocation.lost, 0, self._began + _ASK
         self._warned = threading.Event()
         self._over = threading.Event()
 
@@ -104,10 +104,11 @@ class AllocationWatch(threading.Thread):
         return None
 
     def _has_shrunk(self, now: float) -> bool:
-        """Whether the batch system took nodes away; asked now and then, and when a node is of no more use."""
-        if now < self._ask_at and self._room.nodes_left == self._nodes:
+        """Whether the batch system took nodes away; asked now and then, and when a launch has failed."""
+        failed = self._room.failed_launches
+        if now < self._ask_at and failed == self._failed_launches:
             return False
-        self._ask_at = now + _ASK
+        self._ask_at, self._failed_launches = now + _ASK, failed
         try:
             lost = self._lost()
         except (HpoPilotError, ValueError) as error:
@@ -115,7 +116,6 @@ class AllocationWatch(threading.Thread):
             return False
         for node in lost:
             self._room.lose(node, "the batch system took it away")
-        self._nodes = self._room.nodes_left
         return bool(lost)
 
     def _shorten(self, now: float) -> None:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -353,3 +354,29 @@ def test_a_long_timeline_is_cut_after_a_whole_event(tmp_path, monkeypatch):
     assert path.read_text() == "[\n" + '{"ph": "B"},\n' * 2
     hpo_pilot_outputs.shorten(str(path))
     assert path.read_text() == "[\n" + '{"ph": "B"},\n' * 2
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{}, {"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, {"PMI_RANK": "0", "PMI_SIZE": "1"}, {"PMI_RANK": "1"}],
+)
+def test_who_has_nobody_to_meet(monkeypatch, environment):
+    """One process, a batch script, one rank, a launcher that does not say how many."""
+    for name in {name for names in hpo_pilot_ranks.LAUNCHED for name in names} | {"SLURM_NTASKS", "HOROVOD_RANK"}:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {**environment, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    hpo_pilot_ranks.meet(SimpleNamespace(mpi_built=lambda: False))
+    assert "HOROVOD_RANK" not in os.environ
+
+
+def test_a_rank_that_does_not_meet_the_first_says_where_it_looked(monkeypatch):
+    for name in {name for names in hpo_pilot_ranks.LAUNCHED for name in names} | {"HOROVOD_RANK"}:
+        monkeypatch.delenv(name, raising=False)
+    told = {"PMI_RANK": "1", "PMI_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit, match=r"rank 0 is not at 127\.0\.0\.1:1: "):
+        hpo_pilot_ranks.meet(SimpleNamespace(mpi_built=lambda: False), 0.0)
+    hpo_pilot_ranks.meet(SimpleNamespace(mpi_built=lambda: True), 0.0)
+    assert "HOROVOD_RANK" not in os.environ

@@ -51,6 +51,15 @@ def test_slurm() -> None:
     assert 98 < find_allocation(site, 0.0, env, asked).seconds <= 100
 
 
+def test_slurm_takes_nodes_away() -> None:
+    env = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_JOB_END_TIME": "4000000000"}
+    answers = {"scontrol show hostnames n[1-3]": "n1\nn2\nn3", "squeue": "3 n[1-3]"}
+    found = find_allocation(Site(launcher=SRUN, batch="slurm"), 0.0, env, saying(answers))
+    assert not found.lost()
+    answers |= {"squeue": "2 n[1,3]", "scontrol show hostnames n[1,3]": "n1\nn3"}
+    assert found.lost() == ["n2"]
+
+
 def test_lsf(tmp_path: Path) -> None:
     site = Site(launcher=make_launcher({"name": "jsrun"}), batch="lsf", cores=42, gpus=6, memory_mb=512000, close=3)
     env = {"LSB_JOBID": "9", "LSB_MCPU_HOSTS": "batch2 1 a01n01 42 a01n02 42"}
