@@ -63,6 +63,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--lifetime", type=float, help="seconds until no more jobs are taken (default: for ever, or the allocation's)")
     add("--site", type=Path, help="how ranks are started here: what `hpo-pilot sites show NAME --json` prints")
     add("--allocation", action="store_true", help="share out all nodes of the batch job that this pilot runs in")
+    add(
+        "--end-idle",
+        type=float,
+        help="seconds without a job, then the allocation is given back (default: 900; 0: never)",
+    )
     add("--memory-mb", type=int, help="what the largest job may need (default: not said)")
     add("--cache-mb", type=int, help="size of the sandbox cache (default: 5000)")
     add("--input-cache-mb", type=int, help="size of the cache of fetched inputs (default: 100000)")

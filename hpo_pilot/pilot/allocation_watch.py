@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import Counter
@@ -38,11 +39,19 @@ class AllocationWatch(threading.Thread):
     """Ends the pilot in time for what runs to save its checkpoints, and tells now and then how the nodes are used.
 
     After the batch system's warning, or when it took nodes away, nothing more is started. What runs goes on: most of it
-    ends by itself. Shortly before the end the rest is told to save.
+    ends by itself. Shortly before the end the rest is told to save. Where no job has come for long, the nodes are given
+    back: they are charged for.
     """
 
     def __init__(
-        self, room: AllocationRoom, site: Site, allocation: Allocation, margin: float, end: Callable[[], None]
+        self,
+        room: AllocationRoom,
+        site: Site,
+        allocation: Allocation,
+        *,
+        margin: float,
+        idle: float,
+        end: Callable[[], None],
     ) -> None:
         """Prepares; `start` starts it.
 
@@ -50,12 +59,14 @@ class AllocationWatch(threading.Thread):
             room: the allocation's.
             site: whose batch system warns.
             allocation: as it is now.
-            margin: before its end, when `end` is called.
+            margin: before its end, when `end` is called, in seconds.
+            idle: seconds without a job after which it is called too; 0: never.
             end: ends the pilot; running jobs are told to save.
         """
         super().__init__(name="allocation", daemon=True)
         self._room, self._site, self._end, self._margin = room, site, end, margin
-        self._began = time.monotonic()
+        self._began = self._busy = time.monotonic()
+        self._idle = idle or math.inf
         self._ends = self._began + allocation.seconds
         self._lost, self._failed_launches, self._ask_at = allocation.lost, 0, self._began + _ASK
         self._warned = threading.Event()
@@ -95,7 +106,12 @@ class AllocationWatch(threading.Thread):
             if now >= self._ends - self._margin:
                 log.info("the allocation ends in %.0f s: what runs is told to save", self._ends - now)
                 return self._end()
-            if drained and self._room.is_empty:
+            if not self._room.is_empty:
+                self._busy = now
+            elif drained:
+                return self._end()
+            elif now - self._busy >= self._idle:
+                log.info("no job has come for %.0f s: the allocation is given back", self._idle)
                 return self._end()
             if now >= say_at:
                 say_at = now + _USAGE

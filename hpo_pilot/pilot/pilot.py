@@ -111,7 +111,9 @@ class Pilot:
         allocation = find_allocation(site, self._settings.lifetime)
         margin = ending_margin(allocation.seconds, self._settings.margin)
         room = AllocationRoom(allocation, site, margin=margin, when_lost=self._running.stop)
-        self._watch = AllocationWatch(room, site, allocation, margin, lambda: self.stop(at_once=True))
+        self._watch = AllocationWatch(
+            room, site, allocation, margin=margin, idle=self._settings.end_idle, end=lambda: self.stop(at_once=True)
+        )
         if self._settings.staging and site.scratch:
             self._staging = Staging(
                 site,

@@ -46,6 +46,7 @@ class PilotSettings:
             in seconds; ten times as long at a server that is not one of ours.
         first_report: seconds until the first one; a shorter job is reported once, when it is over.
         poll: seconds that a request for jobs may wait at the server.
+        end_idle: seconds without a job after which a pilot gives its allocation back; 0: never.
         idle: the longest pause, in seconds, between requests to a server that does not wait.
         drain: seconds that running jobs get to end by themselves after SIGTERM.
         grace: seconds between TERM and KILL for a job; more than the runner gives its payload.
@@ -90,6 +91,7 @@ class PilotSettings:
     shortest_report: float = 0.25
     first_report: float = 0.5
     poll: float = 25.0
+    end_idle: float = 900.0
     idle: float = 30.0
     drain: float = 3.0
     grace: float = 15.0

@@ -17,8 +17,8 @@ try:
 except ImportError:
     measured = None
 
-#: Where launchers say how many ranks they started: horovodrun; Open MPI's mpirun; MPICH's, and srun with PMI; jsrun.
-STARTED = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "JSM_NAMESPACE_SIZE")
+#: Where launchers say how many ranks they started: horovodrun; Open MPI's mpirun; MPICH's; jsrun; srun.
+STARTED = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "JSM_NAMESPACE_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
 def timed(what: str) -> contextlib.AbstractContextManager[None]:
@@ -31,6 +31,8 @@ class Ranks:
 
     def __init__(self) -> None:
         if hvd is not None:
+            if measured is not None:
+                measured.meet(hvd)
             hvd.init()
         started = max(int(os.environ.get(name) or 1) for name in STARTED)
         self.rank, self.size = (hvd.rank(), hvd.size()) if hvd is not None else (0, 1)
