@@ -19,7 +19,8 @@ SCRIPT = Path(__file__).parents[2] / "deploy" / "horovod" / "build.py"
 
 #: Runs the script with a build that takes a moment and is no Horovod.
 QUICK = f"""
-import json, os, pathlib, sys, time
+import json, os, pathlib, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # started in the background, it may have been ignored
 sys.dont_write_bytecode = True
 sys.path.insert(0, {str(SCRIPT.parent)!r})
 import build
