@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 from hpo_pilot.batch.batch_job import BatchState
+
+#: In an allocation's folder.
+OUTPUT_FILE = "output.log"
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,11 @@ class Allocation:
     reason: str = ""
     started: float | None = None
     changed: float = 0.0
+
+    @property
+    def output(self) -> Path:
+        """What its script and pilot said."""
+        return Path(self.folder) / OUTPUT_FILE
 
     @property
     def is_over(self) -> bool:

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpo_pilot.batch.allocation import OUTPUT_FILE
 from hpo_pilot.errors import InputError
 from hpo_pilot.jobs.site_profile import SiteProfile
 
@@ -76,7 +77,7 @@ class AllocationSpec:
     @property
     def output(self) -> Path:
         """Where the script's output goes."""
-        return self.folder / "output.log"
+        return self.folder / OUTPUT_FILE
 
     @property
     def script_file(self) -> Path:

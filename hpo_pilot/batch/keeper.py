@@ -140,7 +140,7 @@ class Keeper:
         ):
             raise GiveUpError(
                 f"the last {_FAILURES} allocations failed as soon as they had started ({last[-1].reason}): see "
-                f"output.log in {last[-1].folder}"
+                f"{last[-1].output}"
             )
 
     def _is_stuck(self, demand: Demand, ours: list[Allocation], now: float) -> bool:

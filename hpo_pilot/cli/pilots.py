@@ -109,6 +109,8 @@ def list_pilots(
     workdir: WorkDirOption = None,
 ) -> None:
     """List this work folder's allocations, as the batch systems show them now."""
+    from hpo_pilot.batch.batch_job import BatchState
+
     now = time.time()
     found = [one for one in _fleet(workdir).refresh() if everything or not one.is_over or now - one.changed < 7 * 86400]
     if as_json:
@@ -118,6 +120,9 @@ def list_pilots(
     for one in found:
         table.add_row(*_row(one, now))
     console().print(table)
+    for one in found:
+        if one.state is BatchState.FAILED:
+            typer.echo(f"{one.name} failed: {_last_line(one.output)}")
 
 
 def cancel(
@@ -257,6 +262,15 @@ def _fleet(workdir: Path | None) -> Fleet:
     from hpo_pilot.service.workdir import WorkDir
 
     return Fleet(Book(WorkDir.at(workdir).root))
+
+
+def _last_line(path: Path) -> str:
+    """What a failed allocation said last, and where the rest is."""
+    try:
+        lines = path.read_text(errors="replace").strip().splitlines()
+    except OSError as error:
+        return f"{path}: {error.strerror or error}"
+    return f"{printable(lines[-1])} (all of it: {path})" if lines else f"{path} is empty"
 
 
 def _row(one: Allocation, now: float) -> tuple[str, ...]:

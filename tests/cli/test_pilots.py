@@ -115,6 +115,19 @@ def test_the_list(book: Path) -> None:
     ]
 
 
+def test_the_list_says_why_one_failed_and_where_more_is(book: Path, tmp_path: Path) -> None:
+    now = time.time()
+    for name in ("hpo-one", "hpo-two"):
+        one = Allocation(name, "here", "slurm", 1, 9, SERVER, "Q", None, str(tmp_path / name), False, now, job_id=name)
+        with Book(book).open() as opened:
+            opened.put(one.now(BatchState.FAILED, "NonZeroExitCode", now))
+    (tmp_path / "hpo-one").mkdir()
+    (tmp_path / "hpo-one" / "output.log").write_text("starts\nno such option: --odd\x1b\n")
+    said = run("list", "--workdir", str(book))
+    assert f"hpo-one failed: no such option: --odd? (all of it: {tmp_path}/hpo-one/output.log)" in said
+    assert f"hpo-two failed: {tmp_path}/hpo-two/output.log: No such file" in said and "hpo-new failed" not in said
+
+
 def test_cancel_wants_to_know_which(book: Path) -> None:
     for words in ([], ["--all", "hpo-new"]):
         with pytest.raises(InputError, match="--all"):
