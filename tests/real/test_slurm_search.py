@@ -21,7 +21,7 @@ import yaml
 from tests.end_to_end.conftest import HPO_PILOT, Scan
 from tests.real.conftest import missing
 from tests.real.slurm import Slurm, slurm
-from tests.real.test_images import image
+from tests.real.test_images import IN_IMAGE, image
 
 __all__ = ["image", "slurm"]
 
@@ -81,7 +81,7 @@ def search(image: Path, python: Path, files: Path) -> dict[str, Any]:
     document["space"]["batch"]["choices"] = [128, 256]
     document["space"]["epochs"] = {"type": "categorical", "choices": [EPOCHS]}
     document["payload"] |= {"files": str(files), "outputs": [], "container": str(image)}
-    document["payload"]["command"] = f"test ! -e {ROOT}/setup.cfg && {python} paced.py"
+    document["payload"]["command"] = f"{IN_IMAGE} && {python} paced.py"
     document["resources"] = {"ranks_per_node": 2, "cores": 4, "memory_mb": 1500, "minutes": 5}
     document |= {"search": "demo", "optimizer": "random", "folds": 1, "site": {"profile": "here"}}
     return {**document, "budget": {"trials": TRIALS, "parallel": TRIALS}}
