@@ -45,7 +45,7 @@ def measure(*, quick: bool) -> dict[str, Any]:
     for name, sources, length in (
         ("768 six-node trials at once", SIX_NODES, hours),
         ("six searches, 1 GPU to 2,304 nodes", MIXED, hours),
-        ("27,648 one-GPU trials at once", ONE_GPU, hours / 8),
+        ("27,648 one-GPU trials at once", ONE_GPU, 3.0),
     ):
         print(f"{name}, {NODES} nodes for {length:g} h:")
         figures[name] = _scenario(sources, 3600 * length, peers=sources is not ONE_GPU and not quick)
