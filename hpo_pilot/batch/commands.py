@@ -37,6 +37,24 @@ class CommandFailedError(TryAgainError):
         super().__init__(f"{words[0]} ended with status {status}: {self.said}")
 
 
+def call_unless_over(words: Sequence[str], phrases: Sequence[str]) -> str:
+    """As `call`, for a command that fails where jobs it names are over; of several, the others had their due.
+
+    Args:
+        words: program and arguments.
+        phrases: one of these is in what it says then.
+
+    Returns:
+        What it prints; empty where it failed so.
+    """
+    try:
+        return call(words)
+    except CommandFailedError as error:
+        if any(phrase in error.said for phrase in phrases):
+            return ""
+        raise
+
+
 def call(words: Sequence[str], *, text: str | None = None, kept_fd: int | None = None) -> str:
     """What a command prints.
 

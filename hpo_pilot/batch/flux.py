@@ -11,7 +11,7 @@ from typing_extensions import override
 from hpo_pilot.batch.allocation_spec import AllocationSpec
 from hpo_pilot.batch.batch_job import BatchJob, BatchState
 from hpo_pilot.batch.batch_system import BatchSystem
-from hpo_pilot.batch.commands import CommandFailedError, call
+from hpo_pilot.batch.commands import call, call_unless_over
 
 #: flux-jobs(1), "JOB STATUS": a state, or the result of a job that is inactive.
 _STATES = {
@@ -59,11 +59,7 @@ class Flux(BatchSystem):
 
     @override
     def cancel(self, ids: Collection[str]) -> None:
-        try:
-            call(["flux", "cancel", *ids])
-        except CommandFailedError as error:
-            if "inactive" not in error.said:
-                raise
+        call_unless_over(["flux", "cancel", *ids], ["inactive"])
 
 
 def _read(line: str) -> BatchJob:

@@ -12,7 +12,7 @@ from typing_extensions import override
 from hpo_pilot.batch.allocation_spec import AllocationSpec
 from hpo_pilot.batch.batch_job import BatchJob, BatchState
 from hpo_pilot.batch.batch_system import BatchSystem
-from hpo_pilot.batch.commands import CommandFailedError, call
+from hpo_pilot.batch.commands import call, call_unless_over
 from hpo_pilot.batch.walltime import hours_and_minutes
 from hpo_pilot.errors import InputError, TryAgainError
 
@@ -94,22 +94,12 @@ class Lsf(BatchSystem):
 
     @override
     def jobs(self) -> dict[str, BatchJob]:
-        try:
-            said = call(["bjobs", "-a", "-noheader", "-o", _FIELDS])
-        except CommandFailedError as error:
-            if any(phrase in error.said for phrase in _NOTHING):
-                return {}
-            raise
+        said = call_unless_over(["bjobs", "-a", "-noheader", "-o", _FIELDS], _NOTHING)
         return {job.id: job for line in said.splitlines() if "|" in line for job in [_read(line)]}
 
     @override
     def cancel(self, ids: Collection[str]) -> None:
-        try:
-            call(["bkill", *ids])
-        except CommandFailedError as error:
-            # Of several, some may be over: then it says so of those, and has ended the others.
-            if not any(phrase in error.said for phrase in _NOTHING):
-                raise
+        call_unless_over(["bkill", *ids], _NOTHING)
 
 
 def _read(line: str) -> BatchJob:

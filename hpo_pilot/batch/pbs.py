@@ -12,7 +12,7 @@ from typing_extensions import override
 from hpo_pilot.batch.allocation_spec import AllocationSpec
 from hpo_pilot.batch.batch_job import BatchJob, BatchState
 from hpo_pilot.batch.batch_system import BatchSystem
-from hpo_pilot.batch.commands import CommandFailedError, call
+from hpo_pilot.batch.commands import CommandFailedError, call, call_unless_over
 from hpo_pilot.errors import TryAgainError
 
 #: PBS Professional Reference Guide, "Job States". Those that are not here run, or end.
@@ -90,12 +90,7 @@ class Pbs(BatchSystem):
 
     @override
     def cancel(self, ids: Collection[str]) -> None:
-        try:
-            call(["qdel", *ids])
-        except CommandFailedError as error:
-            # Of several, some may be over: then it says so of those, and has ended the others.
-            if not any(phrase in error.said for phrase in _OVER):
-                raise
+        call_unless_over(["qdel", *ids], _OVER)
 
 
 def _read(number: str, job: Mapping[str, Any]) -> BatchJob:

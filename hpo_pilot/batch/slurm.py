@@ -14,6 +14,7 @@ from hpo_pilot.batch.allocation_spec import AllocationSpec
 from hpo_pilot.batch.batch_job import BatchJob, BatchState
 from hpo_pilot.batch.batch_system import BatchSystem
 from hpo_pilot.batch.commands import CommandFailedError, call
+from hpo_pilot.batch.walltime import hours_and_minutes
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +59,7 @@ class Slurm(BatchSystem):
         return [
             f"--job-name={spec.name}",
             f"--nodes={spec.nodes}",
-            f"--time={spec.minutes // 60}:{spec.minutes % 60:02d}:00",
+            f"--time={hours_and_minutes(spec.minutes)}:00",
             *([f"{batch.queue_flag} {spec.queue_name}"] if spec.queue_name else []),
             *([f"{batch.account_flag} {spec.account_name}"] if spec.account_name else []),
             *([f"--constraint={shlex.quote(batch.constraint)}"] if batch.constraint else []),

@@ -266,11 +266,13 @@ def _fleet(workdir: Path | None) -> Fleet:
 
 def _last_line(path: Path) -> str:
     """What a failed allocation said last, and where the rest is."""
+    from hpo_pilot.pilot.log_end import last_line
+
     try:
-        lines = path.read_text(errors="replace").strip().splitlines()
+        said = last_line(path)
     except OSError as error:
         return f"{path}: {error.strerror or error}"
-    return f"{printable(lines[-1])} (all of it: {path})" if lines else f"{path} is empty"
+    return f"{printable(said)} (all of it: {path})" if said else f"{path} is empty"
 
 
 def _row(one: Allocation, now: float) -> tuple[str, ...]:

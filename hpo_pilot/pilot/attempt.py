@@ -147,9 +147,10 @@ class Attempts(Generic[C]):
             if seat.seconds and not job.walltime:
                 job = replace(job, walltime=seat.seconds)
             self._shipping.begin(job)
-            kept = kept_checkpoint(job, self._settings.checkpoint_root)
+            # What it keeps matters where it may be cut off.
+            kept = kept_checkpoint(job, self._settings.checkpoint_root) if self._settings.allocation else None
             before = kept.signature() if kept else ()
-            outcome = self._execute(job, prepared, root, seat, wrapping)
+            outcome = self._execute(job, document, prepared, root, seat, wrapping)
             has_gone_on = kept is not None and kept.signature() not in (before, ())
             outcome = self._judged(outcome, folder, claim, wrapping, has_gone_on=has_gone_on)
             storage = self._storage(job)
@@ -211,9 +212,11 @@ class Attempts(Generic[C]):
             return Launched(site, job, seat, document, container)
         return container
 
-    def _execute(self, job: Job, prepared: Prepared, root: Path, seat: Seat, wrapping: Wrapping) -> Outcome:
+    def _execute(
+        self, job: Job, document: PayloadDocument, prepared: Prepared, root: Path, seat: Seat, wrapping: Wrapping
+    ) -> Outcome:
         variables = dict(seat.variables)
-        if self._settings.own_python and not job.container and not PayloadDocument.read(str(root)).ranks_per_node:
+        if self._settings.own_python and not job.container and not document.ranks_per_node:
             variables |= own_python()
         execution = Execution(self._settings, job, prepared, root, self._lifeline, variables, wrapping)
         self._running.add(execution)

@@ -9,11 +9,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from hpo_pilot.pilot.failure import JobFailure, PilotErrorCode
 from hpo_pilot.pilot.job import Job
+from hpo_pilot.pilot.log_end import last_line
 from hpo_pilot.pilot.progress import Progress
 from hpo_pilot.pilot.report import Outcome
 from hpo_pilot.pilot.settings import PilotSettings
@@ -207,11 +208,7 @@ def _signal_group(pid: int, which: signal.Signals) -> None:
 
 
 def _last_line(path: Path) -> str:
-    lines: Sequence[str] = ()
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - 2000))
-            lines = file.read().decode(errors="replace").strip().splitlines()
+        return last_line(path)
     except OSError as error:
         return str(error)
-    return lines[-1] if lines else ""

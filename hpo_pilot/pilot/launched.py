@@ -18,6 +18,7 @@ from hpo_pilot.launchers import Launcher, Placement, site_variables
 from hpo_pilot.launchers.placement import VISIBLE_GPUS
 from hpo_pilot.pilot.failure import JobFailure, PilotErrorCode
 from hpo_pilot.pilot.job import Job
+from hpo_pilot.pilot.log_end import end_of
 from hpo_pilot.pilot.room import Seat
 from hpo_pilot.pilot.site import Site
 from hpo_pilot.pilot.staging import NOTHING, Staged
@@ -134,7 +135,7 @@ class Launched(Wrapping):
 
     def launch_failure(self, folder: Path) -> tuple[str, frozenset[str]] | None:
         """The launcher's word that it failed, and the nodes that it blames; None: it did not say so."""
-        said = end_of(folder / "payload.log")
+        said = _said(folder / "payload.log")
         why = self.launcher.traces.failure(said)
         return (why, self.launcher.traces.broken_nodes(said, self.seat.nodes)) if why else None
 
@@ -182,12 +183,10 @@ class Launched(Wrapping):
         return "amd" if Path("/dev/kfd").exists() and not Path("/dev/nvidiactl").exists() else "nvidia"
 
 
-def end_of(path: Path) -> str:
+def _said(path: Path) -> str:
     """The last part of a log; empty: there is none."""
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _READ))
-            return file.read().decode(errors="replace")
+        return end_of(path, _READ)
     except OSError:
         return ""
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic import Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from hpo_pilot.search.misfit import Misfit, MisfitError
 from hpo_pilot.search.point import StrictFloat, StrictInt, StrictStr
+from hpo_pilot.search.section import Section
 
 _Step = Annotated[StrictInt, Field(ge=1, le=2**53)]
 
@@ -28,10 +29,8 @@ _REPORT_SECONDS = 2.0
 _REPORTS_A_SECOND = 100.0
 
 
-class EarlyStopping(BaseModel):
+class EarlyStopping(Section):
     """Whether hopeless trials are stopped before their end, by the values that they report while they run."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     method: Literal["none", "median", "asha"] = Field(
         "none",

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic import BeforeValidator, Field, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from hpo_pilot.search.misfit import Misfit
 from hpo_pilot.search.point import StrictFloat, StrictStr
+from hpo_pilot.search.section import Section
 
 
-class Objective(BaseModel):
+class Objective(Section):
     """Which of the payload's figures is optimised."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     metric: Annotated[StrictStr, Field(min_length=1)] = Field(
         "loss", description="The key in output.json whose value is the figure of merit."

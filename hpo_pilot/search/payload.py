@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from hpo_pilot.search.misfit import Misfit, MisfitError
 from hpo_pilot.search.point import StrictStr
 from hpo_pilot.search.point_shape import PointShape
+from hpo_pilot.search.section import Section
 from hpo_pilot.search.wording import FILE_PATTERN
 
 _Text = Annotated[StrictStr, Field(min_length=1)]
@@ -21,10 +22,8 @@ OUR_FILES = frozenset(
 OUR_PREFIX = "hpo_pilot_"
 
 
-class FileNames(BaseModel):
+class FileNames(Section):
     """What the payload calls its files, for payloads written for other tools."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     point: _FileName = Field("input.json", description="The point, written before the payload runs.")
     result: _FileName = Field("output.json", description="The figure of merit, written by the payload.")
@@ -61,10 +60,8 @@ class FileNames(BaseModel):
         return self.model_dump(exclude_none=True)
 
 
-class Payload(BaseModel):
+class Payload(Section):
     """What runs for each fold of each trial."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     files: _Text | None = Field(None, description="A folder that is sent along, relative to the search file.")
     command: _Text = Field(description="The shell command that trains and writes output.json.")

@@ -11,14 +11,15 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from hpo_pilot.search.dimension import Dimension
 from hpo_pilot.search.misfit import Misfit, did_you_mean
 from hpo_pilot.search.point import Point, show
+from hpo_pilot.search.section import Section
 
 
-class PointShape(BaseModel):
+class PointShape(Section):
     """The shape of a point in the payload's input file.
 
     Attributes:
@@ -26,8 +27,6 @@ class PointShape(BaseModel):
         arrays: lists, nested ones too, whose members are names of parameters: these stand there and not by name.
         values: for parameters with choices, what a choice that is text stands for; other choices stand for themselves.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     fixed: dict[str, Any] = Field(default_factory=dict, description="What stands in every point as it is.")
     arrays: dict[str, list[Any]] = Field(

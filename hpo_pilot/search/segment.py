@@ -5,19 +5,18 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from hpo_pilot.search.dimension import Dimension
 from hpo_pilot.search.point import StrictStr
+from hpo_pilot.search.section import Section
 
 #: The longest name of a search; a segment's search is called after the file's search and the segment.
 LONGEST_NAME = 50
 
 
-class Segment(BaseModel):
+class Segment(Section):
     """What is different for one segment."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     inputs: tuple[Annotated[StrictStr, Field(min_length=1)], ...] | None = Field(
         None, description="This segment's inputs, in place of payload.inputs. Default: those."

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import ValidationError, model_validator
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.search.consistency import condition_misfits, constraint_misfits, name_misfits, value_hint
@@ -16,17 +16,16 @@ from hpo_pilot.search.constraint import Constraint
 from hpo_pilot.search.dimension import DIMENSION, DIMENSION_TYPES, Dimension
 from hpo_pilot.search.misfit import Misfit, MisfitError, did_you_mean
 from hpo_pilot.search.point import Point, show, value_key
+from hpo_pilot.search.section import Section
 from hpo_pilot.search.wording import misfits_of
 
 
-class SearchSpace(BaseModel):
+class SearchSpace(Section):
     """Named dimensions in a fixed order, and constraints over them.
 
     A *point* maps the names of the active dimensions to native Python values. A *unit vector* has one number in [0, 1]
     per dimension, inactive ones included, in the order of `names`; shape (n_dims,).
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     dimensions: dict[str, Dimension]
     constraints: tuple[str, ...] = ()
