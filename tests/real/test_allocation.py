@@ -158,7 +158,9 @@ def test_a_rank_that_dies_ends_all_and_its_words_are_the_reason(
     slurm: Slurm, embedded: Embedded, files: Path, allocation: Callable[..., str], until: Any
 ) -> None:
     (files / "die.py").write_text(
-        "import os, time\n"
+        "import os, sys, time\n"
+        # srun, which ends the others at once, may lose what a rank says in its very last moment.
+        "sys.excepthook = lambda *what: (sys.__excepthook__(*what), time.sleep(1))\n"
         "if os.environ['SLURM_PROCID'] == '1':\n"
         "    time.sleep(0.3)\n"
         "    raise ValueError('boom')\n"
