@@ -1,0 +1,1 @@
+"""Searches in forms that are more than a text: files and stores of other tools."""

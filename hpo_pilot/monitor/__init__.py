@@ -1,0 +1,1 @@
+"""The monitor: web pages over searches, jobs and pilots."""

@@ -1,0 +1,1 @@
+"""Searches in a notebook: data frames and figures."""
