@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from hpo_pilot import __version__
-from hpo_pilot.cli import control, foreign, inspection, pilots, plan, processes, relay, searches, sites, steer, tokens
+from hpo_pilot.cli import control, foreign, inspection, manual, pilots, plan, processes, relay, searches, sites, steer, tokens
 from hpo_pilot.errors import HpoPilotError
 
 app = typer.Typer(
@@ -35,6 +35,7 @@ sites.add_to(app)
 pilots.add_to(app)
 plan.add_to(app)
 relay.add_to(app)
+manual.add_to(app)
 
 
 def _version(wanted: bool) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hpo_pilot.search import Trial, TrialState
     from hpo_pilot.search.cost import Price, Spent
     from hpo_pilot.search.gain import Gain
-    from hpo_pilot.store import Event, SearchRecord
+    from hpo_pilot.store import Event, SearchRecord, Wish
 
 #: States in which nothing more happens, of searches and of trials: the words of `SearchState` and `TrialState`.
 OVER_SEARCHES = ("done", "failed", "stopped")
@@ -59,7 +59,8 @@ class StoppedDocument(TypedDict):
 class TrialDocument(TypedDict):
     """One hyper-parameter point and what came of it.
 
-    Of several objectives `value` and `std` are lists, in their order.
+    Of several objectives `value` and `std` are lists, in their order. `confirms` and `retries` are the number of the
+    trial whose point it repeats: as a confirmation run, or because that one failed and a user asked.
     """
 
     number: int
@@ -73,6 +74,7 @@ class TrialDocument(TypedDict):
     stopped: StoppedDocument | None
     seed: int
     confirms: int | None
+    retries: int | None
     told: int | None
     submitted: str | None
     started: str | None
@@ -106,7 +108,8 @@ class SearchDocument(TypedDict):
     """One search with its progress; `trials` counts them by state, `best` is a trial without log tails.
 
     `confirmations` says how many of those that are over are confirmation runs, which come on top of the budget.
-    `remarks`, of one search and of a run, are what else people should know, in words.
+    `remarks`, of one search and of a run, are what else people should know, in words. `added`, of an answer to a call
+    that asks for points, is how many it added.
 
     With several objectives `objective` is a list, `best` is null, and `front` tells the trials of the Pareto front;
     it is null while there is none.
@@ -133,15 +136,29 @@ class SearchDocument(TypedDict):
     segments: NotRequired[list[Any]]
     confirmations: NotRequired[int]
     remarks: NotRequired[list[str]]
+    added: NotRequired[int]
+
+
+class WishDocument(TypedDict):
+    """A point that a user asked for and that is not out yet; `retries` is the failed trial that had it, if one had."""
+
+    point: dict[str, Any]
+    retries: int | None
+    who: str
+    created: str | None
 
 
 class StatusDocument(SearchDocument):
-    """All that is known of one search but its trials; `definition` is what its file says, all defaults filled in."""
+    """All that is known of one search but its trials; `definition` is what its file says, all defaults filled in.
+
+    `wishes` are the points that users asked for and that are not out yet, the next one first.
+    """
 
     job_seconds: float
     gpu_hours: float
     cost: NotRequired[CostDocument]
     gain: NotRequired[GainDocument | None]
+    wishes: NotRequired[list[WishDocument]]
     source: str
     definition: dict[str, Any]
 
@@ -246,6 +263,7 @@ def trial_document(trial: Trial, price: Price, *, logs: bool = True) -> TrialDoc
         "stopped": _stopped(trial),
         "seed": trial.seed,
         "confirms": trial.confirms,
+        "retries": trial.retries,
         "told": trial.told,
         "submitted": time_text(trial.submitted),
         "started": time_text(trial.started),
@@ -349,6 +367,11 @@ def progress_document(
     if len(record.search.objectives) > 1:
         document["front"] = front and {"size": len(front["trials"]), "hypervolume": front["hypervolume"]}
     return document
+
+
+def wish_document(wish: Wish) -> WishDocument:
+    """One point that waits."""
+    return {"point": wish.point, "retries": wish.retries, "who": wish.who, "created": time_text(wish.created)}
 
 
 def event_document(event: Event) -> EventDocument:

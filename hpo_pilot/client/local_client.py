@@ -23,7 +23,8 @@ from hpo_pilot.client.documents import (
     event_document,
 )
 from hpo_pilot.client.exports import exporter
-from hpo_pilot.client.families import family_cost, family_document, family_progress, for_each, of_one_segment
+from hpo_pilot.client.families import family_cost, family_document, family_progress, of_one_segment
+from hpo_pilot.client.intermediate import IntermediateDocument, all_intermediate
 from hpo_pilot.client.local_documents import (
     best_documents,
     document_of,
@@ -33,14 +34,12 @@ from hpo_pilot.client.local_documents import (
     trial_documents,
 )
 from hpo_pilot.client.outputs import unpack_outputs
-from hpo_pilot.client.ownership import User
-from hpo_pilot.client.search_client import OnProgress, OnServer, SearchClient
-from hpo_pilot.errors import InputError, TryAgainError
+from hpo_pilot.client.search_client import OnProgress, OnServer
+from hpo_pilot.errors import TryAgainError
 
 if TYPE_CHECKING:
     from hpo_pilot.config import Examination
     from hpo_pilot.service.registration import PackedSearch
-    from hpo_pilot.service.workdir import WorkDir
     from hpo_pilot.store import SearchRecord, Store
 
 #: How often a watched search is looked at, and how long a store that is away is waited for, in seconds.
@@ -48,36 +47,10 @@ _LOOK_SECONDS = 0.5
 _PATIENCE = 120.0
 
 
-class NoStoreError(InputError):
-    """There is no store yet."""
-
-
-class LocalClient(SearchClient):
+class LocalClient(StoreClient):
     """Works on a store in this process. What it needs is imported when it is used: the command line starts light."""
 
     runner = "`hpo-pilot serve`"
-
-    def __init__(
-        self,
-        workdir: str | Path | None = None,
-        store: str | None = None,
-        *,
-        user: User | None = None,
-        opened: Store | None = None,
-    ) -> None:
-        """Prepares; the store is opened when it is needed.
-
-        Args:
-            workdir: the work folder; default ./hpo-pilot.
-            store: another store's SQLAlchemy URL.
-            user: for whom; default: this process's user, who may change everything.
-            opened: the store, where the caller has it open and closes it.
-        """
-        self._root = workdir
-        self._url = store
-        self._user_given = user
-        self._store: Store | None = opened
-        self._owns_store = opened is None
 
     # --- search files ---
 
@@ -211,6 +184,11 @@ class LocalClient(SearchClient):
         store, record = self._search(identity)
         return trial_documents(record.search, store.trials(record.id), logs=logs)
 
+    @override
+    def intermediate(self, identity: str) -> list[IntermediateDocument]:
+        store, record = self._search(identity)
+        return all_intermediate(store, record.id)
+
     def some_trials(self, identity: str, after: int, limit: int, *, logs: bool) -> list[TrialDocument]:
         """At most `limit` trials with numbers above `after`."""
         store, record = self._search(identity)
@@ -310,89 +288,31 @@ class LocalClient(SearchClient):
         )
 
     @override
-    def close(self) -> None:
-        if self._owns_store and self._store is not None:
-            self._store.close()
-            self._store = None
+    def retry(self, identity: str, trials: Sequence[int] | None = None, *, key: str | None = None) -> SearchDocument:
+        """Tries failed trials again; `key`: as `hpo_pilot.service.wishes.retry` takes it."""
+        from hpo_pilot.service import wishes
 
-    # --- the store ---
-
-    def record(self, identity: str) -> SearchRecord:
-        """A search as the store has it."""
-        return self._search(identity)[1]
-
-    @property
-    def user(self) -> User:
-        """For whom."""
-        from hpo_pilot.service.nickname import nickname
-
-        return self._user_given or User(nickname(), changes_all=True)
-
-    def _folder(self) -> WorkDir:
-        from hpo_pilot.service.workdir import WorkDir
-
-        return WorkDir.at(self._root)
-
-    def _made_folder(self) -> WorkDir:
-        from hpo_pilot.service.workdir import WorkDir
-
-        return WorkDir.make(self._root)
-
-    def _opened(self, *, make: bool = False) -> Store:
-        """The store.
-
-        Raises:
-            InputError: there is none yet and it is not to be made, or it cannot be opened.
-        """
-        from hpo_pilot.store import Store
-
-        if self._store is None:
-            url = self._folder().store_url(self._url)
-            path = Path(url.removeprefix("sqlite:///"))
-            if not make and url.startswith("sqlite:///") and not path.exists():
-                if path.parent.is_file():
-                    raise InputError(f"the work folder {path.parent} is a file; name another --workdir")
-                raise NoStoreError(
-                    f"there is no store at {path}: run or submit a search first, or name another --workdir or --store"
-                )
-            self._store = Store.open(url)
-        return self._store
-
-    def _store_if_any(self) -> Store | None:
-        """The store; None where there is none yet."""
-        try:
-            return self._opened()
-        except NoStoreError:
-            return None
-
-    def _change(self, identity: str, change: Callable[[SearchRecord], object]) -> SearchDocument:
-        """Changes a search, or every search of a family whose state allows it."""
-        store, family = self._opened(), self.own_family(identity)
-        for_each(family, change)
-        return self._documents([store.search(record.id) for record in family])
-
-    def own_family(self, identity: str) -> list[SearchRecord]:
-        """The searches of a family, or the one search, that the user may change."""
-        store = self._opened()
-        family = store.family(identity) or [store.search(identity)]
-        for record in family:
-            self.user.check(record.name, record.owner)
-        return family
-
-    def _search(self, identity: str) -> tuple[Store, SearchRecord]:
-        store = self._opened()
-        if family := store.family(identity):
+        store, who = self._opened(), self.user.name
+        if trials is not None and (family := store.family(identity)):
             raise of_one_segment(identity, [record.name for record in family])
-        return store, store.search(identity)
+        return self._ask_for(identity, lambda record: wishes.retry(store, record, who, trials, key=key))
 
-    def document(self, identity: str) -> SearchDocument:
-        """A search, or a family, with its progress."""
-        store = self._opened()
-        return self._documents(store.family(identity) or [store.search(identity)])
+    @override
+    def add_point(self, identity: str, point: Mapping[str, Any], *, key: str | None = None) -> SearchDocument:
+        """Has a point tried; `key`: as `hpo_pilot.service.wishes.add_point` takes it."""
+        from hpo_pilot.service import wishes
 
-    def _documents(self, records: Sequence[SearchRecord]) -> SearchDocument:
-        """The document of a search, or of all of a family."""
-        family = records[0].family
-        if family is None or len(records) == 1 != len(self._opened().family(family)):
-            return document_of(self._opened(), records[0])
-        return family_document(family, [document_of(self._opened(), record) for record in records])
+        store, who = self._opened(), self.user.name
+        return self._ask_for(identity, lambda record: wishes.add_point(store, record, who, point, key=key))
+
+    @override
+    def set_parallel(self, identity: str, parallel: int) -> SearchDocument:
+        from hpo_pilot.service import wishes
+
+        store, who = self._opened(), self.user.name
+        return self._change(identity, lambda record: wishes.set_parallel(store, record, who, parallel))
+
+    def _ask_for(self, identity: str, ask: Callable[[SearchRecord], int]) -> SearchDocument:
+        added: list[int] = []
+        changed = self._change(identity, lambda record: added.append(ask(record)))
+        return {**changed, "added": sum(added)}

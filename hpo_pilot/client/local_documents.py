@@ -102,7 +102,7 @@ def trial_documents(search: Search, trials: Sequence[Trial], *, logs: bool) -> l
 
 def best_of(store: Store, record: SearchRecord) -> Trial | None:
     """The best trial; where nothing is confirmed, without reading all of them."""
-    from hpo_pilot.report import best_trial
+    from hpo_pilot.figures.summary import best_trial
 
     if record.search.confirm.top:
         return best_trial(record.search, store.trials(record.id))
@@ -113,7 +113,7 @@ def best_of(store: Store, record: SearchRecord) -> Trial | None:
 def best_documents(store: Store, record: SearchRecord) -> TrialDocument | list[TrialDocument] | None:
     """The best trial; of several objectives the trials of the Pareto front."""
     from hpo_pilot.config.site_power import price_of
-    from hpo_pilot.report import front_of
+    from hpo_pilot.figures.summary import front_of
 
     price = price_of(record.search)
     if len(record.search.objectives) > 1:
@@ -132,7 +132,7 @@ def front_document(store: Store, record: SearchRecord, counts: Mapping[TrialStat
 
 
 def _front_of(record: SearchRecord, trials: list[Trial]) -> FrontDocument | None:
-    from hpo_pilot.report import front_of, front_volume, reference_of
+    from hpo_pilot.figures.summary import front_of, front_volume, reference_of
 
     volume, reference = front_volume(record.search, trials), reference_of(record.search, trials)
     if volume is None or reference is None:

@@ -30,6 +30,7 @@ from hpo_pilot.client.documents import (
     TrialDocument,
 )
 from hpo_pilot.client.families import family_document
+from hpo_pilot.client.intermediate import IntermediateDocument
 from hpo_pilot.client.outputs import unpack_outputs
 from hpo_pilot.client.search_client import OnProgress, OnServer, SearchClient
 from hpo_pilot.client.search_sender import SearchSender
@@ -41,8 +42,9 @@ _WAIT_SECONDS = 20
 _PATIENCE = 120.0
 _PAUSE = 2.0
 
-#: Trials in one answer.
+#: Trials in one answer, and in one with all values that they reported.
 _PAGE = 500
+_CURVES_PAGE = 100
 
 _SAFE_NAME = re.compile(r"[\w.-]+")
 
@@ -187,11 +189,18 @@ class RestClient(SearchClient):
 
     @override
     def trials(self, identity: str, *, logs: bool = True) -> list[TrialDocument]:
-        found: list[TrialDocument] = []
+        return self._pages(identity, "trials", {"limit": _PAGE, "logs": "true" if logs else "false"})
+
+    @override
+    def intermediate(self, identity: str) -> list[IntermediateDocument]:
+        return self._pages(identity, "intermediate", {"limit": _CURVES_PAGE})
+
+    def _pages(self, identity: str, what: str, query: Mapping[str, str | int]) -> list[Any]:
+        """All trials' documents of a kind that come a page at a time."""
+        found: list[Any] = []
         after: int | None = 0
         while after is not None:
-            query: dict[str, str | int] = {"after": after, "limit": _PAGE, "logs": "true" if logs else "false"}
-            page = self._ask(_of(identity, "trials"), query)
+            page = self._ask(_of(identity, what), {**query, "after": after})
             found += page["trials"]
             after = page["next"]
         return found

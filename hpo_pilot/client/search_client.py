@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,6 +18,7 @@ from hpo_pilot.client.documents import (
     StatusDocument,
     TrialDocument,
 )
+from hpo_pilot.client.intermediate import IntermediateDocument
 
 #: Called about twice a second, or whenever something changed.
 OnProgress = Callable[[ProgressDocument], None]
@@ -124,6 +125,10 @@ class SearchClient(ABC):
         """All trials, by number; `logs` includes the log tails of failed folds."""
 
     @abstractmethod
+    def intermediate(self, identity: str) -> list[IntermediateDocument]:
+        """What trials reported while they ran, by number; those that reported nothing are left out."""
+
+    @abstractmethod
     def best(self, identity: str) -> TrialDocument | list[TrialDocument] | None:
         """The best trial; None while none has a figure of merit. Confirmed trials stand before others.
 
@@ -212,6 +217,47 @@ class SearchClient(ABC):
 
         Raises:
             InputError: an amount does not extend the budget, or the budget has no such limit.
+        """
+
+    @abstractmethod
+    def retry(self, identity: str, trials: Sequence[int] | None = None) -> SearchDocument:
+        """Has the points of failed trials tried again, each as a new trial, ahead of what the optimizer proposes.
+
+        The budget grows by one trial for each; a search that was over goes on, a paused one stays paused. `added` of
+        the result says how many go out again. A failed trial is repeated by the new one's `retries`.
+
+        Args:
+            identity: the search, or a family, of which every search that has failed trials tries them again.
+            trials: the numbers of failed trials; None: all that failed and were not tried again yet.
+
+        Raises:
+            InputError: there is none, one of them did not fail, or its point is out again or has a result by now;
+                the time or the GPU-hours of the search are spent; it is stopping.
+        """
+
+    @abstractmethod
+    def add_point(self, identity: str, point: Mapping[str, Any]) -> SearchDocument:
+        """Has a point tried, ahead of what the optimizer proposes; the optimizer learns from it as from any other.
+
+        The budget grows by one trial; a search that was over goes on, a paused one stays paused.
+
+        Args:
+            identity: the search, or a family, of which every search tries it whose space has it.
+            point: values of the parameters that are active at the point, by name.
+
+        Raises:
+            InputError: the point is not in the space, with every reason, or the search has it already; the time or
+                the GPU-hours of the search are spent; it is stopping.
+        """
+
+    @abstractmethod
+    def set_parallel(self, identity: str, parallel: int) -> SearchDocument:
+        """Changes how many trials are out at once, from now on; trials that are out are left alone.
+
+        A search that is over stays so.
+
+        Raises:
+            InputError: less than one.
         """
 
     # --- end ---

@@ -29,7 +29,8 @@ class Jsrun(Launcher):
         dead=r"One or more process \(first noticed rank (\d+)\)",
         own=r"^(ERROR:|Error:|jsrun|Warning:) ",
         broken=r"JSM server is not responding on host (\S+)",
-        not_started=r"JSM server|Error initializing RM connection|Error: It is only possible to use js commands",
+        not_started=r"JSM server",
+        away=r"Error initializing RM connection|Error: It is only possible to use js commands",
     )
 
     @property

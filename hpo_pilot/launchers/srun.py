@@ -24,6 +24,9 @@ class Srun(Launcher):
         own=r"^(srun|slurmstepd\S*): (?!error: (execve|Unable|Task launch|Node failure))",
         broken=r"[Tt]ask launch for \S+ failed on node (\S+):|Node failure on (\S+)",
         not_started=r"^srun: (fatal: |error: (Unable to create step|[Tt]ask launch for|Application launch failed))",
+        # Slurm's src/common/slurm_errno.c; measured with 22.05, whose controller had been killed.
+        away=r"^srun: error: .*(Unable to contact slurm controller|Slurm backup controller in standby mode|"
+        r"Unable to confirm allocation for job)",
     )
 
     @property

@@ -21,6 +21,7 @@ class Traces:
         own: lines of the launcher's that do not say what was wrong.
         broken: its word that a node is of no use; a group names it.
         not_started: its word that nothing was started, whoever's fault it is.
+        away: its word that nothing is started anywhere, for what it asks itself does not answer.
     """
 
     label: str = ""
@@ -28,6 +29,7 @@ class Traces:
     own: str = ""
     broken: str = ""
     not_started: str = ""
+    away: str = ""
 
     def broken_nodes(self, said: str, nodes: Collection[str]) -> frozenset[str]:
         """The nodes that a log calls of no use.
@@ -42,8 +44,12 @@ class Traces:
 
     def failure(self, said: str) -> str:
         """The line of a log that says that the launcher did not start the ranks, or lost a node under them, if any."""
-        patterns = [pattern for pattern in (self.broken, self.not_started) if pattern]
+        patterns = [pattern for pattern in (self.broken, self.not_started, self.away) if pattern]
         return next((line for line in self._own_lines(said) if any(re.search(one, line) for one in patterns)), "")
+
+    def is_away(self, said: str) -> bool:
+        """Whether a log says that nothing is started anywhere."""
+        return bool(self.away) and any(re.search(self.away, line) for line in self._own_lines(said))
 
     def _own_lines(self, said: str) -> list[str]:
         """Those that no rank said: a payload may print anything."""

@@ -108,12 +108,12 @@ def read_description(job: Mapping[str, Any], metadata: object) -> JobReport:
         attempt=int(job.get("attemptNr") or 1),
         number=int(number[1]) if number else None,
         verdicts=read_verdicts(metadata) if state is JobState.FINISHED else (),
-        error=_error(job),
+        error=error_text(job),
         node=_text(job.get("modificationHost")),
         started=_seconds(job.get("startTime")),
         ended=_seconds(job.get("endTime")),
         running=(int(running[1]), int(running[2])) if running else None,
-        progress=_reported(metrics),
+        progress=reported_progress(metrics),
     )
 
 
@@ -157,7 +157,8 @@ def job_state(name: str) -> JobState:
         return JobState.DEFINED
 
 
-def _error(job: Mapping[str, Any]) -> str | None:
+def error_text(job: Mapping[str, Any]) -> str | None:
+    """What ended a job, by the error fields of its description (exeErrorCode, exeErrorDiag, …); None: nothing did."""
     parts = []
     for source in _ERROR_SOURCES:
         code, text = job.get(f"{source}ErrorCode"), _text(job.get(f"{source}ErrorDiag"))
@@ -199,7 +200,7 @@ def _progress(pairs: Iterable[tuple[Any, Any]]) -> tuple[tuple[int, float], ...]
     return tuple(found)
 
 
-def _reported(metrics: str) -> tuple[tuple[int, float], ...]:
+def reported_progress(metrics: str) -> tuple[tuple[int, float], ...]:
     """What the pilot of a running job puts into its metrics: earlier values, and the last one."""
     past, last = _PAST.search(metrics), _PROGRESS.search(metrics)
     pairs = [pair.partition(":")[::2] for pair in past[1].split(",")] if past else []

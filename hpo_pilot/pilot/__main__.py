@@ -19,7 +19,7 @@ log = logging.getLogger("hpo_pilot.pilot")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a pilot; returns its exit status."""
-    options = vars(_parser().parse_args(arguments))
+    options = vars(parser().parse_args(arguments))
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.DEBUG if options.pop("debug") else logging.INFO,
@@ -36,7 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """What the pilot's command line takes."""
     parser = argparse.ArgumentParser(
         prog="hpo-pilot pilot",
         description="Pulls jobs of one queue from a PanDA server and runs them.",

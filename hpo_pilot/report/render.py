@@ -17,17 +17,17 @@ import yaml
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs, get_plotlyjs_version
 
-from hpo_pilot.report import wording
-from hpo_pilot.report.convergence_figure import convergence_figure
-from hpo_pilot.report.efficiency import SHOWN, efficiencies
+from hpo_pilot.figures import wording
+from hpo_pilot.figures.convergence_figure import convergence_figure
+from hpo_pilot.figures.efficiency import SHOWN, efficiencies
+from hpo_pilot.figures.failures import failure_groups, shortened
+from hpo_pilot.figures.figure import Figure, guessed
+from hpo_pilot.figures.fold_figure import fold_figures
+from hpo_pilot.figures.front_figure import front_figures, volume_figure
+from hpo_pilot.figures.learning_curves import Reports, curve_figure
+from hpo_pilot.figures.parameter_figure import figures_by_objective
+from hpo_pilot.figures.summary import Standing, figures_of, front_of, front_volume, ranking, search_gain
 from hpo_pilot.report.facts import ReportFacts
-from hpo_pilot.report.failures import failure_groups, shortened
-from hpo_pilot.report.figure import Figure, guessed
-from hpo_pilot.report.fold_figure import fold_figures
-from hpo_pilot.report.front_figure import front_figures, volume_figure
-from hpo_pilot.report.learning_curves import Reports, curve_figure
-from hpo_pilot.report.parameter_figure import figures_by_objective
-from hpo_pilot.report.summary import Standing, figures_of, front_of, front_volume, ranking, search_gain
 from hpo_pilot.search import KnownResult, Point, Search, Trial, TrialState
 
 TOP = 10

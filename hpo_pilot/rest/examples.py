@@ -30,6 +30,7 @@ TRIAL: dict[str, Any] = {
     "stopped": None,
     "seed": 1234567,
     "confirms": None,
+    "retries": None,
     "told": 24,
     "submitted": "2026-01-05T09:30:00.000+00:00",
     "started": "2026-01-05T09:30:01.250+00:00",
@@ -42,6 +43,8 @@ TRIAL: dict[str, Any] = {
         "energy_source": None,
     },
 }
+
+INTERMEDIATE: dict[str, Any] = {"number": 26, "folds": [{"fold": 0, "values": [[1, 0.31], [2, 0.12]]}]}
 
 SEARCH: dict[str, Any] = {
     "id": 1,

@@ -19,6 +19,7 @@ from hpo_pilot.client.documents import (
     TrialDocument,
 )
 from hpo_pilot.client.exports import FORMS
+from hpo_pilot.client.intermediate import IntermediateDocument, intermediate_documents
 from hpo_pilot.rest import examples
 from hpo_pilot.rest.answer import answer, json_answer
 from hpo_pilot.rest.context import Client, Identity, Parts, answers
@@ -40,6 +41,13 @@ class TrialsPage(TypedDict):
     """Some trials, by number; `next` is what to give as `after` for those that follow, null where there are none."""
 
     trials: list[TrialDocument]
+    next: int | None
+
+
+class IntermediatePage(TypedDict):
+    """What some trials reported while they ran; `next` is as in `TrialsPage`."""
+
+    trials: list[IntermediateDocument]
     next: int | None
 
 
@@ -112,6 +120,24 @@ def trials(
     following = json.dumps(found[len(page) - 1]["number"] if more else None)
     content = f'{{"trials": [{", ".join(page)}], "next": {following}}}'
     return answer(request, content.encode(), "application/json")
+
+
+@router.get(
+    "/searches/{identity}/intermediate",
+    response_model=IntermediatePage,
+    responses=answers({"trials": [examples.INTERMEDIATE], "next": None}, 404),
+)
+def intermediate(
+    request: Request,
+    client: Client,
+    parts: Parts,
+    identity: Identity,
+    after: Annotated[int, Query(ge=0, le=2**31 - 1, description="Only trials with larger numbers.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=100, description="Of the next so many trials.")] = 100,
+) -> Response:
+    """What trials reported while they ran, by number; those that reported nothing are left out."""
+    found, following = intermediate_documents(parts.store, client.record(identity).id, after, limit)
+    return json_answer(request, {"trials": found, "next": following})
 
 
 @router.get(

@@ -97,6 +97,7 @@ class Trial:
         values: of several objectives, the value of each; else None.
         stds: of several objectives, the standard deviation of each; else None.
         confirms: for a confirmation run, the number of the trial that it repeats; else None.
+        retries: the number of the failed trial whose point it tries again because a user asked; else None.
         told: its place in the order of results, from 1; None while it runs.
         stop: of a trial that was told to stop early; None for all others.
         spent: what all attempts of all its jobs took that are over.
@@ -120,6 +121,7 @@ class Trial:
     stds: tuple[float, ...] | None = None
     stop: EarlyStop | None = None
     spent: Spent = NOTHING_SPENT
+    retries: int | None = None
 
     @property
     def counts(self) -> bool:

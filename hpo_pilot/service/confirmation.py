@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 
-from hpo_pilot.report.summary import top_trials
+from hpo_pilot.figures.summary import top_trials
 from hpo_pilot.search import Search, Trial, TrialState
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from hpo_pilot.figures.summary import top_trials
 from hpo_pilot.panda.workflow_manager import WorkflowManager
-from hpo_pilot.report.summary import top_trials
 from hpo_pilot.search import Trial
 from hpo_pilot.store import SearchRecord, SteeringStore
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from hpo_pilot.errors import GiveUpError, InputError, TryAgainError
+from hpo_pilot.figures.summary import best_trial, front_of
 from hpo_pilot.panda.manager import PandaManager
 from hpo_pilot.panda.rucio import download, is_did, missing_client
 from hpo_pilot.panda.workflow_manager import WorkflowManager
-from hpo_pilot.report import best_trial, front_of
 from hpo_pilot.service.embedded import EmbeddedPanda, running_server
 from hpo_pilot.service.registration import trial_of
 from hpo_pilot.service.target import connected

@@ -15,8 +15,10 @@ from pathlib import Path
 from hpo_pilot.config import load_search
 from hpo_pilot.config.site_power import price_of
 from hpo_pilot.errors import InputError, TryAgainError
+from hpo_pilot.figures.learning_curves import drawn_trials
+from hpo_pilot.figures.summary import front_of
 from hpo_pilot.panda.workflow_manager import WorkflowManager, workflow_manager
-from hpo_pilot.report import ReportFacts, drawn_trials, front_of
+from hpo_pilot.report import ReportFacts
 from hpo_pilot.report.render import render_report
 from hpo_pilot.search import Trial
 from hpo_pilot.service.api_process import ApiProcess

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hpo_pilot.report.summary import best_trial
+from hpo_pilot.figures.summary import best_trial
 from hpo_pilot.search import Search, Trial
 from hpo_pilot.store import SearchState
 

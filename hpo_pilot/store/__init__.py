@@ -9,11 +9,13 @@ from hpo_pilot.store.records import (
     JobOutcome,
     NewTask,
     NewTrial,
+    NewWish,
     SearchRecord,
     SearchState,
     TaskRecord,
     TaskStage,
     TrialEnd,
+    Wish,
 )
 from hpo_pilot.store.steering_store import SteeringStore
 from hpo_pilot.store.store import Store
@@ -26,6 +28,7 @@ __all__ = [
     "NameTakenError",
     "NewTask",
     "NewTrial",
+    "NewWish",
     "SearchRecord",
     "SearchState",
     "SteeringStore",
@@ -35,4 +38,5 @@ __all__ = [
     "TaskStage",
     "TrialEnd",
     "UnknownSearchError",
+    "Wish",
 ]

@@ -122,13 +122,38 @@ def from_epoch(seconds: float | None) -> datetime | None:
 
 
 @dataclass(frozen=True)
+class NewWish:
+    """A point that a user asks for; `retries`: the failed trial whose point it is."""
+
+    point: Point
+    retries: int | None = None
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A point that a user asked for, as the store has it; `id` grows with the order in which they go out."""
+
+    id: int
+    point: Point
+    retries: int | None
+    who: str
+    created: datetime
+
+
+@dataclass(frozen=True)
 class NewTrial:
-    """A trial about to be registered."""
+    """A trial about to be registered.
+
+    Attributes:
+        wish: the wish that it comes from, which is fulfilled by it.
+    """
 
     number: int
     point: Point
     seed: int
     confirms: int | None = None
+    retries: int | None = None
+    wish: int | None = None
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from sqlalchemy import Row
 from hpo_pilot.jobs import JobState, Member
 from hpo_pilot.search import EarlyStop, FoldResult, Search, Trial, TrialState
 from hpo_pilot.search.cost import Spent
-from hpo_pilot.store.records import SearchRecord, SearchState, TaskRecord, TaskStage, from_epoch
+from hpo_pilot.store.records import SearchRecord, SearchState, TaskRecord, TaskStage, Wish, from_epoch
 
 
 def task_record(row: Row[Any]) -> TaskRecord:
@@ -25,6 +25,11 @@ def task_record(row: Row[Any]) -> TaskRecord:
         jobs,
         from_seconds(row.created),
     )
+
+
+def wish_record(row: Row[Any]) -> Wish:
+    """A row of `wishes` as a value."""
+    return Wish(row.id, row.point, row.retries, row.who, from_seconds(row.created))
 
 
 def from_seconds(seconds: float) -> Any:
@@ -80,6 +85,7 @@ def trial_record(row: Row[Any], jobs: dict[int, list[Row[Any]]]) -> Trial:
         started=from_epoch(row.started),
         ended=from_epoch(row.ended),
         spent=spent,
+        retries=row.retries,
     )
 
 

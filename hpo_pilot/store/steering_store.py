@@ -59,12 +59,25 @@ class SteeringStore(Store):
                         "state": TrialState.PENDING,
                         "seed": trial.seed,
                         "confirms": trial.confirms,
+                        "retries": trial.retries,
                         "submitted": now,
                     }
                     for trial in trials
                 ],
             )
+            for trial in trials:
+                if trial.wish is not None:
+                    self._fulfil(connection, trial.wish, trial.number)
             return self._add_task(connection, search_id, task, now)
+
+    def fulfil(self, wish: int, number: int) -> None:
+        """Records that a trial which there is already is what a wish was for."""
+        with writing(self.engine) as connection:
+            self._fulfil(connection, wish, number)
+
+    @staticmethod
+    def _fulfil(connection: Connection, wish: int, number: int) -> None:
+        connection.execute(update(t.wishes).where(t.wishes.c.id == wish).values(trial=number))
 
     @staticmethod
     def _add_task(connection: Connection, search_id: int, task: NewTask, now: float) -> TaskRecord:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Self
 
-from sqlalchemy import Connection, Engine, Row, func, insert, select, update
+from sqlalchemy import Engine, Row, func, insert, select
 
 from hpo_pilot.search import Generation, Search, Trial, TrialState
 from hpo_pilot.search.earlier import EarlierResults
@@ -20,12 +20,13 @@ from hpo_pilot.store import tables as t
 from hpo_pilot.store.earlier_rows import add_earlier, earlier_of
 from hpo_pilot.store.engine import NameTakenError, database_errors, open_engine, reading, shown, taken_names, writing
 from hpo_pilot.store.identity import UnknownSearchError, is_number
-from hpo_pilot.store.records import EMBEDDED, Event, SearchRecord, SearchState
+from hpo_pilot.store.records import Event, SearchRecord, SearchState
 from hpo_pilot.store.rows import from_seconds, search_record, trial_record
+from hpo_pilot.store.search_life import SearchLife
 from hpo_pilot.store.upgrade import upgrade
 
 
-class Store:
+class Store(SearchLife):
     """The searches of one database."""
 
     def __init__(self, engine: Engine) -> None:
@@ -154,137 +155,6 @@ class Store:
             rows = connection.execute(select(*columns).where(t.searches.c.state.not_in(over)))
             return {row.id: (SearchState(row.state), row.version) for row in rows}
 
-    def set_state(
-        self,
-        search_id: int,
-        state: SearchState,
-        who: str,
-        message: str = "",
-        *,
-        only_from: Sequence[SearchState] = (),
-        version: int | None = None,
-    ) -> bool:
-        """Moves a search to another state and logs it.
-
-        Args:
-            only_from: if given, nothing happens where its state is none of these.
-            version: if given, nothing happens where the search has changed since.
-
-        Returns:
-            Whether the state was changed.
-        """
-        now = time.time()
-        values: dict[str, Any] = {"state": state, "message": message, "ended": now if state.is_over else None}
-        with writing(self.engine) as connection:
-            change = update(t.searches).where(t.searches.c.id == search_id)
-            if only_from:
-                change = change.where(t.searches.c.state.in_([s.value for s in only_from]))
-            if version is not None:
-                change = change.where(t.searches.c.version == version)
-            if not connection.execute(change.values(**values)).rowcount:
-                return False
-            if state is SearchState.RUNNING:
-                self._note_start(connection, search_id, now)
-            self._event(connection, search_id, who, state.value + (f": {message}" if message else ""))
-        return True
-
-    @staticmethod
-    def _note_start(connection: Connection, search_id: int, now: float) -> None:
-        first = (t.searches.c.id == search_id) & t.searches.c.started.is_(None)
-        connection.execute(update(t.searches).where(first).values(started=now, clock=now))
-
-    def reopen(
-        self,
-        search_id: int,
-        who: str,
-        what: str,
-        *,
-        only_from: Sequence[SearchState],
-        sandbox: str | None = None,
-    ) -> bool:
-        """Lets a search go on, and logs it; its failures so far no longer count in a row.
-
-        Args:
-            only_from: nothing happens where its state is none of these.
-            sandbox: a new payload archive; None: as it was.
-
-        Returns:
-            Whether it goes on.
-        """
-        with writing(self.engine) as connection:
-            row = connection.execute(select(t.searches).where(t.searches.c.id == search_id)).one()
-            if SearchState(row.state) not in only_from:
-                return False
-            self._reopen(connection, row, {} if sandbox is None else {"sandbox": sandbox})
-            self._event(connection, search_id, who, what)
-        return True
-
-    def _reopen(self, connection: Connection, row: Row[Any], more: dict[str, Any]) -> None:
-        now = time.time()
-        last = select(func.max(t.trials.c.told)).where(t.trials.c.search_id == row.id)
-        values = {
-            "state": SearchState.RUNNING,
-            "message": "",
-            "ended": None,
-            "forgiven": connection.execute(last).scalar() or 0,
-            "version": row.version + 1,
-            # The time that it lay ended is not the search's.
-            "clock": row.clock + now - row.ended if row.clock and row.ended else row.clock,
-            **more,
-        }
-        connection.execute(update(t.searches).where(t.searches.c.id == row.id).values(**values))
-        self._note_start(connection, row.id, now)
-
-    def redefine(
-        self,
-        search_id: int,
-        change: Callable[[SearchRecord], tuple[Search, str]],
-        who: str,
-        *,
-        filed: Search | None = None,
-    ) -> SearchRecord:
-        """Replaces a search's definition, in one transaction with reading it; a search that was over goes on.
-
-        Args:
-            search_id: the search.
-            change: makes the new definition, and says for the log what changed, from the present record.
-            who: for the log.
-            filed: what its file now says; None: as before.
-        """
-        with writing(self.engine) as connection:
-            row = connection.execute(select(t.searches).where(t.searches.c.id == search_id)).one()
-            search, what = change(search_record(row))
-            values = {"definition": search.to_dict(), "filed": filed.to_dict() if filed else row.filed}
-            if SearchState(row.state).is_over:
-                self._reopen(connection, row, values)
-            else:
-                values["version"] = row.version + 1
-                connection.execute(update(t.searches).where(t.searches.c.id == search_id).values(**values))
-            self._event(connection, search_id, who, what)
-        return self.search(search_id)
-
-    def bind_server(self, search_id: int, server: str) -> str:
-        """Ties a search to a PanDA server, for good, unless it is tied to one already: its tasks are nowhere else.
-
-        Args:
-            search_id: the search.
-            server: the server's URL, or `EMBEDDED`.
-
-        Returns:
-            The server that it is tied to.
-        """
-        with writing(self.engine) as connection:
-            bound: str | None = connection.execute(
-                select(t.searches.c.server).where(t.searches.c.id == search_id)
-            ).scalar_one()
-            if bound is not None:
-                return bound
-            tasks = select(t.tasks.c.id).where(t.tasks.c.search_id == search_id).limit(1)
-            if connection.execute(tasks).first():
-                server = EMBEDDED  # it began when there were no others
-            connection.execute(update(t.searches).where(t.searches.c.id == search_id).values(server=server))
-        return server
-
     # --- trials ---
 
     def trials(self, search_id: int, *, after: int = 0, limit: int | None = None, folds: bool = True) -> list[Trial]:
@@ -391,7 +261,3 @@ class Store:
         with reading(self.engine) as connection:
             rows = connection.execute(select(t.events).where(t.events.c.search_id == search_id).order_by(t.events.c.id))
             return [Event(from_seconds(row.time), row.who, row.what) for row in rows]
-
-    @staticmethod
-    def _event(connection: Any, search_id: int, who: str, what: str) -> None:
-        connection.execute(insert(t.events).values(search_id=search_id, time=time.time(), who=who, what=what))

@@ -94,6 +94,7 @@ trials = Table(
     C("state", String(20), nullable=False),
     C("seed", Integer, nullable=False),
     C("confirms", Integer, nullable=True),
+    C("retries", Integer, nullable=True),  # of a trial that a user asked for: the failed one whose point it is
     C("told", Integer, nullable=True),
     C("value", Float, nullable=True),
     C("std", Float, nullable=True),
@@ -112,6 +113,21 @@ trials = Table(
     C("ended", Float, nullable=True),
     UniqueConstraint("search_id", "number"),
     UniqueConstraint("search_id", "told"),
+)
+
+#: Points that users ask for: they become trials ahead of what the optimizer proposes, in the order of their ids.
+wishes = Table(
+    "wishes",
+    metadata,
+    C("id", Integer, primary_key=True),
+    C("search_id", ForeignKey("searches.id"), nullable=False),
+    C("point", JSON, nullable=False),
+    C("retries", Integer, nullable=True),  # the failed trial whose point it is
+    C("who", String(60), nullable=False),
+    C("key", String(64), nullable=True),  # of the call that made it: the same call again makes none
+    C("created", Float, nullable=False),
+    C("trial", Integer, nullable=True),  # what became of it; null: it waits
+    Index(None, "search_id", "trial"),
 )
 
 #: One row for each member of each attempt of each job.

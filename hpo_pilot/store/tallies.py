@@ -33,6 +33,14 @@ def reported_a_number(engine: Engine, search_id: int) -> bool:
         return connection.execute(query).first() is not None
 
 
+def last_reporting(engine: Engine, search_id: int) -> int:
+    """The number of the last trial of a search that reported a value while it ran; 0 where none has."""
+    values = t.intermediate_values.c
+    with reading(engine) as connection:
+        last = connection.execute(select(func.max(values.trial)).where(values.search_id == search_id)).scalar()
+    return int(last or 0)
+
+
 def spent(engine: Engine, search_id: int) -> Spent:
     """What all attempts of a search's jobs took that are over."""
     jobs = t.jobs.c

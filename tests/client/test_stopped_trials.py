@@ -11,7 +11,7 @@ import pytest
 from hpo_pilot.cli.inspection import _state
 from hpo_pilot.client.documents import trial_document
 from hpo_pilot.client.exports import exporter
-from hpo_pilot.report.summary import best_trial, convergence
+from hpo_pilot.figures.summary import best_trial, convergence
 from hpo_pilot.search import EarlyStop, FoldResult, Search, Trial, TrialState
 from hpo_pilot.search.cost import Price
 

@@ -1,103 +1,16 @@
-"""Learning curves: which are drawn, and what of them."""
-
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import replace
-from math import inf
-from typing import Any
 
-import plotly.graph_objects as go
-import pytest
-
-from hpo_pilot.report import ReportFacts, drawn_trials
-from hpo_pilot.report.learning_curves import CURVE_LIMIT, PLACE_LIMIT, curve_figure, mean_curve
+from hpo_pilot.report import ReportFacts
 from hpo_pilot.report.render import render_report
-from hpo_pilot.search import EarlyStop, Search, Trial, TrialState
-
-SearchOf = Callable[..., Search]
-TrialOf = Callable[..., Trial]
-TrialsOf = Callable[..., list[Trial]]
-
-STOP = EarlyStop(4, "loss 0.83 is 3rd of 3 at step 9, where 1 goes on (asha)", 3, 0.9, (0.7,))
+from hpo_pilot.search import Search, Trial, TrialState
+from tests.figures.test_learning_curves import STOP
 
 
-def traces(figure: Any) -> dict[str, dict[str, Any]]:
-    """The figure's traces by name, once plotly has taken it and JSON too."""
-    json.dumps(figure.spec, allow_nan=False)
-    go.Figure(figure.spec)
-    return {trace["name"]: trace for trace in figure.spec["data"]}
-
-
-@pytest.fixture
-def few(trial_of: TrialOf) -> list[Trial]:
+def test_the_report_has_it(search_of: Callable[..., Search], trial_of: Callable[..., Trial]) -> None:
     stopped = trial_of(3, None, state=TrialState.STOPPED, stop=STOP)
-    return [trial_of(1, 0.2), trial_of(2, 0.1), stopped, trial_of(4, 0.3)]
-
-
-def test_curves_end_where_trials_were_stopped(search: Search, few: list[Trial]) -> None:
-    reports = {
-        1: {0: [(1, 0.5), (2, 0.4), (4, 0.2)]},
-        2: {0: [(1, 0.4), (2, 0.1)]},
-        3: {0: [(1, 0.9), (2, 1.0), (3, inf)]},
-        4: {0: [(1, 0.3)]},
-    }
-    figure = curve_figure(search, few, reports)
-    assert figure is not None
-    shown = traces(figure)
-    assert (shown["trial"]["x"], shown["trial"]["y"]) == ([1, 2, 4], [0.5, 0.4, 0.2])
-    assert (shown["best"]["x"], shown["best"]["y"]) == ([1, 2], [0.4, 0.1])
-    assert (shown["stopped early"]["x"], shown["stopped early"]["y"]) == ([1, 2, 3], [0.9, 1.0, None])
-    assert (shown["stopped here"]["x"], shown["stopped here"]["y"]) == ([2], [1.0])
-    assert figure.description == "loss over the steps of 3 trials; 1 stopped early."
-    assert figure.note.startswith("Shows 3 of 4 trials; means over the folds; 1 trial ended with no number")
-
-
-def test_curves_of_one_trace_are_apart(search: Search, few: list[Trial]) -> None:
-    figure = curve_figure(search, few, {number: {0: [(1, 0.5), (2, 0.4)]} for number in (1, 2, 4)})
-    assert traces(figure)["trial"]["x"] == [1, 2, None, 1, 2]
-
-
-def test_there_is_none_where_nothing_was_reported(search: Search, few: list[Trial]) -> None:
-    assert curve_figure(search, few, {}) is None
-    assert curve_figure(search, few, {1: {0: [(1, 0.5)], 1: [(1, 0.5)]}}) is None
-    assert curve_figure(search, [], {}) is None
-
-
-def test_a_curve_has_means_over_folds_where_most_have_come() -> None:
-    assert mean_curve({0: [(1, 1.0), (2, 2.0), (3, 9.0)], 1: [(1, 3.0), (2, 4.0)]}) == [(1, 2.0), (2, 3.0)]
-    assert mean_curve({}) == []
-    long = mean_curve({0: [(step, float(step)) for step in range(1000)]})
-    assert len(long) == PLACE_LIMIT and (long[0], long[-1]) == ((0, 0.0), (999, 999.0))
-
-
-def test_steps_over_decades_are_logarithmic(search: Search, few: list[Trial]) -> None:
-    figure = curve_figure(search, few, {1: {0: [(1, 0.5), (1000, 0.4)]}})
-    assert figure is not None and figure.spec["layout"]["xaxis"]["type"] == "log"
-    from_nothing = curve_figure(search, few, {1: {0: [(0, 0.5), (1000, 0.4)]}})
-    assert from_nothing is not None and "type" not in from_nothing.spec["layout"]["xaxis"]
-
-
-def test_of_many_trials_the_best_are_drawn_and_some_others(search: Search, trials_of: TrialsOf) -> None:
-    trials = trials_of(search, 500)
-    drawn = drawn_trials(search, trials)
-    assert len(drawn) == CURVE_LIMIT and drawn == sorted(drawn)
-    best = sorted((trial for trial in trials if trial.value is not None), key=lambda trial: trial.value or 0.0)
-    assert {trial.number for trial in best[: CURVE_LIMIT // 4]} <= set(drawn)
-    assert drawn_trials(search, [*trials[:50], replace(trials[0], number=51, confirms=1)]) == list(range(1, 51))
-
-
-def test_with_several_objectives_it_is_the_one_that_decides(search_of: SearchOf, trial_of: TrialOf) -> None:
-    objectives = [{"metric": "loss"}, {"metric": "speed", "goal": "maximize"}]
-    search = search_of(objective=objectives, early_stopping={"method": "asha", "metric": "speed"})
-    trials = [trial_of(number, 0.1 * number, values=(0.1 * number, float(number))) for number in (1, 2)]
-    figure = curve_figure(search, trials, {number: {0: [(1, 1.0), (2, float(number))]} for number in (1, 2)})
-    assert figure is not None and figure.description.startswith("speed over")
-    assert traces(figure)["best"]["text"] == ["trial 2"] * 2
-
-
-def test_the_report_has_it(search_of: SearchOf, few: list[Trial]) -> None:
+    few = [trial_of(1, 0.2), trial_of(2, 0.1), stopped, trial_of(4, 0.3)]
     search = search_of(early_stopping={"method": "asha", "max_steps": 81}, warm_start=["digits-old"])
     reports = {1: {0: [(1, 0.5), (2, 0.4)]}, 3: {0: [(1, 0.9), (3, 0.9)]}}
     text = render_report(search, few, [], ReportFacts(state="done"), reports)

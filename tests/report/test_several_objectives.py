@@ -7,13 +7,12 @@ import re
 
 import pytest
 
-from hpo_pilot.report import front_of, front_volume, ranking, reference_of, top_trials
+from hpo_pilot.figures.front_figure import front_figures, volume_figure
+from hpo_pilot.figures.summary import convergence, front_of, front_volume, ranking, reference_of, top_trials
 from hpo_pilot.report.facts import ReportFacts
-from hpo_pilot.report.front_figure import front_figures, volume_figure
 from hpo_pilot.report.render import render_report
-from hpo_pilot.report.summary import convergence
 from hpo_pilot.search import TrialState
-from tests.report.conftest import make_search, make_trial
+from tests.figures.made_up import make_search, make_trial
 
 TWO = [{"metric": "loss"}, {"metric": "speed", "goal": "maximize"}]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hpo_pilot.report.axis import figure_axis, label, view_note
-from hpo_pilot.report.figure import (
+from hpo_pilot.figures.axis import figure_axis, label, view_note
+from hpo_pilot.figures.figure import (
     BLUE,
     GREEN,
     LEGEND,
@@ -27,8 +27,8 @@ from hpo_pilot.report.figure import (
     thinned,
     value_of,
 )
-from hpo_pilot.report.summary import convergence, figure_of
-from hpo_pilot.report.wording import count, number, plus_minus, scalar
+from hpo_pilot.figures.summary import convergence, figure_of
+from hpo_pilot.figures.wording import count, number, plus_minus, scalar
 from hpo_pilot.search import Search, Trial, TrialState
 
 HOVER_PARAMETERS = 12

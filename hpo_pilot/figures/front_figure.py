@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from hpo_pilot.report.axis import FigureAxis, figure_axis, label, view_note
-from hpo_pilot.report.convergence_figure import corners, hover_text
-from hpo_pilot.report.figure import (
+from hpo_pilot.figures.axis import FigureAxis, figure_axis, label, view_note
+from hpo_pilot.figures.convergence_figure import corners, hover_text
+from hpo_pilot.figures.figure import (
     BLUE,
     FARTHEST,
     LEGEND,
@@ -21,9 +21,9 @@ from hpo_pilot.report.figure import (
     rounded,
     sample_note,
 )
-from hpo_pilot.report.objective_view import seen_by
-from hpo_pilot.report.summary import NOTHING_BEYOND, convergence, figures_of, front_of, reference_of
-from hpo_pilot.report.wording import count, number
+from hpo_pilot.figures.objective_view import seen_by
+from hpo_pilot.figures.summary import NOTHING_BEYOND, convergence, figures_of, front_of, reference_of
+from hpo_pilot.figures.wording import count, number
 from hpo_pilot.search import Search, Trial
 
 #: Figures of pairs of objectives; those of more than four objectives would be too many.

@@ -11,8 +11,8 @@ from typing import Any
 
 from markupsafe import escape
 
-from hpo_pilot.report.figure import FARTHEST
-from hpo_pilot.report.wording import count, number, scalar
+from hpo_pilot.figures.figure import FARTHEST
+from hpo_pilot.figures.wording import count, number, scalar
 from hpo_pilot.search import Search
 
 #: A figure of merit that spans more than this factor is drawn on a log scale.

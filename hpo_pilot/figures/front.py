@@ -6,12 +6,12 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from hpo_pilot.report.axis import without_far
+from hpo_pilot.figures.axis import without_far
 from hpo_pilot.search import Objective
 from hpo_pilot.search.objective import costs
 
 if TYPE_CHECKING:
-    from hpo_pilot.report.summary import Standing
+    from hpo_pilot.figures.summary import Standing
 
 #: The reference point is found from so many of the first results, and lies beyond the worst of them by this share of
 #: their range.

@@ -13,7 +13,7 @@ from typing import Any, TypeGuard, TypeVar
 
 from markupsafe import escape
 
-from hpo_pilot.report.wording import count, number
+from hpo_pilot.figures.wording import count, number
 from hpo_pilot.search import Search, Trial
 
 _Item = TypeVar("_Item")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hpo_pilot.report.axis import figure_axis
-from hpo_pilot.report.figure import BLUE, LEGEND, ORANGE, Figure, is_finite, rounded, value_of
-from hpo_pilot.report.objective_view import seen_by
-from hpo_pilot.report.summary import ranking
-from hpo_pilot.report.wording import count, plus_minus
+from hpo_pilot.figures.axis import figure_axis
+from hpo_pilot.figures.figure import BLUE, LEGEND, ORANGE, Figure, is_finite, rounded, value_of
+from hpo_pilot.figures.objective_view import seen_by
+from hpo_pilot.figures.summary import ranking
+from hpo_pilot.figures.wording import count, plus_minus
 from hpo_pilot.search import Search, Trial
 
 FOLD_TRIALS = 20

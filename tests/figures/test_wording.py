@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.report import wording
+from hpo_pilot.figures import wording
 
 
 @pytest.mark.parametrize(

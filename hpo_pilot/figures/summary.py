@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hpo_pilot.report.front import members, reference_point, volume, volumes
+from hpo_pilot.figures.front import members, reference_point, volume, volumes
 from hpo_pilot.search import Search, Trial, TrialState
 from hpo_pilot.search.cost import Cost
 from hpo_pilot.search.gain import Gain, gain_of, volume_gain

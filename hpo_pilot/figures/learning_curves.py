@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from hpo_pilot.report.axis import figure_axis, view_note
-from hpo_pilot.report.figure import LEGEND, ORANGE, PALE_BLUE, RED, Figure, evenly, joined_notes, rounded
-from hpo_pilot.report.objective_view import seen_by
-from hpo_pilot.report.summary import ranking
-from hpo_pilot.report.wording import count
+from hpo_pilot.figures.axis import figure_axis, view_note
+from hpo_pilot.figures.figure import LEGEND, ORANGE, PALE_BLUE, RED, Figure, evenly, joined_notes, rounded
+from hpo_pilot.figures.objective_view import seen_by
+from hpo_pilot.figures.summary import ranking
+from hpo_pilot.figures.wording import count
 from hpo_pilot.search import Search, Trial
 
 #: Curves in the figure, and places of each: more cannot be told apart.

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from hpo_pilot.report.axis import choice_labels, figure_axis, label, parameter_axis, view_note
-from hpo_pilot.report.figure import (
+from hpo_pilot.figures.axis import choice_labels, figure_axis, label, parameter_axis, view_note
+from hpo_pilot.figures.figure import (
     BLUE,
     ORANGE,
     POINT_LIMIT,
@@ -23,9 +23,9 @@ from hpo_pilot.report.figure import (
     thinned,
     value_of,
 )
-from hpo_pilot.report.objective_view import seen_by
-from hpo_pilot.report.summary import figure_of, ranking
-from hpo_pilot.report.wording import count, scalar
+from hpo_pilot.figures.objective_view import seen_by
+from hpo_pilot.figures.summary import figure_of, ranking
+from hpo_pilot.figures.wording import count, scalar
 from hpo_pilot.search import Search, Trial, TrialState
 from hpo_pilot.search.dimension import value_key
 

@@ -11,13 +11,13 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
-from hpo_pilot.report.axis import choice_labels, figure_axis, parameter_axis, without_far
-from hpo_pilot.report.convergence_figure import convergence_figure
-from hpo_pilot.report.figure import FAILURE_LIMIT, FARTHEST, POINT_LIMIT, Figure
-from hpo_pilot.report.fold_figure import fold_figure
-from hpo_pilot.report.front_figure import front_figures
-from hpo_pilot.report.objective_view import seen_by
-from hpo_pilot.report.parameter_figure import PARAMETER_POINT_LIMIT, figures_by_objective, parameter_figures
+from hpo_pilot.figures.axis import choice_labels, figure_axis, parameter_axis, without_far
+from hpo_pilot.figures.convergence_figure import convergence_figure
+from hpo_pilot.figures.figure import FAILURE_LIMIT, FARTHEST, POINT_LIMIT, Figure
+from hpo_pilot.figures.fold_figure import fold_figure
+from hpo_pilot.figures.front_figure import front_figures
+from hpo_pilot.figures.objective_view import seen_by
+from hpo_pilot.figures.parameter_figure import PARAMETER_POINT_LIMIT, figures_by_objective, parameter_figures
 from hpo_pilot.search import EarlyStop, FoldResult, Search, Trial, TrialState
 
 SearchOf = Callable[..., Search]

@@ -1,0 +1,83 @@
+"""Searches and trials to draw and to report on, made up but plausible."""
+
+from __future__ import annotations
+
+import math
+import random
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from hpo_pilot.search import FoldResult, Search, Trial, TrialState
+from hpo_pilot.search.trial import mean_and_std
+
+START = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+
+SPACE: dict[str, Any] = {
+    "learning_rate": {"type": "real", "low": 1e-4, "high": 1e-1, "scale": "log"},
+    "layers": {"type": "integer", "low": 1, "high": 4},
+    "width": {"type": "integer", "low": 16, "high": 256, "scale": "log"},
+    "alpha": {"type": "real", "low": 1e-6, "high": 1.0, "scale": "log"},
+    "solver": {"type": "categorical", "choices": ["adam", "sgd"]},
+    "batch": {"type": "ordinal", "choices": [32, 64, 128, 256]},
+    "momentum": {"type": "real", "low": 0.5, "high": 0.99, "when": {"solver": "sgd"}},
+}
+
+
+def make_search(**changes: Any) -> Search:
+    document: dict[str, Any] = {
+        "search": "digits-mlp",
+        "space": SPACE,
+        "constraints": ["layers * width <= 512"],
+        "budget": {"trials": 48, "parallel": 4},
+        "folds": 3,
+        "seed": 7,
+        "payload": {"files": ".", "command": "python train.py", "outputs": ["model.npz"], "checkpoint": ["ckpt"]},
+        "resources": {"memory_mb": 1500, "minutes": 5.0},
+    }
+    return Search.model_validate({**document, **changes})
+
+
+def make_trial(number: int, value: float | None, /, **changes: Any) -> Trial:
+    """A trial that finished with `value`, or failed where it is None."""
+    settings: dict[str, Any] = {
+        "number": number,
+        "generation": number,
+        "point": {"learning_rate": 1e-3, "layers": 1, "width": 100, "alpha": 1e-4, "solver": "adam", "batch": 256},
+        "state": TrialState.FAILED if value is None else TrialState.FINISHED,
+        "value": value,
+        "told": number,
+        "error": "the payload ended with exit status 1" if value is None else None,
+    }
+    return Trial(**{**settings, **changes})
+
+
+def make_trials(search: Search, n: int, *, fail_every: int = 11, seed: int = 1) -> list[Trial]:
+    """`n` trials of a search whose figure of merit looks like a training's loss."""
+    rng = random.Random(seed)
+    space = search.space
+    trials: list[Trial] = []
+    for number in range(1, n + 1):
+        point = space.decode([rng.random() for _ in space.names])
+        cost = 0.05 + 0.02 * rng.random()
+        for name, unit in zip(space.names, space.encode(point), strict=True):
+            cost += (0.05 if name == "alpha" else 0.4) * abs(unit - 0.7) ** 2 if name in point else 0.0
+        cost *= math.exp(2.5 * rng.random() ** (1 + 4 * number / n))
+        started = START + timedelta(seconds=4 * number)
+        times = {"submitted": START, "started": started, "ended": started + timedelta(seconds=3 + 5 * rng.random())}
+        if number % fail_every == 0:
+            error = "training diverged in epoch 3: the weights are no longer finite"
+            if number % 2:
+                error = f"the payload ended with exit status 1 after {number} s"
+            folds = [
+                FoldResult(fold=0, error=error, log_tail="epoch 1\nTraceback (most recent call last):\nValueError: nan")
+            ]
+            trials.append(make_trial(number, None, point=point, folds=tuple(folds), error=error, **times))
+            continue
+        values = [cost * (1 + 0.06 * rng.gauss(0, 1)) for _ in range(search.folds.k)]
+        mean, std = mean_and_std(values)
+        folds = [
+            FoldResult(fold=fold, value=value, seconds=2.1, attempt=1 + (number % 17 == 0))
+            for fold, value in enumerate(values)
+        ]
+        trials.append(make_trial(number, mean, point=point, std=std, folds=tuple(folds), **times))
+    return trials
