@@ -7,7 +7,7 @@ part of the interface: new ones may come, none goes or changes its meaning. Time
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NotRequired
@@ -326,6 +326,7 @@ def status_document(
     price: Price,
     spent: Spent,
     gain: Gain | None,
+    wishes: Sequence[Wish] = (),
     front: FrontDocument | None = None,
 ) -> StatusDocument:
     """The same, and what only the view of one search shows; `spent` is by all its jobs."""
@@ -336,6 +337,7 @@ def status_document(
         "gpu_hours": cost["gpu_hours"],
         "cost": cost,
         "gain": None if gain is None else gain_document(gain),
+        "wishes": [wish_document(wish) for wish in wishes],
         "source": record.source,
         "definition": record.search.to_dict(),
     }

@@ -33,6 +33,7 @@ from hpo_pilot.client.local_documents import (
     status_of,
     trial_documents,
 )
+from hpo_pilot.client.local_store import LocalStore
 from hpo_pilot.client.outputs import unpack_outputs
 from hpo_pilot.client.search_client import OnProgress, OnServer
 from hpo_pilot.errors import TryAgainError
@@ -47,7 +48,7 @@ _LOOK_SECONDS = 0.5
 _PATIENCE = 120.0
 
 
-class LocalClient(StoreClient):
+class LocalClient(LocalStore):
     """Works on a store in this process. What it needs is imported when it is used: the command line starts light."""
 
     runner = "`hpo-pilot serve`"
@@ -147,6 +148,7 @@ class LocalClient(StoreClient):
                 "job_seconds": sum(member["job_seconds"] for member in members),
                 "gpu_hours": sum(member["gpu_hours"] for member in members),
                 "gain": None,
+                "wishes": [wish for member in members for wish in member.get("wishes", ())],
                 "cost": family_cost([member["cost"] for member in members]),
                 "source": members[0]["source"],
                 "definition": members[0]["definition"],

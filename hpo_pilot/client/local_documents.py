@@ -52,17 +52,21 @@ def status_of(store: Store, record: SearchRecord) -> StatusDocument:
     from hpo_pilot.store.tallies import first_figure, spent
 
     counts, price = store.counts(record.id), price_of(record.search)
-    took, gain = spent(store.engine, record.id), None
+    took, gain, wishes = spent(store.engine, record.id), None, store.wishes(record.id)
     if len(record.search.objectives) > 1:
         if (front := front_document(store, record, counts)) is not None:
             gain = volume_gain(front["hypervolume"], price.cost(took))
-        document = status_document(record, counts, None, price, took, gain, front)
+        document = status_document(record, counts, None, price, took, gain, wishes, front)
     else:
         best, first = best_of(store, record), first_figure(store.engine, record.id)
         if best is not None and best.value is not None and first is not None:
             gain = gain_of(first, best.value, record.search.objective.sign, price.cost(took))
-        document = status_document(record, counts, best, price, took, gain)
-    return {**document, "confirmations": _confirmations(store, record), "remarks": remarks_of(store, record)}
+        document = status_document(record, counts, best, price, took, gain, wishes)
+    return {
+        **document,
+        "confirmations": _confirmations(store, record),
+        "remarks": remarks_of(store, record),
+    }
 
 
 def _confirmations(store: Store, record: SearchRecord) -> int:

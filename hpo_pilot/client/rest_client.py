@@ -8,7 +8,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -283,6 +283,25 @@ class RestClient(SearchClient):
         # What was seen makes a repeated call the same one.
         body = {"add": dict(changes), "seen": {name: search["budget"].get(name) for name in changes}}
         return cast(SearchDocument, self._service.ask("POST", _of(identity, "extend"), json=body))
+
+    @override
+    def retry(self, identity: str, trials: Sequence[int] | None = None) -> SearchDocument:
+        return self._ask_for(_of(identity, "retry"), {"trials": None if trials is None else list(trials)})
+
+    @override
+    def add_point(self, identity: str, point: Mapping[str, Any]) -> SearchDocument:
+        return self._ask_for(_of(identity, "points"), {"point": dict(point)})
+
+    @override
+    def set_parallel(self, identity: str, parallel: int) -> SearchDocument:
+        # The same twice changes nothing.
+        body = {"parallel": parallel}
+        return cast(SearchDocument, self._service.ask("POST", _of(identity, "parallel"), json=body))
+
+    def _ask_for(self, path: str, body: Mapping[str, Any]) -> SearchDocument:
+        # The key makes a repeated call the same one.
+        headers = {"Idempotency-Key": secrets.token_urlsafe(24)}
+        return cast(SearchDocument, self._service.ask("POST", path, json=body, headers=headers))
 
     def _change(self, identity: str, what: str, *, reached: Collection[str]) -> SearchDocument:
         try:

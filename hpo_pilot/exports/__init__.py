@@ -1,1 +1,5 @@
-"""Searches in forms that are more than a text: files and stores of other tools."""
+"""Exports beyond a text: files that other tools open, written from a search's documents."""
+
+from hpo_pilot.exports.forms import FILE_FORMS, export_file
+
+__all__ = ["FILE_FORMS", "export_file"]

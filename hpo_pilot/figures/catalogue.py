@@ -108,7 +108,6 @@ def same_question(search: Search, other: Search) -> bool:
 
 
 def _convergence(subject: Subject) -> list[Figure]:
-
     if not ranking(subject.search, subject.trials):
         return []
     if len(subject.search.objectives) > 1:
@@ -117,26 +116,22 @@ def _convergence(subject: Subject) -> list[Figure]:
 
 
 def _front(subject: Subject) -> list[Figure]:
-
     if len(subject.search.objectives) < 2 or not front_of(subject.search, subject.trials):
         return []
     return front_figures(subject.search, subject.trials)
 
 
 def _slices(subject: Subject) -> list[Figure]:
-
     if not ranking(subject.search, subject.trials):
         return []
     return [figure for _, figures in figures_by_objective(subject.search, subject.trials) for figure in figures]
 
 
 def _folds(subject: Subject) -> list[Figure]:
-
     return fold_figures(subject.search, subject.trials)
 
 
 def _curves(subject: Subject) -> list[Figure]:
-
     figure = curve_figure(subject.search, subject.trials, subject.reports)
     return [] if figure is None else [figure]
 

@@ -13,7 +13,7 @@ from typing import Any
 from hpo_pilot.errors import InputError
 from hpo_pilot.jobs.task import JobNeeds
 from hpo_pilot.pilot.allocation import Allocation
-from hpo_pilot.pilot.failure import GivenBack, JobFailure, NodeLost, PilotErrorCode
+from hpo_pilot.pilot.failure import GivenBack, JobFailure, LauncherAway, NodeLost, PilotErrorCode
 from hpo_pilot.pilot.gpus import Gpu
 from hpo_pilot.pilot.job import Job
 from hpo_pilot.pilot.node_health import NodeHealth
@@ -39,6 +39,8 @@ _MOST_WAITING = 8
 _PATIENCE = 1.0
 
 _LOOK = 2.0  # seconds between looks at whether a job that waits is still wanted
+
+_NOTHING_STARTS = PilotErrorCode.PAYLOAD_EXECUTION_FAILURE
 
 
 class AllocationClaim(Claim):
@@ -76,6 +78,7 @@ class AllocationRoom(Room[AllocationClaim]):
         *,
         margin: float,
         when_lost: Callable[[int, JobFailure], None],
+        is_away: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Takes an allocation.
@@ -85,9 +88,11 @@ class AllocationRoom(Room[AllocationClaim]):
             site: where it is.
             margin: seconds before its end when every job should have ended.
             when_lost: is told the PandaID of each job that lost a node, and why.
+            is_away: says whether the launcher starts nothing for now: then nothing is asked for, and what would start
+                goes back.
             clock: in seconds.
         """
-        self._site, self._clock, self._when_lost = site, clock, when_lost
+        self._site, self._clock, self._when_lost, self._is_away = site, clock, when_lost, is_away
         self._names = tuple(node.name for node in allocation.nodes)
         self._shapes = {node.name: node.shape for node in allocation.nodes}
         now = clock()
@@ -113,7 +118,8 @@ class AllocationRoom(Room[AllocationClaim]):
                 left = self.most - len(self._claims)
                 if stop.is_set():
                     return Free(0, 0, ())
-                if left > 0 and not self._coming and self._scheduler.waiting < _MOST_WAITING:
+                some = self._scheduler.waiting < _MOST_WAITING and not self._is_away()
+                if left > 0 and not self._coming and some:
                     wish = self._scheduler.wish(now)
                     if wish.now or wish.later:
                         cores = sum(opening.nodes * opening.cores for opening in wish.now)
@@ -199,6 +205,12 @@ class AllocationRoom(Room[AllocationClaim]):
             return frozenset(self._up)
 
     @property
+    def is_idle(self) -> bool:
+        """Whether no job is here, though some could be."""
+        with self._changed:
+            return not self._claims and not self._is_away()
+
+    @property
     def is_empty(self) -> bool:
         """Whether no job is here."""
         with self._changed:
@@ -249,11 +261,14 @@ class AllocationRoom(Room[AllocationClaim]):
             again = False
             for start in self._scheduler.starts(now):
                 claim = self._claims[start.job.key]
-                claim.start = start
-                if claim.is_over:
+                if claim.is_over or self._is_away():
                     again = True
-                    del self._claims[claim.key]
                     self._scheduler.ended(claim.key, Ending.CUT, now)
+                    if claim.is_over:
+                        del self._claims[claim.key]
+                    claim.failure = LauncherAway(_NOTHING_STARTS, "the launcher starts nothing here for now")
+                else:
+                    claim.start = start
         for job in self._scheduler.hand_back(now):
             claim = self._claims[job.key]
             claim.failure = GivenBack(

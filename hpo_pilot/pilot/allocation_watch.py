@@ -70,6 +70,7 @@ class AllocationWatch(threading.Thread):
         self._ends = self._began + allocation.seconds
         self._lost, self._failed_launches, self._ask_at = allocation.lost, 0, self._began + _ASK
         self._warned = threading.Event()
+        self._enough = threading.Event()
         self._over = threading.Event()
 
     @property
@@ -80,6 +81,10 @@ class AllocationWatch(threading.Thread):
     def warn(self) -> None:
         """The batch system says that the end is near."""
         self._warned.set()
+
+    def drain(self) -> None:
+        """Nothing more is started; when what runs has ended, the pilot does."""
+        self._enough.set()
 
     def stop(self) -> None:
         """Ends the watch, and says how the allocation was used."""
@@ -96,6 +101,9 @@ class AllocationWatch(threading.Thread):
                 self._shorten(now)
                 log.info("the batch system warns: nothing more is started, %.0f s are left", self._ends - now)
                 self._room.drain()
+            if self._enough.is_set() and not drained:
+                drained = True
+                self._room.drain()
             if self._has_shrunk(now) and not drained:
                 drained = True
                 log.warning("the batch system gives no cores back that are in use now: nothing more is started")
@@ -106,10 +114,10 @@ class AllocationWatch(threading.Thread):
             if now >= self._ends - self._margin:
                 log.info("the allocation ends in %.0f s: what runs is told to save", self._ends - now)
                 return self._end()
-            if not self._room.is_empty:
-                self._busy = now
-            elif drained:
+            if drained and self._room.is_empty:
                 return self._end()
+            if not self._room.is_idle:
+                self._busy = now
             elif now - self._busy >= self._idle:
                 log.info("no job has come for %.0f s: the allocation is given back", self._idle)
                 return self._end()

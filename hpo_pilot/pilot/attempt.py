@@ -17,11 +17,12 @@ from hpo_pilot.pilot.checkpoint_shipping import CheckpointShipping
 from hpo_pilot.pilot.client import JobServer
 from hpo_pilot.pilot.delivery import Delivery
 from hpo_pilot.pilot.execution import Execution, own_python
-from hpo_pilot.pilot.failure import CutOff, GivenBack, JobFailure, NodeLost, PilotErrorCode
+from hpo_pilot.pilot.failure import CutOff, GivenBack, JobFailure, LauncherAway, NodeLost, PilotErrorCode
 from hpo_pilot.pilot.heartbeat import Forgotten, Heartbeats
 from hpo_pilot.pilot.job import Job, identity, parse_job
 from hpo_pilot.pilot.kept_checkpoint import kept_checkpoint
 from hpo_pilot.pilot.launched import Launched
+from hpo_pilot.pilot.launcher_outage import LauncherOutage
 from hpo_pilot.pilot.report import Outcome
 from hpo_pilot.pilot.room import C, Room, Seat
 from hpo_pilot.pilot.running import Running
@@ -64,6 +65,7 @@ class Attempts(Generic[C]):
         shipping: CheckpointShipping,
         storage: Callable[[Job], Storage],
         staging: Staging | None,
+        outage: LauncherOutage | None,
         has_started: Callable[[], None],
         draining: threading.Event,
         lifeline: int,
@@ -82,6 +84,7 @@ class Attempts(Generic[C]):
             shipping: brings checkpoints from attempt to attempt.
             storage: says where a job's outputs go.
             staging: copies to the nodes what many jobs read; None: nothing is copied.
+            outage: of the launcher; None: there is no allocation to be shared out by it.
             has_started: is called when one runs.
             draining: is set when the pilot wants to end.
             lifeline: a pipe's end that closes when the pilot dies.
@@ -89,7 +92,7 @@ class Attempts(Generic[C]):
         self._settings, self._site, self._server, self._workdir, self._room = settings, site, server, workdir, room
         self._running, self._delivery, self._heartbeats, self._shipping = running, delivery, heartbeats, shipping
         self._storage, self._has_started, self._draining, self._lifeline = storage, has_started, draining, lifeline
-        self._staging = staging
+        self._staging, self._outage = staging, outage
         self._cache = SandboxCache(workdir.cache, server, limit_mb=settings.cache_mb, unpack_mb=settings.unpack_mb)
 
     def run(self, data: Mapping[str, Any], claim: C) -> None:
@@ -267,10 +270,12 @@ class Attempts(Generic[C]):
         if failed is None:
             self._room.note_launch(claim, None)
             return outcome
-        why, nodes = failed
-        self._room.note_launch(claim, nodes)
-        code = PilotErrorCode.PAYLOAD_EXECUTION_FAILURE
-        return replace(outcome, failure=JobFailure(code, f"the launcher failed, not the payload: {why}"))
+        code, nodes = PilotErrorCode.PAYLOAD_EXECUTION_FAILURE, wrapping.seat.nodes
+        if self._outage is not None and not failed.nodes and (failed.is_away or self._outage.is_everywhere(nodes)):
+            self._outage.begin(failed.why, nodes)
+            return replace(outcome, failure=LauncherAway(code, f"the launcher starts nothing here: {failed.why}"))
+        self._room.note_launch(claim, failed.nodes)
+        return replace(outcome, failure=JobFailure(code, f"the launcher failed, not the payload: {failed.why}"))
 
 
 def _is_good(outcome: Outcome, folder: Path) -> bool:
@@ -286,6 +291,6 @@ def _ending(outcome: Outcome, folder: Path) -> Ending:
         return Ending.FINISHED if _is_good(outcome, folder) else Ending.FAILED
     if isinstance(failure, NodeLost):
         return Ending.LOST
-    if isinstance(failure, GivenBack) and outcome.started:
+    if isinstance(failure, GivenBack) and outcome.started and not isinstance(failure, LauncherAway):
         return Ending.CHECKPOINTED
     return Ending.CUT if isinstance(failure, GivenBack | CutOff) else Ending.FAILED

@@ -55,6 +55,10 @@ class GivenBack(JobFailure):
     is_given_back = True
 
 
+class LauncherAway(GivenBack):
+    """The launcher starts nothing, whatever the job: there is nothing wrong with it."""
+
+
 class CutOff(JobFailure):
     """The allocation came to its end under the job. It is given back if this attempt has kept a checkpoint."""
 

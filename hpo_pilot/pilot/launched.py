@@ -56,6 +56,21 @@ _READ = 64 * 1024  # bytes of a log's end
 
 
 @dataclass(frozen=True)
+class LaunchFailure:
+    """What a launcher said when it failed.
+
+    Attributes:
+        why: one line of it.
+        nodes: that it blames.
+        is_away: whether it says that it starts nothing anywhere.
+    """
+
+    why: str
+    nodes: frozenset[str]
+    is_away: bool
+
+
+@dataclass(frozen=True)
 class Launched(Wrapping):
     """The launcher around the container around the payload's command.
 
@@ -133,11 +148,13 @@ class Launched(Wrapping):
             name=f"hpo-pilot-{self.job.panda_id}-{self.job.attempt}",
         )
 
-    def launch_failure(self, folder: Path) -> tuple[str, frozenset[str]] | None:
-        """The launcher's word that it failed, and the nodes that it blames; None: it did not say so."""
-        said = _said(folder / "payload.log")
-        why = self.launcher.traces.failure(said)
-        return (why, self.launcher.traces.broken_nodes(said, self.seat.nodes)) if why else None
+    def launch_failure(self, folder: Path) -> LaunchFailure | None:
+        """The launcher's word that it failed; None: it did not say so."""
+        said, traces = _said(folder / "payload.log"), self.launcher.traces
+        why = traces.failure(said)
+        if not why:
+            return None
+        return LaunchFailure(why, traces.broken_nodes(said, self.seat.nodes), traces.is_away(said))
 
     def end_step(self, folder: Path) -> None:
         """Ends what is left of the job's step, after its launcher's process was killed."""

@@ -30,7 +30,7 @@ class Patience:
         most: from the first failure on; then the allocation is given up.
     """
 
-    first: float = 10.0
+    first: float = 2.0
     longest: float = 300.0
     most: float = 1800.0
 

@@ -24,6 +24,8 @@ from hpo_pilot.pilot.failure import CutOff, JobFailure, PilotErrorCode
 from hpo_pilot.pilot.gpus import choose_gpus, find_gpus
 from hpo_pilot.pilot.heartbeat import Heartbeats
 from hpo_pilot.pilot.job import Job
+from hpo_pilot.pilot.launcher_outage import LauncherOutage
+from hpo_pilot.pilot.launcher_probe import probe
 from hpo_pilot.pilot.machine_room import MachineRoom, machine_cores
 from hpo_pilot.pilot.room import Claim, Room
 from hpo_pilot.pilot.running import Running
@@ -70,6 +72,7 @@ class Pilot:
         self._changed = threading.Condition()
         self._watch: AllocationWatch | None = None
         self._staging: Staging | None = None
+        self._outage: LauncherOutage | None = None
         self._room: Room[Any] = self._machine_room()
         if settings.allocation and self._site is not None:
             self._room = self._allocation_room(self._site)
@@ -88,6 +91,7 @@ class Pilot:
             shipping=self._shipping,
             storage=self._storage,
             staging=self._staging,
+            outage=self._outage,
             has_started=self._watchdog.wake,
             draining=self._draining,
             lifeline=self._lifeline,
@@ -110,7 +114,13 @@ class Pilot:
     def _allocation_room(self, site: Site) -> AllocationRoom:
         allocation = find_allocation(site, self._settings.lifetime)
         margin = ending_margin(allocation.seconds, self._settings.margin)
-        room = AllocationRoom(allocation, site, margin=margin, when_lost=self._running.stop)
+        names = [node.name for node in allocation.nodes]
+        self._outage = outage = LauncherOutage(
+            lambda nodes: probe(site, nodes, names), over=self._launcher_works, give_up=self._give_up_allocation
+        )
+        room = AllocationRoom(
+            allocation, site, margin=margin, when_lost=self._running.stop, is_away=lambda: outage.is_on
+        )
         self._watch = AllocationWatch(
             room, site, allocation, margin=margin, idle=self._settings.end_idle, end=lambda: self.stop(at_once=True)
         )
@@ -118,16 +128,15 @@ class Pilot:
             self._staging = Staging(
                 site,
                 self._workdir.staging,
-                [node.name for node in allocation.nodes],
+                names,
                 job=allocation.job,
                 seconds=allocation.seconds,
                 limit_mb=self._settings.staging_mb,
             )
-        names = ", ".join(node.name for node in allocation.nodes[:8])
-        names += ", ..." if len(allocation.nodes) > 8 else ""
+        shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
         log.info(
             "allocation of %d nodes (%s) for %.0f s; the first: %s",
-            *(len(allocation.nodes), names, allocation.seconds, allocation.nodes[0].shape),
+            *(len(names), shown, allocation.seconds, allocation.nodes[0].shape),
         )
         return room
 
@@ -139,6 +148,7 @@ class Pilot:
 
         Raises:
             InputError: the server refuses the token, or is none.
+            GiveUpError: the allocation's launcher started nothing for long.
         """
         settings = self._settings
         log.info(
@@ -168,6 +178,8 @@ class Pilot:
         if self._staging is not None and isinstance(self._room, AllocationRoom):
             self._staging.remove(self._room.up)
         self._watchdog.stop()
+        if self._outage is not None:
+            self._outage.stop()
         if self._watch is not None:
             self._watch.stop()
         if self._fatal is not None:
@@ -232,6 +244,16 @@ class Pilot:
     def _give_up(self, error: HpoPilotError) -> None:
         self._fatal = error
         self.stop()
+
+    def _launcher_works(self) -> None:
+        self._room.wake()
+
+    def _give_up_allocation(self, error: HpoPilotError) -> None:
+        """What runs may come to its end: it was started before."""
+        log.error("%s", error)
+        self._fatal = error
+        if self._watch is not None:
+            self._watch.drain()
 
     def _remaining(self) -> int:
         if self._watch is not None:

@@ -26,6 +26,7 @@ from hpo_pilot.figures.fold_figure import fold_figures
 from hpo_pilot.figures.front_figure import front_figures, volume_figure
 from hpo_pilot.figures.learning_curves import Reports, curve_figure
 from hpo_pilot.figures.parameter_figure import figures_by_objective
+from hpo_pilot.figures.static_files import static_text
 from hpo_pilot.figures.summary import Standing, figures_of, front_of, front_volume, ranking, search_gain
 from hpo_pilot.report.facts import ReportFacts
 from hpo_pilot.search import KnownResult, Point, Search, Trial, TrialState
@@ -77,8 +78,9 @@ def render_report(
     failures = failure_groups(trials)
     rows = _rows(search, trials, standings)
     environment = _environment()
-    # Plotly first: it defines the name that the page's own script uses.
-    scripts = [_as_text(get_plotlyjs()), _as_text(environment.get_template("report.js.j2").render())]
+    # In this order: each defines the name that the next one uses.
+    own = (static_text("figures.js"), environment.get_template("report.js.j2").render())
+    scripts = [_as_text(script) for script in (get_plotlyjs(), *own)]
     return environment.get_template("report.html.j2").render(
         search=search,
         auto_rules=rules(len(search.space.dimensions), len(search.objectives)),
@@ -115,7 +117,7 @@ def render_report(
         retries=sum(max(0, fold.attempt - 1) for trial in trials for fold in trial.folds),
         versions={**facts.versions, "plotly.js": get_plotlyjs_version()},
         search_yaml=_yaml(search.to_dict()),
-        style=Markup(environment.get_template("report.css.j2").render()),  # noqa: S704  a constant
+        style=Markup(static_text("common.css") + environment.get_template("report.css.j2").render()),  # noqa: S704
         scripts=[Markup(script) for script in scripts],  # noqa: S704  ours and plotly's, no data in them
         script_hashes=[_csp_hash(script) for script in scripts],
         specs=_specs(figures),

@@ -10,11 +10,12 @@ from pathlib import Path as FilePath
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Header, Path, Query, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StrictInt
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from hpo_pilot.client.documents import ExaminationDocument, ProblemDocument, SearchDocument
+from hpo_pilot.client.local_client import LocalClient
 from hpo_pilot.config.file_content import MAX_BYTES
 from hpo_pilot.config.problem import SearchFileError
 from hpo_pilot.config.search_file import examine_content
@@ -25,6 +26,7 @@ from hpo_pilot.rest.context import Client, Context, Identity, Parts, answers
 from hpo_pilot.rest.problem import ApiError
 from hpo_pilot.rest.uploads import DIGEST
 from hpo_pilot.search import Search
+from hpo_pilot.search.point import Scalar
 from hpo_pilot.search.warm_start import is_result_file
 from hpo_pilot.service.registration import packed_family, payload_document
 from hpo_pilot.service.rehearsal import first_task_of
@@ -84,6 +86,32 @@ class Extension(BaseModel):
     )
 
 
+class Retry(BaseModel):
+    """Failed trials that are tried again."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"trials": [3, 7]}]})
+
+    trials: list[Annotated[StrictInt, Field(ge=1, le=2**31 - 1)]] | None = Field(
+        None, max_length=100_000, description="Their numbers. null: all that failed and were not tried again yet."
+    )
+
+
+class WantedPoint(BaseModel):
+    """A point to try."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"point": {"learning_rate": 0.01}}]})
+
+    point: dict[str, Scalar] = Field(description="The parameters that are active at the point, by name.")
+
+
+class Width(BaseModel):
+    """How wide a search is."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"parallel": 16}]})
+
+    parallel: StrictInt = Field(ge=1, le=100_000, description="How many trials are out at once.")
+
+
 async def _search_file(request: Request) -> bytes:
     content = await request.body()
     if len(content) > MAX_BYTES:
@@ -106,6 +134,10 @@ ResultsDigest = Annotated[
         description="The result files that warm_start names, sent as a payload is: 0 for the first of its entries, and "
         "so on.",
     ),
+]
+CallKey = Annotated[
+    str | None,
+    Header(min_length=8, max_length=200, description="The same key again: the same call, done once."),
 ]
 Digest = Annotated[str, Path(pattern=f"^{DIGEST.pattern}$", description="SHA-256 of the archive, hexadecimal.")]
 
@@ -189,9 +221,8 @@ def register(
     if not (file.isprintable() and where.isprintable()):
         raise ApiError(422, "input", "file and source are printable text")
     search = _checked(content, file)
-    uid = None
-    if idempotency_key is not None:
-        uid = hashlib.sha256(f"{client.user.name}\n{idempotency_key}".encode("utf-8", "replace")).hexdigest()[:8]
+    key = _key_of(client, idempotency_key)
+    uid = None if key is None else key[:8]
     with _results(parts, search, results) as files:
         family = packed_family(
             search, file, where, lambda one: _sandbox(parts, one, payload, parts.workdir.sandboxes), files
@@ -263,6 +294,45 @@ def stop(request: Request, client: Client, identity: Identity) -> Response:
 def extend(request: Request, client: Client, identity: Identity, extension: Annotated[Extension, Body()]) -> Response:
     """Adds to the search's budget; one that was over goes on."""
     return json_answer(request, client.extend(identity, extension.add, seen=extension.seen))
+
+
+@router.post("/searches/{identity}/retry", response_model=SearchDocument, responses=answers(examples.ADDED, 404))
+def retry(
+    request: Request,
+    client: Client,
+    identity: Identity,
+    again: Annotated[Retry, Body()],
+    idempotency_key: CallKey = None,
+) -> Response:
+    """Tries failed trials' points again, ahead of what the optimizer proposes; the budget grows by one for each."""
+    key = _key_of(client, idempotency_key)
+    return json_answer(request, client.retry(identity, again.trials, key=key))
+
+
+@router.post("/searches/{identity}/points", response_model=SearchDocument, responses=answers(examples.ADDED, 404))
+def add_point(
+    request: Request,
+    client: Client,
+    identity: Identity,
+    wanted: Annotated[WantedPoint, Body()],
+    idempotency_key: CallKey = None,
+) -> Response:
+    """Tries a point, ahead of what the optimizer proposes; the budget grows by one."""
+    key = _key_of(client, idempotency_key)
+    return json_answer(request, client.add_point(identity, wanted.point, key=key))
+
+
+@router.post("/searches/{identity}/parallel", response_model=SearchDocument, responses=answers(examples.SEARCH, 404))
+def set_parallel(request: Request, client: Client, identity: Identity, width: Annotated[Width, Body()]) -> Response:
+    """Changes how many trials are out at once, from now on."""
+    return json_answer(request, client.set_parallel(identity, width.parallel))
+
+
+def _key_of(client: LocalClient, key: str | None) -> str | None:
+    """A call's key as the store keeps it: two users' keys are never the same."""
+    if key is None:
+        return None
+    return hashlib.sha256(f"{client.user.name}\n{key}".encode("utf-8", "replace")).hexdigest()
 
 
 def _checked(content: bytes, file: str) -> Search:

@@ -63,6 +63,8 @@ SEARCH: dict[str, Any] = {
     "ended": None,
 }
 
+ADDED: dict[str, Any] = {**SEARCH, "budget": {**SEARCH["budget"], "trials": 49}, "added": 1}
+
 STATUS: dict[str, Any] = {
     **SEARCH,
     "job_seconds": 301.5,
@@ -75,6 +77,14 @@ STATUS: dict[str, Any] = {
         "energy_source": None,
     },
     "gain": {"first": 0.41, "best": 0.0707, "gain": 0.3393, "per_gpu_hour": None, "per_core_hour": 4.0513},
+    "wishes": [
+        {
+            "point": {"learning_rate": 0.01, "layers": 1, "solver": "sgd"},
+            "retries": None,
+            "who": "alice",
+            "created": "2026-01-05T09:41:00.000+00:00",
+        }
+    ],
     "source": "/home/alice/scan/search.yaml",
     "definition": {"search": "digits-mlp", "space": {"learning_rate": {"type": "real", "low": 1e-4, "high": 0.1}}},
 }

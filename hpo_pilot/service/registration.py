@@ -252,6 +252,8 @@ def _refiled(record: SearchRecord, search: Search, search_file: str) -> tuple[Se
     largest["trials"] = int(largest["trials"])
     if after.failures == before.failures:
         largest["failures"] = record.search.budget.failures
+    if after.parallel == before.parallel:
+        largest["parallel"] = record.search.budget.parallel
     changed = search.model_copy(update={"budget": after.model_copy(update=largest)})
     return changed, f"budget changed: {_difference(record.search.budget, changed.budget)}"
 

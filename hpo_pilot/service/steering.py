@@ -26,17 +26,18 @@ from hpo_pilot.service.lookahead import Lookahead
 from hpo_pilot.service.proposer import Proposer
 from hpo_pilot.service.refill import Refill
 from hpo_pilot.service.spending import Spending
-from hpo_pilot.service.submissions import LOOK_SECONDS, Submissions, trial_seed
+from hpo_pilot.service.submissions import LOOK_SECONDS, Submissions
 from hpo_pilot.service.verdict import overspent, search_verdict
+from hpo_pilot.service.wish_list import WishList, new_trials
 from hpo_pilot.store import (
     Cut,
     NewTask,
-    NewTrial,
     SearchRecord,
     SearchState,
     SteeringStore,
     StoreAwayError,
     TaskRecord,
+    Wish,
 )
 
 #: Points asked for at once; a wider search asks several times in a row.
@@ -72,6 +73,7 @@ class SearchSteering:
         self._manager = manager
         self._proposer = Proposer(search, executor, wake, store.earlier_results(record.id))
         self._proposer.know(search.known)
+        self._wishes = WishList(record.id, store)
         self._tasks = Submissions(record, store, manager)
         self._lookahead = Lookahead(search.budget.parallel, search.budget.queued, search.resources.trials_per_job)
         self._refills = Refill(search.budget, search.resources.trials_per_job)
@@ -189,22 +191,14 @@ class SearchSteering:
             self._lookahead.handed_over(time.monotonic() - self._slot_freed)
             self._slot_freed = None
 
-    def _register(self, points: list[Point], confirms: list[int] | None = None) -> int:
-        """Commits a new generation, with the intent to submit it; then submits it.
-
-        Returns:
-            How many of the points it has: the first ones, as many as one task can carry.
-        """
+    def _register(
+        self, points: list[Point], confirms: list[int] | None = None, wishes: list[Wish] | None = None
+    ) -> None:
+        """Commits a new generation of the first points, as many as one task can carry; then submits it."""
         if not points:
-            return 0
+            return
         self._generation += 1
-        first = len(self._trials) + 1
-        trials = [
-            NewTrial(
-                number, point, trial_seed(self._search.seed, number), confirms[number - first] if confirms else None
-            )
-            for number, point in enumerate(points, start=first)
-        ]
+        trials = new_trials(self._search.seed, len(self._trials) + 1, points, confirms, wishes)
         trials = self._tasks.fitting(self._generation, trials)
         name = self._tasks.name(self._generation, 0)
         task = self._store.add_generation(
@@ -214,13 +208,16 @@ class SearchSteering:
             task=NewTask(name, self._generation, 0, self._tasks.jobs(trials)),
         )
         for new in trials:
-            trial = Trial(new.number, self._generation, new.point, seed=new.seed, confirms=new.confirms)
-            self._trials[new.number] = trial
+            self._trials[new.number] = Trial(
+                new.number, self._generation, new.point, seed=new.seed, confirms=new.confirms, retries=new.retries
+            )
             self._ledger.add(OpenTrial(new.number, new.point, new.seed, new.confirms))
         self._spent.trials += 0 if confirms else len(trials)
+        registered = {point_key(new.point) for new in trials}
+        self._starts = [point for point in self._starts if point_key(point) not in registered]
+        self._wishes.sent(new.wish for new in trials)
         self._tasks.add(task)
         self._send(task)
-        return len(trials)
 
     # --- collect ---
 
@@ -338,16 +335,19 @@ class SearchSteering:
             return
         count = min(count, self._tasks.trials_per_task or count)
         pending = sorted(number for number, trial in self._ledger.open.items() if trial.confirms is None)
-        self._cut = Cut(self._ledger.told, pending, None if self._starts else count, self._search.budget.trials)
-        if self._starts:
-            registered = self._register(self._starts[:count])
-            self._starts = self._starts[registered:]
-        else:
+        wishes = self._wishes.next(count, self._trials)
+        asked = None if wishes or self._starts else count
+        self._cut = Cut(self._ledger.told, pending, asked, self._search.budget.trials)
+        if wishes:
+            self._register([wish.point for wish in wishes], wishes=wishes)
+        elif self._starts:
+            self._register(self._starts[:count])
+        elif not self._proposer.exhausted:
             self._proposer.start(count, [self._trials[number].point for number in pending])
 
     def _wanted(self) -> int:
         """How many new points may go out now."""
-        if self._proposer.exhausted or self._spent.time_is_up(self.record.clock):
+        if (self._proposer.exhausted and not self._wishes) or self._spent.time_is_up(self.record.clock):
             return 0
         room = self._search.budget.parallel + self._lookahead.waiting - len(self._ledger.open)
         return min(room, self._spent.trials_left, self._allowance.trials, _ASK_LIMIT)
@@ -358,7 +358,8 @@ class SearchSteering:
         if self._ledger.open or self._tasks.open or self._proposer.busy or self._wanted() > 0 or self._confirm():
             return
         trials, told = list(self._trials.values()), self._ledger.told
-        state, message = search_verdict(self._search, trials, told, exhausted=self._proposer.exhausted)
+        exhausted, waiting = self._proposer.exhausted, len(self._wishes)
+        state, message = search_verdict(self._search, trials, told, exhausted=exhausted, waiting=waiting)
         self._set_state(state, message, only_from=(SearchState.RUNNING,) if state is SearchState.DONE else ())
 
     def _confirm(self) -> bool:

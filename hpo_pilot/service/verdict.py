@@ -9,7 +9,9 @@ from hpo_pilot.search import Search, Trial
 from hpo_pilot.store import SearchState
 
 
-def search_verdict(search: Search, trials: Sequence[Trial], told: int, *, exhausted: bool) -> tuple[SearchState, str]:
+def search_verdict(
+    search: Search, trials: Sequence[Trial], told: int, *, exhausted: bool, waiting: int = 0
+) -> tuple[SearchState, str]:
     """The state in which it ends, and why, where that needs saying.
 
     Args:
@@ -17,7 +19,16 @@ def search_verdict(search: Search, trials: Sequence[Trial], told: int, *, exhaus
         trials: all of its trials.
         told: how many results there are.
         exhausted: whether the optimizer has no more points.
+        waiting: how many points that users asked for are left over, for lack of time or GPU-hours.
     """
+    state, message = _verdict(search, trials, told, exhausted=exhausted)
+    if waiting:
+        wait = "a point that was asked for waits" if waiting == 1 else f"{waiting} points that were asked for wait"
+        message = f"{message}; {wait}: `hpo-pilot extend {search.name}` with more of what was spent".removeprefix("; ")
+    return state, message
+
+
+def _verdict(search: Search, trials: Sequence[Trial], told: int, *, exhausted: bool) -> tuple[SearchState, str]:
     if best_trial(search, trials) is None:
         reason = f"none of its {told} trials gave a figure of merit" if told else "its budget allowed no trial"
         return SearchState.FAILED, f"{reason}; see `hpo-pilot trials {search.name}`"

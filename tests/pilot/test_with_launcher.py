@@ -44,6 +44,19 @@ exit 1
 """
 
 
+#: Says that nothing can be started anywhere, as Slurm 22.05 does.
+AWAY = """#!/bin/sh
+echo "srun: error: Unable to confirm allocation for job 7: Unable to contact slurm controller (connect failure)" >&2
+exit 1
+"""
+
+#: Fails without a word that is known.
+BAFFLING = """#!/bin/sh
+echo "srun: fatal: something that nobody has heard of" >&2
+exit 1
+"""
+
+
 @pytest.fixture
 def tools(tmp_path: Path) -> Path:
     """Stubs of Slurm's commands and of horovodrun, for an allocation of two nodes that ends in an hour."""
@@ -235,3 +248,39 @@ def test_an_allocation_that_is_none(panda: FakePanda, pilot: PilotProcess, tmp_p
     nothing = {"SLURM_JOB_ID": ""}
     assert pilot.start(*site(tmp_path, "srun", **SLURM), "--allocation", variables=nothing).wait(10) == 2
     assert "SLURM_JOB_ID is not set; leave --allocation out" in pilot.said()
+
+
+@pytest.mark.parametrize("text", [AWAY, BAFFLING], ids=["it says so", "a try fails too"])
+def test_a_launcher_that_is_away_uses_up_no_attempts(
+    text: str, panda: FakePanda, pilot: PilotProcess, tools: Path, tmp_path: Path, until: Any
+) -> None:
+    panda.takes_back = True
+    good = (tools / "srun").read_text()
+    (tools / "srun").write_text(text)
+    jobs = [panda.add_job(GOOD, job={"coreCount": 4}) for _ in range(6)]
+    pilot.start(*site(tmp_path, "srun", **SLURM), "--allocation", variables=inside(tools))
+    until(lambda: "the launcher starts nothing, so no jobs are taken for now: srun: " in pilot.said())
+    until(lambda: panda.given_back and len(panda.waiting) + len(panda.given_back) == len(jobs))
+    until(lambda: "the launcher still starts nothing, it is tried again in 4 s" in pilot.said())
+    asked = len(panda.acquired)
+    time.sleep(1)
+    assert len(panda.acquired) == asked, "it goes on asking for jobs that it cannot start"
+    (tools / "srun").write_text(good)
+    until(lambda: "the launcher works again after" in pilot.said())
+    assert not [report for report in panda.reports if report["job_status"] == "failed"]
+    assert panda.final(panda.add_job(GOOD))["job_status"] == "finished"
+
+
+def test_a_trial_that_alone_cannot_be_launched_fails(
+    panda: FakePanda, pilot: PilotProcess, tools: Path, tmp_path: Path
+) -> None:
+    """The launcher starts others."""
+    panda.takes_back = True
+    good = (tools / "srun").read_text()
+    refuses = 'case "$*" in *-c3*) echo "srun: error: Unable to create step for job 7: no" >&2; exit 1 ;; esac\n'
+    (tools / "srun").write_text(good.replace("ranks=1\n", refuses + "ranks=1\n"))
+    job = panda.add_job(GOOD, job={"coreCount": 3})
+    pilot.start(*site(tmp_path, "srun", **SLURM), "--allocation", variables=inside(tools))
+    report = panda.final(job)
+    assert "the launcher failed, not the payload: srun: error: Unable to create step" in report["pilot_error_diag"]
+    assert panda.final(panda.add_job(GOOD))["job_status"] == "finished" and not panda.given_back

@@ -82,10 +82,12 @@ class Slurm:
     Attributes:
         folder: all its files: `slurm.conf`, logs, state.
         environment: this process's, with what leads Slurm's commands to it.
+        daemons: its processes, the controller first.
     """
 
     folder: Path
     environment: dict[str, str]
+    daemons: list[subprocess.Popen[bytes]]
 
     def run(self, *words: object, timeout: float = 60.0) -> str:
         """What a command prints, without the last line's end; it must succeed."""
@@ -111,6 +113,15 @@ class Slurm:
             assert time.monotonic() < end, f"job {job} is {state}, not {' or '.join(states)}; see {self.folder}/log"
             time.sleep(0.2)
         return state
+
+    def kill_controller(self) -> None:
+        """What runs goes on, and nothing more can be started."""
+        self.daemons[0].kill()
+        self.daemons[0].wait()
+
+    def start_controller(self) -> None:
+        """Once more; it knows its jobs still."""
+        self.daemons[0] = _controller(self)
 
     def cancel_all(self) -> None:
         """Ends all jobs at once, and waits until they have."""
@@ -154,10 +165,10 @@ def running_slurm(folder: Path, *, cpus: int = CPUS, memory_mb: int = 4000) -> I
     configuration.write_text(_CONF.format(**values))
     # Nothing of a Slurm job that these tests may run in.
     own = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SBATCH", "SRUN"))}
-    cluster = Slurm(folder, {**own, "PATH": search, "SLURM_CONF": str(configuration)})
     daemons: list[subprocess.Popen[bytes]] = []
+    cluster = Slurm(folder, {**own, "PATH": search, "SLURM_CONF": str(configuration)}, daemons)
     try:
-        daemons.append(_daemon(cluster, "slurmctld", "-D", "-i", "-f", str(configuration)))
+        daemons.append(_controller(cluster))
         daemons += [_daemon(cluster, "slurmd", "-D", "-f", str(configuration), "-N", node) for node in NODES]
         _wait_until_idle(cluster, daemons)
         yield cluster
@@ -175,6 +186,10 @@ def _free_ports(count: int) -> list[int]:
     finally:
         for probe in probes:
             probe.close()
+
+
+def _controller(cluster: Slurm) -> subprocess.Popen[bytes]:
+    return _daemon(cluster, "slurmctld", "-D", "-i", "-f", str(cluster.folder / "slurm.conf"))
 
 
 def _daemon(cluster: Slurm, *command: str) -> subprocess.Popen[bytes]:

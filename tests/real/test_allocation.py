@@ -246,3 +246,25 @@ def test_a_node_that_is_lost_takes_its_own_job_along(
     said = (tmp_path / f"pilot-{job}.log").read_text()
     assert "the launcher failed, not the payload: srun: error: Node failure on n2" in said
     assert "the batch system gives no cores back that are in use now" in said and "1 finished" in said
+
+
+def test_jobs_wait_while_slurms_controller_is_away(
+    slurm: Slurm, embedded: Embedded, files: Path, allocation: Callable[..., str], until: Any, tmp_path: Path
+) -> None:
+    """What runs goes on; no attempt is used up by launches that nobody can make."""
+    needs = JobNeeds(nodes=1, ranks_per_node=1, cores=1, memory_mb=500, minutes=5.0)
+    running = embedded.submit("python3 counting.py 150", 1, needs=needs, files=files)
+    job = allocation()
+    until(lambda: slurm.run("squeue", "--steps", "--noheader", "--format=%j").count("hpo-pilot-") == 1, 30)
+    slurm.kill_controller()
+    later = embedded.submit("python3 counting.py 1", 5, needs=needs, files=files, search="later")
+
+    def said() -> str:
+        return (tmp_path / f"pilot-{job}.log").read_text()
+
+    until(lambda: "so no jobs are taken for now: srun: error: Unable to" in said(), 40)
+    until(lambda: embedded.state(running) == "done", 40)
+    slurm.start_controller()
+    until(lambda: "the launcher works again after" in said(), 60)
+    until(lambda: embedded.state(later) == "done", 40)
+    assert all(verdict["status"] == 0 for verdict in [*embedded.verdicts(running), *embedded.verdicts(later)])

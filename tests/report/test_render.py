@@ -101,7 +101,7 @@ def assert_sound(document: str) -> Page:
     assert all(plot.attributes["role"] == "img" and plot.attributes["aria-label"] for plot in plots)
     (policy,) = page.all("meta", **{"http-equiv": "Content-Security-Policy"})
     scripts = [each for each in page.all("script") if each.attributes.get("type") != "application/json"]
-    assert len(scripts) == 2
+    assert len(scripts) == 3
     for script in scripts:
         digest = base64.b64encode(hashlib.sha256(script.text.encode()).digest()).decode()
         assert f"'sha256-{digest}'" in policy.attributes["content"]

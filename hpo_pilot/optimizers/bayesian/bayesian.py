@@ -17,10 +17,11 @@ from hpo_pilot.optimizers.bayesian.candidates import Candidates
 from hpo_pilot.optimizers.bayesian.features import FeatureMap
 from hpo_pilot.optimizers.bayesian.front_surrogate import FrontSurrogate
 from hpo_pilot.optimizers.bayesian.improvement_surrogate import ImprovementSurrogate
+from hpo_pilot.optimizers.bayesian.start_rules import LEAST_VALUES, default_start_points
 from hpo_pilot.optimizers.bayesian.success import SuccessLearner
 from hpo_pilot.optimizers.bayesian.surrogate import Surrogate
 from hpo_pilot.optimizers.bayesian.told import Rows, Table, Told
-from hpo_pilot.optimizers.bayesian.values_model import LEAST_VALUES, ValuesLearner
+from hpo_pilot.optimizers.bayesian.values_model import ValuesLearner
 from hpo_pilot.optimizers.placement import unit_vector
 from hpo_pilot.optimizers.proposals import Proposals, placed
 from hpo_pilot.optimizers.streams import array_stream, stream
@@ -165,9 +166,3 @@ class BayesianOptimizer(Optimizer):
         """The unit vectors of those points that have one, shape (n, n_dims)."""
         units = [unit for point in points if (unit := unit_vector(self.space, point)) is not None]
         return np.array(units).reshape(len(units), len(self.space.dimensions))
-
-
-def default_start_points(dimensions: int, trials: int | None) -> int:
-    """How many start points a space and a budget ask for."""
-    points = min(40, max(8, 2 * dimensions))
-    return points if trials is None else max(1, min(points, trials // 3))

@@ -12,6 +12,7 @@ from hpo_pilot.optimizers.bayesian.features import FeatureMap
 from hpo_pilot.optimizers.bayesian.gaussian_process import Fit, Hyperparameters, best_fit
 from hpo_pilot.optimizers.bayesian.ladder import ladder_step, refit_cut
 from hpo_pilot.optimizers.bayesian.posterior import Posterior
+from hpo_pilot.optimizers.bayesian.start_rules import LEAST_VALUES
 from hpo_pilot.optimizers.bayesian.told import Rows, Table, Told
 from hpo_pilot.optimizers.bayesian.transfer import Transfer
 from hpo_pilot.optimizers.bayesian.trend import Basis
@@ -25,9 +26,6 @@ _FITTED = 256
 
 #: On which scale the values are seen is decided less often, on this many points at most.
 _SCALE_EACH, _SCALE_GROWTH, _SCALED = 10, 0.25, 128
-
-#: Good values without which there is no fit.
-LEAST_VALUES = 3
 
 #: Up to this many good values there is a second process, without a trend.
 _SECOND_OPINION = 600

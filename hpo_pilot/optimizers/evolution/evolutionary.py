@@ -14,21 +14,11 @@ from hpo_pilot.optimizers.base import BaseSettings, Observation, Optimizer
 from hpo_pilot.optimizers.evolution.crowded_fitness import CrowdedPopulation, crowded_fitness
 from hpo_pilot.optimizers.evolution.deap_toolbox import RECIPE, Operator, deap_randomness, make_toolbox
 from hpo_pilot.optimizers.evolution.earlier_best import best_of_earlier
+from hpo_pilot.optimizers.evolution.population import default_population
 from hpo_pilot.optimizers.evolution.recipe import Individual
 from hpo_pilot.optimizers.proposals import Proposals, reflected
 from hpo_pilot.optimizers.streams import stream
 from hpo_pilot.search import Point, SearchSpace
-
-#: One objective: few parents, whatever the budget and the batch. Of 6 to 43, 6 and 8 were best with 256 and 512 trials
-#: in batches of 8, and of 6 to 20 with 512 in batches of 64 (15 problems, 5 seeds each); about a twelfth of the budget
-#: had 1.5 times the regret with 256 and 2.9 times with 512 trials. With 96, told one by one, 5 was as good as 6.
-_POPULATION = 8
-
-#: Several objectives: the population is the front, and a budget is spent in about this many generations.
-#: (With 96 trials, four problems and 20 seeds, sixteen of a population found more than eight, twelve or twenty-four.)
-_GENERATIONS = 6
-_LEAST_FRONT, _MOST_FRONT = 8, 100
-_FRONT_WITHOUT_BUDGET = 20
 
 #: Where standard errors are told, an individual older than this many populations is elite only if it is this many
 #: standard errors ahead of all newer ones: a lucky value would otherwise lead for ever, for no point is tried again.
@@ -250,12 +240,3 @@ class EvolutionaryOptimizer(Optimizer):
 def _mean(before: float, value: float, count: int) -> float:
     """The mean of `count` values, of which `before` is the mean of all but the last; finite where they are."""
     return before * ((count - 1) / count) + value / count  # no difference, which may overflow
-
-
-def default_population(trials: int | None, objectives: int = 1) -> int:
-    """The population for a budget of `trials`."""
-    if objectives == 1:
-        return _POPULATION
-    if trials is None:
-        return _FRONT_WITHOUT_BUDGET
-    return min(_MOST_FRONT, max(_LEAST_FRONT, round(trials / _GENERATIONS)))

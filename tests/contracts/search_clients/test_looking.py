@@ -29,7 +29,7 @@ def test_status_is_the_list_s_document_and_more(client, searched):
     assert {key: status[key] for key in listed} == listed
     assert status["job_seconds"] == 12.0
     assert status["gpu_hours"] == 0.0
-    more = {"job_seconds", "gpu_hours", "cost", "gain", "source", "definition", "remarks"}
+    more = {"job_seconds", "gpu_hours", "cost", "gain", "source", "definition", "remarks", "wishes"}
     assert set(status) - set(listed) == more
 
 

@@ -24,7 +24,7 @@ class NoStoreError(InputError):
     """There is no store yet."""
 
 
-class StoreClient(SearchClient):
+class LocalStore(SearchClient):
     """Holds the store, and finds searches and families in it."""
 
     def __init__(

@@ -1,0 +1,130 @@
+"""The manual is complete, its links lead somewhere, and what it shows is valid."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer
+import yaml
+from typer.main import get_command
+
+from hpo_pilot import load_search
+from hpo_pilot.cli import reference
+from hpo_pilot.cli.main import app
+from hpo_pilot.errors import InputError
+from hpo_pilot.manual import PAGES, page_named
+from hpo_pilot.manual.rendering import anchor, as_html
+from tests.manual.pages import MANUAL, REPOSITORY, listings, prose
+
+FILES = sorted(MANUAL.glob("*.md"))
+
+
+def test_every_file_is_a_page_and_every_page_a_file():
+    assert sorted(page.path for page in PAGES) == FILES
+    assert all(page.title and page.text().startswith("# ") for page in PAGES)
+
+
+def test_an_unknown_page_names_those_that_there_are():
+    with pytest.raises(InputError, match="did you mean tutorial"):
+        page_named("tutorail")
+    with pytest.raises(InputError, match="quick-start"):
+        page_named("zzz")
+
+
+@pytest.mark.parametrize("page", FILES, ids=lambda page: page.stem)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)]+)\)", prose(page)):
+        if target.startswith("http"):
+            continue
+        file, _, fragment = target.partition("#")
+        there = (page.parent / file).resolve() if file else page
+        assert there.exists(), target
+        if fragment:
+            heads = {anchor(head) for head in re.findall(r"^#+ (.*)$", prose(there), re.MULTILINE)}
+            assert fragment in heads, (target, heads)
+
+
+@pytest.mark.parametrize("page", FILES, ids=lambda page: page.stem)
+def test_pages_as_html(page):
+    html = as_html(page_named(page.stem))
+    assert "<h1 id=" in html
+    # Nothing of the repository is there where the package is installed.
+    assert "../" not in "".join(re.findall(r'(?:href|src)="([^"]*)"', html))
+
+
+def test_html_in_a_page_is_text():
+    assert "<script" not in as_html(page_named("payload"))
+    assert anchor("`a` & B's c") == "a--bs-c"
+
+
+@pytest.mark.parametrize("page", FILES, ids=lambda page: page.stem)
+def test_python_compiles_and_yaml_is_valid(page, tmp_path):
+    (tmp_path / "my_training").mkdir()
+    (tmp_path / "digits").mkdir()
+    (tmp_path.parent / "results").mkdir(exist_ok=True)
+    (tmp_path.parent / "results" / "summer.csv").write_text("learning_rate,layers,value\n0.01,2,0.5\n")
+    (quick,) = [one for one in listings(MANUAL / "quick-start.md") if one.file == "search.yaml"]
+    whole = yaml.safe_load(quick.text)
+    for listing in listings(page):
+        if listing.language == "python":
+            compile(listing.text, page.name, "exec")
+        if listing.language == "yaml":
+            found = yaml.safe_load(listing.text)
+            (tmp_path / "search.yaml").write_text(yaml.safe_dump(found if "search" in found else {**whole, **found}))
+            payload = found.get("payload", {})
+            for name in [payload.get("container"), *payload.get("inputs", ())]:
+                if name is not None:
+                    (tmp_path / name).write_bytes(b"")
+            assert load_search(tmp_path / "search.yaml").name
+
+
+def written_commands() -> list[tuple[str, str]]:
+    """Every hpo-pilot command of the listings that no test runs, with its page; alternatives a|b are the first."""
+    found = []
+    for page in [*FILES, REPOSITORY / "README.md", REPOSITORY / "deploy" / "README.md"]:
+        shell = [one.text for one in listings(page) if one.language == "sh"]
+        indented = re.findall(r"^    (hpo-pilot .*(?:\\\n.*)*)$", prose(page), re.MULTILINE)
+        text = "\n".join([*shell, *indented]).replace("\\\n", " ")
+        found += [(page.name, line.strip()) for line in text.splitlines() if re.match(r"\s*(\S*/)?hpo-pilot ", line)]
+    return found
+
+
+def test_there_are_commands_to_look_at():
+    assert len(written_commands()) > 30
+
+
+@pytest.mark.parametrize(("page", "line"), written_commands())
+def test_written_commands_are_understood(page, line):
+    words = shlex.split(re.sub(r" [|>&].*$", "", re.sub(r"\s+#.*$", "", line)))[1:]
+    command = get_command(app)
+    context = typer.Context(command, info_name="hpo-pilot")
+    while hasattr(command, "get_command") and not (command.invoke_without_command and not words):
+        name = words.pop(0)
+        assert name in command.list_commands(context), line
+        command = command.get_command(context, name)
+        context = typer.Context(command, info_name=name, parent=context)
+    if context.info_name == "pilot":
+        from hpo_pilot.pilot.__main__ import parser
+
+        parser().parse_args([word for word in words if word not in ("[…]", "…")])
+    else:
+        command.make_context(context.info_name, [word.split("|")[0] for word in words], parent=context.parent)
+
+
+def test_reference_pages_are_as_the_models_and_commands_say():
+    assert reference.main(["--check"]) == 0
+
+
+def test_a_stale_reference_page_is_named(monkeypatch, capsys, tmp_path):
+    class Stale:
+        path = tmp_path / "commands.md"
+
+    monkeypatch.setattr(reference, "page_named", lambda _name: Stale)
+    monkeypatch.setattr(reference, "search_file_page", lambda: "new")
+    monkeypatch.setattr(reference, "commands_page", lambda: "new")
+    assert reference.main(["--check"]) == 1
+    assert "commands.md" in capsys.readouterr().err
+    assert not Path(Stale.path).exists()

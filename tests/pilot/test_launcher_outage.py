@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from hpo_pilot.errors import GiveUpError
+from hpo_pilot.launchers import make_launcher
+from hpo_pilot.pilot.launcher_outage import LauncherOutage, Patience
+from hpo_pilot.pilot.launcher_probe import probe
+from hpo_pilot.pilot.site import Site
+
+
+class Launcher:
+    """Says why it starts nothing, as a test has it."""
+
+    def __init__(self, most: float = 60.0) -> None:
+        self.why = "away"
+        self.tried: list[tuple[str, ...]] = []
+        self.over, self.given_up = threading.Event(), threading.Event()
+        self.errors: list[GiveUpError] = []
+        patience = Patience(first=0.02, longest=0.05, most=most)
+        self.outage = LauncherOutage(self.attempt, over=self.over.set, give_up=self.give_up, patience=patience)
+
+    def attempt(self, nodes: Sequence[str]) -> str:
+        self.tried.append(tuple(nodes))
+        return self.why
+
+    def give_up(self, error: GiveUpError) -> None:
+        self.errors.append(error)
+        self.given_up.set()
+
+
+def test_it_is_tried_until_it_works() -> None:
+    launcher = Launcher()
+    assert not launcher.outage.is_on
+    for _ in range(3):  # many jobs fail at once
+        launcher.outage.begin("away", ["n1", "n2"])
+    assert launcher.outage.is_on
+    while len(launcher.tried) < 3:
+        time.sleep(0.01)
+    assert set(launcher.tried) == {("n1",)} and not launcher.over.is_set()
+    launcher.why = ""
+    assert launcher.over.wait(10) and not launcher.outage.is_on
+    launcher.outage.begin("away again", ["n2"])
+    assert launcher.outage.is_on
+    launcher.outage.stop()
+
+
+def test_it_is_not_waited_for_for_ever() -> None:
+    launcher = Launcher(most=0.2)
+    launcher.outage.begin("away", ["n1"])
+    assert launcher.given_up.wait(10) and launcher.outage.is_on
+    assert "the launcher has started nothing for" in str(launcher.errors[0]) and "(away)" in str(launcher.errors[0])
+
+
+def test_whose_fault_a_launch_was() -> None:
+    launcher = Launcher()
+    assert launcher.outage.is_everywhere(["n1", "n2"]) and launcher.tried == [("n1", "n2")]
+    launcher.why = ""
+    assert not launcher.outage.is_everywhere(["n1"])
+    assert not launcher.outage.is_everywhere(["n2"]) and len(launcher.tried) == 2  # that is known from the last one
+    launcher.outage.begin("away", ["n1"])
+    assert launcher.outage.is_everywhere(["n2"])
+    launcher.outage.stop()
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("exit 0", ""),
+        ("echo hm; echo 'srun: error: Unable to create step for job 7: no'; exit 1", "srun: error: Unable to create"),
+        ("echo something; exit 1", "something"),
+        ("exit 4", "srun ended with status 4"),
+    ],
+)
+def test_the_probe(script: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "srun"
+    program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/words\n{script}\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    said = probe(Site(launcher=make_launcher({"name": "srun"})), ["n2"], ["n1", "n2"])
+    assert said.startswith(why) and bool(said) == bool(why)
+    words = (tmp_path / "words").read_text().split()
+    assert words[-1] == "true" and {"-N1", "-n1", "--nodelist=n2", "--mem=64M", "-c1"} <= set(words)
+
+
+def test_a_probe_without_a_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "srun" in probe(Site(launcher=make_launcher({"name": "srun"})), ["n1"], ["n1"])
