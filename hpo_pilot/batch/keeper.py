@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -13,7 +14,9 @@ from hpo_pilot.batch.allocation import Allocation
 from hpo_pilot.batch.allocation_spec import AllocationSpec
 from hpo_pilot.batch.batch_job import BatchState
 from hpo_pilot.batch.fleet import Fleet, new_name
+from hpo_pilot.batch.walltime import hours_and_minutes
 from hpo_pilot.errors import GiveUpError, TryAgainError
+from hpo_pilot.jobs import JobNeeds
 
 log = logging.getLogger(__name__)
 
@@ -23,15 +26,28 @@ _SOON = 120.0
 
 
 @dataclass(frozen=True)
+class Waiting:
+    """Jobs that wait for a pilot, all alike.
+
+    Attributes:
+        jobs: how many.
+        needs: of each; None: the server does not tell.
+    """
+
+    jobs: int
+    needs: JobNeeds | None = None
+
+
+@dataclass(frozen=True)
 class Demand:
     """The jobs of a PanDA queue.
 
     Attributes:
-        waiting: for a pilot.
+        waiting: for a pilot, by what they need.
         going: at pilots, or on their way there.
     """
 
-    waiting: int
+    waiting: tuple[Waiting, ...]
     going: int
 
 
@@ -43,8 +59,8 @@ class Keeping:
         server: the PanDA server.
         panda_queue: whose jobs are looked at.
         max_nodes: of all allocations together, those that wait included.
-        room: how many jobs an allocation is taken to run side by side. Too many only makes for a slower start: as
-            long as jobs wait, further allocations follow those that have started.
+        room: how many jobs of needs that are not known an allocation is taken to run side by side. Too many only makes
+            for a slower start: as long as jobs wait, further allocations follow those that have started.
         idle: after so many seconds without any job, or with none that allocations take, they are cancelled: such as
             have not started, and those whose pilots only wait.
         settle: how long an allocation that has just started is taken to have room for jobs that wait, in seconds.
@@ -68,6 +84,7 @@ class Keeper:
         plan: Callable[[str], AllocationSpec],
         demand: Callable[[], Demand],
         *,
+        at_once: Callable[[AllocationSpec, JobNeeds], int],
         tell: Callable[[str], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -78,6 +95,7 @@ class Keeper:
             keeping: what is to be kept.
             plan: the next allocation, under the name that it is given.
             demand: asks the PanDA server.
+            at_once: how many such jobs an allocation runs side by side, 0: it never can.
             tell: is told of each change, a line for people.
             clock: seconds since the epoch.
         """
@@ -85,6 +103,8 @@ class Keeper:
         self._keeping = keeping
         self._plan = plan
         self._demand = demand
+        self._at_once = at_once
+        self._said = ""  # of jobs that no allocation runs
         self._tell = tell
         self._clock = clock
         self._began = self._worked = clock()
@@ -118,17 +138,39 @@ class Keeper:
             GiveUpError: allocations fail as soon as they have started, or take none of the jobs that wait.
         """
         demand, now = self._demand(), self._clock()
+        waiting, wanted = self._wanted(demand)
         # Before anything is asked for: what an earlier process may have submitted is known then.
         kept = [one for one in self._fleet.refresh() if self._is_ours(one)]
         self._check_failures(kept)
         ours = [one for one in kept if not one.is_over]
-        if demand.waiting or demand.going:
+        if waiting or demand.going:
             self._worked = now
         elif now - self._worked >= self._keeping.idle:
             self._cancel(ours, "no work is left")
             return
-        if not self._is_stuck(demand, ours, now):
-            self._submit(demand, ours, now)
+        if not self._is_stuck(waiting, demand.going, ours, now):
+            self._submit(waiting, wanted, ours, now)
+
+    def _wanted(self, demand: Demand) -> tuple[int, float]:
+        """How many jobs wait that allocations could run, and how many allocations would run all of them at once."""
+        spec, jobs, allocations, never = self._plan(new_name()), 0, 0.0, []
+        for one in demand.waiting:
+            room = self._keeping.room if one.needs is None else self._at_once(spec, one.needs)
+            if room:
+                jobs += one.jobs
+                allocations += one.jobs / room
+            else:
+                never.append(f"{one.jobs} of {_needs_text(one.needs)}")
+        said = ""
+        if never:
+            said = (
+                f"for some jobs that wait no allocation of {spec.nodes} nodes for {hours_and_minutes(spec.minutes)} is "
+                f"submitted, for none could run them: {', '.join(never)}"
+            )
+        if said and said != self._said:
+            self._tell(said)
+        self._said = said
+        return jobs, allocations
 
     def _is_ours(self, one: Allocation) -> bool:
         return one.kept and (one.server, one.panda_queue) == (self._keeping.server, self._keeping.panda_queue)
@@ -143,18 +185,18 @@ class Keeper:
                 f"{last[-1].output}"
             )
 
-    def _is_stuck(self, demand: Demand, ours: list[Allocation], now: float) -> bool:
+    def _is_stuck(self, waiting: int, going: int, ours: list[Allocation], now: float) -> bool:
         """Whether allocations have run for a while and taken none of the jobs that wait, as more would not either."""
-        if not demand.waiting or demand.going or all(self._is_fresh(one, now) for one in ours):
+        if not waiting or going or all(self._is_fresh(one, now) for one in ours):
             self._stuck = None
             return False
         if self._stuck is None:
             self._stuck = now
-            self._tell(f"{demand.waiting} jobs wait and no allocation takes any")
+            self._tell(f"{waiting} jobs wait and no allocation takes any")
         elif now - self._stuck >= self._keeping.idle:
             self._cancel(ours, "no allocation takes a job")
             raise GiveUpError(
-                f"{demand.waiting} jobs wait in {self._keeping.panda_queue}, and allocations that run take none of "
+                f"{waiting} jobs wait in {self._keeping.panda_queue}, and allocations that run take none of "
                 "them: see their output.log; jobs may want more --nodes, GPUs or time than one has"
             )
         return True
@@ -166,9 +208,9 @@ class Keeper:
             self._fleet.cancel([one.name for one in idle])
             self._tell(f"{why}: cancelled {', '.join(one.name for one in idle)}")
 
-    def _submit(self, demand: Demand, ours: list[Allocation], now: float) -> None:
+    def _submit(self, waiting: int, allocations: float, ours: list[Allocation], now: float) -> None:
         keeping = self._keeping
-        wanted = -(-demand.waiting // keeping.room) - sum(self._is_fresh(one, now) for one in ours)
+        wanted = math.ceil(round(allocations, 6)) - sum(self._is_fresh(one, now) for one in ours)
         nodes = sum(one.nodes for one in ours)
         while wanted > 0:
             spec = self._plan(new_name())
@@ -178,7 +220,7 @@ class Keeper:
                 log.info("the queue takes no more jobs now")
                 return
             done = self._fleet.submit(spec, server=keeping.server, panda_queue=keeping.panda_queue, kept=True)
-            self._tell(f"{demand.waiting} jobs wait: submitted {done.name}, {done.nodes} nodes, as job {done.job_id}")
+            self._tell(f"{waiting} jobs wait: submitted {done.name}, {done.nodes} nodes, as job {done.job_id}")
             nodes += spec.nodes
             wanted -= 1
 
@@ -187,3 +229,10 @@ class Keeper:
         if one.state is not BatchState.RUNNING or one.started is None:
             return True
         return now - one.started < self._keeping.settle
+
+
+def _needs_text(needs: JobNeeds | None) -> str:
+    if needs is None:
+        return "needs that are not known"
+    gpus = f", {needs.gpus_per_node} GPUs" if needs.gpus_per_node else ""
+    return f"{needs.nodes} nodes with {needs.cores} cores{gpus} and {needs.memory_mb} MB for {needs.minutes:g} minutes"

@@ -19,6 +19,7 @@ from hpo_pilot.client.documents import SearchDocument, StatusDocument, TrialDocu
 from hpo_pilot.client.exports import FORMS
 from hpo_pilot.client.families import family_document
 from hpo_pilot.client.search_client import SearchClient
+from hpo_pilot.exports import FILE_FORMS, export_file
 
 
 def add_to(app: typer.Typer) -> None:
@@ -233,11 +234,15 @@ def export(
         str,
         typer.Option(
             "--format",
-            help=f"Results as {', '.join(FORMS)}; the search as a configuration for {', '.join(CONFIGURATIONS)}.",
+            help=f"Results as {', '.join([*FORMS, *FILE_FORMS])}; the search as a configuration for "
+            f"{', '.join(CONFIGURATIONS)}.",
         ),
     ] = "csv",
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="A file; default: standard output.", show_default=False)
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="A file, or mlflow's folder; default: standard output.", show_default=False
+        ),
     ] = None,
 ) -> None:
     """Write a search and its trials in another form."""
@@ -247,8 +252,13 @@ def export(
     if form in CONFIGURATIONS:
         export_configuration(client, identity, form, output)
         return
+    if form in FILE_FORMS:
+        typer.echo(export_file(client, identity, form, output))
+        return
     if form not in FORMS:
-        raise InputError(f"there is no export to {form!r}; there is {', '.join([*FORMS, *CONFIGURATIONS])}")
+        raise InputError(
+            f"there is no export to {form!r}; there is {', '.join([*FORMS, *FILE_FORMS, *CONFIGURATIONS])}"
+        )
     text = client.export(identity, form)
     if output is None:
         typer.echo(text, nl=False)

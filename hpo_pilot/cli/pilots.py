@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hpo_pilot.batch.allocation import Allocation
     from hpo_pilot.batch.allocation_spec import AllocationSpec
     from hpo_pilot.batch.fleet import Fleet
+    from hpo_pilot.jobs import JobNeeds
     from hpo_pilot.service.pilot_access import PilotAccess
 
 _SiteOption = Annotated[str, option("--site", metavar="S", help="The site profile (hpo-pilot sites).")]
@@ -150,7 +151,7 @@ def keep(
     nodes: Annotated[int, typer.Option("--nodes", min=1, help="Nodes of each allocation.")] = 1,
     jobs: Annotated[
         int | None,
-        option("--jobs", min=1, help="Jobs that one allocation runs at once. Default: one per GPU, or node."),
+        option("--jobs", min=1, help="Jobs that one allocation runs at once, at most. Default: as many as it holds."),
     ] = None,
     queue: _QueueOption = None,
     panda_queue: _PandaQueueOption = None,
@@ -173,6 +174,7 @@ def keep(
     from hpo_pilot.batch.fleet import new_name
     from hpo_pilot.batch.keeper import Keeper, Keeping
     from hpo_pilot.errors import InputError
+    from hpo_pilot.planning.packing import at_once
     from hpo_pilot.service.demand import DemandReader
 
     if nodes > max_nodes:
@@ -184,11 +186,17 @@ def keep(
     first = plan(new_name())
     check_shape(first)
     room = jobs or nodes * max(1, first.site.node.gpu_count)
+
+    def most(spec: AllocationSpec, needs: JobNeeds) -> int:
+        found = at_once(spec.site, needs, spec.nodes, spec.minutes)
+        return min(found, jobs or found)
+
     keeper = Keeper(
         _fleet(workdir),
         Keeping(access.server, access.queue, max_nodes, room, idle, settle),
         plan,
         DemandReader(access.server, access.queue, access.token_file, vo=access.vo, ca=access.ca),
+        at_once=most,
         tell=typer.echo,
     )
     stop = threading.Event()

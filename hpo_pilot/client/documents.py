@@ -7,21 +7,22 @@ part of the interface: new ones may come, none goes or changes its meaning. Time
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, NotRequired
 
 # pydantic makes the OpenAPI schemas of these; Python 3.11's own TypedDict tells it too little.
 from typing_extensions import TypedDict
 
 from hpo_pilot.client.cost_documents import CostDocument, GainDocument, cost_document, gain_document
+from hpo_pilot.client.outlook_documents import OutlookDocument
+from hpo_pilot.client.time_text import time_text
 
 if TYPE_CHECKING:
     from hpo_pilot.search import Trial, TrialState
     from hpo_pilot.search.cost import Price, Spent
     from hpo_pilot.search.gain import Gain
-    from hpo_pilot.store import Event, SearchRecord, Wish
+    from hpo_pilot.store import Event, SearchRecord
 
 #: States in which nothing more happens, of searches and of trials: the words of `SearchState` and `TrialState`.
 OVER_SEARCHES = ("done", "failed", "stopped")
@@ -139,26 +140,13 @@ class SearchDocument(TypedDict):
     added: NotRequired[int]
 
 
-class WishDocument(TypedDict):
-    """A point that a user asked for and that is not out yet; `retries` is the failed trial that had it, if one had."""
-
-    point: dict[str, Any]
-    retries: int | None
-    who: str
-    created: str | None
-
-
-class StatusDocument(SearchDocument):
-    """All that is known of one search but its trials; `definition` is what its file says, all defaults filled in.
-
-    `wishes` are the points that users asked for and that are not out yet, the next one first.
-    """
+class StatusDocument(SearchDocument, OutlookDocument):
+    """All that is known of one search but its trials; `definition` is what its file says, all defaults filled in."""
 
     job_seconds: float
     gpu_hours: float
     cost: NotRequired[CostDocument]
     gain: NotRequired[GainDocument | None]
-    wishes: NotRequired[list[WishDocument]]
     source: str
     definition: dict[str, Any]
 
@@ -229,11 +217,6 @@ class FindingDocument(TypedDict):
     ok: bool
     detail: str
     needed: bool
-
-
-def time_text(time: datetime | None) -> str | None:
-    """A time as ISO 8601 in UTC, to the millisecond."""
-    return None if time is None else time.isoformat(timespec="milliseconds")
 
 
 def trial_document(trial: Trial, price: Price, *, logs: bool = True) -> TrialDocument:
@@ -326,7 +309,7 @@ def status_document(
     price: Price,
     spent: Spent,
     gain: Gain | None,
-    wishes: Sequence[Wish] = (),
+    outlook: OutlookDocument,
     front: FrontDocument | None = None,
 ) -> StatusDocument:
     """The same, and what only the view of one search shows; `spent` is by all its jobs."""
@@ -337,7 +320,7 @@ def status_document(
         "gpu_hours": cost["gpu_hours"],
         "cost": cost,
         "gain": None if gain is None else gain_document(gain),
-        "wishes": [wish_document(wish) for wish in wishes],
+        **outlook,
         "source": record.source,
         "definition": record.search.to_dict(),
     }
@@ -369,11 +352,6 @@ def progress_document(
     if len(record.search.objectives) > 1:
         document["front"] = front and {"size": len(front["trials"]), "hypervolume": front["hypervolume"]}
     return document
-
-
-def wish_document(wish: Wish) -> WishDocument:
-    """One point that waits."""
-    return {"point": wish.point, "retries": wish.retries, "who": wish.who, "created": time_text(wish.created)}
 
 
 def event_document(event: Event) -> EventDocument:

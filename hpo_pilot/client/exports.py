@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
-from hpo_pilot.client.documents import time_text, trial_document
+from hpo_pilot.client.documents import trial_document
+from hpo_pilot.client.time_text import time_text
 from hpo_pilot.errors import InputError
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
 
 from hpo_pilot.client.cost_documents import CostDocument
-from hpo_pilot.client.documents import OVER_SEARCHES, ProgressDocument, SearchDocument
+from hpo_pilot.client.documents import OVER_SEARCHES, ProgressDocument, SearchDocument, StatusDocument
+from hpo_pilot.client.outlook_documents import EtaDocument
 from hpo_pilot.errors import InputError
 
 #: A family's state is the first of these that one of its searches is in.
@@ -68,6 +69,13 @@ def family_progress(name: str, members: Sequence[ProgressDocument]) -> ProgressD
         "total": sum(member["total"] for member in members),
         "best": None,
     }
+
+
+def latest_eta(members: Sequence[StatusDocument]) -> EtaDocument | None:
+    """When the last of a family's running searches will be over; None while that cannot be told of one of them."""
+    running = [member.get("eta") for member in members if member["state"] == "running"]
+    known = [eta for eta in running if eta is not None]
+    return max(known, key=lambda eta: eta["seconds"], default=None) if len(known) == len(running) else None
 
 
 def combined_state(states: Sequence[str]) -> str:

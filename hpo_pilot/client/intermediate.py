@@ -36,7 +36,7 @@ def intermediate_documents(
     Returns:
         The documents by number, and the number after which the others come; None where no later trial has reported.
     """
-    from hpo_pilot.store.tallies import last_reporting
+    from hpo_pilot.store.tallies import last_reporting  # noqa: PLC0415 - a client of a service has no store
 
     values = store.intermediate_values(search_id, range(after + 1, after + limit + 1))
     last = last_reporting(store.engine, search_id)

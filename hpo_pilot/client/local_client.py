@@ -23,7 +23,7 @@ from hpo_pilot.client.documents import (
     event_document,
 )
 from hpo_pilot.client.exports import exporter
-from hpo_pilot.client.families import family_cost, family_document, family_progress, of_one_segment
+from hpo_pilot.client.families import family_cost, family_document, family_progress, latest_eta, of_one_segment
 from hpo_pilot.client.intermediate import IntermediateDocument, all_intermediate
 from hpo_pilot.client.local_documents import (
     best_documents,
@@ -142,18 +142,24 @@ class LocalClient(LocalStore):
     @override
     def status(self, identity: str) -> StatusDocument:
         if family := self._opened().family(identity):
-            members = [status_of(self._opened(), record) for record in family]
+            members = [status_of(self._opened(), record, self._folder().root) for record in family]
             return {
                 **family_document(identity, members),
+                "remarks": [f"{one['name']}: {remark}" for one in members for remark in one.get("remarks", ())],
                 "job_seconds": sum(member["job_seconds"] for member in members),
                 "gpu_hours": sum(member["gpu_hours"] for member in members),
                 "gain": None,
                 "wishes": [wish for member in members for wish in member.get("wishes", ())],
+                "eta": latest_eta(members),
+                "last_failure": None,
+                "course": None,
+                "optimizer_state": None,
+                "monitor": None,
                 "cost": family_cost([member["cost"] for member in members]),
                 "source": members[0]["source"],
                 "definition": members[0]["definition"],
             }
-        return status_of(*self._search(identity))
+        return status_of(*self._search(identity), self._folder().root)
 
     def progress(self, identity: str) -> ProgressDocument:
         """How far a search is, now."""

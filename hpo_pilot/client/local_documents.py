@@ -17,9 +17,11 @@ from hpo_pilot.client.documents import (
     status_document,
     trial_document,
 )
+from hpo_pilot.client.local_outlook import outlook_document
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from hpo_pilot.search import Search, Trial, TrialState
     from hpo_pilot.service.run import RunResult
@@ -44,28 +46,29 @@ def document_of(store: Store, record: SearchRecord) -> SearchDocument:
     return {**document, "confirmations": _confirmations(store, record)}
 
 
-def status_of(store: Store, record: SearchRecord) -> StatusDocument:
-    """All that is known of a search but its trials."""
+def status_of(store: Store, record: SearchRecord, workdir: Path | None = None) -> StatusDocument:
+    """All that is known of a search but its trials; `workdir`: whose embedded server may have its jobs."""
     from hpo_pilot.config.site_power import price_of
     from hpo_pilot.search.gain import gain_of, volume_gain
     from hpo_pilot.service.remarks import remarks_of
     from hpo_pilot.store.tallies import first_figure, spent
 
     counts, price = store.counts(record.id), price_of(record.search)
-    took, gain, wishes = spent(store.engine, record.id), None, store.wishes(record.id)
+    took, gain, confirmations = spent(store.engine, record.id), None, _confirmations(store, record)
+    outlook = outlook_document(store, record, counts, took.seconds, confirmations)
     if len(record.search.objectives) > 1:
         if (front := front_document(store, record, counts)) is not None:
             gain = volume_gain(front["hypervolume"], price.cost(took))
-        document = status_document(record, counts, None, price, took, gain, wishes, front)
+        document = status_document(record, counts, None, price, took, gain, outlook, front)
     else:
         best, first = best_of(store, record), first_figure(store.engine, record.id)
         if best is not None and best.value is not None and first is not None:
             gain = gain_of(first, best.value, record.search.objective.sign, price.cost(took))
-        document = status_document(record, counts, best, price, took, gain, wishes)
+        document = status_document(record, counts, best, price, took, gain, outlook)
     return {
         **document,
-        "confirmations": _confirmations(store, record),
-        "remarks": remarks_of(store, record),
+        "confirmations": confirmations,
+        "remarks": remarks_of(store, record, workdir),
     }
 
 

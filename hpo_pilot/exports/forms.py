@@ -71,8 +71,10 @@ def export_file(client: SearchClient, identity: str, form: str, path: Path | Non
     except ModuleNotFoundError as error:
         if (error.name or "hpo_pilot").split(".")[0] == "hpo_pilot":
             raise
+        # A database of MLflow's is written with what the service has its store with.
+        extras = f"service,{chosen.extra}" if (error.name or "") in ("alembic", "sqlalchemy") else chosen.extra
         raise InputError(
-            f"--format {form} needs {error.name}, which is not installed: pip install 'hpo-pilot[{chosen.extra}]'"
+            f"--format {form} needs {error.name}, which is not installed: pip install 'hpo-pilot[{extras}]'"
         ) from error
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from error

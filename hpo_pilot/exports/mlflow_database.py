@@ -11,11 +11,11 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from itertools import batched
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, MetaData, Table, create_engine, delete, insert, select, update
 
@@ -28,6 +28,8 @@ _TABLES = ("experiments", "experiment_tags", "runs", "params", "metrics", "lates
 #: Rows for one statement, and keys for one `IN`: SQLite takes 32,766 values.
 _ROWS = 5000
 _KEYS = 500
+
+_T = TypeVar("_T")
 
 
 def write(subject: Subject, path: Path) -> int:
@@ -83,16 +85,16 @@ def _write_runs(subject: Subject, database: Path, place: Path) -> int:
         experiment = _experiment(subject, connection, tables, place)
         artifacts = _artifacts_of(place) / str(experiment)
         known = _digests(connection, tables, experiment)
-        definition = definition_of(subject)
+        definition = _definition_in(artifacts, definition_of(subject))
         count = 0
         changed = ((run, digest) for run in runs_of(subject) if known.get(run.run_id) != (digest := run.digest))
-        for batch in batched(changed, _KEYS):
+        for batch in _batches(changed, _KEYS):
             _forget(connection, tables, [run.run_id for run, _ in batch])
-            _insert(connection, tables["runs"], (_row(run, experiment, artifacts, known) for run, _ in batch))
+            _insert(connection, tables["runs"], (_row(run, experiment, artifacts) for run, _ in batch))
             for name, rows in _details(batch):
                 _insert(connection, tables[name], rows)
             for run, _ in batch:
-                _write_artifacts(run, artifacts / run.run_id / "artifacts", definition)
+                _write_artifacts(run.logs, artifacts / run.run_id / "artifacts", definition)
             count += len(batch)
         return count
 
@@ -144,7 +146,7 @@ def _digests(connection: Connection, tables: dict[str, Table], experiment: int) 
         .join(runs, runs.c.run_uuid == tags.c.run_uuid)
         .where(runs.c.experiment_id == experiment, tags.c.key == DIGEST)
     )
-    return {run: digest for run, digest in connection.execute(query)}
+    return {row.run_uuid: row.value for row in connection.execute(query)}
 
 
 def _forget(connection: Connection, tables: dict[str, Table], runs: list[str]) -> None:
@@ -153,7 +155,7 @@ def _forget(connection: Connection, tables: dict[str, Table], runs: list[str]) -
         connection.execute(delete(tables[name]).where(tables[name].c.run_uuid.in_(runs)))
 
 
-def _row(run: MlflowRun, experiment: int, artifacts: Path, known: dict[str, str]) -> dict[str, Any]:
+def _row(run: MlflowRun, experiment: int, artifacts: Path) -> dict[str, Any]:
     return {
         "run_uuid": run.run_id,
         "name": run.name,
@@ -178,7 +180,10 @@ def _details(batch: Iterable[tuple[MlflowRun, str]]) -> Iterator[tuple[str, Iter
         ("params", [(run.run_id, run.params) for run, _ in batch]),
         ("tags", [(run.run_id, {**run.tags, DIGEST: digest}) for run, digest in batch]),
     ):
-        yield name, ({"run_uuid": run, "key": key, "value": value} for run, all_ in values for key, value in all_.items())
+        yield (
+            name,
+            ({"run_uuid": run, "key": key, "value": value} for run, all_ in values for key, value in all_.items()),
+        )
     rows = [
         {
             "run_uuid": run.run_id,
@@ -200,11 +205,28 @@ def _insert(connection: Connection, table: Table, rows: Iterable[dict[str, Any]]
     command = insert(table)
     if table.name in ("tags", "params"):
         command = command.prefix_with("OR REPLACE")
-    for some in batched(rows, _ROWS):
-        connection.execute(command, list(some))
+    for some in _batches(rows, _ROWS):
+        connection.execute(command, some)
 
 
-def _write_artifacts(run: MlflowRun, folder: Path, definition: str) -> None:
+def _definition_in(artifacts: Path, text: str) -> Path:
+    """The file that all runs of this time have; those of earlier times keep theirs."""
+    artifacts.mkdir(parents=True, exist_ok=True)
+    path = artifacts / "search.yaml"
+    path.unlink(missing_ok=True)
+    path.write_text(text)
+    return path
+
+
+def _batches(items: Iterable[_T], size: int) -> Iterator[list[_T]]:
+    rest = iter(items)
+    while some := list(islice(rest, size)):
+        yield some
+
+
+def _write_artifacts(logs: Mapping[str, str], folder: Path, definition: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for name, text in {"search.yaml": definition, **run.logs}.items():
-        (folder / name).write_text(text, encoding="utf-8", errors="backslashreplace")
+    (folder / definition.name).unlink(missing_ok=True)
+    os.link(definition, folder / definition.name)  # one file with a name in every run: nobody changes artifacts
+    for name, text in logs.items():
+        (folder / name).write_text(text, encoding="utf-8")

@@ -189,5 +189,5 @@ def _write_files(folder: Path, texts: Mapping[str, str]) -> None:
     folder.mkdir(exist_ok=True)
     for name, text in texts.items():
         # Half the time that pathlib takes, of hundreds of thousands of files.
-        with open(os.path.join(folder, name), "w", encoding="utf-8", errors="backslashreplace", newline="") as stream:  # noqa: PTH118, PTH123
+        with open(os.path.join(folder, name), "w", encoding="utf-8", newline="") as stream:  # noqa: PTH118, PTH123
             stream.write(text)

@@ -1,7 +1,7 @@
 """A search in MLflow's words: an experiment, and a run for each trial.
 
-Folds are metrics of their trial's run (`fold_0`, `fold_1`, …, as in the CSV export), not runs nested in it: in a table of
-runs every row is then a point of the space, and a search of 10,000 trials with five folds stays one of 10,000 runs.
+Folds are metrics of their trial's run (`fold_0`, `fold_1`, …, as in the CSV export), not runs nested in it: in a table
+of runs every row is then a point of the space, and 10,000 trials with five folds are 10,000 runs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hpo_pilot.client.intermediate import mean_curve
-from hpo_pilot.exports.subject import Subject, figures, mean_metrics, panda_ids, payload_metrics, when
+from hpo_pilot.exports.subject import Subject, figures, mean_metrics, panda_ids, payload_metrics, utf8, when
 
 if TYPE_CHECKING:
     from hpo_pilot.client.documents import TrialDocument
@@ -74,7 +74,7 @@ class MlflowRun:
 
 def key_of(name: str) -> str:
     """A name as MLflow takes it for a key."""
-    key = _NO_KEY.sub("_", name)[:_KEY]
+    key = _NO_KEY.sub("_", name.encode("utf-8", "replace").decode())[:_KEY]
     return key if key.strip(" .") else "_" * max(1, len(key))
 
 
@@ -105,7 +105,7 @@ def runs_of(subject: Subject) -> Iterator[MlflowRun]:
             ended,
             {key_of(name): _shown(value)[:_PARAM] for name, value in trial["point"].items()},
             tuple(_metrics(subject, trial, ended or started or 0)),
-            {key: value[:_TAG] for key, value in _tags(subject, trial).items() if value},
+            {key: utf8(value)[:_TAG] for key, value in _tags(subject, trial).items() if value},
             dict(_logs(trial)),
         )
 
@@ -116,7 +116,7 @@ def _milliseconds(text: str | None) -> int | None:
 
 
 def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    return utf8(value) if isinstance(value, str) else json.dumps(value)
 
 
 def _metrics(subject: Subject, trial: TrialDocument, at: int) -> Iterator[RunMetric]:
@@ -125,7 +125,10 @@ def _metrics(subject: Subject, trial: TrialDocument, at: int) -> Iterator[RunMet
 
     def new(name: str) -> str | None:
         key = key_of(name)
-        return None if key in taken or taken.add(key) else key
+        if key in taken:
+            return None
+        taken.add(key)
+        return key
 
     for key, value in _own_metrics(subject, trial):
         if value is not None and (name := new(key)):
@@ -165,7 +168,7 @@ def _own_metrics(subject: Subject, trial: TrialDocument) -> Iterator[tuple[str, 
         yield "stopped_value", stop["value"]
     if "cost" in trial:
         for key in ("job_seconds", "gpu_hours", "core_hours", "energy_kwh"):
-            yield key, trial["cost"][key]  # type: ignore[literal-required]
+            yield key, trial["cost"][key]
 
 
 def _tags(subject: Subject, trial: TrialDocument) -> dict[str, str]:
@@ -189,11 +192,11 @@ def _tags(subject: Subject, trial: TrialDocument) -> dict[str, str]:
 
 
 def definition_of(subject: Subject) -> str:
-    """The artifact `search.yaml` of every run: all that the search file says, defaults filled in, as JSON, which is YAML."""
+    """The artifact `search.yaml` of every run: all that the search file says, defaults filled in, as JSON (a YAML)."""
     return json.dumps(subject.search["definition"], indent=1) + "\n"
 
 
 def _logs(trial: TrialDocument) -> Iterator[tuple[str, str]]:
     for fold in trial["folds"]:
         if tail := fold.get("log_tail"):
-            yield f"fold_{fold['fold']}.log", tail
+            yield f"fold_{fold['fold']}.log", utf8(tail)

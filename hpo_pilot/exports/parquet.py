@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from hpo_pilot import __version__
 from hpo_pilot.config.result_columns import parameter_column
 from hpo_pilot.errors import InputError
-from hpo_pilot.exports.subject import Subject, figures, mean_metrics, panda_ids, when
+from hpo_pilot.exports.subject import Subject, figures, mean_metrics, panda_ids, utf8, when
 
 if TYPE_CHECKING:
     from hpo_pilot.client.documents import TrialDocument
@@ -74,7 +74,7 @@ def table_of(subject: Subject) -> pa.Table:
     metadata = {
         "mark": subject.mark,
         "version": __version__,
-        "search": {key: subject.search[key] for key in ("name", "owner", "state", "objective", "created")},  # type: ignore[literal-required]
+        "search": {key: subject.search[key] for key in ("name", "owner", "state", "objective", "created")},
         "definition": subject.search["definition"],
     }
     schema = pa.schema(
@@ -99,11 +99,11 @@ def _fixed(subject: Subject) -> Iterable[tuple[str, pa.DataType, list[Any]]]:
         for place, end in enumerate(ends):
             values = [found[fold][place] if fold in found else None for found in of_folds]
             yield f"fold_{fold}{end}", pa.float64(), values
-    yield "error", pa.string(), [_text(trial["error"]) for trial in trials]
+    yield "error", pa.string(), [None if trial["error"] is None else utf8(trial["error"]) for trial in trials]
     for time in ("submitted", "started", "ended"):
-        yield time, _TIME, [when(trial[time]) for trial in trials]  # type: ignore[literal-required]
+        yield time, _TIME, [when(trial[time]) for trial in trials]
     for number in ("confirms", "told"):
-        yield number, pa.int64(), [trial[number] for trial in trials]  # type: ignore[literal-required]
+        yield number, pa.int64(), [trial[number] for trial in trials]
     stops = [trial["stopped"] for trial in trials]
     if any(stops):
         yield "stopped_step", pa.int64(), [stop and stop["step"] for stop in stops]
@@ -138,10 +138,5 @@ def _values(subject: Subject, name: str, dimension: dict[str, Any]) -> list[Any]
     if _type_of(dimension) != pa.string():
         return values
     if all(isinstance(choice, str | None) for choice in dimension["choices"]):
-        return [_text(value) for value in values]
+        return [None if value is None else utf8(value) for value in values]
     return [json.dumps(trial["point"][name]) if name in trial["point"] else None for trial in subject.trials]
-
-
-def _text(value: str | None) -> str | None:
-    """A text that is UTF-8; a payload's may hold what is none."""
-    return None if value is None else value.encode("utf-8", "backslashreplace").decode()

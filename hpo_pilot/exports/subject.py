@@ -83,6 +83,11 @@ def when(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text)
 
 
+def utf8(text: str) -> str:
+    """A text that is UTF-8; what a payload printed may hold what is none."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def payload_metrics(trial: TrialDocument) -> dict[str, list[tuple[int, float]]]:
     """The numbers among the metrics that a trial's folds have of their payload: (fold, number) by name."""
     found: dict[str, list[tuple[int, float]]] = {}

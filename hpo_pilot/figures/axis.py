@@ -118,6 +118,19 @@ def _log_scale(low: float, high: float) -> dict[str, Any]:
     }
 
 
+def round_ticks(low: float, high: float, most: int = 6) -> list[float]:
+    """Round numbers from `low` to `high`, at most `most`: those that plotly would choose, for what it does not draw."""
+    span = high - low
+    if not 0 < span < math.inf:
+        return [low]
+    size = 10.0 ** math.floor(math.log10(span / most))
+    step = next((size * digit for digit in (1, 2, 5, 10, 20) if span / (size * digit) <= most - 1), span)
+    if not step or not math.isfinite(step) or abs(low / step) > 1e15:  # beyond what floats can count
+        return [low, high]
+    first = math.ceil(low / step - 1e-9)
+    return [(first + i) * step for i in range(math.floor(high / step + 1e-9) - first + 1)]
+
+
 def _tick(value: float) -> str:
     """`value`, short: 0.001 and 1e-4."""
     text = number(value) if 1e-3 <= value < 1e5 else f"{value:.0e}"

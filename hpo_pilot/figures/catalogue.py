@@ -2,54 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from hpo_pilot.errors import InputError
+from hpo_pilot.figures.contour_figure import contour_figures
 from hpo_pilot.figures.convergence_figure import convergence_figure
+from hpo_pilot.figures.failure_figure import failure_figures
 from hpo_pilot.figures.figure import Figure
 from hpo_pilot.figures.fold_figure import fold_figures
 from hpo_pilot.figures.front_figure import front_figures, volume_figure
-from hpo_pilot.figures.learning_curves import Reports, curve_figure
+from hpo_pilot.figures.importance_figure import importance_figures
+from hpo_pilot.figures.learning_curves import curve_figure
+from hpo_pilot.figures.parallel_figure import parallel_figure
 from hpo_pilot.figures.parameter_figure import figures_by_objective
+from hpo_pilot.figures.slots_figure import slots_figures
+from hpo_pilot.figures.subject import Peer, Subject, same_question
 from hpo_pilot.figures.summary import front_of, ranking
-from hpo_pilot.search import Search, Trial
+from hpo_pilot.search import Search
 
-
-@dataclass(frozen=True)
-class Peer:
-    """Another search, to compare with.
-
-    Attributes:
-        name: of the search, as the figure shows it.
-        search: what it searches.
-        trials: all its trials.
-    """
-
-    name: str
-    search: Search
-    trials: Sequence[Trial]
-
-
-@dataclass(frozen=True)
-class Subject:
-    """What is drawn.
-
-    Attributes:
-        search: the search.
-        trials: all its trials, in any order and state; none is fine.
-        reports: what trials reported while they ran, of those that `learning_curves.drawn_trials` names.
-        peers: other searches; those that ask the same question are drawn beside this one.
-        now: the moment to which running jobs are drawn; None: to the last moment that the trials know.
-    """
-
-    search: Search
-    trials: Sequence[Trial]
-    reports: Reports = field(default_factory=dict)
-    peers: Sequence[Peer] = ()
-    now: datetime | None = None
+__all__ = ["Kind", "Peer", "Subject", "build", "kinds", "same_question"]
 
 
 @dataclass(frozen=True)
@@ -98,27 +71,39 @@ def build(key: str, subject: Subject) -> list[Figure]:
     return _KINDS[key][1](subject)
 
 
-def same_question(search: Search, other: Search) -> bool:
-    """Whether two searches look for the same in the same space: their figures of merit can be compared."""
-    return (
-        search.space_dimensions == other.space_dimensions
-        and search.constraints == other.constraints
-        and [(o.metric, o.goal) for o in search.objectives] == [(o.metric, o.goal) for o in other.objectives]
-    )
-
-
 def _convergence(subject: Subject) -> list[Figure]:
     if not ranking(subject.search, subject.trials):
         return []
     if len(subject.search.objectives) > 1:
         return [volume_figure(subject.search, subject.trials)]
-    return [convergence_figure(subject.search, subject.trials)]
+    return [convergence_figure(subject.search, subject.trials, subject.peers)]
 
 
 def _front(subject: Subject) -> list[Figure]:
     if len(subject.search.objectives) < 2 or not front_of(subject.search, subject.trials):
         return []
     return front_figures(subject.search, subject.trials)
+
+
+def _parallel(subject: Subject) -> list[Figure]:
+    figure = parallel_figure(subject.search, subject.trials)
+    return [] if figure is None else [figure]
+
+
+def _importance(subject: Subject) -> list[Figure]:
+    return importance_figures(subject.search, subject.trials)
+
+
+def _contours(subject: Subject) -> list[Figure]:
+    return contour_figures(subject.search, subject.trials)
+
+
+def _slots(subject: Subject) -> list[Figure]:
+    return slots_figures(subject.search, subject.trials, subject.now)
+
+
+def _failures(subject: Subject) -> list[Figure]:
+    return failure_figures(subject.search, subject.trials)
 
 
 def _slices(subject: Subject) -> list[Figure]:
@@ -139,7 +124,12 @@ def _curves(subject: Subject) -> list[Figure]:
 _KINDS: Mapping[str, tuple[str, _Builder]] = {
     "convergence": ("Convergence", _convergence),
     "front": ("Pareto front", _front),
+    "parallel": ("Parallel coordinates", _parallel),
+    "importance": ("Importance", _importance),
     "slices": ("Slices", _slices),
+    "contours": ("Contours", _contours),
     "folds": ("Spread over the folds", _folds),
     "curves": ("Learning curves", _curves),
+    "slots": ("Slots over time", _slots),
+    "failures": ("Failures over the space", _failures),
 }

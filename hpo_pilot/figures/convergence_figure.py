@@ -27,17 +27,22 @@ from hpo_pilot.figures.figure import (
     thinned,
     value_of,
 )
-from hpo_pilot.figures.summary import convergence, figure_of
+from hpo_pilot.figures.subject import Peer, same_question
+from hpo_pilot.figures.summary import convergence, figure_of, ranking
 from hpo_pilot.figures.wording import count, number, plus_minus, scalar
 from hpo_pilot.search import Search, Trial, TrialState
 
 HOVER_PARAMETERS = 12
 #: Above this many trials error bars only hide the points.
 BAR_LIMIT = 200
+#: Other searches in the figure.
+PEER_LIMIT = 12
 
 
-def convergence_figure(search: Search, trials: Sequence[Trial]) -> Figure:
-    """Each trial's figure of merit in the order of results, and the best so far."""
+def convergence_figure(search: Search, trials: Sequence[Trial], peers: Sequence[Peer] = ()) -> Figure:
+    """Each trial's figure of merit in the order of results, and the best so far; that of peers as thin lines."""
+    comparable = [peer for peer in peers if same_question(search, peer.search) and ranking(peer.search, peer.trials)]
+    compared = comparable[-PEER_LIMIT:]
     told = [trial for trial in trials if trial.told is not None]
     scanned = [trial for trial in told if trial.confirms is None and figure_of(trial) is not None]
     shown = sorted(thinned(search, scanned, POINT_LIMIT), key=lambda trial: trial.told or 0)
@@ -46,6 +51,7 @@ def convergence_figure(search: Search, trials: Sequence[Trial]) -> Figure:
     stopped = guessed(told)
     axis = figure_axis(search, [*map(value_of, [*scanned, *repeated]), *map(guess_of, stopped)])
     data: list[dict[str, Any]] = [
+        *(_peer(peer, first=place == 0) for place, peer in enumerate(compared)),
         {**_markers(search, shown), "name": "trial"},
         {
             "type": "scatter",
@@ -71,15 +77,45 @@ def convergence_figure(search: Search, trials: Sequence[Trial]) -> Figure:
     }
     add_failures(data, layout, [(trial.told, trial) for trial in failed])
     metric = search.objective.metric
+    others = [(peer.name, convergence(peer.search, peer.trials)[-1][1]) for peer in compared]
     reached = f"; the best {metric} reached is {number(steps[-1][1])}" if steps else ""
     return Figure(
         "convergence",
         "Convergence",
         f"{metric} of {count(len(scanned), 'finished trial')} in the order of results, with the best so far"
-        f"{reached}; {count(len(failed), 'failed trial')}.",
-        joined_notes(sample_note(len(shown), len(scanned)), rings_note(told), no_ring_note(told), view_note(axis)),
+        f"{reached}; {count(len(failed), 'failed trial')}.{_compared(metric, others)}",
+        joined_notes(
+            sample_note(len(shown), len(scanned)),
+            rings_note(told),
+            no_ring_note(told),
+            view_note(axis),
+            f"the latest {PEER_LIMIT} of {len(comparable)} searches of the same space"
+            if compared != comparable
+            else "",
+        ),
         {"data": data, "layout": layout},
     )
+
+
+def _peer(peer: Peer, first: bool) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": "other searches of the same space",
+        "legendgroup": "peers",
+        "showlegend": first,
+        "line": {"shape": "hv", "color": "rgba(128,138,149,0.8)", "width": 1.2},
+        "hovertemplate": f"{label(peer.name)}: best %{{y}} after %{{x}} results<extra></extra>".replace("\n", " "),
+        **corners(convergence(peer.search, peer.trials)),
+    }
+
+
+def _compared(metric: str, others: Sequence[tuple[str, float]]) -> str:
+    """The peers in a sentence of its own."""
+    if not others:
+        return ""
+    reached = ", ".join(f"{name} {number(best)}" for name, best in others)
+    return f" Other searches of the same space reached a {metric} of: {reached}."
 
 
 def _markers(search: Search, trials: Sequence[Trial]) -> dict[str, Any]:

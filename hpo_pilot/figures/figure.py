@@ -1,4 +1,4 @@
-"""A figure of the report, as a specification for plotly.js, and what all figures have in common.
+"""A figure, as a specification for plotly.js, and what all figures have in common.
 
 Plain dictionaries rather than plotly's Python objects: those would cost every report half a second of checks that a
 test makes once. Colours of text and grid come from the page's style sheet, so that figures follow its theme.
@@ -14,7 +14,7 @@ from typing import Any, TypeGuard, TypeVar
 from markupsafe import escape
 
 from hpo_pilot.figures.wording import count, number
-from hpo_pilot.search import Search, Trial
+from hpo_pilot.search import Search, Trial, TrialState
 
 _Item = TypeVar("_Item")
 
@@ -34,7 +34,7 @@ LEGEND = {"orientation": "h", "x": 0, "y": 1, "xanchor": "left", "yanchor": "bot
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of the report.
+    """A figure.
 
     Attributes:
         key: its id in the page.
@@ -163,6 +163,18 @@ def rounded(value: Any) -> Any:
 def is_finite(value: float | None) -> TypeGuard[float]:
     """Whether `value` can be drawn."""
     return value is not None and math.isfinite(value)
+
+
+def finished_count(trials: Sequence[Trial]) -> int:
+    """How many trials, confirmation runs aside, finished with a figure of merit."""
+    return sum(t.confirms is None and t.state is TrialState.FINISHED and is_finite(t.value) for t in trials)
+
+
+def message_figure(key: str, title: str, text: str) -> Figure:
+    """A figure that shows no more than why there is nothing to show."""
+    words = {"text": str(escape(text)), "showarrow": False, "xref": "paper", "yref": "paper", "x": 0.5, "y": 0.5}
+    layout = {"xaxis": {"visible": False}, "yaxis": {"visible": False}, "annotations": [words]}
+    return Figure(key, title, text, spec={"data": [], "layout": layout})
 
 
 def sample_note(shown: int, all_of_them: int) -> str:

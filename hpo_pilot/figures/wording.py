@@ -86,15 +86,16 @@ def span(start: datetime | None, end: datetime | None) -> float | None:
     """Seconds from `start` to `end`; None where one is missing."""
     if start is None or end is None:
         return None
-    return (_utc(end) - _utc(start)).total_seconds()
+    return (utc(end) - utc(start)).total_seconds()
 
 
 def when(moment: datetime | None) -> str:
     """A moment in UTC, to the second."""
-    return NOTHING if moment is None else f"{_utc(moment):%Y-%m-%d %H:%M:%S} UTC"
+    return NOTHING if moment is None else f"{utc(moment):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _utc(moment: datetime) -> datetime:
+def utc(moment: datetime) -> datetime:
+    """The moment with its zone."""
     # SQLite gives times without a zone back; ours are UTC.
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 

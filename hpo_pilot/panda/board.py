@@ -1,4 +1,4 @@
-"""What pages show of the embedded PanDA server: its jobs, pilots and queues, read over HTTP with the work folder's token.
+"""What pages show of the embedded PanDA server, read over HTTP with the work folder's token: jobs, pilots and queues.
 
 The server is found through ``panda.url`` in the work folder, which whoever runs it writes and removes
 (`panda.board_address`); it may come, go and move meanwhile.
@@ -9,25 +9,17 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import requests
 
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.jobs import JobState
 from hpo_pilot.panda.board_address import read_address
-from hpo_pilot.panda.board_reading import (
-    Assignment,
-    read_assignment,
-    read_job,
-    read_page,
-    read_pilot,
-    read_queue,
-    read_view,
-)
-from hpo_pilot.panda.board_values import BoardJob, BoardJobView, BoardLog, BoardPage, BoardPilot, BoardQueue
+from hpo_pilot.panda.board_reading import read_page, read_pilot, read_queue, read_view
+from hpo_pilot.panda.board_values import BoardJobView, BoardLog, BoardPage, BoardPilot, BoardQueue
 from hpo_pilot.panda.panda_server import PandaServer
 
 #: The most jobs in one answer.
@@ -38,8 +30,6 @@ LOG_END, LOG_MOST = 64 * 1024, 8 * 1024 * 1024
 _SECONDS = 20.0
 _CONNECT_SECONDS = 3.0
 _BLOCK = 1 << 16
-_REMEMBERED = 2000  # tasks whose jobs' points are known
-_AT_ONCE = 50  # tasks in one question about those
 
 
 class NoServerError(TryAgainError):
@@ -68,7 +58,6 @@ class JobBoard:
         self._lock = threading.Lock()
         self._server: PandaServer | None = None
         self._session: requests.Session | None = None
-        self._assignments: dict[tuple[str, int], Assignment | None] = {}
 
     @property
     def url(self) -> str | None:
@@ -110,8 +99,7 @@ class JobBoard:
             "limit": max(1, min(limit, MOST_JOBS)),
             "before": before,
         }
-        page = read_page(self._ask("job_list", given))
-        return replace(page, jobs=tuple(self._assigned(page.jobs)))
+        return read_page(self._ask("job_list", given))
 
     def job(self, panda_id: int) -> BoardJobView:
         """All about one job.
@@ -120,9 +108,7 @@ class JobBoard:
             NoJobError: the server has no such job.
             NoServerError, TryAgainError: see the class.
         """
-        view = read_view(self._ask("job_view", {"panda_id": panda_id}))
-        *attempts, job = self._assigned([*view.attempts, view.job])
-        return replace(view, job=job, attempts=tuple(attempts))
+        return read_view(self._ask("job_view", {"panda_id": panda_id}))
 
     def log(self, panda_id: int, size: int = LOG_END) -> BoardLog:
         """The end of a job's log; an empty text where there is none (`BoardJob.has_log`).
@@ -138,7 +124,7 @@ class JobBoard:
             NoServerError, TryAgainError: see the class.
         """
         answer = self._ask("job_log", {"panda_id": panda_id, "size": max(1, min(size, LOG_MOST))})
-        return BoardLog(str(answer["text"]), bool(answer["is_whole"]))
+        return BoardLog(str(answer.get("text", "")), bool(answer.get("is_whole")))
 
     def log_stream(self, panda_id: int) -> Iterator[bytes]:
         """The whole log of a job, in blocks of UTF-8 text, for a download: at most `LOG_MOST` bytes, the last ones.
@@ -157,7 +143,7 @@ class JobBoard:
             NoJobError: the server has no such file.
             NoServerError, TryAgainError: see the class; all of them at once, but for a connection that breaks later.
         """
-        answer = self._get(f"/storage/{requests.utils.quote(name, safe='')}", {}, stream=True)
+        answer = self._get(f"/storage/{quote(name, safe='')}", {}, stream=True)
         return self._blocks(answer)
 
     def pilots(self) -> list[BoardPilot]:
@@ -166,7 +152,7 @@ class JobBoard:
         Raises:
             NoServerError, TryAgainError: see the class.
         """
-        return [read_pilot(one) for one in self._ask("pilot_list", {})["pilots"]]
+        return [read_pilot(one) for one in self._ask("pilot_list", {}).get("pilots", ())]
 
     def queues(self) -> list[BoardQueue]:
         """The queues: those of the queue file, and those where jobs or pilots are; by name.
@@ -174,25 +160,7 @@ class JobBoard:
         Raises:
             NoServerError, TryAgainError: see the class.
         """
-        return [read_queue(one) for one in self._ask("queue_list", {})["queues"]]
-
-    # What jobs are for: it stands in their tasks' parameters, which never change.
-
-    def _assigned(self, jobs: Sequence[BoardJob]) -> list[BoardJob]:
-        server = self.url or ""
-        missing = {job.task_id for job in jobs if (server, job.task_id) not in self._assignments}
-        found: dict[int, Assignment | None] = {}
-        ordered = sorted(missing)
-        for start in range(0, len(ordered), _AT_ONCE):
-            asked = ordered[start : start + _AT_ONCE]
-            payloads = self._ask("task_payloads", {"task_ids": asked})["payloads"]
-            found |= {task_id: read_assignment(payloads.get(str(task_id))) for task_id in asked}
-        with self._lock:
-            self._assignments |= {(server, task_id): one for task_id, one in found.items()}
-            for key in list(self._assignments)[: max(0, len(self._assignments) - _REMEMBERED)]:
-                del self._assignments[key]
-            known = dict(self._assignments)
-        return [read_job(job, found.get(job.task_id) or known.get((server, job.task_id))) for job in jobs]
+        return [read_queue(one) for one in self._ask("queue_list", {}).get("queues", ())]
 
     # Over HTTP.
 

@@ -1,8 +1,8 @@
 """Where the embedded PanDA server of a work folder is: the file ``panda.url``, there while it runs.
 
-Its first line is the URL; then come the folder of the authorities behind its certificate (or nothing), and host, process
-and start of whoever runs it. By those a file is known that a killed server left: the token of this work folder must
-not go to whoever listens at its port now.
+Its first line is the URL; then come the folder of the authorities behind its certificate (or nothing), and host,
+process and start of whoever runs it. By those a file is known that a killed server left: the token of this work folder
+must not go to whoever listens at its port now.
 """
 
 from __future__ import annotations
@@ -31,7 +31,13 @@ def write_address(workdir: Path, server: PandaServer) -> None:
     Raises:
         TryAgainError: the file cannot be written.
     """
-    lines = [server.url, str(server.authorities or ""), socket.gethostname(), str(os.getpid()), str(_start(os.getpid()))]
+    lines = [
+        server.url,
+        str(server.authorities or ""),
+        socket.gethostname(),
+        str(os.getpid()),
+        str(_start(os.getpid())),
+    ]
     try:
         write_whole(workdir / FILE, "\n".join(lines) + "\n", mode=0o600)
     except OSError as error:

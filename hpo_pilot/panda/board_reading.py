@@ -6,7 +6,6 @@ The other end is `hpo_pilot/server/api/board.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,53 +21,10 @@ from hpo_pilot.panda.board_values import (
     PilotState,
 )
 from hpo_pilot.panda.job_report import error_text, reported_progress
-from hpo_pilot.panda.task_parameters import submitted_points
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """What the jobs of one of our tasks are for.
-
-    Attributes:
-        members: of each job by its number, (trial, fold) of each point that it runs.
-    """
-
-    search: str
-    uid: str
-    generation: int
-    members: Mapping[int, tuple[tuple[int, int], ...]]
-
-
-def read_assignment(parameters: object) -> Assignment | None:
-    """What a task's jobs are for, by its parameters; None: it is no task of ours."""
-    document = submitted_points(parameters) if isinstance(parameters, Mapping) else None
-    if document is None:
-        return None
-    try:
-        members = {}
-        for number, job in enumerate(document["jobs"], start=int(document.get("first", 1))):
-            several = job if job and isinstance(job[0], list) else [job]
-            members[number] = tuple((int(trial), int(fold)) for trial, fold, *_ in several)
-        return Assignment(str(document["search"]), str(document["uid"]), int(document["generation"]), members)
-    except (KeyError, TypeError, ValueError, IndexError):
-        return None
-
-
-def read_job(job: BoardJob, assignment: Assignment | None) -> BoardJob:
-    """The job with what it is for."""
-    if assignment is None:
-        return job
-    return replace(
-        job,
-        search=assignment.search,
-        uid=assignment.uid,
-        generation=assignment.generation,
-        members=assignment.members.get(job.number, ()),
-    )
 
 
 def read_page(data: Mapping[str, Any]) -> BoardPage:
-    """A page of jobs; what they are for is not in it.
+    """A page of jobs.
 
     Raises:
         TryAgainError: the answer makes no sense.
@@ -81,7 +37,7 @@ def read_page(data: Mapping[str, Any]) -> BoardPage:
 
 
 def read_view(data: Mapping[str, Any]) -> BoardJobView:
-    """All about one job; what it is for is not in it.
+    """All about one job.
 
     Raises:
         TryAgainError: the answer makes no sense.
@@ -145,10 +101,10 @@ def _job(one: Mapping[str, Any]) -> BoardJob:
         task_id=one["task_id"],
         task=one["task"],
         user=one["user"],
-        search=None,
-        uid=None,
-        generation=None,
-        members=(),
+        search=one["search"],
+        uid=one["uid"],
+        generation=one["generation"],
+        members=tuple((trial, fold) for trial, fold in one["members"]),
         number=one["number"],
         attempt=one["attempt"],
         attempts=one["attempts"],

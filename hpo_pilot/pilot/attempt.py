@@ -18,6 +18,7 @@ from hpo_pilot.pilot.client import JobServer
 from hpo_pilot.pilot.delivery import Delivery
 from hpo_pilot.pilot.execution import Execution, own_python
 from hpo_pilot.pilot.failure import CutOff, GivenBack, JobFailure, LauncherAway, NodeLost, PilotErrorCode
+from hpo_pilot.pilot.giving_back import GivingBack
 from hpo_pilot.pilot.heartbeat import Forgotten, Heartbeats
 from hpo_pilot.pilot.job import Job, identity, parse_job
 from hpo_pilot.pilot.kept_checkpoint import kept_checkpoint
@@ -92,7 +93,7 @@ class Attempts(Generic[C]):
         self._settings, self._site, self._server, self._workdir, self._room = settings, site, server, workdir, room
         self._running, self._delivery, self._heartbeats, self._shipping = running, delivery, heartbeats, shipping
         self._storage, self._has_started, self._draining, self._lifeline = storage, has_started, draining, lifeline
-        self._staging, self._outage = staging, outage
+        self._staging, self._outage, self._giving_back = staging, outage, GivingBack(server)
         self._cache = SandboxCache(workdir.cache, server, limit_mb=settings.cache_mb, unpack_mb=settings.unpack_mb)
 
     def run(self, data: Mapping[str, Any], claim: C) -> None:
@@ -124,7 +125,7 @@ class Attempts(Generic[C]):
         if failure is None or not failure.is_given_back:
             return False
         try:
-            given = self._server.give_back(panda_id, attempt)
+            given = self._giving_back.give(panda_id, attempt)
         except HpoPilotError as error:
             log.info("job %s cannot be given back, and is reported failed: %s", panda_id, error)
             return False

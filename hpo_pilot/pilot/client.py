@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote, urlsplit
@@ -18,6 +18,7 @@ from urllib.parse import quote, urlsplit
 import requests
 from requests.adapters import HTTPAdapter
 
+from hpo_pilot import __version__
 from hpo_pilot.errors import GiveUpError, InputError, TryAgainError
 from hpo_pilot.pilot.form_file import FormFile
 from hpo_pilot.pilot.room import Free
@@ -67,11 +68,14 @@ class JobServer(ABC):
         """
 
     @abstractmethod
-    def give_back(self, panda_id: int, attempt: int) -> bool:
-        """Puts a job of this pilot's back into the queue, without counting the attempt.
+    def give_back(self, attempts: Sequence[tuple[int, int]]) -> Collection[int]:
+        """Puts jobs of this pilot's back into the queue, without counting their attempts.
+
+        Args:
+            attempts: PandaID and attempt of each, at most 1000.
 
         Returns:
-            Whether it is there; False: it is this pilot's still, and is to be reported.
+            The PandaIDs of those that are there; the others are this pilot's still, and are to be reported.
         """
 
     @abstractmethod
@@ -112,7 +116,7 @@ class HttpJobServer(JobServer):
         self._token_seen = (0, 0)
         self._read_token()
         self._session = open_session(settings.server, settings.ca)
-        self._session.headers.update({"Origin": settings.vo, "User-Agent": "hpo-pilot"})
+        self._session.headers.update({"Origin": settings.vo, "User-Agent": f"hpo-pilot/{__version__}"})
         adapter = HTTPAdapter(pool_connections=4, pool_maxsize=min(64, settings.slots + 8))
         self._session.mount("http://", adapter)
         self._session.mount("https://", adapter)
@@ -153,18 +157,18 @@ class HttpJobServer(JobServer):
             raise TokenRefused(f"{settings.server} gives this token no jobs: {message}")
         raise ServerAway(f"{settings.server} gave no job: {message or envelope}")
 
-    def give_back(self, panda_id: int, attempt: int) -> bool:
+    def give_back(self, attempts: Sequence[tuple[int, int]]) -> Collection[int]:
         """See JobServer. A server that is not one of ours has no such call."""
         settings = self._settings
-        body: dict[str, Any] = {"jobs": [[panda_id, attempt]]}
+        body: dict[str, Any] = {"jobs": [list(attempt) for attempt in attempts]}
         body |= {"harvester_id": settings.harvester_id, "worker_id": settings.worker_id}
         try:
             data = self._call("hpo_pilot/give_back", body).get("data")
         except CallRefused as error:
-            log.debug("job %s is not given back: %s", panda_id, error)
-            return False
+            log.debug("%d jobs are not given back: %s", len(attempts), error)
+            return ()
         given = data.get("given_back") if isinstance(data, dict) else None
-        return isinstance(given, list) and panda_id in given
+        return given if isinstance(given, list) else ()
 
     def update(self, report: Mapping[str, Any]) -> str:
         """See JobServer."""

@@ -9,7 +9,7 @@ from hpo_pilot.errors import InputError
 from hpo_pilot.jobs import JobNeeds
 from hpo_pilot.jobs.site_profile import SiteProfile
 from hpo_pilot.planning.workload import Workload
-from hpo_pilot.scheduling import NodeShape
+from hpo_pilot.scheduling import NodeShape, Policy
 
 
 def node_shape(profile: SiteProfile, needs: JobNeeds) -> NodeShape:
@@ -28,7 +28,7 @@ def node_shape(profile: SiteProfile, needs: JobNeeds) -> NodeShape:
 def jobs_per_node(shape: NodeShape, needs: JobNeeds) -> int:
     """How many jobs can have their share of one node at once."""
     gpus = shape.gpus // needs.gpus_per_node if needs.gpus_per_node else shape.cores
-    return min(gpus, shape.cores // needs.cores, shape.memory_mb // needs.memory_mb)
+    return min(gpus, shape.cores // needs.cores, shape.memory_mb // max(1, needs.memory_mb))
 
 
 def most_at_once(shape: NodeShape, needs: JobNeeds, nodes: int, steps: int | None) -> int:
@@ -42,6 +42,21 @@ def most_at_once(shape: NodeShape, needs: JobNeeds, nodes: int, steps: int | Non
     """
     jobs = jobs_per_node(shape, needs) * (nodes // needs.nodes)
     return jobs if steps is None else min(jobs, steps)
+
+
+def at_once(profile: SiteProfile, needs: JobNeeds, nodes: int, minutes: float) -> int:
+    """How many such jobs an allocation that has just started runs side by side at most; 0: it never runs one.
+
+    Args:
+        profile: of the site.
+        needs: of a job.
+        nodes: of the allocation.
+        minutes: that it lasts.
+    """
+    margin = min(Policy().margin / 60, minutes / 10)  # as its pilot keeps free at its end
+    if needs.nodes > nodes or needs.minutes + margin > minutes:
+        return 0
+    return most_at_once(node_shape(profile, needs), needs, nodes, profile.batch.job_steps)
 
 
 def nodes_for(shape: NodeShape, needs: JobNeeds, jobs: int) -> int:

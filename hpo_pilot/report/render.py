@@ -18,17 +18,17 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs, get_plotlyjs_version
 
 from hpo_pilot.figures import wording
-from hpo_pilot.figures.convergence_figure import convergence_figure
+from hpo_pilot.figures.catalogue import Peer, Subject, build, kinds
 from hpo_pilot.figures.efficiency import SHOWN, efficiencies
 from hpo_pilot.figures.failures import failure_groups, shortened
 from hpo_pilot.figures.figure import Figure, guessed
-from hpo_pilot.figures.fold_figure import fold_figures
-from hpo_pilot.figures.front_figure import front_figures, volume_figure
-from hpo_pilot.figures.learning_curves import Reports, curve_figure
+from hpo_pilot.figures.learning_curves import Reports
 from hpo_pilot.figures.parameter_figure import figures_by_objective
 from hpo_pilot.figures.static_files import static_text
 from hpo_pilot.figures.summary import Standing, figures_of, front_of, front_volume, ranking, search_gain
+from hpo_pilot.report.citation import citation
 from hpo_pilot.report.facts import ReportFacts
+from hpo_pilot.report.payload_versions import payload_versions
 from hpo_pilot.search import KnownResult, Point, Search, Trial, TrialState
 
 TOP = 10
@@ -48,8 +48,9 @@ def render_report(
     events: Sequence[tuple[datetime, str, str]],
     facts: ReportFacts,
     reports: Reports | None = None,
+    peers: Sequence[Peer] = (),
 ) -> str:
-    """The report on a search as one HTML document, of less than 6 MB.
+    """The report on a search as one HTML document, of less than 7 MB.
 
     It asks for nothing from outside, and says so to the browser (a content security policy): scripts run only if they
     are the ones put in here. Texts of payloads and users are escaped. The same values give the same document.
@@ -60,6 +61,7 @@ def render_report(
         events: (when, who, what) in the order in which they happened.
         facts: how it ran.
         reports: what trials reported while they ran, of those that `drawn_trials` names.
+        peers: other searches, to compare with where they ask the same question.
     """
     from hpo_pilot.optimizers.auto_rules import rules  # noqa: PLC0415 - numpy loads with it; commands load this module
 
@@ -67,15 +69,14 @@ def render_report(
     standings = ranking(search, trials)
     states = Counter(trial.state for trial in trials if trial.confirms is None)
     several = len(search.objectives) > 1
-    folds = fold_figures(search, trials)
+    subject = Subject(search, trials, reports or {}, peers, facts.ended)
+    drawn = {kind.key: build(kind.key, subject) for kind in kinds(search) if kind.key != "slices"}
     parameters = figures_by_objective(search, trials) if standings else []
     front = front_of(search, trials) if several else []
-    fronts = [*front_figures(search, trials), volume_figure(search, trials)] if front else []
-    overview = convergence_figure(search, trials) if standings and not several else None
-    curves = curve_figure(search, trials, reports or {})
     of_parameters = [figure for _, group in parameters for figure in group]
-    figures = [figure for figure in (overview, *fronts, curves, *folds, *of_parameters) if figure is not None]
+    figures = [*(figure for group in drawn.values() for figure in group), *of_parameters]
     failures = failure_groups(trials)
+    search_yaml = _yaml(search.to_dict())
     rows = _rows(search, trials, standings)
     environment = _environment()
     # In this order: each defines the name that the next one uses.
@@ -88,7 +89,7 @@ def render_report(
         metrics=[objective.metric for objective in search.objectives],
         front=front[:FRONT_LIMIT],
         dropped_front=max(0, len(front) - FRONT_LIMIT),
-        fronts=fronts,
+        drawn=drawn,
         hypervolume=front_volume(search, trials) if front else None,
         outcome=_front_outcome(search, trials, front) if front else _outcome(search, trials, standings),
         seconds=wording.span(facts.started, facts.ended),
@@ -99,9 +100,6 @@ def render_report(
         best_yaml=_yaml(standings[0].trial.point) if standings else "",
         best_known=_best_known(search),
         top=[] if several else standings[:TOP],
-        overview=overview,
-        curves=curves,
-        folds=folds,
         parameters=parameters,
         rings=bool(guessed(trials)),
         failures=failures[:FAILURE_LIMIT],
@@ -116,7 +114,9 @@ def render_report(
         dropped_events=max(0, len(events) - EVENT_LIMIT),
         retries=sum(max(0, fold.attempt - 1) for trial in trials for fold in trial.folds),
         versions={**facts.versions, "plotly.js": get_plotlyjs_version()},
-        search_yaml=_yaml(search.to_dict()),
+        payload_versions=payload_versions(trials),
+        search_yaml=search_yaml,
+        citation=citation(search, facts, search_yaml),
         style=Markup(static_text("common.css") + environment.get_template("report.css.j2").render()),  # noqa: S704
         scripts=[Markup(script) for script in scripts],  # noqa: S704  ours and plotly's, no data in them
         script_hashes=[_csp_hash(script) for script in scripts],
@@ -209,7 +209,9 @@ def _yaml(value: Mapping[str, Any]) -> str:
 
 def _specs(figures: Sequence[Figure]) -> Markup:
     """The figures' specifications as JSON that may stand inside a script element."""
-    text = json.dumps({figure.key: figure.spec for figure in figures}, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(
+        {f"figure-{figure.key}": figure.spec for figure in figures}, allow_nan=False, separators=(",", ":")
+    )
     # Inside a string these are the only signs that can end the element or open a comment in it.
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))  # noqa: S704
 

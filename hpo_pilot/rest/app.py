@@ -15,7 +15,7 @@ from hpo_pilot.client.local_client import LocalClient
 from hpo_pilot.rest import about, changing, looking
 from hpo_pilot.rest.context import Context
 from hpo_pilot.rest.guard import PREFIX, Guard
-from hpo_pilot.rest.news import Newsroom
+from hpo_pilot.rest.news import progress_news
 from hpo_pilot.rest.problem import ProblemAnswer, add_handlers
 from hpo_pilot.rest.uploads import Uploads
 from hpo_pilot.server.access.gate import Gate
@@ -55,7 +55,7 @@ class Api:
         everybody = LocalClient(workdir.root, opened=store)
         self._gate = gate
         self._context = Context(
-            store, workdir, Uploads(workdir.uploads, upload_limit, unpacked_limit), Newsroom(everybody.progress)
+            store, workdir, Uploads(workdir.uploads, upload_limit, unpacked_limit), progress_news(everybody.progress)
         )
 
     def application(self) -> ASGIApp:

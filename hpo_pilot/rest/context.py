@@ -9,7 +9,7 @@ from fastapi import Depends, Path, Request
 
 from hpo_pilot.client.local_client import LocalClient
 from hpo_pilot.client.ownership import User
-from hpo_pilot.rest.news import Newsroom
+from hpo_pilot.monitor.newsroom import Newsroom
 from hpo_pilot.rest.uploads import Uploads
 from hpo_pilot.server.access.auth import Caller
 from hpo_pilot.service.workdir import WorkDir
@@ -30,7 +30,7 @@ class Context:
     store: Store
     workdir: WorkDir
     uploads: Uploads
-    news: Newsroom
+    news: Newsroom[bytes]
 
 
 def context_of(request: Request) -> Context:

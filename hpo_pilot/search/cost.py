@@ -106,12 +106,17 @@ def measured_joules(metrics: Mapping[str, Any]) -> float | None:
 
 
 def seconds_allowed(budget: Budget, resources: Resources) -> float:
-    """The run time of all jobs together that the budget's GPU-hours and core-hours allow; infinity: any.
+    """The run time in seconds of all jobs together that the budget's GPU-hours and core-hours allow; infinity: any.
 
     GPU-hours are no limit for jobs without GPUs.
     """
-    limits = [(budget.gpu_hours, resources.gpus), (budget.core_hours, resources.all_cores)]
-    return min((_HOUR * hours / each for hours, each in limits if hours is not None and each), default=math.inf)
+    return min(hours_allowed(budget, resources).values(), default=math.inf)
+
+
+def hours_allowed(budget: Budget, resources: Resources) -> dict[str, float]:
+    """The same for each limit that there is, in seconds: `gpu_hours` and `core_hours`."""
+    limits = {"gpu_hours": (budget.gpu_hours, resources.gpus), "core_hours": (budget.core_hours, resources.all_cores)}
+    return {name: _HOUR * hours / each for name, (hours, each) in limits.items() if hours is not None and each}
 
 
 def budget_misfits(budget: Budget, resources: Resources, folds: Folds) -> list[Misfit]:

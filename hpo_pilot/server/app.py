@@ -23,12 +23,14 @@ from hpo_pilot.server.access.gate import Gate
 from hpo_pilot.server.access.ownership import check_owner
 from hpo_pilot.server.api import absent as api_absent
 from hpo_pilot.server.api import creds as api_creds
+from hpo_pilot.server.api import demand as api_demand
 from hpo_pilot.server.api import file_requests as api_file_requests
 from hpo_pilot.server.api import file_server as api_file_server
 from hpo_pilot.server.api import harvester as api_harvester
 from hpo_pilot.server.api import hpo_pilot as api_hpo_pilot
 from hpo_pilot.server.api import job as api_job
 from hpo_pilot.server.api import metaconfig as api_metaconfig
+from hpo_pilot.server.api import overview as api_overview
 from hpo_pilot.server.api import pilot as api_pilot
 from hpo_pilot.server.api import queues as api_queues
 from hpo_pilot.server.api import statistics as api_statistics
@@ -43,6 +45,8 @@ from hpo_pilot.server.envelope import Envelope, failure, to_json
 from hpo_pilot.server.legacy import http as legacy_http
 from hpo_pilot.server.taskbuffer.limits import Limits
 from hpo_pilot.server.taskbuffer.lost_jobs import HeartbeatWatch
+from hpo_pilot.server.taskbuffer.offers import Offers
+from hpo_pilot.server.taskbuffer.pilot_book import PilotBook
 from hpo_pilot.server.taskbuffer.points import Capabilities
 from hpo_pilot.server.taskbuffer.queues import Queues
 from hpo_pilot.server.taskbuffer.retention import Housekeeping
@@ -58,12 +62,14 @@ log = logging.getLogger(__name__)
 API_MODULES = (
     api_absent,
     api_creds,
+    api_demand,
     api_file_requests,
     api_file_server,
     api_harvester,
     api_hpo_pilot,
     api_job,
     api_metaconfig,
+    api_overview,
     api_pilot,
     api_queues,
     api_statistics,
@@ -116,6 +122,8 @@ class Server:
         self.logs = Folder(files / "logs")
         self.queues = Queues(queues, files / "grid")
         self.pilots = WaitingPilots()
+        self.pilot_book = PilotBook()
+        self.offers = Offers()
         self.changes = Changes()
         self.watch = HeartbeatWatch(database, heartbeat_timeout)
         self.housekeeping = Housekeeping(database, self.cache, self.storage, self.logs, limits.retention_days)

@@ -16,6 +16,7 @@ import requests
 from hpo_pilot.config.queue_file import load_queues, write_queues
 from hpo_pilot.config.site_file import find_site, site_files
 from hpo_pilot.errors import InputError, TryAgainError
+from hpo_pilot.panda.board_address import remove_address, write_address
 from hpo_pilot.panda.panda_server import PandaServer
 from hpo_pilot.pilot.session import open_session
 from hpo_pilot.server.access.auth import Role
@@ -122,6 +123,7 @@ class EmbeddedPanda:
         self._server.start()
         self._wait_for_server()
         (self._workdir.tokens / _ADDRESS).write_text(f"{self.url}\n{self.server.authorities or ''}")
+        write_address(self._workdir.root, self.server)
         if self._slots:
             self._start_pilot()
 
@@ -141,6 +143,7 @@ class EmbeddedPanda:
     def stop(self) -> None:
         """Ends both, the pilot first: it gives its jobs back to the server."""
         self._pilot.stop(_PILOT_STOP_SECONDS)
+        remove_address(self._workdir.root)
         self._server.stop()
 
     def _start_pilot(self) -> None:

@@ -9,10 +9,14 @@ from datetime import datetime, timedelta
 from hpo_pilot.optimizers.phase import Knowledge, phase
 from hpo_pilot.search import Search, Trial, TrialState, point_key
 from hpo_pilot.search.cost import Cost
+from hpo_pilot.search.eta import estimate, spans_of, window
 from hpo_pilot.store import SearchState
 
-#: The newest results by which the speed is judged: enough to even out a straggler, few enough to follow a change.
-_RECENT = 32
+#: Beyond ten years, in seconds, nobody waits, and a date may not be to be had.
+_FURTHEST = 3650 * 86400.0
+
+#: So many trials' points are compared; of more, the others are taken for distinct, for that is all but sure and slow.
+_COMPARED = 1000
 
 
 @dataclass(frozen=True)
@@ -22,17 +26,17 @@ class Outlook:
     Attributes:
         over: trials and confirmation runs that are over.
         planned: how many there will be, as far as one can tell.
-        per_hour: trials that come to their end in an hour, lately; None: nobody can tell yet.
         end: when its budget will be spent at that pace; None: nobody can tell, or it does not run.
         limit: what ends it then: `trials`, `hours`, `gpu_hours` or `core_hours`.
+        basis: by what that is judged, in words.
         since_best: how many results came since the best one; None: there is none yet.
     """
 
     over: int
     planned: int
-    per_hour: float | None
     end: datetime | None
     limit: str
+    basis: str
     since_best: int | None
 
 
@@ -64,41 +68,22 @@ def outlook(
     of_best = next((trial.told for trial in trials if trial.number == best), None)
     if state.is_over:
         planned = len(over)
-    per_hour = _pace(over, now)
-    ends = _ends(search, planned - len(over), per_hour, clock, cost, now) if state is SearchState.RUNNING else {}
-    limit = min(ends, key=lambda name: ends[name], default="trials")
-    return Outlook(len(over), planned, per_hour, ends.get(limit), limit, None if of_best is None else told - of_best)
-
-
-def _pace(over: Sequence[Trial], now: datetime) -> float | None:
-    """Trials an hour, by the newest; the time since the last one counts, so that a search that stalls slows down."""
-    ends = sorted(trial.ended for trial in over if trial.ended is not None)[-_RECENT:]
-    if len(ends) < 2:
-        return None
-    seconds = (max(now, ends[-1]) - ends[0]).total_seconds()
-    return 3600 * (len(ends) - 1) / seconds if seconds > 0 else None
-
-
-def _ends(
-    search: Search, left: int, per_hour: float | None, clock: datetime | None, cost: Cost, now: datetime
-) -> dict[str, datetime]:
-    """When each limit will be reached, of those that can be foreseen; the trials first, for equal times."""
-    hours: dict[str, float] = {}
-    if per_hour:
-        hours["trials"] = left / per_hour
-    budget = search.budget
-    passed = None if clock is None else (now - clock).total_seconds() / 3600
-    if passed is not None:
-        if budget.hours is not None:
-            hours["hours"] = budget.hours - passed
-        for name, limit, used in (
-            ("gpu_hours", budget.gpu_hours, cost.gpu_hours),
-            ("core_hours", budget.core_hours, cost.core_hours),
-        ):
-            if limit is not None and used > 0 and passed > 0:
-                hours[name] = (limit - used) * passed / used
-    furthest = 24 * 3650.0  # beyond ten years nobody waits, and a date may not be to be had
-    return {name: now + timedelta(hours=max(0.0, each)) for name, each in hours.items() if each < furthest}
+    expected = None
+    if state is SearchState.RUNNING:
+        expected = estimate(
+            search,
+            spans_of(over, window(search)),
+            over=sum(trial.confirms is None for trial in over),
+            confirmed=sum(trial.confirms is not None for trial in over),
+            out=[trial.started.timestamp() for trial in trials if trial.started and not trial.state.is_over],
+            job_seconds=cost.job_seconds,
+            clock=None if clock is None else clock.timestamp(),
+            now=now.timestamp(),
+        )
+    end, limit, basis = None, "trials", ""
+    if expected is not None and expected.seconds < _FURTHEST:
+        end, limit, basis = now + timedelta(seconds=expected.seconds), expected.limit, expected.basis
+    return Outlook(len(over), planned, end, limit, basis, None if of_best is None else told - of_best)
 
 
 def optimizer_words(search: Search, state: SearchState, trials: Sequence[Trial]) -> str:
@@ -120,15 +105,16 @@ def optimizer_words(search: Search, state: SearchState, trials: Sequence[Trial])
     if len(counted) >= search.budget.trials:
         return f"done proposing: the last {len(out)} trial{'s are' if len(out) != 1 else ' is'} out"
     results = [trial for trial in scanned if trial.told is not None]
+    tried = {point_key(trial.point) for trial in counted[:_COMPARED]}
     starts = {point_key(search.space.canonical(point)) for point in search.start}
-    untried = starts - {point_key(trial.point) for trial in counted}
+    untried = starts - tried if len(counted) <= _COMPARED else set()
     if untried:
         return f"trying the start points of its file: {len(starts) - len(untried)} of {len(starts)} are out"
     # Known results of the file are told to it first, as if they were of this search.
     good = sum(trial.state is TrialState.FINISHED for trial in results)
     good += sum(known.figures is not None for known in search.known)
     knowledge = Knowledge(
-        known=len({point_key(trial.point) for trial in counted}) + len(search.known),
+        known=len(tried) + len(counted[_COMPARED:]) + len(search.known),
         told=len(results) + len(search.known),
         good=good,
         earlier=bool(search.warm_start),

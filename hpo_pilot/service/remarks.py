@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from hpo_pilot.search import TrialState
-from hpo_pilot.store import SearchRecord, Store
-from hpo_pilot.store.tallies import reported_a_number
+from hpo_pilot.service.waiting_remarks import waiting_remarks
+from hpo_pilot.store import EMBEDDED, SearchRecord, Store
+from hpo_pilot.store.tallies import open_tasks, reported_a_number
 
 
 def nothing_to_stop(store: Store, record: SearchRecord) -> list[str]:
@@ -18,7 +21,16 @@ def nothing_to_stop(store: Store, record: SearchRecord) -> list[str]:
     return [f"no trial reported a number {metric!r} in {file}: nothing could be stopped early"]
 
 
-def remarks_of(store: Store, record: SearchRecord) -> list[str]:
-    """The same, and what the search has from earlier ones."""
+def remarks_of(store: Store, record: SearchRecord, workdir: Path | None = None) -> list[str]:
+    """The same, what the search has from earlier ones, and why its jobs wait.
+
+    Args:
+        store: its store.
+        record: the search.
+        workdir: the work folder whose embedded server may have its jobs; None: that is not asked for.
+    """
     earlier = [str(one) for one in store.earlier_results(record.id)] if record.search.warm_start else []
-    return earlier + nothing_to_stop(store, record)
+    waiting: list[str] = []
+    if workdir is not None and record.server == EMBEDDED and not record.state.is_over:
+        waiting = waiting_remarks(workdir, open_tasks(store.engine, record.id))
+    return earlier + nothing_to_stop(store, record) + waiting

@@ -11,6 +11,7 @@ from hpo_pilot.search import TrialState
 from hpo_pilot.search.cost import Spent
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.engine import reading
+from hpo_pilot.store.records import TaskStage
 
 
 def confirmations_over(engine: Engine, search_id: int) -> int:
@@ -73,3 +74,11 @@ def first_figure(engine: Engine, search_id: int) -> float | None:
     with reading(engine) as connection:
         value: float | None = connection.execute(query).scalar()
     return value
+
+
+def open_tasks(engine: Engine, search_id: int) -> list[int]:
+    """JEDI's numbers of the tasks from which something is still expected."""
+    number = t.tasks.c.jedi_task_id
+    query = select(number).where(t.tasks.c.search_id == search_id, t.tasks.c.state != TaskStage.ENDED)
+    with reading(engine) as connection:
+        return [int(found) for found in connection.scalars(query.where(number.is_not(None)))]

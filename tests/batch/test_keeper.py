@@ -10,11 +10,17 @@ import pytest
 
 from hpo_pilot.batch import AllocationSpec, BatchJob, BatchState
 from hpo_pilot.batch.fleet import Fleet
-from hpo_pilot.batch.keeper import Demand, Keeper, Keeping
+from hpo_pilot.batch.keeper import Demand, Keeper, Keeping, Waiting
 from hpo_pilot.errors import GiveUpError, InputError, TryAgainError
+from hpo_pilot.jobs import JobNeeds
 from tests.batch.conftest import FakeBatch
 
 KEEPING = Keeping("https://here", "Q", max_nodes=6, room=4, idle=100.0, settle=30.0)
+
+
+def at_once(spec: AllocationSpec, needs: JobNeeds) -> int:
+    """One job of a core on each core of nodes of eight."""
+    return spec.nodes // needs.nodes * (8 // needs.cores) if needs.gpus_per_node == 0 else 0
 
 
 class Bench:
@@ -24,21 +30,27 @@ class Bench:
         self.fleet, self.batch, self.now = fleet, batch, now
         self.section: dict[str, object] = {}
         self.plan = lambda name: plan(name, **self.section)
-        self.demand = Demand(0, 0)
+        self.demand = Demand((), 0)
         self.told: list[str] = []
         self.keeper = self.again()
 
     def again(self, keeping: Keeping = KEEPING) -> Keeper:
         """Another process that keeps the same."""
         self.keeper = Keeper(
-            self.fleet, keeping, self.plan, lambda: self.demand, tell=self.told.append, clock=lambda: self.now[0]
+            self.fleet,
+            keeping,
+            self.plan,
+            lambda: self.demand,
+            at_once=at_once,
+            tell=self.told.append,
+            clock=lambda: self.now[0],
         )
         return self.keeper
 
-    def look(self, waiting: int, going: int = 0, after: float = 1.0) -> list[str]:
+    def look(self, waiting: int | tuple[Waiting, ...], going: int = 0, after: float = 1.0) -> list[str]:
         """One look; the states of all jobs then."""
         self.now[0] += after
-        self.demand = Demand(waiting, going)
+        self.demand = Demand((Waiting(waiting),) if isinstance(waiting, int) else waiting, going)
         self.keeper.look()
         return [job.state.value for job in self.batch.known.values()]
 
@@ -154,9 +166,10 @@ def test_it_runs_until_it_is_stopped(bench: Bench) -> None:
         if looks == 1:
             raise TryAgainError("the server sleeps")
         stop.set()
-        return Demand(4, 0)
+        return Demand((Waiting(4),), 0)
 
-    keeper = Keeper(bench.fleet, KEEPING, bench.plan, demand, tell=bench.told.append, clock=lambda: bench.now[0])
+    clock, tell = lambda: bench.now[0], bench.told.append
+    keeper = Keeper(bench.fleet, KEEPING, bench.plan, demand, at_once=at_once, tell=tell, clock=clock)
     keeper.run(stop, 0.01)
     assert bench.told[0] == "not now: the server sleeps" and "4 jobs wait: submitted hpo-" in bench.told[1]
     assert not bench.batch.cancelled
@@ -205,8 +218,33 @@ def test_jobs_that_no_allocation_takes(bench: Bench) -> None:
     assert {job.state for job in bench.batch.known.values()} == {BatchState.CANCELLED}
 
 
+def test_allocations_for_what_fits_them(bench: Bench) -> None:
+    """Of two-node jobs of all cores each runs one, of small ones sixteen, and none of those with GPUs."""
+    wide, small = Waiting(2, JobNeeds(nodes=2, cores=8)), Waiting(16, JobNeeds(cores=1))
+    hopeless = Waiting(500, JobNeeds(gpus_per_node=2, minutes=30.0))
+    assert bench.look((small, hopeless)) == ["waiting"]
+    assert bench.look((small, hopeless, wide)) == ["waiting"] * 3
+    (said,) = [told for told in bench.told if "is submitted" in told]
+    assert said.endswith("for none could run them: 500 of 1 nodes with 1 cores, 2 GPUs and 2000 MB for 30 minutes")
+    assert "no allocation of 2 nodes for 1:00" in said
+
+
+def test_halves_of_two_shapes_share_one(bench: Bench) -> None:
+    assert bench.look((Waiting(8, JobNeeds(cores=1)), Waiting(4, JobNeeds(cores=2)))) == ["waiting"]
+
+
+def test_work_that_never_fits_is_none(bench: Bench) -> None:
+    """Allocations are given back, and it goes on looking: others may submit what fits."""
+    hopeless = (Waiting(500, JobNeeds(nodes=3)),)
+    assert bench.look(hopeless) == []
+    assert bench.look(4) == ["waiting"]
+    bench.batch.turn("100", BatchState.RUNNING)
+    assert bench.look(hopeless, after=50) == ["running"]
+    assert bench.look(hopeless, after=101) == ["cancelled"]
+
+
 def test_a_refusal_ends_it(bench: Bench) -> None:
     bench.section = {"account_required": True}
-    bench.demand = Demand(1, 0)
+    bench.demand = Demand((Waiting(1),), 0)
     with pytest.raises(InputError, match="--account"):
         bench.keeper.run(threading.Event(), 0.01)

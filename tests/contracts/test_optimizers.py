@@ -130,6 +130,24 @@ def test_failed_trials_are_survived(name: str) -> None:
     check_points(space, optimizer.ask(6, []), points)
 
 
+def test_a_point_that_failed_may_be_tried_again(name: str) -> None:
+    """As `retry` does: failed, out again, finished with the best value of all; and so for half of the points."""
+    space = space_of(MIXED, "layers * width <= 1024")
+    points = make("random", space, seed=9).ask(16)
+    optimizer = make(name, space)
+    optimizer.tell([(point, None if i % 2 else value_of(point)) for i, point in enumerate(points)])
+    again = points[1::2]
+    check_points(space, optimizer.ask(4, again), points)
+    optimizer.tell([(point, -float(i)) for i, point in enumerate(again)])
+    asked = optimizer.ask(4, [])
+    assert len(asked) == 4
+    check_points(space, asked, points)
+    rebuilt = make(name, space)
+    rebuilt.tell([(point, None if i % 2 else value_of(point)) for i, point in enumerate(points)])
+    rebuilt.tell([(point, -float(i)) for i, point in enumerate(again)])
+    assert rebuilt.ask(4, []) == asked
+
+
 def test_a_history_of_failures_alone(name: str) -> None:
     space = space_of(MIXED)
     optimizer = make(name, space)

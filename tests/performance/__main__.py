@@ -19,6 +19,7 @@ from tests.performance import (
     allocation,
     busy_slots,
     early_stopping,
+    exports,
     growth,
     idle_service,
     pilot_load,
@@ -38,6 +39,7 @@ BENCHMARKS = {
     "restart": restart.measure,
     "early-stopping": early_stopping.measure,
     "several-objectives": several_objectives.measure,
+    "exports": exports.measure,
     "optimizer-speed": speed.measure,
 }
 

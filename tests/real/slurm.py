@@ -114,10 +114,10 @@ class Slurm:
             time.sleep(0.2)
         return state
 
-    def kill_controller(self) -> None:
-        """What runs goes on, and nothing more can be started."""
-        self.daemons[0].kill()
-        self.daemons[0].wait()
+    def stop_controller(self) -> None:
+        """What runs goes on, and nothing more can be started. Killed, it would forget its jobs of the last seconds."""
+        self.daemons[0].terminate()
+        self.daemons[0].wait(_STOP_SECONDS)
 
     def start_controller(self) -> None:
         """Once more; it knows its jobs still."""

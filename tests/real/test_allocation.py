@@ -253,10 +253,10 @@ def test_jobs_wait_while_slurms_controller_is_away(
 ) -> None:
     """What runs goes on; no attempt is used up by launches that nobody can make."""
     needs = JobNeeds(nodes=1, ranks_per_node=1, cores=1, memory_mb=500, minutes=5.0)
-    running = embedded.submit("python3 counting.py 150", 1, needs=needs, files=files)
+    running = embedded.submit("python3 counting.py 80", 1, needs=needs, files=files)
     job = allocation()
     until(lambda: slurm.run("squeue", "--steps", "--noheader", "--format=%j").count("hpo-pilot-") == 1, 30)
-    slurm.kill_controller()
+    slurm.stop_controller()
     later = embedded.submit("python3 counting.py 1", 5, needs=needs, files=files, search="later")
 
     def said() -> str:
@@ -265,6 +265,6 @@ def test_jobs_wait_while_slurms_controller_is_away(
     until(lambda: "so no jobs are taken for now: srun: error: Unable to" in said(), 40)
     until(lambda: embedded.state(running) == "done", 40)
     slurm.start_controller()
-    until(lambda: "the launcher works again after" in said(), 60)
+    until(lambda: "the launcher works again after" in said(), 90)
     until(lambda: embedded.state(later) == "done", 40)
     assert all(verdict["status"] == 0 for verdict in [*embedded.verdicts(running), *embedded.verdicts(later)])

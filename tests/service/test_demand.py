@@ -9,18 +9,21 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.batch.keeper import Demand
+from hpo_pilot.batch.keeper import Demand, Waiting
 from hpo_pilot.errors import InputError, TryAgainError
+from hpo_pilot.jobs import JobNeeds
 from hpo_pilot.service.demand import DemandReader
 
 
 class Handler(BaseHTTPRequestHandler):
     status = 200
     answer: Any = None
+    is_ours = False
 
     def do_GET(self) -> None:
+        call = "hpo_pilot/demand?queue=Q" if type(self).is_ours else "statistics/active_job_stats_by_site"
         known = self.headers["Authorization"] == "Bearer abc" and self.headers["Origin"] == "vo"
-        asked = self.path == "/api/v1/statistics/active_job_stats_by_site"
+        asked = self.path == f"/api/v1/{call}"
         body = json.dumps(type(self).answer).encode()
         self.send_response(type(self).status if known and asked else 404)
         self.end_headers()
@@ -51,16 +54,31 @@ def token(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        ({}, Demand(0, 0)),
-        ({"OTHER": {"activated": 9}}, Demand(0, 0)),
+        ({}, Demand((), 0)),
+        ({"OTHER": {"activated": 9}}, Demand((), 0)),
         # `defined` are those of paused tasks; `throttled` is a state of real servers alone.
-        ({"Q": {"activated": 3, "defined": 5, "running": 2, "sent": 1, "throttled": 1, "finished": 7}}, Demand(3, 4)),
+        (
+            {"Q": {"activated": 3, "defined": 5, "running": 2, "sent": 1, "throttled": 1, "finished": 7}},
+            Demand((Waiting(3),), 4),
+        ),
     ],
 )
 def test_demand(data: Any, expected: Demand, server: tuple[type[Handler], str], token: Path) -> None:
     handler, url = server
     handler.answer = {"success": True, "message": "", "data": data}
     assert DemandReader(url, "Q", token, vo="vo")() == expected
+
+
+def test_a_server_of_ours_tells_what_jobs_need(server: tuple[type[Handler], str], token: Path) -> None:
+    handler, url = server
+    handler.is_ours = True
+    shape = {"jobs": 3, "since": 5.0, "nodes": 2, "gpus": 4, "cores": 8, "memory_mb": 500, "minutes": 90.0}
+    handler.answer = {"success": True, "data": {"waiting": [shape], "going": 2, "offers": [], "known_for": 9.0}}
+    needs = JobNeeds(nodes=2, gpus_per_node=4, cores=8, memory_mb=500, minutes=90.0)
+    assert DemandReader(url, "Q", token, vo="vo")() == Demand((Waiting(3, needs),), 2)
+    handler.answer = {"success": True, "data": {"waiting": [{}], "going": 2}}
+    with pytest.raises(TryAgainError, match="does not tell of its jobs"):
+        DemandReader(url, "Q", token, vo="vo")()
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,9 @@ _TASK_ARGUMENT = re.compile(r"--task ([A-Za-z0-9_-]+=*) --number ")
 _MOST_BYTES = 8 << 20  # of a task's points, unpacked
 _SECRET_BYTES = 32
 
+#: What reading a user's text may raise.
+_UNREADABLE = (binascii.Error, zlib.error, ValueError, KeyError, TypeError, IndexError, RecursionError)
+
 #: Jobs that a pilot has, hence may use their capability.
 _AT_PILOT = frozenset({JobState.SENT, JobState.STARTING, JobState.RUNNING, JobState.TRANSFERRING, JobState.HOLDING})
 
@@ -164,18 +167,62 @@ def _encoded(tx: Transaction, task_id: int) -> str:
     return match[1] if match else ""
 
 
+@dataclass(frozen=True)
+class Assignment:
+    """What the jobs of a task of hpo-pilot are for.
+
+    Attributes:
+        uid: the search's identity in its store.
+        members: by the job's number, (trial, fold) of each point that it runs.
+    """
+
+    search: str
+    uid: str
+    generation: int
+    members: Mapping[int, tuple[tuple[int, int], ...]]
+
+
+def assignment_of(tx: Transaction, task_id: int) -> Assignment | None:
+    """What the task's jobs are for, by its parameters; None: it is no task of hpo-pilot, or broken."""
+    try:
+        return _assignment(_encoded(tx, task_id))
+    except InputError:  # its parameters make no sense
+        return None
+
+
+@lru_cache(maxsize=512)
+def _assignment(encoded: str) -> Assignment | None:
+    try:
+        document = _document(encoded)
+        members: dict[int, list[tuple[int, int]]] = {}
+        for number, trial, fold, _ in _table(encoded):
+            members.setdefault(number, []).append((trial, fold))
+        return Assignment(
+            str(document["search"]),
+            str(document["uid"]),
+            int(document["generation"]),
+            {number: tuple(found) for number, found in members.items()},
+        )
+    except _UNREADABLE:
+        return None
+
+
+def _document(encoded: str) -> Any:
+    """What a `--task` argument holds; one of `_UNREADABLE` where it is none of ours."""
+    return json.loads(zlib.decompressobj().decompress(base64.urlsafe_b64decode(encoded), _MOST_BYTES))
+
+
 @lru_cache(maxsize=64)
 def _table(encoded: str) -> tuple[tuple[int, int, int, Mapping[str, Any]], ...]:
     """(job, trial, fold, point) of each; what cannot be read is as if it were not there: it is a user's text."""
     if not encoded:
         return ()
     try:
-        unpacked = zlib.decompressobj().decompress(base64.urlsafe_b64decode(encoded), _MOST_BYTES)
-        document = json.loads(unpacked)
+        document = _document(encoded)
         found = []
         for job, entry in enumerate(document["jobs"], 1):
             for trial, fold, _seed in entry if isinstance(entry[0], list) else [entry]:
                 found.append((job, int(trial), int(fold), dict(document["points"][str(trial)])))
-    except (binascii.Error, zlib.error, ValueError, KeyError, TypeError, IndexError, RecursionError):
+    except _UNREADABLE:
         return ()
     return tuple(found)

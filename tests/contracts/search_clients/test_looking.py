@@ -7,12 +7,13 @@ import threading
 import time
 
 import pytest
+from sqlalchemy import insert
 
 from hpo_pilot.client.documents import OVER_SEARCHES, OVER_TRIALS
 from hpo_pilot.errors import InputError
 from hpo_pilot.search import TrialState
-from hpo_pilot.store import SearchState
-from tests.rest_api import add_results, set_state, write_search
+from hpo_pilot.store import SearchState, tables
+from tests.rest_api import add_results, set_state, store_of, write_search
 
 
 def test_the_list_has_every_search(client, searched):
@@ -29,7 +30,8 @@ def test_status_is_the_list_s_document_and_more(client, searched):
     assert {key: status[key] for key in listed} == listed
     assert status["job_seconds"] == 12.0
     assert status["gpu_hours"] == 0.0
-    more = {"job_seconds", "gpu_hours", "cost", "gain", "source", "definition", "remarks", "wishes"}
+    more = {"job_seconds", "gpu_hours", "cost", "gain", "source", "definition", "remarks"}
+    more |= {"wishes", "eta", "last_failure", "course", "optimizer_state"}
     assert set(status) - set(listed) == more
 
 
@@ -63,6 +65,26 @@ def test_many_trials_come_whole_and_in_order(place, client, name):
     trials = client.trials(name)
     assert [trial["number"] for trial in trials] == list(range(1, 1201))
     assert client.best(name)["number"] == 2
+
+
+def test_intermediate_values_of_those_trials_that_have_some(place, client, searched):
+    assert client.intermediate(searched) == []
+    store = store_of(place.workdir)
+    try:
+        record = store.search(searched)
+        with store.engine.begin() as connection:
+            rows = [(1, 0, 2, 0.5), (1, 0, 1, 0.7), (1, 1, 1, float("inf")), (3, 0, 1, 1.0), (1003, 0, 7, 2.0)]
+            columns = ("trial", "fold", "step", "value")
+            values = [{"search_id": record.id, **dict(zip(columns, row, strict=True))} for row in rows]
+            connection.execute(insert(tables.intermediate_values), values)
+    finally:
+        store.close()
+    found = client.intermediate(searched)
+    assert [one["number"] for one in found] == [1, 3, 1003]
+    assert [(fold["fold"], [tuple(pair) for pair in fold["values"]]) for fold in found[0]["folds"]] == [
+        (0, [(1, 0.7), (2, 0.5)]),
+        (1, [(1, None)]),
+    ]
 
 
 def test_best(place, client, name, searched):

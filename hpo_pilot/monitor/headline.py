@@ -1,0 +1,225 @@
+"""What a search comes to, in words and at a glance: does it go well, what is best, what does it cost, what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from hpo_pilot.figures.failures import shortened
+from hpo_pilot.figures.wording import count, duration, number, plus_minus, span
+from hpo_pilot.monitor.library import View
+from hpo_pilot.search import Trial, TrialState
+from hpo_pilot.service.outlook import Outlook, outlook
+from hpo_pilot.store import SearchState
+
+#: So many failures in a row are said first.
+_IN_A_ROW = 3
+
+#: A search whose best is older than this share of its results, and than so many, no longer improves.
+_STALE_SHARE, _STALE_LEAST = 0.4, 12
+
+_REASON = 220
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A limit of the budget.
+
+    Attributes:
+        name: in words.
+        used: so much of it.
+        allowed: so much in all.
+        text: both, in words.
+    """
+
+    name: str
+    used: float
+    allowed: float
+    text: str
+
+    @property
+    def percent(self) -> float:
+        """How much of it is used, of 100."""
+        return max(0.0, min(100.0, 100 * self.used / self.allowed)) if self.allowed > 0 else 100.0
+
+
+@dataclass(frozen=True)
+class Headline:
+    """A search at a glance.
+
+    Attributes:
+        mood: `good`, `bad`, `busy` or `idle`: the colour of it.
+        verdict: does it go well, in a sentence or two.
+        trouble: what is wrong, one sentence each; empty: nothing.
+        best: the best figure of merit in words; empty: there is none yet.
+        outlook: how far it is.
+        end: when it will end or has ended, in words.
+        limits: the budget's, those first that count hours.
+        cost: what it took, in words.
+        energy: in words; empty: not known.
+    """
+
+    mood: str
+    verdict: str
+    trouble: tuple[str, ...]
+    best: str
+    outlook: Outlook
+    end: str
+    limits: tuple[Limit, ...]
+    cost: str
+    energy: str
+
+    @property
+    def percent(self) -> float:
+        """How much of what is planned is over, of 100."""
+        return 100.0 * self.outlook.over / self.outlook.planned if self.outlook.planned else 0.0
+
+
+def headline(view: View, now: datetime, *, steered: bool) -> Headline:
+    """A search at a glance.
+
+    Args:
+        view: the search.
+        now: the present.
+        steered: whether any service or command steers the store's searches.
+    """
+    record, search = view.record, view.search
+    best = view.best
+    ahead = outlook(
+        search,
+        record.state,
+        view.trials,
+        clock=record.clock,
+        cost=view.cost,
+        best=None if best is None else best.trial.number,
+        now=now,
+    )
+    trouble = _trouble(view, steered=steered)
+    mood, verdict = _verdict(view, ahead, trouble)
+    return Headline(
+        mood=mood,
+        verdict=verdict,
+        trouble=tuple(trouble),
+        best=best_text(view),
+        outlook=ahead,
+        end=_end(view, ahead, now),
+        limits=tuple(_limits(view, now)),
+        cost=_cost(view),
+        energy="" if view.cost.energy_kwh is None or not view.cost.energy_source else _energy(view),
+    )
+
+
+def best_text(view: View) -> str:
+    """The best figure of merit; of several objectives how large the front is."""
+    best = view.best
+    if best is None:
+        return ""
+    if len(view.search.objectives) > 1:
+        volume = f", hypervolume {number(view.steps[-1][1])}" if view.steps else ""
+        return f"{count(len(view.standings), 'trial')} on the front{volume}"
+    spread = None if best.confirmed else best.trial.std
+    return plus_minus(best.value, spread)
+
+
+def _verdict(view: View, ahead: Outlook, trouble: Sequence[str]) -> tuple[str, str]:
+    state, best = view.record.state, view.best
+    told = sum(trial.told is not None for trial in view.trials)
+    if state is SearchState.SUBMITTED:
+        return "idle", "Submitted; it has not begun."
+    if state is SearchState.PAUSED:
+        return "idle", "Paused: no new trials until it is resumed."
+    if state is SearchState.STOPPING:
+        return "idle", "Stopping: its jobs are being ended."
+    if state is SearchState.FAILED:
+        return "bad", f"Failed: {shortened(view.record.message or 'no reason was recorded', 2 * _REASON)}"
+    if state is SearchState.STOPPED:
+        return "idle", f"Stopped after {count(ahead.over, 'trial')}."
+    if state is SearchState.DONE:
+        message = f" {shortened(view.record.message, _REASON).rstrip('.')}." if view.record.message else ""
+        return "good", f"Done: {count(ahead.over, 'trial')} are over.{message}" + _gain(view)
+    if trouble and best is None and told:
+        return "bad", "Running, but nothing has succeeded yet."
+    if _failures_in_a_row(view) >= _IN_A_ROW:
+        return "bad", f"Running, but the last {_failures_in_a_row(view)} trials failed."
+    if best is None:
+        return "busy", "Running; the first result is still to come."
+    since = ahead.since_best or 0
+    if since >= max(_STALE_LEAST, _STALE_SHARE * told):
+        return "busy", f"Running; the last {count(since, 'result')} brought no improvement.{_gain(view)}"
+    when = "the newest result is the best" if not since else f"the best came {count(since, 'result')} ago"
+    return "good", f"Going well: {when}.{_gain(view)}"
+
+
+def _gain(view: View) -> str:
+    """From where to where the best went, in a sentence; empty where it went nowhere."""
+    if len(view.search.objectives) > 1 or len(view.steps) < 2 or view.steps[0][1] == view.steps[-1][1]:
+        return ""
+    metric = view.search.objective.metric
+    return f" {metric} went from {number(view.steps[0][1])} to {number(view.steps[-1][1])}."
+
+
+def _failures_in_a_row(view: View) -> int:
+    told = sorted((trial for trial in view.trials if trial.told is not None), key=lambda trial: -(trial.told or 0))
+    run = 0
+    for trial in told:
+        if trial.state is not TrialState.FAILED or (trial.told or 0) <= view.record.forgiven:
+            break
+        run += 1
+    return run
+
+
+def _trouble(view: View, *, steered: bool) -> list[str]:
+    found = []
+    state, failed = view.record.state, view.counts[TrialState.FAILED]
+    if not steered and state in (SearchState.RUNNING, SearchState.SUBMITTED, SearchState.STOPPING):
+        found.append("No service steers it: start one with `hpo-pilot serve`, or go on with `hpo-pilot run`.")
+    if failed:
+        latest: Trial = view.failures[0]
+        reason = shortened((latest.error or "no reason was recorded").strip().partition("\n")[0], _REASON)
+        of = sum(trial.state.is_over for trial in view.trials)
+        found.append(f"{failed:,} of {count(of, 'trial')} failed; the latest: {reason}")
+    return found
+
+
+def _end(view: View, ahead: Outlook, now: datetime) -> str:
+    record = view.record
+    if record.state.is_over:
+        took = span(record.started, record.ended)
+        return f"ended after {duration(took)}" if took is not None else "ended"
+    if record.state is not SearchState.RUNNING:
+        return "not running"
+    if ahead.end is None:
+        return "no estimate yet"
+    left = (ahead.end - now).total_seconds()
+    why = {"hours": " (its hours)", "gpu_hours": " (its GPU-hours)", "core_hours": " (its core-hours)"}
+    return f"in about {duration(round(left)) if left > 0 else 'a moment'}{why.get(ahead.limit, '')}"
+
+
+def _limits(view: View, now: datetime) -> list[Limit]:
+    budget, cost, record = view.search.budget, view.cost, view.record
+    found = []
+    if budget.gpu_hours is not None:
+        found.append(_limit("GPU-hours", cost.gpu_hours, budget.gpu_hours))
+    if budget.core_hours is not None:
+        found.append(_limit("core-hours", cost.core_hours, budget.core_hours))
+    if budget.hours is not None:
+        passed = (span(record.clock, record.ended or now) or 0.0) / 3600
+        found.append(_limit("hours", passed, budget.hours))
+    return found
+
+
+def _limit(name: str, used: float, allowed: float) -> Limit:
+    return Limit(name, used, allowed, f"{number(used, 3)} of {number(allowed)} {name}")
+
+
+def _cost(view: View) -> str:
+    cost = view.cost
+    if cost.gpu_hours > 0:
+        return f"{number(cost.gpu_hours, 3)} GPU-hours"
+    return f"{number(cost.core_hours, 3)} core-hours"
+
+
+def _energy(view: View) -> str:
+    source = {"measured": "measured", "estimated": "estimated", "mixed": "partly measured"}
+    return f"{number(view.cost.energy_kwh, 3)} kWh, {source[view.cost.energy_source or 'estimated']}"

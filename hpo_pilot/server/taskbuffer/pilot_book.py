@@ -1,0 +1,190 @@
+"""The pilots that have called lately: what pages show of them. Kept in memory, for the event loop alone.
+
+It says nothing of what pilots are given, so that losing it costs nothing: whoever is alive calls again within a minute,
+and who has jobs is known by those.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import select
+
+from hpo_pilot.scheduling import Wish
+from hpo_pilot.server.data.database import AnyRow, Transaction
+from hpo_pilot.server.data.tables import AT_PILOT, jobs, workers
+from hpo_pilot.server.taskbuffer.worker_reports import host
+
+#: Seconds without a word after which one that has no jobs counts as silent: ours ask every minute at least.
+SILENT = 120.0
+#: Seconds after which a pilot that ended, or fell silent, is forgotten; and how many are remembered at most.
+KEPT = 3600.0
+MOST = 4096
+
+_OURS = "hpo-pilot"
+_UNKNOWN = "unknown"
+
+
+def key_of(harvester: str | None, worker: str | None, node: str | None, queue: str | None) -> str:
+    """What a pilot is called: ``harvester/worker``, else ``host at queue``; empty: it has no name."""
+    if harvester or worker:
+        return f"{harvester or ''}/{worker or ''}"
+    return f"{host(node)} at {queue or ''}" if node else ""
+
+
+@dataclass
+class PilotNote:
+    """What a pilot has said of itself.
+
+    Attributes:
+        slots: the most jobs that it ever asked for at once; of one that asks for one at a time, one.
+        nodes: free ones of its allocation; None: it has none.
+    """
+
+    key: str
+    host: str
+    queue: str
+    harvester: str
+    worker: str
+    kind: str
+    version: str
+    since: float
+    heard: float
+    slots: int
+    nodes: int | None
+
+
+class PilotBook:
+    """Notes of who asks for jobs."""
+
+    def __init__(self) -> None:
+        self._notes: OrderedDict[str, PilotNote] = OrderedDict()
+
+    def asked(
+        self,
+        *,
+        harvester: str,
+        worker: str,
+        node: str,
+        queue: str,
+        program: str,
+        slots: int,
+        wish: Wish | None,
+        now: float,
+    ) -> None:
+        """Notes that a pilot asks for jobs.
+
+        Args:
+            harvester: as it calls itself, like `worker`, `node` and `queue`; empty: it does not say.
+            worker: see there.
+            node: see there.
+            queue: see there.
+            program: its User-Agent.
+            slots: how many jobs it asks for.
+            wish: the room in its allocation; None: it has none.
+            now: seconds since the epoch.
+        """
+        key = key_of(harvester, worker, node, queue)
+        if not key:
+            return
+        kind, version = _program(program)
+        before = self._notes.pop(key, None)
+        nodes = None if wish is None else sum(opening.nodes for opening in wish.now)
+        self._notes[key] = PilotNote(
+            key=key,
+            host=host(node),
+            queue=queue[:128],
+            harvester=harvester,
+            worker=worker,
+            kind=kind,
+            version=version,
+            since=before.since if before else now,
+            heard=now,
+            slots=max(slots, before.slots if before else 0),
+            nodes=nodes,
+        )
+        while len(self._notes) > MOST or next(iter(self._notes.values())).heard < now - KEPT:
+            self._notes.popitem(last=False)
+
+    def notes(self) -> list[PilotNote]:
+        """What is remembered, longest unheard first."""
+        return list(self._notes.values())
+
+
+def _program(agent: str) -> tuple[str, str]:
+    """Kind and version of a pilot's program by its User-Agent: ``hpo-pilot/0.1.0``, ``pilot/3.7.0.36 (Python …)``."""
+    first = agent.split(" ", 1)[0][:100]
+    name, _, version = first.partition("/")
+    if name == "pilot":
+        return f"Pilot {version.partition('.')[0]}".rstrip(), version
+    return name or _UNKNOWN, version
+
+
+def pilots_shown(tx: Transaction, notes: Iterable[PilotNote]) -> list[dict[str, Any]]:
+    """The pilots as pages show them: those that are remembered, and those that have jobs. By queue and name."""
+    columns = (
+        *(jobs.c.panda_id, jobs.c.harvester_id, jobs.c.worker_id, jobs.c.node, jobs.c.site, jobs.c.pilot_id),
+        *(jobs.c.heartbeat, jobs.c.patience),
+    )
+    busy: dict[str, list[AnyRow]] = {}
+    for row in tx.connection.execute(select(*columns).where(AT_PILOT).order_by(jobs.c.panda_id)):
+        if key := key_of(row.harvester_id, row.worker_id, row.node, row.site):
+            busy.setdefault(key, []).append(row)
+    ended = {
+        (row.harvester_id, row.worker_id): row.ended
+        for row in tx.connection.execute(
+            select(workers.c.harvester_id, workers.c.worker_id, workers.c.ended).where(
+                workers.c.ended >= tx.now - KEPT, workers.c.status != "started"
+            )
+        )
+    }
+    found = {note.key: note for note in notes if note.heard >= tx.now - KEPT or note.key in busy}
+    shown = [_shown(tx.now, note, busy.get(key, ()), ended) for key, note in found.items()]
+    shown += [_unnoted(key, rows) for key, rows in busy.items() if key not in found]
+    return sorted(shown, key=lambda one: (one["queue"], one["key"]))
+
+
+def _shown(now: float, note: PilotNote, its: Iterable[AnyRow], ended: dict[tuple[str, str], float]) -> dict[str, Any]:
+    rows = list(its)
+    heard = max([note.heard, *(row.heartbeat - row.patience for row in rows if row.heartbeat is not None)])
+    if rows:
+        state = "busy"
+    elif ended.get((note.harvester, note.worker), 0.0) >= note.heard:
+        state = "ended"
+    else:
+        state = "waiting" if heard >= now - SILENT else "silent"
+    return {
+        "key": note.key,
+        "state": state,
+        "host": note.host,
+        "queue": note.queue,
+        "kind": note.kind,
+        "version": note.version,
+        "since": note.since,
+        "heard": heard,
+        "slots": max(note.slots, len(rows)),
+        "nodes": note.nodes,
+        "jobs": [row.panda_id for row in rows],
+    }
+
+
+def _unnoted(key: str, rows: list[AnyRow]) -> dict[str, Any]:
+    """One that has not asked for jobs since this server started."""
+    last = rows[-1]
+    heard = [row.heartbeat - row.patience for row in rows if row.heartbeat is not None]
+    return {
+        "key": key,
+        "state": "busy",
+        "host": host(last.node or ""),
+        "queue": last.site or "",
+        "kind": _OURS if (last.pilot_id or "").startswith(f"{_OURS}|") else _UNKNOWN,
+        "version": "",
+        "since": None,
+        "heard": max(heard, default=None),
+        "slots": None,
+        "nodes": None,
+        "jobs": [row.panda_id for row in rows],
+    }

@@ -1,0 +1,150 @@
+"""A search with a trial of every kind, as documents that a client gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from hpo_pilot.client.documents import trial_document
+from hpo_pilot.config.site_power import price_of
+from hpo_pilot.exports.subject import Subject
+from hpo_pilot.search import EarlyStop, FoldResult, Search, Trial, TrialState
+from hpo_pilot.search.cost import Spent
+
+START = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
+
+SPACE: Mapping[str, Any] = {
+    "learning_rate": {"type": "real", "low": 1e-4, "high": 1e-1, "scale": "log"},
+    "dropout": {"type": "real", "low": 0.0, "high": 0.5, "step": 0.05},
+    "layers": {"type": "integer", "low": 1, "high": 4},
+    "width": {"type": "integer", "low": 16, "high": 512, "scale": "log"},
+    "value": {"type": "integer", "low": 0, "high": 9, "step": 3},  # also the name of a column
+    "solver": {"type": "categorical", "choices": ["adam", "sgd"]},
+    "batch": {"type": "ordinal", "choices": [32, 64, 128]},
+    "odd": {"type": "categorical", "choices": [1, True, "1", None, 1.5]},
+    "momentum": {"type": "real", "low": 0.5, "high": 0.99, "when": {"solver": "sgd"}},
+}
+
+
+def search_of(**changes: Any) -> Search:
+    document: dict[str, Any] = {
+        "search": "digits",
+        "objective": {"metric": "loss", "goal": "minimize"},
+        "space": SPACE,
+        "folds": 2,
+        "payload": {"command": "python train.py"},
+    }
+    return Search.model_validate({**document, **changes})
+
+
+def point_of(number: int) -> dict[str, Any]:
+    point = {
+        "learning_rate": 1e-4 * (1 + number % 100),
+        "dropout": [0.0, 0.15, 0.5][number % 3],
+        "layers": 1 + number % 4,
+        "width": 16 + number % 400,
+        "value": 3 * (number % 4),
+        "solver": "sgd" if number % 2 else "adam",
+        "batch": [32, 64, 128][number % 3],
+        "odd": [1, True, "1", None, 1.5][number % 5],
+    }
+    return {**point, "momentum": 0.9} if number % 2 else point
+
+
+def finished(number: int, objectives: int = 1, k: int = 2, **changes: Any) -> Trial:
+    begun = START + timedelta(seconds=number)
+    values = [1.0 / number + fold for fold in range(k)]
+    several = objectives > 1
+    results = tuple(
+        FoldResult(
+            fold,
+            value,
+            metrics={"accuracy": 0.5 + 0.1 * fold, "epochs": 3, "note": "ä", "best": True, "loss": 7.0},
+            panda_id=1000 * number + fold,
+            node="wn1",
+            seconds=2.5,
+            started=begun,
+            ended=begun + timedelta(seconds=2.5),
+            values=(value, value * 10) if several else None,
+        )
+        for fold, value in enumerate(values)
+    )
+    mean = sum(values) / k
+    settings: dict[str, Any] = {
+        "number": number,
+        "generation": 1 + number // 8,
+        "point": point_of(number),
+        "state": TrialState.FINISHED,
+        "value": mean,
+        "std": 0.7 if k > 1 else None,
+        "values": (mean, mean * 10) if several else None,
+        "stds": (0.7, 7.0) if several else None,
+        "folds": results,
+        "seed": 77 + number,
+        "told": number,
+        "submitted": begun - timedelta(seconds=1),
+        "started": begun,
+        "ended": begun + timedelta(seconds=2.5),
+        "spent": Spent(5.0),
+    }
+    return Trial(**{**settings, **changes})
+
+
+def failed(number: int) -> Trial:
+    fold = FoldResult(0, error="exit status 1", log_tail="Traceback …\nValueError: <b>\n", panda_id=1000 * number)
+    return finished(
+        number, state=TrialState.FAILED, value=None, std=None, folds=(fold,), error="fold 0: exit status 1 \udcff"
+    )
+
+
+def stopped_early(number: int) -> Trial:
+    stop = EarlyStop(3, "worse than the median", 4, 0.9, (0.8,))
+    return finished(number, state=TrialState.STOPPED, value=None, std=None, folds=(), stop=stop)
+
+
+def every_kind() -> list[Trial]:
+    return [
+        *(finished(number) for number in range(1, 11)),
+        failed(11),
+        stopped_early(12),
+        finished(13, state=TrialState.STOPPED, value=None, std=None, folds=(), told=None),  # with its search
+        finished(14, state=TrialState.RUNNING, value=None, std=None, folds=(), told=None, ended=None),
+        finished(15, state=TrialState.PENDING, value=None, std=None, folds=(), told=None, started=None, ended=None),
+        finished(16, point=point_of(1), confirms=1),
+    ]
+
+
+def subject_of(search: Search, trials: Sequence[Trial], curves: Mapping[int, Any] | None = None) -> Subject:
+    objectives: list[Any] = [{"metric": one.metric, "goal": one.goal} for one in search.objectives]
+    price = price_of(search)
+    document: Any = {
+        "id": 1,
+        "name": search.name,
+        "state": "running",
+        "owner": "alice",
+        "objective": objectives if len(objectives) > 1 else objectives[0],
+        "created": "2026-01-05T09:29:58.000+00:00",
+        "definition": search.to_dict(),
+    }
+    return Subject(document, [trial_document(trial, price) for trial in trials], curves or {})
+
+
+def curves_of(numbers: Sequence[int], steps: int = 3, folds: int = 2) -> dict[int, Any]:
+    """Every fold reports at every step, but the last fold's last value is no number."""
+    return {
+        number: {
+            "number": number,
+            "folds": [
+                {
+                    "fold": fold,
+                    "values": [
+                        (step, None if (fold, step) == (folds - 1, steps) else 1.0 / step + fold)
+                        for step in range(1, steps + 1)
+                    ],
+                }
+                for fold in range(folds)
+            ],
+        }
+        for number in numbers
+    }

@@ -1,0 +1,254 @@
+"""The board against a real server in a process of its own."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import stat
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import requests
+
+from hpo_pilot.errors import TryAgainError
+from hpo_pilot.jobs import JobState, TaskSpec
+from hpo_pilot.panda import board_address
+from hpo_pilot.panda.board import JobBoard, NoJobError, NoServerError
+from hpo_pilot.panda.board_address import FILE, read_address, remove_address, write_address
+from hpo_pilot.panda.board_values import PilotState
+from hpo_pilot.panda.panda_server import PandaServer
+from hpo_pilot.panda.task_parameters import encode_points
+from hpo_pilot.server.access.auth import Role
+from hpo_pilot.server.process import ServerProcess
+from tests.bearer import make_token_folder, token
+from tests.task_parameters import bare_params
+
+
+class Site:
+    """A server on a work folder, and a pilot's calls."""
+
+    def __init__(self, folder: Path) -> None:
+        self.workdir = folder
+        self.tokens = make_token_folder(folder / "tokens")
+        (self.tokens / "user.token").write_text(token("me", Role.USER))
+        self.process = self.start()
+        write_address(folder, PandaServer(self.process.url, None, "me"))
+
+    def start(self) -> ServerProcess:
+        return ServerProcess(
+            database=f"sqlite:///{self.workdir}/panda.db",
+            files=self.workdir / "files",
+            tokens=self.tokens,
+            stderr=self.workdir / "server.log",
+        )
+
+    def post(self, role: Role, call: str, **arguments: Any) -> Any:
+        answer = requests.post(
+            f"{self.process.url}/api/v1/{call}",
+            json=arguments,
+            headers={
+                "Authorization": f"Bearer {token('me' if role is Role.USER else 'pilot', role)}",
+                "User-Agent": "hpo-pilot/9.9",
+            },
+            timeout=30,
+        ).json()
+        assert answer["success"], answer
+        return answer["data"]
+
+    def submit(self, name: str, task: TaskSpec | None = None, n_jobs: int = 2, **more: Any) -> int:
+        points = f"python3 hpo_pilot_runner.py --task {encode_points(task)} --number " if task else "run "
+        return int(
+            self.post(Role.USER, "task/submit", task_parameters=bare_params(name, n_jobs, quote(points)) | more)
+        )
+
+    def acquire(self, queue: str, n_jobs: int = 1, **more: Any) -> list[dict[str, Any]]:
+        arguments = {"site_name": queue, "n_jobs": n_jobs, "node": "slot1@node7", **more}
+        return list(self.post(Role.PILOT, "pilot/acquire_jobs", prod_source_label="user", **arguments)["jobs"])
+
+    def update(self, panda_id: int, status: str, **more: Any) -> None:
+        self.post(Role.PILOT, "pilot/update_job", job_id=panda_id, job_status=status, **more)
+
+    def keep(self, name: str, content: bytes) -> None:
+        headers = {"Authorization": f"Bearer {token('pilot', Role.PILOT)}"}
+        requests.put(f"{self.process.url}/storage/{name}", data=content, headers=headers, timeout=30).raise_for_status()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    running = Site(tmp_path_factory.mktemp("board"))
+    yield running
+    running.process.stop()
+
+
+@pytest.fixture
+def board(site: Site) -> JobBoard:
+    return JobBoard(site.workdir)
+
+
+def packed(**texts: str) -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w:gz") as archive:
+        for name, text in texts.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(text.encode())
+            archive.addfile(info, io.BytesIO(text.encode()))
+    return made.getvalue()
+
+
+def test_jobs_of_a_search(site: Site, board: JobBoard, task: TaskSpec) -> None:
+    task_id = site.submit("user.me.demo.cafecafe.g1/", task, 4, site="ONE", campaign="demo.cafecafe", nGPU=2)
+    (given,) = site.acquire("ONE", harvester_id="h", worker_id=7, target_architecture={"gpus": [{}, {}]})
+    metrics = "hpoStep=3 hpoValue=0.25 hpoPast=1:0.5,2:nan"
+    site.update(given["PandaID"], "running", job_metrics=metrics, node="node7", job_sub_status="fun")
+
+    page = board.jobs(search="demo")
+    assert [job.number for job in page.jobs] == [4, 3, 2, 1] and page.before is None
+    assert page.counts == {JobState.ACTIVATED: 3, JobState.RUNNING: 1}
+    assert board.jobs(search="cafecafe").jobs == page.jobs == board.jobs(tasks=[task_id]).jobs
+    assert not board.jobs(search="afecafe").jobs and not board.jobs(search="dem").jobs
+
+    job = page.jobs[-1]
+    assert (job.panda_id, job.task_id, job.task) == (given["PandaID"], task_id, "user.me.demo.cafecafe.g1/")
+    assert (job.search, job.uid, job.generation, job.members) == ("demo", "cafecafe", 1, ((1, 0),))
+    assert (job.user, job.queue, job.node, job.pilot, job.sub_state) == ("me", "ONE", "node7", "h/7", "fun")
+    assert (job.attempt, job.attempts, job.nodes, job.gpus, job.cores) == (1, 3, 1, 2, 1)
+    assert (job.step, job.value, job.memory_mb, job.minutes) == (3, 0.25, 2000, 10.0)
+    assert job.started and job.heard and not job.ended and not job.error and not job.has_log
+    assert abs(job.heard.timestamp() - time.time()) < 30
+
+    assert [one.number for one in board.jobs(tasks=[task_id], states=[JobState.RUNNING]).jobs] == [1]
+    assert board.jobs(tasks=[task_id], states=[JobState.FAILED]).counts == page.counts
+    first = board.jobs(tasks=[task_id], limit=3)
+    assert [one.number for one in board.jobs(tasks=[task_id], limit=3, before=first.before).jobs] == [1]
+    assert [one.panda_id for one in board.jobs(pilot="h/7").jobs] == [job.panda_id]
+    assert len(board.jobs(queue="ONE").jobs) == 4 and not board.jobs(queue="NOWHERE").jobs
+
+    view = board.job(job.panda_id)
+    assert view.job == job == view.attempts[0] and view.metrics == metrics
+    assert view.progress[0] == (1, 0.5) and len(view.progress) == 3
+    with pytest.raises(NoJobError, match="no job 123456789"):
+        board.job(123456789)
+
+
+def test_what_is_left_of_a_job_that_failed(site: Site, board: JobBoard) -> None:
+    site.submit("user.me.other/", n_jobs=1, site="TWO")
+    (given,) = site.acquire("TWO")
+    site.keep(given["logFile"], packed(**{"payload.log": "before\x1b[31m\nit broke", "core.bin": "\x00"}))
+    errors = {"pilot_error_code": 1305, "pilot_error_diag": "it broke", "exe_error_code": 3, "exe_error_diag": "why"}
+    site.update(given["PandaID"], "failed", max_rss=12345.0, **errors)
+    (again,) = site.acquire("TWO")
+
+    view = board.job(given["PandaID"])
+    assert view.job.state is JobState.FAILED and view.job.has_log and view.measures["maxRSS"] == 12345
+    assert view.job.error == "exe error 3: why; pilot error 1305: it broke"
+    assert (view.job.search, view.job.members, view.job.pilot) == (None, (), "node7 at TWO")
+    assert [one.attempt for one in view.attempts] == [1, 2]
+    (log,) = (file for file in view.files if file.kind == "log")
+    assert log.name == given["logFile"] and log.size
+    shown = board.log(given["PandaID"])
+    assert shown.is_whole and shown.text == "==> payload.log <==\nbefore\N{REPLACEMENT CHARACTER}[31m\nit broke\n"
+    assert b"".join(board.log_stream(given["PandaID"])).decode() == shown.text
+    assert board.log(given["PandaID"], 5).text == "roke\n" and not board.log(given["PandaID"], 5).is_whole
+    with tarfile.open(fileobj=io.BytesIO(b"".join(board.file_stream(log.name)))) as archive:
+        assert archive.getnames() == ["payload.log", "core.bin"]
+    with pytest.raises(NoJobError, match="no file nothing"):
+        board.file_stream("nothing")
+
+    # The second attempt's log takes the place of the first one's: it is nobody else's.
+    assert not board.job(again["PandaID"]).job.has_log and board.log(again["PandaID"]).text == ""
+    time.sleep(0.6)
+    site.keep(again["logFile"], packed(**{"payload.log": "second"}))
+    site.update(again["PandaID"], "finished")
+    assert "second" in board.log(again["PandaID"]).text
+    assert board.log(given["PandaID"]).text == "" and not board.job(given["PandaID"]).job.has_log
+
+
+def test_what_a_payload_said_last(site: Site, board: JobBoard) -> None:
+    site.submit("user.me.said/", n_jobs=1, site="THREE")
+    (given,) = site.acquire("THREE")
+    verdict = {"trial": 3, "fold": 0, "log_tail": "Traceback: x"}
+    report = {"user_job_metadata": {"hpo_pilot": verdict}}
+    site.update(given["PandaID"], "finished", meta_data=json.dumps(report))
+    assert board.job(given["PandaID"]).job.has_log
+    assert board.log(given["PandaID"]).text == "==> payload.log of trial 3, fold 0 <==\nTraceback: x\n"
+
+
+def test_pilots_and_queues(site: Site, board: JobBoard) -> None:
+    site.submit("user.me.pilots/", n_jobs=3, site="FOUR")
+    jobs = site.acquire("FOUR", n_jobs=2, harvester_id="farm", worker_id=1)
+    answer = requests.post(
+        f"{site.process.url}/api/v1/pilot/acquire_jobs",
+        json={"site_name": "FIVE", "node": "slot2@idle", "n_jobs": 4, "prod_source_label": "user"},
+        headers={"Authorization": f"Bearer {token('pilot', Role.PILOT)}", "User-Agent": "pilot/3.7.0.36 (Python 3)"},
+        timeout=30,
+    )
+    assert "No jobs" in answer.json()["message"]
+
+    pilots = {pilot.key: pilot for pilot in board.pilots()}
+    farm, idle = pilots["farm/1"], pilots["idle at FIVE"]
+    assert (farm.state, farm.queue, farm.host, farm.slots) == (PilotState.BUSY, "FOUR", "node7", 2)
+    assert farm.jobs == tuple(job["PandaID"] for job in jobs) and (farm.kind, farm.version) == ("hpo-pilot", "9.9")
+    assert (idle.state, idle.kind, idle.version, idle.slots, idle.jobs) == (
+        *(PilotState.WAITING, "Pilot 3", "3.7.0.36"),
+        *(4, ()),
+    )
+    queues = {queue.name: queue for queue in board.queues()}
+    assert (queues["FOUR"].waiting, queues["FOUR"].running, queues["FOUR"].pilots, queues["FOUR"].slots) == (1, 2, 1, 2)
+    assert (queues["FIVE"].waiting, queues["FIVE"].pilots, queues["FIVE"].slots) == (0, 1, 4)
+
+    for job in jobs:
+        site.update(job["PandaID"], "finished")
+    site.post(Role.PILOT, "pilot/update_worker_status", worker_id=1, harvester_id="farm", status="finished")
+    assert {pilot.key: pilot for pilot in board.pilots()}["farm/1"].state is PilotState.ENDED
+
+
+def test_who_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    board = JobBoard(tmp_path)
+    assert board.url is None
+    with pytest.raises(NoServerError, match="no embedded PanDA server runs"):
+        board.jobs()
+    server = PandaServer("http://127.0.0.1:9", None, "me", authorities=tmp_path / "ca")
+    write_address(tmp_path, server)
+    assert stat.S_IMODE((tmp_path / FILE).stat().st_mode) == 0o600
+    assert (tmp_path / FILE).read_text().splitlines()[0] == board.url == server.url
+    found = read_address(tmp_path)
+    assert found and found.token_file == tmp_path / "tokens" / "user.token" and found.authorities == tmp_path / "ca"
+
+    lines = (tmp_path / FILE).read_text().splitlines()
+    for wrong in (
+        [*lines[:3], "999999999", lines[4]],  # its process has ended
+        [*lines[:4], "1.0"],  # another has its number
+        [lines[0], "", "elsewhere.example", *lines[3:]],  # this machine's port is another's
+        lines[:2],
+    ):
+        (tmp_path / FILE).write_text("\n".join(wrong) + "\n")
+        assert read_address(tmp_path) is None
+    far = ["https://elsewhere.example:1", "", "elsewhere.example", *lines[3:]]
+    (tmp_path / FILE).write_text("\n".join(far) + "\n")
+    assert read_address(tmp_path) is not None
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    remove_address(tmp_path)
+    assert (tmp_path / FILE).exists()  # another's
+    monkeypatch.undo()
+    remove_address(tmp_path)
+    assert not (tmp_path / FILE).exists() and board_address.read_address(tmp_path) is None
+
+
+def test_a_server_of_somebody_else(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "tokens").mkdir()
+    (tmp_path / "tokens" / "user.token").write_text("e30.e30.e30")
+    write_address(tmp_path, PandaServer(site.process.url, None, "me"))
+    with pytest.raises(NoServerError, match="does not take the token"):
+        JobBoard(tmp_path).pilots()
+    write_address(tmp_path, PandaServer("http://127.0.0.1:9", None, "me"))
+    with pytest.raises(NoServerError, match="does not answer"):
+        JobBoard(tmp_path).queues()
+    (tmp_path / "tokens" / "user.token").unlink()
+    with pytest.raises(TryAgainError, match="cannot read the token file"):
+        JobBoard(tmp_path).jobs()

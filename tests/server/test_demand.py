@@ -1,0 +1,73 @@
+"""What waits, by what it needs, and who could take it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpo_pilot.scheduling import Opening, Openings, Wish
+from hpo_pilot.server.brokerage.hardware import GpuOffer
+from hpo_pilot.server.taskbuffer import offers as module
+from hpo_pilot.server.taskbuffer.dispatch import JobRequest
+from hpo_pilot.server.taskbuffer.offers import Offers
+from tests.server.conftest import RunningServer
+from tests.task_parameters import make_params
+
+
+def test_shapes_and_who_asked(server: RunningServer) -> None:
+    api, pilot = server.api("me"), server.api("pilot")
+
+    def demand(**arguments: Any) -> dict[str, Any]:
+        reply = pilot.get("hpo_pilot/demand", **arguments)
+        assert reply["success"], reply
+        answer: dict[str, Any] = reply["data"]
+        return answer
+
+    small = api.submit(make_params("user.me.small/", 3, coreCount=2, ramCount=700, site=None))
+    large = api.submit(make_params("user.me.large/", 2, nGPU=4, hpoNodes=6, hpoPayloadSeconds=5400, site="HERE"))
+    elsewhere = api.submit(make_params("user.me.elsewhere/", 1, excludedSite=["HERE"], site=None))
+    mine = [small, large, elsewhere]
+    found = demand(queue="HERE", task_ids=mine)["waiting"]
+    assert [(one["jobs"], one["nodes"], one["gpus"], one["cores"]) for one in found] == [(3, 1, 0, 2), (2, 6, 4, 1)]
+    assert found[0]["memory_mb"] == 700 and found[1]["minutes"] == 90.0 and 0 <= found[0]["since"] < 60
+    assert sum(one["jobs"] for one in demand(queue="THERE", task_ids=mine)["waiting"]) == 4
+    assert sum(one["jobs"] for one in demand(task_ids=mine)["waiting"]) == 6
+    assert sum(one["jobs"] for one in demand()["waiting"]) >= 6 and demand(task_ids=[10**9])["waiting"] == []
+    (job,) = pilot.acquire(site_name="HERE", harvester_id="h", worker_id=1, memory=900, task_id=small)
+    after = demand(queue="HERE", task_ids=mine)
+    assert after["waiting"][0]["jobs"] == 2 and after["going"] == 1 and after["known_for"] >= 0
+    (offer,) = after["offers"]
+    assert (offer["queue"], offer["nodes"], offer["gpus"], offer["memory_mb"]) == ("HERE", 1, 0, 900)
+    assert 0 <= offer["asked"] < 60
+    pilot.update(job["PandaID"], "finished")
+    assert demand(queue="HERE")["going"] == 0
+
+
+def test_the_most_that_a_pilot_ever_had() -> None:
+    now = [1000.0]
+    offers = Offers(lambda: now[0])
+    assert offers.began == 1000.0 and offers.of("") == []
+    gpu = GpuOffer(2, "NVIDIA", "A100")
+    offers.note(JobRequest("A", worker_id="1", cores=8, gpus=(gpu,), memory=500))
+    now[0] += 10
+    offers.note(JobRequest("A", worker_id="1", cores=2))
+    (offer,) = offers.of("A")
+    assert (offer.asked, offer.nodes, offer.gpus, offer.cores, offer.memory_mb) == (1010.0, 1, 2, 8, 500)
+    assert offers.of("B") == []
+    openings = Openings([Opening(3, (2, 2), 4, 800, 600.0), Opening(1, (), 9, 100, 6000.0)])
+    offers.note(JobRequest("B", worker_id="2", wish=Wish(openings, (), {})))
+    (offer,) = offers.of("B")
+    assert (offer.nodes, offer.gpus, offer.cores, offer.memory_mb, offer.minutes) == (4, 4, 9, 800, 100.0)
+    offers.note(JobRequest("B", worker_id="2", wish=Wish(openings, (), {"s": 60.0})))
+    assert offers.of("B")[0].minutes == 0.0  # of that search it knows better than the file
+    now[0] += 3601
+    assert offers.of("") == []
+
+
+def test_no_more_than_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST", 3)
+    offers = Offers()
+    for worker in ("1", "2", "3", "1", "4"):
+        offers.note(JobRequest("A", worker_id=worker, cores=int(worker)))
+    assert sorted(offer.cores for offer in offers.of("A")) == [1, 3, 4]
