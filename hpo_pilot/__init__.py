@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hpo_pilot.client.rest_client import connect
     from hpo_pilot.config import load_search
+    from hpo_pilot.notebook import open_search
     from hpo_pilot.optimizers import create_optimizer
     from hpo_pilot.search import Search, SearchSpace, Trial
     from hpo_pilot.service.run import run
 
 __version__ = "0.1.0"
-__all__ = ["Search", "SearchSpace", "Trial", "connect", "create_optimizer", "load_search", "run"]
+__all__ = ["Search", "SearchSpace", "Trial", "connect", "create_optimizer", "load_search", "open_search", "run"]
 
 _HOMES = {
     "Search": "hpo_pilot.search",
@@ -24,6 +25,7 @@ _HOMES = {
     "Trial": "hpo_pilot.search",
     "create_optimizer": "hpo_pilot.optimizers",
     "load_search": "hpo_pilot.config",
+    "open_search": "hpo_pilot.notebook",
     "connect": "hpo_pilot.client.rest_client",
     "run": "hpo_pilot.service.run",
 }

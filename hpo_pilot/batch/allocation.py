@@ -33,6 +33,7 @@ class Allocation:
         reason: why, in the batch system's words.
         started: when it was first seen running; None: never yet.
         changed: when `state` was first seen.
+        missing: since when the batch system does not show it, which may be a mistake for a moment; None: it does.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Allocation:
     reason: str = ""
     started: float | None = None
     changed: float = 0.0
+    missing: float | None = None
 
     @property
     def output(self) -> Path:

@@ -23,14 +23,21 @@ from hpo_pilot.batch.allocation_spec import AllocationSpec
 from hpo_pilot.batch.batch_job import BatchJob, BatchState
 from hpo_pilot.batch.batch_system import BatchSystem
 from hpo_pilot.batch.book import Book, OpenBook
-from hpo_pilot.batch.commands import CommandFailedError
 from hpo_pilot.errors import InputError, TryAgainError
+from hpo_pilot.launchers.batch_commands import CommandFailedError
 
 #: The profile's file in the folder of an allocation, for its pilot.
 SITE_FILE = "site.json"
 
 _NEVER_SUBMITTED = "it never came to the batch system: whatever submitted it was ended"
 _FORGOTTEN = "the batch system does not know it any more"
+_NOT_SHOWN = "the batch system does not show it now"
+
+#: Seconds for which a job that is not shown may be there all the same: a controller that has just started knows nothing
+#: for a moment, and LSF answers from a copy of its books (lsf.conf, MBD_REFRESH_TIME).
+_DOUBT = 60.0
+#: Seconds after the walltime's end when a job is over for sure.
+_LATE = 600.0
 
 
 def new_name() -> str:
@@ -137,11 +144,17 @@ class Fleet:
 
     def _seen(self, one: Allocation, jobs: dict[str, BatchJob], names: dict[str, BatchJob]) -> Allocation:
         job = names.get(one.name) if one.job_id is None else jobs.get(one.job_id)
+        now = self._clock()
         if job is not None:
-            return replace(one, job_id=job.id).now(job.state, job.reason, self._clock())
+            return replace(one, job_id=job.id, missing=None).now(job.state, job.reason, now)
+        if not (one.started is not None and now > one.started + 60.0 * one.minutes + _LATE):
+            if one.missing is None:
+                return replace(one, missing=now, reason=_NOT_SHOWN)
+            if now - one.missing < _DOUBT:
+                return one
         if one.job_id is None:
-            return one.now(BatchState.FAILED, _NEVER_SUBMITTED, self._clock())
-        return one.now(BatchState.ENDED, _FORGOTTEN, self._clock())
+            return one.now(BatchState.FAILED, _NEVER_SUBMITTED, now)
+        return one.now(BatchState.ENDED, _FORGOTTEN, now)
 
     def cancel(self, names: Sequence[str]) -> list[Allocation]:
         """Cancels allocations; those that are over stay as they are.

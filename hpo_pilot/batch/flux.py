@@ -11,7 +11,7 @@ from typing_extensions import override
 from hpo_pilot.batch.allocation_spec import AllocationSpec
 from hpo_pilot.batch.batch_job import BatchJob, BatchState
 from hpo_pilot.batch.batch_system import BatchSystem
-from hpo_pilot.batch.commands import call, call_unless_over
+from hpo_pilot.launchers.batch_commands import call, call_unless_over, last_word
 
 #: flux-jobs(1), "JOB STATUS": a state, or the result of a job that is inactive.
 _STATES = {
@@ -29,7 +29,11 @@ _FIELDS = "{id.f58}|{status}|{queue}|{name}"
 
 
 class Flux(BatchSystem):
-    """Flux. Its warning goes to the brokers of the allocation, not to the script: the pilot goes by the clock."""
+    """Flux. It is asked for no warning, and the pilot goes by the clock.
+
+    What `--signal` sends goes to the brokers of the allocation, which hand it on to all jobs inside and, since 2025, to
+    the script too (flux-core, issues 5105, 6729 and 6964): payloads that do not expect it would end.
+    """
 
     name: ClassVar[str] = "flux"
     mark: ClassVar[str] = "# flux:"
@@ -50,12 +54,13 @@ class Flux(BatchSystem):
 
     @override
     def submit(self, spec: AllocationSpec, *, lock: int | None = None) -> str:
-        return call(["flux", "batch", str(spec.script_file)], kept_fd=lock).split()[-1]
+        words = ["flux", "batch", str(spec.script_file)]
+        return last_word(words, call(words, kept_fd=lock))
 
     @override
     def jobs(self) -> dict[str, BatchJob]:
         said = call(["flux", "jobs", "-a", "--no-header", f"--format={_FIELDS}"])
-        return {job.id: job for line in said.splitlines() if "|" in line for job in [_read(line)]}
+        return {job.id: job for line in said.splitlines() if line.count("|") >= 3 for job in [_read(line)]}
 
     @override
     def cancel(self, ids: Collection[str]) -> None:

@@ -121,12 +121,17 @@ class Keeper:
             InputError: an allocation is refused, and would be again.
             GiveUpError: allocations fail as soon as they have started, or take none of the jobs that wait.
         """
+        trouble = False
         while not stop.is_set():
             try:
                 self.look()
+                if trouble:
+                    self._tell("it goes on")
+                trouble = False
             except TryAgainError as error:
-                log.warning("%s", error)
-                self._tell(f"not now: {error}")
+                if not trouble:
+                    self._tell(f"not now: {error}")
+                trouble = True
             stop.wait(interval)
 
     def look(self) -> None:

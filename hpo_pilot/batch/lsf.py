@@ -12,9 +12,9 @@ from typing_extensions import override
 from hpo_pilot.batch.allocation_spec import AllocationSpec
 from hpo_pilot.batch.batch_job import BatchJob, BatchState
 from hpo_pilot.batch.batch_system import BatchSystem
-from hpo_pilot.batch.commands import call, call_unless_over
 from hpo_pilot.batch.walltime import hours_and_minutes
 from hpo_pilot.errors import InputError, TryAgainError
+from hpo_pilot.launchers.batch_commands import call, call_unless_over
 
 #: bjobs, "STAT". Those that are not here run, or cannot be reached.
 _STATES = {
@@ -95,7 +95,7 @@ class Lsf(BatchSystem):
     @override
     def jobs(self) -> dict[str, BatchJob]:
         said = call_unless_over(["bjobs", "-a", "-noheader", "-o", _FIELDS], _NOTHING)
-        return {job.id: job for line in said.splitlines() if "|" in line for job in [_read(line)]}
+        return {job.id: job for line in said.splitlines() if line.count("|") >= 4 for job in [_read(line)]}
 
     @override
     def cancel(self, ids: Collection[str]) -> None:

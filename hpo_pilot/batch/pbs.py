@@ -12,8 +12,8 @@ from typing_extensions import override
 from hpo_pilot.batch.allocation_spec import AllocationSpec
 from hpo_pilot.batch.batch_job import BatchJob, BatchState
 from hpo_pilot.batch.batch_system import BatchSystem
-from hpo_pilot.batch.commands import CommandFailedError, call, call_unless_over
 from hpo_pilot.errors import TryAgainError
+from hpo_pilot.launchers.batch_commands import CommandFailedError, call, call_unless_over, last_word
 
 #: PBS Professional Reference Guide, "Job States". Those that are not here run, or end.
 _STATES = {
@@ -67,7 +67,8 @@ class Pbs(BatchSystem):
 
     @override
     def submit(self, spec: AllocationSpec, *, lock: int | None = None) -> str:
-        return call(["qsub", str(spec.script_file)], kept_fd=lock).split()[-1]
+        words = ["qsub", str(spec.script_file)]
+        return last_word(words, call(words, kept_fd=lock))
 
     @override
     def jobs(self) -> dict[str, BatchJob]:
@@ -84,9 +85,9 @@ class Pbs(BatchSystem):
             return {}
         try:
             document = json.loads(call(["qstat", *history, "-f", "-F", "json", *ids]))
-        except ValueError as error:
+            return {number: _read(number, job) for number, job in document.get("Jobs", {}).items()}
+        except (ValueError, AttributeError, RecursionError) as error:
             raise TryAgainError(f"qstat does not print proper JSON: {error}") from error
-        return {number: _read(number, job) for number, job in document.get("Jobs", {}).items()}
 
     @override
     def cancel(self, ids: Collection[str]) -> None:

@@ -38,7 +38,7 @@ class Address:
         host, colon, port = text.strip().rpartition(":")
         bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
         plain = bool(bare) and not any(c.isspace() or c in "/@[]" for c in bare) and (":" not in bare or bare != host)
-        if not (colon and plain and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        if not (colon and plain and _is_name(bare) and port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536):
             raise InputError(f"{option} {text!r}: give host and port, such as panda.example.org:25443")
         return cls(bare.lower(), int(port))
 
@@ -169,6 +169,14 @@ class Relay:
             for task in copying:
                 task.cancel()
             await asyncio.gather(*copying, return_exceptions=True)
+
+
+def _is_name(host: str) -> bool:
+    """Whether it can be looked up at all."""
+    try:
+        return bool(host.encode("idna"))
+    except UnicodeError:
+        return False
 
 
 class _Pair:

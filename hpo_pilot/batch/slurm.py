@@ -13,8 +13,9 @@ from typing_extensions import override
 from hpo_pilot.batch.allocation_spec import AllocationSpec
 from hpo_pilot.batch.batch_job import BatchJob, BatchState
 from hpo_pilot.batch.batch_system import BatchSystem
-from hpo_pilot.batch.commands import CommandFailedError, call
 from hpo_pilot.batch.walltime import hours_and_minutes
+from hpo_pilot.errors import InputError
+from hpo_pilot.launchers.batch_commands import CommandFailedError, call, last_word
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ _HELD = ("JobHeld", "BeginTime", "Dependency", "QOSMax", "AssocMax", "MaxJobs", 
 #: Fields with a bar between; the name, in which users may have bars, is the last.
 _SQUEUE_FIELDS = "%i|%T|%r|%P|%q|%j"
 _SACCT_FIELDS = "JobIDRaw,State,Reason,Partition,QOS,JobName"
+_BARS = 5
 
 
 class Slurm(BatchSystem):
@@ -79,8 +81,8 @@ class Slurm(BatchSystem):
 
     @override
     def submit(self, spec: AllocationSpec, *, lock: int | None = None) -> str:
-        said = call(["sbatch", "--parsable", str(spec.script_file)], kept_fd=lock)
-        return said.split()[-1].partition(";")[0]  # id;cluster
+        words = ["sbatch", "--parsable", str(spec.script_file)]
+        return last_word(words, call(words, kept_fd=lock)).partition(";")[0]  # id;cluster
 
     @override
     def jobs(self) -> dict[str, BatchJob]:
@@ -103,7 +105,7 @@ class Slurm(BatchSystem):
                     ",".join(ids),
                 ]
             )
-        except CommandFailedError as error:
+        except (CommandFailedError, InputError) as error:
             log.info("Slurm keeps no books here: %s", error)
             return {}
         return _read(said.splitlines())
@@ -116,7 +118,10 @@ class Slurm(BatchSystem):
 def _read(lines: Iterable[str]) -> dict[str, BatchJob]:
     found = {}
     for line in lines:
-        number, state, reason, *queue, name = line.split("|", 5)
+        number, state, reason, *queue, name = line.split("|", 5) if line.count("|") >= _BARS else ("", "", "", "")
+        if not state.strip():
+            log.warning("not a line on a job, and passed over: %.200s", line)
+            continue
         word = state.split()[0]  # CANCELLED by 1000
         kind = _STATES.get(word, BatchState.RUNNING)
         if kind is BatchState.WAITING and reason.startswith(_HELD):

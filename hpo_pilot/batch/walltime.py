@@ -19,7 +19,7 @@ def minutes_of(text: str) -> int:
     parts = {name: int(value or 0) for name, value in match.groupdict().items()} if match else {}
     minutes = parts.get("days", 0) * 1440 + parts.get("hours", 0) * 60 + parts.get("minutes", 0)
     if not minutes:
-        raise InputError(f"walltime {text!r}: give hours and minutes, such as 2:00, or days too, such as 1-12:00")
+        raise InputError(f"--walltime {text!r}: give hours and minutes, such as 2:00, or days too, such as 1-12:00")
     return minutes
 
 

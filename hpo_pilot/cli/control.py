@@ -1,4 +1,4 @@
-"""Commands that change a search, or fetch its files: pause, resume, stop, extend, fetch."""
+"""Commands that change a search, or fetch its files: pause, resume, stop, extend, retry, try, fetch."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
+from hpo_pilot.cli.completion import complete_best, complete_parameter, complete_trial
 from hpo_pilot.cli.options import IdArgument, on_client
 from hpo_pilot.cli.show import counted
+from hpo_pilot.client.documents import OVER_SEARCHES, SearchDocument
 from hpo_pilot.client.search_client import SearchClient
 
 
@@ -18,6 +20,8 @@ def add_to(app: typer.Typer) -> None:
     app.command()(on_client(resume))
     app.command()(on_client(stop))
     app.command(context_settings={"ignore_unknown_options": False})(on_client(extend))
+    app.command()(on_client(retry))
+    app.command("try")(on_client(try_point))
     app.command()(on_client(fetch))
 
 
@@ -54,7 +58,8 @@ def resume(
 
 def stop(client: SearchClient, identity: IdArgument) -> None:
     """End a search: its jobs are killed, its results stay."""
-    typer.echo(f"search {client.stop(identity)['name']!r} is stopping")
+    name = client.stop(identity)["name"]
+    typer.echo(f"search {name!r} is stopping; its results stay: `hpo-pilot best {name}` has the best of them")
 
 
 def extend(
@@ -67,22 +72,92 @@ def extend(
     failures: Annotated[
         int | None, typer.Option(metavar="+N", help="More failures in a row.", show_default=False)
     ] = None,
+    parallel: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="So many trials at once from now on, in all.", show_default=False),
+    ] = None,
 ) -> None:
-    """Give a search more budget; one that was over goes on."""
+    """Give a search more budget, and one that was over goes on; or have more of its trials out at once."""
     from hpo_pilot.errors import InputError
 
     given = {"trials": trials, "hours": hours, "gpu_hours": gpu_hours, "core_hours": core_hours, "failures": failures}
     changes: dict[str, float] = {name: amount for name, amount in given.items() if amount is not None}
-    if not changes:
-        raise InputError("extend by what? For example: hpo-pilot extend ID --trials +50")
-    search = client.extend(identity, changes)
-    total = search["budget"]["trials"]
-    typer.echo(f"search {search['name']!r} now has a budget of {counted(total, 'trial')}; {client.runner} runs them")
+    if not changes and parallel is None:
+        raise InputError("extend by what? For example: hpo-pilot extend ID --trials +50, or --parallel 16")
+    search = client.extend(identity, changes) if changes else None
+    if parallel is not None:
+        search = client.set_parallel(identity, parallel)
+    assert search is not None
+    said = []
+    if changes:
+        said.append(f"now has a budget of {counted(search['budget']['trials'], 'trial')}")
+    if parallel is not None:
+        said.append(f"now has {counted(parallel, 'trial')} out at once")
+    typer.echo(f"search {search['name']!r} {' and '.join(said)}; {_what_next(client, search)}")
+
+
+def retry(
+    client: SearchClient,
+    identity: IdArgument,
+    trials: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--trial",
+            metavar="N",
+            help="A failed trial; may be repeated. Default: all that failed and were not tried again.",
+            show_default=False,
+            autocompletion=complete_trial,
+        ),
+    ] = None,
+) -> None:
+    """Try the points of failed trials again, ahead of others and on top of the budget."""
+    search = client.retry(identity, trials or None)
+    added = search.get("added", 0)
+    total = counted(search["budget"]["trials"], "trial")
+    typer.echo(
+        f"search {search['name']!r} tries {counted(added, 'failed trial')} again, ahead of others: its budget grew to "
+        f"{total}; {_what_next(client, search)}"
+    )
+
+
+def try_point(
+    client: SearchClient,
+    identity: IdArgument,
+    values: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME=VALUE …",
+            help="Every parameter that is active at the point, with its value as a search file has it.",
+            show_default=False,
+            autocompletion=complete_parameter,
+        ),
+    ],
+) -> None:
+    """Try a point, ahead of others and on top of the budget."""
+    from hpo_pilot.cli.point_words import point_of
+
+    search = client.add_point(identity, point_of(values))
+    typer.echo(
+        f"search {search['name']!r} tries the point next: its budget grew to "
+        f"{counted(search['budget']['trials'], 'trial')}; {_what_next(client, search)}"
+    )
+
+
+def _what_next(client: SearchClient, search: SearchDocument) -> str:
+    """What happens by itself now, or what has to be done."""
+    if search["state"] == "paused":
+        return f"it is paused: `hpo-pilot resume {search['name']}` lets it go on"
+    if search["state"] in OVER_SEARCHES:
+        return f"it is {search['state']}: `hpo-pilot extend {search['name']} --trials +N` lets it go on"
+    return f"{client.runner} runs it; `hpo-pilot status {search['name']} --watch` shows how it goes"
 
 
 def fetch(
     client: SearchClient,
-    which: Annotated[str, typer.Argument(metavar="best|TRIAL", help="The best trial, or a trial's number.")],
+    which: Annotated[
+        str,
+        typer.Argument(metavar="best|TRIAL", help="The best trial, or a trial's number.", autocompletion=complete_best),
+    ],
     identity: IdArgument,
     output: Annotated[Path, typer.Option("--output", "-o", help="A folder for the files.")] = Path(),
 ) -> None:

@@ -13,12 +13,17 @@ _DIGITS = (6, 4, 3)
 _SHORTEST_HEAD = 4
 
 
-def print_fitting(console: Console, table_of: Callable[[int], Table]) -> None:
+def print_fitting(console: Console, table_of: Callable[[int], Table], *, keep: int | None = None) -> list[str]:
     """Prints a table with as many digits, and as much of its heads, as the console has room for.
 
     Args:
         console: where it goes.
         table_of: makes the table, of plain texts and without a box, with numbers of so many digits.
+        keep: the first so many columns stay; of the others the last ones are left out where there is no room for all.
+            None: all stay.
+
+    Returns:
+        The heads of the columns that were left out.
     """
     for digits in _DIGITS:
         table = table_of(digits)
@@ -30,6 +35,11 @@ def print_fitting(console: Console, table_of: Callable[[int], Table]) -> None:
     else:
         gap = 1
         table.padding = (0, 1, 0, 0)
+    left_out: list[str] = []
+    while keep is not None and len(heads) > keep and _width(_shortest(heads), widths, gap) > console.width:
+        left_out.insert(0, heads.pop())
+        widths.pop()
+        table.columns.pop()
     while _width(heads, widths, gap) > console.width:
         spare = [cell_len(head) - max(width, _SHORTEST_HEAD) for head, width in zip(heads, widths, strict=True)]
         longest = max(range(len(heads)), key=spare.__getitem__)
@@ -47,6 +57,11 @@ def print_fitting(console: Console, table_of: Callable[[int], Table]) -> None:
         highlight=False,
         markup=False,
     ).print(table)
+    return left_out
+
+
+def _shortest(heads: list[str]) -> list[str]:
+    return [head[:_SHORTEST_HEAD] for head in heads]
 
 
 def _cells(table: Table, index: int) -> int:

@@ -10,16 +10,34 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from hpo_pilot.cli.columns import Column, print_columns
+from hpo_pilot.cli.completion import complete_form, complete_search
 from hpo_pilot.cli.costs import cost_rows
+from hpo_pilot.cli.figures import write_report_figures
 from hpo_pilot.cli.fitting import print_fitting
 from hpo_pilot.cli.foreign import CONFIGURATIONS, export_configuration
+from hpo_pilot.cli.next_step import next_step
 from hpo_pilot.cli.options import IdArgument, JsonOption, on_client
-from hpo_pilot.cli.show import NOTHING_BEYOND, console, dump, front_text, metrics_of, printable, value_text, value_texts
+from hpo_pilot.cli.show import (
+    NOTHING_BEYOND,
+    console,
+    counted,
+    dump,
+    eta_text,
+    front_text,
+    metrics_of,
+    printable,
+    value_text,
+    value_texts,
+)
 from hpo_pilot.client.documents import SearchDocument, StatusDocument, TrialDocument, budget_count
 from hpo_pilot.client.exports import FORMS
 from hpo_pilot.client.families import family_document
 from hpo_pilot.client.search_client import SearchClient
 from hpo_pilot.exports import FILE_FORMS, export_file
+
+#: What `export` writes.
+EXPORTS = (*FORMS, *FILE_FORMS, *CONFIGURATIONS)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -39,6 +57,9 @@ def list_searches(client: SearchClient, as_json: JsonOption = False) -> None:
     if as_json:
         dump(found)
         return
+    if not found:
+        typer.echo("there is no search yet: `hpo-pilot submit FILE` registers one, `hpo-pilot run FILE` runs it here")
+        return
     table = _searches_table()
     shown: set[str] = set()
     for search in found:
@@ -52,20 +73,29 @@ def list_searches(client: SearchClient, as_json: JsonOption = False) -> None:
                 _add_search(table, member, indent="  ")
         else:
             _add_search(table, search)
-    console().print(table)
+    print_columns(console(), table)
 
 
-def _searches_table() -> Table:
-    return Table("ID", "search", "owner", "state", "trials", "best", box=None, pad_edge=False)
+def _searches_table() -> list[Column]:
+    return [
+        Column("ID"),
+        Column("search", least=12),
+        Column("owner", rank=2, least=6),
+        Column("state"),
+        Column("trials", rank=1),
+        Column("best", rank=1),
+    ]
 
 
-def _add_search(table: Table, search: SearchDocument, indent: str = "") -> None:
+def _add_search(table: list[Column], search: SearchDocument, indent: str = "") -> None:
     value = value_text(search["best"]) if search["best"] else "-"
     if front := search.get("front"):
         value = front_text(front)
     progress = f"{budget_count(search)}/{search['budget']['trials']}"
     number = "" if "segments" in search else str(search["id"])
-    table.add_row(number, indent + search["name"], search["owner"], search["state"], progress, value)
+    cells = (number, indent + search["name"], printable(search["owner"]), search["state"], progress, value)
+    for column, cell in zip(table, cells, strict=True):
+        column.cells.append(cell)
 
 
 def status(
@@ -76,8 +106,11 @@ def status(
 ) -> None:
     """Show how a search stands."""
     from hpo_pilot.cli.progress import RunProgress
+    from hpo_pilot.cli.watching import can_watch, watch_search
 
-    if watch and not as_json:
+    if watch and not as_json and can_watch(console()):
+        watch_search(client, identity, console())
+    elif watch and not as_json:
         progress = RunProgress(console())
         try:
             for now in client.watch(identity):
@@ -91,13 +124,15 @@ def status(
         table = _searches_table()
         for search in (found, *found["segments"]):
             _add_search(table, search)
-        console().print(table)
+        print_columns(console(), table)
     else:
-        _show_status(found)
+        _show_status(found, client.runner)
 
 
-def _show_status(search: StatusDocument) -> None:
+def _show_status(search: StatusDocument, runner: str) -> None:
     table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     table.add_row("search", f"{search['name']} (number {search['id']})")
     table.add_row("owner", search["owner"])
     table.add_row("state", printable(search["state"] + (f": {search['message']}" if search["message"] else "")))
@@ -119,8 +154,16 @@ def _show_status(search: StatusDocument) -> None:
         table.add_row(heading, text)
     table.add_row("started", search["started"] or "-")
     table.add_row("ended", search["ended"] or "-")
+    if (eta := search.get("eta")) is not None:
+        table.add_row("left", f"about {eta_text(eta)}")
+    if wishes := search.get("wishes"):
+        table.add_row("asked for", f"{counted(len(wishes), 'point')} to go out next")
+    if link := search.get("monitor"):
+        table.add_row("monitor", printable(link))
     for remark in search.get("remarks", ()):
         table.add_row("remark", printable(remark))
+    if step := next_step(search, runner):
+        table.add_row("next", step)
     console().print(table)
 
 
@@ -139,9 +182,18 @@ def trials(
     if not found:
         typer.echo(f"search {search['name']!r} has no trials yet")
         return
-    print_fitting(console(), lambda digits: _trials_table(search, found, digits))
+    _print_trials(search, found)
     for trial in found:
         _show_failures(trial, whole=log)
+
+
+def _print_trials(search: StatusDocument, found: Sequence[TrialDocument]) -> None:
+    # Number, state and figures of merit stay; parameters are left out where there is no room.
+    left_out = print_fitting(
+        console(), lambda digits: _trials_table(search, found, digits), keep=2 + len(metrics_of(search))
+    )
+    if left_out:
+        typer.echo(f"not shown: {', '.join(left_out)}; a wider terminal, a pipe or --json has all")
 
 
 def _trials_table(search: StatusDocument, found: Sequence[TrialDocument], digits: int) -> Table:
@@ -149,7 +201,8 @@ def _trials_table(search: StatusDocument, found: Sequence[TrialDocument], digits
     table = Table("trial", "state", *metrics, *names, box=None, pad_edge=False)
     for trial in found:
         point = [_cell(trial["point"][name], digits) if name in trial["point"] else "" for name in names]
-        again = f" (= {trial['confirms']})" if trial["confirms"] else ""
+        repeats = trial["confirms"] or trial.get("retries")
+        again = f" (= {repeats})" if repeats else ""
         values = value_texts(trial, len(metrics), digits)
         table.add_row(f"{trial['number']}{again}", _state(trial, digits), *values, *point)
     return table
@@ -187,7 +240,7 @@ def best(client: SearchClient, identity: IdArgument, as_json: JsonOption = False
         typer.echo(f"search {search['name']!r} has no finished trial yet", err=True)
         raise typer.Exit(1)
     if isinstance(found, list):
-        print_fitting(console(), lambda digits: _trials_table(search, found, digits))
+        _print_trials(search, found)
         if (front := search.get("front")) and not front["hypervolume"]:
             typer.echo(NOTHING_BEYOND)
         return
@@ -203,6 +256,9 @@ def log(client: SearchClient, identity: IdArgument, as_json: JsonOption = False)
         dump(events)
         return
     table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, max_width=16)
+    table.add_column(overflow="fold")
     for event in events:
         table.add_row(event["time"], printable(event["who"]), printable(event["what"]))
     console().print(table)
@@ -213,12 +269,29 @@ def report(
     identity: IdArgument,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="The HTML file; default: in the work folder.", show_default=False),
+        typer.Option(
+            "--output",
+            "-o",
+            help="The HTML file, or the folder of figures; default: in the work folder.",
+            show_default=False,
+        ),
+    ] = None,
+    figures: Annotated[
+        str | None,
+        typer.Option(
+            "--figures",
+            metavar="pdf|png",
+            help="Write each figure as a file instead; needs a Chrome or Chromium.",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
     """Write the report: one self-contained HTML file."""
     from hpo_pilot.cli.files import write_text
 
+    if figures is not None:
+        write_report_figures(client, identity, figures, output)
+        return
     text = client.report(identity)
     path = output or client.report_path(client.status(identity)["name"])
     write_text(path, text)
@@ -228,7 +301,12 @@ def report(
 def export(
     client: SearchClient,
     identity: Annotated[
-        str, typer.Argument(metavar="ID|FILE", help="The search; for other tools' configurations also a search file.")
+        str,
+        typer.Argument(
+            metavar="ID|FILE",
+            help="The search; for other tools' configurations also a search file.",
+            autocompletion=complete_search,
+        ),
     ],
     form: Annotated[
         str,
@@ -236,6 +314,7 @@ def export(
             "--format",
             help=f"Results as {', '.join([*FORMS, *FILE_FORMS])}; the search as a configuration for "
             f"{', '.join(CONFIGURATIONS)}.",
+            autocompletion=complete_form,
         ),
     ] = "csv",
     output: Annotated[
@@ -256,9 +335,7 @@ def export(
         typer.echo(export_file(client, identity, form, output))
         return
     if form not in FORMS:
-        raise InputError(
-            f"there is no export to {form!r}; there is {', '.join([*FORMS, *FILE_FORMS, *CONFIGURATIONS])}"
-        )
+        raise InputError(f"there is no export to {form!r}; there is {', '.join(EXPORTS)}")
     text = client.export(identity, form)
     if output is None:
         typer.echo(text, nl=False)

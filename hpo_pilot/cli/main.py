@@ -13,8 +13,23 @@ from typing import Annotated
 import typer
 
 from hpo_pilot import __version__
-from hpo_pilot.cli import control, foreign, inspection, manual, pilots, plan, processes, relay, searches, sites, steer, tokens
+from hpo_pilot.cli import (
+    control,
+    foreign,
+    inspection,
+    manual,
+    monitor,
+    pilots,
+    plan,
+    processes,
+    relay,
+    searches,
+    sites,
+    steer,
+    tokens,
+)
 from hpo_pilot.errors import HpoPilotError
+from hpo_pilot.logs import configure_logging
 
 app = typer.Typer(
     name="hpo-pilot",
@@ -28,6 +43,7 @@ searches.add_to(app)
 inspection.add_to(app)
 control.add_to(app)
 processes.add_to(app)
+monitor.add_to(app)
 tokens.add_to(app)
 foreign.add_to(app)
 steer.add_to(app)
@@ -60,11 +76,7 @@ def _options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING,
-        format="%(asctime)s %(levelname)s %(message)s",
-        stream=sys.stderr,
-    )
+    configure_logging("cli", level=logging.INFO if verbose else logging.WARNING)
     if site_folder is not None:
         sites.look_first_in(site_folder)
 

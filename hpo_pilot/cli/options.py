@@ -11,6 +11,7 @@ from typing import Annotated, Any, Concatenate, ParamSpec, cast
 
 import typer
 
+from hpo_pilot.cli.completion import complete_search
 from hpo_pilot.client.search_client import SearchClient
 
 SERVICE_VARIABLE = "HPO_PILOT_SERVICE"
@@ -37,8 +38,14 @@ CaOption = Annotated[
         "--ca", metavar="FILE", help="The authority that the service's certificate comes from (or REQUESTS_CA_BUNDLE)."
     ),
 ]
+LogFormatOption = Annotated[
+    str | None,
+    option("--log-format", metavar="text|json", help="How the log on stderr is written (or HPO_PILOT_LOG_FORMAT)."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The search's name or number.")]
+IdArgument = Annotated[
+    str, typer.Argument(metavar="ID", help="The search's name or number.", autocompletion=complete_search)
+]
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The search file (YAML).", show_default=False)]
 SlotsOption = Annotated[
     int | None, option("--slots", min=0, help="Jobs side by side. Default: as many as the cores hold.")

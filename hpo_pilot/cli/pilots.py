@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
-from hpo_pilot.cli.options import JsonOption, WorkDirOption, option
+from hpo_pilot.cli.columns import Column, print_columns
+from hpo_pilot.cli.options import JsonOption, LogFormatOption, WorkDirOption, option
 from hpo_pilot.cli.show import console, dump, printable
 
 if TYPE_CHECKING:
@@ -117,10 +117,25 @@ def list_pilots(
     if as_json:
         dump([one.document() for one in found])
         return
-    table = Table("name", "job", "site", "nodes", "walltime", "state", "for", "panda queue", box=None, pad_edge=False)
+    if not found:
+        typer.echo(
+            "there are no allocations: `hpo-pilot pilots submit` starts one, `hpo-pilot pilots keep` as jobs wait"
+        )
+        return
+    table = [
+        Column("name", least=12),
+        Column("job"),
+        Column("site", rank=3),
+        Column("nodes", rank=2),
+        Column("walltime", rank=2),
+        Column("state"),
+        Column("for", rank=1),
+        Column("panda queue", rank=4),
+    ]
     for one in found:
-        table.add_row(*_row(one, now))
-    console().print(table)
+        for column, cell in zip(table, _row(one, now), strict=True):
+            column.cells.append(printable(cell))
+    print_columns(console(), table)
     for one in found:
         if one.state is BatchState.FAILED:
             typer.echo(f"{one.name} failed: {_last_line(one.output)}")
@@ -167,6 +182,7 @@ def keep(
     settle: Annotated[
         float, typer.Option(min=0, help="Seconds that an allocation gets to take jobs, once it has started.")
     ] = 60.0,
+    log_format: LogFormatOption = None,
     workdir: WorkDirOption = None,
 ) -> None:
     """Submit allocations while jobs wait, within the site's job limits, until stopped; running ones go on then."""
@@ -174,9 +190,11 @@ def keep(
     from hpo_pilot.batch.fleet import new_name
     from hpo_pilot.batch.keeper import Keeper, Keeping
     from hpo_pilot.errors import InputError
+    from hpo_pilot.logs import configure_logging
     from hpo_pilot.planning.packing import at_once
     from hpo_pilot.service.demand import DemandReader
 
+    configure_logging("keeper", form=log_format)
     if nodes > max_nodes:
         raise InputError(f"--nodes {nodes} of one allocation are more than --max-nodes {max_nodes}")
     access = _access(workdir, server, panda_queue, token_file, ca)
@@ -200,8 +218,13 @@ def keep(
         tell=typer.echo,
     )
     stop = threading.Event()
+
+    def end(number: int, _: object) -> None:
+        stop.set()
+        signal.signal(number, signal.SIG_DFL)  # the second one ends it even while a batch system hangs
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, end)
     typer.echo(f"keeping up to {max_nodes} nodes of {site} for the jobs of {access.queue} at {access.server}")
     keeper.run(stop, interval)
     typer.echo("stopped; allocations go on: `hpo-pilot pilots list` shows them, `pilots cancel` ends them")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from hpo_pilot.planning.advice import Advice
     from hpo_pilot.planning.plan import Plan
     from hpo_pilot.planning.scaling_points import ScalingPoint
+    from hpo_pilot.planning.workload import Workload
     from hpo_pilot.search import Search
 
 
@@ -163,12 +165,17 @@ def _advice(points: list[ScalingPoint], search: Search, made: Plan, profile: Sit
         gpus_per_node=needs.gpus_per_node,
         folds=search.folds.k,
         trials=work.trials,
-        parallel=search.budget.parallel,
+        parallel=work.searches * search.budget.parallel,
         all_nodes=made.allocation.nodes,
-        gpu_hours=search.budget.gpu_hours,
+        gpu_hours=_of_all(search.budget.gpu_hours, work),
         longest=None if longest is None else 60 * longest,
     )
     return advise(points, asked)
+
+
+def _of_all(limit: float | None, work: Workload) -> float | None:
+    """The limits of all searches together: each of a family has its own."""
+    return None if limit is None else work.searches * limit
 
 
 def _document(
@@ -186,9 +193,12 @@ def _document(
     from hpo_pilot.search.cost import Spent, seconds_allowed
 
     layout, allocation = made.layout, made.allocation
-    allowed = seconds_allowed(search.budget, search.resources)
+    work, allowed = made.work, seconds_allowed(search.budget, search.resources)
+    each = work.trials // work.searches
+    within = each if allowed == math.inf else min(each, int(allowed // (work.job_seconds / work.trials)))
     return {
         "search": search.name,
+        "searches": made.work.searches,
         "site": profile.name,
         "batch_system": profile.batch.system,
         "queue": made.queue,
@@ -213,12 +223,10 @@ def _document(
         "node_hours_used": made.share_used,
         "cost": cost_document(price.cost(Spent(made.work.job_seconds))),
         "budget": {
-            "gpu_hours": search.budget.gpu_hours,
-            "core_hours": search.budget.core_hours,
+            "gpu_hours": _of_all(search.budget.gpu_hours, made.work),
+            "core_hours": _of_all(search.budget.core_hours, made.work),
             "hours": search.budget.hours,
-            "trials_within": min(made.work.trials, int(allowed // (made.work.job_seconds / made.work.trials)))
-            if allowed < float("inf")
-            else made.work.trials,
+            "trials_within": work.searches * within,
         },
         "advice": None if advice is None else asdict(advice),
         "script": script,

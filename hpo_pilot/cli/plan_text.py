@@ -14,13 +14,10 @@ _Row = tuple[str, str]
 def plan_rows(plan: Mapping[str, Any]) -> Iterator[_Row]:
     """(heading, text) of a plan's document."""
     layout, allocation = plan["layout"], plan["allocation"]
-    yield "search", f"{plan['search']} at {plan['site']}"
+    family = f", {plan['searches']} segments side by side," if plan["searches"] > 1 else ""
+    yield "search", f"{plan['search']}{family} at {plan['site']}"
     yield "jobs", f"{counted(plan['jobs'], 'job')} for {counted(plan['trials'], 'trial')}, of {_minutes(plan)} each"
-    yield (
-        "layout",
-        f"1 + N_G {layout['points']:g} x N_F {layout['folds']} x N_W {layout['workers']} = {layout['processes']} "
-        f"processes (the one is the steering service); N_GPU {layout['gpus_per_worker']:g}: {layout['gpus']} GPUs",
-    )
+    yield "layout", _layout(layout)
     if allocation["minutes"]:
         yield from _allocation_rows(plan)
     elif plan["site"] == "local":
@@ -35,6 +32,22 @@ def plan_rows(plan: Mapping[str, Any]) -> Iterator[_Row]:
     yield from _budget_rows(plan)
     if plan["advice"] is not None:
         yield from _advice_rows(plan["advice"])
+
+
+def _layout(layout: Mapping[str, Any]) -> str:
+    """The seeds' formula; of parts of trials it would make fractions."""
+    jobs, of_trials = round(layout["points"] * layout["folds"]), ""
+    running = f"N_G {layout['points']:g} x N_F {layout['folds']}"
+    if layout["points"] != int(layout["points"]):
+        running = f"{jobs} folds"
+        of_trials = f"; a trial has {layout['folds']} (N_F), of which {jobs} run at a time"
+        if jobs > layout["folds"]:
+            whole = counted(jobs // layout["folds"], "trial")
+            of_trials = f"; a trial has {layout['folds']} (N_F), so {whole} (N_G) and a part of another run at a time"
+    return (
+        f"1 + {running} x N_W {layout['workers']} = {layout['processes']} processes (the one is the steering "
+        f"service{of_trials}); N_GPU {layout['gpus_per_worker']:g}: {layout['gpus']} GPUs"
+    )
 
 
 def _minutes(plan: Mapping[str, Any]) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from hpo_pilot.cli.monitor import say_link
 from hpo_pilot.cli.network import (
     AuthorityOption,
     BehindProxyOption,
@@ -20,7 +22,15 @@ from hpo_pilot.cli.network import (
     TlsOption,
     TrustedProxyOption,
 )
-from hpo_pilot.cli.options import JsonOption, ServerOption, SlotsOption, StoreOption, WorkDirOption, on_client
+from hpo_pilot.cli.options import (
+    JsonOption,
+    LogFormatOption,
+    ServerOption,
+    SlotsOption,
+    StoreOption,
+    WorkDirOption,
+    on_client,
+)
 from hpo_pilot.cli.show import dump
 from hpo_pilot.client.search_client import SearchClient
 
@@ -64,15 +74,18 @@ def serve(
     dn_header: DnHeaderOption = None,
     dn_roles: DnRolesOption = None,
     trusted_proxy: TrustedProxyOption = None,
+    log_format: LogFormatOption = None,
     workdir: WorkDirOption = None,
     store: StoreOption = None,
 ) -> None:
     """Run the steering service until stopped; with the embedded PanDA server and a local pilot, or at another one."""
+    from hpo_pilot.logs import configure_logging
     from hpo_pilot.service.api_process import ApiProcess
     from hpo_pilot.service.embedded import EmbeddedPanda
     from hpo_pilot.service.reach import Reach
     from hpo_pilot.service.run import serve as run_service
 
+    configure_logging("service", form=log_format)
     reach = Reach(
         host=host,
         port=port,
@@ -94,6 +107,12 @@ def serve(
         else:
             typer.echo(f"serving; searches go to the PanDA server {panda}")
         typer.echo(f"the REST API is at {api.url}: hpo-pilot list --service {api.url} --token-file {api.token_file}")
+        typer.echo(f"the monitor is at {api.url}")
+        if sys.stdout.isatty():
+            say_link(api)
+        else:
+            # A journal is read by others: whoever may read the work folder asks for a link when it is wanted.
+            typer.echo("a link that signs you in: hpo-pilot monitor --link")
         if api.authority_file is not None:
             typer.echo(f"clients elsewhere must trust {api.authority_file} (--ca)")
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from typing import Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
+
+if TYPE_CHECKING:
+    from hpo_pilot.client.outlook_documents import EtaDocument
 
 #: Columns of a terminal that nobody looks at: more than any table has.
 _NO_TERMINAL = 1_000_000
@@ -53,6 +57,15 @@ def metrics_of(search: Mapping[str, Any]) -> list[str]:
     """The metrics of a search's document, one for each objective."""
     objective = search["objective"]
     return [each["metric"] for each in (objective if isinstance(objective, list) else [objective])]
+
+
+def eta_text(eta: EtaDocument) -> str:
+    """When a search will probably be over: in how long, at what time, and by what that is judged."""
+    from hpo_pilot.search.eta import duration_text
+
+    end = datetime.fromisoformat(eta["end"]).astimezone()
+    day = "" if end.date() == datetime.now().astimezone().date() else f"{end:%a %d %b} "
+    return f"{duration_text(eta['seconds'])} ({day}{end:%H:%M}), {eta['basis']}"
 
 
 def front_text(front: Mapping[str, Any]) -> str:

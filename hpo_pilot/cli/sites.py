@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
+from hpo_pilot.cli.columns import Column, print_columns
+from hpo_pilot.cli.completion import complete_site
 from hpo_pilot.cli.options import JsonOption
-from hpo_pilot.cli.show import console, dump
+from hpo_pilot.cli.show import console, dump, printable
 
 if TYPE_CHECKING:
     from hpo_pilot.jobs.site_profile import SiteProfile
@@ -58,13 +59,20 @@ def list_sites(context: typer.Context, as_json: JsonOption = False) -> None:
         sound = {name: profile for name, profile in profiles.items() if profile is not None}
         dump([{**profile.model_dump(mode="json"), "file": str(files[name])} for name, profile in sound.items()])
         return
-    table = Table("site", "node", "batch", "launcher", "file", box=None, pad_edge=False)
+    table = [
+        Column("site"),
+        Column("node", least=16),
+        Column("batch", rank=1),
+        Column("launcher", rank=2),
+        Column("file", rank=3, least=12, tail=True),
+    ]
     for name, profile in profiles.items():
-        if profile is None:
-            table.add_row(name, "its file is wrong", "", "", str(files[name]))
-        else:
-            table.add_row(name, _node(profile), profile.batch.system, profile.launcher.name, str(files[name]))
-    console().print(table)
+        cells = [name, "its file is wrong", "", "", str(files[name])]
+        if profile is not None:
+            cells[1:4] = _node(profile), profile.batch.system, profile.launcher.name
+        for column, cell in zip(table, cells, strict=True):
+            column.cells.append(printable(cell))
+    print_columns(console(), table)
 
 
 def _node(profile: SiteProfile) -> str:
@@ -81,7 +89,10 @@ def _node(profile: SiteProfile) -> str:
 
 
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The profile's name.", show_default=False)],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="The profile's name.", show_default=False, autocompletion=complete_site),
+    ],
     as_json: JsonOption = False,
 ) -> None:
     """Print a profile: its file as it stands, or as JSON with all defaults."""

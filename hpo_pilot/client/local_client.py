@@ -155,6 +155,7 @@ class LocalClient(LocalStore):
                 "course": None,
                 "optimizer_state": None,
                 "monitor": None,
+                "hours_used": None,
                 "cost": family_cost([member["cost"] for member in members]),
                 "source": members[0]["source"],
                 "definition": members[0]["definition"],

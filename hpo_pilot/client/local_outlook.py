@@ -46,6 +46,7 @@ def outlook_document(
         "last_failure": None if failed is None else failure_document(failed),
         "course": course(store.engine, record.id, objectives[0].sign, _COURSE) if len(objectives) == 1 else None,
         "wishes": [wish_document(wish) for wish in store.wishes(record.id)],
+        "hours_used": _hours_used(record, now),
         "optimizer_state": _optimizer_words(store, record, counts),
     }
 
@@ -74,6 +75,13 @@ def _estimate(
         clock=None if record.clock is None else record.clock.timestamp(),
         now=now,
     )
+
+
+def _hours_used(record: SearchRecord, now: float) -> float | None:
+    if record.clock is None:
+        return None
+    until = now if record.ended is None else record.ended.timestamp()
+    return max(0.0, until - record.clock.timestamp()) / 3600
 
 
 def _optimizer_words(store: Store, record: SearchRecord, counts: Mapping[TrialState, int]) -> str:

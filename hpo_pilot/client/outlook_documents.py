@@ -47,6 +47,7 @@ class OutlookDocument(TypedDict):
     `eta` is null while nobody can tell, and where the search does not run. `course` is the best value after each of at
     most 60 results, evenly apart; null with several objectives. `optimizer_state` says in words what the optimizer is
     at, and `monitor` is the address of the search's tasks at the monitor of its PanDA server, where it has one.
+    `hours_used` is how many of the budget's hours are over; null before its start.
     """
 
     eta: NotRequired[EtaDocument | None]
@@ -55,6 +56,7 @@ class OutlookDocument(TypedDict):
     wishes: NotRequired[list[WishDocument]]
     optimizer_state: NotRequired[str | None]
     monitor: NotRequired[str | None]
+    hours_used: NotRequired[float | None]
 
 
 def eta_document(estimate: Estimate, now: float) -> EtaDocument:

@@ -77,7 +77,7 @@ def site_files(folders: Sequence[Path] | None = None) -> dict[str, Path]:
 
 def unknown_site_hint(name: str, files: Mapping[str, Path]) -> str:
     """What was probably meant by the name of no profile."""
-    own = f"a site's own file goes into a folder that --sites or {SITES_VARIABLE} names"
+    own = f"a site's own file goes into ~/.config/hpo_pilot/sites, or a folder that --sites or {SITES_VARIABLE} names"
     return f"{did_you_mean(name, files)} ({own})" if files else own
 
 

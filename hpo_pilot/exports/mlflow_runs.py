@@ -12,8 +12,8 @@ import math
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpo_pilot.client.intermediate import mean_curve
 from hpo_pilot.exports.subject import Subject, figures, mean_metrics, panda_ids, payload_metrics, utf8, when
@@ -42,8 +42,7 @@ _KEY, _PARAM, _TAG = 250, 6000, 8000
 _NO_KEY = re.compile(r"[^\w.\- ]")
 
 
-@dataclass(frozen=True)
-class RunMetric:
+class RunMetric(NamedTuple):
     """One value of a metric; not-a-number where there was none. Milliseconds since the epoch."""
 
     key: str
@@ -69,7 +68,8 @@ class MlflowRun:
     @property
     def digest(self) -> str:
         """What two runs have in common only if they are the same."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:32]
+        said = (self.status, self.started, self.ended, self.params, self.metrics, self.tags, self.logs)
+        return hashlib.sha256(repr(said).encode()).hexdigest()[:32]
 
 
 def key_of(name: str) -> str:

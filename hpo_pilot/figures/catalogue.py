@@ -19,7 +19,7 @@ from hpo_pilot.figures.parallel_figure import parallel_figure
 from hpo_pilot.figures.parameter_figure import figures_by_objective
 from hpo_pilot.figures.slots_figure import slots_figures
 from hpo_pilot.figures.subject import Peer, Subject, same_question
-from hpo_pilot.figures.summary import front_of, ranking
+from hpo_pilot.figures.summary import ranking
 from hpo_pilot.search import Search
 
 __all__ = ["Kind", "Peer", "Subject", "build", "kinds", "same_question"]
@@ -66,50 +66,35 @@ def build(key: str, subject: Subject) -> list[Figure]:
     """
     if key not in _KINDS:
         raise InputError(f"there is no figure {key!r}; there is {', '.join(_KINDS)}")
-    if not subject.trials:
+    if not subject.trials or (key in _OF_RESULTS and not ranking(subject.search, subject.trials)):
         return []
     return _KINDS[key][1](subject)
 
 
 def _convergence(subject: Subject) -> list[Figure]:
-    if not ranking(subject.search, subject.trials):
-        return []
     if len(subject.search.objectives) > 1:
         return [volume_figure(subject.search, subject.trials)]
     return [convergence_figure(subject.search, subject.trials, subject.peers)]
 
 
 def _front(subject: Subject) -> list[Figure]:
-    if len(subject.search.objectives) < 2 or not front_of(subject.search, subject.trials):
-        return []
-    return front_figures(subject.search, subject.trials)
+    return front_figures(subject.search, subject.trials) if len(subject.search.objectives) > 1 else []
 
 
 def _parallel(subject: Subject) -> list[Figure]:
-    figure = parallel_figure(subject.search, subject.trials)
-    return [] if figure is None else [figure]
+    return [parallel_figure(subject.search, subject.trials)]
 
 
 def _importance(subject: Subject) -> list[Figure]:
     return importance_figures(subject.search, subject.trials)
 
 
+def _slices(subject: Subject) -> list[Figure]:
+    return [figure for _, figures in figures_by_objective(subject.search, subject.trials) for figure in figures]
+
+
 def _contours(subject: Subject) -> list[Figure]:
     return contour_figures(subject.search, subject.trials)
-
-
-def _slots(subject: Subject) -> list[Figure]:
-    return slots_figures(subject.search, subject.trials, subject.now)
-
-
-def _failures(subject: Subject) -> list[Figure]:
-    return failure_figures(subject.search, subject.trials)
-
-
-def _slices(subject: Subject) -> list[Figure]:
-    if not ranking(subject.search, subject.trials):
-        return []
-    return [figure for _, figures in figures_by_objective(subject.search, subject.trials) for figure in figures]
 
 
 def _folds(subject: Subject) -> list[Figure]:
@@ -120,6 +105,17 @@ def _curves(subject: Subject) -> list[Figure]:
     figure = curve_figure(subject.search, subject.trials, subject.reports)
     return [] if figure is None else [figure]
 
+
+def _slots(subject: Subject) -> list[Figure]:
+    return slots_figures(subject.search, subject.trials, subject.now)
+
+
+def _failures(subject: Subject) -> list[Figure]:
+    return failure_figures(subject.search, subject.trials)
+
+
+#: Those that show figures of merit: without any they are empty.
+_OF_RESULTS = frozenset({"convergence", "front", "parallel", "importance", "slices", "contours", "folds"})
 
 _KINDS: Mapping[str, tuple[str, _Builder]] = {
     "convergence": ("Convergence", _convergence),

@@ -27,7 +27,7 @@ from hpo_pilot.figures.figure import (
     thinned,
     value_of,
 )
-from hpo_pilot.figures.subject import Peer, same_question
+from hpo_pilot.figures.subject import PEER_LIMIT, Peer, same_question
 from hpo_pilot.figures.summary import convergence, figure_of, ranking
 from hpo_pilot.figures.wording import count, number, plus_minus, scalar
 from hpo_pilot.search import Search, Trial, TrialState
@@ -35,8 +35,6 @@ from hpo_pilot.search import Search, Trial, TrialState
 HOVER_PARAMETERS = 12
 #: Above this many trials error bars only hide the points.
 BAR_LIMIT = 200
-#: Other searches in the figure.
-PEER_LIMIT = 12
 
 
 def convergence_figure(search: Search, trials: Sequence[Trial], peers: Sequence[Peer] = ()) -> Figure:

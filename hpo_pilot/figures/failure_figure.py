@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpo_pilot.figures.axis import choice_labels, label, parameter_axis
-from hpo_pilot.figures.figure import FAILURE_LIMIT, PALE_BLUE, RED, Figure, evenly, joined_notes, rounded
+from hpo_pilot.figures.figure import BLUE, FAILURE_LIMIT, RED, Figure, evenly, joined_notes, rounded
 from hpo_pilot.figures.separation import Separation, separations
 from hpo_pilot.figures.wording import count, number, scalar
 from hpo_pilot.search import Search, Trial, TrialState
@@ -95,7 +95,7 @@ def _plane(search: Search, names: Sequence[str], good: Sequence[Trial], failed: 
     x, y = (_Axis(search, name, [*good, *failed]) for name in names)
     data = []
     for word, trials, most, marker in (
-        ("finished", good, DOT_LIMIT, {"color": PALE_BLUE, "size": 7}),
+        ("finished", good, DOT_LIMIT, {"color": BLUE, "size": 7, "opacity": 0.55}),
         ("failed", failed, FAILURE_LIMIT, {"symbol": "x-thin", "size": 8, "line": {"color": RED, "width": 2}}),
     ):
         shown = evenly([t for t in trials if t.number in x.places and t.number in y.places], most)

@@ -56,7 +56,13 @@ def importance_figure(search: Search, trials: Sequence[Trial]) -> Figure:
     names = [label(one.name, 24) for one in bars]
     layout = {
         "xaxis": {"title": {"text": "R² lost when the parameter is shuffled"}, "rangemode": "tozero"},
-        "yaxis": {"tickmode": "array", "tickvals": list(range(len(bars))), "ticktext": names, "showgrid": False},
+        "yaxis": {
+            "tickmode": "array",
+            "tickvals": list(range(len(bars))),
+            "ticktext": names,
+            "showgrid": False,
+            "zeroline": False,
+        },
         "showlegend": False,
     }
     best = ", ".join(f"{one.name} {number(one.lost, 2)} ± {number(one.spread, 2)}" for one in shown[:5])

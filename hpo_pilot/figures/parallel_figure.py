@@ -56,18 +56,16 @@ class _Axis:
         }
 
 
-def parallel_figure(search: Search, trials: Sequence[Trial], *, failed: bool = True) -> Figure | None:
-    """Finished trials, and by choice failed ones, over all axes; None where there is none.
+def parallel_figure(search: Search, trials: Sequence[Trial], *, failed: bool = True) -> Figure:
+    """Finished trials, and by choice failed ones, over all axes.
 
     Args:
         search: the search.
-        trials: all its trials.
+        trials: all its trials, of which one or more have finished.
         failed: whether failed trials are drawn too, on a place of their own on the axis of the figure of merit.
     """
     finished = [standing.trial for standing in ranking(search, trials)]
     lost = [trial for trial in trials if failed and trial.confirms is None and trial.state is TrialState.FAILED]
-    if not finished and not lost:
-        return None
     names = _shown_names(search, trials)
     limit = CELL_LIMIT // (len(names) + len(search.objectives) + 3)
     best_first = {trial.number: place for place, trial in enumerate(finished)}
@@ -97,7 +95,8 @@ def parallel_figure(search: Search, trials: Sequence[Trial], *, failed: bool = T
         f"{count(len(names), 'parameter')} and {metrics}{_best(search, finished)}. "
         "The table of trials has all of it.",
         joined_notes(
-            "a line a trial: orange the best, over grey to blue the worst" + (", red failed" if lost else ""),
+            "a line a trial: orange the best, over grey to blue the worst"
+            + (", broken and red failed" if lost else ""),
             sample_note(len(shown), len(finished)),
             f"shows {FAILURE_LIMIT} of {len(lost):,} failed trials" if len(lost) > FAILURE_LIMIT else "",
             "– at the end of an axis: the parameter is not active" if any(_has_lane(axis) for axis in axes) else "",
@@ -195,11 +194,11 @@ def _colour(trial: Trial, best_first: dict[int, int]) -> float:
 
 
 def _text(search: Search, trial: Trial) -> str:
-    """What the pointer and screen readers are told of a line; not escaped, for it is never read as HTML."""
+    """What the pointer and screen readers are told of a line."""
     figures = figures_of(search, trial)
     if figures is None:
         return f"trial {trial.number} failed"
-    parts = [f"{o.metric[:40]} {number(figure)}" for o, figure in zip(search.objectives, figures, strict=True)]
+    parts = [f"{label(o.metric)} {number(figure)}" for o, figure in zip(search.objectives, figures, strict=True)]
     return f"trial {trial.number}: {', '.join(parts)}"
 
 

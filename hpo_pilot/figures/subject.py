@@ -9,6 +9,9 @@ from datetime import datetime
 from hpo_pilot.figures.learning_curves import Reports
 from hpo_pilot.search import Search, Trial
 
+#: Other searches beside one: the latest; more lines cannot be told apart.
+PEER_LIMIT = 6
+
 
 @dataclass(frozen=True)
 class Peer:

@@ -28,6 +28,7 @@ class LiveDesk:
 
     def __init__(self, pieces: Pieces) -> None:
         """Tells of the changes of `pieces`."""
+        self.pieces = pieces
         self._room: Newsroom[Edition] = Newsroom(pieces.look)
         self._watching: Counter[str] = Counter()
 

@@ -140,7 +140,10 @@ class Pieces:
 def summary(views: Sequence[View]) -> Markup:
     """How many searches are in which state."""
     states = Counter(view.record.state for view in views)
-    return Markup(fragments("pieces.j2").summary(len(views), [(s.value, states[s]) for s in SearchState if states[s]]))
+    said: Markup = fragments("pieces.j2").summary(
+        len(views), [(s.value, states[s]) for s in SearchState if states[s]]
+    )
+    return said
 
 
 def _wishes(store: Store, number: int) -> Sequence[Any]:

@@ -118,7 +118,9 @@ class Sessions:
         options: Any = {"require": list(_CLAIMS), "verify_exp": False}
         try:
             claims = jwt.decode(cookie, self._key, [_ALGORITHM], options=options)
-            session = Session(Caller(str(claims["sub"]), Role(claims["role"])), str(claims["sid"]), float(claims["exp"]))
+            session = Session(
+                Caller(str(claims["sub"]), Role(claims["role"])), str(claims["sid"]), float(claims["exp"])
+            )
         except (jwt.InvalidTokenError, ValueError, TypeError):
             return None
         if session.ends <= self._clock() or session.id in self._file.content[1]:

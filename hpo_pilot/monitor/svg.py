@@ -24,7 +24,7 @@ def sparkline(steps: Sequence[tuple[int, float]], label: str) -> Markup:
     points = [(float(x), y) for x, y in steps if math.isfinite(y)]
     if len(points) < 2:
         return Markup("")
-    points = evenly(points, _MOST - 1) + [points[-1]]
+    points = [*evenly(points, _MOST - 1), points[-1]]
     xs, ys = [x for x, _ in points], _tamed([y for _, y in points])
     low, high = min(ys), max(ys)
     across, up = (xs[-1] - xs[0]) or 1.0, (high - low) or 1.0
@@ -82,10 +82,10 @@ def curves(folds: Mapping[int, Curve], metric: str) -> Markup:
             (_WIDTH - _RIGHT, _HEIGHT - 8, "end", f"step {number(max(xs))}"),
         )
     )
-    label = f"{metric} over the steps, {len(lines)} fold{'s' * (len(lines) != 1)}, {number(min(ys))} to {number(max(ys))}"
-    frame = Markup('<path class="frame" d="M{0} {1}V{2}H{3}"/>').format(
-        _LEFT, _TOP, _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
+    label = (
+        f"{metric} over the steps, {len(lines)} fold{'s' * (len(lines) != 1)}, {number(min(ys))} to {number(max(ys))}"
     )
+    frame = Markup('<path class="frame" d="M{0} {1}V{2}H{3}"/>').format(_LEFT, _TOP, _HEIGHT - _BOTTOM, _WIDTH - _RIGHT)
     return Markup('<svg class="curves" viewBox="0 0 {:.0f} {:.0f}" role="img" aria-label="{}">{}{}{}</svg>').format(
         _WIDTH, _HEIGHT, label, frame, drawn, ends
     )

@@ -41,6 +41,14 @@ _PROGRESS = re.compile(r"hpoStep=(\d+) hpoValue=(\S+)")
 _PAST = re.compile(r"hpoPast=(\S+)")
 _RUNNING = re.compile(r"hpoMember=t(\d{1,9})f(\d{1,9})\b")
 
+#: What `hpo_pilot_hpogrid.py` adds to the metadata.
+_HPOGRID_KEYS = frozenset(
+    {
+        *("project_name", "start_datetime", "end_datetime", "start_timestamp", "task_time_s", "hyperparameters"),
+        *("metric", "mode", "best_config", "best_metric_score", "result"),
+    }
+)
+
 #: How figures that are no finite number may be written.
 _NOT_FINITE = ("nan", "inf", "-inf")
 
@@ -58,7 +66,9 @@ def read_verdicts(metadata: object) -> tuple[Verdict, ...]:
     if isinstance(members, list):
         found = [_verdict(member, member.get("metadata")) for member in members if isinstance(member, Mapping)]
     else:
-        found = [_verdict(ours, {key: value for key, value in merged.items() if key != "hpo_pilot"} or None)]
+        # Figures under hpogrid's keys that the runner put there say nothing that its verdict does not.
+        not_the_payloads = {"hpo_pilot", *(_HPOGRID_KEYS if ours.get("hpogrid") else ())}
+        found = [_verdict(ours, {key: value for key, value in merged.items() if key not in not_the_payloads} or None)]
     return tuple(verdict for verdict in found if verdict is not None)
 
 

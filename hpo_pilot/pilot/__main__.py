@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from hpo_pilot.errors import HpoPilotError
+from hpo_pilot.logs import FORMATS, configure_logging
 from hpo_pilot.pilot.pilot import Pilot
 from hpo_pilot.pilot.settings import PilotSettings
 from hpo_pilot.transformation.container import RUNTIMES
@@ -20,17 +20,15 @@ log = logging.getLogger("hpo_pilot.pilot")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a pilot; returns its exit status."""
     options = vars(parser().parse_args(arguments))
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.DEBUG if options.pop("debug") else logging.INFO,
-        format="%(asctime)s %(levelname)-7s %(message)s",
-        force=True,  # `hpo-pilot` has set up its own, quieter one
-    )
-    logging.getLogger("urllib3").setLevel(logging.ERROR)  # the client says itself when the server is away
+    level = logging.DEBUG if options.pop("debug") else logging.INFO
     try:
+        # ERROR: the client says itself when the server is away.
+        levels = {"urllib3": logging.ERROR}
+        configure_logging("pilot", form=options.pop("log_format", None), level=level, levels=levels)
         pilot = Pilot(PilotSettings(**options))
         pilot.handle_signals()
-        return pilot.run()
+        with pilot.metrics_served():
+            return pilot.run()
     except HpoPilotError as error:
         log.error("%s", error)
         return error.exit_code
@@ -78,7 +76,10 @@ def parser() -> argparse.ArgumentParser:
     add("--container-runtime", choices=["auto", *RUNTIMES], help="how jobs with an image are run (default: auto)")
     add("--no-own-python", action="store_false", dest="own_python", help="do not put the pilot's Python first in PATH")
     add("--keep", action="store_true", help="keep job folders")
+    add("--metrics-port", type=int, help="where Prometheus finds its figures (default: nowhere; 0: any free port)")
+    add("--metrics-host", help="the address of that port, which needs no token (default: this machine only)")
     add("--lifeline-fd", type=int, help="end when this inherited pipe closes")
+    add("--log-format", choices=FORMATS, help="how the log is written (default: HPO_PILOT_LOG_FORMAT, else text)")
     add("--debug", action="store_true", default=False, help="say more")
     return parser
 

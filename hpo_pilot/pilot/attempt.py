@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Generic
 
 from hpo_pilot.errors import HpoPilotError
-from hpo_pilot.pilot import report
+from hpo_pilot.pilot import metrics, report
 from hpo_pilot.pilot.checkpoint_shipping import CheckpointShipping
 from hpo_pilot.pilot.client import JobServer
 from hpo_pilot.pilot.delivery import Delivery
@@ -108,7 +108,9 @@ class Attempts(Generic[C]):
             claimed = False
             if not outcome.finished:
                 log.info("job %s failed: %s", panda_id, outcome.failure or outcome.last_line)
-            if not isinstance(outcome.failure, Forgotten) and not self._goes_back(panda_id, attempt, outcome.failure):
+            is_back = self._goes_back(panda_id, attempt, outcome.failure)
+            metrics.note_end(outcome, given_back=is_back)
+            if not isinstance(outcome.failure, Forgotten) and not is_back:
                 self._delivery.send(report.final(self._settings, panda_id, attempt, outcome, folder, stored))
         except HpoPilotError as error:
             log.error("%s", error)
@@ -186,12 +188,14 @@ class Attempts(Generic[C]):
             self._heartbeats.add(starting)
         try:
             seat = self._room.take(claim, job, document, starting)
+            begun = time.monotonic()
             prepared = prepare(job.arguments, str(root), str(root), stage_in)
             wrapping = self._wrapping(job, document, seat)
             if self._staging is not None and isinstance(wrapping, Launched):
                 staged = self._staging.stage(wrapping, root, Path(prepared.folder), large, starting)
                 self._room.note_staging(claim, staged.seconds or 0.0)
                 wrapping, prepared = replace(wrapping, staged=staged), staged.beside(prepared)
+            metrics.note_stage_in(time.monotonic() - begun)
             return seat, prepared, wrapping
         except TransformationFailure as failure:
             raise starting.failure or JobFailure.of(failure) from failure

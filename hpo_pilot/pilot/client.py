@@ -20,6 +20,7 @@ from requests.adapters import HTTPAdapter
 
 from hpo_pilot import __version__
 from hpo_pilot.errors import GiveUpError, InputError, TryAgainError
+from hpo_pilot.pilot import metrics
 from hpo_pilot.pilot.form_file import FormFile
 from hpo_pilot.pilot.room import Free
 from hpo_pilot.pilot.session import open_session
@@ -283,6 +284,7 @@ class HttpJobServer(JobServer):
 
     def _note(self, trouble: object) -> None:
         """Says once that the server is away, and once that it is back."""
+        metrics.note_answer(is_good=trouble is None)
         with self._lock:
             if trouble is not None and self._away_since is None:
                 self._away_since = time.monotonic()

@@ -84,13 +84,13 @@ class Heartbeats(threading.Thread):
                 self._backoff.reset()
                 self._note(execution)
                 if failure := obey(command, job.panda_id):
-                    log.warning("job %s: %s", job.panda_id, failure)
+                    log.warning("job %s: %s", job.panda_id, failure, extra={"panda_id": job.panda_id})
                     execution.stop(failure)
                     continue
             except TryAgainError:  # the client has said so, once
                 pause = self._backoff.seconds()
             except HpoPilotError as error:
-                log.error("heartbeat of job %s: %s", job.panda_id, error)
+                log.error("heartbeat of job %s: %s", job.panda_id, error, extra={"panda_id": job.panda_id})
             with self._changed:
                 self._push(execution, pause)
 

@@ -8,10 +8,12 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from types import FrameType
 from typing import Any
 
 from hpo_pilot.errors import HpoPilotError
+from hpo_pilot.logs import about
 from hpo_pilot.pilot.acquisition import Acquisition
 from hpo_pilot.pilot.allocation import find_allocation
 from hpo_pilot.pilot.allocation_room import AllocationRoom
@@ -27,6 +29,7 @@ from hpo_pilot.pilot.job import Job
 from hpo_pilot.pilot.launcher_outage import LauncherOutage
 from hpo_pilot.pilot.launcher_probe import probe
 from hpo_pilot.pilot.machine_room import MachineRoom, machine_cores
+from hpo_pilot.pilot.metrics_endpoint import metrics_served
 from hpo_pilot.pilot.room import Claim, Room
 from hpo_pilot.pilot.running import Running
 from hpo_pilot.pilot.settings import PilotSettings
@@ -187,6 +190,10 @@ class Pilot:
         log.info("pilot ends")
         return 0
 
+    def metrics_served(self) -> AbstractContextManager[None]:
+        """A block during which Prometheus finds this pilot's figures, where the settings say so."""
+        return metrics_served(self._settings, self._room, self._running, self._workdir)
+
     def handle_signals(self) -> None:
         """SIGTERM and SIGINT drain; the second one ends at once; a site's own warns. Main thread only."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -232,7 +239,8 @@ class Pilot:
 
     def _run(self, data: dict[str, Any], claim: Claim) -> None:
         try:
-            self._attempts.run(data, claim)
+            with about(panda_id=data.get("PandaID"), attempt=data.get("attemptNr")):
+                self._attempts.run(data, claim)
         finally:
             with self._changed:  # last of all: a pilot that ends waits for it
                 self._unreported -= 1

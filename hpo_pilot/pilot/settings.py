@@ -68,6 +68,8 @@ class PilotSettings:
         allocation: it has the nodes of the batch allocation that it runs in; its work folder is on storage that they
             share.
         margin: seconds before the end of an allocation when jobs are told to save and stop; at most a tenth of it.
+        metrics_port: where Prometheus finds this pilot's figures; 0: any free port; None: nowhere.
+        metrics_host: the address of that port; whoever reaches it reads the figures, without a token.
         lifeline_fd: a pipe; its end is the end of whoever started this pilot, and then of the pilot.
     """
 
@@ -111,6 +113,8 @@ class PilotSettings:
     site: Path | None = None
     allocation: bool = False
     margin: float = 120.0
+    metrics_port: int | None = None
+    metrics_host: str = "127.0.0.1"
     lifeline_fd: int | None = None
     node: str = field(default_factory=_host)
 
@@ -133,6 +137,8 @@ class PilotSettings:
             raise InputError(f"--heartbeat {self.heartbeat}: a time in seconds, above zero")
         if self.checkpoint_every <= 0 or (self.checkpoint_mb or 0) < 0:
             raise InputError("--checkpoint-every: a time above zero, in seconds; --checkpoint-mb: a size in MB, or 0")
+        if self.metrics_port is not None and not 0 <= self.metrics_port <= 65535:
+            raise InputError(f"--metrics-port {self.metrics_port}: a port between 0 and 65535; 0: any free one")
         if self.staging_mb < 1:
             raise InputError(f"--staging-mb {self.staging_mb}: a size in MB; --no-staging stages nothing")
         if self.container_runtime not in ("auto", *RUNTIMES):

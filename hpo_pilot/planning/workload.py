@@ -12,7 +12,7 @@ from hpo_pilot.search import Search
 
 @dataclass(frozen=True)
 class Workload:
-    """The jobs of a search, all alike.
+    """The jobs of a search, or of all segments of a family, all alike.
 
     Attributes:
         needs: of each job.
@@ -21,6 +21,7 @@ class Workload:
         folds: jobs of a group.
         parallel: groups that are out at once.
         trials: that all of them have, confirmation runs included.
+        searches: that they are of, each with the whole budget: more than one of a family.
     """
 
     needs: JobNeeds
@@ -29,10 +30,11 @@ class Workload:
     folds: int
     parallel: int
     trials: int
+    searches: int = 1
 
     @classmethod
     def of(cls, search: Search, minutes_per_trial: float | None = None) -> Self:
-        """That of a search.
+        """That of a search; of one with segments, of all their searches, which run side by side.
 
         Args:
             search: the search.
@@ -40,14 +42,16 @@ class Workload:
         """
         needs, together = search.resources, search.resources.trials_per_job
         trials = search.budget.trials + search.confirm.top * search.confirm.repeats
+        segments = max(1, len(search.segments or ()))
         minutes = needs.minutes if minutes_per_trial is None else minutes_per_trial * together
         return cls(
             JobNeeds(needs.nodes, needs.gpus_per_node, needs.cores, needs.memory_mb, needs.minutes, needs.ranks),
             60.0 * minutes,
-            math.ceil(trials / together),
+            segments * math.ceil(trials / together),
             search.folds.k,
-            math.ceil(search.budget.parallel / together),
-            trials,
+            segments * math.ceil(search.budget.parallel / together),
+            segments * trials,
+            segments,
         )
 
     @property

@@ -1,4 +1,4 @@
-"""The API's command line: ``python -m hpo_pilot.rest``; `hpo-pilot serve` runs it."""
+"""The command line of API and pages: ``python -m hpo_pilot.rest``; `hpo-pilot serve` and `monitor` run it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 from hpo_pilot.errors import HpoPilotError, InputError
+from hpo_pilot.logs import FORMATS, configure_logging
+from hpo_pilot.monitor.sessions import Sessions
 from hpo_pilot.panda.sandbox import SIZE_LIMIT
 from hpo_pilot.rest.app import Api
 from hpo_pilot.server.access.security_options import add_security, certificate_of, gate_of
@@ -27,9 +29,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0; 2: wrong options or files; 3: port or store taken, try again.
     """
     options = _parser().parse_args(arguments)
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("hpo_pilot.rest").setLevel(logging.INFO)  # who called what
     try:
+        # INFO: who called what.
+        levels = {"hpo_pilot.rest": logging.INFO, "hpo_pilot.monitor": logging.INFO}
+        configure_logging("api", form=options.log_format, level=logging.WARNING, levels=levels)
         _run(options)
     except HpoPilotError as error:
         print(f"hpo-pilot API: {error}", file=sys.stderr)  # noqa: T201  # a command's one line of error
@@ -40,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m hpo_pilot.rest",
-        description="The REST API of a work folder. HPO_PILOT_STORE names another store than its own.",
+        description="The REST API and the web pages of a work folder. HPO_PILOT_STORE names another store than its own.",
     )
     add = parser.add_argument
     add("--workdir", required=True, type=Path, help="the service's work folder")
@@ -50,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--upload-mb", type=int, default=SIZE_LIMIT >> 20, help="MB that a payload may have (default: PanDA's limit)")
     add("--unpacked-mb", type=int, default=UNPACKED_LIMIT >> 20, help="and its files (default: as pilots take them)")
     add("--lifeline-fd", type=int, help="an inherited descriptor at whose end of file the API ends")
+    add("--log-format", choices=FORMATS, help="how the log is written (default: HPO_PILOT_LOG_FORMAT, else text)")
     add_security(parser)
     return parser
 
@@ -69,7 +73,15 @@ def _run(options: argparse.Namespace) -> None:
         store = stack.enter_context(closing(Store.open(workdir.store_url())))
         secure = certificate is not None or options.insecure_behind_proxy
         listener = stack.enter_context(closing(listen(options.host, options.port, secure=secure)))
-        api = Api(store, workdir, gate, options.upload_mb << 20, options.unpacked_mb << 20)
+        api = Api(
+            store,
+            workdir,
+            gate,
+            options.upload_mb << 20,
+            options.unpacked_mb << 20,
+            sessions=Sessions(options.tokens),
+            behind_proxy=options.insecure_behind_proxy,
+        )
         serve(api, listener, options.lifeline_fd, certificate)
 
 

@@ -1,4 +1,4 @@
-"""The API: its parts, joined."""
+"""The API and, beside it, the pages: their parts, joined."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any
 
 import anyio.to_thread
 from fastapi import FastAPI
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hpo_pilot import __version__
 from hpo_pilot.client.local_client import LocalClient
+from hpo_pilot.monitor.app import Monitor
+from hpo_pilot.monitor.sessions import Sessions
 from hpo_pilot.rest import about, changing, looking
 from hpo_pilot.rest.context import Context
 from hpo_pilot.rest.guard import PREFIX, Guard
@@ -33,12 +35,20 @@ and change their own; operators change all. Errors are problem documents (RFC 94
 
 
 class Api:
-    """What answers the calls of one work folder's users."""
+    """What answers the calls of one work folder's users, and their browsers."""
 
     name = "API"
 
     def __init__(
-        self, store: Store, workdir: WorkDir, gate: Gate, upload_limit: int, unpacked_limit: int = UNPACKED_LIMIT
+        self,
+        store: Store,
+        workdir: WorkDir,
+        gate: Gate,
+        upload_limit: int,
+        unpacked_limit: int = UNPACKED_LIMIT,
+        *,
+        sessions: Sessions,
+        behind_proxy: bool = False,
     ) -> None:
         """Joins the parts; nothing runs yet.
 
@@ -48,6 +58,8 @@ class Api:
             gate: tells who calls.
             upload_limit: bytes that a payload may have, packed.
             unpacked_limit: and its files; default: as many as a pilot takes.
+            sessions: of the pages.
+            behind_proxy: whether a TLS proxy is in front.
 
         Raises:
             InputError: the work folder cannot be written.
@@ -57,16 +69,30 @@ class Api:
         self._context = Context(
             store, workdir, Uploads(workdir.uploads, upload_limit, unpacked_limit), progress_news(everybody.progress)
         )
+        self._monitor = Monitor(store, workdir, gate, sessions, behind_proxy=behind_proxy)
 
     def application(self) -> ASGIApp:
         """The application, behind its guard."""
         app = build()
         app.state.context = self._context
-        return Guard(app, self._gate)
+        return _Side(Guard(app, self._gate), self._monitor.application())
 
     def close_waiting(self) -> None:
         """Answers the calls that wait for news, for the API ends."""
         self._context.news.close()
+        self._monitor.close_waiting()
+
+
+class _Side:
+    """The API below its prefix, the pages at every other path: each lets in whom it knows, in its own way."""
+
+    def __init__(self, api: ASGIApp, pages: ASGIApp) -> None:
+        self._api = api
+        self._pages = pages
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_page = scope["type"] == "http" and not f"{scope['path']}/".startswith("/api/")
+        await (self._pages if is_page else self._api)(scope, receive, send)
 
 
 def build() -> FastAPI:

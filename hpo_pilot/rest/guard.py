@@ -63,7 +63,7 @@ class Guard:
             scope.setdefault("state", {})["caller"] = caller
             # Unquoted a path may hold line ends, and so may another issuer's names.
             path, name = (text.encode("unicode_escape").decode() for text in (scope["path"], caller.name))
-            log.info("%s %s by %s", scope["method"], path, name)
+            log.info("%s %s by %s", scope["method"], path, name, extra={"user": name})
         if not scope["path"].startswith(_UPLOADS):
             length = Headers(scope=scope).get("content-length", "0")
             if not length.isdecimal() or int(length) > BODY_LIMIT:

@@ -131,7 +131,7 @@ def prepare(task: str, index: str) -> "Tuple[Dict[str, Any], Dict[str, Any]]":
     write(names["point"], to_json(point))
     write("job.json", to_json(job))
     write(names["inputs"], to_json(staged or []))
-    return job, dict(payload, command=command, file_names=names)
+    return job, dict(payload, command=command, file_names=names, point=point)
 
 
 def companion(name: str) -> "Any":
@@ -372,9 +372,8 @@ def run(options: "Dict[str, str]") -> None:
     assess = companion("hpo_pilot_efficiency")["assess"] if os.path.isdir(RANKS_FOLDER) else lambda *_: ({}, {}, "")
     used, ranks, unjudged = assess(RANKS_FOLDER, number)
     (value, *others), metrics, message = judge(names["result"], wanted, ended, dict(used, **meter()))
-    own, unkept = {}, ""
-    if "metadata" in names:
-        own, unkept = companion("hpo_pilot_metadata")["own_metadata"](names["metadata"], written, number)
+    keep = companion("hpo_pilot_metadata")["own_metadata"] if "metadata" in names else lambda *_: ({}, "")
+    own, unkept = keep(names.get("metadata"), written, number)
     outputs = [] if value is None else payload.get("outputs") or []
     if outputs:
         outputs, message = companion("hpo_pilot_outputs")["pack"](outputs, files_in)
@@ -385,7 +384,8 @@ def run(options: "Dict[str, str]") -> None:
     verdict.update(cause=cause, log_tail=tail if value is None else "", values=[value, *others])
     verdict.update(started=started, ended=time.time(), seconds=time.time() - started, node=os.uname().nodename)
     verdict.update(progress=progress, last_progress=dict(zip(("step", "value"), progress[-1])) if progress else None)
-    write("userJobMetadata.json", to_json(dict(own, hpo_pilot=verdict, **ranks)))
+    told = companion("hpo_pilot_hpogrid")["reported"] if "hyperparameters" in payload else lambda known, _: known
+    write("userJobMetadata.json", to_json(told(dict(own, hpo_pilot=verdict, **ranks), payload)))
     try:
         os.rmdir(job["checkpoint_dir"])
     except OSError:

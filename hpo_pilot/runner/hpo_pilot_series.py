@@ -33,10 +33,11 @@ POINT_RUNNER, PAYLOAD_FOLDER = "hpo_pilot_point.py", "payload"
 PAYLOAD_FILE, STAGED_FILE, STOP_FILE = "hpo_pilot_payload.json", "hpo_pilot_inputs.json", "hpo_pilot_stop.txt"
 RANKS_MODULE = "hpo_pilot_ranks.py"  # the payload may import it
 VERDICT_FILE, OUTPUTS, PROGRESS, LOG = "userJobMetadata.json", "outputs.tar.gz", "progress.jsonl", "payload.log"
-LIMIT = 900 * 1000  # bytes of metadata, of the 1 MB that PanDA takes
+LIMIT = 900 * 1000  # bytes of the verdicts, of the 1 MB of metadata that PanDA takes
 LOG_SHARED = 1000 * 1000  # bytes of the job's log, for all points together
 NOT_RUN = 2  # the status of a point that had no turn, or was cut short
-NOT_TOLD = ("checkpoint_dir", "nodes", "gpus", "folds", "search", "last_progress")  # known to who reads the verdict
+#: What who reads the verdict knows, or finds beside it.
+NOT_TOLD = ("checkpoint_dir", "nodes", "gpus", "folds", "search", "last_progress", "report")
 #: What is left of a verdict where all together would be too large, harder and harder: (what, characters or entries).
 SMALLER = (("log_tail", 8000), ("progress", 50), ("metadata", 0), ("log_tail", 500), ("metrics", 20), ("message", 200))
 SMALLEST = (("progress", 2), ("log_tail", 0), ("metrics", 2), ("message", 60))
@@ -176,6 +177,8 @@ class Series:
         if code or not os.path.isfile(path):
             raise Interrupted(said.rpartition("\n")[2] or "hpo_pilot_runner: the point's runner ended with %d" % code)
         merged = load(path)
+        if "hyperparameters" in self.payload:
+            merged["hpo_pilot"]["report"] = hpogrid()["taken_out"](merged)
         verdict = merged.pop("hpo_pilot")  # type: Dict[str, Any]
         return dict(verdict, metadata=merged or None)
 
@@ -253,7 +256,17 @@ class Series:
         if len(json.dumps(members)) > LIMIT:
             for member in members:
                 shrink(member, LIMIT // len(members))
-        save(VERDICT_FILE, {"hpo_pilot": dict(who, version=2, members=members)})
+        reports = [verdict["report"] for verdict in self.verdicts.values() if verdict.get("report")]
+        report = hpogrid()["joined"](reports) if reports else {}
+        save(VERDICT_FILE, dict(report, hpo_pilot=dict(who, version=2, members=members)))
+
+
+def hpogrid() -> "Any":
+    """Of the job's report under hpogrid's keys: what makes and joins it, a file of ours beside this one."""
+    space = {"__name__": "hpo_pilot_hpogrid"}
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "hpo_pilot_hpogrid.py"), "rb") as file:
+        exec(compile(file.read(), file.name, "exec"), space)  # noqa: S102  not through sys.path: the payload's came first
+    return space
 
 
 def shrink(verdict: "Dict[str, Any]", size: int) -> None:

@@ -11,6 +11,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 from hpo_pilot.errors import HpoPilotError, InputError
+from hpo_pilot.logs import FORMATS, configure_logging
 from hpo_pilot.server.access.security_options import add_security, certificate_of, gate_of
 from hpo_pilot.server.app import Server
 from hpo_pilot.server.data.database import Database
@@ -25,8 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0; 2: wrong options or files; 3: port or database taken, try again.
     """
     options = _parser().parse_args(arguments)
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
+        configure_logging("server", form=options.log_format, level=logging.WARNING)
         _run(options)
     except HpoPilotError as error:
         print(f"hpo-pilot server: {error}", file=sys.stderr)  # noqa: T201  # a command's one line of error
@@ -57,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
         help="active tasks that one user may have (default: any number)",
     )
     add("--lifeline-fd", type=int, help="an inherited descriptor at whose end of file the server ends")
+    add("--log-format", choices=FORMATS, help="how the log is written (default: HPO_PILOT_LOG_FORMAT, else text)")
     add("--queues", type=Path, help="JSON file of the queues, read again when it changes (default: any name is one)")
     add_security(parser)
     return parser

@@ -39,6 +39,8 @@ from hpo_pilot.server.api import task as api_task
 from hpo_pilot.server.api import task_changes as api_task_changes
 from hpo_pilot.server.api import task_views as api_task_views
 from hpo_pilot.server.api import worker as api_worker
+from hpo_pilot.server.bigpanda import http as bigpanda_http
+from hpo_pilot.server.bigpanda.reading_key import KEY_FILE, ReadingKey
 from hpo_pilot.server.data.database import Database, Transaction
 from hpo_pilot.server.data.file_store import Folder
 from hpo_pilot.server.envelope import Envelope, failure, to_json
@@ -119,6 +121,7 @@ class Server:
         self.cache = Folder(files / "cache")
         self.storage = Folder(files / "storage")
         self.capabilities = Capabilities(files / "points.key")
+        self.reading_key = ReadingKey(files / KEY_FILE)
         self.logs = Folder(files / "logs")
         self.queues = Queues(queues, files / "grid")
         self.pilots = WaitingPilots()
@@ -176,6 +179,7 @@ class Server:
                 ),
                 *discovery.routes(self.gate.tokens),
                 *idds_http.routes(self),
+                *bigpanda_http.routes(self),
             ],
             lifespan=lifespan,
         )

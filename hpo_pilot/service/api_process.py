@@ -1,4 +1,4 @@
-"""The REST API beside the service: a process of its own, so that no slow call ever holds up the steering."""
+"""REST API and web pages beside the service: a process of its own, so that no slow call ever holds up the steering."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from hpo_pilot.service.answering import wait_until_answering
 from hpo_pilot.service.children import Child
 from hpo_pilot.service.embedded import free_port
 from hpo_pilot.service.nickname import nickname
+from hpo_pilot.service.one_time_link import one_time_link
 from hpo_pilot.service.own_tokens import OwnTokens
 from hpo_pilot.service.reach import Reach
 from hpo_pilot.service.workdir import STORE_VARIABLE, WorkDir
@@ -29,7 +30,15 @@ log = logging.getLogger(__name__)
 class ApiProcess:
     """The API of one work folder, under the same conditions as the embedded PanDA server, but for the port."""
 
-    def __init__(self, workdir: WorkDir, *, store: str | None, reach: Reach, port: int | None) -> None:
+    def __init__(
+        self,
+        workdir: WorkDir,
+        *,
+        store: str | None,
+        reach: Reach,
+        port: int | None,
+        address: Path | None = None,
+    ) -> None:
         """Prepares; `start` runs it.
 
         Args:
@@ -37,11 +46,12 @@ class ApiProcess:
             store: another store's SQLAlchemy URL.
             reach: where the PanDA server listens: address, certificate and issuers hold here too.
             port: None: a free one.
+            address: the file that says where it is, while it runs; None: the work folder's `api_address`.
 
         Raises:
             InputError: `reach` names files that cannot be used.
         """
-        self._workdir = workdir
+        self._address = address or workdir.api_address
         number = port or free_port()
         own = replace(reach, port=number)
         self.url = _url(own, number)
@@ -82,7 +92,15 @@ class ApiProcess:
             return {"Authorization": f"Bearer {self.token_file.read_text()}"}
 
         wait_until_answering(self._child, self.url, "service", self._authorities, ours)
-        self._workdir.api_address.write_text(f"{self.url}\n")
+        self._address.write_text(f"{self.url}\n")
+
+    def link(self) -> str:
+        """A one-time link that signs this machine's user in to the pages.
+
+        Raises:
+            TryAgainError: it does not answer.
+        """
+        return one_time_link(self.url, self.token_file, self._authorities)
 
     def check(self) -> None:
         """Starts it again if it has ended. One that keeps ending rests for a while: searches go on without it."""
@@ -97,7 +115,7 @@ class ApiProcess:
 
     def stop(self) -> None:
         """Ends it."""
-        self._workdir.api_address.unlink(missing_ok=True)
+        self._address.unlink(missing_ok=True)
         self._child.stop()
 
 

@@ -20,6 +20,7 @@ from hpo_pilot.panda.board_address import remove_address, write_address
 from hpo_pilot.panda.panda_server import PandaServer
 from hpo_pilot.pilot.session import open_session
 from hpo_pilot.server.access.auth import Role
+from hpo_pilot.server.bigpanda.reading_key import KEY_FILE
 from hpo_pilot.service.answering import wait_until_answering
 from hpo_pilot.service.children import Child
 from hpo_pilot.service.local_queue import DEFAULT_QUEUE
@@ -124,6 +125,7 @@ class EmbeddedPanda:
         self._wait_for_server()
         (self._workdir.tokens / _ADDRESS).write_text(f"{self.url}\n{self.server.authorities or ''}")
         write_address(self._workdir.root, self.server)
+        self._note_monitor()
         if self._slots:
             self._start_pilot()
 
@@ -149,6 +151,15 @@ class EmbeddedPanda:
     def _start_pilot(self) -> None:
         self._forget_pilot()
         self._pilot.start()
+
+    def _note_monitor(self) -> None:
+        """Writes where scripts for a BigPanDA find the server, for PANDAMON_URL: an address that is a secret."""
+        file = self._workdir.monitor_address
+        try:
+            key = (self._workdir.panda_files / KEY_FILE).read_text().strip()
+            write_whole(file, f"{self.url}/bigmon/{key}\n", mode=0o600)
+        except (OSError, ValueError) as error:
+            raise TryAgainError(f"{file} cannot be written: {error}") from error
 
     def _forget_pilot(self) -> None:
         """Tells the server that no local pilot lives: jobs that an earlier one had are lost now, not after minutes."""

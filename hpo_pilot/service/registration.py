@@ -134,6 +134,8 @@ def payload_document(search: Search, base: Path | None) -> dict[str, Any]:
         "command": payload.command,
         "metric": search.objective.metric,
         "objectives": [objective.metric for objective in search.objectives],
+        "mode": "min" if search.objective.goal == "minimize" else "max",
+        "hyperparameters": list(payload.point.payload_point(dict.fromkeys(search.space.names))),
         "inputs": absolute_inputs(payload.inputs, base),
         "outputs": list(payload.kept_files),
         "checkpoint": list(payload.checkpoint),

@@ -16,6 +16,7 @@ from hpo_pilot.config import load_search
 from hpo_pilot.config.site_power import price_of
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.figures.learning_curves import drawn_trials
+from hpo_pilot.figures.subject import PEER_LIMIT, Peer, same_question
 from hpo_pilot.figures.summary import front_of
 from hpo_pilot.panda.workflow_manager import WorkflowManager, workflow_manager
 from hpo_pilot.report import ReportFacts
@@ -393,7 +394,14 @@ def render(store: Store, record: SearchRecord, trials: list[Trial]) -> str:
     )
     events = [(event.time, event.who, event.what) for event in store.events(record.id)]
     reports = store.intermediate_values(record.id, drawn_trials(record.search, trials))
-    return render_report(record.search, trials, events, facts, reports)
+    return render_report(record.search, trials, events, facts, reports, _peers(store, record))
+
+
+def _peers(store: Store, record: SearchRecord) -> list[Peer]:
+    """The latest other searches that look for the same in the same space, to compare with."""
+    others = [other for other in store.searches() if other.id != record.id]
+    alike = [other for other in others if same_question(record.search, other.search)][-PEER_LIMIT:]
+    return [Peer(other.name, other.search, store.trials(other.id, folds=False)) for other in alike]
 
 
 def _versions() -> dict[str, str]:

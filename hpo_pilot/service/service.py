@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 
 from hpo_pilot.errors import HpoPilotError
+from hpo_pilot.logs import about
 from hpo_pilot.panda.workflow_manager import WorkflowManager
 from hpo_pilot.service.steering import SearchSteering
 from hpo_pilot.store import EMBEDDED, SearchState, SteeringStore, StoreAwayError
@@ -160,13 +161,14 @@ class Service:
                     steering = self._steerings[number] = self._load(number)
                 if steering.state.is_over:
                     continue  # it ended since the states were read
-                self._due[number] = time.monotonic() + steering.advance(changed, state)
+                with about(search=steering.record.name):
+                    self._due[number] = time.monotonic() + steering.advance(changed, state)
                 states[number] = (steering.state, version)
             except StoreAwayError:
                 raise
             except Exception as error:
                 # A defect met by one search must not end the others; it is logged whole, and shown to the user.
-                log.exception("search %d", number)
+                log.exception("search %d", number, extra={"search": number if steering is None else steering.record.name})
                 self._resting[number] = self._due[number] = time.monotonic() + _ERROR_PAUSE
                 message = f"internal error: {type(error).__name__}: {error}; please report it with the log"
                 if steering is not None:

@@ -106,10 +106,9 @@ def _failed(record: SearchRecord, known: list[Trial], waiting: list[Wish]) -> li
     by_point = {key: trial for trial in failed if (key := point_key(trial.point)) not in taken}
     if by_point:
         return sorted(by_point.values(), key=lambda trial: trial.number)
-    reason = (
-        "all of its failed trials were tried again" if any(map(_has_failed, known)) else "none of its trials failed"
-    )
-    raise InputError(f"search {record.name!r} has nothing to try again: {reason}; `--trial N` names one")
+    some = any(map(_has_failed, known))
+    reason = "all of its failed trials were tried again" if some else "none of its trials failed"
+    raise InputError(f"search {record.name!r} has nothing to try again: {reason}")
 
 
 def _named(record: SearchRecord, known: list[Trial], waiting: list[Wish], numbers: Collection[int]) -> list[Trial]:

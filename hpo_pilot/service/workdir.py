@@ -92,6 +92,11 @@ class WorkDir:
         return self.root / "tokens"
 
     @property
+    def monitor_address(self) -> Path:
+        """The file with the embedded server's address for scripts that read a BigPanDA; as secret as a token."""
+        return self.tokens / "bigmon.url"
+
+    @property
     def tls(self) -> Path:
         """The certificates that we make ourselves, and whom our own processes trust."""
         return self.root / "tls"
@@ -105,6 +110,11 @@ class WorkDir:
     def api_address(self) -> Path:
         """The file that says where the REST API is, while it runs."""
         return self.root / "service.url"
+
+    @property
+    def pages_address(self) -> Path:
+        """The file that says where the pages are that `hpo-pilot monitor` serves alone, while it runs."""
+        return self.root / "monitor.url"
 
     def log(self, name: str) -> Path:
         """The log file of one of our processes."""

@@ -13,9 +13,9 @@ import pytest
 from hpo_pilot.batch import AllocationSpec, BatchJob, BatchState
 from hpo_pilot.batch import book as book_module
 from hpo_pilot.batch.book import Book
-from hpo_pilot.batch.commands import CommandFailedError
 from hpo_pilot.batch.fleet import Fleet, new_name
 from hpo_pilot.errors import InputError, TryAgainError
+from hpo_pilot.launchers.batch_commands import CommandFailedError
 from tests.batch.conftest import FakeBatch
 
 Plan = Callable[..., AllocationSpec]

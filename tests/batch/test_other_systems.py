@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hpo_pilot.batch import AllocationSpec, BatchState, make_batch_system
-from hpo_pilot.batch.commands import CommandFailedError
 from hpo_pilot.errors import TryAgainError
+from hpo_pilot.launchers.batch_commands import CommandFailedError
 
 Says = Callable[..., None]
 

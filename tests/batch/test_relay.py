@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 import subprocess
@@ -224,5 +225,23 @@ def test_the_command(server: Address, certificate: Certificate) -> None:
                 assert answer.content == LARGE
                 process.terminate()
                 assert process.wait(10) == 0
+        finally:
+            process.kill()
+
+
+def test_many_connections_at_once(server: Address) -> None:
+    """More than a login node's usual limit of 1024 open files allows, each with two ends."""
+    at = Address("127.0.0.1", _free_port())
+    command = [sys.executable, "-m", "hpo_pilot.cli", "relay", "--listen", str(at), "--to", str(server)]
+    limited = ["sh", "-c", 'ulimit -S -n 64; exec "$@"', "sh", *command]
+    with subprocess.Popen(limited, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().strip().endswith(f"--proxy http://{at}")
+            with contextlib.ExitStack() as stack:
+                for _ in range(60):
+                    connection = stack.enter_context(socket.create_connection((at.host, at.port), timeout=10))
+                    connection.sendall(f"CONNECT {server} HTTP/1.1\r\n\r\n".encode())
+                    assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
         finally:
             process.kill()

@@ -15,13 +15,14 @@ RESOURCES = {"nodes": 6, "gpus_per_node": 6, "cores": 42, "memory_mb": 400_000, 
 
 @pytest.fixture
 def plan(tmp_path):
-    def run(*words, budget=None, **resources):
+    def run(*words, budget=None, more=None, **resources):
         document = {
             "search": "gan",
             "space": {"x": {"type": "real", "low": 0.0, "high": 1.0}},
             "budget": {"trials": 64, "parallel": 8, **(budget or {})},
             "payload": {"command": "python train.py"},
             "resources": {**RESOURCES, **resources},
+            **(more or {}),
         }
         file = tmp_path / "search.yaml"
         file.write_text(yaml.safe_dump(document))
@@ -56,6 +57,40 @@ def test_for_programs(plan):
     }
     assert found["cost"]["gpu_hours"] == 64 * 48 * 1.5 and found["cost"]["energy_source"] == "estimated"
     assert "abc123" in found["script"] and found["allocation"]["nodes"] == 48
+
+
+def test_a_family_shares_its_allocations(plan):
+    """Each segment's search has the whole budget, and all run side by side."""
+    budget = {"gpu_hours": 1000}
+    one, family = (
+        json.loads(plan("--site", "frontier", "--json", gpus_per_node=8, budget=budget, more=more))
+        for more in (None, {"segments": ["a", "b", "c"]})
+    )
+    for key in ("trials", "jobs"):
+        assert family[key] == 3 * one[key]
+    assert (family["searches"], family["allocation"]["jobs_at_once"], family["allocation"]["nodes"]) == (3, 24, 144)
+    assert family["generations"] == one["generations"] and family["budget"]["gpu_hours"] == 3000
+    assert family["cost"]["gpu_hours"] == 3 * one["cost"]["gpu_hours"]
+    assert family["budget"]["trials_within"] == 3 * one["budget"]["trials_within"]
+    shown = plan("--site", "frontier", gpus_per_node=8, more={"segments": ["a", "b", "c"]})
+    assert "gan, 3 segments side by side, at frontier" in shown
+
+
+@pytest.mark.parametrize(
+    ("folds", "nodes", "said"),
+    [
+        (
+            5,
+            2,
+            "1 + 2 folds x N_W 1 = 3 processes (the one is the steering service; a trial has 5 (N_F), of which 2",
+        ),
+        (3, 5, "= 6 processes (the one is the steering service; a trial has 3 (N_F), so 1 trial (N_G) and a part of"),
+        (3, 6, "1 + N_G 2 x N_F 3 x N_W 1 = 7 processes (the one is the steering service); N_GPU 6: 36 GPUs"),
+    ],
+)
+def test_parts_of_trials_at_once(plan, folds, nodes, said):
+    shown = plan("--site", "summit", "--nodes", str(nodes), more={"folds": {"k": folds}}, nodes=1)
+    assert said in " ".join(shown.split())
 
 
 def test_the_script_is_what_pilots_submit_writes(plan):

@@ -63,9 +63,7 @@ class Site:
 
     def submit(self, name: str, task: TaskSpec | None = None, n_jobs: int = 2, **more: Any) -> int:
         points = f"python3 hpo_pilot_runner.py --task {encode_points(task)} --number " if task else "run "
-        return int(
-            self.post(Role.USER, "task/submit", task_parameters=bare_params(name, n_jobs, quote(points)) | more)
-        )
+        return int(self.post(Role.USER, "task/submit", task_parameters=bare_params(name, n_jobs, quote(points)) | more))
 
     def acquire(self, queue: str, n_jobs: int = 1, **more: Any) -> list[dict[str, Any]]:
         arguments = {"site_name": queue, "n_jobs": n_jobs, "node": "slot1@node7", **more}

@@ -14,6 +14,6 @@ def test_the_report_has_it(search_of: Callable[..., Search], trial_of: Callable[
     search = search_of(early_stopping={"method": "asha", "max_steps": 81}, warm_start=["digits-old"])
     reports = {1: {0: [(1, 0.5), (2, 0.4)]}, 3: {0: [(1, 0.9), (3, 0.9)]}}
     text = render_report(search, few, [], ReportFacts(state="done"), reports)
-    assert 'id="curves"' in text and "1 stopped early" in text
+    assert 'id="figure-curves"' in text and "1 stopped early" in text
     assert "<dd>asha, max_steps 81</dd>" in text and "<dd>digits-old</dd>" in text
-    assert 'id="curves"' not in render_report(search, few, [], ReportFacts(state="done"))
+    assert 'id="figure-curves"' not in render_report(search, few, [], ReportFacts(state="done"))

@@ -122,7 +122,7 @@
       const trace = spec.data[0], meta = spec.layout.meta;
       this.dimensions = trace.dimensions.map((dimension, index) => ({...dimension, scale: meta.scales[index]}));
       this.numbers = trace.customdata.map(([number]) => number);
-      this.texts = trace.customdata.map(([, text]) => text);
+      this.texts = trace.customdata.map(([, text]) => plain(text));
       const {cmin, cmax, colorscale} = trace.line;
       this.colours = trace.line.color.map((at) => blend(colorscale, (at - cmin) / (cmax - cmin)));
       this.failed = trace.line.color.map((at) => at > 1);
@@ -326,8 +326,10 @@
         this.rows.forEach((ys, row) => {
           if (!this.selected[row]) return;
           context.strokeStyle = this.colours[row];
+          context.setLineDash(this.failed[row] ? [4, 3] : []);  // told apart without their colour too
           this.line(context, ys);
         });
+        context.setLineDash([]);
         if (this.pointed !== undefined && this.rows[this.pointed]) {
           context.globalAlpha = 1;
           context.lineWidth = 3;

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hpo_pilot.errors import InputError
+from hpo_pilot.errors import InputError, TryAgainError
+from hpo_pilot.launchers.batch_commands import call
 
 #: Runs a command of the batch system and gives what it prints.
 Ask = Callable[[Sequence[str]], str]
@@ -80,12 +80,9 @@ def ask(words: Sequence[str]) -> str:
         InputError: it does not work.
     """
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise InputError(f"{words[0]} cannot be asked: {error}") from error
-    if done.returncode:
-        raise InputError(f"{' '.join(words)} ended with {done.returncode}: {done.stderr.strip()[-300:]}")
-    return done.stdout.strip()
+        return call(words, seconds=_SECONDS).strip()
+    except TryAgainError as error:
+        raise InputError(str(error)) from error
 
 
 def seconds_of(text: str) -> float:

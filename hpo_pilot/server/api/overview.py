@@ -116,7 +116,7 @@ def _active(tx: Transaction) -> tuple[Counter[str], Counter[str]]:
     waiting = select(jobs.c.queue.label("queue"), func.count().label("n_jobs")).where(WAITS).group_by(jobs.c.queue)
     running = select(where.label("queue"), func.count().label("n_jobs")).where(AT_PILOT).group_by(where)
 
-    def counted(query: Select[Any]) -> Counter[str]:
+    def counted(query: Select[Any, Any]) -> Counter[str]:
         return Counter({row.queue: row.n_jobs for row in tx.connection.execute(query)})
 
     return counted(waiting), counted(running)

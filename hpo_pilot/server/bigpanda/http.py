@@ -1,17 +1,15 @@
-"""BigPanDA's paths: ``/tasks/``, ``/task/<id>/``, ``/jobs/``, ``/job``; below the server's root, and below ``/bigmon/<key>``.
+"""BigPanDA's paths ``/tasks/``, ``/task/<id>/``, ``/jobs/``, ``/job``: at the root, and below ``/bigmon/<key>``.
 
 At the root a caller shows a token, as everywhere. Scripts written for a BigPanDA know no tokens: for them there is the
 second place, whose path has a key that nobody can guess, and that the work folder keeps to its owner. Whoever has it
-may read what every user of the server may, and change nothing. The answer is JSON, whether ``json`` is asked for or not.
+may read what every user of the server may, and change nothing. The answer is always JSON, as with ``?json`` there.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hmac
+import json
 import logging
-import os
-import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from http import HTTPStatus
 from pathlib import Path
@@ -23,7 +21,6 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from hpo_pilot.errors import InputError
 from hpo_pilot.server.access.auth import Role, TokenRefused
 from hpo_pilot.server.bigpanda import job_query, metadata, task_records
 from hpo_pilot.server.bigpanda.job_records import JobRecords, files_of, parameters_of
@@ -39,43 +36,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: The file, among the server's, that holds the key.
-KEY_FILE = "bigmon.key"
-
-_KEY_BYTES = 32
 #: Jobs, or tasks, that are read and written out at once; others' calls come in between.
 _SLICE = 250
 _SLICE_WITH_METADATA = 20
 
 _Handler = Callable[["Server", Question, Request], Awaitable[Response]]
-
-
-class ReadingKey:
-    """The key in the path under which everybody may read."""
-
-    def __init__(self, file: Path) -> None:
-        """Reads the key; makes it if need be.
-
-        Raises:
-            InputError: it cannot be read or written.
-        """
-        try:
-            try:
-                descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            except FileExistsError:
-                self._key = file.read_text().strip()
-            else:
-                self._key = secrets.token_urlsafe(_KEY_BYTES)
-                with os.fdopen(descriptor, "w") as stream:
-                    stream.write(self._key)
-        except (OSError, ValueError) as error:
-            raise InputError(f"{file}: {error}; without it another is made") from error
-        if len(self._key) < _KEY_BYTES:
-            raise InputError(f"{file} is damaged: without it another is made")
-
-    def fits(self, text: str) -> bool:
-        """Whether this is the key."""
-        return hmac.compare_digest(self._key.encode(), text.encode("utf-8", "replace"))
 
 
 def routes(server: Server) -> list[Route]:
@@ -149,8 +114,6 @@ async def _many(
 
 async def _tasks(server: Server, question: Question, request: Request) -> Response:
     """A list of tasks."""
-    if question.text("jeditaskid") == "" and (one := request.path_params.get("task_id")):
-        question = Question({**question.given, "jeditaskid": one})
     ids = await server.database.read(lambda tx: task_records.task_ids(tx, question))
     extra = question.words("extra")
     fields = question.words("fields")
@@ -180,15 +143,9 @@ async def _tasks(server: Server, question: Question, request: Request) -> Respon
 
 async def _task(server: Server, question: Question, request: Request) -> Response:
     """One task: its record, its parameters as submitted, its datasets."""
-    ids = question.numbers("jeditaskid") or Question({"jeditaskid": request.path_params.get("task_id", "")}).numbers(
-        "jeditaskid"
-    )
-    if len(ids) != 1:
-        raise QuestionError("one jeditaskid is wanted")
+    ids = _one(question, "jeditaskid", request.path_params.get("task_id"))
 
     def read(tx: Transaction) -> dict[str, Any] | None:
-        import json
-
         row = tx.connection.execute(select(tasks).where(tasks.c.task_id == ids[0])).one_or_none()
         if row is None:
             return None
@@ -205,22 +162,13 @@ async def _task(server: Server, question: Question, request: Request) -> Respons
 async def _jobs(server: Server, question: Question, request: Request) -> Response:
     """A list of jobs, what they have in common, and their errors."""
     found = await server.database.read(lambda tx: job_query.find(tx, question))
-    fields, extra = question.words("fields"), question.words("extra")
-    with_metadata = "metastruct" in fields | extra
-    records = JobRecords(fields)
-
-    def read(tx: Transaction, some: list[int]) -> list[dict[str, Any]]:
-        made = records.of(tx, some)
-        if with_metadata:
-            reports = metadata.of_jobs(tx, some)
-            for record, panda_id in zip(made, some, strict=False):
-                if panda_id in reports:
-                    record["metastruct"] = reports[panda_id]
-        return made
+    fields = question.words("fields")
+    with_metadata = "metastruct" in fields | question.words("extra")
+    records = JobRecords(fields, with_metadata=with_metadata)
 
     async def parts() -> AsyncIterator[str]:
         yield f'{{"selectionsummary":{dump(found.summary)},"errsByCount":{dump(found.errors)},"jobs":['
-        async for text in _many(server, found.panda_ids, _SLICE_WITH_METADATA if with_metadata else _SLICE, read):
+        async for text in _many(server, found.panda_ids, _SLICE_WITH_METADATA if with_metadata else _SLICE, records.of):
             yield text
         yield "]}"
 
@@ -229,24 +177,28 @@ async def _jobs(server: Server, question: Question, request: Request) -> Respons
 
 async def _job(server: Server, question: Question, request: Request) -> Response:
     """One job with its files."""
-    ids = question.numbers("pandaid") or Question({"pandaid": request.path_params.get("panda_id", "")}).numbers(
-        "pandaid"
-    )
-    if len(ids) != 1:
-        raise QuestionError("one pandaid is wanted")
+    ids = _one(question, "pandaid", request.path_params.get("panda_id"))
     find = _finder(server)
 
     def read(tx: Transaction) -> dict[str, Any] | None:
         row = tx.connection.execute(select(jobs).where(jobs.c.panda_id == ids[0])).one_or_none()
         if row is None:
             return None
-        (record,) = JobRecords(frozenset()).of(tx, ids)
-        record |= {"jobparameters": parameters_of(tx, row), "metastruct": metadata.of_jobs(tx, ids).get(ids[0])}
+        (record,) = JobRecords(frozenset(), with_metadata=True).of(tx, ids)
+        record["jobparameters"] = parameters_of(tx, row)
         files = files_of(tx, row, find)
         return {"files": files, "job": record, "dsfiles": [file for file in files if file["type"] != "pseudo_input"]}
 
     found = await server.database.read(read)
     return _error(HTTPStatus.NOT_FOUND, f"there is no job {ids[0]}") if found is None else _json(found)
+
+
+def _one(question: Question, name: str, in_path: str | None) -> list[int]:
+    """The one id that is asked about, in the path or as a parameter."""
+    ids = question.numbers(name) if in_path is None else Question({name: in_path}).numbers(name)
+    if len(ids) != 1:
+        raise QuestionError(f"one {name} is wanted")
+    return ids
 
 
 def _finder(server: Server) -> FindFile:

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import select
 
 from hpo_pilot.jobs import JobState
+from hpo_pilot.server.bigpanda import metadata
 from hpo_pilot.server.bigpanda.job_query import ERRORS
 from hpo_pilot.server.bigpanda.moments import duration, moment
 from hpo_pilot.server.data.database import AnyRow, Transaction, in_slices
@@ -27,13 +28,14 @@ _EMPTY = {name.lower(): None for name in JOB_FIELDS} | dict.fromkeys((name.lower
 class JobRecords:
     """Makes records; what all jobs of a task share is made once."""
 
-    def __init__(self, fields: frozenset[str]) -> None:
+    def __init__(self, fields: frozenset[str], *, with_metadata: bool) -> None:
         """Makes none yet.
 
         Args:
             fields: those that are wanted; empty: all.
+            with_metadata: whether `metastruct`, a job's metadata, is.
         """
-        self._fields = fields
+        self._fields, self._with_metadata = fields, with_metadata
         self._common: dict[int, dict[str, Any]] = {}
 
     def of(self, tx: Transaction, panda_ids: Sequence[int]) -> list[dict[str, Any]]:
@@ -41,12 +43,19 @@ class JobRecords:
         rows: dict[int, AnyRow] = {}
         for some in in_slices(panda_ids):
             rows |= {row.panda_id: row for row in tx.connection.execute(select(jobs).where(jobs.c.panda_id.in_(some)))}
-        return [self._record(tx, rows[panda_id]) for panda_id in panda_ids if panda_id in rows]
+        reports = metadata.of_jobs(tx, panda_ids) if self._with_metadata else {}
+        records = []
+        for panda_id in panda_ids:
+            if panda_id in rows:
+                record = self._record(tx, rows[panda_id])
+                records.append(record | {"metastruct": reports[panda_id]} if panda_id in reports else record)
+        return records
 
     def _record(self, tx: Transaction, job: AnyRow) -> dict[str, Any]:
         if job.task_id not in self._common:
             self._common[job.task_id] = _of_task(known_task(tx, job.task_id))
-        record = self._common[job.task_id] | _of_job(tx.now, job)
+        common = self._common[job.task_id]
+        record = common | _of_job(tx.now, job) | {"jobname": f"{common['taskname']}.{job.panda_id}"}
         if self._fields:
             return {name: value for name, value in record.items() if name in self._fields}
         return record
@@ -93,7 +102,6 @@ def _of_job(now: float, job: AnyRow) -> dict[str, Any]:
     return {
         **{low: value for name, value in measured.items() if (low := name.lower()) in _EMPTY},
         "pandaid": job.panda_id,
-        "jobname": f"hpo.{job.task_id}.{job.number}",
         "jobdefinitionid": 0,
         "attemptnr": job.attempt_nr,
         "maxattempt": job.max_attempt,

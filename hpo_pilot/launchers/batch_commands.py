@@ -55,13 +55,16 @@ def call_unless_over(words: Sequence[str], phrases: Sequence[str]) -> str:
         raise
 
 
-def call(words: Sequence[str], *, text: str | None = None, kept_fd: int | None = None) -> str:
+def call(
+    words: Sequence[str], *, text: str | None = None, kept_fd: int | None = None, seconds: float = _SECONDS
+) -> str:
     """What a command prints.
 
     Args:
         words: program and arguments.
         text: its standard input; None: there is none.
         kept_fd: a file descriptor that the command holds too, as long as it runs.
+        seconds: that it may take.
 
     Raises:
         InputError: there is no such program here.
@@ -77,19 +80,30 @@ def call(words: Sequence[str], *, text: str | None = None, kept_fd: int | None =
             capture_output=True,
             encoding="utf-8",
             errors="replace",
-            timeout=_SECONDS,
+            timeout=seconds,
             pass_fds=() if kept_fd is None else (kept_fd,),
             check=False,
         )
     except FileNotFoundError as error:
         raise InputError(
-            f"there is no {words[0]} here: give this command on a login node of the site, with the batch system's "
-            "commands in PATH"
+            f"there is no {words[0]} in PATH here: it is a command of the batch system's, which the site's login nodes "
+            "have"
         ) from error
     except OSError as error:
         raise InputError(f"{words[0]} cannot be started: {error.strerror}") from error
     except subprocess.TimeoutExpired as error:
-        raise TryAgainError(f"{words[0]} has not answered for {_SECONDS:.0f} s; try again later") from error
+        raise TryAgainError(f"{words[0]} has not answered for {seconds:.0f} s; try again later") from error
     if done.returncode != 0:
         raise CommandFailedError(words, done.returncode, f"{done.stderr} {done.stdout}")
     return done.stdout
+
+
+def last_word(words: Sequence[str], said: str) -> str:
+    """The identifier with which a submitting command ends what it says.
+
+    Raises:
+        TryAgainError: it says nothing, so that it is to be looked up whether it submitted anything.
+    """
+    if not said.split():
+        raise TryAgainError(f"{words[0]} does not say which job it submitted")
+    return said.rsplit(maxsplit=1)[-1]

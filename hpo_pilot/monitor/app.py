@@ -1,0 +1,187 @@
+"""The monitor: web pages over a store and the embedded PanDA server, for browsers."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from hpo_pilot.client.ownership import NotYoursError
+from hpo_pilot.errors import HpoPilotError, InputError, TryAgainError
+from hpo_pilot.monitor import actions, job_pages, login, search_pages, trial_pages
+from hpo_pilot.monitor.access import Access
+from hpo_pilot.monitor.context import Parts, page, parts_of, session_of, view_of
+from hpo_pilot.monitor.figure_desk import FigureDesk
+from hpo_pilot.monitor.library import Library
+from hpo_pilot.monitor.live import LiveDesk
+from hpo_pilot.monitor.pieces import ALL, Pieces
+from hpo_pilot.monitor.sessions import Codes, Sessions
+from hpo_pilot.monitor.static_files import serve_static, static_path
+from hpo_pilot.panda.board import JobBoard
+from hpo_pilot.server.access.gate import Gate
+from hpo_pilot.service.workdir import WorkDir
+from hpo_pilot.store import Store, StoreAwayError, UnknownSearchError
+
+_TITLES = {
+    400: "That makes no sense",
+    403: "Not allowed",
+    404: "Not found",
+    405: "Not so",
+    413: "Too large",
+    422: "That does not work",
+    500: "Something broke",
+    503: "Not now",
+}
+
+log = logging.getLogger(__name__)
+
+
+class Monitor:
+    """The pages of one work folder."""
+
+    def __init__(self, store: Store, workdir: WorkDir, gate: Gate, sessions: Sessions, *, behind_proxy: bool) -> None:
+        """Joins the parts; nothing runs yet.
+
+        Args:
+            store: the searches; stays the caller's.
+            workdir: the service's.
+            gate: tells whose a token is, and whom a proxy's header names.
+            sessions: of browsers.
+            behind_proxy: whether a TLS proxy is in front.
+        """
+        library = Library(store)
+        self._live = LiveDesk(Pieces(library))
+        self._gate = gate
+        self._parts = Parts(
+            library=library,
+            workdir=workdir,
+            gate=gate,
+            sessions=sessions,
+            codes=Codes(),
+            figures=FigureDesk(library),
+            live=self._live,
+            board=JobBoard(workdir.root),
+            behind_proxy=behind_proxy,
+        )
+
+    def application(self) -> ASGIApp:
+        """The application, behind its guard."""
+        app = Starlette(routes=_routes(), exception_handlers=_HANDLERS)
+        app.router.redirect_slashes = False
+        app.state.parts = self._parts
+        return Access(app, self._gate, self._parts.sessions)
+
+    def close_waiting(self) -> None:
+        """Ends the streams of news, for the server ends."""
+        self._live.close()
+
+
+def _routes() -> list[Route]:
+    of_search = "/searches/{name}"
+    of_trial = of_search + "/trials/{number:int}"
+    return [
+        Route("/", search_pages.searches),
+        Route("/live", _live_of_all),
+        Route("/help", _help),
+        Route("/favicon.ico", _icon),
+        Route("/login", login.show, methods=["GET"]),
+        Route("/login", login.take, methods=["POST"]),
+        Route("/login/link", login.link, methods=["POST"]),
+        Route("/logout", login.leave, methods=["POST"]),
+        Route("/jobs", job_pages.jobs),
+        Route("/jobs/{number:int}", job_pages.job),
+        Route("/jobs/{number:int}/log", job_pages.job_log),
+        Route("/pilots", job_pages.pilots),
+        Route("/static/{digest}/{file}", serve_static),
+        Route(of_search, search_pages.search),
+        Route(of_search + "/live", _live_of_search),
+        Route(of_search + "/actions", search_pages.actions),
+        Route(of_search + "/trials", search_pages.trials),
+        Route(of_trial, trial_pages.trial),
+        Route(of_trial + "/log", trial_pages.trial_log),
+        Route(of_search + "/errors", search_pages.errors),
+        Route(of_search + "/figures/{key}", search_pages.figures),
+        Route(of_search + "/download/{form}", trial_pages.search_download),
+        Route(of_search + "/{action}", actions.show, methods=["GET"]),
+        Route(of_search + "/{action}", actions.do, methods=["POST"]),
+    ]
+
+
+def _help(request: Request) -> Response:
+    return page(request, "help.j2", {})
+
+
+def _icon(_request: Request) -> Response:
+    return Response(status_code=308, headers={"Location": static_path("icon.svg")})
+
+
+async def _live_of_all(request: Request) -> Response:
+    return _live(request, ALL)
+
+
+def _live_of_search(request: Request) -> Response:
+    return _live(request, view_of(request).record.name)
+
+
+def _live(request: Request, topic: str) -> Response:
+    parts, session = parts_of(request), session_of(request)
+    assert session is not None  # the guard has made sure of it
+    cookie = request.cookies.get(parts.sessions.cookie, "")
+
+    def is_good() -> bool:
+        # Whoever showed a token or a certificate has shown it for as long as the connection lasts.
+        return not session.id or parts.sessions.of_cookie(cookie) is not None
+
+    return parts.live.answer(request, topic, session.caller.name, is_good)
+
+
+# --- errors ---
+
+
+def _failed(request: Request, status: int, message: str, headers: dict[str, str] | None = None) -> Response:
+    """An error: as a page for whoever reads pages, as JSON for scripts."""
+    if "text/html" not in request.headers.get("accept", ""):
+        answer: Response = JSONResponse({"error": message}, status)
+    else:
+        name = request.path_params.get("name") if status != 404 else None
+        back = f"/searches/{name}" if name and name.replace("_", "").replace("-", "").isalnum() else ""
+        values = {"title": _TITLES.get(status, "Error"), "message": message, "back": back}
+        answer = page(request, "error.j2", values, status)
+    answer.headers.update(headers or {})
+    return answer
+
+
+def _http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = "There is no such page." if error.detail == "Not Found" else str(error.detail)
+    return _failed(request, error.status_code, message, dict(error.headers or {}))
+
+
+def _ours(request: Request, error: Exception) -> Response:
+    if isinstance(error, UnknownSearchError):
+        return _failed(request, 404, f"There is no search {error.identity!r}: {error.there}.")
+    if isinstance(error, NotYoursError):
+        return _failed(request, 403, str(error))
+    if isinstance(error, InputError):
+        return _failed(request, 422, str(error))
+    if isinstance(error, TryAgainError):
+        log.warning("%s", error)
+        # It says where the store is, which is no user's business.
+        away = "The store is out of reach at the moment; nothing is lost: load the page again."
+        return _failed(request, 503, away if isinstance(error, StoreAwayError) else str(error), {"Retry-After": "2"})
+    log.error("%s", error)
+    return _failed(request, 500, str(error))
+
+
+def _defect(request: Request, error: Exception) -> Response:
+    log.exception("%s %r", request.method, request.scope["path"], exc_info=error)
+    return _failed(request, 500, "An internal error; please report it with the service's log.")
+
+
+_HANDLERS: Any = {HTTPException: _http, HpoPilotError: _ours, Exception: _defect}

@@ -1,0 +1,126 @@
+"""Figures as PDF or PNG files, drawn by kaleido in a Chrome or Chromium without windows."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hpo_pilot.errors import GiveUpError, InputError
+from hpo_pilot.figures.figure import Figure
+from hpo_pilot.figures.plotly_figure import plotly_spec
+from hpo_pilot.whole_file import write_whole
+
+#: What can be written.
+FORMS = ("pdf", "png")
+
+#: Pixels of a figure; a PNG has twice as many in each direction.
+_WIDTH, _HEIGHT, _SCALE = 900, 480, 2
+#: Seconds for one figure, and for the browser to start and all of them to be drawn.
+_EACH, _START = 60.0, 60.0
+
+#: Where kaleido's own variable names no browser.
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "microsoft-edge")
+_VARIABLE = "BROWSER_PATH"
+
+
+def check_form(form: str) -> None:
+    """Raises InputError where figures cannot be written as `form`."""
+    if form not in FORMS:
+        raise InputError(f"there are no figures as {form!r}; there are {' and '.join(FORMS)}")
+
+
+def write_figures(figures: Sequence[Figure], folder: Path, form: str) -> list[Path]:
+    """Writes each figure into `folder`, and what they show into ``captions.txt`` beside them.
+
+    Args:
+        figures: with keys that differ: they become the files' names.
+        folder: made if need be.
+        form: one of `FORMS`.
+
+    Returns:
+        The files, in the order of the figures; the captions last.
+
+    Raises:
+        InputError: there is no such form, kaleido or the browser is missing, or the folder cannot be written.
+        GiveUpError: the browser does not draw, or takes too long.
+    """
+    check_form(form)
+    browser = _browser()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        images = asyncio.run(_drawn(figures, form, browser))
+        paths = []
+        for figure, image in zip(figures, images, strict=True):
+            paths.append(folder / f"{figure.key}.{form}")
+            write_whole(paths[-1], image)
+        captions = folder / "captions.txt"
+        write_whole(captions, "\n".join(_caption(figure, form) for figure in figures))
+    except OSError as error:
+        raise InputError(f"{folder}: {error.strerror or error}; name another folder with -o") from error
+    return [*paths, captions]
+
+
+def _caption(figure: Figure, form: str) -> str:
+    return "\n".join(
+        line for line in (f"{figure.key}.{form}: {figure.title}", figure.description, figure.note, "") if line
+    )
+
+
+def _browser() -> str:
+    """The browser's path.
+
+    Raises:
+        InputError: kaleido or a browser is missing.
+    """
+    try:
+        import kaleido  # noqa: F401, PLC0415 - an extra
+    except ImportError as error:
+        raise InputError("figures as files need kaleido: pip install 'hpo-pilot[figures]'") from error
+    named = os.environ.get(_VARIABLE)
+    if named:
+        if not os.access(named, os.X_OK):
+            raise InputError(f"{_VARIABLE} names {named}, which is no program; name a Chrome or Chromium")
+        return named
+    found = next((path for name in _BROWSERS if (path := shutil.which(name))), None)
+    if found is None:
+        raise InputError(
+            "figures as files are drawn by a Chrome or Chromium, and there is none on the PATH: install one (on Debian "
+            f"`apt install chromium`), or name it in {_VARIABLE}; the HTML report needs none"
+        )
+    return found
+
+
+async def _drawn(figures: Sequence[Figure], form: str, browser: str) -> list[bytes]:
+    import kaleido  # noqa: PLC0415 - an extra
+
+    # Their info is for their developers; what goes wrong is raised.
+    for name in ("kaleido", "choreographer"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    options = {"format": form, "width": _WIDTH, "height": _HEIGHT, "scale": _SCALE if form == "png" else 1}
+    images: list[bytes] = []
+
+    async def draw() -> None:
+        # Without MathJax, which it would fetch from the network.
+        async with kaleido.Kaleido(n=1, timeout=_EACH, mathjax=False, path=browser) as drawer:
+            for figure in figures:
+                images.append(await drawer.calc_fig(_of(figure), opts=options))
+
+    try:
+        await asyncio.wait_for(draw(), _START + _EACH * max(1, len(figures)) / 4)
+    except OSError:
+        raise
+    except Exception as error:  # kaleido's and the browser's have no common root
+        raise GiveUpError(
+            f"{browser} drew {len(images)} of {len(figures)} figures, then {type(error).__name__}: {error}; "
+            f"try another Chrome or Chromium in {_VARIABLE}, or save them from the HTML report"
+        ) from error
+    return images
+
+
+def _of(figure: Figure) -> dict[str, Any]:
+    return plotly_spec(figure)
