@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import time
@@ -94,6 +95,31 @@ class Book:
         try:
             self._wait(lock)
             yield OpenBook(self._path, lock)
+        finally:
+            os.close(lock)
+
+    @contextmanager
+    def kept_by_one(self, *what: str) -> Iterator[None]:
+        """Makes sure that no other process keeps allocations for the same purpose: each would submit for the same jobs.
+
+        Args:
+            what: the purpose: server, queue, site.
+
+        Raises:
+            InputError: the folder cannot be written.
+            TryAgainError: another one does.
+        """
+        path = self._path.with_name(f".keep-{hashlib.sha256(repr(what).encode()).hexdigest()[:16]}.lock")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise InputError(f"{path} cannot be written: {error.strerror}; choose --workdir") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError:
+            raise TryAgainError(f"another `pilots keep` does this already ({', '.join(what)}): end that one") from None
         finally:
             os.close(lock)
 

@@ -58,6 +58,7 @@ class Keeping:
     Attributes:
         server: the PanDA server.
         panda_queue: whose jobs are looked at.
+        site: where allocations are submitted; those of other sites have keepers of their own.
         max_nodes: of all allocations together, those that wait included.
         room: how many jobs of needs that are not known an allocation is taken to run side by side. Too many only makes
             for a slower start: as long as jobs wait, further allocations follow those that have started.
@@ -68,6 +69,7 @@ class Keeping:
 
     server: str
     panda_queue: str
+    site: str
     max_nodes: int
     room: int
     idle: float = 300.0
@@ -178,7 +180,12 @@ class Keeper:
         return jobs, allocations
 
     def _is_ours(self, one: Allocation) -> bool:
-        return one.kept and (one.server, one.panda_queue) == (self._keeping.server, self._keeping.panda_queue)
+        keeping = self._keeping
+        return one.kept and (one.server, one.panda_queue, one.site) == (
+            keeping.server,
+            keeping.panda_queue,
+            keeping.site,
+        )
 
     def _check_failures(self, kept: list[Allocation]) -> None:
         last = [one for one in kept if one.submitted >= self._began and one.is_over][-_FAILURES:]

@@ -124,7 +124,8 @@ def _store_path(ctx: Context) -> Path | None:
 
 def _search(store: sqlite3.Connection, ctx: Context) -> int | None:
     """The number of the search that the command line names."""
-    identity = ctx.params.get("identity")
+    # Where the word to complete is an option's value, the words before it are not sorted into parameters yet.
+    identity = ctx.params.get("identity") or next(iter(ctx.args), None)
     query = "SELECT id FROM searches WHERE name = ? OR CAST(id AS TEXT) = ?"
     found = store.execute(query, (identity, identity)).fetchone()
     return None if found is None else int(found[0])

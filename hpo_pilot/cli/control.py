@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from hpo_pilot.cli.completion import complete_best, complete_parameter, complete_trial
-from hpo_pilot.cli.options import IdArgument, on_client
-from hpo_pilot.cli.show import counted
+from hpo_pilot.cli.options import IdArgument, JsonOption, on_client
+from hpo_pilot.cli.show import counted, dump
 from hpo_pilot.client.documents import OVER_SEARCHES, SearchDocument
 from hpo_pilot.client.search_client import SearchClient
 
@@ -25,10 +25,11 @@ def add_to(app: typer.Typer) -> None:
     app.command()(on_client(fetch))
 
 
-def pause(client: SearchClient, identity: IdArgument) -> None:
+def pause(client: SearchClient, identity: IdArgument, as_json: JsonOption = False) -> None:
     """Start no new trials; those that run go on to their end."""
-    name = client.pause(identity)["name"]
-    typer.echo(f"search {name!r} is paused; `hpo-pilot resume {name}` lets it go on")
+    search = client.pause(identity)
+    name = search["name"]
+    _say(search, f"search {name!r} is paused; `hpo-pilot resume {name}` lets it go on", as_json)
 
 
 def resume(
@@ -46,20 +47,22 @@ def resume(
             show_default=False,
         ),
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Let a paused, stopped or failed search go on."""
     from hpo_pilot.errors import InputError
 
     if file is not None and not new_payload:
         raise InputError("--file only says where the payload of --new-payload is; a search's definition stays as it is")
-    name = client.resume(identity, new_payload=new_payload, file=file)["name"]
-    typer.echo(f"search {name!r} may go on; {client.runner} runs it")
+    search = client.resume(identity, new_payload=new_payload, file=file)
+    _say(search, f"search {search['name']!r} may go on; {_what_next(client, search)}", as_json)
 
 
-def stop(client: SearchClient, identity: IdArgument) -> None:
+def stop(client: SearchClient, identity: IdArgument, as_json: JsonOption = False) -> None:
     """End a search: its jobs are killed, its results stay."""
-    name = client.stop(identity)["name"]
-    typer.echo(f"search {name!r} is stopping; its results stay: `hpo-pilot best {name}` has the best of them")
+    search = client.stop(identity)
+    name = search["name"]
+    _say(search, f"search {name!r} is stopping; its results stay: `hpo-pilot best {name}` has the best", as_json)
 
 
 def extend(
@@ -76,6 +79,7 @@ def extend(
         int | None,
         typer.Option(metavar="N", min=1, help="So many trials at once from now on, in all.", show_default=False),
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Give a search more budget, and one that was over goes on; or have more of its trials out at once."""
     from hpo_pilot.errors import InputError
@@ -93,7 +97,7 @@ def extend(
         said.append(f"now has a budget of {counted(search['budget']['trials'], 'trial')}")
     if parallel is not None:
         said.append(f"now has {counted(parallel, 'trial')} out at once")
-    typer.echo(f"search {search['name']!r} {' and '.join(said)}; {_what_next(client, search)}")
+    _say(search, f"search {search['name']!r} {' and '.join(said)}; {_what_next(client, search)}", as_json)
 
 
 def retry(
@@ -109,15 +113,16 @@ def retry(
             autocompletion=complete_trial,
         ),
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Try the points of failed trials again, ahead of others and on top of the budget."""
     search = client.retry(identity, trials or None)
     added = search.get("added", 0)
     total = counted(search["budget"]["trials"], "trial")
-    typer.echo(
-        f"search {search['name']!r} tries {counted(added, 'failed trial')} again, ahead of others: its budget grew to "
-        f"{total}; {_what_next(client, search)}"
+    said = (
+        f"search {search['name']!r} tries {counted(added, 'failed trial')} again, ahead of others: its budget grew to"
     )
+    _say(search, f"{said} {total}; {_what_next(client, search)}", as_json)
 
 
 def try_point(
@@ -132,15 +137,23 @@ def try_point(
             autocompletion=complete_parameter,
         ),
     ],
+    as_json: JsonOption = False,
 ) -> None:
     """Try a point, ahead of others and on top of the budget."""
     from hpo_pilot.cli.point_words import point_of
 
     search = client.add_point(identity, point_of(values))
-    typer.echo(
-        f"search {search['name']!r} tries the point next: its budget grew to "
-        f"{counted(search['budget']['trials'], 'trial')}; {_what_next(client, search)}"
-    )
+    said = f"search {search['name']!r} tries the point next: its budget grew to"
+    total = counted(search["budget"]["trials"], "trial")
+    _say(search, f"{said} {total}; {_what_next(client, search)}", as_json)
+
+
+def _say(search: SearchDocument, text: str, as_json: bool) -> None:
+    """Says what was done, or prints the search as it is by that."""
+    if as_json:
+        dump(search)
+    else:
+        typer.echo(text)
 
 
 def _what_next(client: SearchClient, search: SearchDocument) -> str:
@@ -160,7 +173,12 @@ def fetch(
     ],
     identity: IdArgument,
     output: Annotated[Path, typer.Option("--output", "-o", help="A folder for the files.")] = Path(),
+    as_json: JsonOption = False,
 ) -> None:
     """Fetch the files that the payload declared as outputs; kept for the best trials."""
-    for path in client.fetch(identity, which, output):
-        typer.echo(str(path))
+    files = [str(path) for path in client.fetch(identity, which, output)]
+    if as_json:
+        dump({"files": files})
+        return
+    for file in files:
+        typer.echo(file)

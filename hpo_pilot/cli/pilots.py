@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from hpo_pilot.batch.allocation import Allocation
     from hpo_pilot.batch.allocation_spec import AllocationSpec
+    from hpo_pilot.batch.book import Book
     from hpo_pilot.batch.fleet import Fleet
     from hpo_pilot.jobs import JobNeeds
     from hpo_pilot.service.pilot_access import PilotAccess
@@ -211,7 +212,7 @@ def keep(
 
     keeper = Keeper(
         _fleet(workdir),
-        Keeping(access.server, access.queue, max_nodes, room, idle, settle),
+        Keeping(access.server, access.queue, first.site.name, max_nodes, room, idle, settle),
         plan,
         DemandReader(access.server, access.queue, access.token_file, vo=access.vo, ca=access.ca),
         at_once=most,
@@ -225,8 +226,9 @@ def keep(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
-    typer.echo(f"keeping up to {max_nodes} nodes of {site} for the jobs of {access.queue} at {access.server}")
-    keeper.run(stop, interval)
+    with _book(workdir).kept_by_one(access.server, access.queue, first.site.name):
+        typer.echo(f"keeping up to {max_nodes} nodes of {site} for the jobs of {access.queue} at {access.server}")
+        keeper.run(stop, interval)
     typer.echo("stopped; allocations go on: `hpo-pilot pilots list` shows them, `pilots cancel` ends them")
 
 
@@ -287,12 +289,17 @@ def _planner(
     )
 
 
-def _fleet(workdir: Path | None) -> Fleet:
+def _book(workdir: Path | None) -> Book:
     from hpo_pilot.batch.book import Book
-    from hpo_pilot.batch.fleet import Fleet
     from hpo_pilot.service.workdir import WorkDir
 
-    return Fleet(Book(WorkDir.at(workdir).root))
+    return Book(WorkDir.at(workdir).root)
+
+
+def _fleet(workdir: Path | None) -> Fleet:
+    from hpo_pilot.batch.fleet import Fleet
+
+    return Fleet(_book(workdir))
 
 
 def _last_line(path: Path) -> str:

@@ -16,6 +16,7 @@ def point_of(words: Iterable[str]) -> dict[str, Any]:
     """
     from hpo_pilot.config.yaml_document import parse_document
     from hpo_pilot.errors import InputError
+    from hpo_pilot.search.point import show
 
     point: dict[str, Any] = {}
     for word in words:
@@ -29,8 +30,6 @@ def point_of(words: Iterable[str]) -> dict[str, Any]:
         if document.problems:
             raise InputError(f"{word!r}: {document.problems[0].message}")
         if isinstance(document.value, dict | list):
-            raise InputError(
-                f"{word!r}: a parameter has one value, not {'a list' if text.lstrip()[0] == '[' else 'more'}"
-            )
+            raise InputError(f"{word!r}: a parameter has one value, not {show(document.value)}")
         point[name] = document.value
     return point

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NotRequired
+from typing import Any, NotRequired
 
 from typing_extensions import TypedDict
 
 from hpo_pilot.client.cost_documents import CostDocument
+from hpo_pilot.client.documents import ProblemDocument
 
 
 class SubmittedDocument(TypedDict):
@@ -24,18 +25,11 @@ class FilesDocument(TypedDict):
     files: list[str]
 
 
-class WarningDocument(TypedDict):
-    """What of another tool's search has no place in a search file."""
-
-    what: str
-    why: str
-
-
 class ImportedDocument(TypedDict):
     """A search of another tool: as a search file says it, what was not carried over, and the file's text."""
 
     search: dict[str, Any]
-    warnings: list[dict[str, Any]]
+    warnings: list[ProblemDocument]
     text: str
 
 
@@ -120,8 +114,8 @@ class TokenDocument(TypedDict):
 
     id: str
     name: str
-    role: Literal["user", "operator", "pilot", "reader", "admin"] | str
-    vo: str | None
+    role: str
+    vo: str
     issued: float
     expires: float
     revoked: bool

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from hpo_pilot.cli.options import EMBEDDED_SERVER, FileArgument, JsonOption, ServerOption, SlotsOption, on_client
-from hpo_pilot.cli.show import counted, dump, front_text, metrics_of, printable, value_text
+from hpo_pilot.cli.show import counted, dump, dump_plain, front_text, metrics_of, printable, value_text
 from hpo_pilot.client.documents import RunDocument, SearchDocument
 from hpo_pilot.client.families import segments_of
 from hpo_pilot.client.search_client import SearchClient
@@ -116,7 +116,7 @@ def submit(
 ) -> None:
     """Register a search for the service (`hpo-pilot serve`) to run."""
     if dry_run:
-        dump(client.rehearse(file, server=server))
+        dump_plain(client.rehearse(file, server=server))
         return
     search = client.submit(file, server=server)
     if as_json:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 #: Columns of a terminal that nobody looks at: more than any table has.
 _NO_TERMINAL = 1_000_000
 
+#: The version of what ``--json`` prints; it grows where a key goes or changes its meaning.
+JSON_VERSION = 1
+
 #: What a hypervolume of nothing means.
 NOTHING_BEYOND = "no trial is better than the reference point in every objective: the hypervolume is 0"
 
@@ -29,7 +32,13 @@ def console() -> Console:
 
 
 def dump(document: Any) -> None:
-    """Prints a document as JSON."""
+    """Prints a document as JSON; an object says of which version it is. `schemas/cli` has the schema of each."""
+    versioned = {"version": JSON_VERSION, **document} if isinstance(document, Mapping) else document
+    dump_plain(versioned)
+
+
+def dump_plain(document: Any) -> None:
+    """Prints a document that is not ours to number, such as a task's parameters, as JSON."""
     typer.echo(json.dumps(document, indent=1, ensure_ascii=False))
 
 

@@ -35,6 +35,7 @@ def outlook_document(
         job_seconds: what all its jobs ran.
         confirmations: how many confirmation runs are over.
     """
+    from hpo_pilot.panda.bigpanda_link import search_link
     from hpo_pilot.search import TrialState
     from hpo_pilot.store.outlook import course, last_failure
 
@@ -48,6 +49,7 @@ def outlook_document(
         "wishes": [wish_document(wish) for wish in store.wishes(record.id)],
         "hours_used": _hours_used(record, now),
         "optimizer_state": _optimizer_words(store, record, counts),
+        "monitor": search_link(record.server, record.uid, monitor=record.search.panda.monitor),
     }
 
 

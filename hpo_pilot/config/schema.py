@@ -20,7 +20,8 @@ from hpo_pilot.jobs.site_profile import SiteProfile
 from hpo_pilot.search import Search
 from hpo_pilot.server.taskbuffer.queue import QueueFile
 
-_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+#: The dialect of JSON Schema.
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 #: File name -> model and title.
 _SCHEMAS: dict[str, tuple[type[BaseModel], str]] = {
@@ -36,18 +37,18 @@ def schema_of(file: str) -> dict[str, Any]:
     """The JSON Schema that belongs into `file`, such as `search.json`."""
     model, title = _SCHEMAS[file]
     body = model.model_json_schema(by_alias=True)
-    _tidy(body)
+    tidy(body)
     body.pop("title", None)
     # A name, not an address: the schema is the same wherever it is kept.
-    head = {"$schema": _DIALECT, "$id": f"urn:hpo-pilot:schema:{file.removesuffix('.json')}", "title": title}
+    head = {"$schema": DIALECT, "$id": f"urn:hpo-pilot:schema:{file.removesuffix('.json')}", "title": title}
     return {**head, **body}
 
 
-def _tidy(schema: Any) -> None:
+def tidy(schema: Any) -> None:
     """Makes pydantic's output say to an editor what the reader means; in place."""
     if isinstance(schema, list):
         for item in schema:
-            _tidy(item)
+            tidy(item)
     if not isinstance(schema, dict):
         return
     properties = schema.get("properties")
@@ -61,7 +62,7 @@ def _tidy(schema: Any) -> None:
             schema["description"] = " ".join(schema["description"].split("\n\n")[0].split())
     schema.pop("discriminator", None)  # OpenAPI's, unknown to JSON Schema
     for value in schema.values():
-        _tidy(value)
+        tidy(value)
 
 
 def _text(file: str) -> str:

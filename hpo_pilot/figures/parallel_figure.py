@@ -49,8 +49,8 @@ class _Axis:
     def dimension(self, trials: Sequence[Trial]) -> dict[str, Any]:
         return {
             "label": self.label,
-            "range": [rounded(float(end)) for end in self.range],
-            "tickvals": [rounded(float(value)) for value, _ in self.ticks],
+            "range": [_short(end) for end in self.range],
+            "tickvals": [_short(value) for value, _ in self.ticks],
             "ticktext": [text for _, text in self.ticks],
             "values": [_short(self.place(trial)) for trial in trials],
         }
@@ -219,5 +219,5 @@ def _outside(search: Search, finished: Sequence[Trial]) -> str:
 
 
 def _short(value: float) -> float:
-    """Six digits are more than a line shows."""
-    return float(f"{rounded(value):.6g}")
+    """Six digits are more than a line shows; the same for ends and values, so that none lies outside."""
+    return float(f"{rounded(float(value)):.6g}")

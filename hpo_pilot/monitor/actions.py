@@ -151,7 +151,7 @@ def _dimension_field(name: str, dimension: Dimension, value: Any) -> FormField:
     when = ", ".join(f"{other} is {_either(wanted)}" for other, wanted in dimension.when.items())
     only = f"only where {when}; else leave it empty" if when else ""
     key = f"p.{name}"
-    if dimension.type in ("categorical", "ordinal"):
+    if dimension.type == "categorical" or dimension.type == "ordinal":  # noqa: PLR1714  # mypy narrows this way alone
         places = [(str(index), scalar(choice)) for index, choice in enumerate(dimension.choices)]
         chosen = next((str(i) for i, choice in enumerate(dimension.choices) if _same(choice, value)), "")
         nothing = [("", "–")] if when or not chosen else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from typing import Any
 
 from starlette.applications import Starlette
@@ -22,11 +23,15 @@ from hpo_pilot.monitor.library import Library
 from hpo_pilot.monitor.live import LiveDesk
 from hpo_pilot.monitor.pieces import ALL, Pieces
 from hpo_pilot.monitor.sessions import Codes, Sessions
+from hpo_pilot.monitor.rendering import environment
 from hpo_pilot.monitor.static_files import serve_static, static_path
 from hpo_pilot.panda.board import JobBoard
 from hpo_pilot.server.access.gate import Gate
 from hpo_pilot.service.workdir import WorkDir
 from hpo_pilot.store import Store, StoreAwayError, UnknownSearchError
+
+#: Searches that are not over, of which the page is made ready.
+_WARM = 20
 
 _TITLES = {
     400: "That makes no sense",
@@ -76,6 +81,21 @@ class Monitor:
         app.router.redirect_slashes = False
         app.state.parts = self._parts
         return Access(app, self._gate, self._parts.sessions)
+
+    def warm_up(self) -> None:
+        """Reads what the first page will want, in a thread of its own."""
+        threading.Thread(target=self._warm_up, name="warm up", daemon=True).start()
+
+    def _warm_up(self) -> None:
+        try:
+            views = self._parts.library.views()
+            self._live.pieces.of_all(views)
+            for view in [view for view in views if not view.record.state.is_over][:_WARM] + views[:1]:
+                self._live.pieces.of_search(view)
+            for template in ("searches.j2", "search.j2", "trials.j2"):
+                environment().get_template(template)
+        except HpoPilotError as error:
+            log.warning("%s", error)  # whoever asks for a page will hear of it
 
     def close_waiting(self) -> None:
         """Ends the streams of news, for the server ends."""

@@ -56,7 +56,8 @@ class Headline:
         outlook: how far it is.
         end: when it will end or has ended, in words.
         limits: the budget's, those first that count hours.
-        cost: what it took, in words.
+        cost: what it took, in the unit that counts.
+        unit: of that: GPU-hours, or core-hours where it has no GPUs.
         energy: in words; empty: not known.
     """
 
@@ -68,6 +69,7 @@ class Headline:
     end: str
     limits: tuple[Limit, ...]
     cost: str
+    unit: str
     energy: str
 
     @property
@@ -105,7 +107,8 @@ def headline(view: View, now: datetime, *, steered: bool) -> Headline:
         outlook=ahead,
         end=_end(view, ahead, now),
         limits=tuple(_limits(view, now)),
-        cost=_cost(view),
+        cost=number(view.cost.gpu_hours if view.cost.gpu_hours > 0 else view.cost.core_hours, 3),
+        unit="GPU-hours" if view.cost.gpu_hours > 0 else "core-hours",
         energy="" if view.cost.energy_kwh is None or not view.cost.energy_source else _energy(view),
     )
 
@@ -156,7 +159,7 @@ def _gain(view: View) -> str:
     if len(view.search.objectives) > 1 or len(view.steps) < 2 or view.steps[0][1] == view.steps[-1][1]:
         return ""
     metric = view.search.objective.metric
-    return f" {metric} went from {number(view.steps[0][1])} to {number(view.steps[-1][1])}."
+    return f" Its {metric} went from {number(view.steps[0][1])} to {number(view.steps[-1][1])}."
 
 
 def _failures_in_a_row(view: View) -> int:
@@ -211,13 +214,6 @@ def _limits(view: View, now: datetime) -> list[Limit]:
 
 def _limit(name: str, used: float, allowed: float) -> Limit:
     return Limit(name, used, allowed, f"{number(used, 3)} of {number(allowed)} {name}")
-
-
-def _cost(view: View) -> str:
-    cost = view.cost
-    if cost.gpu_hours > 0:
-        return f"{number(cost.gpu_hours, 3)} GPU-hours"
-    return f"{number(cost.core_hours, 3)} core-hours"
 
 
 def _energy(view: View) -> str:

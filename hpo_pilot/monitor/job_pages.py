@@ -58,8 +58,7 @@ def job(request: Request) -> Response:
     except NoJobError:
         raise HTTPException(404, f"the embedded PanDA server has no job {number}: it has forgotten it") from None
     except TryAgainError as error:
-        values = {"title": f"Job {number}", "message": _away(error), "back": "/jobs"}
-        return page(request, "error.j2", values, 503)
+        return page(request, "error.j2", {"title": f"Job {number}", "message": _away(error), "back": ""}, 503)
     values = {
         "found": found,
         "log": log.text if log else "",

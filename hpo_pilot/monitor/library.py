@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from hpo_pilot.config.site_power import price_of
-from hpo_pilot.figures.summary import Standing, convergence, front_of, ranking
+from hpo_pilot.figures.summary import Standing, convergence, figure_of, front_of, ranking
 from hpo_pilot.search import Search, Trial, TrialState
 from hpo_pilot.search.cost import Cost, Spent
 from hpo_pilot.store import SearchRecord, Store, UnknownSearchError
@@ -81,10 +81,16 @@ class View:
             return front_of(self.search, self.trials)
         return ranking(self.search, self.trials)
 
-    @property
+    @cached_property
     def best(self) -> Standing | None:
         """The best one; of several objectives the best by the first."""
-        return self.standings[0] if self.standings else None
+        if len(self.search.objectives) > 1 or self.search.confirm.top:
+            return self.standings[0] if self.standings else None
+        # Without ranking all of them: this is asked for whenever one has ended.
+        sign = self.search.objective.sign
+        good = ((sign * value, trial.number, trial) for trial in self.trials if (value := figure_of(trial)) is not None)
+        best = min(good, key=lambda one: one[:2], default=None)
+        return None if best is None else Standing(best[2], (sign * best[0],))
 
     @cached_property
     def steps(self) -> list[tuple[int, float]]:

@@ -19,6 +19,9 @@ _MOST, _MOST_EACH = 300, 30
 #: Seconds without news after which a sign of life is sent, and the session is looked at.
 _QUIET = 15.0
 
+#: Seconds between two looks at the store.
+_LOOK = 0.25
+
 #: Milliseconds after which a browser connects again, and seconds that a store which is away is left alone.
 _AGAIN, _AWAY = 1500, 2.0
 
@@ -29,7 +32,7 @@ class LiveDesk:
     def __init__(self, pieces: Pieces) -> None:
         """Tells of the changes of `pieces`."""
         self.pieces = pieces
-        self._room: Newsroom[Edition] = Newsroom(pieces.look)
+        self._room: Newsroom[Edition] = Newsroom(pieces.look, _LOOK)
         self._watching: Counter[str] = Counter()
 
     def close(self) -> None:

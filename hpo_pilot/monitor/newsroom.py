@@ -10,8 +10,11 @@ from typing import Generic, TypeVar
 
 from starlette.concurrency import run_in_threadpool
 
-#: Seconds between two looks at the store for one topic, however many wait for its news.
+#: Seconds between two looks at the store for one topic, however many wait for its news, where nothing else is said.
 _LOOK_SECONDS = 0.5
+
+#: A look that takes long is made more rarely: it takes at most one part in so many of the time.
+_PARTS = 4
 
 #: Seconds for which news are kept that nobody asks for.
 _KEEP = 10.0
@@ -35,10 +38,12 @@ class News(Generic[_Content]):
 class Newsroom(Generic[_Content]):
     """The latest news of the topics that somebody watches."""
 
-    def __init__(self, look: Callable[[str], News[_Content]]) -> None:
-        """Looks at a topic with `look`, in a thread."""
+    def __init__(self, look: Callable[[str], News[_Content]], seconds: float = _LOOK_SECONDS) -> None:
+        """Looks at a topic with `look`, in a thread, every so many `seconds`."""
         self._look = look
-        self._latest: dict[str, tuple[float, News[_Content]]] = {}
+        self._seconds = seconds
+        self._latest: dict[str, tuple[float, float, News[_Content]]] = {}
+        """By topic: when it was looked at, how long that is good, and what was there."""
         self._looking: dict[str, asyncio.Lock] = {}
         self._closed = asyncio.Event()
 
@@ -63,7 +68,7 @@ class Newsroom(Generic[_Content]):
             left = end - time.monotonic()
             if news.tag != seen or left <= 0 or self._closed.is_set():
                 return news
-            await self.pause(min(left, _LOOK_SECONDS))
+            await self.pause(min(left, self._seconds))
 
     async def pause(self, seconds: float) -> None:
         """Waits, unless it closes meanwhile."""
@@ -76,8 +81,9 @@ class Newsroom(Generic[_Content]):
     async def _now(self, topic: str) -> News[_Content]:
         async with self._looking.setdefault(topic, asyncio.Lock()):
             known = self._latest.get(topic)
-            if known is not None and time.monotonic() - known[0] < _LOOK_SECONDS:
-                return known[1]
+            if known is not None and time.monotonic() - known[0] < known[1]:
+                return known[2]
+            begun = time.monotonic()
             try:
                 news = await run_in_threadpool(self._look, topic)
             finally:
@@ -85,5 +91,7 @@ class Newsroom(Generic[_Content]):
                 self._latest.pop(topic, None)
                 self._looking.pop(topic, None)
             self._latest = {name: kept for name, kept in self._latest.items() if time.monotonic() - kept[0] < _KEEP}
-            self._latest[topic] = (time.monotonic(), news)
+            now = time.monotonic()
+            # A waiter comes back after `seconds`, no sooner: a moment less, and it is not sent away for nothing.
+            self._latest[topic] = (now, max(0.9 * self._seconds, (_PARTS - 1) * (now - begun)), news)
             return news

@@ -23,7 +23,7 @@ from hpo_pilot.monitor.serving import packed_answer
 from hpo_pilot.search import Search, Trial, TrialState
 from hpo_pilot.store import SearchState, UnknownSearchError
 from hpo_pilot.store.lease import holder
-from hpo_pilot.store.overview import failed_folds_logs
+from hpo_pilot.store.overview import failed_folds_logs, trials_with_errors, trials_with_folds
 
 #: Rows of a page.
 SEARCHES, TRIALS = 50, 100
@@ -146,6 +146,8 @@ def sort_keys(search: Search) -> list[str]:
 
 def sorted_trials(trials: Sequence[Trial], sort: Sort) -> list[Trial]:
     """The trials by a column; those that have nothing there come last, either way. Numbers come before texts."""
+    if sort.key == "number":  # as they are
+        return list(reversed(trials)) if sort.descending else list(trials)
     read = _reader(sort.key)
     there: list[tuple[Any, Trial]] = []
     without: list[Trial] = []
@@ -222,10 +224,11 @@ def figure_texts(trial: Trial, objectives: int) -> list[str]:
 def errors(request: Request) -> Response:
     """The failures of a search by their causes."""
     parts, view = parts_of(request), view_of(request)
-    groups = failure_groups(parts.library.with_folds(view)) if view.trials else []
+    engine, number = parts.library.store.engine, view.record.id
+    groups = failure_groups(trials_with_folds(engine, number, trials_with_errors(engine, number)))
     shown = groups[:_REASONS]
     samples = {number for group in shown for number in group.trials[:5]}
-    tails = failed_folds_logs(parts.library.store.engine, view.record.id, samples)
+    tails = failed_folds_logs(engine, number, samples)
     logs = [next((tails[number][-_LOG:] for number in group.trials[:5] if number in tails), "") for group in shown]
     values = {"view": view, "groups": groups, "limit": _REASONS, "logs": logs, "may_change": may_change(request, view)}
     return page(request, "errors.j2", values)

@@ -111,7 +111,8 @@ def _number(value: Any) -> float | None:
 
 
 def _moments(texts: Sequence[str | None]) -> Any:
-    return pandas().to_datetime(list(texts), utc=True, format="ISO8601")
+    # Of microseconds, whatever the times: pandas would choose the unit by the texts.
+    return pandas().to_datetime(list(texts), utc=True, format="ISO8601").astype("datetime64[us, UTC]")
 
 
 def _parameter(dimension: Dimension, values: Sequence[Any]) -> Any:

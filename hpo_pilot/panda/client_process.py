@@ -15,11 +15,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hpo_pilot.errors import TryAgainError
+from hpo_pilot.panda.metrics import measured
 
 #: httpx's errors of a request that never left.
 _NOT_SENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol", "ProxyError"})
@@ -85,6 +86,10 @@ class ClientProcess:
             MissingCallError: it has no such call.
             TryAgainError: panda-client refused the call.
         """
+        with measured(name):
+            return self._result(name, arguments, deadline)
+
+    def _result(self, name: str, arguments: Sequence[Any], deadline: float) -> Any:
         with self._lock:
             answer = self._exchange({"call": name, "args": arguments}, deadline)
         if "login" in answer:

@@ -79,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
     add("--metrics-port", type=int, help="where Prometheus finds its figures (default: nowhere; 0: any free port)")
     add("--metrics-host", help="the address of that port, which needs no token (default: this machine only)")
     add("--lifeline-fd", type=int, help="end when this inherited pipe closes")
-    add("--log-format", choices=FORMATS, help="how the log is written (default: HPO_PILOT_LOG_FORMAT, else text)")
+    add("--log-format", choices=FORMATS, help="of the log (default: HPO_PILOT_LOG_FORMAT, else text)")
     add("--debug", action="store_true", default=False, help="say more")
     return parser
 

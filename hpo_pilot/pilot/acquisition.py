@@ -16,6 +16,8 @@ from hpo_pilot.pilot.workdir import WorkDir
 
 log = logging.getLogger(__name__)
 
+_PAUSE = 5.0  # seconds until a disk without room is looked at again
+
 
 class Acquisition(threading.Thread):
     """Fills free room until the pilot drains."""
@@ -47,6 +49,7 @@ class Acquisition(threading.Thread):
         super().__init__(name="acquire", daemon=True)
         self._settings, self._server, self._workdir, self._room = settings, server, workdir, room
         self._draining, self._begin, self._give_up, self._remaining = draining, begin, give_up, remaining
+        self._trouble = ""  # with the disk
 
     def run(self) -> None:
         """Asks, again and again."""
@@ -81,9 +84,11 @@ class Acquisition(threading.Thread):
                 idle.pause(self._draining)
 
     def _has_disk(self) -> bool:
-        free = self._workdir.free_mb()
-        if free >= self._settings.min_free_mb:
-            return True
-        log.warning("only %d MB of disk are free in %s: no jobs are taken", free, self._workdir.root)
-        self._draining.wait(10)
-        return False
+        """Whether jobs would find a place; said when that changes."""
+        trouble = self._workdir.trouble(self._settings.min_free_mb)
+        if trouble != self._trouble:
+            log.warning("%s", f"{trouble}: no jobs are taken" if trouble else "there is room again, and jobs are taken")
+            self._trouble = trouble
+        if trouble:
+            self._draining.wait(_PAUSE)
+        return not trouble

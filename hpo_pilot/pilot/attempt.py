@@ -102,8 +102,12 @@ class Attempts(Generic[C]):
         claimed = True
         try:
             panda_id, attempt = identity(data)
-            root = self._workdir.new_job_folder(panda_id, attempt)
-            outcome, folder, stored = self._job(data, root, claim)
+            try:
+                root = self._workdir.new_job_folder(panda_id, attempt)
+                outcome, folder, stored = self._job(data, root, claim)
+            except OSError as error:  # that it cannot be made says nothing of the job
+                failure = GivenBack(PilotErrorCode.NO_LOCAL_SPACE, f"the pilot's folder cannot be used: {error}")
+                outcome, folder, stored = Outcome(exit_code=None, failure=failure), self._workdir.root, {}
             self._room.give_back(claim, _ending(outcome, folder))  # the next is on its way while this one is reported
             claimed = False
             if not outcome.finished:

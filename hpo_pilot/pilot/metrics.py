@@ -5,7 +5,6 @@ One pilot is one process, so that its instruments are the module's.
 
 from __future__ import annotations
 
-
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from hpo_pilot.pilot.report import Outcome

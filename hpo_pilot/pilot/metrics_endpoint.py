@@ -1,4 +1,4 @@
-"""Where Prometheus finds a pilot's figures: `--metrics-port`, of this machine alone unless `--metrics-host` says else."""
+"""Where Prometheus finds a pilot's figures: `--metrics-port`, on loopback unless `--metrics-host` says otherwise."""
 
 from __future__ import annotations
 

@@ -41,6 +41,7 @@ class Progress:
         document = document or PayloadDocument()
         self._path = folder / document.progress
         self._keys = (document.metric, "value")
+        self._gpus = document.gpus * document.nodes
         self._values: list[tuple[int, float]] = []
         self._member = ""
         self._offset = 0
@@ -51,16 +52,18 @@ class Progress:
         return self._look() not in (None, self._seen)
 
     def text(self) -> str:
-        """All that is known, as a heartbeat tells it; empty where the payload has reported nothing.
+        """All that is known, as a heartbeat tells it; empty where there is nothing.
 
-        ``hpoStep=12 hpoValue=0.345 hpoPast=1:0.9,2:0.72``: the last step's value, then earlier ones to six digits.
+        ``nGPU=2 hpoStep=12 hpoValue=0.345 hpoPast=1:0.9,2:0.72``: the job's GPUs, by which a BigPanDA knows it for a GPU
+        job; the last step's value, then earlier ones to six digits.
         In a job that runs several points ``hpoMember=t3f0`` names the one that these are of.
         """
         self._read()
+        gpus = f"nGPU={self._gpus} " if self._gpus else ""
         if not self._values:
-            return self._member[:METRICS]
+            return f"{gpus}{self._member}".rstrip()[:METRICS]
         *past, (step, value) = self._values
-        head = f"hpoStep={step} hpoValue={value!r} {self._member}".rstrip()
+        head = f"{gpus}hpoStep={step} hpoValue={value!r} {self._member}".rstrip()
         for most in range(_SHOWN, 0, -4):
             shown = ",".join(f"{at}:{earlier:.6g}" for at, earlier in thinned(past, most))
             whole = f"{head} hpoPast={shown}" if shown else head

@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 #: How long a pilot waits for the one before it to end its jobs, in seconds.
 _TAKE_OVER_SECONDS = 30.0
 
+_SAMPLE = 4096  # bytes that are written to see whether that can be done
+
 
 class WorkDir:
     """The work folder.
@@ -82,6 +84,18 @@ class WorkDir:
         """Free disk, in MB."""
         about = os.statvfs(self.root)
         return about.f_bavail * about.f_frsize >> 20
+
+    def trouble(self, least_mb: int) -> str:
+        """Why no job could run here; empty: one could. `least_mb`: that must be free."""
+        sample = self._jobs / ".sample"
+        try:
+            if (free := self.free_mb()) < least_mb:
+                return f"only {free // 50 * 50} MB or so of disk are free in {self.root}"
+            sample.write_bytes(bytes(_SAMPLE))
+            sample.unlink()
+        except OSError as error:
+            return f"{self._jobs} cannot be written: {error.strerror or error}"
+        return ""
 
     def remove_stale(self) -> None:
         """Deletes what an earlier pilot left; nothing of it runs any more."""

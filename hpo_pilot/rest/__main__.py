@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m hpo_pilot.rest",
-        description="The REST API and the web pages of a work folder. HPO_PILOT_STORE names another store than its own.",
+        description="REST API and web pages of a work folder. HPO_PILOT_STORE names another store than its own.",
     )
     add = parser.add_argument
     add("--workdir", required=True, type=Path, help="the service's work folder")
@@ -53,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--upload-mb", type=int, default=SIZE_LIMIT >> 20, help="MB that a payload may have (default: PanDA's limit)")
     add("--unpacked-mb", type=int, default=UNPACKED_LIMIT >> 20, help="and its files (default: as pilots take them)")
     add("--lifeline-fd", type=int, help="an inherited descriptor at whose end of file the API ends")
-    add("--log-format", choices=FORMATS, help="how the log is written (default: HPO_PILOT_LOG_FORMAT, else text)")
+    add("--log-format", choices=FORMATS, help="of the log (default: HPO_PILOT_LOG_FORMAT, else text)")
     add_security(parser)
     return parser
 

@@ -17,6 +17,7 @@ from hpo_pilot.monitor.sessions import Sessions
 from hpo_pilot.rest import about, changing, looking
 from hpo_pilot.rest.context import Context
 from hpo_pilot.rest.guard import PREFIX, Guard
+from hpo_pilot.rest.metrics import Measured
 from hpo_pilot.rest.news import progress_news
 from hpo_pilot.rest.problem import ProblemAnswer, add_handlers
 from hpo_pilot.rest.uploads import Uploads
@@ -75,7 +76,8 @@ class Api:
         """The application, behind its guard."""
         app = build()
         app.state.context = self._context
-        return _Side(Guard(app, self._gate), self._monitor.application())
+        both = _Side(Guard(app, self._gate), self._monitor.application())
+        return Measured(both, self._gate, self._context.store, self._context.workdir)
 
     def close_waiting(self) -> None:
         """Answers the calls that wait for news, for the API ends."""

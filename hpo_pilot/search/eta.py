@@ -140,14 +140,14 @@ def _rest(left: float, spans: Sequence[Span], each: float, parallel: int, now: f
 
 def duration_text(seconds: float) -> str:
     """A duration in words, in its two largest units: `2 h 5 min`."""
-    seconds = max(0.0, seconds)
-    if seconds < _MINUTE:
-        return f"{seconds:.0f} s" if seconds >= 1 else "1 s"
-    if seconds < _HOUR:
-        minutes, rest = divmod(round(seconds), 60)
+    whole = max(1, round(seconds))
+    if whole < _MINUTE:
+        return f"{whole} s"
+    if whole < _HOUR:
+        minutes, rest = divmod(whole, 60)
         return f"{minutes} min" + (f" {rest} s" if rest and minutes < 10 else "")
-    if seconds < 2 * _DAY:
-        hours, minutes = divmod(round(seconds / 60), 60)
+    if whole < 2 * _DAY:
+        hours, minutes = divmod(round(whole / 60), 60)
         return f"{hours} h" + (f" {minutes} min" if minutes else "")
-    days, hours = divmod(round(seconds / 3600), 24)
+    days, hours = divmod(round(whole / 3600), 24)
     return f"{days} days" + (f" {hours} h" if hours else "")

@@ -7,6 +7,7 @@ Defaults and bounds stand here and nowhere else.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -157,6 +158,9 @@ class SiteChoice(Section):
         return text
 
 
+_WEB_ADDRESS = re.compile(r"https?://[A-Za-z0-9.:\[\]_-]+(/[A-Za-z0-9._~/-]*)?")
+
+
 class PandaOptions(Section):
     """What the tasks say to a PanDA server."""
 
@@ -175,12 +179,20 @@ class PandaOptions(Section):
         description="At most this many jobs in one task. auto: 10 where the server sends the first 10 jobs of a task "
         "ahead as scouts and holds back the others until they have ended, as ATLAS's does; else as many as fit.",
     )
+    monitor: Text | None = Field(
+        None,
+        description="Address of the BigPanDA that shows the tasks: for links to it. Default: PANDAMON_URL of the "
+        "environment, else what is known of the server.",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> PandaOptions:
         if self.official and self.working_group is None:
             message = "outputs of a working group need one"
             raise MisfitError([Misfit(("official",), message, "name it under panda.working_group")])
+        if self.monitor is not None and not _WEB_ADDRESS.fullmatch(self.monitor):
+            wanted = "https://panda-doma.cern.ch is one"
+            raise MisfitError([Misfit(("monitor",), "is no address of web pages", wanted)])
         return self
 
 

@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
         help="active tasks that one user may have (default: any number)",
     )
     add("--lifeline-fd", type=int, help="an inherited descriptor at whose end of file the server ends")
-    add("--log-format", choices=FORMATS, help="how the log is written (default: HPO_PILOT_LOG_FORMAT, else text)")
+    add("--log-format", choices=FORMATS, help="of the log (default: HPO_PILOT_LOG_FORMAT, else text)")
     add("--queues", type=Path, help="JSON file of the queues, read again when it changes (default: any name is one)")
     add_security(parser)
     return parser

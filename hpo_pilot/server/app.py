@@ -45,6 +45,7 @@ from hpo_pilot.server.data.database import Database, Transaction
 from hpo_pilot.server.data.file_store import Folder
 from hpo_pilot.server.envelope import Envelope, failure, to_json
 from hpo_pilot.server.legacy import http as legacy_http
+from hpo_pilot.server.metrics import CALL_FAILURES, CALL_SECONDS
 from hpo_pilot.server.taskbuffer.limits import Limits
 from hpo_pilot.server.taskbuffer.lost_jobs import HeartbeatWatch
 from hpo_pilot.server.taskbuffer.offers import Offers
@@ -53,7 +54,7 @@ from hpo_pilot.server.taskbuffer.points import Capabilities
 from hpo_pilot.server.taskbuffer.queues import Queues
 from hpo_pilot.server.taskbuffer.retention import Housekeeping
 from hpo_pilot.server.taskbuffer.waiting import Changes, WaitingPilots
-from hpo_pilot.server.web import files_http, idds_http, openapi, queue_http, transformation_http
+from hpo_pilot.server.web import files_http, idds_http, metrics_http, openapi, queue_http, transformation_http
 from hpo_pilot.server.web.bodies import BodyRefused, json_object, pairs, read_body
 from hpo_pilot.server.web.call import NOBODY, Call
 from hpo_pilot.server.web.endpoints import PILOTS, TABLE, Access, ArgumentError, Endpoint
@@ -170,6 +171,7 @@ class Server:
                 Route("/server/panda/{function}", partial(legacy_http.answer, self), methods=["GET", "POST"]),
                 *queue_http.routes(self),
                 transformation_http.route(),
+                metrics_http.route(self),
                 Route("/cache/jedilog/{name}", files_http.handler(self, files_http.log_file), methods=["GET"]),
                 Route("/cache/{name}", files_http.handler(self, files_http.cache_file), methods=["GET"]),
                 Route(
@@ -203,7 +205,8 @@ class Server:
             return _reply(failure(f"expecting {endpoint.method}, received {request.method}"))
         try:
             arguments = await _arguments(endpoint, request)
-            answer = await self._run(endpoint, Call(caller, self, request), arguments)
+            with CALL_SECONDS.labels(endpoint.path).time():
+                answer = await self._run(endpoint, Call(caller, self, request), arguments)
             return _text(answer, request) if isinstance(answer, str) else _reply(answer)
         except ArgumentError as error:
             return _reply(failure(str(error)))
@@ -211,11 +214,13 @@ class Server:
             return _reply(failure(str(error)), error.status)
         except DBAPIError as error:
             # The transaction was rolled back: the caller may repeat it, for instance once the disk has room again.
+            CALL_FAILURES.labels(endpoint.path).inc()
             log.error("%s: %s", endpoint.path, error.orig)
             return _reply(failure(_MESSAGE_DATABASE), 503)
         except ClientDisconnect:
             return Response(status_code=499)
         except Exception:
+            CALL_FAILURES.labels(endpoint.path).inc()
             log.exception("%s failed", endpoint.path)
             return _reply(failure(f"{endpoint.path} failed in the server; its log says why"), 500)
 

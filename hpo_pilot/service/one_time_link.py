@@ -46,7 +46,7 @@ def one_time_link(url: str, token_file: Path, authorities: Path | None) -> str:
             )
             said = answer.json()
     except requests.exceptions.SSLError as error:
-        raise InputError(f"the certificate of {address} is not trusted: {error}; name its authority with --ca") from error
+        raise InputError(f"the certificate of {address} is not trusted: {error}; name its authority: --ca") from error
     except requests.exceptions.JSONDecodeError as error:
         raise InputError(f"{address} answers, but has no pages of this version: is it an hpo-pilot service?") from error
     except requests.RequestException as error:

@@ -11,6 +11,7 @@ from hpo_pilot.optimizers import Optimizer, create_optimizer
 from hpo_pilot.search import KnownResult, Point, Search, Trial
 from hpo_pilot.search.earlier import EarlierResults
 from hpo_pilot.search.objective import costs
+from hpo_pilot.service.metrics import asking
 
 #: A point with its values and their standard errors, one for each objective; and whether it was stopped early, so that
 #: the values are what it would probably have come to.
@@ -109,5 +110,6 @@ class Proposer:
 
     def _ask(self, told: list[_Told], count: int, pending: list[Point]) -> list[Point]:
         """Runs in the executor: the only place that touches the optimizer."""
-        self._optimizer.tell(told)
-        return self._optimizer.ask(count, pending)
+        with asking(self._search.optimizer.name):
+            self._optimizer.tell(told)
+            return self._optimizer.ask(count, pending)

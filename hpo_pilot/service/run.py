@@ -27,6 +27,7 @@ from hpo_pilot.service.embedded import EmbeddedPanda, default_slots
 from hpo_pilot.service.exposure import exposures
 from hpo_pilot.service.families import register_all
 from hpo_pilot.service.local_queue import DEFAULT_QUEUE
+from hpo_pilot.service.metrics import snapshots
 from hpo_pilot.service.reach import Reach
 from hpo_pilot.service.remarks import nothing_to_stop, remarks_of
 from hpo_pilot.service.service import Service
@@ -287,9 +288,12 @@ def serve(
             reports = _ReportWriter(database, folder)
             api.wait()
 
+            snapshot = stack.enter_context(snapshots(folder.steering_metrics))
+
             def check() -> None:
                 supervise()
                 api.check()
+                snapshot.loop_went_round()
 
             service = Service(database, manager, lease, supervise=check, server=target)
             on_ready(ready, api)

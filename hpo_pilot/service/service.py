@@ -168,7 +168,7 @@ class Service:
                 raise
             except Exception as error:
                 # A defect met by one search must not end the others; it is logged whole, and shown to the user.
-                log.exception("search %d", number, extra={"search": number if steering is None else steering.record.name})
+                log.exception("search %d", number, extra={"search": steering.record.name if steering else number})
                 self._resting[number] = self._due[number] = time.monotonic() + _ERROR_PAUSE
                 message = f"internal error: {type(error).__name__}: {error}; please report it with the log"
                 if steering is not None:

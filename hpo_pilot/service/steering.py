@@ -16,6 +16,7 @@ from hpo_pilot.errors import GiveUpError, TryAgainError
 from hpo_pilot.jobs import JobState, TaskRef, TaskState
 from hpo_pilot.panda.workflow_manager import UnknownTaskError, WorkflowManager
 from hpo_pilot.search import Point, Trial, point_key
+from hpo_pilot.service import metrics
 from hpo_pilot.service.allowance import Allowance
 from hpo_pilot.service.changes import Changes, OpenTrial
 from hpo_pilot.service.confirmation import runs_to_come
@@ -216,6 +217,7 @@ class SearchSteering:
         registered = {point_key(new.point) for new in trials}
         self._starts = [point for point in self._starts if point_key(point) not in registered]
         self._wishes.sent(new.wish for new in trials)
+        metrics.GENERATIONS.inc()
         self._tasks.add(task)
         self._send(task)
 
@@ -311,6 +313,7 @@ class SearchSteering:
             if end.seconds is not None:
                 self._lookahead.ran(end.seconds)
             if end.told is not None:
+                metrics.RESULTS.inc()
                 self._tell(trial, end.good_folds)
                 self._slot_freed = self._slot_freed or time.monotonic()
         self._halting.decided(changes, self._ledger.open)

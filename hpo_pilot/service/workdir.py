@@ -107,6 +107,11 @@ class WorkDir:
         return self.root / "uploads"
 
     @property
+    def steering_metrics(self) -> Path:
+        """What the steering process tells Prometheus, through the API."""
+        return self.root / "steering.prom"
+
+    @property
     def api_address(self) -> Path:
         """The file that says where the REST API is, while it runs."""
         return self.root / "service.url"

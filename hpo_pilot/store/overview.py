@@ -208,6 +208,15 @@ def failed_folds_logs(engine: Engine, search_id: int, trials: Collection[int]) -
     return found
 
 
+def trials_with_errors(engine: Engine, search_id: int) -> list[int]:
+    """The numbers of the trials of which a fold, in any attempt, or the whole has an error."""
+    c, j = t.trials.c, t.jobs.c
+    failed = select(c.number).where(c.search_id == search_id, c.state == TrialState.FAILED.value)
+    with_error = select(j.trial).where(j.search_id == search_id, j.error.is_not(None))
+    with reading(engine) as connection:
+        return sorted({int(number) for number in connection.execute(failed.union(with_error)).scalars()})
+
+
 def values_reported(engine: Engine, search_id: int) -> int:
     """How many intermediate values a search's trials have reported."""
     table = t.intermediate_values

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
-from sqlalchemy import Engine, case, func, select
+from sqlalchemy import Engine, case, func, select, text
 
 from hpo_pilot.jobs import JobState
 from hpo_pilot.search import TrialState
@@ -40,6 +41,23 @@ def last_reporting(engine: Engine, search_id: int) -> int:
     with reading(engine) as connection:
         last = connection.execute(select(func.max(values.trial)).where(values.search_id == search_id)).scalar()
     return int(last or 0)
+
+
+def generations_made(engine: Engine) -> dict[int, int]:
+    """How many generations each search has."""
+    generations = t.generations.c
+    query = select(generations.search_id, func.max(generations.number)).group_by(generations.search_id)
+    with reading(engine) as connection:
+        return {int(search_id): int(number) for search_id, number in connection.execute(query)}
+
+
+def size_of(engine: Engine) -> int:
+    """Bytes of the store, its journal included."""
+    if engine.dialect.name != "sqlite":
+        with reading(engine) as connection:
+            return int(connection.execute(text("SELECT pg_database_size(current_database())")).scalar() or 0)
+    path = Path(engine.url.database or "")
+    return sum(part.stat().st_size for part in (path, path.with_name(f"{path.name}-wal")) if part.exists())
 
 
 def spent(engine: Engine, search_id: int) -> Spent:

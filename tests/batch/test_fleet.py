@@ -51,7 +51,7 @@ def test_files_are_for_their_owner(fleet: Fleet, plan: Plan, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_killed_while_it_submits(when: str, fleet: Fleet, batch: FakeBatch, plan: Plan) -> None:
+def test_killed_while_it_submits(when: str, fleet: Fleet, batch: FakeBatch, plan: Plan, now: list[float]) -> None:
     def die() -> None:
         raise Killed
 
@@ -60,6 +60,9 @@ def test_killed_while_it_submits(when: str, fleet: Fleet, batch: FakeBatch, plan
         submit(fleet, plan("one"))
     (one,) = fleet.refresh()
     if when == "before":
+        assert one.state is None  # it may still come
+        now[0] += 61
+        (one,) = fleet.refresh()
         assert one.state is BatchState.FAILED and "never came to the batch system" in one.reason
     else:
         assert (one.job_id, one.state) == ("100", BatchState.WAITING)
@@ -119,13 +122,36 @@ def test_cancel(fleet: Fleet, batch: FakeBatch, plan: Plan) -> None:
         fleet.cancel(["four"])
 
 
-def test_a_job_that_the_batch_system_forgot(fleet: Fleet, batch: FakeBatch, plan: Plan) -> None:
+def test_a_job_that_the_batch_system_forgot(fleet: Fleet, batch: FakeBatch, plan: Plan, now: list[float]) -> None:
     submit(fleet, plan("one"))
     submit(fleet, plan("two"))
     ended = BatchJob("101", "two", BatchState.TIMED_OUT, (), "TimeLimit")
     batch.earlier = lambda ids: {"101": ended} if "101" in ids else {}  # type: ignore[method-assign, assignment]
     batch.known.clear()
+    assert [one.state for one in fleet.refresh()] == [BatchState.WAITING, BatchState.TIMED_OUT]
+    now[0] += 61
     assert [one.state for one in fleet.refresh()] == [BatchState.ENDED, BatchState.TIMED_OUT]
+
+
+def test_a_batch_system_that_shows_nothing_for_a_moment(
+    fleet: Fleet, batch: FakeBatch, plan: Plan, now: list[float]
+) -> None:
+    """A controller that has just started: its jobs are not over, and none is submitted twice."""
+    submit(fleet, plan("one"))
+    batch.turn("100", BatchState.RUNNING)
+    fleet.refresh()
+    known = dict(batch.known)
+    batch.known.clear()
+    for _ in range(2):
+        (one,) = fleet.refresh()
+        assert one.state is BatchState.RUNNING and one.reason == "the batch system does not show it now"
+        now[0] += 29
+    batch.known.update(known)
+    (one,) = fleet.refresh()
+    assert one.state is BatchState.RUNNING and not one.reason and one.missing is None
+    batch.known.clear()
+    now[0] += 5000  # its walltime was over long ago: nobody has looked meanwhile
+    assert fleet.refresh()[0].state is BatchState.ENDED
 
 
 @pytest.mark.parametrize(

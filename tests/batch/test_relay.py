@@ -189,7 +189,20 @@ def test_a_connection_on_which_nothing_moves(server: Address) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["host", ":1", "host:0", "host:65536", "host:a", "ho st:1", "a:b:1", "http://host:1", "[]:1"]
+    "text",
+    [
+        "host",
+        ":1",
+        "host:0",
+        "host:65536",
+        "host:a",
+        "ho st:1",
+        "a:b:1",
+        "http://host:1",
+        "[]:1",
+        f"{'a' * 70}.org:1",
+        f"host:{'1' * 9999}",
+    ],
 )
 def test_no_address(text: str) -> None:
     with pytest.raises(InputError, match="--to"):
@@ -229,12 +242,13 @@ def test_the_command(server: Address, certificate: Certificate) -> None:
             process.kill()
 
 
-def test_many_connections_at_once(server: Address) -> None:
+def test_many_connections_at_once() -> None:
     """More than a login node's usual limit of 1024 open files allows, each with two ends."""
-    at = Address("127.0.0.1", _free_port())
+    at, listening = Address("127.0.0.1", _free_port()), socket.create_server(("127.0.0.1", 0), backlog=100)
+    server = Address("127.0.0.1", listening.getsockname()[1])
     command = [sys.executable, "-m", "hpo_pilot.cli", "relay", "--listen", str(at), "--to", str(server)]
     limited = ["sh", "-c", 'ulimit -S -n 64; exec "$@"', "sh", *command]
-    with subprocess.Popen(limited, stdout=subprocess.PIPE, text=True) as process:
+    with listening, subprocess.Popen(limited, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline().strip().endswith(f"--proxy http://{at}")

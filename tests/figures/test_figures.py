@@ -11,13 +11,14 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
-from hpo_pilot.figures.axis import choice_labels, figure_axis, parameter_axis, without_far
+from hpo_pilot.figures.axis import choice_labels, figure_axis, parameter_axis, round_ticks, without_far
 from hpo_pilot.figures.convergence_figure import convergence_figure
 from hpo_pilot.figures.figure import FAILURE_LIMIT, FARTHEST, POINT_LIMIT, Figure
 from hpo_pilot.figures.fold_figure import fold_figure
 from hpo_pilot.figures.front_figure import front_figures
 from hpo_pilot.figures.objective_view import seen_by
 from hpo_pilot.figures.parameter_figure import PARAMETER_POINT_LIMIT, figures_by_objective, parameter_figures
+from hpo_pilot.figures.subject import PEER_LIMIT, Peer
 from hpo_pilot.search import EarlyStop, FoldResult, Search, Trial, TrialState
 
 SearchOf = Callable[..., Search]
@@ -52,6 +53,25 @@ def test_convergence_shows_trials_best_and_failures(search: Search, trials: list
     assert steps["y"] == sorted(steps["y"], reverse=True)
     assert steps["y"][-1] == pytest.approx(min(trial.value or 9 for trial in finished))
     assert trace(figure, "failed trial")["x"] == [11, 22, 33, 44]
+
+
+def test_convergence_has_peers_that_ask_the_same_as_thin_lines(
+    search: Search, search_of: SearchOf, trials: list[Trial], trials_of: TrialsOf
+) -> None:
+    peers = [
+        Peer("other <b>", search_of(seed=8), trials_of(search, 30, seed=2)),
+        Peer("another question", search_of(objective={"goal": "maximize"}), trials_of(search, 30, seed=3)),
+        Peer("nothing yet", search_of(), []),
+        Peer("latest", search_of(), trials_of(search, 20, seed=4)),
+    ]
+    figure = checked(convergence_figure(search, trials, peers))
+    lines = [each for each in figure.spec["data"] if each.get("legendgroup") == "peers"]
+    assert [line["x"][-1] for line in lines] == [30, 20]
+    assert "other &lt;b&gt;: best" in lines[0]["hovertemplate"]
+    assert [line["showlegend"] for line in lines] == [True, False], "one entry for all"
+    assert "Other searches of the same space reached a loss of: other <b> 0." in figure.description
+    many = checked(convergence_figure(search, trials, [peers[0]] * 9))
+    assert f"latest {PEER_LIMIT} of 9 searches" in many.note
 
 
 def test_convergence_marks_confirmation_runs(search: Search, trials: list[Trial]) -> None:
@@ -168,6 +188,16 @@ def test_stopped_trials_are_rings_at_their_probable_values(search_of: SearchOf, 
 def test_a_value_outside_the_domain_widens_the_axis(search: Search) -> None:
     low, high = parameter_axis(search, "learning_rate", [1e-6, 0.5])["range"]
     assert low < -6 < math.log10(0.5) < high
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0.0, 1.0), (-3.0, 1e6), (1e-9, 3e-9), (5.0, 5.0), (-1e304, 1e304), (1e9, 1e9 + 1e-7)]
+)
+def test_round_ticks_are_few_and_lie_within(low: float, high: float) -> None:
+    ticks = round_ticks(low, high)
+    assert 1 <= len(ticks) <= 7
+    assert ticks == sorted(ticks)
+    assert low - 1e-6 * abs(low) <= ticks[0] <= ticks[-1] <= high + 1e-6 * abs(high)
 
 
 def test_choices_that_look_alike_stay_different() -> None:

@@ -17,11 +17,14 @@ from pathlib import Path
 
 from tests.performance import (
     allocation,
+    bigpanda,
     busy_slots,
     early_stopping,
     exports,
+    figures,
     growth,
     idle_service,
+    monitor,
     pilot_load,
     restart,
     several_objectives,
@@ -40,6 +43,9 @@ BENCHMARKS = {
     "early-stopping": early_stopping.measure,
     "several-objectives": several_objectives.measure,
     "exports": exports.measure,
+    "figures": figures.measure,
+    "bigpanda": bigpanda.measure,
+    "monitor": monitor.measure,
     "optimizer-speed": speed.measure,
 }
 

@@ -9,6 +9,7 @@ import sys
 import tarfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -383,3 +384,25 @@ def test_a_server_that_does_not_wait_is_asked_politely(panda: FakePanda, pilot: 
     assert panda.acquired[0]["n_jobs"] == 2
     time.sleep(1.0)
     assert len(panda.acquired) == 1  # this one does wait
+
+
+def test_a_folder_that_cannot_be_used_for_a_time(
+    panda: FakePanda, pilot: PilotProcess, until: Callable[..., None]
+) -> None:
+    """Its disk or its shared storage is away: jobs stay with the server, and none loses an attempt."""
+    panda.takes_back = True
+    pilot.start()
+    assert verdict(panda.final(panda.add_job(GOOD)))["value"] == 0.5
+    (jobs,) = [path for path in pilot.workdir.glob("jobs/*") if path.is_dir()]
+    jobs.rename(jobs.with_suffix(".away"))
+    jobs.write_text("")
+    job = panda.add_job(GOOD)  # a call that is under way may bring it all the same
+    until(lambda: f"{jobs} cannot be written: Not a directory: no jobs are taken" in pilot.said())
+    waiting = panda.add_job(GOOD)
+    time.sleep(1)
+    assert not panda.of(job, "failed") and not panda.of(waiting)
+    jobs.unlink()
+    jobs.with_suffix(".away").rename(jobs)
+    assert verdict(panda.final(waiting))["value"] == 0.5
+    assert "there is room again, and jobs are taken" in pilot.said()
+    assert [job, 1] in panda.given_back or panda.final(job)["job_status"] == "finished"

@@ -123,3 +123,13 @@ def test_heartbeats_fit_into_what_the_server_keeps(tmp_path_factory: pytest.Temp
         first = next(value for at, value in values if at == step)
         assert text.startswith(f"hpoStep={step} hpoValue={first!r}")
         assert ("hpoPast" in text) == (len({step for step, _ in values}) > 1)
+
+
+def test_a_gpu_job_is_known_for_one(tmp_path: Path) -> None:
+    document = PayloadDocument(gpus=4, nodes=2)
+    progress = Progress(tmp_path, document)
+    assert progress.text() == "nGPU=8"
+    lines = (json.dumps({"step": step, "value": 1 / (step + 1)}) for step in range(300))
+    (tmp_path / "progress.jsonl").write_text("\n".join(lines) + "\n")
+    text = progress.text()
+    assert text.startswith("nGPU=8 hpoStep=299 hpoValue=0.0033") and "hpoPast=" in text and len(text) <= 500

@@ -69,7 +69,8 @@ def test_pbooks_way_to_look(panda_client: Path, tmp_path: Path) -> None:
         monitor = Monitor(server)
         monitor.run("user.me.mon.cafecafe.g1.mon/", [finished(0.5, 0.1), FAILED], maxAttempt=2)
         (again,) = monitor.pilot.acquire(site_name="MON", node="n1")
-        monitor.pilot.update(again["PandaID"], "failed", pilot_error_code=1305)
+        ended = {"pilot_error_code": 1305, "start_time": "2026-01-31 12:00:00"}
+        monitor.pilot.update(again["PandaID"], "failed", **ended)
         monitor.run("user.me.mon.cafecafe.g2.busy/", [{}])
         key = (server.folder / "files" / "bigmon.key").read_text()
         answer = tmp_path / "answer.json"

@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import bindparam, insert, select
 
 from hpo_pilot.jobs import JobState, TaskState
+from hpo_pilot.server import metrics
 from hpo_pilot.server.brokerage.board import BROKERED
 from hpo_pilot.server.data.database import AnyRow, Transaction, set_columns
 from hpo_pilot.server.data.tables import jobs, tasks
@@ -173,6 +174,7 @@ def end_attempt(tx: Transaction, job: AnyRow, status: JobState, **values: Any) -
     task = task_row(tx, job.task_id)
     if task is None:
         raise LookupError(f"job {job.panda_id} belongs to task {job.task_id}, which does not exist")
+    metrics.ATTEMPTS_ENDED.labels(status.value).inc()
     if status is JobState.FINISHED:
         settle(tx, task, finished=1)
     elif status is JobState.FAILED and job.attempt_nr < job.max_attempt and task.status not in _NO_RETRY:

@@ -17,6 +17,7 @@ from hpo_pilot.jobs import JobState
 from hpo_pilot.server.data.database import Database, Transaction
 from hpo_pilot.server.data.tables import AT_PILOT, jobs, workers
 from hpo_pilot.server.envelope import utc
+from hpo_pilot.server.metrics import HEARTBEATS_LOST
 from hpo_pilot.server.taskbuffer.attempts import end_attempt, job_row
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,7 @@ WORKER_STATES = ("started", "finished", "failed", "cancelled")
 
 def _lose(tx: Transaction, panda_id: int, diag: str) -> None:
     if (job := job_row(tx, panda_id)) is not None and not JobState(job.status).is_over:
+        HEARTBEATS_LOST.inc()
         end_attempt(
             tx,
             job,

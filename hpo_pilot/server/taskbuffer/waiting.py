@@ -36,6 +36,11 @@ class WaitingPilots:
         self._waiters: deque[Waiter] = deque()
         self._closed = False
 
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return len(self._waiters)
+
     def enter(self, site: str) -> Waiter:
         """Joins the queue of those who wait; call before the first look, so that no job slips between."""
         waiter = Waiter(site)

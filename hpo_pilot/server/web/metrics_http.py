@@ -1,0 +1,106 @@
+"""``/metrics``: the server's figures as Prometheus reads them.
+
+Any valid token will do, of whatever role: the figures tell of nobody's work but how much there is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
+from sqlalchemy import func, select, text
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from hpo_pilot import __version__
+from hpo_pilot.server.access.auth import TokenRefused
+from hpo_pilot.server.data.database import Transaction
+from hpo_pilot.server.data.tables import AT_PILOT, jobs
+from hpo_pilot.server.metrics import REGISTRY
+from hpo_pilot.server.taskbuffer.job_statistics import counts
+
+if TYPE_CHECKING:
+    from hpo_pilot.server.app import Server
+
+PATH = "/metrics"
+
+#: Queues that are told apart; any name is one, so that all further ones are `other`.
+_QUEUES = 50
+
+
+class Found(Collector):
+    """Metrics that were looked up for one answer."""
+
+    def __init__(self, metrics: list[Metric]) -> None:
+        """Takes them."""
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        """See Collector."""
+        yield from self._metrics
+
+
+def exposition(found: list[Metric], *registries: CollectorRegistry, more: bytes = b"") -> Response:
+    """What Prometheus reads: `found`, what `registries` have, and `more`, which is in its format already."""
+    own = CollectorRegistry()
+    own.register(Found(found))
+    texts = [generate_latest(registry) for registry in (own, *registries)]
+    return Response(b"".join(texts) + more, media_type=CONTENT_TYPE_LATEST)
+
+
+def route(server: Server) -> Route:
+    """The route."""
+    return Route(PATH, partial(_metrics, server), methods=["GET"])
+
+
+async def _metrics(server: Server, request: Request) -> Response:
+    try:
+        server.gate.caller(request)
+    except TokenRefused as error:
+        return PlainTextResponse(f"{error}\n", 401, {"WWW-Authenticate": "Bearer"})
+    found = await server.database.read(_in_database)
+    waiting = GaugeMetricFamily("hpo_pilot_server_pilots_waiting", "Pilots that wait for a job.", server.pilots.waiting)
+    told = InfoMetricFamily("hpo_pilot_server", "The embedded PanDA server.", {"version": __version__})
+    return exposition([told, waiting, *found], REGISTRY)
+
+
+def _in_database(tx: Transaction) -> list[Metric]:
+    of_jobs = GaugeMetricFamily(
+        "hpo_pilot_server_jobs",
+        "Jobs that are not over; of more than 50 queues the rest is `other`.",
+        labels=("queue", "state"),
+    )
+    by_queue: Counter[tuple[str, str]] = Counter()
+    sizes: Counter[str] = Counter()
+    active = counts(tx)
+    for count in active:
+        sizes[count.site] += count.n_jobs
+    named = {queue for queue, _ in sizes.most_common(_QUEUES)}
+    for count in active:
+        by_queue[count.site if count.site in named else "other", count.status] += count.n_jobs
+    for labels, number in sorted(by_queue.items()):
+        of_jobs.add_metric(labels, number)
+    pilots = select(jobs.c.harvester_id, jobs.c.worker_id).where(AT_PILOT).distinct().subquery()
+    busy = tx.connection.scalar(select(func.count()).select_from(pilots)) or 0
+    return [
+        of_jobs,
+        GaugeMetricFamily("hpo_pilot_server_pilots_busy", "Pilots that have jobs.", busy),
+        GaugeMetricFamily("hpo_pilot_server_database_bytes", "Size of the server's database.", _size(tx)),
+    ]
+
+
+def _size(tx: Transaction) -> int:
+    """Bytes of the database, its journal included."""
+    engine = tx.connection.engine
+    if engine.dialect.name != "sqlite":
+        return int(tx.connection.scalar(text("SELECT pg_database_size(current_database())")) or 0)
+    path = Path(engine.url.database or "")
+    return sum(part.stat().st_size for part in (path, path.with_name(f"{path.name}-wal")) if part.exists())

@@ -1,0 +1,91 @@
+"""Commands that change searches: what they take, and what they say to do next."""
+
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+from hpo_pilot.cli.main import app
+from hpo_pilot.cli.point_words import point_of
+from hpo_pilot.errors import InputError
+from hpo_pilot.store import SearchState
+from tests.rest_api import add_results, set_state, store_of, write_search
+
+
+@pytest.fixture
+def work(tmp_path, monkeypatch):
+    for name in ("HPO_PILOT_STORE", "HPO_PILOT_SERVICE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    store_of(tmp_path / "hpo-pilot").close()
+    said("submit", str(write_search(tmp_path, "demo")))
+    add_results(tmp_path / "hpo-pilot", "demo")
+    return tmp_path / "hpo-pilot"
+
+
+def said(*words):
+    result = CliRunner().invoke(app, words)
+    if result.exception is not None:
+        raise result.exception
+    return " ".join(result.output.split())
+
+
+RUNS = "`hpo-pilot serve` runs it; `hpo-pilot status demo --watch` shows how it goes"
+
+
+def test_retry(work):
+    assert said("retry", "demo") == (
+        f"search 'demo' tries 1 failed trial again, ahead of others: its budget grew to 5 trials; {RUNS}"
+    )
+    with pytest.raises(InputError, match="its point waits"):
+        said("retry", "demo", "--trial", "1")
+    assert "asked for failed trial 1 again: budget trials 4 -> 5" in said("log", "demo")
+
+
+def test_try(work):
+    assert said("try", "demo", "x=5e-1", "kind=a") == (
+        f"search 'demo' tries the point next: its budget grew to 5 trials; {RUNS}"
+    )
+    set_state(work, "demo", SearchState.PAUSED)
+    assert said("try", "demo", "x=0.25", "kind=a").endswith("it is paused: `hpo-pilot resume demo` lets it go on")
+    assert "asked for 2 points to go out next" in said("status", "demo")
+
+
+def test_parallel(work):
+    assert said("extend", "demo", "--parallel", "9") == f"search 'demo' now has 9 trials out at once; {RUNS}"
+    assert said("extend", "demo", "--parallel", "2", "--trials", "+1") == (
+        f"search 'demo' now has a budget of 5 trials and now has 2 trials out at once; {RUNS}"
+    )
+    with pytest.raises(InputError, match="extend by what"):
+        said("extend", "demo")
+
+
+def test_words_of_a_point():
+    words = ["lr=1e-3", "layers=2", "on=true", "name=adam", 'text="1"', "none=null", "sign=-0.5", "eq=a=b"]
+    assert point_of(words) == {
+        "lr": 0.001,
+        "layers": 2,
+        "on": True,
+        "name": "adam",
+        "text": "1",
+        "none": None,
+        "sign": -0.5,
+        "eq": "a=b",
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["lr"], "expected name=value"),
+        (["=1"], "expected name=value"),
+        (["lr="], "expected name=value"),
+        (["lr=1", "lr=2"], "lr is given twice"),
+        (["lr=[1, 2]"], "one value, not a list"),
+        (["lr={a: 1}"], "one value, not a mapping"),
+        (["lr='1"], "lr='1"),
+    ],
+)
+def test_wrong_words_of_a_point(words, message):
+    with pytest.raises(InputError, match=message):
+        point_of(words)

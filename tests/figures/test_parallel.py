@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from hpo_pilot.figures.figure import FAILURE_LIMIT
+from hpo_pilot.figures.parallel_figure import CELL_LIMIT, parallel_figure
+from hpo_pilot.search import Search, Trial, TrialState
+
+
+def axes(search: Search, trials: list[Trial], **options: Any) -> dict[str, dict[str, Any]]:
+    figure = parallel_figure(search, trials, **options)
+    scales = figure.spec["layout"]["meta"]["scales"]
+    dimensions = figure.spec["data"][0]["dimensions"]
+    return {d["label"]: {**d, "scale": scale} for d, scale in zip(dimensions, scales, strict=True)}
+
+
+def test_each_kind_of_axis(search: Search, trials: list[Trial]) -> None:
+    found = axes(search, trials)
+    assert list(found) == [*search.space.names, "loss"]
+    assert {name: axis["scale"] for name, axis in found.items()} == {
+        "learning_rate": "log", "layers": "linear", "width": "log", "alpha": "log",
+        "solver": "choice", "batch": "choice", "momentum": "linear", "loss": "log",
+    }  # fmt: skip
+    assert found["learning_rate"]["range"] == [-4, -1]
+    assert found["learning_rate"]["ticktext"][0] == "1e-4"
+    assert found["layers"]["ticktext"] == ["1", "2", "3", "4"]
+    assert found["batch"]["ticktext"] == ["32", "64", "128", "256"]
+    for axis in found.values():
+        low, high = axis["range"]
+        assert all(low <= value <= high for value in axis["values"])
+
+
+def test_what_is_not_active_has_a_place_of_its_own(search: Search, trials: list[Trial]) -> None:
+    axis = axes(search, trials)["momentum"]
+    assert axis["ticktext"][0] == "–"
+    assert axis["tickvals"][0] == axis["range"][0] < 0.5
+    inactive = sum("momentum" not in trial.point for trial in trials)
+    assert axis["values"].count(axis["range"][0]) == inactive > 0
+    assert "the parameter is not active" in parallel_figure(search, trials).note
+
+
+def test_failed_trials_stand_beyond_the_worse_end_or_are_left_out(
+    search: Search, search_of: Callable[..., Search], trials: list[Trial]
+) -> None:
+    for goal, end in (("minimize", 1), ("maximize", 0)):
+        axis = axes(search_of(objective={"goal": goal}), trials)["loss"]
+        assert axis["ticktext"][-1] == "failed"
+        assert axis["values"].count(axis["range"][end]) == 4
+    figure = parallel_figure(search, trials, failed=False)
+    assert len(figure.spec["data"][0]["customdata"]) == 44
+    assert "failed" not in figure.spec["data"][0]["dimensions"][-1]["ticktext"]
+    assert "failed" not in figure.note
+
+
+def test_the_best_is_drawn_last_in_the_first_colour(search: Search, trials: list[Trial]) -> None:
+    trace = parallel_figure(search, trials).spec["data"][0]
+    best = min((t for t in trials if t.value is not None), key=lambda t: t.value or 9)
+    assert trace["customdata"][-1][0] == best.number
+    assert trace["line"]["color"][-1] == 0
+    assert trace["line"]["color"][:4] == [1.1] * 4
+    assert trace["customdata"][0][1] == "trial 11 failed"
+
+
+def test_many_are_thinned(search: Search, trials_of: Callable[..., list[Trial]]) -> None:
+    trials = trials_of(search, 9000)
+    figure = parallel_figure(search, trials)
+    dimensions = figure.spec["data"][0]["dimensions"]
+    assert sum(len(axis["values"]) for axis in dimensions) <= CELL_LIMIT + FAILURE_LIMIT * len(dimensions)
+    assert f"shows {FAILURE_LIMIT} of 818 failed trials" in figure.note
+
+
+def test_a_far_value_stands_at_the_end(search: Search, trial_of: Callable[..., Trial]) -> None:
+    values = [*(0.1 * n - 1 for n in range(1, 20)), 1e30]
+    trials = [trial_of(n, value) for n, value in enumerate(values, 1)]
+    axis = axes(search, trials)["loss"]
+    assert axis["range"][1] < 5
+    assert max(axis["values"]) <= axis["range"][1]
+    assert "1 far worse trial drawn at the end of the axis" in parallel_figure(search, trials).note
+    assert all(math.isfinite(value) for value in axis["values"])
+
+
+def test_stopped_and_running_trials_are_no_lines(search: Search, trial_of: Callable[..., Trial]) -> None:
+    trials = [trial_of(1, 0.5), trial_of(2, 0.1, state=TrialState.STOPPED), trial_of(3, 0.2, state=TrialState.RUNNING)]
+    assert [number for number, _ in parallel_figure(search, trials).spec["data"][0]["customdata"]] == [1]

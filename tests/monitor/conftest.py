@@ -1,0 +1,77 @@
+"""Pages in process: a store with searches, and browsers that are signed in or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from hpo_pilot.client.local_client import LocalClient
+from hpo_pilot.client.ownership import User
+from hpo_pilot.monitor.app import Monitor
+from hpo_pilot.monitor.sessions import Sessions
+from hpo_pilot.server.access.auth import Role, Tokens
+from hpo_pilot.server.access.gate import Gate
+from hpo_pilot.service.workdir import WorkDir
+from hpo_pilot.store import SteeringStore
+from tests.bearer import make_token_folder, token
+from tests.rest_api import add_results, set_state, store_of, write_search
+
+BASE = "http://testserver"
+
+
+@dataclass
+class Pages:
+    """A monitor, and the folder that it shows."""
+
+    root: Path
+    monitor: Monitor
+    app: object
+    store: SteeringStore
+    sessions: Sessions
+
+    @property
+    def workdir(self) -> Path:
+        return self.root / "work"
+
+    def browser(self, name: str | None = "alice", role: Role = Role.USER) -> TestClient:
+        """A browser of somebody who has signed in; None: of nobody."""
+        client = TestClient(self.app, base_url=BASE, follow_redirects=False, raise_server_exceptions=False)
+        client.headers.update({"accept": "text/html", "sec-fetch-site": "same-origin"})
+        if name is not None:
+            answer = client.post("/login", data={"token": token(name, role), "next": "/"})
+            assert answer.status_code == 303, answer.text
+        return client
+
+    def submit(self, name: str, owner: str = "alice", **document: object) -> str:
+        file = write_search(self.root / "files", name, **document)
+        LocalClient(self.workdir, user=User(owner), opened=self.store).submit(file)
+        return name
+
+    def results(self, name: str, count: int = 3, log: str = "Traceback") -> None:
+        add_results(self.workdir, name, count, log)
+
+    def state(self, name: str, state: object, message: str = "") -> None:
+        set_state(self.workdir, name, state, message)
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory) -> Iterator[Pages]:
+    root = tmp_path_factory.mktemp("monitor")
+    tokens = make_token_folder(root / "tokens")
+    workdir = WorkDir.make(root / "work")
+    SteeringStore.open(workdir.store_url()).close()
+    store = store_of(workdir.root)
+    sessions = Sessions(tokens)
+    monitor = Monitor(store, workdir, Gate(Tokens(tokens)), sessions, behind_proxy=False)
+    yield Pages(root, monitor, monitor.application(), store, sessions)
+    monitor.close_waiting()
+    store.close()
+
+
+def form_token(page: str) -> str:
+    """What a page's forms carry."""
+    return page.split('name="form" value="', 1)[1].split('"', 1)[0]

@@ -1,0 +1,147 @@
+"""What users do with searches in a browser: done as the user, logged, and nothing lost where it does not work."""
+
+from __future__ import annotations
+
+import html
+import re
+
+import pytest
+
+from hpo_pilot.server.access.auth import Role
+from hpo_pilot.store import SearchState
+from tests.monitor.conftest import form_token
+
+
+def send(browser, name: str, action: str, **fields: str):
+    page = browser.get(f"/searches/{name}/{action}").text
+    hidden = dict(re.findall(r'<input type="hidden" name="([\w.]+)" value="([^"]*)">', page))
+    return browser.post(f"/searches/{name}/{action}", data={**hidden, **fields})
+
+
+def events(pages, name: str) -> list[tuple[str, str]]:
+    return [(event.who, event.what) for event in pages.store.events(pages.store.search(name).id)]
+
+
+def test_pause_resume_and_stop(pages):
+    name, alice = pages.submit("steered"), pages.browser("alice")
+    for action, state in (("pause", "paused"), ("resume", "running"), ("stop", "stopping")):
+        answer = send(alice, name, action)
+        assert (answer.status_code, answer.headers["location"]) == (303, f"/searches/{name}?done={action}")
+        assert pages.store.search(name).state == state
+        assert 'class="notice good"' in alice.get(answer.headers["location"]).text
+    assert [who for who, _ in events(pages, name)] == ["alice"] * 4
+
+
+def test_stop_is_asked_for_twice(pages):
+    name, alice = pages.submit("stopped-once"), pages.browser("alice")
+    overview = alice.get(f"/searches/{name}").text
+    assert f'action="/searches/{name}/stop"' not in overview
+    assert f'href="/searches/{name}/stop"' in overview
+    asked = alice.get(f"/searches/{name}/stop")
+    assert asked.status_code == 200
+    assert "Results stay" in asked.text
+    assert pages.store.search(name).state == "submitted"
+
+
+def test_extend_adds_once(pages):
+    name, alice = pages.submit("extended"), pages.browser("alice")
+    page = alice.get(f"/searches/{name}/extend").text
+    hidden = dict(re.findall(r'<input type="hidden" name="([\w.]+)" value="([^"]*)">', page))
+    form = {**hidden, "trials": "+6", "hours": "1.5"}
+    assert alice.post(f"/searches/{name}/extend", data=form).status_code == 303
+    budget = pages.store.search(name).search.budget
+    assert (budget.trials, budget.hours) == (10, 6.5)
+    assert alice.post(f"/searches/{name}/extend", data=form).status_code == 303  # a form sent twice
+    assert pages.store.search(name).search.budget.trials == 10
+    stale = alice.post(f"/searches/{name}/extend", data={**form, "trials": "7"})
+    assert stale.status_code == 503
+    assert "changed meanwhile" in stale.text
+    assert pages.store.search(name).search.budget.trials == 10
+    assert events(pages, name)[-1][0] == "alice"
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, "at least one amount"),
+        ({"trials": "many"}, "'many' is no number"),
+        ({"trials": "-3"}, "may only grow"),
+        ({"trials": "1.5"}, "no whole number"),
+        ({"trials": "nan"}, "is no number"),
+        ({"trials": "1e400"}, "is no number"),
+        ({"gpu_hours": "5"}, "no limit on gpu_hours"),
+        ({"trials": "<b>x</b>"}, "is no number"),
+    ],
+)
+def test_what_does_not_work_is_said_beside_the_form_and_nothing_is_lost(pages, fields, said):
+    if not any(view.record.name == "refused" for view in pages.monitor._parts.library.views()):
+        pages.submit("refused")
+    answer = send(pages.browser("alice"), "refused", "extend", **fields)
+    assert answer.status_code == 422
+    assert said in html.unescape(answer.text)
+    for value in fields.values():
+        assert "<b>" not in answer.text
+        if "gpu_hours" not in fields:
+            assert f'value="{html.escape(value)}"' in answer.text
+    assert pages.store.search("refused").search.budget.trials == 4
+
+
+def test_add_a_point(pages):
+    name, alice = pages.submit("points"), pages.browser("alice")
+    pages.results(name)
+    form = alice.get(f"/searches/{name}/add").text
+    assert "0 to 1" in form
+    assert 'value="0.0002"' in form  # the best point is filled in
+    answer = send(alice, name, "add", **{"p.x": "2.5e-1", "p.kind": "1"})
+    assert answer.status_code == 303, answer.text
+    (wish,) = pages.store.wishes(pages.store.search(name).id)
+    assert wish.point == {"x": 0.25, "kind": "b"}
+    assert wish.who == "alice"
+    outside = send(alice, name, "add", **{"p.x": "7", "p.kind": "0"})
+    assert outside.status_code == 422
+    assert 'value="7"' in outside.text
+    assert send(alice, name, "add", **{"p.x": "0.5", "p.kind": "9"}).status_code == 422
+
+
+def test_retry_failed_trials(pages):
+    name, alice = pages.submit("again"), pages.browser("alice")
+    assert "Retry failed" not in alice.get(f"/searches/{name}").text
+    pages.results(name)
+    assert "1 trial failed" in alice.get(f"/searches/{name}/retry").text
+    assert send(alice, name, "retry", trials="2").status_code == 422
+    assert send(alice, name, "retry", trials="one").status_code == 422
+    assert send(alice, name, "retry", trials="1").status_code == 303
+    (wish,) = pages.store.wishes(pages.store.search(name).id)
+    assert wish.retries == 1
+    assert "trial 1 again" in alice.get(f"/searches/{name}").text
+
+
+def test_more_side_by_side(pages):
+    name, alice = pages.submit("wider"), pages.browser("alice")
+    assert send(alice, name, "parallel", parallel="3").status_code == 303
+    assert pages.store.search(name).search.budget.parallel == 3
+    for wrong in ("0", "1.5", "", "x"):
+        assert send(alice, name, "parallel", parallel=wrong).status_code == 422
+    assert pages.store.search(name).search.budget.parallel == 3
+
+
+def test_only_owners_and_operators_change_a_search(pages):
+    name = pages.submit("alices")
+    bob, operator = pages.browser("bob"), pages.browser("oscar", Role.OPERATOR)
+    seen = bob.get(f"/searches/{name}").text
+    assert f'action="/searches/{name}/pause"' not in seen
+    assert "alice or an operator may change it" in seen
+    forced = bob.post(f"/searches/{name}/pause", data={"form": form_token(seen)})
+    assert forced.status_code == 422
+    assert "only alice or an operator" in html.unescape(forced.text)
+    assert pages.store.search(name).state is SearchState.SUBMITTED
+    assert send(operator, name, "pause").status_code == 303
+    assert events(pages, name)[-1] == ("oscar", "paused")
+    assert "alice or an operator" in bob.get(f"/searches/{name}/actions").text
+    assert "Resume" in pages.browser("alice").get(f"/searches/{name}/actions").text
+
+
+def test_there_are_no_other_actions(pages):
+    name, alice = pages.submit("noother"), pages.browser("alice")
+    assert alice.post(f"/searches/{name}/delete", data={}).status_code == 404
+    assert alice.post("/searches/nosuch/pause", data={"form": form_token(alice.get("/").text)}).status_code == 404

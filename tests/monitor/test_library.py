@@ -1,0 +1,83 @@
+"""The searches as the pages see them: always as the store has them, and read once."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from sqlalchemy import event
+
+from hpo_pilot.jobs import Member
+from hpo_pilot.monitor.library import Library
+from hpo_pilot.search import TrialState
+from hpo_pilot.store import NewTask, NewTrial, SearchState, TrialEnd, UnknownSearchError
+
+
+def generation(store, name: str, numbers: list[int], generation: int) -> int:
+    record = store.search(name)
+    trials = [NewTrial(n, {"x": n / 1000, "kind": "a"}, seed=n) for n in numbers]
+    jobs = tuple((Member(trial.number, 0, trial.seed),) for trial in trials)
+    task = NewTask(f"user.me.{name}.{record.uid}.g{generation}/", generation, 0, jobs)
+    store.add_generation(record.id, history=0, pending=[], trials=trials, task=task)
+    return record.id
+
+
+def test_a_view_is_what_the_store_has_after_every_step(pages):
+    name, store = pages.submit("steps"), pages.store
+    library = Library(store)
+
+    def same() -> None:
+        view = library.view(name)
+        assert list(view.trials) == store.trials(view.record.id, folds=False)
+        assert view.record == store.search(name)
+        assert library.with_folds(view) == store.trials(view.record.id)
+        assert {state: n for state, n in view.counts.items() if n} == store.counts(view.record.id)
+
+    same()
+    number = generation(store, name, [1, 2], 1)
+    same()
+    now = time.time()
+    store.record(number, [], [TrialEnd(2, TrialState.FINISHED, 0.5, None, None, 1, now)])
+    same()
+    generation(store, name, [3], 2)
+    same()
+    ends = [TrialEnd(1, TrialState.FAILED, None, None, "broke", 2, now)]
+    ends += [TrialEnd(3, TrialState.FINISHED, 0.25, 0.1, None, 3, now)]
+    store.record(number, [], ends)
+    same()
+    assert library.view(name).best.trial.number == 3
+    store.set_state(number, SearchState.PAUSED, "alice")
+    same()
+    assert library.view(str(number)).record.name == name
+
+
+def test_what_is_over_is_not_read_again(pages):
+    name, store = pages.submit("quiet"), pages.store
+    number = generation(store, name, list(range(1, 51)), 1)
+    ends = [TrialEnd(n, TrialState.FINISHED, float(n), None, None, n, time.time()) for n in range(1, 50)]
+    store.record(number, [], ends)
+    library = Library(store)
+    library.view(name)
+    rows = []
+
+    @event.listens_for(store.engine, "after_cursor_execute")
+    def count(_connection, _cursor, statement, *_rest) -> None:
+        if "FROM trials" in statement:
+            rows.append(statement)
+
+    try:
+        library.view(name)
+        assert len(rows) == 1  # the pulse
+        store.record(number, [], [TrialEnd(50, TrialState.FAILED, None, None, "x", 50, time.time())])
+        rows.clear()
+        assert library.view(name).counts[TrialState.FAILED] == 1
+        assert all("count(" in statement or "number" in statement for statement in rows)
+    finally:
+        event.remove(store.engine, "after_cursor_execute", count)
+
+
+def test_unknown_searches_are_said_so(pages):
+    with pytest.raises(UnknownSearchError):
+        Library(pages.store).view("nosuch")
+    with pytest.raises(UnknownSearchError):
+        Library(pages.store).view("99999")

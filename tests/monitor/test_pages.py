@@ -1,0 +1,312 @@
+"""Every page in every state; nothing that payloads or users write becomes HTML."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import time
+from html.parser import HTMLParser
+
+import pytest
+
+from hpo_pilot.jobs import JobState, Member
+from hpo_pilot.search import TrialState
+from hpo_pilot.server.access.auth import Role
+from hpo_pilot.store import JobOutcome, NewTask, NewTrial, SearchState, TrialEnd
+
+HOSTILE = '<img src=x onerror=alert(1)>"\'><script>alert(2)</script>{{7*7}}\x1b[31m\x07'
+
+
+class _Outline(HTMLParser):
+    """Headings, ids and labels of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.headings: list[int] = []
+        self.ids: list[str] = []
+        self.labels: set[str] = set()
+        self.inputs: list[dict[str, str | None]] = []
+        self.tags: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.tags.append(tag)
+        if re.fullmatch("h[1-6]", tag):
+            self.headings.append(int(tag[1]))
+        if found.get("id"):
+            self.ids.append(str(found["id"]))
+        if tag == "label" and found.get("for"):
+            self.labels.add(str(found["for"]))
+        if tag in ("input", "select", "textarea") and found.get("type") != "hidden":
+            self.inputs.append(found)
+
+
+def outline(text: str) -> _Outline:
+    parser = _Outline()
+    parser.feed(text)
+    return parser
+
+
+def check(answer) -> str:
+    """A page that is whole, and that a screen reader can follow."""
+    assert answer.status_code == 200, answer.text
+    found = outline(answer.text)
+    assert found.headings[:1] == [1]
+    assert found.headings.count(1) == 1
+    steps = [later - earlier for earlier, later in zip(found.headings, found.headings[1:], strict=False)]
+    assert max(steps, default=0) <= 1, found.headings
+    assert len(found.ids) == len(set(found.ids))
+    assert all(field.get("id") in found.labels for field in found.inputs), found.inputs
+    assert found.tags.count("main") == 1
+    return answer.text
+
+
+@pytest.mark.parametrize("state", list(SearchState))
+def test_the_pages_of_a_search_in_every_state_with_and_without_results(pages, state):
+    browser = pages.browser("alice")
+    for filled in (False, True):
+        name = pages.submit(f"{state.value}{'full' if filled else 'empty'}")
+        if filled:
+            pages.results(name)
+        pages.state(name, state, "because of <this>")
+        for path in ("", "/trials", "/errors"):
+            text = check(browser.get(f"/searches/{name}{path}"))
+            assert state.value in text
+            assert "because of <this>" not in text
+        overview = browser.get(f"/searches/{name}").text
+        assert ("trial 2</a>" in overview) is filled
+        assert ("There is no result yet" in overview) is not filled
+
+
+def test_the_list_shows_filters_and_pages(pages):
+    model = pages.store.search(pages.submit("model")).search
+    for index in range(55):
+        search = model.model_copy(update={"name": f"many{index}"})
+        pages.store.create_search(search, source="x", sandbox=None, owner="bob")
+    browser = pages.browser("alice")
+    first = check(browser.get("/?q=MANY"))
+    assert first.count('id="search-') == 50
+    assert "1 to 50 of 55" in first
+    second = check(browser.get("/?q=many&page=2"))
+    assert second.count('id="search-') == 5
+    assert check(browser.get("/?q=many&page=99")).count('id="search-') == 5
+    assert "No search is like that" in check(browser.get("/?q=nosuch"))
+    assert 'id="search-' not in check(browser.get("/?owner=alice&q=many"))
+    assert check(browser.get("/?state=submitted&owner=bob")).count('id="search-') == 50
+    assert check(browser.get("/?page=%3Cx%3E&state=%22")).count('id="search-') == 50
+
+
+def test_an_empty_store_says_what_to_do(tmp_path):
+    from starlette.testclient import TestClient
+
+    from hpo_pilot.monitor.app import Monitor
+    from hpo_pilot.monitor.sessions import Sessions
+    from hpo_pilot.server.access.auth import Tokens
+    from hpo_pilot.server.access.gate import Gate
+    from hpo_pilot.service.workdir import WorkDir
+    from hpo_pilot.store import Store
+    from tests.bearer import make_token_folder, token
+
+    folder = make_token_folder(tmp_path / "tokens")
+    store = Store.open(f"sqlite:///{tmp_path / 'x.db'}")
+    monitor = Monitor(store, WorkDir.make(tmp_path), Gate(Tokens(folder)), Sessions(folder), behind_proxy=False)
+    client = TestClient(monitor.application(), headers={"Authorization": f"Bearer {token('a', Role.USER)}"})
+    assert "hpo-pilot submit search.yaml" in check(client.get("/", headers={"accept": "text/html"}))
+    store.close()
+
+
+def test_what_is_not_there_is_said_so(pages):
+    browser = pages.browser("alice")
+    pages.submit("there")
+    for path in ("/searches/nosuch", "/searches/there/trials/9", "/nosuch", "/searches/there/nosuch", "/static/0/x.js"):
+        answer = browser.get(path)
+        assert answer.status_code == 404, path
+        assert outline(answer.text).headings == [1]
+    assert browser.get("/searches/nosuch", headers={"accept": "application/json"}).json()["error"]
+    assert browser.get("/searches/there/figures/nosuch").status_code == 422
+    assert browser.get("/searches/there/download/exe").status_code == 404
+
+
+def hostile_search(pages, name: str, owner: str = HOSTILE) -> str:
+    """A search all of whose texts are hostile."""
+    pages.submit(
+        name,
+        owner=owner[:50],
+        space={"x": {"type": "real", "low": 0, "high": 1}, "kind": {"type": "categorical", "choices": [HOSTILE, "b"]}},
+        objective={"metric": "</script><b>loss", "goal": "minimize"},
+        payload={"files": "training", "command": "echo <img src=x> <script>alert(3)</script>"},
+    )
+    store, record = pages.store, pages.store.search(name)
+    trials = [NewTrial(n, {"x": n / 10, "kind": HOSTILE}, seed=n) for n in (1, 2, 3)]
+    jobs = tuple((Member(trial.number, fold, trial.seed),) for trial in trials for fold in range(2))
+    task = NewTask(f"user.me.{name}.{record.uid}.g1/", 1, 0, jobs)
+    made = store.add_generation(record.id, history=0, pending=[], trials=trials, task=task)
+    now = time.time()
+    outcomes = [
+        JobOutcome(
+            *(made.id, trial.number, fold, 1, JobState.FINISHED),
+            panda_id=7,
+            value=None if trial.number == 1 else float(trial.number),
+            metrics={HOSTILE: HOSTILE, "deep": {"a": [HOSTILE]}},
+            error=HOSTILE if trial.number == 1 else None,
+            log_tail=HOSTILE * 3 if trial.number == 1 else None,
+            node=HOSTILE[:100],
+            seconds=1.0,
+            started=now - 1,
+            ended=now,
+            progress=((1, 0.5), (2, 0.25), (3, float("inf"))),
+        )
+        for trial in trials
+        for fold in range(2)
+    ]
+    ends = [
+        TrialEnd(1, TrialState.FAILED, None, None, HOSTILE, 1, now),
+        *(TrialEnd(n, TrialState.FINISHED, float(n), 0.1, None, n, now) for n in (2, 3)),
+    ]
+    store.record(record.id, outcomes, ends, ended_tasks=[made.id])
+    store.set_state(record.id, SearchState.FAILED, HOSTILE[:50], HOSTILE)
+    return name
+
+
+def test_hostile_texts_stay_texts(pages):
+    name = hostile_search(pages, "hostile")
+    browser = pages.browser("alice")
+    paths = ["/?owner=" + "%3Cscript%3E", "/", *(f"/searches/{name}{end}" for end in ("", "/trials", "/errors", "/add"))]
+    paths += [f"/searches/{name}/trials/{number}" for number in (1, 2)]
+    for path in paths:
+        text = check(browser.get(path))
+        assert "<script>alert" not in text, path
+        assert "<img src=x" not in text, path
+        assert "</script><b>" not in text, path
+        assert "\x1b" not in text, path
+        assert "\x07" not in text, path
+    shown = html.unescape(browser.get(f"/searches/{name}/trials/1").text)
+    assert "<img src=x onerror=alert(1)>" in shown  # as a text
+    assert browser.get(f"/searches/{name}/actions").text.count("<img") == 0
+
+
+def test_hostile_texts_stay_texts_in_figures(pages):
+    name = hostile_search(pages, "hostile2")
+    browser = pages.browser("alice")
+    kinds = re.findall(r'data-kind="(\w+)"', browser.get(f"/searches/{name}").text)
+    assert {"convergence", "slices"} <= set(kinds)
+    for kind in kinds:
+        answer = browser.get(f"/searches/{name}/figures/{kind}")
+        assert answer.headers["content-type"] == "application/json"
+        for figure in answer.json()["figures"]:
+            drawn = json.dumps(figure["spec"])
+            assert "<img" not in drawn, kind
+            assert "<script" not in drawn, kind
+
+
+def test_figures_are_sent_once(pages):
+    name = pages.submit("tags")
+    browser = pages.browser("alice")
+    path = f"/searches/{name}/figures/convergence"
+    empty = browser.get(path)
+    assert empty.json() == {"figures": []}
+    tag = empty.headers["etag"]
+    assert browser.get(path, headers={"if-none-match": tag}).status_code == 304
+    plain = browser.get(path, headers={"accept-encoding": "identity"})
+    assert "content-encoding" not in plain.headers
+    assert plain.json() == empty.json()
+    pages.results(name)
+    parts = pages.monitor._parts
+    parts.figures._drawn.clear()  # as if some seconds had passed
+    again = browser.get(path, headers={"if-none-match": tag})
+    assert again.status_code == 200
+    assert again.headers["etag"] != tag
+    assert again.json()["figures"][0]["spec"]["data"]
+
+
+def test_trials_are_sorted_filtered_and_paged(pages):
+    name = pages.submit("table", budget={"trials": 300, "parallel": 2})
+    pages.results(name, count=230)
+    browser = pages.browser("alice")
+    path = f"/searches/{name}/trials"
+
+    def rows(query: str) -> list[int]:
+        text = check(browser.get(path + query))
+        return [int(number) for number in re.findall(rf'<th scope="row"><a href="{path}/(\d+)"', text)]
+
+    assert rows("")[:3] == [230, 229, 228]
+    assert len(rows("")) == 100
+    assert rows("?page=3&sort=-number") == list(range(30, 0, -1))
+    assert rows("?sort=value")[:2] == [2, 3]
+    assert rows("?sort=-value")[0] == 230
+    assert rows("?sort=-value&page=3")[-1] == 1  # no figure of merit: last either way
+    assert rows("?sort=p.x")[:2] == [1, 2]
+    assert rows("?state=failed") == [1]
+    assert rows("?sort=nosuch%3Cx%3E")[0] == 230
+    assert "No trial is in that state" in check(browser.get(path + "?state=running"))
+    assert 'aria-sort="ascending"' in browser.get(path + "?sort=value").text
+
+
+def test_the_page_of_a_trial_and_its_log(pages):
+    name = pages.submit("onetrial")
+    pages.results(name, log="first line\nTraceback: it broke")
+    browser = pages.browser("alice")
+    failed = check(browser.get(f"/searches/{name}/trials/1"))
+    assert "it broke" in failed
+    assert "exit status 1" in failed
+    log = browser.get(f"/searches/{name}/trials/1/log?fold=0&attempt=1")
+    assert log.text == "first line\nTraceback: it broke"
+    assert log.headers["content-type"].startswith("text/plain")
+    assert log.headers["content-disposition"] == f'attachment; filename="{name}-trial1-fold0-attempt1.log"'
+    assert browser.get(f"/searches/{name}/trials/1/log?fold=9&attempt=1").status_code == 404
+    good = check(browser.get(f"/searches/{name}/trials/2"))
+    assert "the best" in good
+    assert "2.5 ± 0.7" in html.unescape(good) or "2.50 ± 0.70" in html.unescape(good)
+
+
+def test_errors_are_grouped_by_cause(pages):
+    name = pages.submit("grouped")
+    pages.results(name, log="the log of it")
+    text = check(pages.browser("alice").get(f"/searches/{name}/errors"))
+    assert "exit status 1" in text
+    assert "the log of it" in text
+    assert f"/searches/{name}/trials/1" in text
+    assert "Nothing has run yet" in check(pages.browser("alice").get(f"/searches/{pages.submit('noerrors')}/errors"))
+
+
+def test_downloads(pages):
+    name = pages.submit("downloads")
+    pages.results(name)
+    browser = pages.browser("bob")
+    table = browser.get(f"/searches/{name}/download/csv")
+    assert table.text.startswith("number,generation,state")
+    assert table.headers["content-disposition"] == f'attachment; filename="{name}.csv"'
+    assert len(browser.get(f"/searches/{name}/download/json").json()["trials"]) == 3
+    assert "<!DOCTYPE html>" in browser.get(f"/searches/{name}/download/report").text
+
+
+def test_jobs_and_pilots_without_a_server(pages):
+    browser = pages.browser("alice")
+    for path in ("/jobs", "/jobs?search=x&state=running&before=7", "/pilots"):
+        text = check(browser.get(path))
+        assert "No embedded PanDA server runs here" in text
+        assert str(pages.root) not in text
+    assert browser.get("/jobs/7").status_code == 503
+    check(browser.get("/help"))
+
+
+def test_static_files_are_kept_by_browsers(pages):
+    nobody = pages.browser(None)
+    for path in set(re.findall(r'(/static/[^"]+)"', nobody.get("/login").text)):
+        answer = nobody.get(path)
+        assert answer.status_code == 200
+        assert "immutable" in answer.headers["cache-control"]
+    assert nobody.get("/static/0000/monitor.css").headers["cache-control"] == "no-cache"
+    assert nobody.get("/static/0000/..%2Fapp.py").status_code == 404
+
+
+def test_families_have_a_page_of_their_searches(pages):
+    record = pages.store.search(pages.submit("ofmodel"))
+    for segment in ("one", "two"):
+        search = record.search.model_copy(update={"name": f"fam-{segment}"})
+        pages.store.create_search(search, source="x", sandbox=None, owner="alice", family="fam")
+    browser = pages.browser("alice")
+    answer = browser.get("/searches/fam")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/?family=fam")
+    assert check(browser.get("/?family=fam")).count('id="search-') == 2

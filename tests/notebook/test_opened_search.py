@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import plotly.graph_objects as go
+import pytest
+
+from hpo_pilot import open_search
+from hpo_pilot.errors import InputError
+from hpo_pilot.notebook.progress import progress_line, show_progress
+from tests.rest_api import start_api
+
+PLOTS = ("convergence", "parallel", "importance", "slices", "contours", "folds", "curves", "slots", "front", "failures")
+
+
+def drawn(found: object) -> list[go.Figure]:
+    figures = found if isinstance(found, list) else [found]
+    assert all(isinstance(figure, go.Figure) for figure in figures)
+    return figures
+
+
+def test_a_stored_search(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(workdir.parent)
+    with open_search("digits", workdir) as search:
+        assert (search.name, search.state) == ("digits", "done")
+        assert search.best is not None and search.best["number"] == 2
+        assert search.best["point"] == {"x": 0.0002, "kind": "a"}
+        assert len(search.trials) == 20
+        assert search.trials["loss"].idxmin() == 2
+        assert len(search.folds) == 40
+        assert search.front.index.tolist() == [2]
+        assert len(search.intermediate) == 0
+        assert search.definition.space.names == ("x", "kind")
+        assert search.report().startswith("<!DOCTYPE html>")
+
+
+@pytest.mark.parametrize("plot", PLOTS)
+def test_every_figure(workdir: Path, plot: str) -> None:
+    for name in ("digits", "fresh", "pareto"):
+        with open_search(name, workdir) as search:
+            figures = drawn(getattr(search, f"plot_{plot}")())
+            if plot in ("slices", "contours", "failures"):
+                assert bool(figures) == (name == "digits")
+                continue
+            (figure,) = figures
+            if name == "digits" and plot not in ("curves", "front"):
+                assert len(figure.data) > 0
+            else:
+                assert figure.layout.annotations[0].text == "There is nothing to draw yet."
+
+
+def test_a_slice_by_name(workdir: Path) -> None:
+    with open_search("digits", workdir) as search:
+        (figure,) = drawn(search.plot_slices("x"))
+        assert figure.layout.title.text == "x"
+        with pytest.raises(InputError, match="no parameter 'y'; there is x, kind"):
+            search.plot_slices("y")
+
+
+def test_through_a_service_it_is_the_same(workdir: Path, tmp_path: Path) -> None:
+    api = start_api(workdir.parent)
+    try:
+        token = api.token_file("me")
+        with open_search("digits", service=api.url, token_file=token) as far, open_search("digits", workdir) as near:
+            assert far.trials.equals(near.trials)
+            assert far.folds.equals(near.folds)
+            assert far.best == near.best
+            assert drawn(far.plot_convergence())[0] == drawn(near.plot_convergence())[0]
+            assert drawn(far.plot_slots())[0] == drawn(near.plot_slots())[0]
+    finally:
+        api.stop()
+
+
+def test_what_is_wrong_is_said(workdir: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="nothing-here"):
+        open_search("nothing-here", workdir)
+    with pytest.raises(InputError, match="token_file is missing"):
+        open_search("digits", service="https://127.0.0.1:1")
+    with pytest.raises(InputError, match="give its URL as service"):
+        open_search("digits", workdir, token_file=tmp_path / "token")
+    with open_search("pareto", workdir) as search, pytest.raises(InputError, match=r"look at \.front"):
+        assert search.best
+
+
+def test_it_shows_itself(workdir: Path) -> None:
+    with open_search("digits", workdir) as search:
+        assert repr(search).startswith(
+            "<search 'digits'; state: done; trials: 20 of 4 over, 1 failed; best loss: 2.50 ± 0.70"
+        )
+        page = search._repr_html_()
+        assert page.startswith("<table>") and '<td style="text-align:left">0.0002</td>' in page
+    with open_search("fresh", workdir) as search:
+        assert ".watch() shows how far it is" in repr(search)
+
+
+def test_watching_in_a_script_prints_lines(workdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with open_search("digits", workdir) as search:
+        search.watch()
+    assert capsys.readouterr().out == "digits: done, 20 of 20 trials, 1 failed, best loss 2.50 ± 0.70 (trial 2)\n"
+
+
+def test_an_interrupt_ends_the_watching(capsys: pytest.CaptureFixture[str]) -> None:
+    def news():
+        yield {"name": "s", "state": "running", "metric": "loss", "trials": {"finished": 1}, "total": 4, "best": None}
+        raise KeyboardInterrupt
+
+    show_progress(news())
+    assert capsys.readouterr().out == "s: running, 1 of 4 trials\nno longer watching; the search goes on\n"
+
+
+def test_a_front_in_progress() -> None:
+    front = {"size": 3, "hypervolume": 0.25}
+    line = progress_line(
+        {"id": 1, "name": "s", "state": "running", "message": "", "metric": "a, b", "trials": {"failed": 1}, "total": 4,
+         "best": None, "front": front}
+    )  # fmt: skip
+    assert line == "s: running, 1 of 4 trials, 1 failed, 3 trials on the front, hypervolume 0.25"

@@ -1,0 +1,247 @@
+"""Figures as people see them: drawn by a real browser from the report, brushed by keyboard, written as PDF and PNG."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from hpo_pilot.errors import GiveUpError, InputError
+from hpo_pilot.figures.catalogue import Subject, build, kinds
+from hpo_pilot.report import ReportFacts
+from hpo_pilot.report.figure_files import write_figures
+from hpo_pilot.report.render import render_report
+from hpo_pilot.search import EarlyStop, Trial, TrialState
+from tests.figures.made_up import make_search, make_trial, make_trials, on_nodes
+from tests.real.conftest import missing
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+
+
+def subject(count: int = 60) -> Subject:
+    search = make_search()
+    trials: list[Trial] = on_nodes(make_trials(search, count))
+    stop = EarlyStop(1, "worse than the median", 9, 0.9, (0.8,))
+    trials.append(make_trial(count + 1, None, state=TrialState.STOPPED, stop=stop))
+    reports = {trial.number: {0: [(step, 2.0 / step) for step in range(1, 20)]} for trial in trials}
+    return Subject(search, trials, reports)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    if CHROMIUM is None:
+        missing("no Chromium")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        missing("no playwright")
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield running
+        running.close()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    drawn = subject()
+    path.write_text(render_report(drawn.search, drawn.trials, [], ReportFacts(state="done"), drawn.reports))
+    return path.as_uri()
+
+
+def opened(browser: Any, url: str, **options: Any) -> tuple[Any, list[str]]:
+    """A page that has drawn all its figures, and what its console and its network said."""
+    page = browser.new_context(**options).new_page()
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda request: said.append(request.url) if request.url.startswith("http") else None)
+    page.goto(url)
+    page.wait_for_selector("html[data-drawn]", timeout=60_000)
+    page.wait_for_timeout(300)
+    return page, said
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+def test_every_figure_is_drawn(browser: Any, report: str, scheme: str, width: int) -> None:
+    page, said = opened(browser, report, color_scheme=scheme, viewport={"width": width, "height": 900})
+    assert said == []
+    assert page.evaluate("document.documentElement.scrollWidth") == width, "nothing sticks out"
+    places = page.query_selector_all(".plot")
+    assert len(places) > 15
+    for place in places:
+        place.scroll_into_view_if_needed()
+        picture = pixels(place.screenshot())
+        assert len(set(picture)) > 20, f"{place.get_attribute('id')} is empty"
+    blue = (57, 135, 214)
+    convergence = pixels(page.query_selector("#figure-convergence").screenshot())
+    assert sum(all(abs(a - b) < 50 for a, b in zip(pixel, blue, strict=True)) for pixel in convergence) > 100
+    page.context.close()
+
+
+def test_parallel_coordinates_are_brushed_by_keyboard_and_pointer(browser: Any, report: str) -> None:
+    page, said = opened(browser, report, viewport={"width": 1280, "height": 900})
+    page.evaluate("addEventListener('hpo:brush', (event) => { window.brushed = event.detail.trials; })")
+    place = page.query_selector("#figure-parallel")
+    place.scroll_into_view_if_needed()
+    before = pixels(place.query_selector("canvas").screenshot())
+    upper = page.get_by_role("slider", name="learning_rate, upper end of the brush")
+    upper.focus()
+    for _ in range(2):
+        upper.press("PageDown")
+    wanted = [t.number for t in subject().trials if t.point["learning_rate"] <= 10 ** (-1 - 3 * 10 / 40)]
+    wanted = [number for number in wanted if number <= 60]
+    assert sorted(page.evaluate("window.brushed")) == wanted
+    assert f"{len(wanted)} of 60 trials within the brushes; the best of them: trial" in place.inner_text()
+    assert float(upper.get_attribute("aria-valuetext")) == pytest.approx(10 ** (-1 - 3 * 10 / 40), rel=1e-3)
+    page.wait_for_timeout(100)
+    assert pixels(place.query_selector("canvas").screenshot()) != before
+    upper.press("Escape")
+    assert page.evaluate("window.brushed") is None
+    box = page.get_by_role("group", name="layers", exact=True).locator(".parallel-line").bounding_box()
+    x = box["x"] + box["width"] / 2
+    page.mouse.move(x, box["y"] + 0.55 * box["height"])
+    page.mouse.down()
+    page.mouse.move(x, box["y"] + 0.9 * box["height"], steps=4)
+    page.mouse.up()
+    twos = [t.number for t in subject().trials[:60] if t.point["layers"] == 2]
+    assert sorted(page.evaluate("window.brushed")) == twos
+    page.get_by_role("button", name="Clear brushes").click()
+    assert page.evaluate("window.brushed") is None
+    page.get_by_label("failed trials").click()
+    assert said == []
+    page.context.close()
+
+
+def test_an_update_keeps_zoom_and_brushes(browser: Any, report: str) -> None:
+    page, said = opened(browser, report, viewport={"width": 1280, "height": 900})
+    upper = page.get_by_role("slider", name="alpha, upper end of the brush")
+    upper.focus()
+    upper.press("PageDown")
+    kept = upper.get_attribute("aria-valuenow")
+    page.evaluate("""async () => {
+      const specs = JSON.parse(document.getElementById("figures").textContent);
+      const convergence = document.getElementById("figure-convergence");
+      await Plotly.relayout(convergence, {"xaxis.range": [5, 9]});
+      for (const id of ["figure-convergence", "figure-parallel"])
+        await hpoFigures.update(document.getElementById(id), specs[id]);
+    }""")
+    assert page.evaluate("document.getElementById('figure-convergence').layout.xaxis.range") == [5, 9]
+    upper = page.get_by_role("slider", name="alpha, upper end of the brush")
+    assert upper.get_attribute("aria-valuenow") == kept
+    assert "within the brushes" in page.query_selector("#figure-parallel").inner_text()
+    assert said == []
+    page.context.close()
+
+
+def test_the_report_has_no_serious_accessibility_finding(browser: Any, report: str) -> None:
+    try:
+        from axe_playwright_python.sync_playwright import Axe
+    except ImportError:
+        missing("no axe-playwright-python")
+    # The page's own policy keeps the checker's script out: it comes in before the policy counts.
+    context = browser.new_context(bypass_csp=True, viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.goto(report)
+    page.wait_for_selector("html[data-drawn]", timeout=60_000)
+    found = Axe().run(page).response["violations"]
+    serious = [(one["id"], one["nodes"][0]["html"][:200]) for one in found if one["impact"] in ("serious", "critical")]
+    assert serious == []
+    context.close()
+
+
+def test_figures_as_files(tmp_path: Path) -> None:
+    if CHROMIUM is None:
+        missing("no Chromium")
+    pytest.importorskip("kaleido")
+    drawn = subject()
+    figures = [figure for kind in kinds(drawn.search) for figure in build(kind.key, drawn)]
+    paths = write_figures(figures[:4], tmp_path / "pdf", "pdf")
+    assert [path.name for path in paths[:3]] == ["convergence.pdf", "parallel.pdf", "importance.pdf"]
+    for path in paths[:-1]:
+        assert path.read_bytes().startswith(b"%PDF-")
+    assert f"convergence.pdf: Convergence\n{figures[0].description}" in paths[-1].read_text()
+    first, parallel, *_ = write_figures(figures[:2], tmp_path / "png", "png")
+    for path in (first, parallel):
+        assert len(set(pixels(path.read_bytes()))) > 50, "drawn, not empty"
+
+
+def test_a_browser_that_does_not_draw_is_an_error_with_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("kaleido")
+    false = shutil.which("false")
+    assert false
+    monkeypatch.setenv("BROWSER_PATH", false)
+    with pytest.raises(GiveUpError, match="try another Chrome or Chromium in BROWSER_PATH"):
+        write_figures(build("convergence", subject()), tmp_path, "png")
+
+
+def test_the_command(tmp_path: Path) -> None:
+    if CHROMIUM is None:
+        missing("no Chromium")
+    pytest.importorskip("kaleido")
+    from hpo_pilot.cli.main import app
+    from hpo_pilot.client.local_client import LocalClient
+    from tests.rest_api import add_results, write_search
+
+    with LocalClient(tmp_path / "work") as client:
+        client.submit(write_search(tmp_path, "digits"))
+    command = ["report", "digits", "--figures", "png", "--workdir", str(tmp_path / "work")]
+    nothing = CliRunner().invoke(app, command)
+    assert nothing.exit_code == 1 and "nothing to draw yet" in nothing.output
+    add_results(tmp_path / "work", "digits", 4)
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    written = [Path(line) for line in done.output.split()]
+    assert written[0] == tmp_path / "work" / "reports" / "digits-figures" / "convergence.png"
+    assert all(path.stat().st_size > 100 for path in written)
+    with pytest.raises(InputError, match="there are pdf and png"):
+        CliRunner().invoke(app, [*command[:3], "svg", *command[4:]], catch_exceptions=False)
+
+
+def pixels(png: bytes) -> list[tuple[int, int, int]]:
+    """The colours of a picture, row by row, without a library: 8-bit RGB or RGBA, as browsers write it."""
+    width, height, _depth, kind = struct.unpack(">IIBB", png[16:26])
+    channels = {2: 3, 6: 4}[kind]
+    data, at = b"", 8
+    while at < len(png):
+        (length,) = struct.unpack(">I", png[at : at + 4])
+        if png[at + 4 : at + 8] == b"IDAT":
+            data += png[at + 8 : at + 8 + length]
+        at += 12 + length
+    raw = zlib.decompress(data)
+    stride = width * channels
+    before = bytearray(stride)
+    found: list[tuple[int, int, int]] = []
+    for row in range(height):
+        start = row * (stride + 1)
+        line = bytearray(raw[start + 1 : start + 1 + stride])
+        _unfilter(raw[start], line, before, channels)
+        found += [(line[i], line[i + 1], line[i + 2]) for i in range(0, stride, channels)]
+        before = line
+    return found
+
+
+def _unfilter(kind: int, line: bytearray, before: bytearray, channels: int) -> None:
+    """PNG's filters (ISO/IEC 15948, 9.2), taken back in place."""
+    for i in range(len(line)):
+        left = line[i - channels] if i >= channels else 0
+        up = before[i]
+        if kind == 1:
+            line[i] = (line[i] + left) & 255
+        elif kind == 2:
+            line[i] = (line[i] + up) & 255
+        elif kind == 3:
+            line[i] = (line[i] + (left + up) // 2) & 255
+        elif kind == 4:
+            corner = before[i - channels] if i >= channels else 0
+            guess = left + up - corner
+            near = min((abs(guess - left), 0, left), (abs(guess - up), 1, up), (abs(guess - corner), 2, corner))
+            line[i] = (line[i] + near[2]) & 255
