@@ -116,10 +116,12 @@ class Book:
         except OSError as error:
             raise InputError(f"{path} cannot be written: {error.strerror}; choose --workdir") from error
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                text = f"another `pilots keep` does this already ({', '.join(what)}): end that one"
+                raise TryAgainError(text) from error
             yield
-        except BlockingIOError:
-            raise TryAgainError(f"another `pilots keep` does this already ({', '.join(what)}): end that one") from None
         finally:
             os.close(lock)
 

@@ -97,7 +97,8 @@ def monitor(
         say_link(pages)
         if host_is_here(pages.url):
             typer.echo(f"from another machine: {tunnel(pages.url)}, then open the link there")
-        typer.echo("another link: hpo-pilot monitor --link; Ctrl-C ends the pages")
+        where = f" --workdir {workdir}" if workdir is not None else ""
+        typer.echo(f"another link: hpo-pilot monitor --link{where}; Ctrl-C ends the pages")
 
     watch(workdir, store=store, reach=reach, on_ready=ready)
 

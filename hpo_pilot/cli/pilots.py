@@ -91,6 +91,7 @@ def submit(
     from hpo_pilot.batch.admission import check_shape
     from hpo_pilot.batch.fleet import new_name
 
+    _check(site, walltime)
     access = _access(workdir, server, panda_queue, token_file, ca)
     spec = _planner(
         access, site, nodes, walltime, queue, account, proxy, _root(site, folder, workdir), tuple(pilot_option or ())
@@ -198,6 +199,7 @@ def keep(
     configure_logging("keeper", form=log_format)
     if nodes > max_nodes:
         raise InputError(f"--nodes {nodes} of one allocation are more than --max-nodes {max_nodes}")
+    _check(site, walltime)
     access = _access(workdir, server, panda_queue, token_file, ca)
     plan = _planner(
         access, site, nodes, walltime, queue, account, proxy, _root(site, folder, workdir), tuple(pilot_option or ())
@@ -230,6 +232,16 @@ def keep(
         typer.echo(f"keeping up to {max_nodes} nodes of {site} for the jobs of {access.queue} at {access.server}")
         keeper.run(stop, interval)
     typer.echo("stopped; allocations go on: `hpo-pilot pilots list` shows them, `pilots cancel` ends them")
+
+
+def _check(site: str, walltime: str) -> None:
+    """What is wrong with the options themselves comes before what is missing here."""
+    from hpo_pilot.batch import make_batch_system
+    from hpo_pilot.batch.walltime import minutes_of
+    from hpo_pilot.config.site_file import find_site
+
+    make_batch_system(find_site(site).batch.system)
+    minutes_of(walltime)
 
 
 def _access(

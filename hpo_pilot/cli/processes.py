@@ -112,7 +112,8 @@ def serve(
             say_link(api)
         else:
             # A journal is read by others: whoever may read the work folder asks for a link when it is wanted.
-            typer.echo("a link that signs you in: hpo-pilot monitor --link")
+            where = f" --workdir {workdir}" if workdir is not None else ""
+            typer.echo(f"a link that signs you in: hpo-pilot monitor --link{where}")
         if api.authority_file is not None:
             typer.echo(f"clients elsewhere must trust {api.authority_file} (--ca)")
 

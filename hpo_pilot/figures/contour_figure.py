@@ -41,6 +41,8 @@ WIDTH = 0.07
 _APART = 1e-3
 #: Integers with no more values than this stand apart.
 _FEW = 12
+#: Figures over more powers of ten than this are averaged as powers.
+_DECADES = 1.3
 _NEAR = math.exp(-2.0)
 #: Dark is better; even to those who see no red or no green (the lightness alone orders it).
 _SCALE = ((0.0, "#08306b"), (0.25, "#2171b5"), (0.5, "#6baed6"), (0.75, "#c6dbef"), (1.0, "#f7fbff"))
@@ -209,8 +211,8 @@ def _surface(trials: Sequence[Trial], x: _Axis, y: _Axis) -> tuple[list[list[flo
     import numpy as np  # noqa: PLC0415 - takes half a second; commands that draw nothing load this module
 
     figures = np.array([value_of(trial) for trial in trials])
-    low, high = np.quantile(figures, [0.0, 0.95])
-    log = bool(figures.min() > 0 and high / low > 20)
+    low, high = np.quantile(figures, [0.0, 0.95]).tolist()
+    log = low > 0 and math.log10(high) - math.log10(low) > _DECADES
     # A few diverged trainings must not colour everything around them: they count as the 5 % worst.
     ends = np.quantile(figures, [0.05, 0.95])
     values = np.log10(figures) if log else figures

@@ -2,54 +2,30 @@
 
 from __future__ import annotations
 
-import bisect
 import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from hpo_pilot.figures.axis import label
 from hpo_pilot.figures.figure import BLUE, LEGEND, PALE_BLUE, RED, Figure, joined_notes
-from hpo_pilot.figures.wording import count, duration, number, utc
-from hpo_pilot.search import FoldResult, Search, Trial, TrialState
+from hpo_pilot.figures.slot_jobs import Job, Steps, jobs_of, rows_of
+from hpo_pilot.figures.wording import count, duration, number
+from hpo_pilot.search import Search, Trial
 
 #: More jobs, or more rows, cannot be told apart in the chart of jobs; the curve shows any number.
 JOB_LIMIT, ROW_LIMIT = 600, 64
 #: Places of the curve: beyond, it shows means over as many equal spans of time.
 PLACE_LIMIT = 400
+#: The first view of the curve ends at this many times of the slots that were in use at once.
+_CROWD = 3
 _GREY = "#8a93a0"
 _UNKNOWN = "node not known"
 
 
-@dataclass(frozen=True)
-class _Job:
-    """One trial's fold, from submission to end.
-
-    Attributes:
-        trial: its number.
-        fold: counted from 0; None: the trial as a whole, whose folds are not told yet.
-        node: where it ran; empty: not known.
-        submitted: when it began to wait.
-        started: when it ran.
-        ended: when it ended, or the moment of the figure where it still runs.
-        end: finished, failed, stopped or running.
-        attempt: which this was, from 1.
-    """
-
-    trial: int
-    fold: int | None
-    node: str
-    submitted: datetime
-    started: datetime
-    ended: datetime
-    end: str
-    attempt: int = 1
-
-
 def slots_figures(search: Search, trials: Sequence[Trial], now: datetime | None = None) -> list[Figure]:
     """Slots in use over time and, where there are few enough to be told apart, the jobs; none before any job ran."""
-    jobs, unknown = _jobs(trials, now)
+    jobs, unknown = jobs_of(trials, now)
     if not jobs:
         return []
     repeated = sum(job.attempt > 1 for job in jobs)
@@ -58,51 +34,16 @@ def slots_figures(search: Search, trials: Sequence[Trial], now: datetime | None 
         f"of {count(repeated, 'repeated job')} only the last attempt is shown" if repeated else "",
     )
     figures = [_curve(search, jobs, notes)]
-    rows = _rows(jobs)
+    rows = rows_of(jobs)
     if len(jobs) <= JOB_LIMIT and len(rows) <= ROW_LIMIT:
         figures.append(_chart(search, jobs, rows, notes))
     return figures
 
 
-def _jobs(trials: Sequence[Trial], now: datetime | None) -> tuple[list[_Job], int]:
-    """All jobs that have started, by their start, and the number of ended ones whose times are not known."""
-    moments = [utc(m) for t in trials for m in (t.submitted, t.started, t.ended) if m is not None]
-    until = max([utc(now)] if now is not None else moments, default=None)
-    jobs: list[_Job] = []
-    unknown = 0
-    for trial in trials:
-        told = [fold for fold in trial.folds if fold.started is not None and fold.ended is not None]
-        unknown += len(trial.folds) - len(told) if told else 0
-        jobs += [_job(trial, fold) for fold in told]
-        if told or trial.started is None:
-            continue
-        ended = trial.ended or (until if trial.state is TrialState.RUNNING else None)
-        if ended is None:
-            unknown += 1
-            continue
-        start = utc(trial.started)
-        end = "running" if trial.state is TrialState.RUNNING else str(trial.state)
-        submitted = utc(trial.submitted) if trial.submitted else start
-        jobs.append(_Job(trial.number, None, "", min(submitted, start), start, max(utc(ended), start), end))
-    return sorted(jobs, key=lambda job: (job.started, job.trial, job.fold or 0)), unknown
-
-
-def _job(trial: Trial, fold: FoldResult) -> _Job:
-    assert fold.started is not None
-    assert fold.ended is not None
-    start = utc(fold.started)
-    submitted = min(utc(trial.submitted), start) if trial.submitted else start
-    end = "failed" if fold.value is None and trial.state is not TrialState.STOPPED else str(trial.state)
-    if fold.value is not None:
-        end = "finished"
-    node = fold.node or ""
-    return _Job(trial.number, fold.fold, node, submitted, start, max(utc(fold.ended), start), end, fold.attempt)
-
-
-def _curve(search: Search, jobs: Sequence[_Job], notes: Sequence[str]) -> Figure:
-    running = _Steps((job.started, job.ended) for job in jobs)
+def _curve(search: Search, jobs: Sequence[Job], notes: Sequence[str]) -> Figure:
+    running = Steps((job.started, job.ended) for job in jobs)
     # A job of a repeated fold did not wait all that time: its lost attempts ran in between.
-    waiting = _Steps((job.submitted, job.started) for job in jobs if job.attempt == 1)
+    waiting = Steps((job.submitted, job.started) for job in jobs if job.attempt == 1)
     first, last = min(job.submitted for job in jobs), max(job.ended for job in jobs)
     moments = sorted({*running.moments, *waiting.moments})
     averaged = len(moments) > PLACE_LIMIT
@@ -115,6 +56,11 @@ def _curve(search: Search, jobs: Sequence[_Job], notes: Sequence[str]) -> Figure
         _area("running", texts, heights[0], BLUE, "rgba(57,135,214,0.45)"),
         _area("waiting", texts, heights[1], _GREY, "rgba(138,147,160,0.25)"),
     ]
+    peak = max(map(sum, zip(*heights, strict=True)))
+    crowded = peak > _CROWD * running.most
+    vertical: dict[str, Any] = {"title": {"text": "jobs"}, "rangemode": "tozero"}
+    if crowded:  # else those that run would be a line at the bottom
+        vertical["range"] = [0, _CROWD * running.most]
     busy = sum((job.ended - job.started).total_seconds() for job in jobs)
     whole = (last - first).total_seconds()
     mean = busy / whole if whole > 0 else float(len(jobs))
@@ -128,13 +74,14 @@ def _curve(search: Search, jobs: Sequence[_Job], notes: Sequence[str]) -> Figure
         joined_notes(
             f"means over spans of {duration(whole / PLACE_LIMIT)}" if averaged else "",
             _longer(search),
+            f"up to {round(peak):,} ran and waited, beyond the first view; double-click shows all" if crowded else "",
             *notes,
         ),
         {
             "data": data,
             "layout": {
                 "xaxis": {"type": "date", "title": {"text": "time (UTC)"}},
-                "yaxis": {"title": {"text": "jobs"}, "rangemode": "tozero"},
+                "yaxis": vertical,
                 "legend": LEGEND,
                 "hovermode": "x unified",
             },
@@ -145,42 +92,6 @@ def _curve(search: Search, jobs: Sequence[_Job], notes: Sequence[str]) -> Figure
 def _longer(search: Search) -> str:
     nodes = search.resources.nodes
     return f"each job takes {count(nodes, 'node')}" if nodes > 1 else ""
-
-
-class _Steps:
-    """How many of some spans of time hold at each moment."""
-
-    def __init__(self, spans: Iterator[tuple[datetime, datetime]]) -> None:
-        changes: dict[datetime, int] = {}
-        for start, end in spans:
-            if end > start:
-                changes[start] = changes.get(start, 0) + 1
-                changes[end] = changes.get(end, 0) - 1
-        self.moments = sorted(changes)
-        self._heights = list(itertools.accumulate(changes[moment] for moment in self.moments))
-        areas = [
-            height * (later - moment).total_seconds()
-            for moment, later, height in zip(self.moments, self.moments[1:], self._heights, strict=False)
-        ]
-        self._areas = [0.0, *itertools.accumulate(areas)]
-        self.most = max(self._heights, default=0)
-
-    def heights(self, moments: Sequence[datetime]) -> list[float]:
-        places = [bisect.bisect_right(self.moments, moment) - 1 for moment in moments]
-        return [self._heights[place] if place >= 0 else 0 for place in places]
-
-    def means(self, moments: Sequence[datetime]) -> list[float]:
-        """The mean from each moment to the next; of the last moment that of before it."""
-        areas = [self._area(moment) for moment in moments]
-        width = (moments[1] - moments[0]).total_seconds() or 1.0
-        means = [round((later - earlier) / width, 3) for earlier, later in itertools.pairwise(areas)]
-        return [*means, means[-1]]
-
-    def _area(self, moment: datetime) -> float:
-        place = bisect.bisect_right(self.moments, moment) - 1
-        if place < 0:
-            return 0.0
-        return self._areas[place] + self._heights[place] * (moment - self.moments[place]).total_seconds()
 
 
 def _area(name: str, x: Sequence[str], y: Sequence[float], line: str, fill: str) -> dict[str, Any]:
@@ -197,22 +108,7 @@ def _area(name: str, x: Sequence[str], y: Sequence[float], line: str, fill: str)
     }
 
 
-def _rows(jobs: Sequence[_Job]) -> list[tuple[str, list[_Job]]]:
-    """The jobs in rows, node by node: those of a row ran one after another, as in a slot."""
-    by_node: dict[str, list[list[_Job]]] = {}
-    for job in jobs:
-        rows = by_node.setdefault(job.node, [])
-        free = next((row for row in rows if row[-1].ended <= job.started), None)
-        if free is None:
-            rows.append([job])
-        else:
-            free.append(job)
-    return [(node, row) for node, rows in sorted(by_node.items()) for row in rows]
-
-
-def _chart(
-    search: Search, jobs: Sequence[_Job], rows: Sequence[tuple[str, list[_Job]]], notes: Sequence[str]
-) -> Figure:
+def _chart(search: Search, jobs: Sequence[Job], rows: Sequence[tuple[str, list[Job]]], notes: Sequence[str]) -> Figure:
     idle = [
         (place, max(job.submitted, before.ended if before else job.submitted), job)
         for place, (_, row) in enumerate(rows)
@@ -253,7 +149,7 @@ def _chart(
     )
 
 
-def _row_ticks(rows: Sequence[tuple[str, list[_Job]]]) -> dict[str, Any]:
+def _row_ticks(rows: Sequence[tuple[str, list[Job]]]) -> dict[str, Any]:
     """A tick for each node, in the middle of its rows."""
     ticks: list[float] = []
     texts = []
@@ -264,7 +160,7 @@ def _row_ticks(rows: Sequence[tuple[str, list[_Job]]]) -> dict[str, Any]:
     return {"tickmode": "array", "tickvals": ticks, "ticktext": texts}
 
 
-def _bars(name: str, bars: Sequence[tuple[int, datetime, datetime, _Job]], colour: str) -> dict[str, Any]:
+def _bars(name: str, bars: Sequence[tuple[int, datetime, datetime, Job]], colour: str) -> dict[str, Any]:
     return {
         "type": "bar",
         "orientation": "h",
@@ -280,7 +176,7 @@ def _bars(name: str, bars: Sequence[tuple[int, datetime, datetime, _Job]], colou
     }
 
 
-def _job_text(name: str, start: datetime, end: datetime, job: _Job) -> str:
+def _job_text(name: str, start: datetime, end: datetime, job: Job) -> str:
     fold = "" if job.fold is None else f", fold {job.fold}"
     attempt = f", attempt {job.attempt}" if job.attempt > 1 else ""
     where = f"\n{label(job.node)}" if job.node else ""

@@ -19,6 +19,9 @@ class Jsrun(Launcher):
     It hands none out twice (OLCF, Summit User Guide, "Simultaneous Job Steps"), and cores near their GPUs. Files that
     say which (ERF) have not worked there since its change to RHEL 8 (ibid., "Known Issues", "Error when using ERF").
 
+    Ranks that outlive a jsrun that was killed are not ended: jskill wants the number of a step (IBM, JSM 10.4, "jskill
+    command"), and no documented way leads from a jsrun to its number. What the pilot stops ends through jsrun itself.
+
     `-X 1`, `--exit_on_error`: else the others would wait for a dead rank until the walltime.
     """
 

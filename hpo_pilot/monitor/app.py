@@ -22,8 +22,8 @@ from hpo_pilot.monitor.figure_desk import FigureDesk
 from hpo_pilot.monitor.library import Library
 from hpo_pilot.monitor.live import LiveDesk
 from hpo_pilot.monitor.pieces import ALL, Pieces
-from hpo_pilot.monitor.sessions import Codes, Sessions
 from hpo_pilot.monitor.rendering import environment
+from hpo_pilot.monitor.sessions import Codes, Sessions
 from hpo_pilot.monitor.static_files import serve_static, static_path
 from hpo_pilot.panda.board import JobBoard
 from hpo_pilot.server.access.gate import Gate

@@ -92,6 +92,18 @@ class View:
         best = min(good, key=lambda one: one[:2], default=None)
         return None if best is None else Standing(best[2], (sign * best[0],))
 
+    def place_of(self, trial: Trial) -> tuple[int, int]:
+        """A trial's place among those with a figure of merit, and how many these are; place 0: it has none there."""
+        if len(self.search.objectives) > 1:
+            return 0, len(self.standings)
+        if self.search.confirm.top:
+            numbers = [standing.trial.number for standing in self.standings]
+            return numbers.index(trial.number) + 1 if trial.number in numbers else 0, len(numbers)
+        sign = self.search.objective.sign
+        places = [(sign * value, one.number) for one in self.trials if (value := figure_of(one)) is not None]
+        own = figure_of(trial)
+        return (0 if own is None else 1 + sum(each < (sign * own, trial.number) for each in places)), len(places)
+
     @cached_property
     def steps(self) -> list[tuple[int, float]]:
         """The best so far after each result; of several objectives the hypervolume."""

@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 _LOOK_SECONDS = 0.5
 
 #: A look that takes long is made more rarely: it takes at most one part in so many of the time.
-_PARTS = 4
+_PARTS = 3
 
 #: Seconds for which news are kept that nobody asks for.
 _KEEP = 10.0

@@ -118,6 +118,8 @@ class Pieces:
         remarks = remarks_of(store, view.record)
         html: dict[str, Markup] = {
             "f-state": templates.state(view.record.state.value),
+            "f-trials": Markup("{:,}").format(len(view.trials)),
+            "f-failed": Markup("{:,}").format(len(view.failures)) if view.failures else Markup(""),
             "f-verdict": templates.verdict(seen),
             "f-progress": templates.progress(view, seen),
             "f-best": templates.best(view, seen),
@@ -140,9 +142,7 @@ class Pieces:
 def summary(views: Sequence[View]) -> Markup:
     """How many searches are in which state."""
     states = Counter(view.record.state for view in views)
-    said: Markup = fragments("pieces.j2").summary(
-        len(views), [(s.value, states[s]) for s in SearchState if states[s]]
-    )
+    said: Markup = fragments("pieces.j2").summary(len(views), [(s.value, states[s]) for s in SearchState if states[s]])
     return said
 
 

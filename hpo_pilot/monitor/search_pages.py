@@ -20,6 +20,7 @@ from hpo_pilot.monitor.paging import paged
 from hpo_pilot.monitor.pieces import summary
 from hpo_pilot.monitor.rendering import rendered
 from hpo_pilot.monitor.serving import packed_answer
+from hpo_pilot.panda.bigpanda_link import search_link
 from hpo_pilot.search import Search, Trial, TrialState
 from hpo_pilot.store import SearchState, UnknownSearchError
 from hpo_pilot.store.lease import holder
@@ -88,7 +89,7 @@ def search(request: Request) -> Response:
         "kinds": parts.figures.kinds(view),
         "may_change": may_change(request, view),
         "definition": yaml.safe_dump(view.search.to_dict(), sort_keys=False, allow_unicode=True),
-        "panda": "",
+        "panda": search_link(view.record.server, view.record.uid, monitor=view.search.panda.monitor),
     }
     return page(request, "search.j2", values)
 

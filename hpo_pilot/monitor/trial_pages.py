@@ -52,8 +52,7 @@ def trial(request: Request) -> Response:
     reported = search.early_stopping.metric or search.objective.metric
     numbers = [each.number for each in view.trials]
     place = numbers.index(one.number)
-    ranks = [standing.trial.number for standing in view.standings]
-    single = len(search.objectives) == 1
+    rank, ranked = view.place_of(one)
     values = {
         "view": view,
         "trial": one,
@@ -64,8 +63,8 @@ def trial(request: Request) -> Response:
         "cost": price_of(search).cost(spent),
         "curve": curves(store.intermediate_values(record.id, [one.number]).get(one.number, {}), reported),
         "reported": reported,
-        "rank": ranks.index(one.number) + 1 if single and one.number in ranks else 0,
-        "ranked": len(ranks),
+        "rank": rank,
+        "ranked": ranked,
         "before": numbers[place - 1] if place else None,
         "after": numbers[place + 1] if place + 1 < len(numbers) else None,
         "again": sum(attempt.number > 1 for attempt in attempts),

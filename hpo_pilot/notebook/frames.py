@@ -35,7 +35,7 @@ def trials_frame(search: Search, documents: Sequence[TrialDocument]) -> pd.DataF
         columns[metric] = pd.array([_at(one["value"], index) for one in documents], dtype="Float64")
         columns[f"{metric}_std"] = pd.array([_at(one["std"], index) for one in documents], dtype="Float64")
     rest: dict[str, Any] = {
-        name: pd.array([one[name] for one in documents], dtype="Int64")  # type: ignore[literal-required]
+        name: pd.array([one[name] for one in documents], dtype="Int64")
         for name in ("generation", "told", "confirms", "retries", "seed")
     }
     rest |= {name: _moments([one[name] for one in documents]) for name in _TIMES}  # type: ignore[literal-required]

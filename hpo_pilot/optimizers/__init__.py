@@ -1,6 +1,7 @@
 """Optimizers behind one ask/tell contract, by name.
 
-The implementations are imported when they are asked for: naming `random` loads neither scikit-optimize nor DEAP.
+The implementations are imported when they are asked for: naming `random` loads neither scikit-optimize nor DEAP, and
+saying what an optimizer does (`hpo_pilot.optimizers.phase`) not even numpy.
 """
 
 from __future__ import annotations
@@ -8,12 +9,14 @@ from __future__ import annotations
 import difflib
 import importlib
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.optimizers.base import BaseSettings, Observation, Optimizer
 from hpo_pilot.search import SearchSpace
 from hpo_pilot.search.misfit import listing
+
+if TYPE_CHECKING:
+    from hpo_pilot.optimizers.base import BaseSettings, Observation, Optimizer
 
 #: Name in a search file -> (module, class).
 _OPTIMIZERS = {
@@ -35,6 +38,12 @@ __all__ = [
     "optimizer_names",
     "several_takers",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in ("BaseSettings", "Observation", "Optimizer"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module("hpo_pilot.optimizers.base"), name)
 
 
 def optimizer_names() -> tuple[str, ...]:

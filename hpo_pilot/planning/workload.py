@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Self
 
+from hpo_pilot.errors import InputError
 from hpo_pilot.jobs import JobNeeds
 from hpo_pilot.search import Search
 
@@ -39,11 +40,19 @@ class Workload:
         Args:
             search: the search.
             minutes_per_trial: how long one fold of one trial runs; None: as long as it may.
+
+        Raises:
+            InputError: that is longer than it may.
         """
         needs, together = search.resources, search.resources.trials_per_job
         trials = search.budget.trials + search.confirm.top * search.confirm.repeats
         segments = max(1, len(search.segments or ()))
         minutes = needs.minutes if minutes_per_trial is None else minutes_per_trial * together
+        if minutes > needs.minutes:
+            raise InputError(
+                f"--minutes-per-trial {minutes_per_trial:g}: by resources.minutes a trial may run "
+                f"{needs.minutes / together:g} at most, and would be ended"
+            )
         return cls(
             JobNeeds(needs.nodes, needs.gpus_per_node, needs.cores, needs.memory_mb, needs.minutes, needs.ranks),
             60.0 * minutes,

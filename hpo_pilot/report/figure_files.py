@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,9 @@ def write_figures(figures: Sequence[Figure], folder: Path, form: str) -> list[Pa
     browser = _browser()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        images = asyncio.run(_drawn(figures, form, browser))
+        # In a thread of its own: a notebook's thread runs a loop already.
+        with ThreadPoolExecutor(1) as thread:
+            images = thread.submit(lambda: asyncio.run(_drawn(figures, form, browser))).result()
         paths = []
         for figure, image in zip(figures, images, strict=True):
             paths.append(folder / f"{figure.key}.{form}")

@@ -76,7 +76,7 @@ class Api:
         """The application, behind its guard."""
         app = build()
         app.state.context = self._context
-        both = _Side(Guard(app, self._gate), self._monitor.application())
+        both = _Side(Guard(app, self._gate), self._monitor)
         return Measured(both, self._gate, self._context.store, self._context.workdir)
 
     def close_waiting(self) -> None:
@@ -88,11 +88,14 @@ class Api:
 class _Side:
     """The API below its prefix, the pages at every other path: each lets in whom it knows, in its own way."""
 
-    def __init__(self, api: ASGIApp, pages: ASGIApp) -> None:
+    def __init__(self, api: ASGIApp, monitor: Monitor) -> None:
         self._api = api
-        self._pages = pages
+        self._pages = monitor.application()
+        self._monitor = monitor
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            self._monitor.warm_up()
         is_page = scope["type"] == "http" and not f"{scope['path']}/".startswith("/api/")
         await (self._pages if is_page else self._api)(scope, receive, send)
 

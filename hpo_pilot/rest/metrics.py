@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hpo_pilot import __version__
+from hpo_pilot.rest.guard import PREFIX
 from hpo_pilot.rest.problem import problem_response
 from hpo_pilot.server.access.auth import TokenRefused
 from hpo_pilot.server.access.gate import Gate
@@ -69,6 +70,8 @@ class Measured:
         finally:
             # The pattern, which the router leaves in the scope: a path would be a label without bounds.
             pattern = getattr(scope.get("route"), "path", "other")
+            if scope["path"].startswith(PREFIX) and not pattern.startswith(PREFIX):
+                pattern = f"{PREFIX}/{pattern.lstrip('/')}"
             method = scope["method"] if scope["method"] in _METHODS else "other"
             _CALL_SECONDS.labels(method, pattern).observe(time.perf_counter() - begun)
 

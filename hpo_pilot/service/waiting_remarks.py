@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import requests
-
 from hpo_pilot.errors import HpoPilotError
 from hpo_pilot.panda.board_address import read_address
+
+log = logging.getLogger(__name__)
 
 _LATELY = 600.0  # seconds for which a pilot that asked for jobs counts as one that is there
 _PATIENCE = 30.0  # seconds that a job may wait before anything is said of it
@@ -41,8 +42,9 @@ def waiting_remarks(workdir: Path, task_ids: Sequence[int]) -> list[str]:
     try:
         said = _asked(workdir, task_ids)
         return [] if said is None else why_they_wait(said)
-    except (HpoPilotError, OSError, requests.RequestException, ValueError, LookupError, TypeError):
-        return []  # it is busy, or just ending: the search itself can be shown all the same
+    except (HpoPilotError, OSError, ValueError, LookupError, TypeError) as error:
+        log.debug("it is not known why jobs wait: %s", error)  # the search itself can be shown all the same
+        return []
 
 
 def _asked(workdir: Path, task_ids: Sequence[int]) -> Mapping[str, Any] | None:
@@ -68,8 +70,9 @@ def why_they_wait(said: Mapping[str, Any]) -> list[str]:
     if not waiting:
         return []
     jobs = sum(shape["jobs"] for shape in waiting)
-    offers, known = said["offers"], min(_LATELY, said["known_for"])
-    if not said["going"] and all(offer["asked"] >= _LATELY for offer in offers):
+    known = min(_LATELY, said["known_for"])
+    offers = [offer for offer in said["offers"] if offer["is_busy"] or offer["asked"] < _LATELY]
+    if not said["going"] and not offers:
         if known < _PATIENCE:
             return []  # the server has just started: pilots may not have found it yet
         return [

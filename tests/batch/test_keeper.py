@@ -261,9 +261,9 @@ def test_two_at_once(tmp_path: Path) -> None:
     """They would submit for the same jobs; of other sites each has its own."""
     book = Book(tmp_path / "work")
     with book.kept_by_one("https://here", "Q", "here"):
-        with pytest.raises(TryAgainError, match="another `pilots keep` does this already"):
-            with book.kept_by_one("https://here", "Q", "here"):
-                pytest.fail("it must not be let in")
+        twice = pytest.raises(TryAgainError, match="another `pilots keep` does this already")
+        with twice, book.kept_by_one("https://here", "Q", "here"):
+            pytest.fail("it must not be let in")
         with book.kept_by_one("https://here", "Q", "there"):
             pass
     with book.kept_by_one("https://here", "Q", "here"):

@@ -104,4 +104,4 @@ def test_a_search_file_that_is_not_there_is_no_search_of_the_store(folder: Path)
 def test_an_unknown_form_is_told_with_every_one_that_there_is(folder: Path) -> None:
     result = hpo_pilot(folder, "export", "any", "--format", "xml")
     assert result.returncode == 2
-    assert "csv, json, hpogrid-report, hpogrid, phpo, idds" in result.stderr
+    assert "csv, json, hpogrid-report, parquet, mlflow, optuna, hpogrid, phpo, idds" in result.stderr

@@ -138,3 +138,19 @@ def test_cancel_wants_to_know_which(book: Path) -> None:
 def test_the_relay_wants_addresses() -> None:
     done = CliRunner().invoke(app, ["relay", "--listen", "localhost", "--to", "host:1"])
     assert isinstance(done.exception, InputError) and "--listen" in str(done.exception)
+
+
+@pytest.mark.parametrize("command", [["submit", "--nodes", "1"], ["keep", "--max-nodes", "1"]])
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--site", "summit", "--walltime", "30"], "--walltime '30': give hours and minutes"),
+        (["--site", "sumit", "--walltime", "1:00"], "did you mean summit.*~/.config/hpo_pilot/sites.*HPO_PILOT_SITES"),
+        (["--site", "local", "--walltime", "1:00"], "run `hpo-pilot pilot` on them as it is"),
+    ],
+)
+def test_wrong_options_come_before_a_service_that_is_missing(
+    command: list[str], options: list[str], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=said):
+        run(*command, *options, "--workdir", str(tmp_path))

@@ -105,6 +105,7 @@ def test_the_script_is_what_pilots_submit_writes(plan):
     [
         ("perlmutter", (), {}, "a node of perlmutter has 4 GPUs, not 6"),
         ("summit", (), {"nodes": 5000}, "at most 4608 nodes"),
+        ("summit", ("--minutes-per-trial", "91"), {}, "by resources.minutes a trial may run 90 at most"),
         ("summit", (), {"minutes": 2000}, "lasts longer than 1440 minutes"),
         ("summit", ("--nodes", "45"), {"minutes": 150}, "has 118 for it"),
         ("local", (), {}, "the local site is one machine"),

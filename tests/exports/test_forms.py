@@ -79,10 +79,10 @@ def test_a_missing_library_is_named_with_its_remedy(client, tmp_path, monkeypatc
 
 
 def test_from_the_command_line(monkeypatch, tmp_path):
-    from typer.testing import CliRunner  # noqa: PLC0415
+    from typer.testing import CliRunner
 
-    from hpo_pilot.cli.main import app  # noqa: PLC0415
-    from tests.rest_api import add_results, store_of, write_search  # noqa: PLC0415
+    from hpo_pilot.cli.main import app
+    from tests.rest_api import add_results, store_of, write_search
 
     monkeypatch.chdir(tmp_path)
     runner = CliRunner()

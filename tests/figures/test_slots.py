@@ -89,6 +89,15 @@ def test_times_that_are_not_known_are_counted(search: Search, trial_of: Callable
     )
 
 
+def test_a_crowd_that_waits_does_not_hide_what_runs(search: Search) -> None:
+    trials = [job(n, n, n + 1) for n in range(1, 40)]
+    curve, _ = slots_figures(search, trials)
+    assert curve.spec["layout"]["yaxis"]["range"] == [0, 3]
+    assert "Up to 39 ran and waited, beyond the first view" in curve.note
+    few, _ = slots_figures(search, trials[:2])
+    assert "range" not in few.spec["layout"]["yaxis"]
+
+
 def test_times_with_and_without_zone_mix(search: Search) -> None:
     naive = job(2, 1, 3)
     naive = replace(naive, submitted=naive.submitted and naive.submitted.replace(tzinfo=None))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import stat
 import time
 
@@ -166,7 +165,7 @@ def test_signing_out_ends_the_session_for_every_copy_of_its_cookie(pages):
 def test_the_key_is_for_its_owner_alone_and_cookies_of_others_are_worth_nothing(tmp_path):
     one, other = (make_token_folder(tmp_path / name) for name in ("one", "other"))
     here, there = Sessions(one), Sessions(other)
-    assert stat.S_IMODE(os.stat(one / "monitor.json").st_mode) == 0o600
+    assert stat.S_IMODE((one / "monitor.json").stat().st_mode) == 0o600
     cookie, _ = here.begin(Login(Caller("alice", Role.OPERATOR), time.time() + 60, "t"))
     assert there.of_cookie(cookie) is None
     assert here.cookie != there.cookie
@@ -189,7 +188,8 @@ def test_a_proxys_callers_need_no_session(pages, tmp_path):
     headers = {"X-DN": "/DC=ch/CN=Jane Doe", "accept": "text/html"}
     assert "Jane Doe" in client.get("/", headers=headers).text
     assert client.get("/", headers={"X-DN": "/CN=Who Else", "accept": "text/html"}).status_code == 303
-    signed_in = client.post("/login", data={"token": token("alice", Role.USER)}, headers={"sec-fetch-site": "same-origin"})
+    here = {"sec-fetch-site": "same-origin"}
+    signed_in = client.post("/login", data={"token": token("alice", Role.USER)}, headers=here)
     assert "; secure" in signed_in.headers["set-cookie"].lower()
 
 
@@ -216,7 +216,9 @@ def test_forms_of_other_pages_are_refused(pages, headers):
     answer = browser.post(f"/searches/{name}/pause", data={"form": token_of_form}, headers=headers)
     assert answer.status_code == 403
     assert pages.store.search(name).state == "submitted"
-    good = browser.post(f"/searches/{name}/pause", data={"form": token_of_form}, headers={"origin": "http://testserver"})
+    good = browser.post(
+        f"/searches/{name}/pause", data={"form": token_of_form}, headers={"origin": "http://testserver"}
+    )
     assert good.status_code == 303
     assert pages.store.search(name).state == "paused"
 

@@ -15,7 +15,7 @@ from hpo_pilot.search import TrialState
 from hpo_pilot.server.access.auth import Role
 from hpo_pilot.store import JobOutcome, NewTask, NewTrial, SearchState, TrialEnd
 
-HOSTILE = '<img src=x onerror=alert(1)>"\'><script>alert(2)</script>{{7*7}}\x1b[31m\x07'
+HOSTILE = "<img src=x onerror=alert(1)>\"'><script>alert(2)</script>{{7*7}}\x1b[31m\x07"
 
 
 class _Outline(HTMLParser):
@@ -172,7 +172,7 @@ def hostile_search(pages, name: str, owner: str = HOSTILE) -> str:
 def test_hostile_texts_stay_texts(pages):
     name = hostile_search(pages, "hostile")
     browser = pages.browser("alice")
-    paths = ["/?owner=" + "%3Cscript%3E", "/", *(f"/searches/{name}{end}" for end in ("", "/trials", "/errors", "/add"))]
+    paths = ["/?owner=%3Cscript%3E", "/", *(f"/searches/{name}{end}" for end in ("", "/trials", "/errors", "/add"))]
     paths += [f"/searches/{name}/trials/{number}" for number in (1, 2)]
     for path in paths:
         text = check(browser.get(path))

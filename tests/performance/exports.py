@@ -1,7 +1,7 @@
 """How long the exports of a large search take: trials a second, reading from the store included or not.
 
-The peers are the tools' own clients with the same trials: Optuna's `Study.add_trial` in a loop, and MLflow's client with
-three calls a run.
+The peers are the tools' own clients with the same trials: Optuna's `Study.add_trial` in a loop, and MLflow's client
+with three calls a run.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ import contextlib
 import importlib
 import io
 import json
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -32,7 +33,7 @@ def main(url: str, certificates: str, project: str, task_names: str) -> dict[str
     manager = importlib.import_module("hpogrid.interface.panda.panda_task_manager")
     manager.kPanDA_TaskURL = f"{url}/tasks/"
     manager.kPanDAVerifyPath = {"cafile": certificates}
-    asked = {"username": "me", "taskname": task_names, "days": 30, "limit": 1000}
+    asked = {"username": os.environ.get("READER_USER", "me"), "taskname": task_names, "days": 30, "limit": 1000}
     return {"report": _report(manager, asked), "grid": _grid_report(manager, project, asked)}
 
 

@@ -39,9 +39,10 @@ def test_shapes_and_who_asked(server: RunningServer) -> None:
     assert after["waiting"][0]["jobs"] == 2 and after["going"] == 1 and after["known_for"] >= 0
     (offer,) = after["offers"]
     assert (offer["queue"], offer["nodes"], offer["gpus"], offer["memory_mb"]) == ("HERE", 1, 0, 900)
-    assert 0 <= offer["asked"] < 60
+    assert 0 <= offer["asked"] < 60 and offer["is_busy"]
     pilot.update(job["PandaID"], "finished")
-    assert demand(queue="HERE")["going"] == 0
+    idle = demand(queue="HERE")
+    assert idle["going"] == 0 and not idle["offers"][0]["is_busy"]
 
 
 def test_the_most_that_a_pilot_ever_had() -> None:

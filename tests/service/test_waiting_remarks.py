@@ -12,7 +12,16 @@ from hpo_pilot.service.waiting_remarks import waiting_remarks, why_they_wait
 from hpo_pilot.service.workdir import WorkDir
 
 SHAPE = {"jobs": 3, "since": 60.0, "nodes": 1, "gpus": 0, "cores": 1, "memory_mb": 2000, "minutes": 60.0}
-OFFER = {"queue": "Q", "asked": 5.0, "nodes": 1, "gpus": 0, "cores": 8, "memory_mb": 0, "minutes": 0.0}
+OFFER = {
+    "queue": "Q",
+    "asked": 5.0,
+    "nodes": 1,
+    "gpus": 0,
+    "cores": 8,
+    "memory_mb": 0,
+    "minutes": 0.0,
+    "is_busy": False,
+}
 
 
 def said(
@@ -37,7 +46,8 @@ def test_nobody_asks() -> None:
         ([{"since": 2.0}], [], {}),  # it has only just come
         ([{}], [], {"known_for": 3.0}),  # and so has the server
         ([{}], [{}], {}),  # it may be on its way
-        ([{}], [{"asked": 900.0}], {"going": 1}),  # a pilot that is full asks for nothing
+        ([{}], [{"asked": 900.0, "is_busy": True}], {"going": 1}),  # a pilot that is full asks for nothing
+        ([{"gpus": 2}], [{}, {"gpus": 2, "asked": 900.0, "is_busy": True}], {"going": 1}),
         ([{}], [], {"going": 1}),
         ([{"gpus": 2}], [{"gpus": 1}, {"gpus": 4}], {}),
         ([{"minutes": 90.0}], [{"minutes": 30.0}, {"minutes": 0.0}], {}),
@@ -53,6 +63,7 @@ def test_nothing_to_say(shapes: list[dict[str, Any]], offers: list[dict[str, Any
         ({"gpus": 2}, [{}, {"gpus": 1}], "has 2 GPUs on a node"),
         ({"gpus": 1}, [{}], "has 1 GPU on a node"),
         ({"nodes": 3, "gpus": 4}, [{"nodes": 2, "gpus": 1}], "has 3 nodes at once or 4 GPUs on a node"),
+        ({"gpus": 2}, [{}, {"gpus": 2, "asked": 900.0}], "has 2 GPUs on a node"),  # that one has gone
         ({"cores": 9}, [{}], "has 9 cores on a node"),
         ({"memory_mb": 4000}, [{"memory_mb": 3000}], "has 4000 MB of memory on a node"),
         ({"minutes": 90.0}, [{"minutes": 30.0}], "has 90 minutes for a job"),

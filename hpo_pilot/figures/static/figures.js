@@ -321,7 +321,7 @@
             if (!this.selected[row] && (this.withFailed || !this.failed[row])) this.line(context, ys);
           });
         }
-        context.globalAlpha = Math.min(0.85, Math.max(0.16, 60 / count));
+        context.globalAlpha = Math.min(0.85, Math.max(0.06, 60 / count));
         context.lineWidth = count > 300 ? 1 : 1.5;
         this.rows.forEach((ys, row) => {
           if (!this.selected[row]) return;

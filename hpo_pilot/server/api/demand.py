@@ -13,6 +13,7 @@ from hpo_pilot.server.data.database import AnyRow, Transaction, in_slices
 from hpo_pilot.server.data.tables import AT_PILOT, WAITS, jobs, tasks
 from hpo_pilot.server.envelope import Envelope, success
 from hpo_pilot.server.taskbuffer.known_tasks import known_task
+from hpo_pilot.server.taskbuffer.offers import Offer
 from hpo_pilot.server.web.call import Call
 from hpo_pilot.server.web.endpoints import ANYBODY_KNOWN, Access, endpoint
 
@@ -34,7 +35,8 @@ def demand(tx: Transaction, call: Call, *, queue: str = "", task_ids: list[int] 
         data with ``waiting``: for each shape of jobs that wait where such pilots may take them the number of ``jobs``,
         ``since`` when the first of them waits, and ``nodes``, ``gpus``, ``cores``, ``memory_mb`` and ``minutes`` of one
         (0: not said); ``going``: how many jobs, of any task, those pilots have; ``offers``: for each pilot that asked
-        for jobs in the last hour when it last ``asked`` and the most that it had free at once (0: it did not say);
+        for jobs in the last hour when it last ``asked``, the most that it had free at once (0: it did not say), and
+        whether it ``is_busy``, that is has jobs, for then it may have no reason to ask;
         ``known_for``: how long the server has listened. Times are in seconds before now.
     """
     found: dict[Needs, dict[str, Any]] = {}
@@ -46,11 +48,16 @@ def demand(tx: Transaction, call: Call, *, queue: str = "", task_ids: list[int] 
         entry["jobs"] += row.n_jobs
         entry["since"] = max(entry["since"], tx.now - row.since)
     waiting = sorted(({**entry, **_shape(needs)} for needs, entry in found.items()), key=lambda one: -one["jobs"])
-    offers = [{**asdict(offer), "asked": max(0.0, tx.now - offer.asked)} for offer in call.server.offers.of(queue)]
+    busy = {(row.harvester_id or "", row.worker_id or "") for row in tx.connection.execute(_BUSY)}
+    offers = [
+        {**asdict(offer), "asked": max(0.0, tx.now - offer.asked), "is_busy": _name(offer) in busy}
+        for offer in call.server.offers.of(queue)
+    ]
     known = max(0.0, tx.now - call.server.offers.began)
     return success({"waiting": waiting[:_MOST], "going": _going(tx, queue), "offers": offers, "known_for": known})
 
 
+_BUSY = select(jobs.c.harvester_id, jobs.c.worker_id).where(AT_PILOT).distinct()
 _WAITING = (
     select(
         jobs.c.task_id,
@@ -81,6 +88,10 @@ def _may_go(row: AnyRow, queue: str) -> bool:
         return not queue or bool(row.queue == queue)
     named = f",{queue},"
     return (not row.included or named in row.included) and named not in (row.excluded or "")
+
+
+def _name(offer: Offer) -> tuple[str, str]:
+    return offer.harvester_id, offer.worker_id
 
 
 def _shape(needs: Needs) -> dict[str, Any]:

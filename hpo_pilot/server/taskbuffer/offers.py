@@ -19,6 +19,7 @@ class Offer:
 
     Attributes:
         queue: that it serves.
+        harvester_id: with `worker_id` its name, where it has one.
         asked: when it last asked for jobs, in seconds since the epoch.
         nodes: at once.
         gpus: on a node.
@@ -28,6 +29,8 @@ class Offer:
     """
 
     queue: str
+    harvester_id: str
+    worker_id: str
     asked: float
     nodes: int
     gpus: int
@@ -64,12 +67,13 @@ class Offers:
 
 
 def _offer(request: JobRequest, now: float) -> Offer:
+    who = (request.site, request.harvester_id, request.worker_id)
     if request.wish is None:
         gpus = sum(gpu.count for gpu in request.gpus or ())
-        return Offer(request.site, now, 1, gpus, request.cores, request.memory, request.remaining_time / 60)
+        return Offer(*who, now, 1, gpus, request.cores, request.memory, request.remaining_time / 60)
     openings = [*request.wish.now, *request.wish.later]
     return Offer(
-        request.site,
+        *who,
         now,
         sum(opening.nodes for opening in request.wish.now),
         max((sum(opening.gpus) for opening in openings), default=0),

@@ -31,7 +31,7 @@ def test_status_is_the_list_s_document_and_more(client, searched):
     assert status["job_seconds"] == 12.0
     assert status["gpu_hours"] == 0.0
     more = {"job_seconds", "gpu_hours", "cost", "gain", "source", "definition", "remarks"}
-    more |= {"wishes", "eta", "last_failure", "course", "optimizer_state", "hours_used"}
+    more |= {"wishes", "eta", "last_failure", "course", "optimizer_state", "hours_used", "monitor"}
     assert set(status) - set(listed) == more
 
 

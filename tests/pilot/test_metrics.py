@@ -1,0 +1,82 @@
+"""What a pilot tells Prometheus."""
+
+from __future__ import annotations
+
+import socket
+from types import SimpleNamespace
+from urllib.request import urlopen
+
+import pytest
+
+from hpo_pilot.errors import InputError, TryAgainError
+from hpo_pilot.pilot import metrics
+from hpo_pilot.pilot.failure import JobFailure, PilotErrorCode
+from hpo_pilot.pilot.metrics_endpoint import metrics_served
+from hpo_pilot.pilot.report import Outcome
+from hpo_pilot.pilot.running import Running
+from hpo_pilot.pilot.settings import PilotSettings
+
+ROOM = SimpleNamespace(most=3)
+WORKDIR = SimpleNamespace(free_mb=lambda: 5)
+
+
+@pytest.fixture
+def settings(tmp_path):
+    (tmp_path / "token").write_text("token")
+
+    def made(**changes):
+        return PilotSettings("http://127.0.0.1:9", "Q", 3, tmp_path / "token", tmp_path, **changes)
+
+    return made
+
+
+def ended(outcome: str, reason: str) -> float:
+    labels = {"outcome": outcome, "reason": reason}
+    return metrics.REGISTRY.get_sample_value("hpo_pilot_pilot_jobs_ended_total", labels) or 0.0
+
+
+@pytest.mark.parametrize(
+    ("outcome", "given_back", "labels"),
+    [
+        (Outcome(0), False, ("finished", "")),
+        (Outcome(1, "it said no"), False, ("failed", "payload")),
+        (Outcome(None, failure=JobFailure(PilotErrorCode.NO_LOCAL_SPACE, "full")), False, ("failed", "no_local_space")),
+        (Outcome(None, failure=JobFailure(PilotErrorCode.SIGTERM, "told to stop")), True, ("given_back", "")),
+    ],
+)
+def test_ends_are_counted_by_class(outcome, given_back, labels):
+    before = ended(*labels)
+    metrics.note_end(outcome, given_back=given_back)
+    assert ended(*labels) == before + 1
+
+
+def test_it_listens_where_it_is_told(settings, caplog):
+    caplog.set_level("INFO")
+    with metrics_served(settings(metrics_port=0), ROOM, Running(), WORKDIR):
+        url = caplog.messages[-1].removeprefix("metrics are at ")
+        assert url.startswith("http://127.0.0.1:")
+        with urlopen(url, timeout=5) as answer:
+            text = answer.read().decode()
+        assert "hpo_pilot_pilot_slots 3.0" in text
+        assert "hpo_pilot_pilot_disk_free_bytes 5.24288e+06" in text
+        assert 'queue="Q"' in text
+    with pytest.raises(OSError, match="refused"):
+        urlopen(url, timeout=5)
+
+
+def test_nothing_listens_unless_it_is_asked_for(settings, caplog):
+    caplog.set_level("INFO")
+    with metrics_served(settings(), ROOM, Running(), WORKDIR):
+        assert caplog.messages == []
+
+
+def test_a_port_that_is_taken_is_named(settings):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(TryAgainError, match=f"127.0.0.1:{port} cannot be listened at"):
+            with metrics_served(settings(metrics_port=port), ROOM, Running(), WORKDIR):
+                pass
+    with pytest.raises(InputError, match="--metrics-port 70000"):
+        settings(metrics_port=70000)

@@ -1,0 +1,65 @@
+"""Exports, opened by the tools that they are for."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import requests
+
+from hpo_pilot.exports import optuna_study
+from hpo_pilot.service.embedded import free_port
+from tests.exports.made import curves_of, every_kind, search_of, subject_of
+from tests.real.conftest import missing
+
+
+@pytest.fixture
+def dashboard(tmp_path: Path):
+    """Starts optuna-dashboard over a storage; returns its address."""
+    if importlib.util.find_spec("optuna_dashboard") is None:
+        missing("optuna-dashboard is not installed: pip install -r tests/real/requirements.txt")
+    processes = []
+
+    def start(path: Path) -> str:
+        port = free_port()
+        words = [sys.executable, "-c", "from optuna_dashboard._cli import main; main()", f"sqlite:///{path}"]
+        words += ["--host", "127.0.0.1", "--port", str(port), "--server", "wsgiref"]
+        with (tmp_path / "dashboard.log").open("w") as log:
+            processes.append(subprocess.Popen(words, stdout=log, stderr=log))
+        url = f"http://127.0.0.1:{port}"
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            try:
+                if requests.get(f"{url}/api/studies", timeout=5).ok:
+                    return url
+            except requests.ConnectionError:
+                assert processes[-1].poll() is None, (tmp_path / "dashboard.log").read_text()
+                time.sleep(0.2)
+        raise AssertionError((tmp_path / "dashboard.log").read_text())
+
+    yield start
+    for process in processes:
+        process.terminate()
+        process.wait(20)
+
+
+def test_optuna_dashboard_shows_a_search(dashboard, tmp_path: Path) -> None:
+    path = tmp_path / "study.db"
+    optuna_study.write(subject_of(search_of(), every_kind(), curves_of(range(1, 13))), path)
+    url = dashboard(path)
+    (study,) = requests.get(f"{url}/api/studies", timeout=10).json()["study_summaries"]
+    assert study["study_name"] == "digits"
+    found = requests.get(f"{url}/api/studies/{study['study_id']}", timeout=10).json()
+    assert [trial["number"] for trial in found["trials"]] == list(range(16))
+    assert [trial["state"] for trial in found["trials"]][9:15] == [
+        *("Complete", "Fail", "Pruned", "Fail", "Running", "Waiting"),
+    ]
+    first = found["trials"][0]
+    assert first["values"] == [1.5]
+    assert {one["name"]: one["param_external_value"] for one in first["params"]}["solver"] == "sgd"
+    assert [one["step"] for one in first["intermediate_values"]] == [1, 2, 3]
+    assert requests.get(f"{url}/dashboard/", timeout=10).ok

@@ -1,0 +1,476 @@
+"""The monitor in a real browser, over a running search and over finished ones.
+
+HPO_PILOT_PICTURES names a folder for screenshots; `make pictures` puts those of the manual there.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from tests.real.conftest import missing
+
+try:
+    from axe_playwright_python.sync_playwright import Axe
+    from PIL import Image
+    from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+except ImportError:
+    Axe = None
+
+_HPO = str(Path(sys.executable).parent / "hpo-pilot")
+
+_TRAINING = """
+import json, os, sys, time
+point = json.load(open("input.json"))
+fold, rate = int(os.environ["HPO_PILOT_FOLD"]), point["rate"]
+if rate > 0.3:
+    print("step 1: loss is nan")
+    sys.exit("the loss is no number any more: rate %g" % rate)
+final = (abs(rate - 0.01) ** 0.5 + 0.05 * abs(point["layers"] - 2) + 0.02 * fold
+         + (0.1 if point["kind"].startswith("<") else 0) + 0.1 * point.get("momentum", 0.5))
+with open("progress.jsonl", "w") as progress:
+    for step in range(1, 7):
+        progress.write(json.dumps({"step": step, "loss": final + 1.0 / step}) + "\\n")
+        progress.flush()
+        time.sleep(float(os.environ.get("HPO_PILOT_NODES") and PACE))
+json.dump({"status": 0, "loss": final, "message": ""}, open("output.json", "w"))
+"""
+
+#: A choice that would be markup where it is not escaped.
+_HOSTILE = "<img src=x onerror=alert(1)>"
+
+_SPACE = {
+    "rate": {"type": "real", "low": 1e-4, "high": 1.0, "scale": "log"},
+    "layers": {"type": "integer", "low": 1, "high": 6},
+    "kind": {"type": "categorical", "choices": ["sgd", "adam", _HOSTILE]},
+    "momentum": {"type": "real", "low": 0.1, "high": 0.9, "when": {"kind": "sgd"}},
+}
+
+
+@dataclass
+class Site:
+    """A service with its pages: searches `calo-scan` and `calo-scan-2`, finished, and `live`, which runs on and on."""
+
+    workdir: Path
+    url: str
+    environment: dict[str, str]
+
+    def command(self, *words: str) -> str:
+        done = subprocess.run(
+            [_HPO, *words, "--workdir", str(self.workdir)],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, (words, done.stdout, done.stderr)
+        return done.stdout
+
+    def status(self, search: str) -> dict[str, Any]:
+        return json.loads(self.command("status", search, "--json"))
+
+    def link(self) -> str:
+        return self.command("monitor", "--link").strip()
+
+
+def _write_search(folder: Path, name: str, pace: float, trials: int, seed: int, folds: int) -> Path:
+    payload = folder / f"payload-{name}"
+    payload.mkdir()
+    (payload / "train.py").write_text(_TRAINING.replace("PACE", str(pace)))
+    search = {
+        "search": name,
+        "space": _SPACE,
+        "objective": {"metric": "loss", "goal": "minimize"},
+        "budget": {"trials": trials, "parallel": 4, "failures": 100},
+        "folds": folds,
+        "seed": seed,
+        "payload": {"files": payload.name, "command": "python train.py"},
+        "resources": {"cores": 1, "memory_mb": 200, "minutes": 5},
+    }
+    file = folder / f"{name}.yaml"
+    file.write_text(json.dumps(search))  # JSON is YAML
+    return file
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("monitor")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("HPO_PILOT_", "PANDA"))}
+    workdir = folder / "work"
+    for file in (
+        _write_search(folder, "calo-scan", 0.0, 40, 1, 2),
+        _write_search(folder, "calo-scan-2", 0.0, 12, 2, 1),
+    ):
+        command = [_HPO, "run", str(file), "--workdir", str(workdir), "--slots", "4"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stderr
+    with (folder / "serve.log").open("w") as log:
+        service = subprocess.Popen(
+            [_HPO, "serve", "--workdir", str(workdir), "--slots", "4"],
+            env=environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        for _ in range(300):
+            found = re.search(r"the monitor is at (\S+)", (folder / "serve.log").read_text())
+            if found is not None:
+                break
+            assert service.poll() is None, (folder / "serve.log").read_text()
+            time.sleep(0.1)
+        else:
+            pytest.fail("the service does not start")
+        here = Site(workdir, found[1].rstrip("/"), environment)
+        live = _write_search(folder, "live", 0.25, 500, 3, 1)
+        here.command("submit", str(live))
+        yield here
+    finally:
+        service.terminate()
+        service.wait(30)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    program = shutil.which("chromium")
+    if Axe is None:
+        missing("playwright, axe-playwright-python and pillow (tests/real/requirements.txt)")
+    if program is None:
+        missing("chromium")
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(
+            executable_path=program, args=["--no-sandbox", "--enable-unsafe-swiftshader"]
+        )
+        yield started
+        started.close()
+
+
+@dataclass
+class Watched:
+    """A page and what it complained of."""
+
+    page: Page
+    site: Site
+    complaints: list[str] = field(default_factory=list)
+    outside: list[str] = field(default_factory=list)
+
+    def open(self, path: str) -> None:
+        self.page.goto(self.site.url + path)
+        assert self.page.title().endswith("hpo-pilot")
+
+    def drawn(self) -> None:
+        """Waits for the figures, if there are some."""
+        if self.page.locator("[data-kind]").count():
+            for section in self.page.locator("[data-kind]").all():
+                section.scroll_into_view_if_needed()
+            self.page.wait_for_selector("html[data-drawn=true]", state="attached", timeout=60_000)
+            self.page.evaluate("scrollTo(0, 0)")
+            self.page.wait_for_timeout(300)
+
+    def check(self) -> None:
+        assert self.complaints == []
+        assert self.outside == []
+
+
+@pytest.fixture(scope="module")
+def sign_in(site: Site, browser: Browser) -> Callable[..., Any]:
+    """Opens a page as the service's user; several at once have sessions of their own."""
+
+    @contextmanager
+    def begin(width: int = 1280, *, scheme: str = "light", scripts: bool = True) -> Iterator[Watched]:
+        context: BrowserContext = browser.new_context(
+            viewport={"width": width, "height": 900 if width > 600 else 844},
+            color_scheme=scheme,
+            java_script_enabled=scripts,
+            reduced_motion="reduce",
+        )
+        watched = Watched(context.new_page(), site)
+        watched.page.on("pageerror", lambda error: watched.complaints.append(str(error)))
+        watched.page.on(
+            "console",
+            lambda said: watched.complaints.append(said.text) if said.type in ("error", "warning") else None,
+        )
+        watched.page.on(
+            "request",
+            lambda request: (
+                None if request.url.startswith((site.url, "data:", "blob:")) else watched.outside.append(request.url)
+            ),
+        )
+        watched.page.goto(site.link())
+        if not scripts:
+            watched.page.goto(site.url + "/")
+        expect(watched.page).to_have_url(site.url + "/")
+        try:
+            yield watched
+        finally:
+            context.close()
+
+    return begin
+
+
+def _until(holds: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, what
+        time.sleep(0.2)
+
+
+def _settled(page: Page, name: str, *, whole: bool = False) -> bytes:
+    """A screenshot, kept where pictures are wanted."""
+    picture = page.screenshot(full_page=whole)
+    if folder := os.environ.get("HPO_PILOT_PICTURES"):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        Image.open(io.BytesIO(picture)).quantize(128).save(Path(folder) / f"{name}.png", optimize=True)
+    return picture
+
+
+def _colours(picture: bytes) -> int:
+    """How many of a picture's pixels are not of its commonest colour."""
+    image = Image.open(io.BytesIO(picture)).convert("RGB")
+    counts = sorted(count for count, _ in image.getcolors(image.width * image.height))
+    return sum(counts[:-1])
+
+
+_PAGES = {
+    "searches": "/",
+    "search": "/searches/calo-scan",
+    "running": "/searches/live",
+    "trials": "/searches/calo-scan/trials",
+    "trial": "/searches/calo-scan/trials/3",
+    "errors": "/searches/calo-scan/errors",
+    "jobs": "/jobs",
+    "pilots": "/pilots",
+    "extend": "/searches/live/extend",
+    "add": "/searches/live/add",
+    "help": "/help",
+    "tutorial": "/help/tutorial",
+}
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_every_page_is_clean_and_accessible(sign_in, width, scheme):
+    with sign_in(width, scheme=scheme) as watched:
+        for name, path in _PAGES.items():
+            watched.open(path)
+            watched.drawn()
+            page = watched.page
+            _settled(page, f"{name}-{'phone' if width < 600 else 'desktop'}-{scheme}", whole=name == "search")
+            wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+            assert wide <= 0, f"{name} is {wide} pixels too wide"
+            found = Axe().run(page).response["violations"]
+            bad = [
+                (one["id"], [node["target"] for node in one["nodes"]][:5])
+                for one in found
+                if one["impact"] in ("serious", "critical")
+            ]
+            assert not bad, (name, bad)
+        watched.check()
+
+
+def test_every_figure_is_drawn(sign_in):
+    with sign_in() as watched:
+        watched.open("/searches/calo-scan")
+        watched.drawn()
+        for key in (
+            "convergence",
+            "parallel",
+            "importance",
+            "slices",
+            "contours",
+            "folds",
+            "curves",
+            "slots",
+            "failures",
+        ):
+            plots = watched.page.locator(f"#kind-{key} .plot")
+            assert plots.count(), key
+            plot = plots.first
+            plot.scroll_into_view_if_needed()
+            watched.page.wait_for_timeout(200)
+            assert _colours(plot.screenshot()) > 1500, f"{key} is empty"
+            assert len(plot.get_attribute("aria-label") or "") > 20, key
+        # A choice of the search space that is markup stays a text, in figures too.
+        assert watched.page.locator("img[src=x]").count() == 0
+        watched.check()
+
+
+def test_parallel_coordinates_can_be_brushed(sign_in):
+    with sign_in() as watched:
+        watched.open("/searches/calo-scan")
+        watched.drawn()
+        plot = watched.page.locator("#kind-parallel .plot").first
+        plot.scroll_into_view_if_needed()
+        axis = plot.locator(".axis-brush .background").first
+        place = axis.bounding_box()
+        assert place is not None
+        before = plot.screenshot()
+        x = place["x"] + place["width"] / 2
+        watched.page.mouse.move(x, place["y"] + place["height"] * 0.25)
+        watched.page.mouse.down()
+        watched.page.mouse.move(x, place["y"] + place["height"] * 0.5, steps=8)
+        watched.page.mouse.up()
+        watched.page.wait_for_timeout(600)
+        assert plot.screenshot() != before
+        ranges = watched.page.evaluate(
+            "document.querySelector('#kind-parallel .plot').data[0].dimensions.map((d) => d.constraintrange ?? null)"
+        )
+        assert any(one is not None for one in ranges)
+
+
+def test_a_running_search_changes_while_one_looks(sign_in):
+    with sign_in() as watched:
+        watched.open("/searches/live")
+        page = watched.page
+        before = page.locator("#f-progress").inner_text()
+        _until(lambda: page.locator("#f-progress").inner_text() != before, "the page stands still")
+        # Values that trials report while they run come too, and no reload is needed for the figures.
+        _until(lambda: page.locator("#kind-convergence .plot").count() > 0, "no figure comes")
+        assert page.evaluate("performance.getEntriesByType('navigation').length") == 1
+        watched.check()
+
+
+def test_actions(sign_in, site):
+    with sign_in() as watched:
+        page = watched.page
+        watched.open("/searches/live")
+        page.get_by_role("button", name="Pause").click()
+        assert site.status("live")["state"] == "paused"
+        page.get_by_role("button", name="Resume").click()
+        assert site.status("live")["state"] == "running"
+
+        budget = site.status("live")["budget"]
+        page.get_by_role("link", name="Extend…").click()
+        page.get_by_label("More trials").fill("many")
+        page.get_by_role("button", name="Extend").click()
+        expect(page.get_by_role("alert")).to_contain_text("many")
+        expect(page.get_by_label("More trials")).to_have_value("many")  # nothing that was typed is lost
+        page.get_by_label("More trials").fill("7")
+        page.get_by_role("button", name="Extend").click()
+        assert site.status("live")["budget"]["trials"] == budget["trials"] + 7
+
+        page.get_by_role("link", name="Side by side…").click()
+        page.get_by_label("Trials side by side").fill("3")
+        page.get_by_role("button", name="Change").click()
+        assert site.status("live")["budget"]["parallel"] == 3
+
+        page.get_by_role("link", name="Try a point…").click()
+        page.get_by_label("rate").fill("0.0123")
+        page.get_by_label("layers").fill("2")
+        page.get_by_label("kind").select_option(label="adam")
+        page.get_by_label("momentum").fill("")
+        page.get_by_role("button", name="Try it").click()
+        expect(page).to_have_url(site.url + "/searches/live")
+        wished = {"rate": 0.0123, "layers": 2, "kind": "adam"}
+        _until(
+            lambda: any(trial["point"] == wished for trial in json.loads(site.command("trials", "live", "--json"))),
+            "the point is not tried",
+        )
+
+        watched.open("/searches/live")
+        page.get_by_role("link", name="Stop…").click()
+        page.get_by_role("button", name="Stop it").click()
+        _until(lambda: site.status("live")["state"] == "stopped", "it does not stop")
+        who = page.locator("#user").inner_text()
+        expect(page.locator("#f-events")).to_contain_text(who)
+        events = requests.get(site.url + "/searches/live", timeout=10, allow_redirects=False)
+        assert events.status_code in (303, 401, 302)  # without a session nothing is shown
+        # A console error would be the browser's word on the form that was wrong: status 422.
+        assert [one for one in watched.complaints if "422" not in one] == []
+        # The next tests want it running.
+        watched.open("/searches/live")
+        page.get_by_role("button", name="Resume").click()
+
+
+def test_retry_failed(sign_in, site):
+    failed = site.status("calo-scan")["trials"].get("failed", 0)
+    assert failed > 0
+    with sign_in() as watched:
+        watched.open("/searches/calo-scan")
+        watched.page.get_by_role("link", name="Retry failed…").click()
+        number = next(t["number"] for t in json.loads(site.command("trials", "calo-scan", "--json")) if t["error"])
+        watched.page.get_by_label("Only these trials").fill(str(number))
+        watched.page.get_by_role("button", name="Try again").click()
+        expect(watched.page).to_have_url(site.url + "/searches/calo-scan")
+        _until(lambda: site.status("calo-scan")["trials"]["failed"] == failed + 1, "it is not tried again")
+        watched.check()
+
+
+def test_downloads(sign_in):
+    with sign_in() as watched:
+        watched.open("/searches/calo-scan")
+        for name, begins in (("CSV", b"number,generation,state"), ("JSON", b"{"), ("report", b"<!DOCTYPE html>")):
+            with watched.page.expect_download() as download:
+                watched.page.get_by_role("link", name=name, exact=True).click()
+            assert Path(download.value.path()).read_bytes().startswith(begins), name
+
+
+def test_without_scripts_all_but_figures_is_there(sign_in, site):
+    with sign_in(scripts=False) as watched:
+        watched.open("/searches/calo-scan")
+        assert (
+            "Done" in watched.page.locator("#f-verdict").inner_text()
+            or watched.page.locator("#f-progress").inner_text()
+        )
+        expect(watched.page.locator("noscript")).to_contain_text("table of trials")
+        watched.open("/searches/calo-scan/trials")
+        assert watched.page.locator("table tbody tr").count() >= 20
+        watched.open("/searches/live")
+        watched.page.get_by_role("button", name="Pause").click()
+        assert site.status("live")["state"] == "paused"
+        watched.page.get_by_role("button", name="Resume").click()
+        assert site.status("live")["state"] == "running"
+
+
+def test_the_keyboard_reaches_everything(sign_in):
+    with sign_in() as watched:
+        watched.open("/searches/calo-scan")
+        page = watched.page
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.textContent") == "Skip to content"
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.id") == "content"
+        seen = set()
+        for _ in range(60):
+            page.keyboard.press("Tab")
+            seen.add(page.evaluate("document.activeElement.textContent.trim()"))
+        assert {"Extend…", "CSV", "Retry failed…"} <= seen
+
+
+def test_signing_out_ends_it(sign_in, site):
+    with sign_in() as watched:
+        watched.page.get_by_role("button", name="Sign out").click()
+        watched.page.goto(site.url + "/searches/calo-scan")
+        assert "/login" in watched.page.url
+        assert watched.page.locator("#f-best").count() == 0
+
+
+def test_a_link_is_good_once(browser, site):
+    link = site.link()
+    assert requests.get(link, timeout=10).status_code == 200
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(link)
+    page.wait_for_timeout(500)
+    first = page.context.cookies()
+    other = browser.new_context()
+    again = other.new_page()
+    again.goto(link)
+    again.wait_for_timeout(500)
+    assert first or again.context.cookies()
+    assert not (first and again.context.cookies()), "two sessions of one link"
+    context.close()
+    other.close()

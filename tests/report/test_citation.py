@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+
+from hpo_pilot import __version__
+from hpo_pilot.report import ReportFacts
+from hpo_pilot.report.citation import citation
+from hpo_pilot.report.payload_versions import payload_versions
+from hpo_pilot.report.render import render_report
+from hpo_pilot.search import FoldResult, Search, Trial
+
+
+def test_a_citation_tells_which_search_it_was(search: Search, facts: ReportFacts) -> None:
+    text = citation(search, facts, "search: digits-mlp\n")
+    assert text.startswith(
+        'Hyper-parameter search "digits-mlp", 2026-03-01: optimizer auto, budget of 48 trials, seed 7,'
+    )
+    assert hashlib.sha256(b"search: digits-mlp\n").hexdigest()[:16] in text
+    assert text.endswith(f"Made with hpo-pilot, version {__version__}.")
+    assert text != citation(search, facts, "search: digits-mlp\nseed: 8\n")
+    assert facts.ended is not None
+    later = citation(search, replace(facts, ended=facts.ended + timedelta(days=2)), "")
+    assert ", 2026-03-01 to 2026-03-03:" in later
+    assert '"digits-mlp": optimizer' in citation(search, ReportFacts(), "")
+
+
+def test_versions_that_payloads_report(trial_of: Callable[..., Trial]) -> None:
+    def trial(number: int, versions: object) -> Trial:
+        return trial_of(number, 0.5, folds=(FoldResult(0, 0.5, metadata={"versions": versions}),))
+
+    found = payload_versions([trial(1, {"torch": "2.9.1"}), trial(2, {"torch": "2.9.2", "cuda": 13}), trial_of(3, 0.1)])
+    assert found == {"torch": "2.9.1, 2.9.2", "cuda": "13"}
+    assert payload_versions([trial(1, ["torch"]), trial(2, {"torch": ["x"]}), trial(3, None)]) == {}
+    many = payload_versions([trial(n, {"torch": f"2.{n}"}) for n in range(9)])
+    assert many == {"torch": "2.0, 2.1, 2.2, 2.3, 2.4 and 4 more"}
+    assert len(payload_versions([trial(1, {f"name{n}": "1" for n in range(99)})])) == 40
+
+
+def test_the_report_shows_both(search: Search, trial_of: Callable[..., Trial], facts: ReportFacts) -> None:
+    fold = FoldResult(0, 0.5, metadata={"versions": {"torch <b>": "2.9.1"}})
+    text = render_report(search, [trial_of(1, 0.5, folds=(fold,))], [], facts)
+    assert "<dt>torch &lt;b&gt; (payload)</dt><dd>2.9.1</dd>" in text
+    assert "<h3>Cite</h3>" in text and "Hyper-parameter search &#34;digits-mlp&#34;" in text
+    assert "<dt>seed</dt><dd>7</dd>" in text
