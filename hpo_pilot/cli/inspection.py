@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from hpo_pilot.cli.columns import Column, print_columns
-from hpo_pilot.cli.completion import complete_form, complete_search
+from hpo_pilot.cli.completion import complete_form, complete_search, complete_trial
 from hpo_pilot.cli.costs import cost_rows
 from hpo_pilot.cli.figures import write_report_figures
 from hpo_pilot.cli.fitting import print_fitting
@@ -47,6 +47,7 @@ def add_to(app: typer.Typer) -> None:
     app.command()(on_client(trials))
     app.command()(on_client(best))
     app.command()(on_client(log))
+    app.command()(on_client(logs))
     app.command()(on_client(report))
     app.command()(on_client(export))
 
@@ -262,6 +263,34 @@ def log(client: SearchClient, identity: IdArgument, as_json: JsonOption = False)
     for event in events:
         table.add_row(event["time"], printable(event["who"]), printable(event["what"]))
     console().print(table)
+
+
+def logs(
+    client: SearchClient,
+    identity: IdArgument,
+    number: Annotated[
+        int,
+        typer.Argument(
+            metavar="TRIAL", min=1, help="The trial's number.", show_default=False, autocompletion=complete_trial
+        ),
+    ],
+    fold: Annotated[int | None, typer.Option(min=0, help="One fold alone.", show_default=False)] = None,
+) -> None:
+    """Print the end of a trial's payload log; it is kept of folds that failed."""
+    from hpo_pilot.errors import InputError
+
+    trial = next((trial for trial in client.trials(identity) if trial["number"] == number), None)
+    if trial is None:
+        raise InputError(f"search {identity!r} has no trial {number}: `hpo-pilot trials {identity}` lists them")
+    kept = {each["fold"]: each.get("log_tail") for each in trial["folds"] if fold in (None, each["fold"])}
+    found = {number: text for number, text in kept.items() if text}
+    if not found:
+        which = f"trial {number}" if fold is None else f"fold {fold} of trial {number}"
+        raise InputError(f"there is no log of {which}, which is {trial['state']}: logs are kept of folds that failed")
+    for place, text in found.items():
+        if len(trial["folds"]) > 1:
+            typer.echo(f"--- fold {place} ---")
+        typer.echo(printable(text).rstrip("\n"))
 
 
 def report(

@@ -69,7 +69,8 @@ def as_csv(search: Search, trials: Sequence[Trial]) -> str:
     stopped = ["stopped_step", "stopped_value", *projected] if search.early_stopping.is_on else []
     price = price_of(search)
     confirms = ["confirms"] if search.confirm.top or any(trial.confirms is not None for trial in trials) else []
-    tail = [*of_folds, "error", "submitted", "started", "ended", *confirms, *stopped, *_COSTS]
+    retries = ["retries"] if any(trial.retries is not None for trial in trials) else []
+    tail = [*of_folds, "error", "submitted", "started", "ended", *confirms, *retries, *stopped, *_COSTS]
     writer.writerow([*head, *(parameter_column(name, [*head, *tail]) for name in names), *tail])
     for trial in trials:
         values = {fold.fold: fold.figures for fold in trial.folds}
@@ -85,6 +86,7 @@ def as_csv(search: Search, trials: Sequence[Trial]) -> str:
                 _cell(trial.error),
                 *(time_text(when) or "" for when in (trial.submitted, trial.started, trial.ended)),
                 *([_cell(trial.confirms)] if confirms else ()),
+                *([_cell(trial.retries)] if retries else ()),
                 *(map(_cell, stop) if stopped else ()),
                 *(_cell(getattr(price.cost(trial.spent), name)) for name in _COSTS),
             ]

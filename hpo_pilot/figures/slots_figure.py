@@ -11,7 +11,7 @@ from hpo_pilot.figures.axis import label
 from hpo_pilot.figures.figure import BLUE, LEGEND, PALE_BLUE, RED, Figure, joined_notes
 from hpo_pilot.figures.slot_jobs import Job, Steps, jobs_of, rows_of
 from hpo_pilot.figures.wording import count, duration, number
-from hpo_pilot.search import Search, Trial
+from hpo_pilot.search import Search, Trial, TrialState
 
 #: More jobs, or more rows, cannot be told apart in the chart of jobs; the curve shows any number.
 JOB_LIMIT, ROW_LIMIT = 600, 64
@@ -28,9 +28,11 @@ def slots_figures(search: Search, trials: Sequence[Trial], now: datetime | None 
     jobs, unknown = jobs_of(trials, now)
     if not jobs:
         return []
+    partly = any(t.state is TrialState.RUNNING and 0 < len(t.folds) < search.folds.k for t in trials)
     repeated = sum(job.attempt > 1 for job in jobs)
     notes = (
         f"{count(unknown, 'job')} not shown, for their times are not known" if unknown else "",
+        "folds that have not ended are not shown where others of their trial have" if partly else "",
         f"of {count(repeated, 'repeated job')} only the last attempt is shown" if repeated else "",
     )
     figures = [_curve(search, jobs, notes)]

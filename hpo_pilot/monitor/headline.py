@@ -127,7 +127,7 @@ def best_text(view: View) -> str:
 
 def _verdict(view: View, ahead: Outlook, trouble: Sequence[str]) -> tuple[str, str]:
     state, best = view.record.state, view.best
-    told = sum(trial.told is not None for trial in view.trials)
+    told = view.pulse.told
     if state is SearchState.SUBMITTED:
         return "idle", "Submitted; it has not begun."
     if state is SearchState.PAUSED:
@@ -163,11 +163,9 @@ def _gain(view: View) -> str:
 
 
 def _failures_in_a_row(view: View) -> int:
-    told = sorted((trial for trial in view.trials if trial.told is not None), key=lambda trial: -(trial.told or 0))
-    run = 0
-    for trial in told:
-        if trial.state is not TrialState.FAILED or (trial.told or 0) <= view.record.forgiven:
-            break
+    failed = {trial.told for trial in view.failures}
+    run, newest = 0, view.pulse.told
+    while newest - run in failed and newest - run > view.record.forgiven:
         run += 1
     return run
 

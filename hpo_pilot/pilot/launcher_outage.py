@@ -7,6 +7,7 @@ started for long, the allocation is given up.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -42,6 +43,7 @@ class LauncherOutage:
         self,
         attempt: Callable[[Sequence[str]], str],
         *,
+        others: Callable[[], Sequence[str]],
         over: Callable[[], None],
         give_up: Callable[[GiveUpError], None],
         patience: Patience | None = None,
@@ -50,11 +52,12 @@ class LauncherOutage:
 
         Args:
             attempt: starts a process that does nothing on each of these nodes; says why not, or nothing.
+            others: the nodes that are of use.
             over: is called when the launcher works again.
             give_up: is called when it has been away for too long.
             patience: how long that is.
         """
-        self._attempt, self._over, self._give_up = attempt, over, give_up
+        self._attempt, self._others, self._over, self._give_up = attempt, others, over, give_up
         self._patience = patience or Patience()
         self._lock = threading.Lock()
         self._trying = threading.Lock()
@@ -79,7 +82,9 @@ class LauncherOutage:
             if time.monotonic() - self._worked < _FRESH:
                 return False
             if self._attempt(nodes):
-                return True
+                # It may be a node of the job that is dead, of which nobody says so.
+                other = next((node for node in self._others() if node not in nodes), None)
+                return other is None or bool(self._attempt([other]))
             self._worked = time.monotonic()
             return False
 
@@ -88,14 +93,14 @@ class LauncherOutage:
 
         Args:
             why: in the launcher's words.
-            nodes: that are free to be tried.
+            nodes: that are tried before others, for they are free.
         """
         with self._lock:
             if self._is_on or self._stopped.is_set():
                 return
             self._is_on = True
         log.error("the launcher starts nothing, so no jobs are taken for now: %s", why)
-        threading.Thread(target=self._run, args=[why, tuple(nodes[:1])], name="outage", daemon=True).start()
+        threading.Thread(target=self._run, args=[why, tuple(nodes)], name="outage", daemon=True).start()
 
     def stop(self) -> None:
         """The pilot ends: nothing is tried any more."""
@@ -103,8 +108,9 @@ class LauncherOutage:
 
     def _run(self, why: str, nodes: Sequence[str]) -> None:
         began, pause = time.monotonic(), self._patience.first
+        in_turn = itertools.cycle([*nodes, *(node for node in self._others() if node not in nodes)])
         while not self._stopped.wait(pause):
-            why = self._attempt(nodes) or ""
+            why = self._attempt([next(in_turn)])
             seconds = time.monotonic() - began
             if not why:
                 self._is_on, self._worked = False, time.monotonic()

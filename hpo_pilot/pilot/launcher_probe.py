@@ -13,6 +13,8 @@ from hpo_pilot.transformation.environment import without_secrets
 
 _SECONDS = 60.0
 _MEMORY_MB = 64  # of each process
+#: What srun says while it waits for cores that others have: then it has been answered.
+_BUSY = "step creation temporarily disabled"
 _SAID = 300  # characters of the launcher's words
 
 
@@ -46,8 +48,10 @@ def probe(site: Site, nodes: Sequence[str], allocation: Sequence[str]) -> str:
         )
     except (OSError, InputError) as error:
         return str(error)
-    except subprocess.TimeoutExpired:
-        return f"{launcher.name} has started nothing for {_SECONDS:.0f} s"
+    except subprocess.TimeoutExpired as error:
+        said = error.stdout or b""
+        text = said.decode(errors="replace") if isinstance(said, bytes) else said
+        return "" if _BUSY in text else f"{launcher.name} has started nothing for {_SECONDS:.0f} s"
     if done.returncode == 0:
         return ""
     words = " ".join((launcher.traces.failure(done.stdout) or done.stdout).split())

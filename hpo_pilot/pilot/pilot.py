@@ -119,7 +119,10 @@ class Pilot:
         margin = ending_margin(allocation.seconds, self._settings.margin)
         names = [node.name for node in allocation.nodes]
         self._outage = outage = LauncherOutage(
-            lambda nodes: probe(site, nodes, names), over=self._launcher_works, give_up=self._give_up_allocation
+            lambda nodes: probe(site, nodes, names),
+            others=lambda: sorted(room.up),
+            over=self._launcher_works,
+            give_up=self._give_up_allocation,
         )
         room = AllocationRoom(
             allocation, site, margin=margin, when_lost=self._running.stop, is_away=lambda: outage.is_on

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cache
@@ -70,7 +70,8 @@ def render_report(
     states = Counter(trial.state for trial in trials if trial.confirms is None)
     several = len(search.objectives) > 1
     subject = Subject(search, trials, reports or {}, peers, facts.ended)
-    drawn = {kind.key: build(kind.key, subject) for kind in kinds(search) if kind.key != "slices"}
+    # Kinds that make no sense for this search, such as pairs of its one parameter, have no figures.
+    drawn = defaultdict(list, {kind.key: build(kind.key, subject) for kind in kinds(search) if kind.key != "slices"})
     parameters = figures_by_objective(search, trials) if standings else []
     front = front_of(search, trials) if several else []
     of_parameters = [figure for _, group in parameters for figure in group]

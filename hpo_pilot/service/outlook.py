@@ -15,7 +15,7 @@ from hpo_pilot.store import SearchState
 #: Beyond ten years, in seconds, nobody waits, and a date may not be to be had.
 _FURTHEST = 3650 * 86400.0
 
-#: So many trials' points are compared; of more, the others are taken for distinct, for that is all but sure and slow.
+#: The points of so many trials are compared; those of more are taken for distinct, which is all but sure, and quick.
 _COMPARED = 1000
 
 
@@ -105,16 +105,16 @@ def optimizer_words(search: Search, state: SearchState, trials: Sequence[Trial])
     if len(counted) >= search.budget.trials:
         return f"done proposing: the last {len(out)} trial{'s are' if len(out) != 1 else ' is'} out"
     results = [trial for trial in scanned if trial.told is not None]
-    tried = {point_key(trial.point) for trial in counted[:_COMPARED]}
+    tried = {point_key(trial.point) for trial in counted} if len(counted) <= _COMPARED else None
     starts = {point_key(search.space.canonical(point)) for point in search.start}
-    untried = starts - tried if len(counted) <= _COMPARED else set()
+    untried = set() if tried is None else starts - tried
     if untried:
         return f"trying the start points of its file: {len(starts) - len(untried)} of {len(starts)} are out"
     # Known results of the file are told to it first, as if they were of this search.
     good = sum(trial.state is TrialState.FINISHED for trial in results)
     good += sum(known.figures is not None for known in search.known)
     knowledge = Knowledge(
-        known=len(tried) + len(counted[_COMPARED:]) + len(search.known),
+        known=len(counted if tried is None else tried) + len(search.known),
         told=len(results) + len(search.known),
         good=good,
         earlier=bool(search.warm_start),

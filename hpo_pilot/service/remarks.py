@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from hpo_pilot.search import TrialState
-from hpo_pilot.service.waiting_remarks import waiting_remarks
 from hpo_pilot.store import EMBEDDED, SearchRecord, Store
 from hpo_pilot.store.tallies import open_tasks, reported_a_number
 
@@ -32,5 +31,7 @@ def remarks_of(store: Store, record: SearchRecord, workdir: Path | None = None) 
     earlier = [str(one) for one in store.earlier_results(record.id)] if record.search.warm_start else []
     waiting: list[str] = []
     if workdir is not None and record.server == EMBEDDED and not record.state.is_over:
+        from hpo_pilot.service.waiting_remarks import waiting_remarks  # noqa: PLC0415 - it brings an HTTP client
+
         waiting = waiting_remarks(workdir, open_tasks(store.engine, record.id))
     return earlier + nothing_to_stop(store, record) + waiting

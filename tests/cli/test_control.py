@@ -30,6 +30,18 @@ def said(*words):
     return " ".join(result.output.split())
 
 
+def test_logs(work):
+    assert said("logs", "demo", "1") == "--- fold 0 --- Traceback --- fold 1 --- Traceback"
+    assert said("logs", "demo", "1", "--fold", "1") == "--- fold 1 --- Traceback"
+    for words, message in (
+        (["2"], "trial 2, which is finished"),
+        (["99"], "has no trial 99"),
+        (["1", "--fold", "7"], "no log of fold 7"),
+    ):
+        with pytest.raises(InputError, match=message):
+            said("logs", "demo", *words)
+
+
 RUNS = "`hpo-pilot serve` runs it; `hpo-pilot status demo --watch` shows how it goes"
 
 

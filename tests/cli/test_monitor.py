@@ -54,7 +54,7 @@ def test_the_pages_say_where_they_are_and_the_link_signs_in_once(shown):
 
 
 def test_another_link_is_a_command_away(shown):
-    work, lines, _ = shown
+    work, _, _ = shown
     done = run("--link", "--workdir", str(work))
     assert done.returncode == 0, done.stderr
     assert requests.get(done.stdout.strip(), timeout=20).status_code == 200

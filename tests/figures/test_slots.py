@@ -74,6 +74,12 @@ def test_a_running_trial_reaches_to_now(search: Search, trial_of: Callable[..., 
     assert bars(chart, "running")[0][2] == 3000, "without a clock: to the last moment that is known"
 
 
+def test_folds_that_still_run_are_missed_aloud(search: Search) -> None:
+    partly = replace(job(2, 0, 5), state=TrialState.RUNNING, value=None)
+    assert "folds that have not ended are not shown" in slots_figures(search, [job(1, 0, 4), partly])[0].note.lower()
+    assert "not ended" not in slots_figures(search, [job(1, 0, 4)])[0].note
+
+
 def test_a_repeated_job_did_not_wait_all_that_time(search: Search) -> None:
     curve, chart = slots_figures(search, [job(1, 50, 60, attempt=3), job(2, 1, 2)])
     assert max(y for _, y in heights(curve, "waiting")) == 1

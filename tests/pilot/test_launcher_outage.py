@@ -9,6 +9,7 @@ import pytest
 
 from hpo_pilot.errors import GiveUpError
 from hpo_pilot.launchers import make_launcher
+from hpo_pilot.pilot import launcher_probe
 from hpo_pilot.pilot.launcher_outage import LauncherOutage, Patience
 from hpo_pilot.pilot.launcher_probe import probe
 from hpo_pilot.pilot.site import Site
@@ -19,15 +20,22 @@ class Launcher:
 
     def __init__(self, most: float = 60.0) -> None:
         self.why = "away"
+        self.good: set[str] = set()  # nodes where it works all the same
         self.tried: list[tuple[str, ...]] = []
         self.over, self.given_up = threading.Event(), threading.Event()
         self.errors: list[GiveUpError] = []
         patience = Patience(first=0.02, longest=0.05, most=most)
-        self.outage = LauncherOutage(self.attempt, over=self.over.set, give_up=self.give_up, patience=patience)
+        self.outage = LauncherOutage(
+            self.attempt,
+            others=lambda: ["n1", "n2", "n3"],
+            over=self.over.set,
+            give_up=self.give_up,
+            patience=patience,
+        )
 
     def attempt(self, nodes: Sequence[str]) -> str:
         self.tried.append(tuple(nodes))
-        return self.why
+        return "" if self.good.issuperset(nodes) else self.why
 
     def give_up(self, error: GiveUpError) -> None:
         self.errors.append(error)
@@ -42,7 +50,7 @@ def test_it_is_tried_until_it_works() -> None:
     assert launcher.outage.is_on
     while len(launcher.tried) < 3:
         time.sleep(0.01)
-    assert set(launcher.tried) == {("n1",)} and not launcher.over.is_set()
+    assert launcher.tried[:3] == [("n1",), ("n2",), ("n3",)] and not launcher.over.is_set()
     launcher.why = ""
     assert launcher.over.wait(10) and not launcher.outage.is_on
     launcher.outage.begin("away again", ["n2"])
@@ -59,10 +67,13 @@ def test_it_is_not_waited_for_for_ever() -> None:
 
 def test_whose_fault_a_launch_was() -> None:
     launcher = Launcher()
-    assert launcher.outage.is_everywhere(["n1", "n2"]) and launcher.tried == [("n1", "n2")]
+    assert launcher.outage.is_everywhere(["n1", "n2"]) and launcher.tried == [("n1", "n2"), ("n3",)]
+    launcher.good = {"n2", "n3"}
+    assert not launcher.outage.is_everywhere(["n1"])  # that node is dead, of which nobody says so
     launcher.why = ""
     assert not launcher.outage.is_everywhere(["n1"])
-    assert not launcher.outage.is_everywhere(["n2"]) and len(launcher.tried) == 2  # that is known from the last one
+    tried = len(launcher.tried)
+    assert not launcher.outage.is_everywhere(["n2"]) and len(launcher.tried) == tried  # known from the last one
     launcher.outage.begin("away", ["n1"])
     assert launcher.outage.is_everywhere(["n2"])
     launcher.outage.stop()
@@ -86,6 +97,17 @@ def test_the_probe(script: str, why: str, tmp_path: Path, monkeypatch: pytest.Mo
     assert said.startswith(why) and bool(said) == bool(why)
     words = (tmp_path / "words").read_text().split()
     assert words[-1] == "true" and {"-N1", "-n1", "--nodelist=n2", "--mem=64M", "-c1"} <= set(words)
+
+
+def test_a_probe_that_waits_for_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others have them: whoever says so has been answered."""
+    program = tmp_path / "srun"
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(launcher_probe, "_SECONDS", 0.5)
+    for words, good in (("Job 7 step creation temporarily disabled, retrying", True), ("hm", False)):
+        program.write_text(f"#!/bin/sh\necho 'srun: {words}'\nexec sleep 5\n")
+        program.chmod(0o755)
+        assert bool(probe(Site(launcher=make_launcher({"name": "srun"})), ["n1"], ["n1"])) is not good
 
 
 def test_a_probe_without_a_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

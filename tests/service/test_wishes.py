@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+
 import pytest
 
+from hpo_pilot.client.exports import as_csv, as_json
+from hpo_pilot.config.results_file import read_results
 from hpo_pilot.errors import GiveUpError, InputError, TryAgainError
 from hpo_pilot.jobs import JobReport, JobState, Verdict
 from hpo_pilot.search import Search, TrialState
@@ -302,3 +306,23 @@ def test_failures_in_a_row_count_retries_too(steer, store, panda):
     assert now(store).state is SearchState.FAILED
     assert "none of its 3 trials" in now(store).message
     assert not isinstance(steering._ending, GiveUpError)
+
+
+def test_exports_say_what_a_trial_repeats_and_a_warm_start_reads_them(steer, store, panda, tmp_path):
+    steering = steer(trials=3, parallel=1, failures=5)
+    go(steering, 2)
+    fail(panda, 1)
+    finish_all(steering, panda)
+    assert "retries" not in as_csv(now(store).search, store.trials(1)).splitlines()[0]
+    retry(store, now(store), "me")
+    finish_all(steer(), panda)
+    text = as_csv(now(store).search, store.trials(1))
+    rows = list(csv.DictReader(text.splitlines()))
+    assert [row["retries"] for row in rows] == ["", "", "", "1"]
+    (tmp_path / "before.csv").write_text(text)
+    (tmp_path / "before.json").write_text(as_json(now(store).search, store.trials(1)))
+    search = now(store).search
+    read = [
+        read_results(tmp_path / name, name, search.space, search.objectives) for name in ("before.csv", "before.json")
+    ]
+    assert [len(earlier.trials) for earlier in read] == [4, 4]
