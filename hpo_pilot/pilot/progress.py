@@ -54,8 +54,8 @@ class Progress:
     def text(self) -> str:
         """All that is known, as a heartbeat tells it; empty where there is nothing.
 
-        ``nGPU=2 hpoStep=12 hpoValue=0.345 hpoPast=1:0.9,2:0.72``: the job's GPUs, by which a BigPanDA knows it for a GPU
-        job; the last step's value, then earlier ones to six digits.
+        ``nGPU=2 hpoStep=12 hpoValue=0.345 hpoPast=1:0.9,2:0.72``: the job's GPUs, by which a BigPanDA knows it for a
+        GPU job; the last step's value, then earlier ones to six digits.
         In a job that runs several points ``hpoMember=t3f0`` names the one that these are of.
         """
         self._read()

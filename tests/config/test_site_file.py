@@ -110,7 +110,9 @@ def test_own_files_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert site_files()["frontier"] == ROOT / "deploy" / "sites" / "frontier.yaml"
     (folders[0] / "mine.yaml").unlink()
     assert find_site("mine").node.cores == 2
-    with pytest.raises(InputError, match=r"no site profile 'sumit': did you mean summit\?.*~/\.config/hpo_pilot/sites.*HPO_PILOT_SITES"):
+    with pytest.raises(
+        InputError, match=r"no site profile 'sumit': did you mean summit\?.*~/\.config/hpo_pilot/sites.*HPO_PILOT_SITES"
+    ):
         find_site("sumit")
 
 
