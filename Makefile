@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv run test test-real check format schemas bench horovod clean
+.PHONY: help venv run test test-real check format schemas bench pictures horovod clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,10 @@ schemas: venv  ## write schemas/ and the manual's reference from models and comm
 
 bench: venv  ## the benchmarks: how fast, as a ratio to the peer named
 	$(BIN)/python -m tests.performance
+
+pictures: venv  ## take the manual's screenshots anew, from real runs in a real browser
+	HPO_PILOT_TEST_REAL=1 HPO_PILOT_PICTURES=build/pictures $(BIN)/pytest tests/real/test_monitor.py
+	cp build/pictures/running.png build/pictures/parallel.png hpo_pilot/manual/pictures/
 
 horovod:  ## build Horovod against PyTorch, once, in ~/.cache/hpo_pilot; deploy/horovod/README.md has the variables
 	$(PYTHON) deploy/horovod/build.py

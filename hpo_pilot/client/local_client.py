@@ -215,7 +215,7 @@ class LocalClient(LocalStore):
 
     @override
     def report(self, identity: str) -> str:
-        from hpo_pilot.service.run import render
+        from hpo_pilot.service.result import render
 
         store, record = self._search(identity)
         return render(store, record, store.trials(record.id))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hpo_pilot.search import Search, Trial, TrialState
-    from hpo_pilot.service.run import RunResult
+    from hpo_pilot.service.result import RunResult
     from hpo_pilot.store import SearchRecord, Store
 
 #: The fronts of searches as last asked for, with the counts of trials then: a watched search is asked for often, and

@@ -104,6 +104,8 @@ def _transaction(database: Path) -> Iterator[tuple[Connection, dict[str, Table]]
     engine = create_engine(f"sqlite:///{database}")
     try:
         with engine.begin() as connection:
+            # 256 MB: rows go in all over the indices, whose keys are random.
+            connection.exec_driver_sql("PRAGMA cache_size = -262144")
             metadata = MetaData()
             metadata.reflect(connection, only=_TABLES)
             yield connection, dict(metadata.tables)

@@ -15,8 +15,9 @@ from starlette.types import ASGIApp
 
 from hpo_pilot.client.ownership import NotYoursError
 from hpo_pilot.errors import HpoPilotError, InputError, TryAgainError
-from hpo_pilot.monitor import actions, job_pages, login, search_pages, trial_pages
+from hpo_pilot.monitor import actions, help_pages, job_pages, login, search_pages, trial_pages
 from hpo_pilot.monitor.access import Access
+from hpo_pilot.monitor.board_pieces import JOBS, PILOTS, BoardPieces, JobFilter
 from hpo_pilot.monitor.context import Parts, page, parts_of, session_of, view_of
 from hpo_pilot.monitor.figure_desk import FigureDesk
 from hpo_pilot.monitor.library import Library
@@ -61,7 +62,9 @@ class Monitor:
             behind_proxy: whether a TLS proxy is in front.
         """
         library = Library(store)
-        self._live = LiveDesk(Pieces(library))
+        board = JobBoard(workdir.root)
+        board_pieces = BoardPieces(board)
+        self._live = LiveDesk(Pieces(library), board_pieces)
         self._gate = gate
         self._parts = Parts(
             library=library,
@@ -71,7 +74,8 @@ class Monitor:
             codes=Codes(),
             figures=FigureDesk(library),
             live=self._live,
-            board=JobBoard(workdir.root),
+            board=board,
+            board_pieces=board_pieces,
             behind_proxy=behind_proxy,
         )
 
@@ -108,16 +112,21 @@ def _routes() -> list[Route]:
     return [
         Route("/", search_pages.searches),
         Route("/live", _live_of_all),
-        Route("/help", _help),
+        Route("/help", help_pages.contents),
+        Route("/help/", help_pages.no_folder),
+        Route("/help/pictures/{file}", help_pages.picture),
+        Route("/help/{name}", help_pages.chapter),
         Route("/favicon.ico", _icon),
         Route("/login", login.show, methods=["GET"]),
         Route("/login", login.take, methods=["POST"]),
         Route("/login/link", login.link, methods=["POST"]),
         Route("/logout", login.leave, methods=["POST"]),
         Route("/jobs", job_pages.jobs),
+        Route("/jobs/live", _live_of_jobs),
         Route("/jobs/{number:int}", job_pages.job),
         Route("/jobs/{number:int}/log", job_pages.job_log),
         Route("/pilots", job_pages.pilots),
+        Route("/pilots/live", _live_of_pilots),
         Route("/static/{digest}/{file}", serve_static),
         Route(of_search, search_pages.search),
         Route(of_search + "/live", _live_of_search),
@@ -133,10 +142,6 @@ def _routes() -> list[Route]:
     ]
 
 
-def _help(request: Request) -> Response:
-    return page(request, "help.j2", {})
-
-
 def _icon(_request: Request) -> Response:
     return Response(status_code=308, headers={"Location": static_path("icon.svg")})
 
@@ -147,6 +152,14 @@ async def _live_of_all(request: Request) -> Response:
 
 def _live_of_search(request: Request) -> Response:
     return _live(request, view_of(request).record.name)
+
+
+async def _live_of_jobs(request: Request) -> Response:
+    return _live(request, JOBS + JobFilter.of_query(request.query_params).query)
+
+
+async def _live_of_pilots(request: Request) -> Response:
+    return _live(request, PILOTS)
 
 
 def _live(request: Request, topic: str) -> Response:

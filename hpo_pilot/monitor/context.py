@@ -11,6 +11,7 @@ from starlette.responses import HTMLResponse, Response
 
 from hpo_pilot.client.local_client import LocalClient
 from hpo_pilot.client.ownership import User
+from hpo_pilot.monitor.board_pieces import BoardPieces
 from hpo_pilot.monitor.figure_desk import FigureDesk
 from hpo_pilot.monitor.library import Library, View
 from hpo_pilot.monitor.live import LiveDesk
@@ -45,6 +46,7 @@ class Parts:
         figures: makes figures.
         live: tells what changes.
         board: the embedded PanDA server's jobs.
+        board_pieces: of the pages of jobs and pilots.
         behind_proxy: whether a TLS proxy is in front.
     """
 
@@ -56,6 +58,7 @@ class Parts:
     figures: FigureDesk
     live: LiveDesk
     board: JobBoard
+    board_pieces: BoardPieces
     behind_proxy: bool
 
 

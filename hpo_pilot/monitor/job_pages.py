@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
-from urllib.parse import urlencode
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -12,40 +10,26 @@ from starlette.responses import Response, StreamingResponse
 
 from hpo_pilot.errors import TryAgainError
 from hpo_pilot.jobs import JobState
+from hpo_pilot.monitor.board_pieces import JobFilter, away_text
 from hpo_pilot.monitor.context import page, parts_of
 from hpo_pilot.monitor.svg import curves
-from hpo_pilot.panda.board import NoJobError, NoServerError
+from hpo_pilot.panda.board import NoJobError
 
-#: Jobs of a page.
-_JOBS = 100
+#: Names of searches offered where one may be typed.
+_NAMES = 200
 
 
 def jobs(request: Request) -> Response:
     """Jobs, newest first."""
-    parts, asked = parts_of(request), request.query_params
-    given = {name: asked.get(name, "")[:100] for name in ("search", "state", "queue")}
-    states = [JobState(given["state"])] if given["state"] in list(JobState) else []
-    before = asked.get("before", "")
-    values: dict[str, Any] = {"away": "", "jobs": (), "counts": (), "older": "", "now": datetime.now(UTC)}
-    try:
-        found = parts.board.jobs(
-            search=given["search"] or None,
-            states=states,
-            queue=given["queue"] or None,
-            limit=_JOBS,
-            before=int(before) if before.isascii() and before.isdigit() and len(before) < 19 else None,
-        )
-    except TryAgainError as error:
-        values["away"] = _away(error)
-    else:
-        said = {name: value for name, value in given.items() if value}
-        values |= {
-            "jobs": found.jobs,
-            "counts": [(state.value, found.counts[state]) for state in JobState if found.counts.get(state)],
-            "older": f"/jobs?{urlencode({**said, 'before': found.before})}" if found.before is not None else "",
-        }
-    names = [view.record.name for view in parts.library.views()][:200]
-    values |= {"filter": given, "filtered": any(given.values()) or before, "names": names, "states": list(JobState)}
+    parts, wanted = parts_of(request), JobFilter.of_query(request.query_params)
+    edition = parts.board_pieces.jobs(wanted)
+    values = {
+        "html": edition.html,
+        "state": edition.state,
+        "filter": wanted,
+        "names": [view.record.name for view in parts.library.views()][:_NAMES],
+        "states": list(JobState),
+    }
     return page(request, "jobs.j2", values)
 
 
@@ -58,7 +42,7 @@ def job(request: Request) -> Response:
     except NoJobError:
         raise HTTPException(404, f"the embedded PanDA server has no job {number}: it has forgotten it") from None
     except TryAgainError as error:
-        return page(request, "error.j2", {"title": f"Job {number}", "message": _away(error), "back": ""}, 503)
+        return page(request, "error.j2", {"title": f"Job {number}", "message": away_text(error), "back": ""}, 503)
     values = {
         "found": found,
         "log": log.text if log else "",
@@ -82,17 +66,6 @@ def job_log(request: Request) -> Response:
 
 def pilots(request: Request) -> Response:
     """Pilots and queues."""
-    board = parts_of(request).board
-    values: dict[str, Any] = {"away": "", "pilots": (), "queues": (), "server": board.url, "now": datetime.now(UTC)}
-    try:
-        values |= {"pilots": board.pilots(), "queues": board.queues()}
-    except TryAgainError as error:
-        values["away"] = _away(error)
-    return page(request, "pilots.j2", values)
-
-
-def _away(error: TryAgainError) -> str:
-    """Why nothing is shown, for people who are not to know this machine's paths."""
-    if isinstance(error, NoServerError):
-        return "No embedded PanDA server runs here at the moment."
-    return "The embedded PanDA server does not answer at the moment; the page may be loaded again."
+    parts = parts_of(request)
+    edition = parts.board_pieces.pilots()
+    return page(request, "pilots.j2", {"html": edition.html, "state": edition.state, "server": parts.board.url})

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from hpo_pilot.errors import HpoPilotError, TryAgainError
+from hpo_pilot.monitor.board_pieces import JOBS, PILOTS, BoardPieces
 from hpo_pilot.monitor.newsroom import Newsroom
 from hpo_pilot.monitor.pieces import Edition, Pieces
 
@@ -19,8 +20,8 @@ _MOST, _MOST_EACH = 300, 30
 #: Seconds without news after which a sign of life is sent, and the session is looked at.
 _QUIET = 15.0
 
-#: Seconds between two looks at the store.
-_LOOK = 0.25
+#: Seconds between two looks at the store, and at the embedded server, whose first business are pilots.
+_LOOK, _BOARD_LOOK = 0.25, 3.0
 
 #: Milliseconds after which a browser connects again, and seconds that a store which is away is left alone.
 _AGAIN, _AWAY = 1500, 2.0
@@ -29,22 +30,24 @@ _AGAIN, _AWAY = 1500, 2.0
 class LiveDesk:
     """Tells those who look at a page what changes on it."""
 
-    def __init__(self, pieces: Pieces) -> None:
-        """Tells of the changes of `pieces`."""
+    def __init__(self, pieces: Pieces, board: BoardPieces | None = None) -> None:
+        """Tells of the changes of `pieces`, and of those of `board`."""
         self.pieces = pieces
         self._room: Newsroom[Edition] = Newsroom(pieces.look, _LOOK)
+        self._board_room: Newsroom[Edition] = self._room if board is None else Newsroom(board.look, _BOARD_LOOK)
         self._watching: Counter[str] = Counter()
 
     def close(self) -> None:
         """Ends all connections, for the server ends."""
         self._room.close()
+        self._board_room.close()
 
     def answer(self, request: Request, topic: str, who: str, is_good: Callable[[], bool]) -> Response:
         """The stream of a page's changes.
 
         Args:
             request: the browser's.
-            topic: the search's name, or `pieces.ALL`.
+            topic: the search's name, or `pieces.ALL`, or one of `BoardPieces.look`.
             who: looks.
             is_good: whether that user's session still is; asked now and then.
         """
@@ -66,15 +69,16 @@ class LiveDesk:
         self._watching[who] += 1
         sent: dict[str, str] = {}
         seen: str | None = None
+        room = self._board_room if topic.startswith((JOBS, PILOTS)) else self._room
         try:
             yield f"retry: {_AGAIN}\n\n"
-            while not self._room.is_closed:
+            while not room.is_closed:
                 try:
-                    news = await self._room.next(topic, seen, _QUIET)
+                    news = await room.next(topic, seen, _QUIET)
                 except TryAgainError:
                     yield "event: away\ndata: {}\n\n"
                     seen = None
-                    await self._room.pause(_AWAY)
+                    await room.pause(_AWAY)
                     continue
                 except HpoPilotError:
                     break  # the search is not there any more

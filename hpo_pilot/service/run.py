@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import platform
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 
 from hpo_pilot.config import load_search
-from hpo_pilot.config.site_power import price_of
-from hpo_pilot.errors import InputError, TryAgainError
-from hpo_pilot.figures.learning_curves import drawn_trials
-from hpo_pilot.figures.subject import PEER_LIMIT, Peer, same_question
-from hpo_pilot.figures.summary import front_of
+from hpo_pilot.errors import HpoPilotError, InputError, TryAgainError
 from hpo_pilot.panda.workflow_manager import WorkflowManager, workflow_manager
-from hpo_pilot.report import ReportFacts
-from hpo_pilot.report.render import render_report
-from hpo_pilot.search import Trial
 from hpo_pilot.service.api_process import ApiProcess
 from hpo_pilot.service.embedded import EmbeddedPanda, default_slots
 from hpo_pilot.service.exposure import exposures
@@ -29,15 +19,12 @@ from hpo_pilot.service.families import register_all
 from hpo_pilot.service.local_queue import DEFAULT_QUEUE
 from hpo_pilot.service.metrics import snapshots
 from hpo_pilot.service.reach import Reach
-from hpo_pilot.service.remarks import nothing_to_stop, remarks_of
+from hpo_pilot.service.result import ReportWriter, RunResult, result_of
 from hpo_pilot.service.service import Service
 from hpo_pilot.service.target import bind, check_steered, chosen_server, connected
 from hpo_pilot.service.workdir import WorkDir
 from hpo_pilot.store import EMBEDDED, SearchRecord, SteeringStore, Store
-from hpo_pilot.store.engine import shown
 from hpo_pilot.store.lease import LeaseHeldError, held, holder
-from hpo_pilot.store.tallies import spent
-from hpo_pilot.whole_file import write_whole
 
 Progress = Callable[[Store, SearchRecord], None]
 
@@ -46,25 +33,6 @@ log = logging.getLogger(__name__)
 
 class InterruptedRunError(TryAgainError):
     """A run was asked to end before its search did; the same command goes on with it."""
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """What came of a search.
-
-    Attributes:
-        best: the best trial; None where there is none, and with several objectives.
-        front: the Pareto front, by the first objective; with one objective the best trial alone.
-        report: the HTML report.
-        remarks: what else there is to say of it.
-    """
-
-    record: SearchRecord
-    best: Trial | None
-    trials: list[Trial]
-    report: Path
-    front: list[Trial] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
 
 
 def run(
@@ -131,10 +99,16 @@ def run_all(
                 bind(database, going_on, target)  # before a service that has this store takes them elsewhere
             on_server(target)
             _steer_to_the_end(database, folder, going_on, target, slots, on_progress)
-        results = []
+        results: list[RunResult] = []
+        failures: list[HpoPilotError] = []
         for record in [database.search(record.id) for record in records]:
             on_progress(database, record)
-            results.append(result_of(database, folder, record))
+            try:
+                results.append(result_of(database, folder, record))
+            except HpoPilotError as error:
+                failures.append(error)  # of the others' reports each that can be written is
+        if failures:
+            raise failures[0]
         return results
     finally:
         database.close()
@@ -285,7 +259,7 @@ def serve(
                     on_warning(warning)
             else:
                 manager = stack.enter_context(connected(target, folder))
-            reports = _ReportWriter(database, folder)
+            reports = ReportWriter(database, folder)
             api.wait()
 
             snapshot = stack.enter_context(snapshots(folder.steering_metrics))
@@ -301,26 +275,6 @@ def serve(
                 service.run(reports.write_new)
     finally:
         database.close()
-
-
-class _ReportWriter:
-    """Writes the report of every search that ends while the service runs."""
-
-    def __init__(self, store: Store, workdir: WorkDir) -> None:
-        self._store = store
-        self._workdir = workdir
-        self._alive = set(store.search_states())
-
-    def write_new(self) -> bool:
-        """Writes the reports that are due; False, for the service goes on."""
-        alive = set(self._store.search_states())
-        for number in self._alive - alive:
-            try:
-                result_of(self._store, self._workdir, self._store.search(number))
-            except TryAgainError as error:
-                log.warning("%s", error)  # `hpo-pilot report` writes it later
-        self._alive = alive
-        return False
 
 
 @contextlib.contextmanager
@@ -361,53 +315,3 @@ def _watching(action: Callable[[], None] = lambda: None) -> Iterator[threading.E
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
-
-
-def result_of(store: Store, workdir: WorkDir, record: SearchRecord) -> RunResult:
-    """A search's result so far, with its report written."""
-    trials = store.trials(record.id)
-    path = workdir.report(record.name)
-    text = render(store, record, trials)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, text)
-    except OSError as error:
-        raise TryAgainError(
-            f"the search is {record.state.value}, but its report cannot be written to {path}: {error.strerror}; "
-            f"`hpo-pilot report {record.name} -o FILE` writes it elsewhere"
-        ) from error
-    front = [standing.trial for standing in front_of(record.search, trials)]
-    best = front[0] if front and len(record.search.objectives) == 1 else None
-    return RunResult(record, best, trials, path, front, remarks_of(store, record))
-
-
-def render(store: Store, record: SearchRecord, trials: list[Trial]) -> str:
-    """The search's HTML report."""
-    cost = price_of(record.search).cost(spent(store.engine, record.id))
-    facts = ReportFacts(
-        started=record.started,
-        ended=record.ended,
-        state=record.state.value,
-        message=record.message,
-        command=f"hpo-pilot run {record.source}",
-        versions=_versions(),
-        cost=cost,
-        store=shown(store.engine.url),
-        earlier=[str(one) for one in store.earlier_results(record.id)],
-        remarks=nothing_to_stop(store, record),
-    )
-    events = [(event.time, event.who, event.what) for event in store.events(record.id)]
-    reports = store.intermediate_values(record.id, drawn_trials(record.search, trials))
-    return render_report(record.search, trials, events, facts, reports, _peers(store, record))
-
-
-def _peers(store: Store, record: SearchRecord) -> list[Peer]:
-    """The latest other searches that look for the same in the same space, to compare with."""
-    others = [other for other in store.searches() if other.id != record.id]
-    alike = [other for other in others if same_question(record.search, other.search)][-PEER_LIMIT:]
-    return [Peer(other.name, other.search, store.trials(other.id, folds=False)) for other in alike]
-
-
-def _versions() -> dict[str, str]:
-    packages = ("hpo-pilot", "panda-client", "scikit-optimize", "scikit-learn", "deap", "numpy", "scipy", "sqlalchemy")
-    return {"python": platform.python_version(), **{name: version(name) for name in packages}}

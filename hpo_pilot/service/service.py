@@ -12,6 +12,7 @@ from queue import Empty, SimpleQueue
 from hpo_pilot.errors import HpoPilotError
 from hpo_pilot.logs import about
 from hpo_pilot.panda.workflow_manager import WorkflowManager
+from hpo_pilot.service.internal_error import internal_error
 from hpo_pilot.service.steering import SearchSteering
 from hpo_pilot.store import EMBEDDED, SearchState, SteeringStore, StoreAwayError
 from hpo_pilot.store.lease import LEASE_SECONDS, Lease, LeaseLostError
@@ -170,7 +171,7 @@ class Service:
                 # A defect met by one search must not end the others; it is logged whole, and shown to the user.
                 log.exception("search %d", number, extra={"search": steering.record.name if steering else number})
                 self._resting[number] = self._due[number] = time.monotonic() + _ERROR_PAUSE
-                message = f"internal error: {type(error).__name__}: {error}; please report it with the log"
+                message = f"{internal_error(error)}; mended, `hpo-pilot resume` goes on with it"
                 if steering is not None:
                     steering.abandon(message)
                 else:

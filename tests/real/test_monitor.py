@@ -1,6 +1,6 @@
 """The monitor in a real browser, over a running search and over finished ones.
 
-HPO_PILOT_PICTURES names a folder for screenshots; `make pictures` puts those of the manual there.
+HPO_PILOT_PICTURES names a folder for screenshots; `make pictures` copies from there those that the manual shows.
 """
 
 from __future__ import annotations
@@ -191,11 +191,14 @@ def sign_in(site: Site, browser: Browser) -> Callable[..., Any]:
     """Opens a page as the service's user; several at once have sessions of their own."""
 
     @contextmanager
-    def begin(width: int = 1280, *, scheme: str = "light", scripts: bool = True) -> Iterator[Watched]:
+    def begin(
+        width: int = 1280, *, scheme: str = "light", scripts: bool = True, bypass_csp: bool = False
+    ) -> Iterator[Watched]:
         context: BrowserContext = browser.new_context(
             viewport={"width": width, "height": 900 if width > 600 else 844},
             color_scheme=scheme,
             java_script_enabled=scripts,
+            bypass_csp=bypass_csp,
             reduced_motion="reduce",
         )
         watched = Watched(context.new_page(), site)
@@ -211,8 +214,6 @@ def sign_in(site: Site, browser: Browser) -> Callable[..., Any]:
             ),
         )
         watched.page.goto(site.link())
-        if not scripts:
-            watched.page.goto(site.url + "/")
         expect(watched.page).to_have_url(site.url + "/")
         try:
             yield watched
@@ -229,13 +230,11 @@ def _until(holds: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
         time.sleep(0.2)
 
 
-def _settled(page: Page, name: str, *, whole: bool = False) -> bytes:
-    """A screenshot, kept where pictures are wanted."""
-    picture = page.screenshot(full_page=whole)
+def _keep(picture: bytes, name: str) -> None:
+    """Keeps a screenshot where pictures are wanted."""
     if folder := os.environ.get("HPO_PILOT_PICTURES"):
         Path(folder).mkdir(parents=True, exist_ok=True)
         Image.open(io.BytesIO(picture)).quantize(128).save(Path(folder) / f"{name}.png", optimize=True)
-    return picture
 
 
 def _colours(picture: bytes) -> int:
@@ -262,23 +261,34 @@ _PAGES = {
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
-def test_every_page_is_clean_and_accessible(sign_in, width, scheme):
+def test_every_page_is_clean(sign_in, width, scheme):
     with sign_in(width, scheme=scheme) as watched:
         for name, path in _PAGES.items():
             watched.open(path)
-            watched.drawn()
-            page = watched.page
-            _settled(page, f"{name}-{'phone' if width < 600 else 'desktop'}-{scheme}", whole=name == "search")
-            wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+            if name != "running":
+                watched.drawn()
+            shape = "phone" if width < 600 else "desktop"
+            _keep(watched.page.screenshot(full_page=name == "search"), f"{name}-{shape}-{scheme}")
+            wide = watched.page.evaluate("document.documentElement.scrollWidth - innerWidth")
             assert wide <= 0, f"{name} is {wide} pixels too wide"
-            found = Axe().run(page).response["violations"]
+        watched.check()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (390, "light")])
+def test_no_page_has_a_barrier(sign_in, width, scheme):
+    # axe is a script of its own: the pages' policy would not let it in.
+    with sign_in(width, scheme=scheme, bypass_csp=True) as watched:
+        for name, path in _PAGES.items():
+            watched.open(path)
+            if name == "search":
+                watched.drawn()
+            found = Axe().run(watched.page).response["violations"]
             bad = [
                 (one["id"], [node["target"] for node in one["nodes"]][:5])
                 for one in found
                 if one["impact"] in ("serious", "critical")
             ]
             assert not bad, (name, bad)
-        watched.check()
 
 
 def test_every_figure_is_drawn(sign_in):
@@ -314,21 +324,30 @@ def test_parallel_coordinates_can_be_brushed(sign_in):
         watched.drawn()
         plot = watched.page.locator("#kind-parallel .plot").first
         plot.scroll_into_view_if_needed()
-        axis = plot.locator(".axis-brush .background").first
-        place = axis.bounding_box()
-        assert place is not None
         before = plot.screenshot()
+        _keep(before, "parallel")
+        place = plot.locator(".parallel-line").first.bounding_box()
+        assert place is not None
         x = place["x"] + place["width"] / 2
         watched.page.mouse.move(x, place["y"] + place["height"] * 0.25)
         watched.page.mouse.down()
         watched.page.mouse.move(x, place["y"] + place["height"] * 0.5, steps=8)
         watched.page.mouse.up()
-        watched.page.wait_for_timeout(600)
+        status = plot.get_by_role("status")
+        brushed = status.inner_text()
+        assert re.search(r"\d+ of \d+", brushed), brushed
         assert plot.screenshot() != before
-        ranges = watched.page.evaluate(
-            "document.querySelector('#kind-parallel .plot').data[0].dimensions.map((d) => d.constraintrange ?? null)"
-        )
-        assert any(one is not None for one in ranges)
+        # By the keyboard too: the upper end of the brush goes down.
+        handle = plot.get_by_role("slider").nth(1)
+        handle.focus()
+        for _ in range(6):
+            watched.page.keyboard.press("PageDown")
+        assert status.inner_text() != brushed
+        plot.get_by_role("button", name="Clear brushes").click()
+        watched.page.mouse.move(0, 0)
+        watched.page.keyboard.press("Tab")
+        assert status.inner_text() != brushed
+        watched.check()
 
 
 def test_a_running_search_changes_while_one_looks(sign_in):
@@ -340,6 +359,8 @@ def test_a_running_search_changes_while_one_looks(sign_in):
         # Values that trials report while they run come too, and no reload is needed for the figures.
         _until(lambda: page.locator("#kind-convergence .plot").count() > 0, "no figure comes")
         assert page.evaluate("performance.getEntriesByType('navigation').length") == 1
+        _until(lambda: page.evaluate("Number(document.documentElement.dataset.live)") > 5, "the news stop")
+        _keep(page.screenshot(), "running")
         watched.check()
 
 
@@ -373,7 +394,7 @@ def test_actions(sign_in, site):
         page.get_by_label("kind").select_option(label="adam")
         page.get_by_label("momentum").fill("")
         page.get_by_role("button", name="Try it").click()
-        expect(page).to_have_url(site.url + "/searches/live")
+        expect(page).to_have_url(re.compile(r"/searches/live\?done=add$"))
         wished = {"rate": 0.0123, "layers": 2, "kind": "adam"}
         _until(
             lambda: any(trial["point"] == wished for trial in json.loads(site.command("trials", "live", "--json"))),
@@ -404,7 +425,7 @@ def test_retry_failed(sign_in, site):
         number = next(t["number"] for t in json.loads(site.command("trials", "calo-scan", "--json")) if t["error"])
         watched.page.get_by_label("Only these trials").fill(str(number))
         watched.page.get_by_role("button", name="Try again").click()
-        expect(watched.page).to_have_url(site.url + "/searches/calo-scan")
+        expect(watched.page).to_have_url(re.compile(r"/searches/calo-scan\?done=retry$"))
         _until(lambda: site.status("calo-scan")["trials"]["failed"] == failed + 1, "it is not tried again")
         watched.check()
 
@@ -425,7 +446,7 @@ def test_without_scripts_all_but_figures_is_there(sign_in, site):
             "Done" in watched.page.locator("#f-verdict").inner_text()
             or watched.page.locator("#f-progress").inner_text()
         )
-        expect(watched.page.locator("noscript")).to_contain_text("table of trials")
+        expect(watched.page.get_by_role("link", name="table of trials")).to_be_visible()
         watched.open("/searches/calo-scan/trials")
         assert watched.page.locator("table tbody tr").count() >= 20
         watched.open("/searches/live")
@@ -460,7 +481,6 @@ def test_signing_out_ends_it(sign_in, site):
 
 def test_a_link_is_good_once(browser, site):
     link = site.link()
-    assert requests.get(link, timeout=10).status_code == 200
     context = browser.new_context()
     page = context.new_page()
     page.goto(link)

@@ -225,6 +225,8 @@
       if (more) more.hidden = now === body.dataset.total;
     } else if (now !== state) {
       state = now;
+      // Parts of a page that are there while the state has their word.
+      for (const part of document.querySelectorAll("[data-when]")) part.hidden = !now.split(" ").includes(part.dataset.when);
       refreshActions().catch((error) => console.warn(`actions: ${error.message}`));
     }
   };
