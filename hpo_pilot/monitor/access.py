@@ -162,6 +162,9 @@ def is_secure(scope: Scope, *, behind_proxy: bool) -> bool:
 
 def safe_target(wanted: str) -> str:
     """Where to go after signing in: a path of ours, whatever a link says."""
-    parts = urlsplit(wanted)
+    try:
+        parts = urlsplit(wanted)
+    except ValueError:
+        return "/"
     odd = parts.scheme or parts.netloc or not wanted.startswith("/") or wanted.startswith(("//", "/\\"))
     return "/" if odd or "\\" in wanted or any(ord(c) < 32 for c in wanted) else wanted

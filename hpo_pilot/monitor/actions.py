@@ -207,7 +207,7 @@ def _do_add(client: LocalClient, view: View, given: FormData) -> None:
         if not said:
             continue
         if dimension.type in ("categorical", "ordinal"):
-            if not (said.isascii() and said.isdigit() and int(said) < len(dimension.choices)):
+            if not (said.isascii() and said.isdigit() and len(said) < 10 and int(said) < len(dimension.choices)):
                 raise InputError(f"{name}: choose one of the list.")
             point[name] = dimension.choices[int(said)]
         else:

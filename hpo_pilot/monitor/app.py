@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.convertors import IntegerConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -46,6 +47,15 @@ _TITLES = {
 }
 
 log = logging.getLogger(__name__)
+
+
+class _IdConvertor(IntegerConvertor):
+    """A number of a trial or a job: with more digits there is none, in no store."""
+
+    regex = "[0-9]{1,18}"
+
+
+register_url_convertor("id", _IdConvertor())
 
 
 class Monitor:
@@ -108,7 +118,7 @@ class Monitor:
 
 def _routes() -> list[Route]:
     of_search = "/searches/{name}"
-    of_trial = of_search + "/trials/{number:int}"
+    of_trial = of_search + "/trials/{number:id}"
     return [
         Route("/", search_pages.searches),
         Route("/live", _live_of_all),
@@ -123,8 +133,8 @@ def _routes() -> list[Route]:
         Route("/logout", login.leave, methods=["POST"]),
         Route("/jobs", job_pages.jobs),
         Route("/jobs/live", _live_of_jobs),
-        Route("/jobs/{number:int}", job_pages.job),
-        Route("/jobs/{number:int}/log", job_pages.job_log),
+        Route("/jobs/{number:id}", job_pages.job),
+        Route("/jobs/{number:id}/log", job_pages.job_log),
         Route("/pilots", job_pages.pilots),
         Route("/pilots/live", _live_of_pilots),
         Route("/static/{digest}/{file}", serve_static),

@@ -77,7 +77,6 @@ def parser() -> argparse.ArgumentParser:
     add("--no-own-python", action="store_false", dest="own_python", help="do not put the pilot's Python first in PATH")
     add("--keep", action="store_true", help="keep job folders")
     add("--metrics-port", type=int, help="where Prometheus finds its figures (default: nowhere; 0: any free port)")
-    add("--metrics-host", help="the address of that port, which needs no token (default: this machine only)")
     add("--lifeline-fd", type=int, help="end when this inherited pipe closes")
     add("--log-format", choices=FORMATS, help="of the log (default: HPO_PILOT_LOG_FORMAT, else text)")
     add("--debug", action="store_true", default=False, help="say more")

@@ -1,4 +1,4 @@
-"""Where Prometheus finds a pilot's figures: `--metrics-port`, on loopback unless `--metrics-host` says otherwise."""
+"""Where Prometheus finds a pilot's figures: `--metrics-port`, on loopback, for it knows no tokens."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ from hpo_pilot.pilot.room import Room
 from hpo_pilot.pilot.running import Running
 from hpo_pilot.pilot.settings import PilotSettings
 from hpo_pilot.pilot.workdir import WorkDir
+
+#: Whoever reaches the port reads the figures, without a token: nobody beyond this machine does.
+_HOST = "127.0.0.1"
 
 log = logging.getLogger(__name__)
 
@@ -63,14 +66,14 @@ def metrics_served(settings: PilotSettings, room: Room[Any], running: Running, w
         yield
         return
     with _registered(settings, _Now(room, running, workdir)):
-        where = f"{settings.metrics_host}:{settings.metrics_port}"
+        where = f"{_HOST}:{settings.metrics_port}"
         try:
-            server, thread = start_http_server(settings.metrics_port, settings.metrics_host, REGISTRY)
+            server, thread = start_http_server(settings.metrics_port, _HOST, REGISTRY)
         except OSError as error:
             raise TryAgainError(
                 f"--metrics-port: {where} cannot be listened at: {error.strerror or error}; name another port"
             ) from error
-        log.info("metrics are at http://%s:%d/metrics", settings.metrics_host, server.server_port)
+        log.info("metrics are at http://%s:%d/metrics", _HOST, server.server_port)
         try:
             yield
         finally:

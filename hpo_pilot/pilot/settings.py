@@ -69,7 +69,6 @@ class PilotSettings:
             share.
         margin: seconds before the end of an allocation when jobs are told to save and stop; at most a tenth of it.
         metrics_port: where Prometheus finds this pilot's figures; 0: any free port; None: nowhere.
-        metrics_host: the address of that port; whoever reaches it reads the figures, without a token.
         lifeline_fd: a pipe; its end is the end of whoever started this pilot, and then of the pilot.
     """
 
@@ -114,7 +113,6 @@ class PilotSettings:
     allocation: bool = False
     margin: float = 120.0
     metrics_port: int | None = None
-    metrics_host: str = "127.0.0.1"
     lifeline_fd: int | None = None
     node: str = field(default_factory=_host)
 

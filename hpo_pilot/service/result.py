@@ -83,9 +83,7 @@ class ReportWriter:
     def _note(self, number: int, text: str) -> None:
         try:
             self._store.record(number, [], [], events=[text])
-        except StoreAwayError:
-            raise
-        except Exception:  # such as a search that is not in the store any more
+        except Exception:  # the disk may be full, or the search gone: that is no reason to leave the others alone
             log.exception("search %d: an event could not be noted: %s", number, text)
 
 

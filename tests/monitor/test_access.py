@@ -75,6 +75,7 @@ def test_a_pilots_token_opens_no_page(pages):
         ("/\\evil.example", "/"),
         ("javascript:alert(1)", "/"),
         ("/x\r\nSet-Cookie: a=b", "/"),
+        ("//[", "/"),
     ],
 )
 def test_signing_in_leads_to_our_own_pages_alone(pages, wanted, target):

@@ -100,7 +100,8 @@ def test_add_a_point(pages):
     outside = send(alice, name, "add", **{"p.x": "7", "p.kind": "0"})
     assert outside.status_code == 422
     assert 'value="7"' in outside.text
-    assert send(alice, name, "add", **{"p.x": "0.5", "p.kind": "9"}).status_code == 422
+    for no_choice in ("9", "-1", "b", "9" * 5000):
+        assert send(alice, name, "add", **{"p.x": "0.5", "p.kind": no_choice}).status_code == 422
 
 
 def test_retry_failed_trials(pages):

@@ -119,7 +119,10 @@ def test_an_empty_store_says_what_to_do(tmp_path):
 def test_what_is_not_there_is_said_so(pages):
     browser = pages.browser("alice")
     pages.submit("there")
-    for path in ("/searches/nosuch", "/searches/there/trials/9", "/nosuch", "/searches/there/nosuch", "/static/0/x.js"):
+    wrong = ["/searches/nosuch", "/searches/there/trials/9", "/nosuch", "/searches/there/nosuch", "/static/0/x.js"]
+    # More digits than a store holds, and more than Python reads.
+    wrong += [f"{base}/{'9' * digits}" for base in ("/searches/there/trials", "/jobs") for digits in (19, 5000)]
+    for path in wrong:
         answer = browser.get(path)
         assert answer.status_code == 404, path
         assert outline(answer.text).headings == [1]

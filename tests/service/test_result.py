@@ -1,0 +1,91 @@
+"""Reports that cannot be made or written: the search is as it was, somebody is told, and nothing else ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpo_pilot.errors import TryAgainError
+from hpo_pilot.service import result as result_module
+from hpo_pilot.service.result import ReportFailedError, ReportWriter, result_of
+from hpo_pilot.service.run import run
+from hpo_pilot.service.workdir import WorkDir
+from hpo_pilot.store import SearchState, SteeringStore
+from tests.rest_api import write_search
+
+
+@pytest.fixture
+def workdir(tmp_path) -> WorkDir:
+    return WorkDir.make(tmp_path / "work")
+
+
+@pytest.fixture
+def store(workdir):
+    opened = SteeringStore.open(workdir.store_url())
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def file(tmp_path, store, workdir):
+    from hpo_pilot.client.local_client import LocalClient
+
+    path = write_search(tmp_path, "demo")
+    with LocalClient(workdir.root) as client:
+        client.submit(path)
+    return path
+
+
+@pytest.fixture
+def broken(monkeypatch):
+    def render(*_given):
+        raise KeyError("a column\nthat is not there")
+
+    monkeypatch.setattr(result_module, "render_report", render)
+
+
+def test_a_report_that_cannot_be_made_ends_neither_the_search_nor_the_service(file, store, workdir, broken, caplog):
+    writer = ReportWriter(store, workdir)
+    assert writer.write_new() is False
+    store.set_state(1, SearchState.DONE, "service")
+    assert writer.write_new() is False
+    assert store.search(1).state is SearchState.DONE
+    assert store.search(1).message in (None, "")
+    event = store.events(1)[-1]
+    assert "the search is done, but its report could not be made: internal error: KeyError: " in event.what
+    assert "\n" not in event.what
+    assert any(record.exc_info for record in caplog.records), "the traceback is in the log"
+    assert writer.write_new() is False
+    assert store.events(1)[-1] == event, "once"
+
+
+def test_a_report_that_cannot_be_written_is_an_event_too(file, store, workdir):
+    writer = ReportWriter(store, workdir)
+    path = workdir.report("demo")
+    path.parent.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir(parents=True)  # a folder is in its place
+    store.set_state(1, SearchState.DONE, "service")
+    writer.write_new()
+    assert "its report cannot be written to" in store.events(1)[-1].what
+    with pytest.raises(TryAgainError, match="cannot be written"):
+        result_of(store, workdir, store.search(1))
+
+
+def test_a_search_that_cannot_be_read_ends_nothing(file, store, workdir, monkeypatch, caplog):
+    writer = ReportWriter(store, workdir)
+    store.set_state(1, SearchState.DONE, "service")
+
+    def unreadable(_number):
+        raise ValueError("of another version")
+
+    monkeypatch.setattr(store, "search", unreadable)
+    monkeypatch.setattr(store, "record", unreadable)
+    assert writer.write_new() is False
+    assert "an event could not be noted" in caplog.text
+
+
+def test_a_run_says_it_and_leaves_the_search_done(file, store, workdir, broken):
+    store.set_state(1, SearchState.DONE, "service")
+    with pytest.raises(ReportFailedError, match="the search is done, but its report could not be made") as caught:
+        run(file, workdir.root)
+    assert "hpo-pilot best demo" in str(caught.value)
+    assert store.search(1).state is SearchState.DONE
