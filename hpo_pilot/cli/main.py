@@ -13,45 +13,19 @@ from typing import Annotated
 import typer
 
 from hpo_pilot import __version__
-from hpo_pilot.cli import (
-    control,
-    foreign,
-    inspection,
-    manual,
-    monitor,
-    pilots,
-    plan,
-    processes,
-    relay,
-    searches,
-    sites,
-    steer,
-    tokens,
-)
+from hpo_pilot.cli.commands import LazyGroup
 from hpo_pilot.errors import HpoPilotError
 from hpo_pilot.logs import configure_logging
 
 app = typer.Typer(
     name="hpo-pilot",
+    cls=LazyGroup,
     help="Hyper-parameter scanning on PanDA: a YAML search space in, containerised jobs out, the best point back.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-searches.add_to(app)
-inspection.add_to(app)
-control.add_to(app)
-processes.add_to(app)
-monitor.add_to(app)
-tokens.add_to(app)
-foreign.add_to(app)
-steer.add_to(app)
-sites.add_to(app)
-pilots.add_to(app)
-plan.add_to(app)
-relay.add_to(app)
-manual.add_to(app)
 
 
 def _version(wanted: bool) -> None:
@@ -78,6 +52,8 @@ def _options(
 ) -> None:
     configure_logging("cli", level=logging.INFO if verbose else logging.WARNING)
     if site_folder is not None:
+        from hpo_pilot.cli import sites
+
         sites.look_first_in(site_folder)
 
 

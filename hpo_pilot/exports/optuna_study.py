@@ -21,6 +21,7 @@ import optuna
 from optuna.storages import RDBStorage
 from optuna.storages._rdb import models
 from sqlalchemy import Connection, delete, func, insert, select
+from sqlalchemy.exc import DBAPIError
 
 from hpo_pilot import __version__
 from hpo_pilot.errors import InputError
@@ -56,16 +57,20 @@ def write(subject: Subject, path: Path) -> str:
         OSError: it cannot be written.
     """
     place = path.absolute()
-    if place.exists():
-        _check_storage(path)
-        _write_study(subject, place, path)
-    else:
-        part = place.with_name(f".{place.name}.{secrets.token_hex(4)}.part")
-        try:
-            _write_study(subject, part, path)
-            part.rename(place)
-        finally:
-            part.unlink(missing_ok=True)
+    try:
+        if place.exists():
+            _check_storage(path)
+            _write_study(subject, place, path)
+        else:
+            part = place.with_name(f".{place.name}.{secrets.token_hex(4)}.part")
+            try:
+                _write_study(subject, part, path)
+                part.rename(place)
+            finally:
+                part.unlink(missing_ok=True)
+    except (DBAPIError, optuna.exceptions.StorageInternalError) as error:
+        # Optuna's own names the database's as its cause.
+        raise OSError(str(getattr(error.__cause__, "orig", None) or getattr(error, "orig", error))) from error
     study = f"optuna.load_study(study_name={subject.search['name']!r}, storage='sqlite:///{path}')"
     return f"wrote {len(subject.trials)} trials to {path}; open it with: optuna-dashboard sqlite:///{path} or {study}"
 

@@ -67,7 +67,8 @@ def ranking(search: Search, trials: Sequence[Trial]) -> list[Standing]:
     if len(search.objectives) > 1:
         ahead, behind = members(search.objectives, standings)
         return ahead + behind
-    return sorted(standings, key=lambda s: (not s.confirmed, s.value * search.objective.sign, s.trial.number))
+    sign = search.objective.sign
+    return sorted(standings, key=lambda s: (not s.confirmed, s.value * sign, s.trial.number))
 
 
 def _standings(search: Search, trials: Sequence[Trial]) -> list[Standing]:
@@ -82,9 +83,8 @@ def _standings(search: Search, trials: Sequence[Trial]) -> list[Standing]:
         figures = figures_of(search, trial)
         if trial.confirms is None and figures is not None:
             again = confirmations.get(trial.number, [])
-            runs = again or [figures]
-            means = tuple(_mean(column) for column in zip(*runs, strict=True))
-            standings.append(Standing(trial, means, len(runs), bool(again)))
+            means = tuple(_mean(column) for column in zip(*again, strict=True)) if again else figures
+            standings.append(Standing(trial, means, len(again) or 1, bool(again)))
     return standings
 
 
@@ -97,7 +97,8 @@ def front_of(search: Search, trials: Sequence[Trial]) -> list[Standing]:
     if len(search.objectives) == 1:
         return ranking(search, trials)[:1]
     ahead, _ = members(search.objectives, _standings(search, trials))
-    return sorted(ahead, key=lambda standing: (standing.value * search.objective.sign, standing.trial.number))
+    sign = search.objective.sign
+    return sorted(ahead, key=lambda standing: (standing.value * sign, standing.trial.number))
 
 
 def results_in_order(search: Search, trials: Sequence[Trial]) -> list[tuple[int, tuple[float, ...] | None]]:

@@ -18,9 +18,10 @@ from hpo_pilot.client.local_client import LocalClient
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.figures.wording import count, exact, scalar
 from hpo_pilot.monitor.access import check_form
-from hpo_pilot.monitor.context import client_of, page, parts_of, session_of, view_of
+from hpo_pilot.monitor.context import AWAY, client_of, page, parts_of, session_of, view_of
 from hpo_pilot.monitor.library import View
 from hpo_pilot.search import Dimension, TrialState
+from hpo_pilot.store import StoreAwayError
 
 #: What of a budget can be extended, and in whose words.
 _LIMITS = {
@@ -287,6 +288,8 @@ def _do(request: Request, make: Callable[[View], ActionForm], given: FormData) -
         filled = [
             replace(field, value=_text(given, field.name)) if field.kind != "hidden" else field for field in form.fields
         ]
-        values = {"view": view, "action": replace(form, fields=filled), "problem": str(error)}
+        # Where the store is is no user's business.
+        problem = AWAY if isinstance(error, StoreAwayError) else str(error)
+        values = {"view": view, "action": replace(form, fields=filled), "problem": problem}
         return page(request, "action.j2", values, 503 if isinstance(error, TryAgainError) else 422)
     return RedirectResponse(f"/searches/{quote(view.record.name, safe='')}?done={key}", 303)

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.convertors import IntegerConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
@@ -19,14 +19,14 @@ from hpo_pilot.errors import HpoPilotError, InputError, TryAgainError
 from hpo_pilot.monitor import actions, help_pages, job_pages, login, search_pages, trial_pages
 from hpo_pilot.monitor.access import Access
 from hpo_pilot.monitor.board_pieces import JOBS, PILOTS, BoardPieces, JobFilter
-from hpo_pilot.monitor.context import Parts, page, parts_of, session_of, view_of
+from hpo_pilot.monitor.context import AWAY, Parts, page, parts_of, session_of, view_of
 from hpo_pilot.monitor.figure_desk import FigureDesk
 from hpo_pilot.monitor.library import Library
 from hpo_pilot.monitor.live import LiveDesk
 from hpo_pilot.monitor.pieces import ALL, Pieces
 from hpo_pilot.monitor.rendering import environment
 from hpo_pilot.monitor.sessions import Codes, Sessions
-from hpo_pilot.monitor.static_files import serve_static, static_path
+from hpo_pilot.monitor.static_files import pack_all, serve_static, static_path
 from hpo_pilot.panda.board import JobBoard
 from hpo_pilot.server.access.gate import Gate
 from hpo_pilot.service.workdir import WorkDir
@@ -108,6 +108,7 @@ class Monitor:
                 self._live.pieces.of_search(view)
             for template in ("searches.j2", "search.j2", "trials.j2"):
                 environment().get_template(template)
+            pack_all()
         except HpoPilotError as error:
             log.warning("%s", error)  # whoever asks for a page will hear of it
 
@@ -216,8 +217,7 @@ def _ours(request: Request, error: Exception) -> Response:
     if isinstance(error, TryAgainError):
         log.warning("%s", error)
         # It says where the store is, which is no user's business.
-        away = "The store is out of reach at the moment; nothing is lost: load the page again."
-        return _failed(request, 503, away if isinstance(error, StoreAwayError) else str(error), {"Retry-After": "2"})
+        return _failed(request, 503, AWAY if isinstance(error, StoreAwayError) else str(error), {"Retry-After": "2"})
     log.error("%s", error)
     return _failed(request, 500, str(error))
 
@@ -227,4 +227,9 @@ def _defect(request: Request, error: Exception) -> Response:
     return _failed(request, 500, "An internal error; please report it with the service's log.")
 
 
-_HANDLERS: Any = {HTTPException: _http, HpoPilotError: _ours, Exception: _defect}
+def _gone(_request: Request, _error: Exception) -> Response:
+    """Whoever sent half a form and left hears nothing, and the log is not filled with it."""
+    return Response(status_code=400)
+
+
+_HANDLERS: Any = {HTTPException: _http, HpoPilotError: _ours, ClientDisconnect: _gone, Exception: _defect}

@@ -21,6 +21,9 @@ from hpo_pilot.panda.board import JobBoard
 from hpo_pilot.server.access.gate import Gate
 from hpo_pilot.service.workdir import WorkDir
 
+#: What is said where the store does not answer.
+AWAY = "The store is out of reach at the moment; nothing is lost: try again."
+
 #: What a page says after an action, by the word in its address: no text of a link is ever shown.
 NOTICES = {
     "pause": "Paused: no new trials until it is resumed.",

@@ -29,6 +29,10 @@ _MOVING, _STEP = frozenset({"slots"}), 10
 #: What is drawn of the values that trials reported.
 _REPORTED = frozenset({"curves"})
 
+#: Those that take seconds, mostly in code that lets other threads run: no other figure waits for one of them. They show
+#: results alone, so that nothing else makes them anew.
+_SLOW = frozenset({"importance"})
+
 
 @dataclass(frozen=True)
 class Drawn:
@@ -50,12 +54,13 @@ class Drawn:
 
 
 class FigureDesk:
-    """Makes figures. Safe to use from any thread; one is made at a time, so that pages are not slowed by many."""
+    """Makes figures. Safe to use from any thread; one is made at a time, and a slow one beside it, for pages' sake."""
 
     def __init__(self, library: Library) -> None:
         """Draws what `library` has."""
         self._library = library
-        self._making = threading.Lock()
+        self._making, self._making_slow = threading.Lock(), threading.Lock()
+        self._keeping = threading.Lock()
         self._drawn: OrderedDict[tuple[int, str], Drawn] = OrderedDict()
 
     def drawn(self, view: View, key: str) -> Drawn:
@@ -70,7 +75,7 @@ class FigureDesk:
         source = self._source(view, key)
         if (known := self._fresh(view, key, source)) is not None:
             return known
-        with self._making:
+        with self._making_slow if key in _SLOW else self._making:
             # Whoever waited for the lock may find it made.
             return self._fresh(view, key, source) or self._made(view, key, source)
 
@@ -80,7 +85,8 @@ class FigureDesk:
         return kinds(view.search)
 
     def _fresh(self, view: View, key: str, source: str) -> Drawn | None:
-        known = self._drawn.get((view.record.id, key))
+        with self._keeping:
+            known = self._drawn.get((view.record.id, key))
         if known is None:
             return None
         age = time.monotonic() - known.since
@@ -88,6 +94,8 @@ class FigureDesk:
 
     def _source(self, view: View, key: str) -> str:
         more = ""
+        if key in _SLOW:
+            return f"{view.record.uid}.{view.record.version}.{view.pulse.told}"
         if key in _MOVING and not view.record.state.is_over and view.pulse.running:
             more = str(int(time.time()) // _STEP)
         elif key in _REPORTED:
@@ -101,10 +109,11 @@ class FigureDesk:
         tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
         now = time.monotonic()
         drawn = Drawn(gzip.compress(content, 5, mtime=0), tag, now, now - begun, source)
-        self._drawn[view.record.id, key] = drawn
-        self._drawn.move_to_end((view.record.id, key))
-        while len(self._drawn) > _KEPT:
-            self._drawn.popitem(last=False)
+        with self._keeping:
+            self._drawn[view.record.id, key] = drawn
+            self._drawn.move_to_end((view.record.id, key))
+            while len(self._drawn) > _KEPT:
+                self._drawn.popitem(last=False)
         return drawn
 
     def _subject(self, view: View, key: str) -> Subject:

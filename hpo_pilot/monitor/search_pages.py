@@ -181,7 +181,8 @@ def trials(request: Request) -> Response:
     view = view_of(request)
     wanted = request.query_params.get("state", "")
     sort = Sort.of_text(request.query_params.get("sort", ""), view.search)
-    chosen = [trial for trial in view.trials if wanted not in list(TrialState) or trial.state.value == wanted]
+    state = TrialState(wanted) if wanted in list(TrialState) else None
+    chosen = view.trials if state is None else [trial for trial in view.trials if trial.state is state]
     path = f"/searches/{quote(view.record.name, safe='')}/trials"
     found = paged(
         sorted_trials(chosen, sort),

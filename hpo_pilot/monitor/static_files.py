@@ -69,6 +69,12 @@ def static_file(name: str) -> StaticFile:
     return StaticFile(name, (files(_SOURCES[name]) / "static" / name).read_bytes())
 
 
+def pack_all() -> None:
+    """Makes all of them ready to be sent: the largest take a fifth of a second to be packed."""
+    for name in (*_SOURCES, _PLOTLY):
+        assert static_file(name).packed
+
+
 def static_path(name: str) -> str:
     """Its address here."""
     return f"/static/{static_file(name).digest}/{name}"

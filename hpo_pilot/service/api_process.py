@@ -115,7 +115,12 @@ class ApiProcess:
 
     def stop(self) -> None:
         """Ends it."""
-        self._address.unlink(missing_ok=True)
+        try:
+            # Another of the same work folder may have come after it: its address stays.
+            if self._address.read_text() == f"{self.url}\n":
+                self._address.unlink()
+        except FileNotFoundError:
+            pass  # it has not answered yet, or the work folder was removed
         self._child.stop()
 
 

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import hpo_pilot.cli
+from hpo_pilot.cli.commands import MODULES, commands_of
 from tests.command_here import command_here
+
+FOLDER = Path(hpo_pilot.cli.__file__).parent
 
 
 def python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
 
 
-def hpo_pilot(*arguments: str) -> subprocess.CompletedProcess[str]:
+def command_line(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "hpo_pilot.cli", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
 def test_it_is_a_program():
-    assert "status" in hpo_pilot("status", "--help").stdout
-    assert hpo_pilot("nosuch").returncode == 2
+    assert "status" in command_line("status", "--help").stdout
+    assert command_line("nosuch").returncode == 2
 
 
 @pytest.mark.parametrize(
@@ -56,8 +61,12 @@ def test_an_installation_for_pilots_names_what_is_missing():
 
 
 def test_a_pilot_loads_nothing_heavy():
-    code = "import sys, hpo_pilot.cli.main, hpo_pilot.pilot.__main__; print(*sys.modules)"
+    code = (
+        "import sys, hpo_pilot.cli.main as cli, hpo_pilot.pilot.__main__; from typer.main import get_command\n"
+        "assert all(get_command(cli.app).commands.values()); print(*sys.modules)"
+    )
     loaded = {name.split(".")[0] for name in python(code).stdout.split()}
+    assert "typer" in loaded
     assert not loaded & {
         "numpy",
         "scipy",
@@ -69,6 +78,24 @@ def test_a_pilot_loads_nothing_heavy():
         "starlette",
         "plotly",
     }
+
+
+def test_every_command_is_found_where_the_table_says():
+    adding = {path.stem for path in FOLDER.glob("*.py") if "\ndef add_to(app" in path.read_text()}
+    assert adding == set(MODULES)
+    for module, names in MODULES.items():
+        assert tuple(commands_of(module)) == names
+
+
+def test_one_command_does_not_bring_the_others():
+    code = "import sys; sys.argv = ['hpo-pilot', 'manual', 'folds']; import hpo_pilot.cli.main as command\n"
+    loaded = set(python(code + "try: command.main()\nfinally: print(*sys.modules)").stdout.split())
+    assert "hpo_pilot.cli.manual" in loaded
+    assert not {f"hpo_pilot.cli.{name}" for name in MODULES} & loaded - {"hpo_pilot.cli.manual"}
+
+
+def test_a_near_miss_is_named():
+    assert "status" in command_line("statsu").stderr
 
 
 def test_looking_loads_neither_numpy_nor_what_draws_reports(tmp_path):
@@ -88,7 +115,7 @@ def test_a_pilot_says_what_it_does_and_debug_says_more(tmp_path):
     token = tmp_path / "token"
     token.write_text("x")
     pilot = ["pilot", "--server", "http://127.0.0.1:9", "--queue", "Q", "--token-file", str(token), "--lifetime", "0.5"]
-    said = hpo_pilot(*pilot, "--workdir", str(tmp_path / "work")).stderr
+    said = command_line(*pilot, "--workdir", str(tmp_path / "work")).stderr
     assert " INFO " in said
     assert " DEBUG " not in said
-    assert " DEBUG " in hpo_pilot(*pilot, "--debug", "--workdir", str(tmp_path / "work")).stderr
+    assert " DEBUG " in command_line(*pilot, "--debug", "--workdir", str(tmp_path / "work")).stderr

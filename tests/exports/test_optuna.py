@@ -179,6 +179,11 @@ def test_a_failure_leaves_what_was_there(export, path, monkeypatch):
     assert {entry.name for entry in path.parent.iterdir()} == {path.name}
 
 
+def test_a_place_that_cannot_be_written_is_said_so(tmp_path):
+    with pytest.raises(OSError, match="unable to open database file"):
+        optuna_study.write(subject_of(search_of(), every_kind()), tmp_path / "nosuch" / "study.db")
+
+
 def test_optuna_draws_it(export):
     study = export(subject_of(search_of(), every_kind(), curves_of(range(1, 13))))
     with warnings.catch_warnings():

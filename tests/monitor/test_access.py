@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import stat
 import time
@@ -245,6 +246,23 @@ def test_large_forms_and_odd_methods_are_refused(pages):
 
     headers = {"content-type": "application/x-www-form-urlencoded"}
     assert alice.post("/searches/x/add", content=endless(), headers=headers).status_code == 413
+
+
+def test_half_a_form_is_no_defect(pages, caplog):
+    """Anybody may send one to /login, and each would be a traceback in the log."""
+    headers = [(b"sec-fetch-site", b"same-origin"), (b"content-type", b"application/x-www-form-urlencoded")]
+    scope = {"type": "http", "method": "POST", "path": "/login", "query_string": b"", "headers": headers}
+    coming = [{"type": "http.request", "body": b"token=", "more_body": True}, {"type": "http.disconnect"}]
+
+    async def receive():
+        return coming.pop(0)
+
+    async def send(_message):
+        return
+
+    asyncio.run(pages.app(scope, receive, send))
+    assert coming == []
+    assert caplog.text == ""
 
 
 def test_every_answer_tells_browsers_what_not_to_do(pages):

@@ -8,7 +8,8 @@ import re
 import pytest
 
 from hpo_pilot.server.access.auth import Role
-from hpo_pilot.store import SearchState
+from hpo_pilot.service import registration
+from hpo_pilot.store import SearchState, StoreAwayError
 from tests.monitor.conftest import form_token
 
 
@@ -140,6 +141,20 @@ def test_only_owners_and_operators_change_a_search(pages):
     assert events(pages, name)[-1] == ("oscar", "paused")
     assert "alice or an operator" in bob.get(f"/searches/{name}/actions").text
     assert "Resume" in pages.browser("alice").get(f"/searches/{name}/actions").text
+
+
+def test_a_store_that_is_away_is_not_named(pages, monkeypatch):
+    name = pages.submit("away")
+    alice = pages.browser("alice")
+
+    def locked(*_args):
+        raise StoreAwayError(f"store sqlite:///{pages.workdir}/hpo-pilot.db: database is locked")
+
+    monkeypatch.setattr(registration, "pause", locked)
+    answer = send(alice, name, "pause")
+    assert answer.status_code == 503
+    assert "out of reach" in answer.text
+    assert str(pages.workdir) not in answer.text
 
 
 def test_there_are_no_other_actions(pages):

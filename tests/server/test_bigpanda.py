@@ -160,6 +160,8 @@ def test_a_job(monitor: Monitor, scan: tuple[int, list[int]]) -> None:
     assert job["metastruct"]["hpo_pilot"]["value"] == 0.5 and job["metastruct"]["exitCode"] == 0
     assert monitor.get(f"/job/{panda_ids[0]}/")["job"] == job | {"durationsec": job["durationsec"]}
     assert "no job 987654321" in monitor.get("/job", code=404, pandaid=987654321)["error"]
+    for too_long in ("9" * 19, "9" * 20, "9" * 5000):  # Python reads 4300 digits
+        assert "must be whole numbers" in monitor.get("/job", code=400, pandaid=too_long)["error"]
 
 
 def test_what_payloads_say_themselves_stays_theirs(monitor: Monitor) -> None:

@@ -57,6 +57,16 @@ def test_it_is_started_again_and_ends_with_the_service(tmp_path):
     assert not workdir.api_address.exists()
 
 
+def test_the_address_of_another_of_the_same_work_folder_stays(tmp_path):
+    workdir = WorkDir.make(tmp_path)
+    first, second = (ApiProcess(workdir, store=None, reach=Reach(), port=port) for port in (8443, 8444))
+    workdir.api_address.write_text(f"{second.url}\n")  # as it notes when it answers
+    first.stop()
+    assert workdir.api_address.read_text().strip() == second.url
+    second.stop()
+    assert not workdir.api_address.exists()
+
+
 def test_a_taken_port_is_said(tmp_path):
     first = ApiProcess(WorkDir.make(tmp_path / "one"), store=None, reach=Reach(), port=None)
     first.start()

@@ -125,15 +125,15 @@
     }
   };
 
-  // Those in view, and a little beyond, come first, one after another; those far below when one scrolls there, or when
-  // there is nothing else to do.
+  // Those in view, and a little beyond, come first, two at a time, for one may take seconds; those far below when one
+  // scrolls there, or when there is nothing else to do.
   const queue = [];
-  let loading = false;
+  let loading = 0;
   const next = async () => {
-    if (loading) return;
-    loading = true;
+    if (loading >= 2) return;
+    loading += 1;
     while (queue.length) await load(queue.shift());
-    loading = false;
+    loading -= 1;
   };
   const want = (section, first = false) => {
     const at = queue.indexOf(section);

@@ -49,7 +49,7 @@ class Question:
         """Ids; empty: none are given."""
         found = []
         for value in _values(self.text(*names)):
-            if not value.isdecimal() or int(value) > _LARGEST:
+            if not value.isdecimal() or len(value) > 19 or int(value) > _LARGEST:
                 raise QuestionError(f"{names[0]} must be whole numbers, not {value[:50]!r}")
             found.append(int(value))
         return found
