@@ -249,7 +249,7 @@ class OpenedSearch:
         if front := status.get("front"):
             facts.append(("front", f"{len(front['trials'])} trials, hypervolume {number(front['hypervolume'])}"))
         if status["state"] not in OVER_SEARCHES:
-            facts.append(("next", ".watch() shows how it goes"))
+            facts.append(("next", ".watch() shows how far it is"))
         return facts
 
 

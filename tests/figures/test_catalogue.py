@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -81,19 +80,10 @@ def test_any_number_of_trials(search: Search, count: int) -> None:
     assert drawn == all_of(subject), "the same values give the same figures"
 
 
-def test_ten_thousand_trials_stay_small_and_quick(search: Search) -> None:
+def test_ten_thousand_trials_stay_small(search: Search) -> None:
     trials = on_nodes(make_trials(search, 10_000))
-    build("importance", Subject(search, trials[:50]))  # what is loaded once
-    took = {}
-    drawn = {}
-    for kind in kinds(search):
-        started = time.process_time()
-        drawn[kind.key] = build(kind.key, Subject(search, trials))
-        took[kind.key] = time.process_time() - started
+    drawn = {kind.key: build(kind.key, Subject(search, trials)) for kind in kinds(search)}
     assert_sound(drawn)
-    # Twice of what is promised: this machine may be busy.
-    assert took.pop("importance") < 4
-    assert max(took.values()) < 1, took
     assert "from 2,000 of 9,091 trials" in drawn["importance"][0].note
     assert "means over spans of" in drawn["slots"][0].note.lower()
     assert len(drawn["slots"]) == 1, "28,000 jobs cannot be told apart"
