@@ -48,7 +48,6 @@ from hpo_pilot.server.legacy import http as legacy_http
 from hpo_pilot.server.metrics import CALL_FAILURES, CALL_SECONDS
 from hpo_pilot.server.taskbuffer.limits import Limits
 from hpo_pilot.server.taskbuffer.lost_jobs import HeartbeatWatch
-from hpo_pilot.server.taskbuffer.offers import Offers
 from hpo_pilot.server.taskbuffer.pilot_book import PilotBook
 from hpo_pilot.server.taskbuffer.points import Capabilities
 from hpo_pilot.server.taskbuffer.queues import Queues
@@ -127,7 +126,6 @@ class Server:
         self.queues = Queues(queues, files / "grid")
         self.pilots = WaitingPilots()
         self.pilot_book = PilotBook()
-        self.offers = Offers()
         self.changes = Changes()
         self.watch = HeartbeatWatch(database, heartbeat_timeout)
         self.housekeeping = Housekeeping(database, self.cache, self.storage, self.logs, limits.retention_days)

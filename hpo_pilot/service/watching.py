@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -31,7 +32,8 @@ def watch(
         on_ready: called when they answer.
 
     Raises:
-        InputError: there is no store yet, or `reach` names files that cannot be used.
+        InputError: there is no store yet, or it is removed or replaced meanwhile, or `reach` names files that cannot
+            be used.
         TryAgainError: they do not start.
     """
     folder = WorkDir.at(workdir)
@@ -42,6 +44,7 @@ def watch(
         raise InputError(
             f"there is no store at {path}: run or submit a search first, or name another --workdir or --store"
         )
+    store_file = _StoreFile(path) if url.startswith("sqlite:///") else None
     folder = WorkDir.make(workdir)
     ended = threading.Event()
     before = {number: signal.signal(number, lambda *_: ended.set()) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -52,10 +55,30 @@ def watch(
         on_ready(pages)
         while not ended.wait(_LOOK_SECONDS):
             pages.check()
+            if store_file is not None and not store_file.is_there():
+                # The pages have the old one open: they would show what it held, for ever.
+                raise InputError(f"the store at {path} was removed or replaced: start the monitor again")
     finally:
         pages.stop()
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+class _StoreFile:
+    """A store's file, which somebody may remove while it is open."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known = path.stat()
+
+    def is_there(self) -> bool:
+        """Whether it is still the same file."""
+        try:
+            return os.path.samestat(self._path.stat(), self._known)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True  # its file system does not answer: nothing is known
 
 
 def address_of_pages(workdir: str | Path | None) -> str:

@@ -253,6 +253,7 @@ def test_the_page_of_a_trial_and_its_log(pages):
     failed = check(browser.get(f"/searches/{name}/trials/1"))
     assert "it broke" in failed
     assert "exit status 1" in failed
+    assert '<td class="failed">failed</td>' in failed  # though its job, for PanDA, finished
     log = browser.get(f"/searches/{name}/trials/1/log?fold=0&attempt=1")
     assert log.text == "first line\nTraceback: it broke"
     assert log.headers["content-type"].startswith("text/plain")

@@ -8,9 +8,9 @@ import pytest
 
 from hpo_pilot.scheduling import Opening, Openings, Wish
 from hpo_pilot.server.brokerage.hardware import GpuOffer
-from hpo_pilot.server.taskbuffer import offers as module
+from hpo_pilot.server.taskbuffer import pilot_book as module
 from hpo_pilot.server.taskbuffer.dispatch import JobRequest
-from hpo_pilot.server.taskbuffer.offers import Offers
+from hpo_pilot.server.taskbuffer.pilot_book import PilotBook
 from tests.server.conftest import RunningServer
 from tests.task_parameters import make_params
 
@@ -47,28 +47,37 @@ def test_shapes_and_who_asked(server: RunningServer) -> None:
 
 def test_the_most_that_a_pilot_ever_had() -> None:
     now = [1000.0]
-    offers = Offers(lambda: now[0])
-    assert offers.began == 1000.0 and offers.of("") == []
+    book = PilotBook(lambda: now[0])
+    assert book.began == 1000.0 and book.offers("") == []
     gpu = GpuOffer(2, "NVIDIA", "A100")
-    offers.note(JobRequest("A", worker_id="1", cores=8, gpus=(gpu,), memory=500))
+    book.asked(JobRequest("A", worker_id="1", cores=8, gpus=(gpu,), memory=500), "")
     now[0] += 10
-    offers.note(JobRequest("A", worker_id="1", cores=2))
-    (offer,) = offers.of("A")
+    book.asked(JobRequest("A", worker_id="1", cores=2), "")
+    (offer,) = book.offers("A")
     assert (offer.asked, offer.nodes, offer.gpus, offer.cores, offer.memory_mb) == (1010.0, 1, 2, 8, 500)
-    assert offers.of("B") == []
+    assert book.offers("B") == []
     openings = Openings([Opening(3, (2, 2), 4, 800, 600.0), Opening(1, (), 9, 100, 6000.0)])
-    offers.note(JobRequest("B", worker_id="2", wish=Wish(openings, (), {})))
-    (offer,) = offers.of("B")
+    book.asked(JobRequest("B", worker_id="2", wish=Wish(openings, (), {})), "")
+    (offer,) = book.offers("B")
     assert (offer.nodes, offer.gpus, offer.cores, offer.memory_mb, offer.minutes) == (4, 4, 9, 800, 100.0)
-    offers.note(JobRequest("B", worker_id="2", wish=Wish(openings, (), {"s": 60.0})))
-    assert offers.of("B")[0].minutes == 0.0  # of that search it knows better than the file
+    book.asked(JobRequest("B", worker_id="2", wish=Wish(openings, (), {"s": 60.0})), "")
+    assert book.offers("B")[0].minutes == 0.0  # of that search it knows better than the file
     now[0] += 3601
-    assert offers.of("") == []
+    assert book.offers("") == []
 
 
 def test_no_more_than_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MOST", 3)
-    offers = Offers()
+    monkeypatch.setattr(module, "MOST", 3)
+    book = PilotBook()
     for worker in ("1", "2", "3", "1", "4"):
-        offers.note(JobRequest("A", worker_id=worker, cores=int(worker)))
-    assert sorted(offer.cores for offer in offers.of("A")) == [1, 3, 4]
+        book.asked(JobRequest("A", worker_id=worker, cores=int(worker)), "")
+    assert sorted(offer.cores for offer in book.offers("A")) == [1, 3, 4]
+
+
+def test_who_has_no_name_offers_room_but_is_on_no_page() -> None:
+    book = PilotBook()
+    book.asked(JobRequest("A", cores=4), "curl/8")
+    book.asked(JobRequest("A", node="slot1@wn7", cores=2, n_jobs=3), "hpo-pilot/0.1")
+    book.asked(JobRequest("B", node="slot1@wn7", cores=6), "hpo-pilot/0.1")
+    assert sorted(offer.cores for offer in book.offers("A")) == [2, 4]
+    assert [(note.key, note.slots) for note in book.notes()] == [("wn7 at A", 3), ("wn7 at B", 1)]

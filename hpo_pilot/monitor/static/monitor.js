@@ -26,7 +26,8 @@
 
   // A link to a log opens it.
   const openTarget = () => {
-    const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    // Ids of logs need no decoding, which a hand-made address would break the script by.
+    const target = location.hash && document.getElementById(location.hash.slice(1));
     if (target instanceof HTMLDetailsElement) { target.open = true; target.scrollIntoView(); }
   };
   addEventListener("hashchange", openTarget);

@@ -51,9 +51,9 @@ def demand(tx: Transaction, call: Call, *, queue: str = "", task_ids: list[int] 
     busy = {(row.harvester_id or "", row.worker_id or "") for row in tx.connection.execute(_BUSY)}
     offers = [
         {**asdict(offer), "asked": max(0.0, tx.now - offer.asked), "is_busy": _name(offer) in busy}
-        for offer in call.server.offers.of(queue)
+        for offer in call.server.pilot_book.offers(queue)
     ]
-    known = max(0.0, tx.now - call.server.offers.began)
+    known = max(0.0, tx.now - call.server.pilot_book.began)
     return success({"waiting": waiting[:_MOST], "going": _going(tx, queue), "offers": offers, "known_for": known})
 
 

@@ -1,16 +1,12 @@
-"""What pilots have said that they have room for, kept in memory: it tells whom waiting jobs wait for."""
+"""What pilots have said that they have room for: it tells whom waiting jobs wait for."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from time import time
 
 from hpo_pilot.server.taskbuffer.dispatch import JobRequest
 
-_MOST = 5000  # pilots; the last heard of
-_KEPT = 3600.0  # seconds since one was heard of
+_LONGEST = 128  # characters of a queue's name: a longer one is nobody's
 
 
 @dataclass(frozen=True)
@@ -39,35 +35,9 @@ class Offer:
     minutes: float
 
 
-class Offers:
-    """Those of the pilots of late. Any thread may call."""
-
-    def __init__(self, clock: Callable[[], float] = time) -> None:
-        self._clock = clock
-        self.began = clock()  #: when it began to listen, in seconds since the epoch
-        self._lock = threading.Lock()
-        self._offers: dict[tuple[str, str, str, str], Offer] = {}
-
-    def note(self, request: JobRequest) -> None:
-        """A pilot asks."""
-        key = (request.site, request.harvester_id, request.worker_id, request.node)
-        now = _offer(request, self._clock())
-        with self._lock:
-            before = self._offers.pop(key, None)
-            self._offers[key] = now if before is None else _most(before, now)
-            if len(self._offers) > _MOST:
-                del self._offers[next(iter(self._offers))]
-
-    def of(self, queue: str) -> list[Offer]:
-        """Those of a queue's pilots of the last hour; empty: any queue's."""
-        since = self._clock() - _KEPT
-        with self._lock:
-            self._offers = {key: offer for key, offer in self._offers.items() if offer.asked >= since}
-            return [offer for offer in self._offers.values() if queue in ("", offer.queue)]
-
-
-def _offer(request: JobRequest, now: float) -> Offer:
-    who = (request.site, request.harvester_id, request.worker_id)
+def offer_of(request: JobRequest, now: float) -> Offer:
+    """What a pilot that asks has free now."""
+    who = (request.site[:_LONGEST], request.harvester_id, request.worker_id)
     if request.wish is None:
         gpus = sum(gpu.count for gpu in request.gpus or ())
         return Offer(*who, now, 1, gpus, request.cores, request.memory, request.remaining_time / 60)
@@ -84,7 +54,8 @@ def _offer(request: JobRequest, now: float) -> Offer:
     )
 
 
-def _most(one: Offer, other: Offer) -> Offer:
+def most_of(one: Offer, other: Offer) -> Offer:
+    """What is the most of two, as `other` says the rest."""
     return replace(
         other,
         nodes=max(one.nodes, other.nodes),

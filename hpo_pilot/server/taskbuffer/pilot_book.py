@@ -1,4 +1,4 @@
-"""The pilots that have called lately: what pages show of them. Kept in memory, for the event loop alone.
+"""The pilots that have called lately: what pages show of them, and whom waiting jobs wait for. Kept in memory.
 
 It says nothing of what pilots are given, so that losing it costs nothing: whoever is alive calls again within a minute,
 and who has jobs is known by those.
@@ -6,16 +6,19 @@ and who has jobs is known by those.
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from time import time
 from typing import Any
 
 from sqlalchemy import select
 
-from hpo_pilot.scheduling import Wish
 from hpo_pilot.server.data.database import AnyRow, Transaction
 from hpo_pilot.server.data.tables import AT_PILOT, jobs, workers
+from hpo_pilot.server.taskbuffer.dispatch import JobRequest
+from hpo_pilot.server.taskbuffer.offers import Offer, most_of, offer_of
 from hpo_pilot.server.taskbuffer.worker_reports import host
 
 #: Seconds without a word after which one that has no jobs counts as silent: ours ask every minute at least.
@@ -35,83 +38,75 @@ def key_of(harvester: str | None, worker: str | None, node: str | None, queue: s
     return f"{host(node)} at {queue or ''}" if node else ""
 
 
-@dataclass
+@dataclass(frozen=True)
 class PilotNote:
     """What a pilot has said of itself.
 
     Attributes:
+        key: what it is called; empty: it has no name, and is on no page.
+        since: when it was first heard of, in seconds since the epoch.
         slots: the most jobs that it ever asked for at once; of one that asks for one at a time, one.
         nodes: free ones of its allocation; None: it has none.
+        offer: the most that it had free, where it is, and when it was last heard of.
     """
 
     key: str
     host: str
-    queue: str
-    harvester: str
-    worker: str
     kind: str
     version: str
     since: float
-    heard: float
     slots: int
     nodes: int | None
+    offer: Offer
 
 
 class PilotBook:
-    """Notes of who asks for jobs."""
+    """Notes of who asks for jobs. Any thread may call."""
 
-    def __init__(self) -> None:
-        self._notes: OrderedDict[str, PilotNote] = OrderedDict()
+    def __init__(self, clock: Callable[[], float] = time) -> None:
+        """Has heard of nobody yet."""
+        self._clock = clock
+        self.began = clock()  #: when it began to listen, in seconds since the epoch
+        self._lock = threading.Lock()
+        self._notes: OrderedDict[tuple[str, str], PilotNote] = OrderedDict()
 
-    def asked(
-        self,
-        *,
-        harvester: str,
-        worker: str,
-        node: str,
-        queue: str,
-        program: str,
-        slots: int,
-        wish: Wish | None,
-        now: float,
-    ) -> None:
+    def asked(self, request: JobRequest, program: str) -> None:
         """Notes that a pilot asks for jobs.
 
         Args:
-            harvester: as it calls itself, like `worker`, `node` and `queue`; empty: it does not say.
-            worker: see there.
-            node: see there.
-            queue: see there.
+            request: what it asks for; its `site` is the queue's name.
             program: its User-Agent.
-            slots: how many jobs it asks for.
-            wish: the room in its allocation; None: it has none.
-            now: seconds since the epoch.
         """
-        key = key_of(harvester, worker, node, queue)
-        if not key:
-            return
+        offer = offer_of(request, self._clock())
+        key = key_of(request.harvester_id, request.worker_id, request.node, offer.queue)
         kind, version = _program(program)
-        before = self._notes.pop(key, None)
-        nodes = None if wish is None else sum(opening.nodes for opening in wish.now)
-        self._notes[key] = PilotNote(
-            key=key,
-            host=host(node),
-            queue=queue[:128],
-            harvester=harvester,
-            worker=worker,
-            kind=kind,
-            version=version,
-            since=before.since if before else now,
-            heard=now,
-            slots=max(slots, before.slots if before else 0),
-            nodes=nodes,
-        )
-        while len(self._notes) > MOST or next(iter(self._notes.values())).heard < now - KEPT:
-            self._notes.popitem(last=False)
+        place = key, offer.queue
+        with self._lock:
+            before = self._notes.pop(place, None)
+            self._notes[place] = PilotNote(
+                key=key,
+                host=host(request.node),
+                kind=kind,
+                version=version,
+                since=before.since if before else offer.asked,
+                slots=max(request.n_jobs, before.slots if before else 0),
+                nodes=None if request.wish is None else sum(opening.nodes for opening in request.wish.now),
+                offer=most_of(before.offer, offer) if before else offer,
+            )
+            while len(self._notes) > MOST or next(iter(self._notes.values())).offer.asked < offer.asked - KEPT:
+                self._notes.popitem(last=False)
+
+    def offers(self, queue: str) -> list[Offer]:
+        """What a queue's pilots of the last hour had free; queue empty: any queue's."""
+        since = self._clock() - KEPT
+        with self._lock:
+            offers = [note.offer for note in self._notes.values()]
+        return [offer for offer in offers if offer.asked >= since and queue in ("", offer.queue)]
 
     def notes(self) -> list[PilotNote]:
-        """What is remembered, longest unheard first."""
-        return list(self._notes.values())
+        """Who is remembered and has a name, longest unheard first."""
+        with self._lock:
+            return [note for note in self._notes.values() if note.key]
 
 
 def _program(agent: str) -> tuple[str, str]:
@@ -141,7 +136,7 @@ def pilots_shown(tx: Transaction, notes: Iterable[PilotNote]) -> list[dict[str, 
             )
         )
     }
-    found = {note.key: note for note in notes if note.heard >= tx.now - KEPT or note.key in busy}
+    found = {note.key: note for note in notes if note.offer.asked >= tx.now - KEPT or note.key in busy}
     shown = [_shown(tx.now, note, busy.get(key, ()), ended) for key, note in found.items()]
     shown += [_unnoted(key, rows) for key, rows in busy.items() if key not in found]
     return sorted(shown, key=lambda one: (one["queue"], one["key"]))
@@ -149,10 +144,11 @@ def pilots_shown(tx: Transaction, notes: Iterable[PilotNote]) -> list[dict[str, 
 
 def _shown(now: float, note: PilotNote, its: Iterable[AnyRow], ended: dict[tuple[str, str], float]) -> dict[str, Any]:
     rows = list(its)
-    heard = max([note.heard, *(row.heartbeat - row.patience for row in rows if row.heartbeat is not None)])
+    offer = note.offer
+    heard = max([offer.asked, *(row.heartbeat - row.patience for row in rows if row.heartbeat is not None)])
     if rows:
         state = "busy"
-    elif ended.get((note.harvester, note.worker), 0.0) >= note.heard:
+    elif ended.get((offer.harvester_id, offer.worker_id), 0.0) >= offer.asked:
         state = "ended"
     else:
         state = "waiting" if heard >= now - SILENT else "silent"
@@ -160,7 +156,7 @@ def _shown(now: float, note: PilotNote, its: Iterable[AnyRow], ended: dict[tuple
         "key": note.key,
         "state": state,
         "host": note.host,
-        "queue": note.queue,
+        "queue": offer.queue,
         "kind": note.kind,
         "version": note.version,
         "since": note.since,

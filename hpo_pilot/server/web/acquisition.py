@@ -52,17 +52,7 @@ async def acquire_jobs(call: Call, request: JobRequest) -> list[dict[str, Any]]:
     if queue is None:
         raise UnknownQueue(call.server.queues.unknown((request.site,)))
     request = replace(request, queue=queue)
-    call.server.pilot_book.asked(
-        harvester=request.harvester_id,
-        worker=request.worker_id,
-        node=request.node,
-        queue=request.site,
-        program=call.header("user-agent"),
-        slots=request.n_jobs,
-        wish=request.wish,
-        now=time.time(),
-    )
-    call.server.offers.note(request)
+    call.server.pilot_book.asked(request, call.header("user-agent"))
     begun = time.monotonic()
     end = begun + call.seconds(WAIT_HEADER, MAX_WAIT)
     pilots = call.server.pilots
