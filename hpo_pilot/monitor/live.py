@@ -53,6 +53,8 @@ class LiveDesk:
         """
         if self._watching.total() >= _MOST or self._watching[who] >= _MOST_EACH:
             return JSONResponse({"error": "too many pages are open: close some"}, 503, {"Retry-After": "30"})
+        if request.method == "HEAD":  # whose answer would never end
+            return Response(media_type="text/event-stream")
         # Whoever left out rows has no use for their news.
         only = request.query_params.get("rows")
         rows = None if only is None else {f"s{number}" for number in only.split(",")[:200]}

@@ -49,6 +49,12 @@ def test_changes_arrive_alone(pages):
     asyncio.run(asyncio.wait_for(watch(), 20))
 
 
+def test_a_stream_s_head_ends(pages):
+    answer = pages.browser("alice").head("/live")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/event-stream")
+
+
 def test_the_list_tells_of_the_rows_that_are_shown(pages):
     name, other = pages.submit("row-one"), pages.submit("row-two")
     shown, hidden = (pages.store.search(one).id for one in (name, other))
