@@ -14,6 +14,7 @@ from typer.main import get_command
 from hpo_pilot import load_search
 from hpo_pilot.cli import reference
 from hpo_pilot.cli.main import app
+from hpo_pilot.config.site_file import load_site
 from hpo_pilot.errors import InputError
 from hpo_pilot.manual import PAGES, page_named
 from hpo_pilot.manual.rendering import anchor, as_html
@@ -73,6 +74,10 @@ def test_python_compiles_and_yaml_is_valid(page, tmp_path):
             compile(listing.text, page.name, "exec")
         if listing.language == "yaml":
             found = yaml.safe_load(listing.text)
+            if "batch" in found:  # a site profile
+                (tmp_path / f"{found['name']}.yaml").write_text(listing.text)
+                assert load_site(tmp_path / f"{found['name']}.yaml").name == found["name"]
+                continue
             (tmp_path / "search.yaml").write_text(yaml.safe_dump(found if "search" in found else {**whole, **found}))
             payload = found.get("payload", {})
             for name in [payload.get("container"), *payload.get("inputs", ())]:
