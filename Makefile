@@ -26,7 +26,7 @@ run: venv  ## scan the hyper-parameters of payloads/digits: 48 trials x 3 folds,
 	$(BIN)/hpo-pilot run payloads/digits/search.yaml
 
 test: venv  ## all tests that need only Python
-	$(BIN)/pytest -n 2 --dist worksteal --durations 15 --ignore tests/chaos --ignore tests/real tests
+	$(BIN)/pytest -n 3 --dist worksteal --durations 15 --ignore tests/chaos --ignore tests/real tests
 
 test-real: venv  ## tests with real parts: PostgreSQL, Pilot 3, prun, pbook, kills; installs what is missing, if root
 	tests/real/run

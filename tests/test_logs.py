@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import fcntl
 import io
 import json
 import logging
@@ -126,3 +127,37 @@ def test_no_token_is_logged(said, form):
 )
 def test_what_is_no_secret_stays(text):
     assert logs.without_secrets(text) == text
+
+
+def test_a_log_file_is_looked_at_once_a_minute(tmp_path):
+    file = logs.LogFile(tmp_path / "some.log", limit=10)
+    with file.opened() as stream:
+        stream.write(b"first line\nsecond\n")
+    file.bound()
+    assert not (tmp_path / "some.log.1").exists(), "it was looked at when it was opened"
+    with file.opened() as stream:
+        stream.write(b"third\n")
+    assert (tmp_path / "some.log").read_bytes() == b"third\n"
+    assert (tmp_path / "some.log.1").read_bytes() == b"second\n"
+    assert file.end(4) == b"ird\n"
+
+
+def test_a_log_file_that_another_process_cuts_is_left_to_it(tmp_path):
+    path = tmp_path / "some.log"
+    path.write_text("x" * 20)
+    with path.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        logs.LogFile(path, limit=10).bound()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["some.log"]
+    logs.LogFile(path, limit=10).bound()
+    assert path.read_bytes() == b""
+
+
+def test_a_log_file_that_cannot_be_cut_is_said_and_stays(tmp_path, caplog):
+    path = tmp_path / "some.log"
+    path.write_text("a line\n" * 20)
+    (tmp_path / "some.log.1").mkdir()
+    logs.LogFile(path, limit=100).bound()
+    assert f"the log {path} cannot be cut" in caplog.text
+    assert path.read_text() == "a line\n" * 20
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["some.log", "some.log.1"]

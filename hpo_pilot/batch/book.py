@@ -88,7 +88,7 @@ class Book:
             TryAgainError: somebody else has had it for long.
         """
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise InputError(f"{self._lock_path} cannot be written: {error.strerror}; choose --workdir") from error
@@ -111,7 +111,7 @@ class Book:
         """
         path = self._path.with_name(f".keep-{hashlib.sha256(repr(what).encode()).hexdigest()[:16]}.lock")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise InputError(f"{path} cannot be written: {error.strerror}; choose --workdir") from error

@@ -13,7 +13,7 @@ from rich.text import Text
 from hpo_pilot.cli.next_step import next_step
 from hpo_pilot.cli.show import counted, eta_text, figure_text, front_text, metrics_of, printable, value_text
 from hpo_pilot.cli.sparkline import sparkline
-from hpo_pilot.client.documents import SearchDocument, StatusDocument, budget_count
+from hpo_pilot.client.documents import SearchDocument, StatusDocument, over_count, planned_count
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -86,10 +86,10 @@ def _rows(search: StatusDocument, room: int) -> Iterator[tuple[str, str | Text]]
 
 
 def _progress(search: SearchDocument, room: int) -> Text:
-    over, planned = budget_count(search), search["budget"]["trials"]
+    over, planned = over_count(search), planned_count(search)
     text = f" {over} of {planned}"
     if again := search.get("confirmations"):
-        text += f" and {counted(again, 'confirmation')}"
+        text += f", {counted(again, 'confirmation')} among them"
     bar = _bar(over, planned, min(_BAR, room - len(text)))
     bar.append(text)
     return bar
@@ -161,11 +161,9 @@ def _costs(search: StatusDocument) -> Iterator[str]:
 def _segment(segment: StatusDocument, room: int) -> Text:
     best = segment["best"]
     value = f" {value_text(best)}" if best else ""
-    text = f" {budget_count(segment)} of {segment['budget']['trials']} {segment['state']}{value}"
+    text = f" {over_count(segment)} of {planned_count(segment)} {segment['state']}{value}"
     name = segment["name"]
     line = Text(f"{name} ", no_wrap=True, overflow="ellipsis")
-    line.append_text(
-        _bar(budget_count(segment), segment["budget"]["trials"], min(12, room - len(name) - len(text) - 1))
-    )
+    line.append_text(_bar(over_count(segment), planned_count(segment), min(12, room - len(name) - len(text) - 1)))
     line.append(text)
     return line

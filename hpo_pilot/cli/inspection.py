@@ -30,7 +30,7 @@ from hpo_pilot.cli.show import (
     value_text,
     value_texts,
 )
-from hpo_pilot.client.documents import SearchDocument, StatusDocument, TrialDocument, budget_count
+from hpo_pilot.client.documents import SearchDocument, StatusDocument, TrialDocument, over_count, planned_count
 from hpo_pilot.client.exports import FORMS
 from hpo_pilot.client.families import family_document
 from hpo_pilot.client.search_client import SearchClient
@@ -92,7 +92,7 @@ def _add_search(table: list[Column], search: SearchDocument, indent: str = "") -
     value = value_text(search["best"]) if search["best"] else "-"
     if front := search.get("front"):
         value = front_text(front)
-    progress = f"{budget_count(search)}/{search['budget']['trials']}"
+    progress = f"{over_count(search)}/{planned_count(search)}"
     number = "" if "segments" in search else str(search["id"])
     cells = (number, indent + search["name"], printable(search["owner"]), search["state"], progress, value)
     for column, cell in zip(table, cells, strict=True):
@@ -140,7 +140,7 @@ def _show_status(search: StatusDocument, runner: str) -> None:
     detail = ", ".join(f"{count} {state}" for state, count in search["trials"].items())
     if again := search.get("confirmations"):
         detail += f"; {again} of them {'confirms' if again == 1 else 'confirm'} others"
-    table.add_row("trials", f"{budget_count(search)} of {search['budget']['trials']} over ({detail or 'none yet'})")
+    table.add_row("trials", f"{over_count(search)} of {planned_count(search)} over ({detail or 'none yet'})")
     if found := search["best"]:
         table.add_row("best", f"trial {found['number']}: {metrics_of(search)[0]} {value_text(found)}")
         table.add_row("point", json.dumps(found["point"]))

@@ -34,7 +34,7 @@ class RunProgress:
             found = f"state {now['state']}"
         note = printable(found + (f", {failed} failed" if failed else ""))
         show = self._draw if self._console.is_terminal else self._print
-        show(now["name"], over_count(now["trials"]), now["total"], note, ended=now["state"] in OVER_SEARCHES)
+        show(now["name"], over_count(now), now["total"], note, ended=now["state"] in OVER_SEARCHES)
 
     def _draw(self, name: str, over: int, total: int, note: str, *, ended: bool) -> None:
         if self._bar is None:

@@ -85,7 +85,7 @@ def _show(search: SearchDocument) -> None:
     if found is not None:
         typer.echo(f"  best: trial {found['number']}, {metrics_of(search)[0]} {value_text(found)}")
         for name, value in found["point"].items():
-            typer.echo(f"    {name}: {json.dumps(value)}")
+            typer.echo(f"    {printable(name)}: {json.dumps(value)}")
     if front := search.get("front"):
         typer.echo(f"  {front_text(front)}: `hpo-pilot best {search['name']}` shows them")
     for remark in cast(RunDocument, search).get("remarks", ()):

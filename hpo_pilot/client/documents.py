@@ -108,7 +108,9 @@ class FrontSizeDocument(TypedDict):
 class SearchDocument(TypedDict):
     """One search with its progress; `trials` counts them by state, `best` is a trial without log tails.
 
-    `confirmations` says how many of those that are over are confirmation runs, which come on top of the budget.
+    `over` says how many trials are over, and `planned` how many there will be; confirmation runs count, and trials that
+    were stopped together with their search do not. `confirmations` says how many of those that are over are
+    confirmation runs, which come on top of the budget.
     `remarks`, of one search and of a run, are what else people should know, in words. `added`, of an answer to a call
     that asks for points, is how many it added.
 
@@ -135,6 +137,8 @@ class SearchDocument(TypedDict):
     started: str | None
     ended: str | None
     segments: NotRequired[list[Any]]
+    over: NotRequired[int]
+    planned: NotRequired[int]
     confirmations: NotRequired[int]
     remarks: NotRequired[list[str]]
     added: NotRequired[int]
@@ -166,7 +170,7 @@ class FigureDocument(TypedDict):
 
 
 class ProgressDocument(TypedDict):
-    """How far a search is, in few bytes; `best` leaves confirmation runs aside.
+    """How far a search is, in few bytes: of `total` trials `over` are over; `best` leaves confirmation runs aside.
 
     With several objectives `metric` names all, with commas between, `best` is null, and there is a `front`.
     """
@@ -177,6 +181,7 @@ class ProgressDocument(TypedDict):
     message: str
     metric: str
     trials: dict[str, int]
+    over: NotRequired[int]
     total: int
     best: FigureDocument | None
     front: NotRequired[FrontSizeDocument | None]
@@ -329,15 +334,15 @@ def status_document(
 def progress_document(
     record: SearchRecord,
     counts: Mapping[TrialState, int],
+    extent: tuple[int, int],
     best: tuple[int, float, float | None] | None,
     front: FrontDocument | None = None,
 ) -> ProgressDocument:
     """How far a search is.
 
-    `best` is number, value and spread of the best trial so far; `front` is that of a search with several objectives.
+    `extent` is how many trials are over, and of how many; `best` is number, value and spread of the best trial so far;
+    `front` is that of a search with several objectives.
     """
-    over = sum(count for state, count in counts.items() if state.is_over)
-    planned = record.search.budget.trials
     document: ProgressDocument = {
         "id": record.id,
         "name": record.name,
@@ -345,8 +350,8 @@ def progress_document(
         "message": record.message,
         "metric": ", ".join(objective.metric for objective in record.search.objectives),
         "trials": {state.value: count for state, count in sorted(counts.items())},
-        # Confirmation runs come on top of the budget's trials.
-        "total": max(planned, over, sum(counts.values()) if over >= planned else 0),
+        "over": extent[0],
+        "total": extent[1],
         "best": None if best is None else {"number": best[0], "value": best[1], "std": best[2]},
     }
     if len(record.search.objectives) > 1:
@@ -359,11 +364,12 @@ def event_document(event: Event) -> EventDocument:
     return {"time": time_text(event.time), "who": event.who, "what": event.what}
 
 
-def over_count(trials: Mapping[str, int]) -> int:
-    """How many trials are over, of counts by state."""
-    return sum(trials.get(state, 0) for state in OVER_TRIALS)
+def over_count(document: SearchDocument | ProgressDocument) -> int:
+    """How many trials are over."""
+    # A service of an older version does not say.
+    return document.get("over", sum(document["trials"].get(state, 0) for state in OVER_TRIALS))
 
 
-def budget_count(search: SearchDocument) -> int:
-    """How many trials of the budget are over."""
-    return over_count(search["trials"]) - search.get("confirmations", 0)
+def planned_count(search: SearchDocument) -> int:
+    """Of how many."""
+    return max(search.get("planned", search["budget"]["trials"]), over_count(search))

@@ -6,7 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
 
 from hpo_pilot.client.cost_documents import CostDocument
-from hpo_pilot.client.documents import OVER_SEARCHES, ProgressDocument, SearchDocument, StatusDocument
+from hpo_pilot.client.documents import (
+    OVER_SEARCHES,
+    ProgressDocument,
+    SearchDocument,
+    StatusDocument,
+    over_count,
+    planned_count,
+)
 from hpo_pilot.client.outlook_documents import EtaDocument
 from hpo_pilot.errors import InputError
 
@@ -32,6 +39,8 @@ def family_document(name: str, members: Sequence[SearchDocument]) -> SearchDocum
         "trials": _summed([member["trials"] for member in members]),
         "budget": {**first["budget"], "trials": sum(member["budget"]["trials"] for member in members)},
         "best": None,
+        "over": sum(over_count(member) for member in members),
+        "planned": sum(planned_count(member) for member in members),
         "confirmations": sum(member.get("confirmations", 0) for member in members),
         "started": min((member["started"] for member in members if member["started"]), default=None),
         "ended": max(ends, default=None) if state in OVER_SEARCHES else None,
@@ -66,6 +75,7 @@ def family_progress(name: str, members: Sequence[ProgressDocument]) -> ProgressD
         "message": "",
         "metric": members[0]["metric"],
         "trials": _summed([member["trials"] for member in members]),
+        "over": sum(over_count(member) for member in members),
         "total": sum(member["total"] for member in members),
         "best": None,
     }

@@ -43,7 +43,8 @@ def document_of(store: Store, record: SearchRecord) -> SearchDocument:
         document = search_document(record, counts, None, price, front_document(store, record, counts))
     else:
         document = search_document(record, counts, best_of(store, record), price)
-    return {**document, "confirmations": _confirmations(store, record)}
+    over, planned = _extent(store, record, counts)
+    return {**document, "over": over, "planned": planned, "confirmations": _confirmations(store, record)}
 
 
 def status_of(store: Store, record: SearchRecord, workdir: Path | None = None) -> StatusDocument:
@@ -65,8 +66,11 @@ def status_of(store: Store, record: SearchRecord, workdir: Path | None = None) -
         if best is not None and best.value is not None and first is not None:
             gain = gain_of(first, best.value, record.search.objective.sign, price.cost(took))
         document = status_document(record, counts, best, price, took, gain, outlook)
+    over, planned = _extent(store, record, counts)
     return {
         **document,
+        "over": over,
+        "planned": planned,
         "confirmations": confirmations,
         "remarks": remarks_of(store, record, workdir),
     }
@@ -78,17 +82,31 @@ def _confirmations(store: Store, record: SearchRecord) -> int:
     return confirmations_over(store.engine, record.id) if record.search.confirm.top else 0
 
 
+def _extent(store: Store, record: SearchRecord, counts: Mapping[TrialState, int]) -> tuple[int, int]:
+    """How many trials are over, and of how many."""
+    from hpo_pilot.search import TrialState
+    from hpo_pilot.service.outlook import planned
+    from hpo_pilot.store.tallies import stopped_with_search
+
+    over = sum(count for state, count in counts.items() if state.is_over)
+    if counts.get(TrialState.STOPPED):
+        over -= stopped_with_search(store.engine, record.id)
+    return over, planned(record.search, record.state, over)
+
+
 def progress_of(store: Store, record: SearchRecord) -> ProgressDocument:
     """How far a search is."""
     counts = store.counts(record.id)
+    extent = _extent(store, record, counts)
     if len(record.search.objectives) > 1:
-        return progress_document(record, counts, None, front_document(store, record, counts))
-    return progress_document(record, counts, store.best_so_far(record.id, record.search.objective.sign))
+        return progress_document(record, counts, extent, None, front_document(store, record, counts))
+    return progress_document(record, counts, extent, store.best_so_far(record.id, record.search.objective.sign))
 
 
 def run_document(result: RunResult) -> RunDocument:
     """What came of a run."""
     from hpo_pilot.config.site_power import price_of
+    from hpo_pilot.service.outlook import planned
 
     counts = {trial.state: 0 for trial in result.trials}
     for trial in result.trials:
@@ -96,7 +114,15 @@ def run_document(result: RunResult) -> RunDocument:
     front = _front_of(result.record, result.trials) if len(result.record.search.objectives) > 1 else None
     confirmations = sum(trial.confirms is not None and trial.state.is_over for trial in result.trials)
     document = search_document(result.record, counts, result.best, price_of(result.record.search), front)
-    return {**document, "confirmations": confirmations, "report": str(result.report), "remarks": list(result.remarks)}
+    over = sum(trial.state.is_over and (trial.counts or trial.confirms is not None) for trial in result.trials)
+    return {
+        **document,
+        "over": over,
+        "planned": planned(result.record.search, result.record.state, over),
+        "confirmations": confirmations,
+        "report": str(result.report),
+        "remarks": list(result.remarks),
+    }
 
 
 def trial_documents(search: Search, trials: Sequence[Trial], *, logs: bool) -> list[TrialDocument]:

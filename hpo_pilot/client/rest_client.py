@@ -137,7 +137,7 @@ class RestClient(SearchClient):
         path = self.report_path(name)
         html = self.report(name)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            self._workdir.make_private(path.parent)
             path.write_text(html, encoding="utf-8")
         except OSError as error:
             raise TryAgainError(

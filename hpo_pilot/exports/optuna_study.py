@@ -24,7 +24,7 @@ from sqlalchemy import Connection, delete, func, insert, select
 from sqlalchemy.exc import DBAPIError
 
 from hpo_pilot import __version__
-from hpo_pilot.errors import InputError
+from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.exports.optuna_trials import StudyTrial, trials_of
 from hpo_pilot.exports.subject import Subject
 
@@ -54,6 +54,7 @@ def write(subject: Subject, path: Path) -> str:
     Raises:
         InputError: another file is there, a storage of another Optuna, or a study of that name that is no export of
             this search, or that has trials which are not from here.
+        TryAgainError: another program has the storage locked.
         OSError: it cannot be written.
     """
     place = path.absolute()
@@ -70,7 +71,10 @@ def write(subject: Subject, path: Path) -> str:
                 part.unlink(missing_ok=True)
     except (DBAPIError, optuna.exceptions.StorageInternalError) as error:
         # Optuna's own names the database's as its cause.
-        raise OSError(str(getattr(error.__cause__, "orig", None) or getattr(error, "orig", error))) from error
+        reason = getattr(error.__cause__, "orig", None) or getattr(error, "orig", error)
+        if _is_locked(reason):
+            raise _locked(path) from error
+        raise OSError(str(reason)) from error
     study = f"optuna.load_study(study_name={subject.search['name']!r}, storage='sqlite:///{path}')"
     return f"wrote {len(subject.trials)} trials to {path}; open it with: optuna-dashboard sqlite:///{path} or {study}"
 
@@ -79,10 +83,21 @@ def _check_storage(path: Path) -> None:
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as there:
             names = {name for (name,) in there.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    except sqlite3.Error:
+    except sqlite3.Error as error:
+        if _is_locked(error):
+            raise _locked(path) from error
         names = set()
     if not {"studies", "trials", "trial_params", "version_info"} <= names:
         raise InputError(f"{path} is there, and no storage of Optuna: name another file")
+
+
+def _is_locked(error: object) -> bool:
+    # The lowest byte is the error, the others are its variety.
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def _locked(path: Path) -> TryAgainError:
+    return TryAgainError(f"{path} is locked by another program: export again when that is done with it")
 
 
 def _write_study(subject: Subject, database: Path, path: Path) -> None:

@@ -41,7 +41,17 @@ class Page:
 
 _GROUPS = {
     "Begin": ("quick-start", "tutorial"),
-    "How to": ("payload", "folds", "optimizers", "monitor", "service", "real-panda", "slurm", "supercomputers", "moving"),
+    "How to": (
+        "payload",
+        "folds",
+        "optimizers",
+        "monitor",
+        "service",
+        "real-panda",
+        "slurm",
+        "supercomputers",
+        "moving",
+    ),
     "Run it": ("operations",),
     "Reference": ("search-file", "commands", "architecture"),
 }

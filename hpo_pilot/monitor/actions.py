@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
-from starlette.concurrency import run_in_threadpool
+from anyio import to_thread
 from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -159,7 +160,8 @@ def _dimension_field(name: str, dimension: Dimension, value: Any) -> FormField:
         return FormField(key, name, "choice", chosen, only, [*nothing, *places])
     bounds = f"{exact(dimension.low)} to {exact(dimension.high)}"
     kind = "numeric" if dimension.type == "integer" else "decimal"
-    shown = "" if value is None else exact(value)
+    # All digits: rounded it would be a point beside the one that it came from.
+    shown = "" if value is None else repr(value)
     return FormField(key, name, kind, shown, f"{bounds}; {only}" if only else bounds)
 
 
@@ -276,7 +278,8 @@ async def do(request: Request) -> Response:
     assert session is not None  # the guard has made sure of it
     async with request.form(max_files=0, max_fields=300) as given:
         check_form(parts_of(request).sessions, session, given.get("form"))
-        return await run_in_threadpool(_do, request, make, given)
+        doing = functools.partial(_do, request, make, given)
+        return await to_thread.run_sync(doing, limiter=parts_of(request).action_threads)
 
 
 def _do(request: Request, make: Callable[[View], ActionForm], given: FormData) -> Response:

@@ -6,6 +6,7 @@ import logging
 import threading
 from typing import Any
 
+from anyio import CapacityLimiter
 from starlette.applications import Starlette
 from starlette.convertors import IntegerConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
@@ -34,6 +35,9 @@ from hpo_pilot.store import Store, StoreAwayError, UnknownSearchError
 
 #: Searches that are not over, of which the page is made ready.
 _WARM = 20
+
+#: Changes of searches that are made at once; further ones wait for them.
+_ACTIONS = 3
 
 _TITLES = {
     400: "That makes no sense",
@@ -87,6 +91,7 @@ class Monitor:
             board=board,
             board_pieces=board_pieces,
             behind_proxy=behind_proxy,
+            action_threads=CapacityLimiter(_ACTIONS),
         )
 
     def application(self) -> ASGIApp:

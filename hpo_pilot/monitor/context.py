@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from anyio import CapacityLimiter
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
@@ -51,6 +52,8 @@ class Parts:
         board: the embedded PanDA server's jobs.
         board_pieces: of the pages of jobs and pilots.
         behind_proxy: whether a TLS proxy is in front.
+        action_threads: those that change searches: each waits up to half a minute where the store is locked, and pages
+            are not to wait with them.
     """
 
     library: Library
@@ -63,6 +66,7 @@ class Parts:
     board: JobBoard
     board_pieces: BoardPieces
     behind_proxy: bool
+    action_threads: CapacityLimiter
 
 
 def parts_of(request: Request) -> Parts:

@@ -16,6 +16,7 @@ from hpo_pilot.monitor.sessions import CODE_SECONDS, Login, login_of
 from hpo_pilot.server.access.auth import Role, TokenRefused
 
 _PILOT = "A pilot's token takes jobs; the pages want a user's token."
+_STALE = "This link was used already, or is older than ten minutes: print another."
 
 
 def show(request: Request) -> Response:
@@ -23,20 +24,29 @@ def show(request: Request) -> Response:
     wanted = safe_target(request.query_params.get("next", "/"))
     code = request.query_params.get("code")
     # Programs that look at a link before its user does ask for its head.
-    if code is not None and request.method == "GET":
-        found = parts_of(request).codes.take(code)
-        if found is not None:
-            return _begun(request, found, page(request, "signed_in.j2", {"next": wanted}))
-        problem = "This link was used already, or is older than ten minutes: print another."
-        return page(request, "login.j2", {"problem": problem, "next": wanted}, 403)
-    return page(request, "login.j2", {"problem": "", "next": wanted})
+    if code is None or request.method != "GET":
+        return page(request, "login.j2", {"problem": "", "next": wanted})
+    codes = parts_of(request).codes
+    if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        # Another site's link or script may bring a code of its owner's: nobody is signed in as somebody else unasked.
+        owner = codes.owner(code)
+        if owner is not None:
+            return page(request, "sign_in_as.j2", {"owner": owner, "code": code, "next": wanted})
+    elif (found := codes.take(code)) is not None:
+        return _begun(request, found, page(request, "signed_in.j2", {"next": wanted}))
+    return page(request, "login.j2", {"problem": _STALE, "next": wanted}, 403)
 
 
 async def take(request: Request) -> Response:
-    """Takes a token that was pasted."""
+    """Takes a token that was pasted, or the code of a link that somebody meant to follow."""
     async with request.form(max_files=0, max_fields=10) as given:
-        token, wanted = given.get("token", ""), given.get("next", "/")
-    return await run_in_threadpool(_take, request, str(token).strip(), safe_target(str(wanted)))
+        token, code, target = given.get("token", ""), given.get("code"), safe_target(str(given.get("next", "/")))
+    if code is None:
+        return await run_in_threadpool(_take, request, str(token).strip(), target)
+    found = parts_of(request).codes.take(str(code))
+    if found is None:
+        return page(request, "login.j2", {"problem": _STALE, "next": target}, 403)
+    return await run_in_threadpool(_begun, request, found, RedirectResponse(target, 303))
 
 
 def _take(request: Request, token: str, wanted: str) -> Response:

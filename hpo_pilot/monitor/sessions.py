@@ -2,6 +2,9 @@
 
 A cookie holds a name, a role and when the session ends, signed with a key of the work folder: no token, and nothing
 that is good anywhere but here. A session ends with the token that it was begun with, and when that is revoked.
+
+Without TLS it also ends with the run of the pages that began it: when they end, another user of the machine may take
+their port, and a browser that calls again hands the cookie over. The next run does not take it back.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import logging
 import secrets
 import threading
 import time
@@ -36,7 +40,9 @@ _CODES, _CODES_EACH = 1000, 20
 _FILE = "monitor.json"
 
 _ALGORITHM = "HS256"
-_CLAIMS = ("sub", "role", "sid", "exp")
+_CLAIMS = ("sub", "role", "sid", "run", "exp")
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -72,17 +78,19 @@ class Session:
 class Sessions:
     """Begins, recognises and ends sessions. Safe to use from any thread, and by several processes of a work folder."""
 
-    def __init__(self, folder: Path, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, folder: Path, *, run: str, clock: Callable[[], float] = time.time) -> None:
         """Reads the signing key, or makes it.
 
         Args:
             folder: the work folder's token folder.
+            run: names the run of the pages, with which sessions end; empty: they outlive it, for TLS protects them.
             clock: seconds since the epoch.
 
         Raises:
             InputError: the key cannot be read or written.
         """
         self._path = folder / _FILE
+        self._run = run
         self._clock = clock
         self._lock = threading.Lock()
         try:
@@ -95,11 +103,30 @@ class Sessions:
             folder / REVOKED, frozenset[str], what="the list of revoked tokens", missing=frozenset[str]()
         )
         # Cookies know no ports: two services on one machine must not take each other's.
-        self.cookie = f"hpo_pilot_{hashlib.sha256(self._key).hexdigest()[:12]}"
+        self.cookie = f"hpo_pilot_{hashlib.sha256(self._key + run.encode()).hexdigest()[:12]}"
 
     @property
     def _key(self) -> bytes:
-        return bytes.fromhex(self._file.content[0])
+        return bytes.fromhex(self._content()[0])
+
+    def _content(self) -> tuple[str, dict[str, float]]:
+        """The key and the ended sessions. Whoever removes or spoils their file ends every session: a new key is made.
+
+        That key is nobody's before it is written, so that what it signs is good in every process of the folder.
+        """
+        content = self._file.content
+        if not self._file.is_lost:
+            return content
+        fresh: tuple[str, dict[str, float]] = (secrets.token_hex(32), {})
+        log.warning(
+            "the monitor's key %s was removed or spoilt: a new one is made, and everybody signed out", self._path
+        )
+        try:
+            write_private(self._path, _document(*fresh))
+        except OSError as error:
+            log.error("the monitor's key cannot be written to %s: %s; nobody is signed in", self._path, error.strerror)
+            return fresh
+        return self._file.content
 
     def begin(self, login: Login) -> tuple[str, float]:
         """A session's cookie, and when it ends in seconds since the epoch."""
@@ -108,6 +135,7 @@ class Sessions:
             "sub": login.caller.name,
             "role": login.caller.role.value,
             "sid": secrets.token_urlsafe(16),
+            "run": self._run,
             "tok": login.token,
             "exp": ends,
         }
@@ -123,7 +151,7 @@ class Sessions:
             )
         except (jwt.InvalidTokenError, ValueError, TypeError):
             return None
-        if session.ends <= self._clock() or session.id in self._file.content[1]:
+        if claims["run"] != self._run or session.ends <= self._clock() or session.id in self._content()[1]:
             return None
         if str(claims.get("tok", "")) in self._revoked.content:
             return None
@@ -138,7 +166,7 @@ class Sessions:
         if not session.id:
             return
         with self._lock:
-            key, ended = self._file.content
+            key, ended = self._content()
             now = self._clock()
             kept = {sid: until for sid, until in ended.items() if until > now} | {session.id: session.ends}
             write_private(self._path, _document(key, kept))
@@ -182,6 +210,13 @@ class Codes:
             self._forget()
             found = self._codes.pop(_digest(code), None)
         return None if found is None else found[0]
+
+    def owner(self, code: str) -> Caller | None:
+        """Whom a code lets in; it stays good. None where `take` would find nobody."""
+        with self._lock:
+            self._forget()
+            found = self._codes.get(_digest(code))
+        return None if found is None else found[0].caller
 
     def _forget(self) -> None:
         now = self._clock()

@@ -53,13 +53,15 @@ def trial(request: Request) -> Response:
     numbers = [each.number for each in view.trials]
     place = numbers.index(one.number)
     rank, ranked = view.place_of(one)
+    metrics = sorted({name for attempt in attempts for name in attempt.metrics})
     values = {
         "view": view,
         "trial": one,
         "figures": figure_texts(one, len(search.objectives)),
         "attempts": attempts,
         "told": _last_attempts(attempts),
-        "metrics": sorted({name for attempt in attempts for name in attempt.metrics})[:_METRICS],
+        "metrics": metrics[:_METRICS],
+        "more_metrics": max(0, len(metrics) - _METRICS),
         "cost": price_of(search).cost(spent),
         "curve": curves(store.intermediate_values(record.id, [one.number]).get(one.number, {}), reported),
         "reported": reported,

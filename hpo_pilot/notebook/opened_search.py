@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from hpo_pilot.client.documents import OVER_SEARCHES, OVER_TRIALS, StatusDocument, TrialDocument
+from hpo_pilot.client.documents import OVER_SEARCHES, StatusDocument, TrialDocument, over_count, planned_count
 from hpo_pilot.client.search_client import SearchClient
 from hpo_pilot.client.subjects import search_of, subject_of
 from hpo_pilot.errors import InputError
@@ -236,10 +236,10 @@ class OpenedSearch:
 
     def _facts(self) -> list[tuple[str, str]]:
         status = self.status
-        over = sum(count for state, count in status["trials"].items() if state in OVER_TRIALS)
+        over, planned, failed = over_count(status), planned_count(status), status["trials"].get("failed", 0)
         facts = [
             ("state", status["state"] + (f" ({status['message']})" if status["message"] else "")),
-            ("trials", f"{over} of {status['budget']['trials']} over, {status['trials'].get('failed', 0)} failed"),
+            ("trials", f"{over} of {planned} over, {failed} failed"),
         ]
         best = status["best"]
         if best is not None and not isinstance(best["value"], list) and not isinstance(best["std"], list):

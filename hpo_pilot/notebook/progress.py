@@ -38,7 +38,7 @@ def show_progress(news: Iterable[ProgressDocument]) -> None:
 def progress_line(now: ProgressDocument) -> str:
     """How far a search is, on one line."""
     failed = now["trials"].get("failed", 0)
-    parts = [f"{now['name']}: {now['state']}, {over_count(now['trials'])} of {count(now['total'], 'trial')}"]
+    parts = [f"{now['name']}: {now['state']}, {over_count(now)} of {count(now['total'], 'trial')}"]
     parts += [f"{failed} failed"] if failed else []
     if best := now["best"]:
         parts.append(f"best {now['metric']} {plus_minus(best['value'], best['std'])} (trial {best['number']})")
@@ -52,7 +52,7 @@ class _Bar:
 
     def __init__(self, now: ProgressDocument) -> None:
         self._line = progress_line(now)
-        self._over, self._total = over_count(now["trials"]), max(1, now["total"])
+        self._over, self._total = over_count(now), max(1, now["total"])
 
     def __repr__(self) -> str:
         return self._line

@@ -127,6 +127,7 @@ def _job(one: Mapping[str, Any]) -> BoardJob:
         value=value,
         error=error_text(one["errors"]) or "",
         has_log=bool(one["has_log"]),
+        payload_error=str(one["payload_error"]),
     )
 
 

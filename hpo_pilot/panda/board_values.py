@@ -45,6 +45,7 @@ class BoardJob:
         value: that value.
         error: PanDA's errors in one line, most telling first; empty: none.
         has_log: whether `JobBoard.log` will find something.
+        payload_error: why payloads of a finished job gave no figure of merit, in one line; empty: all did.
     """
 
     panda_id: int
@@ -77,6 +78,7 @@ class BoardJob:
     value: float | None
     error: str
     has_log: bool
+    payload_error: str = ""
 
 
 @dataclass(frozen=True)

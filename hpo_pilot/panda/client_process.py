@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from hpo_pilot.errors import TryAgainError
+from hpo_pilot.logs import LogFile
 from hpo_pilot.panda.metrics import measured
 
 #: httpx's errors of a request that never left.
@@ -58,10 +59,10 @@ class ClientProcess:
 
         Args:
             environment: the process's whole environment, with PANDA_URL_SSL and whatever else panda-client reads.
-            log: where what panda-client prints is appended.
+            log: where what panda-client prints is appended; it is bounded, see `LogFile`.
         """
         self._environment = dict(environment)
-        self._log = log
+        self._log = LogFile(log)
         self._process: subprocess.Popen[bytes] | None = None
         self._buffer = b""
         self._lock = threading.Lock()
@@ -108,7 +109,8 @@ class ClientProcess:
             line = self._read_line(process, deadline)
         except (OSError, ValueError) as error:
             self.close()
-            raise NoAnswerError(f"panda-client's process ended during {request['call']}; see {self._log}") from error
+            ended = f"panda-client's process ended during {request['call']}; see {self._log.path}"
+            raise NoAnswerError(ended) from error
         found: dict[str, Any] = json.loads(line)
         if found.get("ended"):
             self.close()
@@ -133,8 +135,7 @@ class ClientProcess:
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
             self._buffer = b""
-            self._log.parent.mkdir(parents=True, exist_ok=True)
-            with self._log.open("ab") as log:
+            with self._log.opened() as log:
                 self._process = subprocess.Popen(
                     [sys.executable, "-m", "hpo_pilot.panda.client_worker"],
                     stdin=subprocess.PIPE,
@@ -143,6 +144,7 @@ class ClientProcess:
                     env=self._environment,
                     start_new_session=True,
                 )
+        self._log.bound()
         return self._process
 
     def _read_line(self, process: subprocess.Popen[bytes], deadline: float) -> bytes:
@@ -157,7 +159,7 @@ class ClientProcess:
                 chunk = os.read(process.stdout.fileno(), 1 << 20)
                 if not chunk:
                     self.close()
-                    raise NoAnswerError(f"panda-client's process ended; see {self._log}")
+                    raise NoAnswerError(f"panda-client's process ended; see {self._log.path}")
                 self._buffer += chunk
         line, self._buffer = self._buffer.split(b"\n", 1)
         return line

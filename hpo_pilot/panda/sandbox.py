@@ -52,7 +52,7 @@ def build_sandbox(
         TryAgainError: the archive cannot be written.
     """
     digest = hashlib.sha256()
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = folder / f".sources.{os.getpid()}.{threading.get_ident()}.tmp"
     try:
         with (

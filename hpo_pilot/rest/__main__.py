@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import secrets
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
@@ -53,6 +54,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--upload-mb", type=int, default=SIZE_LIMIT >> 20, help="MB that a payload may have (default: PanDA's limit)")
     add("--unpacked-mb", type=int, default=UNPACKED_LIMIT >> 20, help="and its files (default: as pilots take them)")
     add("--lifeline-fd", type=int, help="an inherited descriptor at whose end of file the API ends")
+    add(
+        "--run",
+        default="",
+        help="names this run of the pages; without TLS sessions end with it (default: a random one)",
+    )
     add("--log-format", choices=FORMATS, help="of the log (default: HPO_PILOT_LOG_FORMAT, else text)")
     add_security(parser)
     return parser
@@ -79,7 +85,8 @@ def _run(options: argparse.Namespace) -> None:
             gate,
             options.upload_mb << 20,
             options.unpacked_mb << 20,
-            sessions=Sessions(options.tokens),
+            # Nobody else has the certificate: cookies get to no stranger who takes the port.
+            sessions=Sessions(options.tokens, run="" if secure else options.run or secrets.token_hex(16)),
             behind_proxy=options.insecure_behind_proxy,
         )
         serve(api, listener, options.lifeline_fd, certificate)

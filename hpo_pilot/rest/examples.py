@@ -96,6 +96,7 @@ PROGRESS: dict[str, Any] = {
     "message": "",
     "metric": "loss",
     "trials": {"finished": 40, "running": 4},
+    "over": 12,
     "total": 48,
     "best": {"number": 26, "value": 0.0707, "std": 0.013},
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import sys
 import time
 from dataclasses import replace
@@ -63,6 +64,8 @@ class ApiProcess:
             [
                 *(sys.executable, "-m", "hpo_pilot.rest", "--workdir", str(workdir.root), "--port", str(number)),
                 *("--tokens", str(workdir.tokens), "--lifeline-fd", "{lifeline}", *own.server_options(workdir)),
+                # Whoever is signed in stays so when it is started again, but not when the service is.
+                *("--run", secrets.token_hex(16)),
             ],
             workdir.log("api"),
             # Not among the arguments, which everybody sees: the URL may have a password.

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hpo_pilot.errors import GiveUpError
+from hpo_pilot.logs import LogFile
 
 #: A child that ends this many times within `_WINDOW` seconds is not started again.
 _TRIES = 5
@@ -34,12 +35,12 @@ class Child:
         Args:
             name: for messages.
             argv: the command; ``{lifeline}`` stands for the file descriptor's number.
-            log_file: its output is appended there.
+            log_file: its output is appended there; it is bounded, see `LogFile`.
             environment: variables beside ours.
         """
         self.name = name
         self._argv = list(argv)
-        self._log_file = log_file
+        self._log = LogFile(log_file)
         self._environment = dict(environment or {})
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline: int | None = None
@@ -49,9 +50,8 @@ class Child:
         """Starts the process; its end is noticed by `check`."""
         self._close_lifeline()
         reading, self._lifeline = os.pipe()
-        self._log_file.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with self._log_file.open("ab") as log_file:
+            with self._log.opened() as log_file:
                 self._process = subprocess.Popen(
                     [part.replace("{lifeline}", str(reading)) for part in self._argv],
                     env={**os.environ, **self._environment},
@@ -68,7 +68,7 @@ class Child:
     @property
     def log_file(self) -> Path:
         """Where its output is."""
-        return self._log_file
+        return self._log.path
 
     @property
     def exit_code(self) -> int | None:
@@ -76,7 +76,7 @@ class Child:
         return None if self._process is None else self._process.poll()
 
     def check(self) -> bool:
-        """Starts it again if it has ended.
+        """Starts it again if it has ended; keeps its log from growing while it runs.
 
         Returns:
             True if it was started again.
@@ -85,12 +85,13 @@ class Child:
             GiveUpError: it ends again and again; the message has the end of its log.
         """
         if self._process is None or self._process.poll() is None:
+            self.bound_log()
             return False
         code = self._process.returncode
         if len(self._starts) >= _TRIES:
             raise GiveUpError(
                 f"the {self.name} ended {_TRIES} times within {_WINDOW:.0f} s (status {code}): {self.last_line()}; "
-                f"its log is {self._log_file}"
+                f"its log is {self.log_file}"
             )
         log.warning("the %s ended (status %s) and is started again", self.name, code)
         self.start()
@@ -99,10 +100,14 @@ class Child:
     def last_line(self) -> str:
         """The last line of its log."""
         try:
-            lines = self._log_file.read_bytes()[-4096:].decode(errors="replace").strip().splitlines()
+            lines = self._log.end(4096).decode(errors="replace").strip().splitlines()
         except OSError:
             return ""
         return lines[-1] if lines else ""
+
+    def bound_log(self) -> None:
+        """Keeps its log from growing."""
+        self._log.bound()
 
     def stop(self, seconds: float = 10.0) -> None:
         """Ends it: asks first, insists after `seconds`."""

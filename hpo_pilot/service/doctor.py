@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Callable
@@ -62,6 +63,7 @@ def examine(workdir: Path | None, store: str | None) -> list[Finding]:
         _programs("Rucio", ("rucio",), "outputs at PanDA servers other than the embedded one are fetched with it"),
         _panda_server(workdir),
         _attempt("work folder", lambda: _work_folder(workdir)),
+        *_privacy(WorkDir.at(workdir)),
         _attempt("store", lambda: _store(workdir, store)),
     ]
 
@@ -150,6 +152,24 @@ def _work_folder(workdir: Path | None) -> str:
     folder = WorkDir.make(workdir)
     free = shutil.disk_usage(folder.root).free
     return f"{folder.root}, {free / 1e9:.1f} GB free"
+
+
+def _privacy(workdir: WorkDir) -> list[Finding]:
+    """Whether other accounts can look into the work folder; nothing where there is none, which is said already."""
+    what = "privacy"
+    try:
+        found = workdir.open_to_others()
+        mode = workdir.root.stat().st_mode
+    except OSError:
+        return []
+    if not found:
+        return [Finding(what, True, "no other account can read the work folder")]
+    if found == [workdir.root]:
+        remedy = f"chmod 700 {shlex.quote(str(workdir.root))}"
+        return [Finding(what, False, f"other accounts can read the work folder (mode {mode & 0o777:04o}): {remedy}")]
+    names = ", ".join(path.name for path in found)
+    remedy = shlex.join(["chmod", "go-rwx", *map(str, found)])
+    return [Finding(what, False, f"other accounts can read {names} in the work folder: {remedy}")]
 
 
 def _store(workdir: Path | None, store: str | None) -> str:

@@ -119,8 +119,11 @@ class EmbeddedPanda:
 
         Raises:
             TryAgainError: the server does not start; the message has its reason.
-            InputError: the same, and the reason is an option or a file that it names.
+            InputError: the same, and the reason is an option or a file that it names; or the pilot's folders cannot be
+                made.
         """
+        if self._slots:
+            self._make_pilot_folders()
         self._server.start()
         self._wait_for_server()
         (self._workdir.tokens / _ADDRESS).write_text(f"{self.url}\n{self.server.authorities or ''}")
@@ -141,12 +144,22 @@ class EmbeddedPanda:
         if self._slots and self._pilot.exit_code is not None:
             self._forget_pilot()
             self._pilot.check()
+        else:
+            self._pilot.bound_log()
 
     def stop(self) -> None:
         """Ends both, the pilot first: it gives its jobs back to the server."""
         self._pilot.stop(_PILOT_STOP_SECONDS)
         remove_address(self._workdir.root)
         self._server.stop()
+
+    def _make_pilot_folders(self) -> None:
+        try:
+            self._workdir.make_private(self._workdir.pilots, self._workdir.checkpoints)
+        except OSError as error:
+            raise InputError(
+                f"cannot make {error.filename} for the local pilot: {error.strerror}; choose another --workdir"
+            ) from error
 
     def _start_pilot(self) -> None:
         self._forget_pilot()
@@ -174,8 +187,13 @@ class EmbeddedPanda:
             raise TryAgainError(f"the embedded PanDA server does not answer: {error}") from error
 
     def _wait_for_server(self) -> None:
+        def ours() -> dict[str, str]:
+            # Our token is good at our server alone: another may have the port, and ours be about to say so.
+            return {"Authorization": f"Bearer {self._tokens[Role.USER].read_text().strip()}"}
+
+        call = "system/get_user_attributes"
         try:
-            wait_until_answering(self._server, self.url, "system/is_alive", self.server.authorities)
+            wait_until_answering(self._server, self.url, call, self.server.authorities, ours)
         except (InputError, TryAgainError):
             self._server.stop()
             raise

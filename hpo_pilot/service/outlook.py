@@ -40,6 +40,20 @@ class Outlook:
     since_best: int | None
 
 
+def planned(search: Search, state: SearchState, over: int) -> int:
+    """How many trials and confirmation runs there will be, as far as one can tell.
+
+    Args:
+        search: the search.
+        state: its state.
+        over: how many are over; those that were stopped with their search do not count.
+    """
+    if state.is_over:
+        return over
+    confirming = search.confirm.top * search.confirm.repeats if len(search.objectives) == 1 else 0
+    return max(search.budget.trials + confirming, over)
+
+
 def outlook(
     search: Search,
     state: SearchState,
@@ -62,12 +76,8 @@ def outlook(
         now: the present.
     """
     over = [trial for trial in trials if trial.state.is_over and (trial.counts or trial.confirms is not None)]
-    confirming = search.confirm.top * search.confirm.repeats if len(search.objectives) == 1 else 0
-    planned = max(search.budget.trials + confirming, len(over))
     told = max((trial.told for trial in trials if trial.told is not None), default=0)
     of_best = next((trial.told for trial in trials if trial.number == best), None)
-    if state.is_over:
-        planned = len(over)
     expected = None
     if state is SearchState.RUNNING:
         expected = estimate(
@@ -83,7 +93,8 @@ def outlook(
     end, limit, basis = None, "trials", ""
     if expected is not None and expected.seconds < _FURTHEST:
         end, limit, basis = now + timedelta(seconds=expected.seconds), expected.limit, expected.basis
-    return Outlook(len(over), planned, end, limit, basis, None if of_best is None else told - of_best)
+    since_best = None if of_best is None else told - of_best
+    return Outlook(len(over), planned(search, state, len(over)), end, limit, basis, since_best)
 
 
 def optimizer_words(search: Search, state: SearchState, trials: Sequence[Trial]) -> str:

@@ -107,7 +107,7 @@ def result_of(store: Store, workdir: WorkDir, record: SearchRecord) -> RunResult
             f"`hpo-pilot best {record.name}` and `hpo-pilot trials {record.name}` show what came of it"
         ) from error
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        workdir.make_private(path.parent)
         write_whole(path, text)
     except OSError as error:
         raise TryAgainError(

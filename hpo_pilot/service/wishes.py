@@ -84,7 +84,8 @@ def set_parallel(store: Store, record: SearchRecord, who: str, parallel: int) ->
         InputError: less than one, or more than makes sense.
     """
     if not 1 <= parallel <= _MOST_PARALLEL:
-        raise InputError(f"parallel: {parallel} trials at once cannot be; use 1 to {_MOST_PARALLEL}")
+        shown = str(parallel) if abs(parallel) < 10**15 else "so many"
+        raise InputError(f"parallel: {shown} trials at once cannot be; use 1 to {_MOST_PARALLEL}")
 
     def changed(now: SearchRecord) -> tuple[Search, str]:
         before = now.search.budget.parallel

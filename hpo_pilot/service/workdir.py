@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,14 @@ from hpo_pilot.pilot.settings import PilotSettings
 
 STORE_VARIABLE = "HPO_PILOT_STORE"
 DEFAULT = Path("hpo-pilot")
+
+#: The mode of what we make: on a login node everybody else could read payloads, results and errors.
+PRIVATE = stat.S_IRWXU
+
+_SEEN, _CHANGED, _ENTERED = (stat.S_IRGRP | stat.S_IROTH, stat.S_IWGRP | stat.S_IWOTH, stat.S_IXGRP | stat.S_IXOTH)
+
+#: Folders that are nobody else's business, whatever the root's mode is; `panda-files` and `tls` may be let into.
+_GUARDED = ("checkpoints", "logs", "pilots", "reports", "sandboxes", "tokens", "uploads")
 
 
 @dataclass(frozen=True)
@@ -27,14 +36,14 @@ class WorkDir:
 
     @classmethod
     def make(cls, root: str | Path | None = None) -> WorkDir:
-        """The work folder at `root` (default ./hpo-pilot), made if need be.
+        """The work folder at `root` (default ./hpo-pilot), made if need be; one that is there keeps its mode.
 
         Raises:
             InputError: it cannot be made or written.
         """
         folder = cls.at(root)
         try:
-            folder.root.mkdir(parents=True, exist_ok=True)
+            folder.root.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
         except OSError as error:
             reason = "that is a file" if folder.root.is_file() else error.strerror
             raise InputError(
@@ -43,6 +52,29 @@ class WorkDir:
         if not os.access(folder.root, os.W_OK | os.X_OK):
             raise InputError(f"the work folder {folder.root} cannot be written; choose another with --workdir")
         return folder
+
+    def make_private(self, *folders: Path) -> None:
+        """Makes folders of it that other accounts cannot look into, even where its owner lets them into the root.
+
+        Raises:
+            OSError: they cannot be made.
+        """
+        for folder in (self.root, *folders):
+            folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+
+    def open_to_others(self) -> list[Path]:
+        """What of it other accounts can read or change: the root itself, or what they reach in one that can be entered.
+
+        Raises:
+            OSError: it is not there, or cannot be looked at.
+        """
+        mode = self.root.stat().st_mode
+        if mode & (_SEEN | _CHANGED):
+            return [self.root]
+        if not mode & _ENTERED:
+            return []
+        guarded = (self.store_file, self.panda_database, *(self.root / name for name in _GUARDED))
+        return [path for path in guarded if path.exists() and path.stat().st_mode & (_SEEN | _CHANGED)]
 
     def check_space(self) -> None:
         """Makes sure that there is disk for jobs to run.
@@ -59,7 +91,12 @@ class WorkDir:
 
     def store_url(self, given: str | None = None) -> str:
         """The store's URL: as given, else from HPO_PILOT_STORE, else SQLite in the work folder."""
-        return given or os.environ.get(STORE_VARIABLE) or f"sqlite:///{self.root / 'hpo-pilot.db'}"
+        return given or os.environ.get(STORE_VARIABLE) or f"sqlite:///{self.store_file}"
+
+    @property
+    def store_file(self) -> Path:
+        """The store, where no other is named."""
+        return self.root / "hpo-pilot.db"
 
     @property
     def panda_database(self) -> Path:

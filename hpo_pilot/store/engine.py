@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,7 +57,7 @@ def open_engine(url: str) -> Engine:
         if parsed.get_backend_name() != "sqlite":
             return create_engine(parsed, pool_pre_ping=True)
         if parsed.database and parsed.database != ":memory:":
-            Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+            _make_file(parsed)
         return sqlite_engine(parsed, foreign_keys=True)
     except (ArgumentError, NoSuchModuleError, ValueError) as error:  # ValueError: a port that is no number
         raise InputError(
@@ -70,6 +73,18 @@ def open_engine(url: str) -> Engine:
         raise InputError(
             f"store: cannot make the folder of {parsed.database}: {error.strerror}; choose another --workdir"
         ) from error
+
+
+def _make_file(url: URL) -> None:
+    """Makes SQLite's file, for its owner alone: SQLite would ask the umask. Its journals get the file's mode."""
+    if "uri" in url.query:
+        return  # not a path: SQLite makes what it names
+    path = Path(str(url.database))
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # Not opened: closing it would take SQLite's locks from whoever has it open in this process (SQLite's
+    # "How To Corrupt An SQLite Database File", 2.2). What else is wrong SQLite will say.
+    with contextlib.suppress(OSError):
+        os.mknod(path, stat.S_IFREG | 0o600)
 
 
 @contextmanager

@@ -27,6 +27,18 @@ def confirmations_over(engine: Engine, search_id: int) -> int:
         return int(connection.execute(query).scalar_one())
 
 
+def stopped_with_search(engine: Engine, search_id: int) -> int:
+    """How many trials, confirmation runs aside, were stopped together with their search: they count for nothing."""
+    query = (
+        select(func.count())
+        .select_from(t.trials)
+        .where(t.trials.c.search_id == search_id, t.trials.c.state == TrialState.STOPPED.value)
+        .where(t.trials.c.confirms.is_(None), t.trials.c.told.is_(None))
+    )
+    with reading(engine) as connection:
+        return int(connection.execute(query).scalar_one())
+
+
 def reported_a_number(engine: Engine, search_id: int) -> bool:
     """Whether any trial of a search reported a number while it ran."""
     values = t.intermediate_values.c

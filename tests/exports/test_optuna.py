@@ -12,7 +12,7 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 
-from hpo_pilot.errors import InputError
+from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.exports import optuna_study
 from hpo_pilot.exports.optuna_trials import distribution_of
 from tests.exports.made import curves_of, every_kind, finished, point_of, search_of, subject_of
@@ -194,3 +194,21 @@ def test_optuna_draws_it(export):
     assert len(history.data[0].y) == 11
     assert set(re.findall("learning_rate|layers|solver", str(parallel))) == {"learning_rate", "layers", "solver"}
     assert len(curves.data) == 11  # those that are complete or pruned
+
+
+@pytest.mark.parametrize("level", ["EXCLUSIVE", "IMMEDIATE"])
+def test_a_storage_that_another_program_has_locked_is_no_other_file(export, path, level, monkeypatch):
+    subject = subject_of(search_of(), [finished(1, 0.5)])
+    export(subject)
+    connect = sqlite3.connect
+    # Nobody waits for it here.
+    monkeypatch.setattr(sqlite3, "connect", lambda *given, **named: connect(*given, **{**named, "timeout": 0.01}))
+    monkeypatch.setattr(sqlite3.dbapi2, "connect", sqlite3.connect)
+    other = connect(path, isolation_level=None)
+    other.execute(f"BEGIN {level}")
+    try:
+        with pytest.raises(TryAgainError, match="locked by another program"):
+            optuna_study.write(subject, path)
+    finally:
+        other.close()
+    assert len(export(subject).trials) == 1

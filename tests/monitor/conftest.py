@@ -65,7 +65,7 @@ def pages(tmp_path_factory) -> Iterator[Pages]:
     workdir = WorkDir.make(root / "work")
     SteeringStore.open(workdir.store_url()).close()
     store = store_of(workdir.root)
-    sessions = Sessions(tokens)
+    sessions = Sessions(tokens, run="one")
     monitor = Monitor(store, workdir, Gate(Tokens(tokens)), sessions, behind_proxy=False)
     yield Pages(root, monitor, monitor.application(), store, sessions)
     monitor.close_waiting()

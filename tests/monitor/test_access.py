@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import stat
 import time
 
@@ -11,7 +12,7 @@ import pytest
 
 from hpo_pilot.monitor.sessions import CODE_SECONDS, Codes, Login, Sessions
 from hpo_pilot.server.access.auth import Caller, Role, Tokens
-from hpo_pilot.server.access.authority import Authority
+from hpo_pilot.server.access.authority import Authority, write_private
 from hpo_pilot.server.access.distinguished_name import ProxyHeader
 from hpo_pilot.server.access.gate import Gate
 from tests.bearer import make_token_folder, token
@@ -121,13 +122,81 @@ def test_codes_end_after_ten_minutes_and_are_few():
     assert codes.take(made[-1]) is None
 
 
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "nonsense"])
+def test_a_link_on_another_site_asks_before_it_signs_in_as_its_owner(pages, site):
+    """Else whoever lures somebody to a link of their own sees what that somebody then types."""
+    headers = {"Authorization": f"Bearer {token('mallory', Role.USER)}"}
+    path = pages.browser(None).post("/login/link", headers=headers).json()["path"] + "&next=%2Fjobs"
+    victim = pages.browser("alice")
+    answer = victim.get(path, headers={"sec-fetch-site": site})
+    assert answer.status_code == 200
+    assert "set-cookie" not in answer.headers
+    assert "Sign in as mallory" in answer.text
+    assert 'id="user">alice' in victim.get("/").text
+    fields = dict(re.findall(r'<input type="hidden" name="(code|next)" value="([^"]*)">', answer.text))
+    assert victim.post("/login", data=fields, headers={"sec-fetch-site": site}).status_code == 403
+    signed_in = victim.post("/login", data=fields)
+    assert (signed_in.status_code, signed_in.headers["location"]) == (303, "/jobs")
+    assert 'id="user">mallory' in victim.get("/").text
+    again = victim.post("/login", data=fields)
+    assert (again.status_code, "set-cookie" in again.headers) == (403, False)
+    assert victim.get(path, headers={"sec-fetch-site": site}).status_code == 403
+
+
+@pytest.mark.parametrize("site", ["none", "same-origin", None])
+def test_a_link_that_was_typed_or_clicked_in_a_terminal_signs_in_at_once(pages, site):
+    headers = {"Authorization": f"Bearer {token('alice', Role.USER)}"}
+    path = pages.browser(None).post("/login/link", headers=headers).json()["path"]
+    browser = pages.browser(None)
+    del browser.headers["sec-fetch-site"]
+    browser.get(path, headers={"sec-fetch-site": site} if site else {})
+    assert 'id="user">alice' in browser.get("/").text
+
+
 # --- sessions ---
+
+
+def test_without_tls_a_session_ends_with_its_run_of_the_pages(tmp_path):
+    """Somebody else may take the port in between, and is then given the cookie."""
+    folder = make_token_folder(tmp_path / "tokens")
+    login = Login(Caller("alice", Role.USER), time.time() + 60, "t")
+    first = Sessions(folder, run="first")
+    cookie, _ = first.begin(login)
+    assert first.of_cookie(cookie) is not None
+    assert Sessions(folder, run="first").of_cookie(cookie) is not None  # the same run, its process started again
+    for later in ("second", ""):
+        assert Sessions(folder, run=later).of_cookie(cookie) is None
+        assert Sessions(folder, run=later).cookie != first.cookie
+    under_tls, _ = Sessions(folder, run="").begin(login)
+    assert Sessions(folder, run="").of_cookie(under_tls) is not None
+    assert first.of_cookie(under_tls) is None
+
+
+@pytest.mark.parametrize("spoil", [lambda file: file.unlink(), lambda file: file.write_text("{"), None])
+def test_whoever_removes_or_spoils_the_key_ends_every_session_at_once(tmp_path, spoil):
+    folder = make_token_folder(tmp_path / "tokens")
+    login = Login(Caller("alice", Role.USER), time.time() + 60, "t")
+    sessions, other = (Sessions(folder, run="one") for _ in range(2))
+    cookie, _ = sessions.begin(login)
+    assert other.of_cookie(cookie) is not None
+    file = folder / "monitor.json"
+    if spoil is None:
+        other_key = {"key": "ab" * 32, "ended": {}}
+        write_private(file, json.dumps(other_key))
+    else:
+        spoil(file)
+    assert sessions.of_cookie(cookie) is None
+    assert other.of_cookie(cookie) is None
+    again, _ = sessions.begin(login)
+    assert sessions.of_cookie(again) is not None
+    assert other.of_cookie(again) is not None
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
 def test_a_session_ends_with_its_token(tmp_path):
     now = [time.time()]
     folder = make_token_folder(tmp_path / "tokens")
-    sessions = Sessions(folder, clock=lambda: now[0])
+    sessions = Sessions(folder, run="one", clock=lambda: now[0])
     cookie, ends = sessions.begin(Login(Caller("alice", Role.USER), now[0] + 60, "t"))
     assert ends == now[0] + 60
     assert sessions.of_cookie(cookie).caller == Caller("alice", Role.USER)
@@ -137,7 +206,7 @@ def test_a_session_ends_with_its_token(tmp_path):
 
 def test_a_session_lasts_half_a_day_at_most(tmp_path):
     now = time.time()
-    sessions = Sessions(make_token_folder(tmp_path / "tokens"), clock=lambda: now)
+    sessions = Sessions(make_token_folder(tmp_path / "tokens"), run="one", clock=lambda: now)
     assert sessions.begin(Login(Caller("alice", Role.USER), now + 1e7, "t"))[1] == now + 12 * 3600
 
 
@@ -160,18 +229,18 @@ def test_signing_out_ends_the_session_for_every_copy_of_its_cookie(pages):
     assert browser.post("/logout", data={"form": form_token(page)}).status_code == 303
     assert thief.get("/").status_code == 303
     # Another process of the same folder, or the same one started again, knows as well.
-    again = Sessions(pages.root / "tokens")
+    again = Sessions(pages.root / "tokens", run="one")
     assert again.of_cookie(next(iter(thief.cookies.values()))) is None
 
 
 def test_the_key_is_for_its_owner_alone_and_cookies_of_others_are_worth_nothing(tmp_path):
     one, other = (make_token_folder(tmp_path / name) for name in ("one", "other"))
-    here, there = Sessions(one), Sessions(other)
+    here, there = Sessions(one, run="one"), Sessions(other, run="one")
     assert stat.S_IMODE((one / "monitor.json").stat().st_mode) == 0o600
     cookie, _ = here.begin(Login(Caller("alice", Role.OPERATOR), time.time() + 60, "t"))
     assert there.of_cookie(cookie) is None
     assert here.cookie != there.cookie
-    assert Sessions(one).of_cookie(cookie) is not None
+    assert Sessions(one, run="one").of_cookie(cookie) is not None
     for wrong in (cookie[:-2] + "AA", "", "x.y.z", cookie.replace(cookie.split(".")[0], "eyJhbGciOiJub25lIn0")):
         assert here.of_cookie(wrong) is None
 

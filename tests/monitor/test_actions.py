@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import html
 import re
+import threading
+import time
 
+import httpx
 import pytest
+from anyio import to_thread
 
+from hpo_pilot.jobs import Member
+from hpo_pilot.search import TrialState
 from hpo_pilot.server.access.auth import Role
 from hpo_pilot.service import registration
-from hpo_pilot.store import SearchState, StoreAwayError
-from tests.monitor.conftest import form_token
+from hpo_pilot.store import NewTask, NewTrial, SearchState, StoreAwayError, TrialEnd
+from tests.monitor.conftest import BASE, form_token
 
 
 def send(browser, name: str, action: str, **fields: str):
@@ -161,3 +168,73 @@ def test_there_are_no_other_actions(pages):
     name, alice = pages.submit("noother"), pages.browser("alice")
     assert alice.post(f"/searches/{name}/delete", data={}).status_code == 404
     assert alice.post("/searches/nosuch/pause", data={"form": form_token(alice.get("/").text)}).status_code == 404
+
+
+def test_pages_do_not_stall_while_actions_wait_for_a_locked_store(pages, monkeypatch):
+    """Each waits up to half a minute in a thread; the API has twelve for everything."""
+    name, released, waiting = pages.submit("locked"), threading.Event(), threading.Semaphore(0)
+    pause, most, now = registration.pause, [0], [0]
+    lock = threading.Lock()
+
+    def slow(*given):
+        with lock:
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+        waiting.release()
+        released.wait(20)
+        with lock:
+            now[0] -= 1
+        return pause(*given)
+
+    monkeypatch.setattr(registration, "pause", slow)
+
+    async def scene() -> list[int]:
+        to_thread.current_default_thread_limiter().total_tokens = 4
+        transport = httpx.ASGITransport(app=pages.app)
+        cookies = dict(alice.cookies)
+        async with httpx.AsyncClient(transport=transport, base_url=BASE, cookies=cookies) as browser:
+            browser.headers.update({"accept": "text/html", "sec-fetch-site": "same-origin"})
+            form = {"form": token_of_form}
+            sent = [asyncio.create_task(browser.post(f"/searches/{name}/pause", data=form)) for _ in range(6)]
+            async with asyncio.timeout(20):
+                while not waiting.acquire(blocking=False):
+                    await asyncio.sleep(0.01)
+                page = await browser.get(f"/searches/{name}")
+                released.set()
+                return [page.status_code, *sorted({answer.status_code for answer in await asyncio.gather(*sent)})]
+
+    alice = pages.browser("alice")
+    token_of_form = form_token(alice.get(f"/searches/{name}").text)
+    try:
+        assert asyncio.run(scene())[:2] == [200, 303]
+    finally:
+        released.set()
+    assert most[0] <= 3
+
+
+def test_the_best_point_is_filled_in_to_the_last_digit(pages):
+    space = {"x": {"type": "real", "low": 0.0, "high": 1.0}, "n": {"type": "integer", "low": 1, "high": 2**53}}
+    name, alice = pages.submit("digits", space=space, folds=1), pages.browser("alice")
+    best = {"x": 0.1 + 0.2, "n": 2**53 - 1}
+    record = pages.store.search(name)
+    task = NewTask("user.me.digits.g1/", 1, 0, ((Member(1, 0, 1),),))
+    pages.store.add_generation(record.id, history=0, pending=[], trials=[NewTrial(1, best, seed=1)], task=task)
+    pages.store.record(record.id, (), [TrialEnd(1, TrialState.FINISHED, 0.5, None, None, 1, time.time())])
+    form = html.unescape(alice.get(f"/searches/{name}/add").text)
+    assert 'value="0.30000000000000004"' in form
+    given = dict(re.findall(r'name="(p\.\w+)"[^>]*? value="([^"]*)"', form))
+    answer = send(alice, name, "add", **{**given, "p.x": "0.25"})
+    assert answer.status_code == 303, answer.text
+    (wish,) = pages.store.wishes(record.id)
+    assert wish.point == {**best, "x": 0.25}
+
+
+@pytest.mark.parametrize("wanted", ["1e300", "-1e300", "9" * 300])
+def test_a_number_of_three_hundred_digits_is_not_repeated(pages, wanted):
+    name = f"wide{len(wanted)}{wanted[0].strip('-')}"
+    answer = send(pages.browser("alice"), pages.submit(name), "parallel", parallel=wanted)
+    assert answer.status_code == 422
+    problem = re.search(r'<p class="problem"[^>]*>(.*?)</p>', answer.text, re.DOTALL)
+    assert problem
+    assert "so many trials at once cannot be" in problem[1]
+    assert len(problem[1]) < 200

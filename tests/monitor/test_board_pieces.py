@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -159,3 +160,12 @@ def test_many_who_watch_ask_the_server_once(pages, board, monkeypatch):
 def test_the_streams_need_a_session(pages):
     for path in ("/jobs/live", "/pilots/live"):
         assert pages.browser(None).get(path, headers={"accept": "text/event-stream"}).status_code == 401
+
+
+def test_a_job_that_finished_with_a_failed_payload_is_no_green_one(browser, board):
+    board.there = [replace(job(12, JobState.FINISHED), payload_error=f"exit code 3 {HOSTILE}"), job(13)]
+    text = check(browser.get("/jobs?search=demo"))
+    assert '<td class="failed">payload failed</td>' in text
+    assert '<td class="finished">' not in text
+    assert "exit code 3" in text
+    assert "<script>alert" not in text

@@ -110,7 +110,9 @@ def test_an_empty_store_says_what_to_do(tmp_path):
 
     folder = make_token_folder(tmp_path / "tokens")
     store = Store.open(f"sqlite:///{tmp_path / 'x.db'}")
-    monitor = Monitor(store, WorkDir.make(tmp_path), Gate(Tokens(folder)), Sessions(folder), behind_proxy=False)
+    monitor = Monitor(
+        store, WorkDir.make(tmp_path), Gate(Tokens(folder)), Sessions(folder, run="one"), behind_proxy=False
+    )
     client = TestClient(monitor.application(), headers={"Authorization": f"Bearer {token('a', Role.USER)}"})
     assert "hpo-pilot submit search.yaml" in check(client.get("/", headers={"accept": "text/html"}))
     store.close()
@@ -314,3 +316,20 @@ def test_families_have_a_page_of_their_searches(pages):
     answer = browser.get("/searches/fam")
     assert (answer.status_code, answer.headers["location"]) == (303, "/?family=fam")
     assert check(browser.get("/?family=fam")).count('id="search-') == 2
+
+
+@pytest.mark.parametrize(("count", "note"), [(60, ""), (61, "And 1 more metric:"), (75, "And 15 more metrics:")])
+def test_metrics_that_are_not_shown_are_counted(pages, count, note):
+    name = pages.submit(f"metrics{count}")
+    record = pages.store.search(name)
+    jobs = tuple((Member(1, fold, 1),) for fold in range(2))
+    task = NewTask(f"user.me.{name}.{record.uid}.g1/", 1, 0, jobs)
+    trial = NewTrial(1, {"x": 0.5, "kind": "a"}, seed=1)
+    made = pages.store.add_generation(record.id, history=0, pending=[], trials=[trial], task=task)
+    metrics = {f"m{i:03}": float(i) for i in range(count)}
+    outcomes = [JobOutcome(made.id, 1, fold, 1, JobState.FINISHED, value=2.0, metrics=metrics) for fold in range(2)]
+    pages.store.record(record.id, outcomes, [])
+    text = check(pages.browser("alice").get(f"/searches/{name}/trials/1"))
+    assert "m059" in text
+    assert "m060" not in text
+    assert (note in text) if note else ("more metric" not in text)

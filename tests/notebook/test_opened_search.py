@@ -85,7 +85,7 @@ def test_what_is_wrong_is_said(workdir: Path, tmp_path: Path) -> None:
 def test_it_shows_itself(workdir: Path) -> None:
     with open_search("digits", workdir) as search:
         assert repr(search).startswith(
-            "<search 'digits'; state: done; trials: 20 of 4 over, 1 failed; best loss: 2.50 ± 0.70"
+            "<search 'digits'; state: done; trials: 20 of 20 over, 1 failed; best loss: 2.50 ± 0.70"
         )
         page = search._repr_html_()
         assert page.startswith("<table>") and '<td style="text-align:left">0.0002</td>' in page

@@ -250,3 +250,24 @@ def test_a_server_of_somebody_else(site: Site, tmp_path: Path) -> None:
     (tmp_path / "tokens" / "user.token").unlink()
     with pytest.raises(TryAgainError, match="cannot read the token file"):
         JobBoard(tmp_path).jobs()
+
+
+def test_a_finished_job_whose_payload_failed(site: Site, board: JobBoard) -> None:
+    task_id = site.submit("user.me.verdicts/", n_jobs=4, site="SIX")
+    given = [job["PandaID"] for job in site.acquire("SIX", n_jobs=4)]
+
+    def verdict(trial: int, status: int, message: str = "") -> dict[str, Any]:
+        return {"trial": trial, "fold": 0, "status": status, "message": message, "log_tail": ""}
+
+    reports: list[Any] = [
+        {"hpo_pilot": verdict(1, 1, "exit code 3\nno data")},
+        {"hpo_pilot": {"members": [verdict(1, 1), verdict(2, 0), verdict(3, 1, "no result"), verdict(4, 2, "late")]}},
+        {"hpo_pilot": verdict(1, 0, "outputs were not kept"), "mine": {"status": 1}},
+        ["somebody's", {"status": 1}],
+    ]
+    for panda_id, report in zip(given, reports, strict=True):
+        site.update(panda_id, "finished", meta_data=json.dumps({"user_job_metadata": report}))
+    listed = {job.panda_id: (job.state, job.error, job.payload_error) for job in board.jobs(tasks=[task_id]).jobs}
+    said = ["exit code 3 no data", "trial 1, fold 0: without a reason; trial 3, fold 0: no result", "", ""]
+    assert [listed[panda_id] for panda_id in given] == [(JobState.FINISHED, "", text) for text in said]
+    assert board.job(given[0]).job.payload_error == said[0]

@@ -117,6 +117,27 @@ def test_parallel_coordinates_are_brushed_by_keyboard_and_pointer(browser: Any, 
     page.context.close()
 
 
+def test_where_there_is_nothing_to_draw_yet_a_small_box_says_why(browser: Any, tmp_path: Path) -> None:
+    few = subject(5)
+    path = tmp_path / "few.html"
+    path.write_text(render_report(few.search, few.trials, [], ReportFacts(state="running"), few.reports))
+    page, said = opened(browser, path.as_uri(), viewport={"width": 1280, "height": 900})
+    place = page.query_selector("#figure-importance")
+    assert place.inner_text() == "Needs 16 finished trials; there are 5 so far."
+    assert place.bounding_box()["height"] < 100
+    (enough,) = build("importance", subject())
+    change = "([place, spec]) => hpoFigures.update(place, spec)"
+    words = page.evaluate("JSON.parse(document.getElementById('figures').textContent)['figure-importance']")
+    page.evaluate(change, [place, enough.spec])
+    assert place.bounding_box()["height"] > 200
+    assert page.query_selector("#figure-importance .bars")
+    page.evaluate(change, [place, words])
+    assert place.inner_text().startswith("Needs 16")
+    assert place.bounding_box()["height"] < 100
+    assert said == []
+    page.context.close()
+
+
 def test_an_update_keeps_zoom_and_brushes(browser: Any, report: str) -> None:
     page, said = opened(browser, report, viewport={"width": 1280, "height": 900})
     upper = page.get_by_role("slider", name="alpha, upper end of the brush")

@@ -6,6 +6,7 @@ import time
 
 import psutil
 import pytest
+import requests
 
 from hpo_pilot.errors import TryAgainError
 from hpo_pilot.service.api_process import ApiProcess
@@ -43,6 +44,8 @@ def test_it_is_started_again_and_ends_with_the_service(tmp_path):
     try:
         assert workdir.api_address.read_text().strip() == api.url
         (child,) = [c for c in psutil.Process().children() if c not in before and "hpo_pilot.rest" in c.cmdline()]
+        browser = requests.Session()
+        browser.get(api.link(), timeout=10)
         assert "secret.db" not in " ".join(child.cmdline())  # it may have a password
         assert (tmp_path / "secret.db").exists()
         child.kill()
@@ -52,9 +55,27 @@ def test_it_is_started_again_and_ends_with_the_service(tmp_path):
             time.sleep(0.1)
         api.check()
         api.wait()
+        assert browser.get(api.url, timeout=10, allow_redirects=False).status_code == 200  # signed in as before
     finally:
         api.stop()
     assert not workdir.api_address.exists()
+    # Meanwhile the port may have been another user's, who was given the cookie.
+    port = int(api.url.rsplit(":", 1)[1])
+    (stolen,) = (cookie.value for cookie in browser.cookies)
+    following = ApiProcess(workdir, store="sqlite:///" + str(tmp_path / "secret.db"), reach=Reach(), port=port)
+    following.start()
+    try:
+        following.wait()
+        own = requests.Session()
+        own.get(following.link(), timeout=10)
+        (name,) = own.cookies.keys()
+        answers = [
+            requests.get(api.url, cookies={name: value}, headers={"accept": "text/html"}, timeout=10).url
+            for value in (own.cookies[name], stolen)
+        ]
+        assert answers == [f"{api.url}/", f"{api.url}/login"]
+    finally:
+        following.stop()
 
 
 def test_the_address_of_another_of_the_same_work_folder_stays(tmp_path):

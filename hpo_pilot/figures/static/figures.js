@@ -6,7 +6,7 @@
 //
 // A specification is plotly's {data, layout}. Parallel coordinates are drawn here on a 2D canvas: plotly's own need
 // WebGL, and a page that allows code made from strings ('unsafe-eval'); without either they show nothing. Here they
-// need neither, and brushes work by keyboard. A brush tells the element: event "hpo:brush", detail {trials: [numbers]},
+// need neither, and brushes work by keyboard. A specification that has words alone becomes a small box. A brush tells the element: event "hpo:brush", detail {trials: [numbers]},
 // or {trials: null} when nothing is brushed.
 "use strict";
 (() => {
@@ -372,9 +372,18 @@
   // --- the way in ---
 
   const isParallel = (spec) => spec.data?.[0]?.type === "parcoords";
+  const wordsOf = (spec) => (spec.data?.length ? undefined : spec.layout?.annotations?.[0]?.text);
 
   const draw = async (place, spec) => {
+    const words = wordsOf(spec);
     if (place.hpoParallel) place.hpoParallel.end();
+    place.classList.toggle("nothing", words !== undefined);
+    if (words !== undefined) {
+      if (place.data) Plotly.purge(place);
+      watcher.unobserve(place);
+      place.textContent = plain(words);
+      return;
+    }
     if (isParallel(spec)) {
       if (place.data) Plotly.purge(place);
       place.hpoParallel = new Parallel(place, spec);
@@ -387,7 +396,7 @@
 
   const update = async (place, spec) => {
     if (place.hpoParallel && isParallel(spec)) place.hpoParallel.take(spec);
-    else if (place.data && !isParallel(spec)) await Plotly.react(place, ...completed(spec), config);
+    else if (place.data && !isParallel(spec) && wordsOf(spec) === undefined) await Plotly.react(place, ...completed(spec), config);
     else await draw(place, spec);
   };
 

@@ -36,6 +36,8 @@ class WatchedFile(Generic[_Content]):
         self._understand = understand
         self._what = what
         self._stamp: tuple[int, int] | None = None
+        #: Whether the file was removed, or makes no sense: what was read before is all there is.
+        self.is_lost = False
         if missing is not None:
             self._content = missing
         try:
@@ -63,8 +65,10 @@ class WatchedFile(Generic[_Content]):
         try:
             return self._read()
         except FileNotFoundError:
+            self._stamp, self.is_lost = None, True
             return False  # there was none yet, or it is being replaced
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            self.is_lost = self.is_lost or not isinstance(error, OSError)
             log.error("%s %s: %s; what was read before stays in force", self._what, self._path, error)
             return False
 
@@ -76,4 +80,5 @@ class WatchedFile(Generic[_Content]):
         # Noted before it is read: a broken file is complained of once.
         self._stamp = stamp
         self._content = self._understand(json.loads(self._path.read_text()))
+        self.is_lost = False
         return True

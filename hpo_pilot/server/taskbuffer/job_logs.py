@@ -5,18 +5,17 @@ Archives come from pilots, hence from payloads: only so much of one is unpacked,
 
 from __future__ import annotations
 
-import json
 import re
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import select
 
 from hpo_pilot.server.data.database import Transaction
 from hpo_pilot.server.data.tables import job_documents, jobs
 from hpo_pilot.server.taskbuffer.job_pages import FindFile, log_file
+from hpo_pilot.server.taskbuffer.verdicts import members_of
 
 #: The most of a log that is given, in bytes.
 LOG_LIMIT = 8 * 1024 * 1024
@@ -58,18 +57,13 @@ def log_sources(tx: Transaction, panda_id: int, find: FindFile) -> LogSources | 
 
 def _said(metadata: str | None) -> list[tuple[str, str]]:
     """The last words of each point's payload, which the runner's verdict has where there is no figure of merit."""
-    if not metadata or '"log_tail"' not in metadata:
+    if metadata is None or '"log_tail"' not in metadata:
         return []
-    try:
-        ours = json.loads(metadata)["user_job_metadata"]["hpo_pilot"]
-        members: list[dict[str, Any]] = ours.get("members", [ours])
-        return [
-            (f"payload.log of trial {one['trial']}, fold {one['fold']}", str(one["log_tail"]))
-            for one in members
-            if one.get("log_tail")
-        ]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return []  # what a payload of somebody else's wrote
+    return [
+        (f"payload.log of trial {one.get('trial')}, fold {one.get('fold')}", str(one["log_tail"]))
+        for one in members_of(metadata)
+        if one.get("log_tail")
+    ]
 
 
 def log_text(sources: LogSources, size: int) -> tuple[str, bool]:

@@ -22,6 +22,7 @@ from hpo_pilot.server.taskbuffer.descriptions import texts_of
 from hpo_pilot.server.taskbuffer.known_tasks import known_task
 from hpo_pilot.server.taskbuffer.pilot_book import key_of
 from hpo_pilot.server.taskbuffer.points import assignment_of
+from hpo_pilot.server.taskbuffer.verdicts import failure_of
 
 #: Attempts that a question without a task or search looks through, newest first.
 SCANNED = 100_000
@@ -38,6 +39,8 @@ _ROWS = select(*_COLUMNS, tasks.c.name.label("task"), tasks.c.user_name, tasks.c
 )
 #: What a payload said last, as the runner's verdict has it; without the empty ones.
 _SAID = func.replace(job_documents.c.meta_data, '"log_tail": ""', "").contains('"log_tail": "', autoescape=True)
+#: Where a payload may have failed: few of all metadata are read then.
+_MAY_HAVE_FAILED = job_documents.c.meta_data.contains('"status": 1', autoescape=True)
 
 
 @dataclass(frozen=True)
@@ -175,7 +178,21 @@ def shown(tx: Transaction, rows: Iterable[AnyRow], find: FindFile) -> list[dict[
     """The jobs of these rows as pages show them."""
     listed = list(rows)
     logged = _with_documents(tx, [row.panda_id for row in listed])
-    return [_shown(tx, row, row.panda_id in logged, find) for row in listed]
+    failed = _failures(tx, [row.panda_id for row in listed if row.status == JobState.FINISHED])
+    return [
+        _shown(tx, row, row.panda_id in logged, find) | {"payload_error": failed.get(row.panda_id, "")}
+        for row in listed
+    ]
+
+
+def _failures(tx: Transaction, panda_ids: Sequence[int]) -> dict[int, str]:
+    """Why payloads of finished jobs failed; of those jobs alone where one did."""
+    found: dict[int, str] = {}
+    for start in range(0, len(panda_ids), 500):
+        some = job_documents.c.panda_id.in_(panda_ids[start : start + 500])
+        query = select(job_documents.c.panda_id, job_documents.c.meta_data).where(some, _MAY_HAVE_FAILED)
+        found.update((row.panda_id, why) for row in tx.connection.execute(query) if (why := failure_of(row.meta_data)))
+    return found
 
 
 def _with_documents(tx: Transaction, panda_ids: Sequence[int]) -> set[int]:
