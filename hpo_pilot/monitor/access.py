@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from hpo_pilot.monitor.sessions import Session, Sessions
 from hpo_pilot.server.access.auth import Role, TokenRefused
 from hpo_pilot.server.access.gate import Gate
+from hpo_pilot.server.web.limited_body import LimitedBody
 
 #: Bytes that a form may have.
 FORM_LIMIT = 64_000
@@ -55,7 +56,7 @@ class Access:
         if refusal is not None:
             await refusal(scope, receive, send_safely)
             return
-        await self._app(scope, _Limited(receive), send_safely)
+        await self._app(scope, LimitedBody(receive, FORM_LIMIT, f"a form has at most {FORM_LIMIT} bytes"), send_safely)
 
     def _refusal(self, scope: Scope) -> Response | None:
         """What is answered instead of the page; None: nothing, and the session is noted in the scope."""
@@ -138,21 +139,6 @@ def _protect(headers: MutableHeaders) -> None:
     headers["Cross-Origin-Resource-Policy"] = "same-origin"
     headers["Content-Security-Policy"] = _POLICY
     headers.setdefault("Cache-Control", "no-store")
-
-
-class _Limited:
-    """Counts what comes in, for bodies whose length nobody announced."""
-
-    def __init__(self, receive: Receive) -> None:
-        self._receive = receive
-        self._size = 0
-
-    async def __call__(self) -> Message:
-        message = await self._receive()
-        self._size += len(message.get("body", b""))
-        if self._size > FORM_LIMIT:
-            raise HTTPException(413, f"a form has at most {FORM_LIMIT} bytes")
-        return message
 
 
 def is_secure(scope: Scope, *, behind_proxy: bool) -> bool:

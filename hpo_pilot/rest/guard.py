@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hpo_pilot.rest.problem import problem_response
 from hpo_pilot.server.access.auth import Role, TokenRefused
 from hpo_pilot.server.access.gate import Gate
+from hpo_pilot.server.web.limited_body import LimitedBody
 
 #: Bytes of a body that is no upload: search files have a limit of their own just below.
 BODY_LIMIT = 1_200_000
@@ -69,24 +69,9 @@ class Guard:
             if not length.isdecimal() or int(length) > BODY_LIMIT:
                 await _too_large()(scope, receive, send_safely)
                 return
-            receive = _Limited(receive)
+            receive = LimitedBody(receive, BODY_LIMIT, f"the body is above {BODY_LIMIT} bytes")
         await self._app(scope, receive, send_safely)
 
 
 def _too_large() -> ASGIApp:
     return problem_response(413, "too_large", f"the body is above {BODY_LIMIT} bytes")
-
-
-class _Limited:
-    """Counts what comes in, for bodies whose length nobody announced."""
-
-    def __init__(self, receive: Receive) -> None:
-        self._receive = receive
-        self._size = 0
-
-    async def __call__(self) -> Message:
-        message = await self._receive()
-        self._size += len(message.get("body", b""))
-        if self._size > BODY_LIMIT:
-            raise HTTPException(413, f"the body is above {BODY_LIMIT} bytes")
-        return message
