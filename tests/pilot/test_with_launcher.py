@@ -18,8 +18,8 @@ from tests.pilot.test_pilot import GOOD, verdict
 
 #: Runs the ranks here, one after another; the options that it was given are kept.
 LAUNCHER = """#!/bin/sh
-printf '%s ' "$0" "$@" >> {folder}/launched
-echo >> {folder}/launched
+line=$(printf '%s ' "$0" "$@")
+printf '%s\n' "$line" >> {folder}/launched  # in one piece: several run side by side
 ranks=1
 while :; do
     case "$1" in
