@@ -6,11 +6,8 @@ python -m hpo_pilot.cli.json_schema --check schemas/cli    exits 1 and names tho
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -19,6 +16,7 @@ from hpo_pilot.cli import printed
 from hpo_pilot.cli.show import JSON_VERSION
 from hpo_pilot.client import documents
 from hpo_pilot.config.schema import DIALECT, tidy
+from hpo_pilot.config.schema_files import SchemaFiles
 
 #: What holds for all of them.
 _RULE = (
@@ -69,39 +67,13 @@ def schema_of(file: str) -> dict[str, Any]:
     }
 
 
-def _text(file: str) -> str:
-    return json.dumps(schema_of(file), indent=2, ensure_ascii=False) + "\n"
-
-
-def write_schemas(folder: Path) -> None:
-    """Writes every schema into `folder`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for file in _PRINTED:
-        (folder / file).write_text(_text(file), encoding="utf-8")
-
-
-def stale_schemas(folder: Path) -> list[Path]:
-    """The files in `folder` that are missing, not what the types say, or of no type."""
-    paths = [folder / file for file in _PRINTED]
-    stale = [path for path in paths if not path.is_file() or path.read_text(encoding="utf-8") != _text(path.name)]
-    return stale + sorted(set(folder.glob("*.json")) - set(paths))
+_FILES = SchemaFiles(_PRINTED, schema_of, "types")
+stale_schemas = _FILES.stale
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m hpo_pilot.cli.json_schema", description="JSON Schemas of what commands print."
-    )
-    parser.add_argument("folder", type=Path, help="where the schemas are")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a schema is stale")
-    options = parser.parse_args(arguments)
-    if not options.check:
-        write_schemas(options.folder)
-        return 0
-    stale = stale_schemas(options.folder)
-    for path in stale:
-        sys.stderr.write(f"{path} is not what the types say: run `make schemas`\n")
-    return 1 if stale else 0
+    return _FILES.main("hpo_pilot.cli.json_schema", "JSON Schemas of what commands print.", arguments)
 
 
 if __name__ == "__main__":

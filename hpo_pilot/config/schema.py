@@ -6,16 +6,14 @@ python -m hpo_pilot.config.schema --check schemas    exits 1 and names the stale
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
 from hpo_pilot.config.payload_format import PayloadInput, PayloadOutput
+from hpo_pilot.config.schema_files import SchemaFiles
 from hpo_pilot.jobs.site_profile import SiteProfile
 from hpo_pilot.search import Search
 from hpo_pilot.server.taskbuffer.queue import QueueFile
@@ -65,36 +63,13 @@ def tidy(schema: Any) -> None:
         tidy(value)
 
 
-def _text(file: str) -> str:
-    return json.dumps(schema_of(file), indent=2, ensure_ascii=False) + "\n"
-
-
-def write_schemas(folder: Path) -> None:
-    """Writes every schema into `folder`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for file in _SCHEMAS:
-        (folder / file).write_text(_text(file), encoding="utf-8")
-
-
-def stale_schemas(folder: Path) -> list[Path]:
-    """The files in `folder` that are missing or not what the models say."""
-    paths = [folder / file for file in _SCHEMAS]
-    return [path for path in paths if not path.is_file() or path.read_text(encoding="utf-8") != _text(path.name)]
+_FILES = SchemaFiles(_SCHEMAS, schema_of, "models")
+write_schemas, stale_schemas = _FILES.write, _FILES.stale
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit status."""
-    parser = argparse.ArgumentParser(prog="python -m hpo_pilot.config.schema", description="JSON Schemas of the files.")
-    parser.add_argument("folder", type=Path, help="where the schemas are")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a schema is stale")
-    options = parser.parse_args(arguments)
-    if not options.check:
-        write_schemas(options.folder)
-        return 0
-    stale = stale_schemas(options.folder)
-    for path in stale:
-        sys.stderr.write(f"{path} is not what the models say: run `make schemas`\n")
-    return 1 if stale else 0
+    return _FILES.main("hpo_pilot.config.schema", "JSON Schemas of the files.", arguments)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import importlib.util
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +31,11 @@ def subject(count: int = 60) -> Subject:
     trials.append(make_trial(count + 1, None, state=TrialState.STOPPED, stop=stop))
     reports = {trial.number: {0: [(step, 2.0 / step) for step in range(1, 20)]} for trial in trials}
     return Subject(search, trials, reports)
+
+
+def needs_kaleido() -> None:
+    if importlib.util.find_spec("kaleido") is None:
+        missing("kaleido (tests/real/requirements.txt)")
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +182,7 @@ def test_the_report_has_no_serious_accessibility_finding(browser: Any, report: s
 
 
 def test_figures_as_files(browser: Any, tmp_path: Path) -> None:
-    pytest.importorskip("kaleido")
+    needs_kaleido()
     drawn = subject()
     figures = [figure for kind in kinds(drawn.search) for figure in build(kind.key, drawn)]
     paths = write_figures(figures[:4], tmp_path / "pdf", "pdf")
@@ -192,7 +198,7 @@ def test_figures_as_files(browser: Any, tmp_path: Path) -> None:
 def test_a_browser_that_does_not_draw_is_an_error_with_a_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("kaleido")
+    needs_kaleido()
     false = shutil.which("false")
     assert false
     monkeypatch.setenv("BROWSER_PATH", false)
@@ -203,7 +209,7 @@ def test_a_browser_that_does_not_draw_is_an_error_with_a_remedy(
 def test_the_command(tmp_path: Path) -> None:
     if CHROMIUM is None:
         missing("no Chromium")
-    pytest.importorskip("kaleido")
+    needs_kaleido()
     from hpo_pilot.cli.main import app
     from hpo_pilot.client.local_client import LocalClient
     from tests.rest_api import add_results, write_search
