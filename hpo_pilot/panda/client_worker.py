@@ -11,7 +11,9 @@ import contextlib
 import json
 import os
 import re
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 #: The functions of pandaclient.Client that may be called; a call names one of these, never anything else.
@@ -119,11 +121,53 @@ def _call(client: Any, request: dict[str, Any], transport: Transport) -> dict[st
 
 
 def _function(client: Any, name: str) -> Callable[..., Any] | None:
-    if name in CALLS:
-        found: Callable[..., Any] = getattr(client, name)
-        return found
-    ours: dict[str, Callable[..., Any]] = {"touchFile": touch_file, "sourceURL": source_url, "nickname": nickname}
-    return ours.get(name)
+    ours: dict[str, Callable[..., Any]] = {
+        "putFile": put_file,
+        "registeredFile": registered_file,
+        "touchFile": touch_file,
+        "sourceURL": source_url,
+        "nickname": nickname,
+    }
+    if name in ours or name not in CALLS:
+        return ours.get(name)
+    found: Callable[..., Any] = getattr(client, name)
+    return found
+
+
+def put_file(path: str, name: str, use_cache_server: bool) -> Any:
+    """Uploads a file under a name of its own.
+
+    panda-client sends the path that it is given as the file's name, panda-server 1.0.4 registers that, and JEDI looks
+    for the plain name of the task's parameters: so the file is given by its plain name, in a folder of its own.
+    """
+    from pandaclient import Client  # noqa: PLC0415
+
+    source = Path(path).absolute()
+    with tempfile.TemporaryDirectory(prefix="hpo-pilot-") as folder, contextlib.chdir(folder):
+        Path(name).symlink_to(source)
+        return Client.putFile(name, False, use_cache_server, False, 1)
+
+
+def registered_file(path: str) -> str:
+    """The name under which a gzip file's content is registered as ours; empty: under none, or long ago.
+
+    Raises:
+        ValueError: the server cannot tell now.
+    """
+    from pandaclient import Client  # noqa: PLC0415
+
+    with Path(path).open("rb") as file:
+        size = file.seek(-8, os.SEEK_END) + 8
+        checksum = int.from_bytes(file.read(4), "little")
+    # As putFile(reuseSandbox=True) asks, which would send the file at once where there is none.
+    url = f"{Client.server_base_path_ssl}/file_server/validate_cache_file"
+    status, answer = Client._HttpClient().post(url, {"file_size": size, "checksum": checksum}, json_out=True)
+    message = str(answer.get("message") or "") if isinstance(answer, dict) else str(answer)
+    if status == 0 and message.startswith("FOUND:"):
+        return message.rsplit(":", 1)[1]
+    if status != 0 or message != "NOTFOUND":
+        raise ValueError(f"the server does not say whether it has {path}: {message}")
+    return ""
 
 
 def touch_file(name: str, use_cache_server: bool) -> bool:

@@ -125,9 +125,9 @@ class PandaManager(WorkflowManager):
         ours = self._feed.is_there()
         if maybe_submitted and (found := self.find(task.name)):
             return self._adopted(found, task)
-        source = self._sandboxes.keep(task.sandbox, again=maybe_submitted)
+        sandbox = self._sandboxes.keep(task.sandbox, again=maybe_submitted)
         parameters = task_parameters(
-            task, owner=self.owner, vo=self._server.vo, server=source, sandbox=task.sandbox.name, ours=ours
+            task, owner=self.owner, vo=self._server.vo, server=sandbox.source, sandbox=sandbox.name, ours=ours
         )
         try:
             status, answer = self._client.call("insertTaskParams", parameters, False, True)

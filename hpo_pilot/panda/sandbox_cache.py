@@ -1,4 +1,9 @@
-"""Sandboxes in a server's file cache, which forgets files that nobody touches."""
+"""Sandboxes in a server's file cache, which forgets files that nobody touches.
+
+JEDI runs a task only where its sandbox is registered under the very name that the task's parameters have. A file that
+is in the cache need not be registered: panda-server 1.0.4 writes a file before it registers it, and never overwrites
+it. Such a file goes up once more under another name.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +21,21 @@ _TOUCH_SECONDS = 12 * 3600.0
 #: How long an upload may take, in seconds: 768 MB at most.
 _UPLOAD_SECONDS = 600.0
 
+#: Under how many names one file goes up at most.
+_NAMES = 10
+
 
 @dataclass(frozen=True)
-class _Upload:
+class CachedSandbox:
+    """A sandbox that a server has.
+
+    Attributes:
+        source: scheme://host:port of the host that has it.
+        name: under which it is registered there.
+    """
+
     source: str
-    at: float
+    name: str
 
 
 class SandboxCache:
@@ -39,45 +54,76 @@ class SandboxCache:
         self._client = client
         self._use_cache_server = use_cache_server
         self._clock = clock
-        self._known: dict[str, _Upload] = {}
+        self._known: dict[str, tuple[CachedSandbox, float]] = {}
 
-    def keep(self, sandbox: Path, *, again: bool = False) -> str:
-        """Makes sure that the server has the file and will not forget it soon.
+    def keep(self, sandbox: Path, *, again: bool = False) -> CachedSandbox:
+        """Makes sure that the server has the file, has registered it, and will not forget it soon.
 
         Args:
             sandbox: the file; its name is its content, so one of that name that is there is this one.
             again: send it whatever is known of it; a server that has it lets that be.
-
-        Returns:
-            scheme://host:port of the host that has it.
 
         Raises:
             TryAgainError: the server takes no file now.
             GiveUpError: the server no longer has it, and neither have we.
         """
         known = self._known.get(sandbox.name)
-        if known is not None and not again and self._clock() - known.at < _TOUCH_SECONDS:
-            return known.source
-        if again or not self._touch(sandbox):
-            self._upload(sandbox)
-        source = str(self._client.call("sourceURL", self._use_cache_server))
-        self._known[sandbox.name] = _Upload(source, self._clock())
-        return source
+        if known is not None and not again and self._clock() - known[1] < _TOUCH_SECONDS:
+            return known[0]
+        self._known.pop(sandbox.name, None)
+        name = "" if again else self._registered(sandbox, known[0].name if known else sandbox.name)
+        if not name or not self._touch(name):
+            name = self._upload(sandbox)
+        found = CachedSandbox(str(self._client.call("sourceURL", self._use_cache_server)), name)
+        self._known[sandbox.name] = (found, self._clock())
+        return found
 
-    def _touch(self, sandbox: Path) -> bool:
+    def _registered(self, sandbox: Path, name: str) -> str:
+        """The name under which the server has registered the file; empty: none.
+
+        Args:
+            sandbox: the file.
+            name: the answer where the server cannot tell, or the file is gone here.
+        """
+        if not sandbox.is_file():
+            return name
+        try:
+            found = str(self._client.call("registeredFile", str(sandbox)))
+        except MissingCallError:
+            return name
+        return found if any(found == _name(sandbox, number) for number in range(_NAMES)) else ""
+
+    def _touch(self, name: str) -> bool:
         """Lets the file live on; False where the server does not have it, or is of before such calls."""
         try:
-            return bool(self._client.call("touchFile", sandbox.name, self._use_cache_server))
+            return bool(self._client.call("touchFile", name, self._use_cache_server))
         except MissingCallError:
             return False
 
-    def _upload(self, sandbox: Path) -> None:
+    def _upload(self, sandbox: Path) -> str:
+        """Sends the file; returns the name under which the server has registered it."""
         if not sandbox.is_file():
             raise GiveUpError(
                 f"the packed payload {sandbox} is gone; `hpo-pilot resume NAME --new-payload` packs it anew"
             )
-        arguments = (str(sandbox), False, self._use_cache_server, False, 1)
-        status, message = self._client.call("putFile", *arguments, deadline=_UPLOAD_SECONDS)
-        # A server that has the file keeps it for as long again, and says that it does not overwrite it.
-        if status != 0 or not (str(message) == "True" or "cannot overwrite" in str(message)):
-            raise TryAgainError(f"cannot upload the sandbox {sandbox.name}: {message}")
+        for number in range(_NAMES):
+            name = _name(sandbox, number)
+            arguments = (str(sandbox), name, self._use_cache_server)
+            status, answer = self._client.call("putFile", *arguments, deadline=_UPLOAD_SECONDS)
+            message = str(answer)
+            # Registered before, as one whose file the cache has forgotten: now the file is there again.
+            if status == 0 and (message == "True" or "file exist" in message):
+                return name
+            if status != 0 or "cannot overwrite" not in message:
+                raise TryAgainError(f"cannot upload the sandbox {sandbox.name}: {message}")
+            found = self._registered(sandbox, name)
+            if found == name or (found and self._touch(found)):
+                return found
+        raise TryAgainError(
+            f"cannot upload the sandbox {sandbox.name}: the server registers none of its {_NAMES} names"
+        )
+
+
+def _name(sandbox: Path, number: int) -> str:
+    """What the file is called at a server that has registered none of its names before: `sources.<digest>.1.tar.gz`."""
+    return f"{sandbox.name.removesuffix('.tar.gz')}.{number}.tar.gz" if number else sandbox.name

@@ -30,6 +30,7 @@ class Quirks:
         holding: seconds that a finished job is holding, without metadata.
         throttled: so many of the next submissions are refused.
         lost: so many of the next submissions are acted on and not answered.
+        unregistered: so many of the next uploads are written to the cache and not registered.
         bad_gateway_every: every so many calls the gateway has a bad moment; 0: never.
         denied: why no credentials are taken; empty: they are.
         exhausted: names of tasks that the server has stopped, with what it says of it.
@@ -40,6 +41,7 @@ class Quirks:
     holding: float = 0.0
     throttled: int = 0
     lost: int = 0
+    unregistered: int = 0
     bad_gateway_every: int = 0
     denied: str = ""
     exhausted: dict[str, str] = field(default_factory=dict)
@@ -95,6 +97,10 @@ class ForeignPanda:
         hidden = self._hidden(handler.path, path, body)
         if hidden is not None:
             return _answer(handler, 200, json.dumps(hidden).encode())
+        unregistered = path == "file_server/upload_cache_file" and self._is_unregistered()
+        if unregistered:
+            # In the cache it has its name all the same, and the database does not know that.
+            body = body.replace(b'filename="', b'filename="nowhere/', 1)
         dropped = ("host", "connection", "content-length")
         headers = {name: value for name, value in handler.headers.items() if name.lower() not in dropped}
         if path == "task/submit":
@@ -106,6 +112,9 @@ class ForeignPanda:
         except requests.RequestException:
             return _answer(handler, 502, b"<html><h1>Bad Gateway</h1></html>")
         content = found.content
+        if unregistered:
+            message = "ERROR : failed to register sandbox to DB with ERROR: DB failure"
+            content = json.dumps({"success": False, "message": message, "data": None}).encode()
         if found.status_code == 200 and path.startswith(("task/", "job/")):
             content = json.dumps(self._changed(path, found.json())).encode()
         if path == "task/submit" and self._is_lost():
@@ -130,6 +139,11 @@ class ForeignPanda:
                 self.quirks.throttled -= 1
                 return {"success": False, "message": "Too many active tasks for me 11>10", "data": 10}
         return None
+
+    def _is_unregistered(self) -> bool:
+        with self._lock:
+            self.quirks.unregistered -= 1
+            return self.quirks.unregistered >= 0
 
     def _is_lost(self) -> bool:
         with self._lock:

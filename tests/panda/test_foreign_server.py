@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import time
 
 import pytest
@@ -206,3 +208,30 @@ def test_outputs_are_rucio_s_to_delete(far):
     far.manager.discard("user.me:user.me.x.outputs.tar.gz")
     with pytest.raises(TryAgainError):
         far.manager.discard("of-no-scope.tar.gz")
+
+
+def test_a_sandbox_is_registered_under_the_name_that_its_task_looks_for(far, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    build_sandbox(None, {"command": "false"}, tmp_path / "other")
+    (relative,) = (path.relative_to(tmp_path) for path in (tmp_path / "other").iterdir())
+    ref = far.manager.submit(dataclasses.replace(far.task(), sandbox=relative))
+    assert far.manager.status([ref]) == {ref.jedi_task_id: TaskState.RUNNING}
+
+
+def test_a_large_sandbox_is_taken(far, tmp_path):
+    """Only what is called sources.* may be larger than 10 MB, and a path is not."""
+    payload = tmp_path / "payload"
+    payload.mkdir()
+    (payload / "weights.bin").write_bytes(os.urandom(11_000_000))
+    sandbox = build_sandbox(payload, {"command": "true"}, tmp_path / "other")
+    ref = far.manager.submit(dataclasses.replace(far.task(), sandbox=sandbox))
+    assert far.manager.status([ref]) == {ref.jedi_task_id: TaskState.RUNNING}
+
+
+def test_an_upload_that_was_not_registered_is_made_good_before_a_task_goes_out(far, quirks, tmp_path):
+    quirks.unregistered = 1
+    task = dataclasses.replace(far.task(), sandbox=build_sandbox(None, {"command": "date"}, tmp_path / "other"))
+    with pytest.raises(TryAgainError, match="failed to register"):
+        far.manager.submit(task)
+    ref = far.manager.submit(task)
+    assert far.manager.status([ref]) == {ref.jedi_task_id: TaskState.RUNNING}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+
 import pytest
 
 from hpo_pilot.errors import GiveUpError, TryAgainError
@@ -9,52 +11,155 @@ from hpo_pilot.panda.client_process import MissingCallError
 from hpo_pilot.panda.sandbox_cache import SandboxCache
 
 
-class Client:
-    """What panda-client answers, and what was asked."""
+class Server:
+    """What a server has of one user's files, as panda-client tells it, and what was asked.
 
-    def __init__(self, touched=True, put=(0, "True")):
+    It writes a file, then registers it under its name, and never overwrites a file, as panda-server 1.0.4.
+    """
+
+    def __init__(self, *there):
         self.asked = []
-        self._answers = {"touchFile": touched, "putFile": put, "sourceURL": "https://cache:25443"}
+        self.files = set(there)
+        self.registered = dict.fromkeys(there)
+        self.trouble = ""  # with the registration
+        self.refuses = ""
+        self.knows = True
 
-    def call(self, name, *_arguments, deadline=60.0):
+    def call(self, name, *arguments, deadline=60.0):
         self.asked.append(name)
-        answer = self._answers[name]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        return getattr(self, f"_{name}")(*arguments)
+
+    def _registeredFile(self, _path):
+        if not self.knows:
+            raise MissingCallError("the server has no such call")
+        return next(iter(self.registered), "")
+
+    def _touchFile(self, name, _use_cache_server):
+        if not self.knows:
+            raise MissingCallError("the server has no such call")
+        return name in self.files
+
+    def _putFile(self, _path, name, _use_cache_server):
+        if self.refuses or name in self.files:
+            return [0, self.refuses or "ERROR: cannot overwrite file"]
+        self.files.add(name)
+        trouble = self.trouble or ("WARNING: file exist" if name in self.registered else "")
+        if trouble:
+            return [0, f"ERROR : failed to register sandbox to DB with {trouble}"]
+        self.registered[name] = None
+        return [0, "True"]
+
+    def _sourceURL(self, _use_cache_server):
+        return "https://cache:25443"
 
 
 @pytest.fixture
 def sandbox(tmp_path):
     path = tmp_path / "sources.abc.tar.gz"
-    path.write_bytes(b"x")
+    path.write_bytes(gzip.compress(b"x"))
     return path
 
 
+def cache_at(server, now=lambda: 0.0):
+    return SandboxCache(server, use_cache_server=False, clock=now)
+
+
 def test_a_file_that_is_there_is_touched_twice_a_day(sandbox):
-    client, now = Client(), [0.0]
-    cache = SandboxCache(client, use_cache_server=False, clock=lambda: now[0])
+    server, now = Server(sandbox.name), [0.0]
+    cache = cache_at(server, lambda: now[0])
     for hours in (0, 1, 11, 13, 14):
         now[0] = hours * 3600.0
-        assert cache.keep(sandbox) == "https://cache:25443"
-    assert client.asked.count("touchFile") == 2
-    assert "putFile" not in client.asked
+        kept = cache.keep(sandbox)
+        assert (kept.source, kept.name) == ("https://cache:25443", sandbox.name)
+    assert server.asked.count("touchFile") == 2
+    assert "putFile" not in server.asked
 
 
-@pytest.mark.parametrize("touched", [False, MissingCallError("the server has no such call")])
-def test_a_file_that_cannot_be_touched_is_sent(sandbox, touched):
-    client = Client(touched, put=(0, "cannot overwrite the file"))
-    SandboxCache(client, use_cache_server=False).keep(sandbox)
-    assert client.asked == ["touchFile", "putFile", "sourceURL"]
+@pytest.mark.parametrize("knows", [True, False])
+def test_a_file_that_is_not_known_is_sent_under_its_plain_name(sandbox, knows):
+    server = Server()
+    server.knows = knows
+    assert cache_at(server).keep(sandbox).name == sandbox.name
+    assert server.files == {sandbox.name}
+
+
+def test_a_server_that_cannot_tell_is_believed(sandbox):
+    server = Server(sandbox.name)
+    server.knows = False
+    assert cache_at(server).keep(sandbox).name == sandbox.name
+
+
+def test_a_file_that_was_forgotten_is_sent_again(sandbox):
+    """The cache forgets files, and the server notices a day later."""
+    server = Server(sandbox.name)
+    server.files.clear()
+    assert cache_at(server).keep(sandbox).name == sandbox.name
+    assert server.files == {sandbox.name}
+
+
+@pytest.mark.parametrize("restarted", [True, False])
+def test_a_file_that_could_not_be_registered_is_sent_again(sandbox, restarted):
+    """The file is there, can be touched and not be overwritten: only under another name is it ever registered."""
+    server = Server()
+    server.trouble = "ERROR: DB failure"
+    cache = cache_at(server)
+    with pytest.raises(TryAgainError, match="failed to register"):
+        cache.keep(sandbox)
+    server.trouble = ""
+    cache = cache_at(server) if restarted else cache
+    name = cache.keep(sandbox).name
+    assert name in server.registered
+    assert name in server.files
+    assert cache_at(server).keep(sandbox).name == name, "and later it is found there"
+    assert len(server.files) == 2
+
+
+def test_a_server_that_registers_nothing_is_not_filled_up(sandbox):
+    server = Server()
+    server.trouble = "ERROR: DB failure"
+    cache = cache_at(server)
+    for _ in range(30):
+        with pytest.raises(TryAgainError):
+            cache.keep(sandbox)
+    assert len(server.files) <= 10
+
+
+def test_a_file_that_others_have_sent_goes_up_as_ours(sandbox):
+    server = Server()
+    server.files.add(sandbox.name)
+    name = cache_at(server).keep(sandbox).name
+    assert name != sandbox.name
+    assert name in server.registered
+
+
+def test_a_file_that_was_registered_by_its_path_goes_up_once_more(sandbox):
+    server = Server()
+    server.files.add(sandbox.name)
+    server.registered[str(sandbox)] = None
+    name = cache_at(server).keep(sandbox).name
+    assert "/" not in name
+    assert name in server.registered
+
+
+def test_sent_again_what_is_there_stays(sandbox):
+    server = Server(sandbox.name)
+    assert cache_at(server).keep(sandbox, again=True).name == sandbox.name
+    assert "putFile" in server.asked
 
 
 def test_a_server_that_takes_none_now_is_asked_again(sandbox):
-    cache = SandboxCache(Client(False, put=(0, "disk is full")), use_cache_server=False)
+    server = Server()
+    server.refuses = "disk is full"
     with pytest.raises(TryAgainError, match="disk is full"):
-        cache.keep(sandbox)
+        cache_at(server).keep(sandbox)
+
+
+def test_a_file_that_is_gone_here_lives_on_there(sandbox):
+    sandbox.unlink()
+    assert cache_at(Server(sandbox.name)).keep(sandbox).name == sandbox.name
 
 
 def test_a_file_that_nobody_has_ends_the_search(sandbox):
     sandbox.unlink()
     with pytest.raises(GiveUpError, match="--new-payload"):
-        SandboxCache(Client(False), use_cache_server=False).keep(sandbox)
+        cache_at(Server()).keep(sandbox)

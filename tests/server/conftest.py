@@ -215,9 +215,14 @@ for line in sys.stdin:
 
 
 class PandaClient:
-    """The real panda-client, in a process of its own because it reads its environment once."""
+    """The real panda-client, in a process of its own because it reads its environment once.
+
+    Attributes:
+        folder: where it runs: files that it sends have the names that it is given.
+    """
 
     def __init__(self, url: str, token: str, folder: Path, authorities: Path | None = None) -> None:
+        self.folder = folder
         token_file = folder / f"{token}.token"
         token_file.write_text(bearer(token))
         environment = {"PATH": os.environ["PATH"], "HOME": str(folder)}

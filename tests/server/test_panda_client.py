@@ -158,21 +158,39 @@ def test_sandboxes(client: Any, pilot: Any, server: Any, params: Params, tmp_pat
     given["jobParameters"].append({"type": "constant", "value": "-a sources.0123.tar.gz"})
     task_id = int(client.insertTaskParams(given)[1][1].split("=")[1])
     assert client.getTaskStatus(task_id)[1] == "pending"
-    path = archive(tmp_path / "sources.0123.tar.gz", b"print(1)")
-    assert client.putFile(str(path)) == [0, "True"]
+    path = archive(client.folder / "sources.0123.tar.gz", b"print(1)")
+    assert client.putFile(path.name) == [0, "True"]
     assert client.getTaskStatus(task_id)[1] == "running"
-    assert client.putFile(str(path)) == [0, "ERROR: cannot overwrite file"]
-    renamed = tmp_path / "sources.4567.tar.gz"
+    assert client.get_task_details_json(task_id)[1][1]["errorDialog"] is None
+    assert client.putFile(path.name) == [0, "ERROR: cannot overwrite file"]
+    renamed = client.folder / "sources.4567.tar.gz"
     renamed.write_bytes(path.read_bytes())
-    assert client.putFile(str(renamed), reuseSandbox=True) == [0, "NewFileName:sources.0123.tar.gz"]
-    assert client.putFile(str(renamed), useCacheSrv=True) == [0, "True"]
-    other = archive(tmp_path / "sources.89.tar.gz", b"print(2)")
-    assert client.putFile(str(other), reuseSandbox=True) == [0, "True"]
+    assert client.putFile(renamed.name, reuseSandbox=True) == [0, "NewFileName:sources.0123.tar.gz"]
+    assert client.putFile(renamed.name, useCacheSrv=True) == [0, "True"]
+    other = archive(client.folder / "sources.89.tar.gz", b"print(2)")
+    assert client.putFile(other.name, reuseSandbox=True) == [0, "True"]
     copy = tmp_path / "copy"
     assert client.getFile("sources.0123.tar.gz", output_path=str(copy)) == [0, True]
     assert copy.read_bytes() == path.read_bytes()
     got = pilot.session.get(f"{server.url}/cache/sources.0123.tar.gz", timeout=10)
     assert got.content == path.read_bytes()
-    odd = tmp_path / ".hidden"
+    odd = client.folder / ".hidden"
     odd.write_bytes(b"x")
-    assert client.putFile(str(odd))[1].startswith("ERROR: cannot write file")
+    assert client.putFile(odd.name)[1].startswith("ERROR: cannot write file")
+
+
+def test_a_sandbox_sent_by_its_path_is_not_the_tasks(client: Any, params: Params, tmp_path: Path) -> None:
+    """panda-server 1.0.4 registers the whole path; JEDI looks for the plain name, and the task waits for good."""
+    given = params("user.me.path/", 1, site="PATH")
+    given["jobParameters"].append({"type": "constant", "value": "-a sources.aaaa.tar.gz"})
+    path = archive(tmp_path / "sources.aaaa.tar.gz", b"print(3)")
+    assert client.putFile(str(path)) == [0, "True"]
+    task_id = int(client.insertTaskParams(given)[1][1].split("=")[1])
+    details = client.get_task_details_json(task_id)[1][1]
+    assert details["status"] == "pending"
+    assert details["errorDialog"].startswith("user sandbox file unavailable")
+    assert client.putFile(str(path)) == [0, "ERROR: cannot overwrite file"]
+    again = tmp_path / "sources.bbbb.tar.gz"
+    again.write_bytes(path.read_bytes())
+    assert client.putFile(str(again), reuseSandbox=True) == [0, f"NewFileName:{path}"]
+    assert client.getTaskStatus(task_id)[1] == "pending"

@@ -86,8 +86,8 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def scene(server: Any, tmp_path_factory: pytest.TempPathFactory) -> Scene:
-    return Scene(server, tmp_path_factory.mktemp("scene"))
+def scene(server: Any, client: PandaClient) -> Scene:
+    return Scene(server, client.folder)
 
 
 def is_list_of(key: str) -> Callable[[Any, Scene], bool]:
@@ -141,7 +141,7 @@ CALLS: dict[str, tuple[Callable[[Scene], list[Any]], Any]] = {
         lambda s: [[{"computingSite": "DIRECT", "jobParameters": "-p ls", "prodSourceLabel": "user"}]],
         lambda a, s: a[0] == 0 and s.pilot.acquire(site_name="DIRECT")[0]["PandaID"] == a[1][0][0],
     ),
-    "putFile": (lambda s: [str(s.folder / "sources.scene.tar.gz")], [0, "True"]),
+    "putFile": (lambda s: ["sources.scene.tar.gz"], [0, "True"]),
     "getFile": (lambda s: ["sources.scene.tar.gz", str(s.folder / "copy")], [0, True]),
     "set_user_secret": (lambda s: ["name", "value"], [0, [True, None]]),
     "get_user_secrets": (lambda s: [], [0, [True, {"name": "value"}]]),

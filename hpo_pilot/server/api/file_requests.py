@@ -29,6 +29,7 @@ from hpo_pilot.server.data.file_store import (
     Upload,
     checkpoint_name,
     is_safe,
+    plain_name,
 )
 from hpo_pilot.server.data.tables import cache_files, tasks
 from hpo_pilot.server.envelope import Envelope, failure, success
@@ -63,14 +64,14 @@ async def receive_file(
         return failure(f"{ERROR_SIZE_LIMIT} {content_length(call)}>{limit}")
 
     def allowed(name: str) -> int:
-        if not is_safe(name):
+        if not is_safe(plain_name(name)):
             raise FileRefused(f"ERROR: cannot write file: {name!r} is no name that a file here can have")
         return limit
 
     try:
         with folder.writing() as upload:
             name = await receive_form_file(call.header("content-type"), call.request.stream(), upload, allowed)
-            await keep(name, upload)
+            await keep(plain_name(name), upload)
     except FileRefused as error:
         return failure(str(error).replace("Exceeded size limit", ERROR_SIZE_LIMIT))
     except OSError as error:

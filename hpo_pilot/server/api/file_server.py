@@ -17,8 +17,9 @@ from hpo_pilot.server.data.file_store import (
     cache_limit,
     checksum_of,
     is_sandbox_name,
+    plain_name,
 )
-from hpo_pilot.server.data.tables import cache_files
+from hpo_pilot.server.data.tables import cache_files, cached_as
 from hpo_pilot.server.envelope import Envelope, failure, success
 from hpo_pilot.server.taskbuffer.tasks import release_pending, sandbox_arrived
 from hpo_pilot.server.web.call import Call
@@ -31,6 +32,7 @@ ERROR_OVERWRITE = "ERROR: cannot overwrite file"
 ERROR_WRITE = "ERROR: cannot write file"
 ERROR_SIZE_LIMIT = "ERROR: upload failure. Exceeded size limit"
 _OVERWRITE = ".__ow__"  # how a client says that the file may take the place of an older one
+_SENT_LIMIT = 255  # characters of a name with its folders
 _OVERHEAD = 64 * 1024  # bytes that a form may add to its file
 
 
@@ -38,16 +40,16 @@ def reconcile(tx: Transaction, cache: Folder) -> None:
     """Makes the database agree with the folder, whatever was cut short between the two."""
     there = {path.name: path for path in cache}
     known = set(tx.connection.scalars(select(cache_files.c.name)))
-    for gone in in_slices(sorted(known - there.keys())):
+    for gone in in_slices(sorted(name for name in known if plain_name(name) not in there)):
         tx.connection.execute(delete(cache_files).where(cache_files.c.name.in_(gone)))
-    for name in sorted(there.keys() - known):
+    for name in sorted(there.keys() - {plain_name(name) for name in known}):
         path = there[name]
         register_file(tx, "", name, path.stat().st_size, checksum_of(path))
     release_pending(tx)
 
 
 def register_file(tx: Transaction, user_name: str, name: str, size: int, checksum: str | None) -> None:
-    """Notes a file that is in the cache, and lets the tasks go that waited for it."""
+    """Notes a file that is in the cache, and lets the tasks go that waited for it under just this name."""
     values = {"user_name": user_name, "size": size, "checksum": checksum, "created": tx.now, "touched": tx.now}
     if not tx.connection.execute(update(cache_files).where(cache_files.c.name == name).values(values)).rowcount:
         tx.connection.execute(insert(cache_files).values(name=name, **values))
@@ -55,29 +57,34 @@ def register_file(tx: Transaction, user_name: str, name: str, size: int, checksu
 
 
 def _touch(tx: Transaction, name: str) -> bool:
-    return bool(
-        tx.connection.execute(update(cache_files).where(cache_files.c.name == name).values(touched=tx.now)).rowcount
-    )
+    """Whether there is a file of this plain name; it lives on."""
+    return bool(tx.connection.execute(update(cache_files).where(cached_as(name)).values(touched=tx.now)).rowcount)
 
 
 @endpoint("file_server/upload_cache_file", "POST", USERS, Access.WAIT, raw_body=True)
 async def upload_cache_file(call: Call) -> Envelope:
-    """Takes a sandbox. A name that is there already is touched and refused, as on a real server."""
+    """Takes a sandbox. A name that is there already is touched and refused, as on a real server.
+
+    As there, the file is registered under the whole name that was sent, folders and all, and that decides which limit
+    it has; in the cache it has the plain name.
+    """
     server = call.server
     # The largest upload of all may not even begin; which limit holds shows once the name is known.
     if content_length(call) > SOURCES_LIMIT + _OVERHEAD:
         return failure(f"{ERROR_SIZE_LIMIT} {content_length(call) // 2**20} MB > {SOURCES_LIMIT // 2**20} MB.")
 
-    def limit(name: str) -> int:
-        if not is_sandbox_name(name):
-            raise FileRefused(f"{ERROR_WRITE}: {name!r} is no name that a file here can have")
+    def limit(sent: str) -> int:
+        name = plain_name(sent)
+        if not is_sandbox_name(name) or len(sent) > _SENT_LIMIT or not sent.isprintable():
+            raise FileRefused(f"{ERROR_WRITE}: {sent[:_SENT_LIMIT]!r} is no name that a file here can have")
         if server.cache.find(name) is not None and not name.endswith(_OVERWRITE):
             raise FileExistsError(errno.EEXIST, "exists", name)
-        return cache_limit(name)
+        return cache_limit(sent)
 
     try:
         with server.cache.writing() as upload:
-            name = await receive_form_file(call.header("content-type"), call.request.stream(), upload, limit)
+            sent = await receive_form_file(call.header("content-type"), call.request.stream(), upload, limit)
+            name = plain_name(sent)
             if not await asyncio.to_thread(upload.is_named_rightly, name):
                 # Others' tasks may name it: its content is what runs as them.
                 return failure(f"{ERROR_WRITE}: {name} is the name of another content")
@@ -94,12 +101,12 @@ async def upload_cache_file(call: Call) -> Envelope:
     except OSError as error:
         log.error("upload: %s", error)
         return failure(f"{ERROR_WRITE}: {error.strerror}")
-    await server.database.write(lambda tx: register_file(tx, call.caller.name, name, size, checksum))
+    await server.database.write(lambda tx: register_file(tx, call.caller.name, sent, size, checksum))
     return success()
 
 
 async def _is_owner(call: Call, name: str) -> bool:
-    owner = select(cache_files.c.user_name).where(cache_files.c.name == name)
+    owner = select(cache_files.c.user_name).where(cached_as(name))
     return bool(await call.server.database.read(lambda tx: tx.connection.scalar(owner)) == call.caller.name)
 
 
@@ -130,7 +137,7 @@ def register_cache_file(
     tx: Transaction, call: Call, *, user_name: str, file_name: str, file_size: int, checksum: str
 ) -> Envelope:
     """Notes whose a file of the cache is, for servers with several caches; here it must be there."""
-    path = call.server.cache.find(file_name)
+    path = call.server.cache.find(plain_name(file_name))
     if path is None or path.stat().st_size != file_size:
         return failure(f"there is no file {file_name} of {file_size} bytes in the cache")
     owner = tx.connection.scalar(select(cache_files.c.user_name).where(cache_files.c.name == file_name))
@@ -153,7 +160,7 @@ def validate_cache_file(tx: Transaction, call: Call, *, file_size: int, checksum
         .order_by(cache_files.c.created.desc())
         .limit(1)
     )
-    if name is None or call.server.cache.find(name) is None:
+    if name is None or call.server.cache.find(plain_name(name)) is None:
         return failure("NOTFOUND")
     # The client puts its own port behind the host that it is told.
     return success(message=f"FOUND:{call.request.url.hostname}:{name}")
@@ -162,6 +169,6 @@ def validate_cache_file(tx: Transaction, call: Call, *, file_size: int, checksum
 @endpoint("file_server/touch_cache_file", "POST", USERS, Access.WRITE)
 def touch_cache_file(tx: Transaction, call: Call, *, file_name: str) -> Envelope:
     """Marks a sandbox as still in use."""
-    if not _touch(tx, file_name.rsplit("/", 1)[-1]):
+    if not _touch(tx, plain_name(file_name)):
         return failure(f"Failed to touch file with: no such file {file_name}")
     return success()

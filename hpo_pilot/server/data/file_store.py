@@ -28,7 +28,7 @@ STORAGE_LIMIT = 4096 * MB  # of one output
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+:@=-]{0,199}")
 CHECKPOINT_START = "hpo_cp_"
 _CHECKPOINT_IDS = re.compile(r"(\d{1,18})_([A-Za-z0-9.-]{1,100})", re.ASCII)
-_DIGEST_NAME = re.compile(r"sources\.([0-9a-f]{64})\.tar\.gz")  # of hpo-pilot's sandboxes
+_DIGEST_NAME = re.compile(r"sources\.([0-9a-f]{64})(?:\.\d+)?\.tar\.gz")  # of hpo-pilot's sandboxes
 _PART = ".part"  # no finished file ends so: see `is_safe`
 
 
@@ -39,6 +39,11 @@ class FileRefused(Exception):
 def is_safe(name: str) -> bool:
     """True for a name that is one plain path component: no folder, no hidden file, nothing odd."""
     return _NAME.fullmatch(name) is not None and not name.endswith(_PART)
+
+
+def plain_name(name: str) -> str:
+    """The file's name without the folders that its sender may have named."""
+    return name.rsplit("/", 1)[-1]
 
 
 def checkpoint_name(task_id: str, sub_id: str) -> str | None:

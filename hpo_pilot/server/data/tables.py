@@ -6,7 +6,7 @@ A job's parameters and files are not stored: they follow from its task's paramet
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, Float, Index, Integer, MetaData, String, Table, Text, text
+from sqlalchemy import BigInteger, Boolean, ColumnElement, Float, Index, Integer, MetaData, String, Table, Text, text
 from sqlalchemy import Column as C
 
 #: The version of what follows. A newer one in the database means a newer program wrote it.
@@ -151,7 +151,7 @@ job_documents = Table(
 cache_files = Table(
     "cache_files",
     metadata,
-    C("name", String(255), primary_key=True),
+    C("name", String(255), primary_key=True),  # as it was sent, perhaps with folders; in the cache it has none
     C("user_name", String(128), nullable=False),  # empty: found in the folder, nobody's
     C("size", BigInteger, nullable=False),
     C("checksum", String(64), nullable=True),  # the CRC in a gzip file's footer, as the client computes it
@@ -159,6 +159,13 @@ cache_files = Table(
     C("touched", Float, nullable=False),
     Index(None, "user_name", "size", "checksum"),
 )
+
+
+def cached_as(file_name: str) -> ColumnElement[bool]:
+    """The row of the file that lies under this name in the cache, whatever name it was sent by."""
+    sent = cache_files.c.name
+    return (sent == file_name) | sent.endswith(f"/{file_name}", autoescape=True)
+
 
 secrets = Table(
     "secrets",

@@ -18,6 +18,9 @@ from hpo_pilot.server.data.tables import jobs, tasks
 from hpo_pilot.server.taskbuffer.final_state import final_state
 from hpo_pilot.server.taskbuffer.known_tasks import known_task
 
+#: Why a task waits whose sandbox is not registered under its name, as `pandajedi/jediorder/JobGenerator.py` says it.
+NO_SANDBOX = "user sandbox file unavailable. resubmit the task with --useNewCode"
+
 _TASK_COLUMNS = (
     tasks.c.task_id,
     tasks.c.name,

@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 
 from hpo_pilot.jobs import TaskState
 from hpo_pilot.server.data.database import Database, Transaction, in_slices
-from hpo_pilot.server.data.file_store import CHECKPOINT_START, Folder, checkpoint_task
+from hpo_pilot.server.data.file_store import CHECKPOINT_START, Folder, checkpoint_task, plain_name
 from hpo_pilot.server.data.tables import cache_files, job_documents, jobs, metadata, tasks, worker_nodes, workers
 from hpo_pilot.server.taskbuffer.known_tasks import known_task
 
@@ -131,7 +131,7 @@ class Housekeeping:
         unused = select(cache_files.c.name).where(cache_files.c.touched < before, cache_files.c.name.not_in(named))
         names = tx.connection.scalars(unused.limit(SLICE)).all()
         for name in names:
-            self._cache.remove(name)
+            self._cache.remove(plain_name(name))
         if names:
             tx.connection.execute(delete(cache_files).where(cache_files.c.name.in_(names)))
         return bool(names)

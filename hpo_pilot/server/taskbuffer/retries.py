@@ -16,7 +16,15 @@ from sqlalchemy import Select, func, select, update
 from hpo_pilot.jobs import JobState, TaskState
 from hpo_pilot.server.data.database import AnyRow, Transaction
 from hpo_pilot.server.data.tables import cache_files, jobs, tasks
-from hpo_pilot.server.taskbuffer.attempts import add_attempt, change_task, first_attempts, job_row, make_jobs, task_row
+from hpo_pilot.server.taskbuffer.attempts import (
+    NO_SANDBOX,
+    add_attempt,
+    change_task,
+    first_attempts,
+    job_row,
+    make_jobs,
+    task_row,
+)
 from hpo_pilot.server.taskbuffer.field_names import CHANGEABLE_PARAMETERS, SPLIT_RULES
 from hpo_pilot.server.taskbuffer.known_tasks import known_task
 from hpo_pilot.server.taskbuffer.task_parameters import TaskParameters
@@ -81,7 +89,7 @@ def _start_over(tx: Transaction, task: AnyRow) -> None:
     if task.sandbox is None or tx.connection.scalar(there):
         make_jobs(tx, task)
     else:
-        change_task(tx, task, status=TaskState.PENDING.value, n_failed=0, error_dialog=None, ended=None)
+        change_task(tx, task, status=TaskState.PENDING.value, n_failed=0, error_dialog=NO_SANDBOX, ended=None)
 
 
 def changes_of(params: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from hpo_pilot.server.access.auth import Caller
 from hpo_pilot.server.brokerage.needs import campaign_of
 from hpo_pilot.server.data.database import AnyRow, Transaction
 from hpo_pilot.server.data.tables import cache_files, tasks
-from hpo_pilot.server.taskbuffer.attempts import make_jobs, task_row
+from hpo_pilot.server.taskbuffer.attempts import NO_SANDBOX, make_jobs, task_row
 from hpo_pilot.server.taskbuffer.queues import Queues
 from hpo_pilot.server.taskbuffer.retries import change_parameters, changes_of, retry_jobs, retry_over
 from hpo_pilot.server.taskbuffer.task_parameters import TaskParameters, TaskParametersError
@@ -218,7 +218,10 @@ def _insert(
         sandbox = parameters.sandbox
         values["campaign"] = campaign_of(params, params["userName"], params["taskName"])
         values |= brokered(parameters) | {"n_jobs": parameters.n_jobs, "sandbox": sandbox}
-        values["status"] = (TaskState.READY if _in_cache(tx, sandbox) else TaskState.PENDING).value
+        if _in_cache(tx, sandbox):
+            values["status"] = TaskState.READY.value
+        else:
+            values |= {"status": TaskState.PENDING.value, "error_dialog": NO_SANDBOX}
     task_id = _new_id(tx.connection.execute(insert(tasks).values(values)).inserted_primary_key)
     tx.users.add(params["userName"])
     if values["status"] == TaskState.READY:

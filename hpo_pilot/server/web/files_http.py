@@ -15,7 +15,7 @@ from starlette.responses import FileResponse, Response
 from hpo_pilot.server.access.auth import Caller, Role, TokenRefused
 from hpo_pilot.server.data.database import Transaction
 from hpo_pilot.server.data.file_store import STORAGE_LIMIT, FileRefused, is_safe, receive
-from hpo_pilot.server.data.tables import cache_files, tasks
+from hpo_pilot.server.data.tables import cache_files, cached_as, tasks
 from hpo_pilot.server.envelope import failure, success, to_json
 from hpo_pilot.server.taskbuffer.queuedata import find_output
 
@@ -56,7 +56,7 @@ def handler(server: Server, handle: _FileHandler) -> Callable[[Request], Awaitab
 async def cache_file(server: Server, request: Request, caller: Caller, name: str) -> Response:
     """A sandbox, for pilots and for whoever uploaded it."""
     if caller.role is Role.USER:
-        owner = select(cache_files.c.user_name).where(cache_files.c.name == name)
+        owner = select(cache_files.c.user_name).where(cached_as(name))
 
         def is_owner(tx: Transaction) -> bool:
             return tx.connection.scalar(owner) == caller.name

@@ -69,8 +69,7 @@ class _File:
         _, options = parse_options_header(self._disposition)
         if options.get(b"name") != b"file" or b"filename" not in options or self.name is not None:
             return
-        # The client sends the path as its user typed it; the last component is the file's name.
-        self.name = options[b"filename"].decode("utf-8", "replace").rsplit("/", 1)[-1]
+        self.name = options[b"filename"].decode("utf-8", "replace")
         self._limit = self._limit_of(self.name)
         self._wanted = True
 
@@ -94,7 +93,7 @@ async def receive_form_file(
         limit: bytes that a file of a given name may have; may refuse the name.
 
     Returns:
-        The file's name, without folders; the caller decides whether it is safe.
+        The file's name as it was sent, with its folders; the caller decides whether it is safe.
 
     Raises:
         FileRefused: the form is malformed or has no such file, or the file is too large.
