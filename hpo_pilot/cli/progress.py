@@ -23,6 +23,7 @@ class RunProgress:
         self._bar: Progress | None = None
         self._line_at = 0.0
         self._shown = -1
+        self._said: set[str] = set()
 
     def __call__(self, now: ProgressDocument) -> None:
         """Shows the search as it stands."""
@@ -35,6 +36,10 @@ class RunProgress:
         note = printable(found + (f", {failed} failed" if failed else ""))
         show = self._draw if self._console.is_terminal else self._print
         show(now["name"], over_count(now), now["total"], note, ended=now["state"] in OVER_SEARCHES)
+        for remark in now.get("remarks", ()):
+            if remark not in self._said:
+                self._said.add(remark)
+                self._console.print(f"{now['name']}: {printable(remark)}", highlight=False, soft_wrap=True)
 
     def _draw(self, name: str, over: int, total: int, note: str, *, ended: bool) -> None:
         if self._bar is None:

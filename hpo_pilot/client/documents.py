@@ -172,7 +172,8 @@ class FigureDocument(TypedDict):
 class ProgressDocument(TypedDict):
     """How far a search is, in few bytes: of `total` trials `over` are over; `best` leaves confirmation runs aside.
 
-    With several objectives `metric` names all, with commas between, `best` is null, and there is a `front`.
+    With several objectives `metric` names all, with commas between, `best` is null, and there is a `front`. `remarks`
+    say why the PanDA server keeps tasks waiting.
     """
 
     id: int
@@ -185,6 +186,7 @@ class ProgressDocument(TypedDict):
     total: int
     best: FigureDocument | None
     front: NotRequired[FrontSizeDocument | None]
+    remarks: NotRequired[list[str]]
 
 
 class EventDocument(TypedDict):

@@ -78,6 +78,7 @@ def family_progress(name: str, members: Sequence[ProgressDocument]) -> ProgressD
         "over": sum(over_count(member) for member in members),
         "total": sum(member["total"] for member in members),
         "best": None,
+        "remarks": [f"{member['name']}: {remark}" for member in members for remark in member.get("remarks", ())],
     }
 
 

@@ -96,11 +96,16 @@ def _extent(store: Store, record: SearchRecord, counts: Mapping[TrialState, int]
 
 def progress_of(store: Store, record: SearchRecord) -> ProgressDocument:
     """How far a search is."""
+    from hpo_pilot.service.remarks import waiting_at_the_server
+
     counts = store.counts(record.id)
     extent = _extent(store, record, counts)
     if len(record.search.objectives) > 1:
-        return progress_document(record, counts, extent, None, front_document(store, record, counts))
-    return progress_document(record, counts, extent, store.best_so_far(record.id, record.search.objective.sign))
+        document = progress_document(record, counts, extent, None, front_document(store, record, counts))
+    else:
+        best = store.best_so_far(record.id, record.search.objective.sign)
+        document = progress_document(record, counts, extent, best)
+    return {**document, "remarks": waiting_at_the_server(store, record)}
 
 
 def run_document(result: RunResult) -> RunDocument:

@@ -61,7 +61,22 @@ class TaskState(StrEnum):
         """True where no job of the task will start or go on without a user's action."""
         return self in _TASK_OVER
 
+    @property
+    def is_waiting(self) -> bool:
+        """True where the server makes no jobs of the task for now."""
+        return self in _TASK_WAITING
+
 
 _TASK_OVER = frozenset(
     {TaskState.DONE, TaskState.FINISHED, TaskState.FAILED, TaskState.ABORTED, TaskState.BROKEN, TaskState.EXHAUSTED}
+)
+_TASK_WAITING = frozenset(
+    {
+        TaskState.REGISTERED,
+        TaskState.DEFINED,
+        TaskState.READY,
+        TaskState.PENDING,
+        TaskState.PAUSED,
+        TaskState.THROTTLED,
+    }
 )

@@ -19,6 +19,7 @@ from hpo_pilot.panda.client_process import ClientProcess
 from hpo_pilot.panda.job_report import output_did, read_description
 from hpo_pilot.panda.task_info import (
     described_jobs,
+    error_dialog,
     finished_metadata,
     submitted_parameters,
     task_details,
@@ -49,6 +50,7 @@ class _Look:
     at: float
     state: TaskState
     face: Hashable
+    dialog: str = ""
 
 
 class ForeignServerReader:
@@ -77,11 +79,17 @@ class ForeignServerReader:
                 found[ref.jedi_task_id] = self._recent(ref).state
         return found
 
+    def why_waits(self, ref: TaskRef) -> str:
+        """What the server said of the task at the last look, where that waited."""
+        look = self._looks.get(ref.jedi_task_id)
+        return look.dialog if look is not None and look.state.is_waiting else ""
+
     def results(self, ref: TaskRef, missing: Collection[int], *, values: bool = False) -> list[JobReport]:
         """What is known of the jobs, where that has changed; nothing where it has not and the task goes on."""
         look = self._look(ref)
         over = look.state.is_over
-        if not self._watches.looked(ref.jedi_task_id, look.face, missing, values=values) and not over:
+        waits = look.state.is_waiting
+        if not self._watches.looked(ref.jedi_task_id, look.face, missing, values=values, waits=waits) and not over:
             return []
         metadata = finished_metadata(self._client, ref)
         if metadata is None:
@@ -126,7 +134,7 @@ class ForeignServerReader:
         details = task_details(self._client, task_id)
         if details is not None:
             face = tuple(str(details.get(name)) for name in _FACE)
-            look = _Look(self._clock(), task_state(str(details.get("status"))), face)
+            look = _Look(self._clock(), task_state(str(details.get("status"))), face, error_dialog(details))
         elif submitted_parameters(self._client, task_id) is not None:
             look = _Look(self._clock(), TaskState.REGISTERED, "registered")
         else:

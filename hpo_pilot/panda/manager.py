@@ -208,6 +208,10 @@ class PandaManager(WorkflowManager):
         return error_dialog(task_details(self._client, ref.jedi_task_id) or {})
 
     @override
+    def why_waits(self, ref: TaskRef) -> str:
+        return self._reader.why_waits(ref)
+
+    @override
     def kill(self, ref: TaskRef) -> None:
         status, answer = self._client.call("killTask", ref.jedi_task_id)
         if status != 0 or not isinstance(answer, list):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 from hpo_pilot.errors import TryAgainError
 from hpo_pilot.jobs import JobReport, JobState, TaskRef, TaskState
 from hpo_pilot.panda.client_process import ClientProcess
 from hpo_pilot.panda.job_report import finished_report, read_description, read_verdicts
-from hpo_pilot.panda.task_info import described_jobs, finished_metadata, task_state
+from hpo_pilot.panda.task_info import described_jobs, error_dialog, finished_metadata, task_details, task_state
 from hpo_pilot.panda.workflow_manager import UnknownTaskError
 
 
@@ -17,6 +18,7 @@ class OwnServerReader:
 
     def __init__(self, client: ClientProcess) -> None:
         self._client = client
+        self._waiting: dict[int, str] = {}
 
     def status(self, refs: Collection[TaskRef]) -> dict[int, TaskState]:
         """The states of the tasks that the server knows."""
@@ -37,6 +39,19 @@ class OwnServerReader:
             raise TryAgainError("the PanDA server does not answer")
         return any(str(task.get("taskName", ref.name)).rstrip("/") == ref.name.rstrip("/") for task in tasks)
 
+    def why_waits(self, ref: TaskRef) -> str:
+        """What the server said of the task when it had no jobs yet."""
+        return self._waiting.get(ref.jedi_task_id, "")
+
+    def _described(self, ref: TaskRef) -> list[dict[str, Any]]:
+        """The descriptions of the task's jobs; where there are none the server is asked why."""
+        jobs = described_jobs(self._client, ref)
+        self._waiting.pop(ref.jedi_task_id, None)
+        details = {} if jobs else task_details(self._client, ref.jedi_task_id) or {}
+        if details and task_state(str(details.get("status"))).is_waiting:
+            self._waiting[ref.jedi_task_id] = error_dialog(details)
+        return jobs
+
     def results(self, ref: TaskRef, missing: Collection[int], *, values: bool = False) -> list[JobReport]:
         """What is known of the jobs in `missing`, at least."""
         if values:
@@ -46,14 +61,14 @@ class OwnServerReader:
         finished = [finished_report(panda_id, found) for panda_id, found in verdicts.items() if found]
         if len(finished) == len(verdicts) and set(missing) <= {report.number for report in finished}:
             return finished  # nothing else to learn: saves the larger call for every short task
-        jobs = described_jobs(self._client, ref)
+        jobs = self._described(ref)
         if any(job["jobStatus"] == "finished" and str(job["PandaID"]) not in metadata for job in jobs):
             metadata = self._metadata(ref)  # it finished between the two calls
         return [read_description(job, metadata.get(str(job["PandaID"]))) for job in jobs]
 
     def _with_values(self, ref: TaskRef, missing: Collection[int]) -> list[JobReport]:
         """The same where running jobs are what is asked for: results, which are larger, only where one is new."""
-        jobs = described_jobs(self._client, ref)
+        jobs = self._described(ref)
         if not jobs and not self._knows(ref):
             raise UnknownTaskError(f"the server does not know task {ref.jedi_task_id} ({ref.name})")
         reports = [read_description(job, None) for job in jobs]

@@ -85,6 +85,6 @@ def described_jobs(client: ClientProcess, ref: TaskRef) -> list[dict[str, Any]]:
 
 
 def error_dialog(details: dict[str, Any]) -> str:
-    """What the server says of a task that ended badly, as plain text: it has links in it, made for a monitor."""
+    """What the server says of a task that waits or ended badly, as plain text: it has links in it, for a monitor."""
     text = re.sub(r"<[^>]*>", "", str(details.get("errorDialog") or ""))
     return " ".join(html.unescape(text).split())[:_SHOWN]

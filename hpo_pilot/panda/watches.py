@@ -19,6 +19,12 @@ _JITTER = 0.2
 WHOLE_SECONDS = 120.0
 
 
+#: A task that waits is looked at about this often, in seconds: its owner wants to know why.
+WAITING_SECONDS = 45.0
+
+#: Looks at tasks that wait are that far apart, in seconds, however many tasks there are.
+_WAITING_SPACING = 2.0
+
 #: A task whose running jobs' values are wanted is looked at and read whole about this often, in seconds.
 VALUES_SECONDS = 30.0
 
@@ -65,7 +71,15 @@ class Watches:
             watch.interval = INTERVAL[0]
             watch.due = self._clock() + self._jitter(watch.interval)
 
-    def looked(self, task_id: int, face: Hashable, missing: Collection[int], *, values: bool = False) -> bool:
+    def looked(
+        self,
+        task_id: int,
+        face: Hashable,
+        missing: Collection[int],
+        *,
+        values: bool = False,
+        waits: bool = False,
+    ) -> bool:
         """Notes a look at a task.
 
         Args:
@@ -73,6 +87,7 @@ class Watches:
             face: what it looks like: whatever changes with it.
             missing: the jobs that the caller still has no verdict of.
             values: whether the values of running jobs are wanted, which do not show on the task.
+            waits: whether the server makes no jobs of the task for now.
 
         Returns:
             Whether it must be read whole: it has changed, or the caller lacks what it was once told, or it is time.
@@ -80,6 +95,8 @@ class Watches:
         now = self._clock()
         longest, whole = (VALUES_SECONDS, VALUES_SECONDS / 2) if values else (max(INTERVAL), WHOLE_SECONDS)
         with self._lock:
+            if waits:
+                longest = min(longest, max(WAITING_SECONDS, _WAITING_SPACING * len(self._tasks)))
             watch = self._tasks.setdefault(task_id, _Watch(INTERVAL[0], None))
             news = watch.face != face
             watch.interval = INTERVAL[0] if news else min(watch.interval * _GROWTH, longest)

@@ -152,6 +152,13 @@ class WorkflowManager(ABC):
         """
 
     @abstractmethod
+    def why_waits(self, ref: TaskRef) -> str:
+        """What the server said, on one line, of a task that had no jobs to run at the last `results`; sends nothing.
+
+        Empty: the task did not wait, or the server does not say why.
+        """
+
+    @abstractmethod
     def keep(self, sandbox: Path) -> None:
         """Sees to it that the server does not forget the sandbox of tasks that are out; cheap where that is done.
 

@@ -278,6 +278,7 @@ class SearchSteering:
         reports = self._manager.results(ref, missing, values=self._halting.is_on)
         # Committed before anything else is asked: a call that fails must not take with it what another one brought.
         self._commit(task, self._ledger.absorb(task, reports, time.time()), ended=False)
+        self._tasks.note_waiting(task, ref)
         self._halting.kill(task, reports, self._ledger.open)
         return {report.state for report in reports if not report.state.is_over}
 

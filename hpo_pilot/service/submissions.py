@@ -143,6 +143,16 @@ class Submissions:
             )
         return f"the task ended as {state.value}" + (f": {why}" if why else "")
 
+    def note_waiting(self, task: TaskRecord, ref: TaskRef) -> None:
+        """Records why the server keeps the task waiting, where that has changed."""
+        why, known = self._manager.why_waits(ref), self.open.get(task.id)
+        if known is None or known.waits == why:
+            return
+        self._store.task_waits(task.id, why)
+        self.open[task.id] = replace(known, waits=why)
+        if why:
+            log.warning("search %s: task %d waits: %s", self._record.name, ref.jedi_task_id, why)
+
     def look_again(self, trials: Collection[int]) -> None:
         """Something happened to these trials: their tasks are to be looked at."""
         for task in self.open.values() if trials else ():

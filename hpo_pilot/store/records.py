@@ -95,6 +95,7 @@ class TaskRecord:
 
     Attributes:
         jobs: what job number 1, 2, … runs.
+        waits: why the server makes no jobs of it yet, as the server says; empty: it does, or nobody says why.
     """
 
     id: int
@@ -105,6 +106,7 @@ class TaskRecord:
     jedi_task_id: int | None
     jobs: tuple[Members, ...]
     created: datetime
+    waits: str = ""
 
 
 @dataclass(frozen=True)

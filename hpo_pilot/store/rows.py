@@ -24,6 +24,7 @@ def task_record(row: Row[Any]) -> TaskRecord:
         row.jedi_task_id,
         jobs,
         from_seconds(row.created),
+        row.waits or "",
     )
 
 

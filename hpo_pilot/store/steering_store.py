@@ -116,6 +116,11 @@ class SteeringStore(Store):
         with writing(self.engine) as connection:
             connection.execute(update(t.tasks).where(t.tasks.c.id == task_id).values(**values))
 
+    def task_waits(self, task_id: int, why: str) -> None:
+        """Records why the server keeps the task waiting; empty: it does not, or does not say."""
+        with writing(self.engine) as connection:
+            connection.execute(update(t.tasks).where(t.tasks.c.id == task_id).values(waits=why or None))
+
     def rename_task(self, task_id: int, name: str) -> None:
         """Records another name for a task that was not submitted: its own turned out to be taken."""
         with writing(self.engine) as connection:

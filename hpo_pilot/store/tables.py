@@ -80,6 +80,7 @@ tasks = Table(
     C("created", Float, nullable=False),
     C("submitted", Float, nullable=True),
     C("ended", Float, nullable=True),
+    C("waits", Text, nullable=True),  # why, as the server says; null: it does not wait, or nobody says why
     Index(None, "search_id", "state"),
 )
 

@@ -106,6 +106,15 @@ def first_figure(engine: Engine, search_id: int) -> float | None:
     return value
 
 
+def waiting_tasks(engine: Engine, search_id: int) -> list[tuple[int, str]]:
+    """JEDI's number of each task that the server keeps waiting, and why, in the order of submission."""
+    columns = t.tasks.c.jedi_task_id, t.tasks.c.waits
+    query = select(*columns).where(t.tasks.c.search_id == search_id, t.tasks.c.state != TaskStage.ENDED)
+    with reading(engine) as connection:
+        rows = connection.execute(query.where(t.tasks.c.waits.is_not(None)).order_by(t.tasks.c.id))
+        return [(int(number), str(why)) for number, why in rows]
+
+
 def open_tasks(engine: Engine, search_id: int) -> list[int]:
     """JEDI's numbers of the tasks from which something is still expected."""
     number = t.tasks.c.jedi_task_id

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import time
 from datetime import UTC, datetime
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from hpo_pilot.cli.main import app
+from hpo_pilot.cli.progress import RunProgress
 from hpo_pilot.client.documents import over_count, planned_count
 from hpo_pilot.client.local_client import LocalClient
 from hpo_pilot.jobs import JobState, Member
@@ -54,6 +57,35 @@ def test_early_stopping_without_a_value_to_go_by_is_said(client, tmp_path):
     assert NOTHING in client.status("s")["remarks"]
     report_values(tmp_path / "work", "s", float("inf"), 0.5)
     assert client.status("s")["remarks"] == [earlier]
+
+
+def test_why_tasks_wait_is_said_everywhere(client, tmp_path):
+    client.submit(write_search(tmp_path, "s"))
+    store = store_of(tmp_path / "work")
+    record = store.search("s")
+    store.set_state(record.id, SearchState.RUNNING, "service")
+    for number in (1, 2):
+        trial = NewTrial(number, {"x": 0.5 * number}, 7)
+        task = NewTask(f"user.me.s.{record.uid}.g{number}/", number, 0, ((Member(number, 0, 7),),))
+        open_task = store.add_generation(record.id, history=0, pending=[], trials=[trial], task=task)
+        store.task_submitted(open_task.id, 40 + number)
+        store.task_waits(open_task.id, "user sandbox file unavailable")
+    store.close()
+    [remark] = [found for found in client.status("s")["remarks"] if "user sandbox file unavailable" in found]
+    assert "41" in remark and "42" in remark
+    assert client.progress("s")["remarks"] == [remark]
+    shown = CliRunner().invoke(app, ["status", "s", "--workdir", str(tmp_path / "work")]).output
+    assert "user sandbox file unavailable" in shown
+    console = Console(file=io.StringIO(), width=200)
+    progress = RunProgress(console)
+    for _ in range(3):
+        progress(client.progress("s"))
+    assert console.file.getvalue().count("user sandbox file unavailable") == 1
+    client.stop("s")
+    store = store_of(tmp_path / "work")
+    store.set_state(record.id, SearchState.STOPPED, "service")
+    store.close()
+    assert remark not in client.status("s")["remarks"]
 
 
 def test_confirmation_runs_come_on_top_of_the_budget(client, tmp_path):

@@ -12,6 +12,7 @@ import requests
 
 from hpo_pilot.errors import GiveUpError, TryAgainError
 from hpo_pilot.jobs import JobState, Member, TaskOptions, TaskRef, TaskState
+from hpo_pilot.panda.sandbox_cache import CachedSandbox, SandboxCache
 from hpo_pilot.panda.workflow_manager import NameTakenError, UnknownTaskError
 from hpo_pilot.server.access.auth import Role
 from tests.bearer import token
@@ -112,6 +113,15 @@ def test_kill_jobs_ends_them_and_no_others(ground):
     assert states == {1: JobState.CANCELLED, 2: JobState.FINISHED, 3: JobState.CANCELLED}
     assert ground.manager.status([ref])[ref.jedi_task_id].is_over
     ground.manager.kill_jobs([])
+
+
+def test_a_task_without_its_sandbox_waits_and_says_so(ground, monkeypatch):
+    never_sent = CachedSandbox(ground.server.url, "sources.never.tar.gz")
+    monkeypatch.setattr(SandboxCache, "keep", lambda *_, **__: never_sent)
+    ref = ground.manager.submit(ground.task())
+    assert ground.manager.results(ref, [1, 2]) == []
+    assert ground.manager.status([ref]) == {ref.jedi_task_id: TaskState.PENDING}
+    assert "user sandbox file unavailable" in ground.manager.why_waits(ref)
 
 
 def test_values_of_running_jobs_are_told_as_they_come(ground):

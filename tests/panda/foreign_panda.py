@@ -27,6 +27,7 @@ class Quirks:
     Attributes:
         hidden: seconds for which a new task is known to the submission's database alone.
         brokerage: further seconds for which it is pending and has no jobs.
+        why: what the server says of it then.
         holding: seconds that a finished job is holding, without metadata.
         throttled: so many of the next submissions are refused.
         lost: so many of the next submissions are acted on and not answered.
@@ -38,6 +39,7 @@ class Quirks:
 
     hidden: float = 0.0
     brokerage: float = 0.0
+    why: str = ""
     holding: float = 0.0
     throttled: int = 0
     lost: int = 0
@@ -192,7 +194,8 @@ class ForeignPanda:
 
     def _task(self, task: dict[str, Any]) -> dict[str, Any]:
         if self._age(task["jediTaskID"]) < self.quirks.hidden + self.quirks.brokerage:
-            return task | {"status": "pending", "nFilesFinished": 0, "nFilesFailed": 0}
+            waits = {"status": "pending", "nFilesFinished": 0, "nFilesFailed": 0, "errorDialog": self.quirks.why}
+            return task | waits
         if dialog := self.quirks.exhausted.get(task["taskName"]):
             return task | {"status": "exhausted", "errorDialog": dialog}
         return task

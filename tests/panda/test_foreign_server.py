@@ -111,6 +111,17 @@ def test_a_slow_brokerage_is_waited_for(far, quirks):
     until(lambda: sum(bool(report.verdicts) for report in far.manager.results(ref, [1, 2])), 2)
 
 
+def test_a_task_that_waits_says_why_until_it_runs(far, quirks):
+    quirks.brokerage, quirks.why = 1.0, 'no candidates. <a href="https://monitor/x">see here</a>'
+    ref = far.manager.submit(far.task())
+    far.foreign.calls.clear()
+    far.manager.results(ref, [1, 2])
+    assert far.manager.why_waits(ref) == "no candidates. see here"
+    asked = far.foreign.calls["task/get_detailed_info"]
+    assert asked == 1, "it costs no call of its own"
+    until(lambda: (far.manager.results(ref, [1, 2]), far.manager.why_waits(ref))[1], "")
+
+
 def test_jobs_are_held_before_they_are_finished(far, quirks):
     quirks.holding = 1.0
     ref = far.manager.submit(far.task(jobs=[(1, 0)]))

@@ -48,6 +48,31 @@ def test_values_of_running_jobs_are_asked_for_steadily_and_seldom(watches, clock
     assert min(pauses) > 0.7 * VALUES_SECONDS and max(pauses) < 1.3 * VALUES_SECONDS
 
 
+def test_a_task_that_waits_is_looked_at_within_a_minute(watches, clock):
+    watches.begin(7)
+    found = []
+    for _ in range(7200):
+        clock.now += 1.0
+        if watches.wait(0):
+            found.append(clock.now)
+            if watches.looked(7, "the same", {1}, waits=True):
+                watches.read(7, "the same", ())
+    assert max(b - a for a, b in pairwise(found)) <= 60
+
+
+def test_many_tasks_that_wait_are_looked_at_less_often(watches, clock):
+    for task in range(100):
+        watches.begin(task)
+    looks_at_all = 0
+    for second in range(7200):
+        clock.now += 1.0
+        for task in watches.wait(0):
+            looks_at_all += second >= 3600
+            if watches.looked(task, "the same", {1}, waits=True):
+                watches.read(task, "the same", ())
+    assert looks_at_all < 3600
+
+
 def test_looks_grow_rare_while_nothing_happens(watches, clock):
     watches.begin(7)
     found = looks(watches, clock, 7200)

@@ -35,6 +35,7 @@ class Panda:
         self.discarded = []
         self.asked = []
         self.broken = {}
+        self.waiting = {}
 
     def _call(self, name, number=None):
         error = self.broken.get((name, number)) or self.broken.get(name)
@@ -65,6 +66,9 @@ class Panda:
 
     def why_ended(self, ref):
         return ""
+
+    def why_waits(self, ref):
+        return self.waiting.get(ref.jedi_task_id, "")
 
     def kill(self, ref):
         self._call("kill")
