@@ -137,9 +137,19 @@ def pilot(context: typer.Context) -> None:
     raise typer.Exit(main(context.args))
 
 
-def doctor(client: SearchClient, as_json: JsonOption = False) -> None:
-    """Look at this machine: container runtimes, launchers, GPUs, Horovod, panda-client, store; or at a service."""
-    findings = client.doctor()
+def doctor(
+    client: SearchClient,
+    server: Annotated[
+        str | None, typer.Option("--server", metavar="URL", help="Try this PanDA server too: token, upload, queues.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Look at this machine: container runtimes, launchers, GPUs, Horovod, panda-client, store; or at a service.
+
+    With --server, at a PanDA server as well: whether it answers and takes your credentials, who you are there, whether
+    a small file goes up, and which queues there are. Nothing is submitted.
+    """
+    findings = client.doctor(server)
     if as_json:
         dump(findings)
     else:

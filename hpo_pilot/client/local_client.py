@@ -240,11 +240,12 @@ class LocalClient(LocalStore):
             return unpack_outputs(archives, destination, trial, folds=record.search.folds.k)
 
     @override
-    def doctor(self) -> list[FindingDocument]:
+    def doctor(self, server: str | None = None) -> list[FindingDocument]:
         from hpo_pilot.service.doctor import examine
 
         workdir = None if self._root is None else Path(self._root)
-        return [asdict(finding) for finding in examine(workdir, self._url)]  # type: ignore[misc]  # the same fields
+        findings = examine(workdir, self._url, server)
+        return [asdict(finding) for finding in findings]  # type: ignore[misc]  # the same fields
 
     # --- changing ---
 

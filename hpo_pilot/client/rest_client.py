@@ -237,7 +237,9 @@ class RestClient(SearchClient):
             return unpack_outputs(archives, destination, int(kept["trial"]), folds=int(kept["of"]))
 
     @override
-    def doctor(self) -> list[FindingDocument]:
+    def doctor(self, server: str | None = None) -> list[FindingDocument]:
+        if server is not None:
+            raise InputError("--server tries a PanDA server from this machine: leave --service out")
         try:
             about = self._ask("service")
         except HpoPilotError as error:

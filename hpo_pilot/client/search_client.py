@@ -172,8 +172,15 @@ class SearchClient(ABC):
         """
 
     @abstractmethod
-    def doctor(self) -> list[FindingDocument]:
-        """What there is to work with: of this machine, or of the connection to the service. Raises nothing."""
+    def doctor(self, server: str | None = None) -> list[FindingDocument]:
+        """What there is to work with: of this machine, or of the connection to the service.
+
+        Args:
+            server: a PanDA server, at which whatever a search does is tried from this machine; None: none is.
+
+        Raises:
+            InputError: `server` is given, and this client is a service's.
+        """
 
     # --- changing ---
 

@@ -34,6 +34,9 @@ CALLS = frozenset(
     }
 )
 
+#: The types of queues that take users' jobs (panda-server 1.0.4, `pandajedi/jedibrokerage`).
+_USERS_QUEUES = ("analysis", "unified")
+
 #: How much of an unusual answer is handed on, in characters.
 _SHOWN = 300
 
@@ -127,6 +130,8 @@ def _function(client: Any, name: str) -> Callable[..., Any] | None:
         "touchFile": touch_file,
         "sourceURL": source_url,
         "nickname": nickname,
+        "userAttributes": user_attributes,
+        "queues": queues,
     }
     if name in ours or name not in CALLS:
         return ours.get(name)
@@ -200,6 +205,31 @@ def nickname() -> str:
     with contextlib.suppress(IndexError, KeyError, ValueError, TypeError):
         name = PsubUtils.getNickname()
     return str(name or os.environ.get("PANDA_NICKNAME") or "")
+
+
+def user_attributes() -> dict[str, Any]:
+    """Who the caller is for the server. panda-client has no such function."""
+    return dict(_read("system/get_user_attributes", {}))
+
+
+def queues() -> dict[str, str]:
+    """The states of the server's queues that take users' jobs, by name. panda-client has no such function."""
+    found = _read("metaconfig/get_site_specs", {"type": "all"})
+    return {name: str(spec.get("status")) for name, spec in found.items() if spec.get("type") in _USERS_QUEUES}
+
+
+def _read(path: str, parameters: dict[str, str]) -> Any:
+    """The data of a call that only reads.
+
+    Raises:
+        ValueError: the server gives none.
+    """
+    from pandaclient import Client  # noqa: PLC0415
+
+    status, answer = Client._HttpClient().get(f"{Client.server_base_path_ssl}/{path}", parameters, json_out=True)
+    if status != 0 or not isinstance(answer, dict) or not answer.get("success"):
+        raise ValueError(f"{path}: {answer.get('message') if isinstance(answer, dict) else answer}")
+    return answer["data"]
 
 
 def _no_login(*_arguments: Any) -> None:

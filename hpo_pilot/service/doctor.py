@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import psutil
 
 from hpo_pilot.config.site_file import SiteFileError, load_site, site_files
-from hpo_pilot.errors import HpoPilotError
+from hpo_pilot.errors import HpoPilotError, TryAgainError
 from hpo_pilot.launchers import LAUNCHERS
-from hpo_pilot.panda.panda_server import environment_server, environment_vo
+from hpo_pilot.panda.change_feed import ChangeFeed
+from hpo_pilot.panda.client_process import ClientProcess
+from hpo_pilot.panda.panda_server import PandaServer, address, environment_server, environment_vo
+from hpo_pilot.panda.sandbox import build_sandbox
+from hpo_pilot.panda.sandbox_cache import SandboxCache
+from hpo_pilot.service.nickname import nickname
 from hpo_pilot.service.target import nickname_at
 from hpo_pilot.service.training_python import built_horovods, own_versions, python_on_path, versions_in
 from hpo_pilot.service.workdir import WorkDir
-from hpo_pilot.store import Store
+from hpo_pilot.store import EMBEDDED, Store
 from hpo_pilot.store.engine import shown
 from hpo_pilot.transformation.container import RUNTIMES
 
 _RUNTIMES = tuple(program for runtime in RUNTIMES.values() for program in runtime.programs)
 _LAUNCHERS = tuple(name for name in LAUNCHERS if name != "plain")
 _TRAINING = ("torch", "horovod")
+_QUEUES_SHOWN = 8
 _BATCH = ("sbatch", "bsub", "qsub", "flux")
 
 
@@ -47,8 +56,8 @@ class Finding:
     needed: bool = False
 
 
-def examine(workdir: Path | None, store: str | None) -> list[Finding]:
-    """Looks at this machine."""
+def examine(workdir: Path | None, store: str | None, server: str | None = None) -> list[Finding]:
+    """Looks at this machine and, where `server` names one, tries whatever a search does at that PanDA server."""
     memory = psutil.virtual_memory()
     return [
         Finding("cores", True, f"{len(os.sched_getaffinity(0))} usable", needed=True),
@@ -61,7 +70,7 @@ def examine(workdir: Path | None, store: str | None) -> list[Finding]:
         _programs("batch system", _BATCH, "pilots in allocations need one"),
         _sites(),
         _programs("Rucio", ("rucio",), "outputs at PanDA servers other than the embedded one are fetched with it"),
-        _panda_server(workdir),
+        *([_panda_server(workdir)] if server in (None, EMBEDDED) else _tried_server(str(server), workdir)),
         _attempt("work folder", lambda: _work_folder(workdir)),
         *_privacy(WorkDir.at(workdir)),
         _attempt("store", lambda: _store(workdir, store)),
@@ -136,6 +145,73 @@ def _panda_server(workdir: Path | None) -> Finding:
     return Finding(
         what, True, f"{url} answers; you are {name}, VO {environment_vo()}, by {_credentials()}", needed=True
     )
+
+
+def _tried_server(server: str, workdir: Path | None) -> list[Finding]:
+    """What a search would meet at a PanDA server; what cannot be tried without something that fails is left out."""
+    findings: list[Finding] = []
+
+    def tried(what: str, look: Callable[[], str], *, needed: bool = True) -> bool:
+        try:
+            findings.append(Finding(what, True, look(), needed))
+        except HpoPilotError as error:
+            findings.append(Finding(what, False, str(error), needed))
+        return findings[-1].ok
+
+    try:
+        url = address(server, "--server")
+        log = WorkDir.make(workdir).log("panda-client")
+    except HpoPilotError as error:
+        return [Finding("PanDA server", False, str(error), needed=True)]
+    at = PandaServer(url, None, "", environment_vo())
+    with contextlib.closing(ClientProcess(at.environment(), log)) as client:
+        if not tried("PanDA server", lambda: _answering(client, at)):
+            return findings
+        if tried("credentials", lambda: f"you are {nickname_at(url, log)}, VO {at.vo}, by {_credentials()}"):
+            tried("group", lambda: _group(client), needed=False)
+            tried("upload", lambda: _upload(client, at))
+            tried("queues", lambda: _queues(client), needed=False)
+    return findings
+
+
+def _answering(client: ClientProcess, server: PandaServer) -> str:
+    status, answer = client.call("hello")
+    if status != 0:
+        raise TryAgainError(f"the PanDA server {server.url} does not answer well: {answer}")
+    with contextlib.closing(ChangeFeed(server)) as feed, contextlib.suppress(TryAgainError):
+        if feed.is_there():
+            return f"{server.url} answers; it is an embedded one of hpo-pilot"
+    return f"{server.url} answers by API v1; panda-server does not tell its version"
+
+
+def _group(client: ClientProcess) -> str:
+    known = client.call("userAttributes")
+    groups = [*dict.fromkeys([*(known.get("production_working_groups") or ()), *(known.get("fqans") or ())])]
+    role = "with" if known.get("is_production_user") else "without"
+    return f"the server knows you as {known.get('user_dn_clean')}, {role} a production role; " + (
+        f"groups: {', '.join(map(str, groups))}" if groups else "it sees no groups of yours"
+    )
+
+
+def _upload(client: ClientProcess, server: PandaServer) -> str:
+    """Sends a file as a search sends its sandbox: a new one each day, which the server forgets like any other."""
+    cache = SandboxCache(client, use_cache_server=server.uses_cache_server)
+    with tempfile.TemporaryDirectory(prefix="hpo-pilot-") as folder:
+        day = datetime.now(UTC).strftime("%Y-%m-%d")
+        file = build_sandbox(None, {"doctor": nickname(), "day": day}, Path(folder))
+        kept, size = cache.keep(file, again=True), file.stat().st_size
+    if not client.call("touchFile", kept.name, server.uses_cache_server):
+        raise TryAgainError(f"{kept.source} took a small file and does not have it: {kept.name} cannot be touched")
+    return f"{kept.source} took a file of {size / 1e3:.0f} kB, registered it, and has it"
+
+
+def _queues(client: ClientProcess) -> str:
+    found = client.call("queues")
+    online = sorted(name for name, state in found.items() if state == "online")
+    if not found:
+        raise TryAgainError("the server describes no queue for users' jobs; an embedded one without --queues takes any")
+    names = ", ".join(online[:_QUEUES_SHOWN]) + (", …" if len(online) > _QUEUES_SHOWN else "")
+    return f"{len(online)} of {len(found)} for users' jobs are online" + (f": {names}" if names else "")
 
 
 def _credentials() -> str:

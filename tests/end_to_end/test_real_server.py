@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import subprocess
@@ -181,6 +182,32 @@ def test_the_doctor_looks_at_the_server_too(scan, site):
     result = command(scan, "doctor")
     assert "Signature has expired" in result.output
     assert result.exit_code == 3
+
+
+def test_the_doctor_tries_what_a_search_does_there(scan, site):
+    def examined(status=0):
+        result = command(scan, "doctor", "--server", site.url, "--json")
+        assert result.exit_code == status, result.output
+        return {finding["what"]: finding for finding in json.loads(result.output)}
+
+    found = examined()
+    assert site.url in found["PanDA server"]["detail"]
+    assert "you are me, VO hpo_pilot" in found["credentials"]["detail"]
+    assert "without a production role" in found["group"]["detail"]
+    assert found["upload"]["ok"] and found["upload"]["needed"]
+    assert not found["queues"]["ok"] and not found["queues"]["needed"], "no queue file describes any"
+    assert site.calls["file_server/upload_cache_file"] == site.calls["file_server/touch_cache_file"] == 1
+    assert site.calls["task/submit"] == 0
+    assert examined()["upload"]["ok"], "the same file again"
+    site.quirks.unregistered = 1
+    failed = examined(3)["upload"]
+    assert not failed["ok"] and "failed to register" in failed["detail"]
+    site.quirks.denied = "Invalid token. Signature has expired"
+    found = examined(3)
+    assert "Signature has expired" in found["PanDA server"]["detail"]
+    assert "upload" not in found
+    site.stop()
+    assert "cannot be reached" in examined(3)["PanDA server"]["detail"]
 
 
 def test_a_rehearsal_shows_what_would_be_sent_and_sends_nothing(scan, site):
