@@ -20,6 +20,7 @@ from hpo_pilot.pilot.report import Outcome
 from hpo_pilot.pilot.settings import PilotSettings
 from hpo_pilot.pilot.wrapping import Wrapping
 from hpo_pilot.transformation.environment import without_secrets
+from hpo_pilot.transformation.leftovers import GRACE, SHORT_GRACE, WORKER_MARK, end_leftovers, has_orphans
 from hpo_pilot.transformation.payload_document import PayloadDocument
 from hpo_pilot.transformation.preparation import Prepared
 
@@ -30,8 +31,8 @@ STOP_FILE = "hpo_pilot_stop.txt"
 LOG_FILE = "runner.log"
 AUTHORITY_FILE = "hpo_pilot_ca.pem"
 
-#: Marks every process of this worker's jobs, so that strays are known again.
-WORKER_MARK = "HPO_PILOT_WORKER"
+#: What the runner ends with; anything else was done to it.
+_OWN_STATUS = (0, 1)
 
 
 class Execution:
@@ -70,6 +71,7 @@ class Execution:
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._failure: JobFailure | None = None
+        self._was_told = False
         self._insist_at = float("inf")
         self._ends_at = float("inf")
 
@@ -123,7 +125,7 @@ class Execution:
             ) from error
 
     def wait(self) -> Outcome:
-        """Waits for the end of the command, ends what is left of its group, and says how it was."""
+        """Waits for the end of the command, ends all that it left running, and says how it was."""
         process = self._process
         if process is None:
             raise RuntimeError("wait before start")
@@ -133,7 +135,7 @@ class Execution:
             _, status, usage = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
             self._process = None
-        return Outcome(
+        outcome = Outcome(
             exit_code=process.returncode,
             last_line=_last_line(self.folder / LOG_FILE),
             failure=self._failure,
@@ -141,6 +143,8 @@ class Execution:
             cpu_seconds=usage.ru_utime + usage.ru_stime,
             max_rss_kb=usage.ru_maxrss,
         )
+        self._end_leftovers(process.returncode)
+        return outcome
 
     def stop(self, failure: JobFailure) -> None:
         """Ends the job; this attempt failed, and the reason is ours."""
@@ -174,7 +178,20 @@ class Execution:
                     log.warning("job %s does not end and is killed", self.job.panda_id)
                     _signal_group(self._process.pid, signal.SIGKILL)
 
+    def _end_leftovers(self, status: int) -> None:
+        """Returns when no process of the job runs any more: only then may another attempt begin."""
+        marks = _marks(self._settings, self.job)
+        if status == 0 and not has_orphans(marks):
+            return
+        was_told = self._was_told or status in _OWN_STATUS
+        ended = end_leftovers(marks, SHORT_GRACE if was_told else GRACE)
+        if ended.found:
+            log.warning("%d processes of job %s outlived its command and were ended", ended.found, self.job.panda_id)
+        if ended.left:
+            log.error("processes %s of job %s do not end, even when killed", ended.left, self.job.panda_id)
+
     def _terminate(self) -> None:
+        self._was_told = True
         self._insist_at = min(self._insist_at, time.monotonic() + self._settings.grace)
         if self._process is not None:
             _signal_group(self._process.pid, signal.SIGTERM)
@@ -182,17 +199,25 @@ class Execution:
 
 def _environment(settings: PilotSettings, job: Job, folder: Path, lifeline: int) -> dict[str, str]:
     env = without_secrets(os.environ)
-    env["PANDAID"] = str(job.panda_id)
     env["PanDA_TaskID"] = str(job.task_id)
-    env["PANDA_ATTEMPTNR"] = str(job.attempt or 1)
     env["HPO_PILOT_CHECKPOINT_ROOT"] = str(settings.checkpoint_root)
     env["HPO_PILOT_LIFELINE_FD"] = str(lifeline)
-    env[WORKER_MARK] = f"{settings.worker_name}@{settings.workdir}"
+    env |= _marks(settings, job)
     if job.points:
         env["HPO_PILOT_IDDS_URL"] = f"{settings.server}/points/{job.points}/idds"
         if settings.ca is not None:
             env["HPO_PILOT_IDDS_CA"] = str(folder / AUTHORITY_FILE)
     return env
+
+
+def worker_mark(settings: PilotSettings) -> dict[str, str]:
+    """The variable that all processes of this worker's jobs have, and no others."""
+    return {WORKER_MARK: f"{settings.worker_name}@{settings.workdir}"}
+
+
+def _marks(settings: PilotSettings, job: Job) -> dict[str, str]:
+    """The variables that tell an attempt's processes from all others."""
+    return worker_mark(settings) | {"PANDAID": str(job.panda_id), "PANDA_ATTEMPTNR": str(job.attempt or 1)}
 
 
 def own_python() -> dict[str, str]:

@@ -22,6 +22,7 @@ from hpo_pilot.pilot.attempt import Attempts
 from hpo_pilot.pilot.checkpoint_shipping import CheckpointShipping
 from hpo_pilot.pilot.client import HttpJobServer, JobServer
 from hpo_pilot.pilot.delivery import Delivery
+from hpo_pilot.pilot.execution import worker_mark
 from hpo_pilot.pilot.failure import CutOff, JobFailure, PilotErrorCode
 from hpo_pilot.pilot.gpus import choose_gpus, find_gpus
 from hpo_pilot.pilot.heartbeat import Heartbeats
@@ -38,6 +39,7 @@ from hpo_pilot.pilot.staging import Staging
 from hpo_pilot.pilot.storage import FolderStorage, ServerStorage, Storage
 from hpo_pilot.pilot.watchdog import Watchdog
 from hpo_pilot.pilot.workdir import WorkDir
+from hpo_pilot.transformation.leftovers import GRACE, SHORT_GRACE, Keeper, end_leftovers
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +73,7 @@ class Pilot:
         self._heartbeats = Heartbeats(settings, self._server)
         self._shipping = CheckpointShipping(settings, self._server)
         self._running = Running()
-        self._watchdog = Watchdog(settings, self._workdir, self._running.all)
+        self._watchdog = Watchdog(self._workdir, self._running.all)
         self._changed = threading.Condition()
         self._watch: AllocationWatch | None = None
         self._staging: Staging | None = None
@@ -162,8 +164,10 @@ class Pilot:
             *(settings.harvester_id, settings.worker_id, self._room.most, settings.queue, settings.server),
         )
         self._delivery.try_all()
-        if self._workdir.stale:
-            self._say_finished()  # the jobs of the pilot before us go back to the queue now
+        self._end_leftovers("an earlier pilot", GRACE)
+        if self._workdir.stale or settings.lifeline_fd is not None:
+            self._say_finished()  # what the pilot before us had goes back to the queue now, for nothing of it runs
+        keeper = self._keeper()
         asking = Acquisition(
             settings,
             self._server,
@@ -181,6 +185,10 @@ class Pilot:
             threading.Thread(target=self._watch_lifeline, args=[settings.lifeline_fd], daemon=True).start()
         self._draining.wait(settings.lifetime or None if self._watch is None else None)
         self._drain()
+        self._end_leftovers("this pilot", SHORT_GRACE)
+        os.close(self._lifeline_kept)
+        if keeper is not None:
+            keeper.wait()
         if self._staging is not None and isinstance(self._room, AllocationRoom):
             self._staging.remove(self._room.up)
         self._watchdog.stop()
@@ -272,6 +280,23 @@ class Pilot:
         if not self._settings.lifetime:
             return 0
         return max(1, int(self._settings.lifetime - (time.monotonic() - self._began)))
+
+    # --- processes ---
+
+    def _keeper(self) -> Keeper | None:
+        """Starts what ends the jobs' processes if this one is killed."""
+        try:
+            return Keeper(worker_mark(self._settings), self._lifeline)
+        except OSError as error:
+            log.warning("if this pilot is killed, processes of its jobs may outlive it: %s", error)
+            return None
+
+    def _end_leftovers(self, whose: str, grace: float) -> None:
+        ended = end_leftovers(worker_mark(self._settings), grace)
+        if ended.found:
+            log.warning("%d processes of jobs of %s were left and have been ended", ended.found, whose)
+        if ended.left:
+            log.error("processes %s of jobs of %s do not end, even when killed", ended.left, whose)
 
     # --- the end ---
 

@@ -1,4 +1,4 @@
-"""What no thread that waits for a job can see: memory, time, and processes that slipped away."""
+"""What no thread that waits for a job can see: memory, time, and processes that lost their parents."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from collections.abc import Callable, Collection
 
 import psutil
 
-from hpo_pilot.pilot.execution import WORKER_MARK, Execution
-from hpo_pilot.pilot.settings import PilotSettings
+from hpo_pilot.pilot.execution import Execution
 from hpo_pilot.pilot.workdir import WorkDir
 
 log = logging.getLogger(__name__)
@@ -21,30 +20,26 @@ log = logging.getLogger(__name__)
 _TICK = 1.0  # seconds
 _SCAN = 5.0  # seconds between looks at all processes, which take about 10 ms
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-_LEFTOVERS = 20.0  # seconds: what an earlier pilot left has saved its checkpoints by then
 
 
 class Watchdog(threading.Thread):
     """Looks at the running jobs from outside.
 
-    Processes that left a job's process group become children of this one when their parents die (it is their
-    "subreaper"); once their job is over they are killed.
+    Processes of jobs become children of this one when their parents die (it is their "subreaper"), so that a job that
+    ends can tell quickly whether it left some; here they are reaped.
     """
 
-    def __init__(self, settings: PilotSettings, workdir: WorkDir, running: Callable[[], Collection[Execution]]) -> None:
+    def __init__(self, workdir: WorkDir, running: Callable[[], Collection[Execution]]) -> None:
         """Prepares; `start` starts it.
 
         Args:
-            settings: of the pilot.
-            workdir: to be cleaned of what an earlier pilot left.
+            workdir: to be cleaned of what an earlier pilot left; nothing of it runs any more.
             running: gives the jobs that run.
         """
         super().__init__(name="watchdog", daemon=True)
-        self._settings, self._workdir, self._running = settings, workdir, running
+        self._workdir, self._running = workdir, running
         self._wake = threading.Event()
         self._over = threading.Event()
-        self._mark = f"{settings.worker_name}@{settings.workdir}"
-        self._clean_at = time.monotonic() + _LEFTOVERS if workdir.stale else float("inf")
         self._scan_at = 0.0
 
     def wake(self) -> None:
@@ -59,9 +54,10 @@ class Watchdog(threading.Thread):
     def run(self) -> None:
         """Watches until it is told to stop."""
         _adopt_orphans(1)
+        self._workdir.remove_stale()
         unseen = False  # whether jobs ran since the last look at all processes
         while True:
-            unseen = self._wake.wait(_TICK if unseen or self._clean_at != float("inf") else None) or unseen
+            unseen = self._wake.wait(_TICK if unseen else None) or unseen
             if self._over.is_set():
                 break
             self._wake.clear()
@@ -72,27 +68,22 @@ class Watchdog(threading.Thread):
             if unseen and now >= self._scan_at:
                 self._scan_at = now + _SCAN
                 unseen = self._scan() or bool(running)
-            if now >= self._clean_at:
-                self._clean_at = float("inf")
-                self._kill_leftovers()
-                self._workdir.remove_stale()
             time.sleep(_TICK / 4)  # however often it is woken
         _adopt_orphans(0)
 
     def _scan(self) -> bool:
-        """One pass over all processes: memory of each job, and strays; True where there were some."""
+        """One pass over all processes: memory of each job, and orphans that have ended; True where there were some."""
         children: defaultdict[int, list[psutil.Process]] = defaultdict(list)
         for process in psutil.process_iter(["ppid", "memory_info"]):
             children[process.info["ppid"]].append(process)
         # Asked only now, so that every command seen above is known: its status belongs to the thread that waits for it.
         executions = {pid: execution for execution in self._running() if (pid := execution.pid) is not None}
-        strays = [p for p in children[os.getpid()] if p.pid not in executions and _came_from_a_job(p.pid)]
-        for process in strays:
-            self._end_stray(process, _tree(process.pid, children))
+        orphans = [p for p in children[os.getpid()] if p.pid not in executions and _came_from_a_job(p.pid)]
+        reaped = [process for process in orphans if _reap(process)]
         for pid, execution in executions.items():
             if execution.job.memory_mb:
                 self._check_memory(execution, _tree(pid, children))
-        return bool(strays)
+        return bool(reaped)
 
     def _check_memory(self, execution: Execution, processes: list[psutil.Process]) -> None:
         limit = execution.job.memory_mb << 20
@@ -107,34 +98,6 @@ class Watchdog(threading.Thread):
             log.warning("job %s %s", execution.job.panda_id, reason)
             execution.stop_payload(reason)
 
-    def _end_stray(self, process: psutil.Process, below: list[psutil.Process]) -> None:
-        """Kills and reaps a child that we did not start, and those below it, if its mark says that its job is over."""
-        try:
-            if process.status() == psutil.STATUS_ZOMBIE:
-                os.waitpid(process.pid, os.WNOHANG)
-                return
-            env = process.environ()
-            over = env.get("PANDAID") not in {str(execution.job.panda_id) for execution in self._running()}
-            if env.get(WORKER_MARK) == self._mark and over:
-                log.warning("process %s of job %s outlived it and is killed", process.pid, env.get("PANDAID"))
-                for each in (process, *below):
-                    each.kill()
-                os.waitpid(process.pid, 0)
-        except (psutil.Error, OSError) as error:
-            log.debug("process %s: %s", process.pid, error)  # it ended meanwhile, or the job's own thread reaped it
-
-    def _kill_leftovers(self) -> None:
-        """Ends what an earlier pilot of this name left running: its lock is free, so it is dead."""
-        ours = {str(execution.job.panda_id) for execution in self._running()}
-        for process in psutil.process_iter():
-            try:
-                env = process.environ()
-                if env.get(WORKER_MARK) == self._mark and env.get("PANDAID") not in ours:
-                    log.warning("process %s of job %s of an earlier pilot is killed", process.pid, env.get("PANDAID"))
-                    process.kill()
-            except psutil.Error:
-                continue  # somebody else's, or gone
-
 
 def _came_from_a_job(pid: int) -> bool:
     """Whether a child is none of this process's own, such as a download, whose status belongs to whoever waits for it.
@@ -145,6 +108,14 @@ def _came_from_a_job(pid: int) -> bool:
         return os.getpgid(pid) != os.getpgrp()
     except OSError:
         return False  # it is gone
+
+
+def _reap(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE and os.waitpid(process.pid, os.WNOHANG)[0] != 0
+    except (psutil.Error, OSError) as error:
+        log.debug("process %s: %s", process.pid, error)  # whoever started it has reaped it
+        return False
 
 
 def _tree(pid: int, children: dict[int, list[psutil.Process]]) -> list[psutil.Process]:

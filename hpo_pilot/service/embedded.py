@@ -130,7 +130,7 @@ class EmbeddedPanda:
         write_address(self._workdir.root, self.server)
         self._note_monitor()
         if self._slots:
-            self._start_pilot()
+            self._pilot.start()
 
     def check(self) -> None:
         """Starts again what has ended.
@@ -141,8 +141,7 @@ class EmbeddedPanda:
         self._own.renew()
         if self._server.check():
             self._wait_for_server()
-        if self._slots and self._pilot.exit_code is not None:
-            self._forget_pilot()
+        if self._slots:
             self._pilot.check()
         else:
             self._pilot.bound_log()
@@ -161,10 +160,6 @@ class EmbeddedPanda:
                 f"cannot make {error.filename} for the local pilot: {error.strerror}; choose another --workdir"
             ) from error
 
-    def _start_pilot(self) -> None:
-        self._forget_pilot()
-        self._pilot.start()
-
     def _note_monitor(self) -> None:
         """Writes where scripts for a BigPanDA find the server, for PANDAMON_URL: an address that is a secret."""
         file = self._workdir.monitor_address
@@ -173,18 +168,6 @@ class EmbeddedPanda:
             write_whole(file, f"{self.url}/bigmon/{key}\n", mode=0o600)
         except (OSError, ValueError) as error:
             raise TryAgainError(f"{file} cannot be written: {error}") from error
-
-    def _forget_pilot(self) -> None:
-        """Tells the server that no local pilot lives: jobs that an earlier one had are lost now, not after minutes."""
-        self._post("pilot/update_worker_status", {"worker_id": WORKER, "harvester_id": HARVESTER, "status": "finished"})
-
-    def _post(self, path: str, body: dict[str, object]) -> None:
-        headers = {"Authorization": f"Bearer {self._tokens[Role.PILOT].read_text().strip()}", "Origin": self.server.vo}
-        try:
-            with open_session(self.url, self.server.authorities) as session:
-                session.post(f"{self.url}/api/v1/{path}", json=body, headers=headers, timeout=30).raise_for_status()
-        except requests.RequestException as error:
-            raise TryAgainError(f"the embedded PanDA server does not answer: {error}") from error
 
     def _wait_for_server(self) -> None:
         def ours() -> dict[str, str]:

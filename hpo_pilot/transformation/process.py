@@ -1,24 +1,31 @@
 """The payload's process, for a transformation that a foreign pilot started."""
 
+import binascii
 import os
 import signal
 import subprocess
 import sys
 import threading
 from types import FrameType
-from typing import Mapping, Optional, Sequence
+from typing import Callable, Dict, Mapping, Optional, Sequence
 
 from hpo_pilot.transformation.failure import ExitCode, TransformationFailure
+from hpo_pilot.transformation.leftovers import GRACE, SHORT_GRACE, WORKER_MARK, Keeper, end_leftovers
 
-#: Between TERM and KILL, in seconds: more than the payload runner gives its payload to save a checkpoint.
-GRACE = 15.0
+#: What the payload runner ends with; anything else was done to it.
+_OWN_STATUS = (0, 1)
 
 
-def run_payload(argv: Sequence[str], folder: str, environment: Mapping[str, str]) -> int:
-    """Runs a command to its end, and ends what it left running.
+def run_payload(command: Callable[[Dict[str, str]], Sequence[str]], folder: str, environment: Mapping[str, str]) -> int:
+    """Runs a command to its end, and ends all that it left running, in sessions of their own too.
 
-    It gets a pipe that closes when this process dies, however it dies: the payload runner watches it. Signals that ask
-    this process to end are passed on. Main thread only.
+    It gets a pipe that closes when this process dies, however it dies: the payload runner watches it, and a keeper ends
+    what is left then. Signals that ask this process to end are passed on. Main thread only.
+
+    Args:
+        command: makes the words from the environment that the command will get.
+        folder: where it runs.
+        environment: to which the variables are added that tell its processes from all others.
 
     Returns:
         Its exit status; 128 + signal where one ended it.
@@ -27,9 +34,12 @@ def run_payload(argv: Sequence[str], folder: str, environment: Mapping[str, str]
         TransformationFailure: it cannot be started.
     """
     lifeline, kept = os.pipe()
-    env = dict(environment, HPO_PILOT_LIFELINE_FD=str(lifeline))
+    marks = {WORKER_MARK: "%s %d %s" % (folder, os.getpid(), binascii.hexlify(os.urandom(8)).decode())}
+    env = dict(environment, HPO_PILOT_LIFELINE_FD=str(lifeline), **marks)
+    argv = command(env)
     sys.stdout.flush()
     try:
+        keeper = Keeper(marks, lifeline)
         process = subprocess.Popen(
             list(argv), cwd=folder, env=env, stdin=subprocess.DEVNULL, pass_fds=[lifeline], start_new_session=True
         )
@@ -43,6 +53,8 @@ def run_payload(argv: Sequence[str], folder: str, environment: Mapping[str, str]
     insist.daemon = True
 
     def pass_on(number: int, _: Optional[FrameType]) -> None:
+        if process.returncode is not None:
+            return  # what is left is being ended; the number may be another's by now
         _signal_group(process.pid, number)
         if insist.ident is None:
             insist.start()
@@ -53,10 +65,13 @@ def run_payload(argv: Sequence[str], folder: str, environment: Mapping[str, str]
         insist.cancel()
         _signal_group(process.pid, signal.SIGKILL)
         status = process.wait()
+        was_told = insist.ident is not None
+        end_leftovers(marks, SHORT_GRACE if was_told or status in _OWN_STATUS else GRACE)
     finally:
         for which, handler in before.items():
             signal.signal(which, handler)
         os.close(kept)
+    keeper.wait()
     return status if status >= 0 else 128 - status
 
 

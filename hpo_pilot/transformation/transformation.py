@@ -115,8 +115,8 @@ def _execute(prepared: Prepared, image: str, here: str, environment: Mapping[str
     binds = [Path(here), *map(Path, prepared.elsewhere)]
     if "HPO_PILOT_CHECKPOINT_ROOT" in env:
         binds.append(Path(env["HPO_PILOT_CHECKPOINT_ROOT"]))
-    argv = runtime.wrap(prepared.argv, image, binds, env, Path(prepared.folder))
-    return run_payload(argv, prepared.folder, env)
+    folder = Path(prepared.folder)
+    return run_payload(lambda full: runtime.wrap(prepared.argv, image, binds, full, folder), prepared.folder, env)
 
 
 def _deliver(arguments: Arguments, here: str, folder: str) -> None:

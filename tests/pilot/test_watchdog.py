@@ -12,7 +12,6 @@ from typing import Any
 import psutil
 import pytest
 
-from hpo_pilot.pilot.execution import WORKER_MARK
 from hpo_pilot.pilot.settings import PilotSettings
 from hpo_pilot.pilot.watchdog import Watchdog
 from hpo_pilot.pilot.workdir import WorkDir
@@ -26,7 +25,7 @@ def settings(tmp_path: Path) -> PilotSettings:
 @pytest.fixture
 def watchdog(settings: PilotSettings) -> Iterator[Watchdog]:
     """One in this process, no job of which runs."""
-    thread = Watchdog(settings, WorkDir(settings), list)
+    thread = Watchdog(WorkDir(settings), list)
     thread.start()
     yield thread
     thread.stop()
@@ -34,15 +33,12 @@ def watchdog(settings: PilotSettings) -> Iterator[Watchdog]:
     assert not thread.is_alive()
 
 
-def test_the_end_of_a_program_is_left_to_whoever_started_it(
-    settings: PilotSettings, watchdog: Watchdog, until: Any
-) -> None:
+def test_the_end_of_a_program_is_left_to_whoever_started_it(watchdog: Watchdog, until: Any) -> None:
     """Reaped by the watchdog, a download that failed would have ended with 0."""
     program = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
     os.waitid(os.P_PID, program.pid, os.WEXITED | os.WNOWAIT)
-    marks = {WORKER_MARK: f"{settings.worker_name}@{settings.workdir}", "PANDAID": "7"}
-    stray = subprocess.Popen(["sleep", "60"], env=os.environ | marks, process_group=0)
+    orphan = int(subprocess.check_output(["sh", "-c", "setsid sh -c 'sleep 0.1 >&- & echo $!'"]))
+    until(lambda: psutil.Process(orphan).status() == psutil.STATUS_ZOMBIE)
     watchdog.wake()
-    until(lambda: not psutil.pid_exists(stray.pid))  # it has looked at all of them
+    until(lambda: not psutil.pid_exists(orphan))  # it has looked at all of them
     assert program.wait() == 3
-    stray.wait()

@@ -1,0 +1,135 @@
+"""No process of a job outlives it, whatever is killed, and no attempt begins beside the one before it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests import outliving
+from tests.pilot.conftest import FakePanda, PilotProcess
+
+GOOD = """echo '{"status": 0, "loss": 0.5}' > output.json"""
+
+
+class Bench:
+    """A job whose processes try to outlive it."""
+
+    def __init__(self, panda: FakePanda, pilot: PilotProcess, until: Any, folder: Path) -> None:
+        self.panda, self.pilot, self.until, self.folder = panda, pilot, until, folder
+        self.job: dict[str, Any] = {}
+
+    def start(self, kind: str, *options: str) -> subprocess.Popen[bytes]:
+        command = outliving.command(self.folder, kind)
+        self.panda.add_job(command, {outliving.NAME: outliving.SCRIPT})
+        self.job = self.panda.waiting[-1]
+        process = self.pilot.start("--worker-id", "2", *options)
+        self.until(lambda: outliving.runs(self.folder))
+        return process
+
+    def again(self) -> None:
+        """PanDA sends the job out again."""
+        with self.panda.changed:
+            self.panda.waiting.append(dict(self.job, attemptNr=2))
+            self.panda.changed.notify_all()
+
+    def runner(self, process: subprocess.Popen[bytes]) -> psutil.Process:
+        return next(p for p in psutil.Process(process.pid).children() if "hpo_pilot_runner.py" in " ".join(p.cmdline()))
+
+    def is_clear(self) -> bool:
+        return not outliving.left(self.folder)
+
+    def second_attempt_ends_well(self) -> None:
+        """And did not begin beside the first."""
+        self.until(lambda: outliving.runs(self.folder, 2), 40)
+        assert not outliving.overlap(self.folder)
+        (self.folder / "over").touch()
+        self.until(lambda: self.panda.of(self.job["PandaID"], "finished"))
+
+
+@pytest.fixture
+def bench(panda: FakePanda, pilot: PilotProcess, until: Any, tmp_path: Path) -> Any:
+    made = Bench(panda, pilot, until, tmp_path / "lives")
+    yield made
+    made.folder.mkdir(exist_ok=True)
+    (made.folder / "over").touch()
+
+
+@pytest.mark.parametrize("kind", outliving.KINDS)
+def test_a_killed_runner(bench: Bench, kind: str) -> None:
+    process = bench.start(kind)
+    bench.runner(process).kill()
+    report = bench.panda.final(bench.job["PandaID"], 40)
+    assert report["job_status"] == "failed" and report["trans_exit_code"] == 137
+    assert bench.is_clear(), "the failure is reported when nothing of the attempt runs any more"
+    bench.again()
+    bench.second_attempt_ends_well()
+
+
+@pytest.mark.parametrize("kind", outliving.KINDS)
+@pytest.mark.parametrize("with_runner", [False, True])
+def test_a_killed_pilot(bench: Bench, kind: str, with_runner: bool) -> None:
+    """No other pilot comes."""
+    process = bench.start(kind)
+    runner = bench.runner(process)
+    outliving.kill_at_once([psutil.Process(process.pid), *([runner] if with_runner else [])])
+    bench.until(bench.is_clear, 40)
+
+
+@pytest.mark.parametrize("kind", outliving.KINDS)
+def test_the_next_pilot_ends_what_is_left(bench: Bench, kind: str) -> None:
+    """Also where all that could have ended it was killed at once."""
+    process = bench.start(kind)
+    ours = psutil.Process(process.pid)
+    outliving.kill_at_once([ours, *(child for child in ours.children() if child.status() != psutil.STATUS_ZOMBIE)])
+    process.wait()
+    assert outliving.left(bench.folder)
+    bench.again()
+    bench.pilot.start("--worker-id", "2")
+    bench.second_attempt_ends_well()
+
+
+def test_what_a_good_payload_leaves_running(bench: Bench) -> None:
+    started = (
+        f"{sys.executable} {outliving.NAME} {bench.folder} daemon & until ls {bench.folder}/1.*; do sleep 0.01; done"
+    )
+    bench.folder.mkdir()
+    job = bench.panda.add_job(f"{started}; {GOOD}", {outliving.NAME: outliving.SCRIPT})
+    bench.pilot.start()
+    assert bench.panda.final(job)["job_status"] == "finished"
+    assert bench.is_clear()
+
+
+def test_a_pilot_that_was_told_to_end_leaves_nothing(bench: Bench) -> None:
+    process = bench.start("stubborn", "--drain-seconds", "0")
+    process.terminate()
+    assert process.wait(60) == 0
+    assert bench.is_clear()
+
+
+def test_only_processes_of_the_job_are_ended(bench: Bench) -> None:
+    """Those of another job of this pilot go on, and so do those of the same job's number at another pilot."""
+    process = bench.start("daemon")
+    runner = bench.runner(process)
+    waits = f"until test -e {bench.folder}/over; do sleep 0.01; done"
+    other = bench.panda.add_job(f"setsid sleep 300 & {waits}; kill $! && {GOOD}")
+    bench.until(lambda: bench.panda.of(other, "running"))
+    env = dict(os.environ, PANDAID=str(bench.job["PandaID"]), PANDA_ATTEMPTNR="1", HPO_PILOT_WORKER="another@pilot")
+    foreign = subprocess.Popen(["sleep", "300"], env=env, start_new_session=True)
+    try:
+        runner.send_signal(signal.SIGKILL)
+        bench.panda.final(bench.job["PandaID"], 40)
+        assert foreign.poll() is None
+        (bench.folder / "over").touch()
+        report = bench.panda.final(other)
+        assert report["job_status"] == "finished"
+        assert '"value": 0.5' in report["meta_data"].replace("\\", "")
+    finally:
+        foreign.kill()
+        foreign.wait()
