@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from types import FrameType
-from typing import Dict, List, Mapping, NamedTuple, Optional, Set
+from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Set
 
 #: The variable that says who runs a job; with PanDA's own ones it tells one attempt from all others.
 WORKER_MARK = "HPO_PILOT_WORKER"
@@ -27,6 +27,8 @@ SHORT_GRACE = 2.0
 _KILLED = 10.0  # seconds that the system gets to end what was killed
 _PAUSES = (0.01, 0.02, 0.05, 0.1)  # seconds between looks, the last one again and again
 _PROC = "/proc"
+_ENDED = (b"Z", b"X")
+_LOOKS = 5  # at the children: where some end each time, all processes are looked at
 
 
 class _Process(NamedTuple):
@@ -81,16 +83,26 @@ def has_orphans(variables: Mapping[str, str]) -> bool:
     Only for a process that adopts what loses its parent (a "subreaper") and whose other jobs have the same variables
     with other values: whatever outlived the job is then a child of this process, or below one.
     """
-    wanted, ours = _entries(variables), os.path.join(_PROC, "self", "task")
+    wanted, mark, known = _entries(variables), WORKER_MARK.encode() + b"=", set()  # type: Set[bytes], bytes, Set[int]
+    group = str(os.getpgrp()).encode()  # what this process has started for itself, or is just starting, is in it
     try:
-        for thread in os.listdir(ours):
-            for child in _read(os.path.join(ours, thread, "children")).split():
-                entries = _environment(int(child))
-                if wanted <= entries or not any(entry.startswith(WORKER_MARK.encode() + b"=") for entry in entries):
+        for _ in range(_LOOKS):
+            ended = set()
+            for child in _children():
+                try:
+                    fields, entries = _status(child), _environment(child)
+                except OSError:
+                    fields, entries = [_ENDED[0]], set()
+                if fields[0] in _ENDED:
+                    ended.add(child)
+                elif fields[2] != group and (wanted <= entries or not any(each.startswith(mark) for each in entries)):
                     return True
+            if ended <= known:
+                return False
+            known |= ended  # their children may have become ours since we looked
     except OSError:
-        return True  # this system does not list children
-    return False
+        pass  # this system does not list children
+    return True
 
 
 class Keeper:
@@ -149,13 +161,13 @@ def _find(variables: Mapping[str, str], known: Mapping[int, bytes]) -> Dict[int,
             continue
         try:
             pid = int(name)
-            fields = _read(os.path.join(_PROC, name, "stat")).rpartition(b")")[2].split()  # a name may have brackets
-            if fields[0] in (b"Z", b"X"):
+            fields = _status(pid)
+            if fields[0] in _ENDED:
                 continue
             everyone[pid] = process = _Process(int(fields[1]), fields[19])
             if known.get(pid) == process.started or wanted <= _environment(pid):
                 found.add(pid)
-        except (OSError, IndexError):
+        except OSError:
             continue  # it ended meanwhile, or is somebody else's
     new = found
     while new:
@@ -166,6 +178,18 @@ def _find(variables: Mapping[str, str], known: Mapping[int, bytes]) -> Dict[int,
 
 def _entries(variables: Mapping[str, str]) -> Set[bytes]:
     return {os.fsencode("%s=%s" % item) for item in variables.items()}
+
+
+def _children() -> Iterator[int]:
+    ours = os.path.join(_PROC, "self", "task")
+    for thread in os.listdir(ours):
+        for child in _read(os.path.join(ours, thread, "children")).split():
+            yield int(child)
+
+
+def _status(pid: int) -> List[bytes]:
+    """What proc(5) lists in `stat`, from the state on; the name before it may have brackets."""
+    return _read(os.path.join(_PROC, str(pid), "stat")).rpartition(b")")[2].split()
 
 
 def _environment(pid: int) -> Set[bytes]:
