@@ -23,6 +23,7 @@ class Srun(Launcher):
         dead=r"^srun: error: \S+: tasks? (\d+)[\d,-]*: ",
         own=r"^(srun|slurmstepd\S*): (?!error: (execve|Unable|Task launch|Node failure))",
         broken=r"[Tt]ask launch for \S+ failed on node (\S+):|Node failure on (\S+)",
+        lost=r"Node failure on (\S+)",
         not_started=r"^srun: (fatal: |error: (Unable to create step|[Tt]ask launch for|Application launch failed))",
         # Slurm's src/common/slurm_errno.c; measured with 22.05, whose controller had been killed.
         away=r"^srun: error: .*(Unable to contact slurm controller|Slurm backup controller in standby mode|"

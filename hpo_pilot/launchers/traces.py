@@ -20,6 +20,7 @@ class Traces:
             follows may be said by others that are being ended.
         own: lines of the launcher's that do not say what was wrong.
         broken: its word that a node is of no use; a group names it.
+        lost: its word that the batch system has taken a node away; a group names it. It is one of `broken` too.
         not_started: its word that nothing was started, whoever's fault it is.
         away: its word that nothing is started anywhere, for what it asks itself does not answer.
     """
@@ -28,6 +29,7 @@ class Traces:
     dead: str = ""
     own: str = ""
     broken: str = ""
+    lost: str = ""
     not_started: str = ""
     away: str = ""
 
@@ -38,7 +40,14 @@ class Traces:
             said: the log.
             nodes: of the job.
         """
-        found = [match for line in self._own_lines(said) for match in re.finditer(self.broken or "(?!)", line)]
+        return self._named(self.broken, said, nodes)
+
+    def lost_nodes(self, said: str, nodes: Collection[str]) -> frozenset[str]:
+        """The nodes that the batch system has taken away, by a log; arguments as of `broken_nodes`."""
+        return self._named(self.lost, said, nodes)
+
+    def _named(self, pattern: str, said: str, nodes: Collection[str]) -> frozenset[str]:
+        found = [match for line in self._own_lines(said) for match in re.finditer(pattern or "(?!)", line)]
         named = {name.rstrip(":,.") for match in found for name in match.groups() if name}
         return frozenset(node for node in nodes if {node, node.partition(".")[0]} & named)
 

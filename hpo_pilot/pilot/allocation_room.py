@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any
 
 from hpo_pilot.errors import InputError
@@ -37,6 +37,11 @@ _MOST_WAITING = 8
 
 #: Seconds for which an offer stands while jobs run.
 _PATIENCE = 1.0
+
+#: Why a node is lost that the batch system says to have taken away.
+TAKEN = "the batch system took it away"
+
+_WORD = 30.0  # seconds at most from a node's loss to the launcher's word of it
 
 _LOOK = 2.0  # seconds between looks at whether a job that waits is still wanted
 
@@ -101,6 +106,10 @@ class AllocationRoom(Room[AllocationClaim]):
         )
         self.most = site.job_steps or min(_MOST, sum(node.shape.cores for node in allocation.nodes))
         self._up = set(self._names)
+        self._keeps_cores = allocation.reclaim is not None
+        self._taken: set[str] = set()  # nodes that the batch system took away
+        self._held: set[str] = set()  # nodes whose cores it may keep
+        self._freed: dict[str, float] = {}  # nodes, by the end of the last job there
         self._health = NodeHealth()
         self.failed_launches = 0  #: so far
         self._claims: dict[Hashable, AllocationClaim] = {}
@@ -164,12 +173,14 @@ class AllocationRoom(Room[AllocationClaim]):
             if claim in self._coming:
                 self._coming.remove(claim)
             if claim.start is not None:
-                self._scheduler.ended(claim.key, ending, self._clock(), staging=claim.staging)
+                now = self._clock()
+                self._scheduler.ended(claim.key, ending, now, staging=claim.staging)
+                self._freed.update((share.node, now) for share in claim.start.shares)
             elif claim.planned is not None and claim.failure is None:
                 self._claims[claim.key] = claim  # the scheduler still has it: `_decide` ends it when its turn comes
             self._decide(self._clock())
 
-    def note_launch(self, claim: AllocationClaim, failed: Collection[str] | None) -> None:
+    def note_launch(self, claim: AllocationClaim, failed: Collection[str] | None, lost: Collection[str] = ()) -> None:
         """See Room: nodes that fail launches again and again are lost."""
         nodes = [share.node for share in claim.start.shares] if claim.start else []
         with self._changed:
@@ -178,6 +189,9 @@ class AllocationRoom(Room[AllocationClaim]):
                 return
             self.failed_launches += 1
             bad = self._health.failed(nodes, failed)
+            since = self._clock() - _WORD
+        for node in lost:
+            self.lose(node, TAKEN, taken_since=since)
         for node in bad:
             self.lose(node, "launches fail there")
 
@@ -200,9 +214,15 @@ class AllocationRoom(Room[AllocationClaim]):
 
     @property
     def up(self) -> frozenset[str]:
-        """Its nodes that are of use."""
+        """Its nodes that are of use now."""
         with self._changed:
-            return frozenset(self._up)
+            return frozenset(self._up - self._held)
+
+    @property
+    def held(self) -> list[str]:
+        """Its nodes that get no new jobs for now, in the allocation's order."""
+        with self._changed:
+            return [name for name in self._names if name in self._held]
 
     @property
     def is_idle(self) -> bool:
@@ -222,9 +242,19 @@ class AllocationRoom(Room[AllocationClaim]):
             self._scheduler.drain()
             self._decide(self._clock())
 
-    def lose(self, node: str, why: str) -> None:
-        """A node is of no use: it gets no jobs any more, and those on it are ended."""
+    def lose(self, node: str, why: str, *, taken_since: float = math.inf) -> None:
+        """A node is of no use: it gets no jobs any more, and those on it are ended.
+
+        Args:
+            node: its name.
+            why: in one line.
+            taken_since: where the batch system took it away: when it had it still. A batch system that keeps cores then
+                may keep those of nodes where jobs ran since: these get no new jobs until `release`.
+        """
         with self._changed:
+            if taken_since < math.inf and node not in self._taken:
+                self._taken.add(node)
+                self._hold(node, taken_since)
             if node not in self._up:
                 return
             self._up.discard(node)
@@ -234,6 +264,15 @@ class AllocationRoom(Room[AllocationClaim]):
             self._decide(self._clock())
         for panda_id in lost:
             self._when_lost(panda_id, NodeLost(PilotErrorCode.PAYLOAD_EXECUTION_FAILURE, f"node {node} is lost: {why}"))
+
+    def release(self, nodes: Collection[str]) -> None:
+        """Nodes that were held are wholly free."""
+        with self._changed:
+            if free := [name for name in self._names if name in nodes and name in self._held]:
+                log.info("%s may get jobs again", _shown(free))
+                self._held.difference_update(free)
+                self._scheduler.release(free)
+                self._decide(self._clock())
 
     def usage(self) -> Usage:
         """Where its time went so far."""
@@ -246,6 +285,19 @@ class AllocationRoom(Room[AllocationClaim]):
             return self._scheduler.running, self._scheduler.waiting
 
     # --- inside ---
+
+    def _hold(self, lost: str, since: float) -> None:
+        """Nodes where jobs run, or ran lately, get no new ones."""
+        if not self._keeps_cores:
+            return
+        used = {share.node for claim in self._claims.values() if claim.start for share in claim.start.shares}
+        used |= {node for node, when in self._freed.items() if when >= since}
+        if more := [name for name in self._names if name in (used & self._up) - self._held - {lost}]:
+            log.info(
+                "%s get no new jobs until all that runs there has ended: the batch system may keep cores", _shown(more)
+            )
+            self._held.update(more)
+            self._scheduler.hold(more)
 
     def _decide(self, now: float) -> None:
         """Lets the scheduler decide; whoever waits is told."""
@@ -305,6 +357,10 @@ class AllocationRoom(Room[AllocationClaim]):
         vendor = {"nvidia": "NVIDIA", "amd": "AMD"}.get(self._site.gpu_kind, "NVIDIA")
         memory = str(self._site.gpu_memory_mb or "")
         return tuple(Gpu(str(number), vendor, self._site.gpu_model, memory) for number in range(count))
+
+
+def _shown(nodes: Sequence[str]) -> str:
+    return f"{len(nodes)} nodes ({', '.join(nodes[:8])}{', ...' if len(nodes) > 8 else ''})"
 
 
 def _search_of(data: Mapping[str, Any]) -> str:

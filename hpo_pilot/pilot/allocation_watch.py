@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from hpo_pilot.errors import HpoPilotError
 from hpo_pilot.pilot.allocation import Allocation
-from hpo_pilot.pilot.allocation_room import AllocationRoom
+from hpo_pilot.pilot.allocation_room import TAKEN, AllocationRoom
 from hpo_pilot.pilot.site import Site
 from hpo_pilot.scheduling import Spent
 
@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 
 _TICK = 1.0  # seconds
 _ASK = 60.0  # seconds between looks at whether nodes were taken away
+_RECLAIM = 5.0  # seconds between looks at whether nodes that are held are free
 _USAGE = 600.0  # seconds between lines on the use of the allocation
 
 #: Batch systems warn earlier than asked for: Slurm by up to a minute (sbatch, --signal).
@@ -38,9 +39,9 @@ def ending_margin(seconds: float, most: float) -> float:
 class AllocationWatch(threading.Thread):
     """Ends the pilot in time for what runs to save its checkpoints, and tells now and then how the nodes are used.
 
-    After the batch system's warning, or when it took nodes away, nothing more is started. What runs goes on: most of it
-    ends by itself. Shortly before the end the rest is told to save. Where no job has come for long, the nodes are given
-    back: they are charged for.
+    After the batch system's warning nothing more is started. What runs goes on: most of it ends by itself. Shortly
+    before the end the rest is told to save. A node that the batch system took away takes its own jobs along; the others
+    go on. Where no job has come for long, the nodes are given back: they are charged for.
     """
 
     def __init__(
@@ -68,7 +69,11 @@ class AllocationWatch(threading.Thread):
         self._began = self._busy = time.monotonic()
         self._idle = idle or math.inf
         self._ends = self._began + allocation.seconds
-        self._lost, self._failed_launches, self._ask_at = allocation.lost, 0, self._began + _ASK
+        self._lost, self._reclaim = allocation.lost, allocation.reclaim
+        self._failed_launches, self._ask_at = 0, self._began + _ASK
+        self._asked = self._reclaim_at = self._began
+        self._reclaiming = threading.Lock()
+        self._not_free: list[str] = []  # nodes of which it was said that the batch system keeps them
         self._warned = threading.Event()
         self._enough = threading.Event()
         self._over = threading.Event()
@@ -104,10 +109,8 @@ class AllocationWatch(threading.Thread):
             if self._enough.is_set() and not drained:
                 drained = True
                 self._room.drain()
-            if self._has_shrunk(now) and not drained:
-                drained = True
-                log.warning("the batch system gives no cores back that are in use now: nothing more is started")
-                self._room.drain()
+            self._look_for_losses(now)
+            self._look_for_free_nodes(now)
             if self._room.is_gone:
                 log.error("all nodes of the allocation are lost")
                 return self._end()
@@ -127,20 +130,36 @@ class AllocationWatch(threading.Thread):
             self._over.wait(min(_TICK, max(0.05, self._ends - self._margin - now)))
         return None
 
-    def _has_shrunk(self, now: float) -> bool:
-        """Whether the batch system took nodes away; asked now and then, and when a launch has failed."""
+    def _look_for_losses(self, now: float) -> None:
+        """The batch system may have taken nodes away; asked now and then, and when a launch has failed."""
         failed = self._room.failed_launches
         if now < self._ask_at and failed == self._failed_launches:
-            return False
+            return
         self._ask_at, self._failed_launches = now + _ASK, failed
         try:
-            lost = self._lost()
+            for node in self._lost():
+                self._room.lose(node, TAKEN, taken_since=self._asked)
+            self._asked = now
         except (HpoPilotError, ValueError) as error:
             log.info("the batch system does not say which nodes are left: %s", error)
-            return False
-        for node in lost:
-            self._room.lose(node, "the batch system took it away")
-        return bool(lost)
+
+    def _look_for_free_nodes(self, now: float) -> None:
+        """What ran on nodes that are held may have ended. A thread of its own asks: the end must not wait for it."""
+        if now < self._reclaim_at or self._reclaiming.locked() or not (held := self._room.held):
+            return
+        self._reclaim_at = now + _RECLAIM
+        threading.Thread(target=self._take_back, args=[held], name="reclaim", daemon=True).start()
+
+    def _take_back(self, held: list[str]) -> None:
+        if self._reclaim is None:
+            return
+        with self._reclaiming:
+            try:
+                self._room.release(self._reclaim(held))
+            except (HpoPilotError, ValueError) as error:
+                if held != self._not_free:
+                    log.info("the batch system does not give %s back yet: %s", ", ".join(held), error)
+                self._not_free = held
 
     def _shorten(self, now: float) -> None:
         """A warning long before the end that was known is of another one, such as a preemption."""

@@ -283,8 +283,9 @@ class Attempts(Generic[C]):
         if self._outage is not None and not failed.nodes and (failed.is_away or self._outage.is_everywhere(nodes)):
             self._outage.begin(failed.why, nodes)
             return replace(outcome, failure=LauncherAway(code, f"the launcher starts nothing here: {failed.why}"))
-        self._room.note_launch(claim, failed.nodes)
-        return replace(outcome, failure=JobFailure(code, f"the launcher failed, not the payload: {failed.why}"))
+        self._room.note_launch(claim, failed.nodes, failed.lost)
+        kind = NodeLost if failed.lost else JobFailure
+        return replace(outcome, failure=kind(code, f"the launcher failed, not the payload: {failed.why}"))
 
 
 def _is_good(outcome: Outcome, folder: Path) -> bool:

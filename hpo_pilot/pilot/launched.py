@@ -62,11 +62,13 @@ class LaunchFailure:
     Attributes:
         why: one line of it.
         nodes: that it blames.
+        lost: those of them that the batch system has taken away.
         is_away: whether it says that it starts nothing anywhere.
     """
 
     why: str
     nodes: frozenset[str]
+    lost: frozenset[str]
     is_away: bool
 
 
@@ -154,7 +156,10 @@ class Launched(Wrapping):
         why = traces.failure(said)
         if not why:
             return None
-        return LaunchFailure(why, traces.broken_nodes(said, self.seat.nodes), traces.is_away(said))
+        nodes = self.seat.nodes
+        return LaunchFailure(
+            why, traces.broken_nodes(said, nodes), traces.lost_nodes(said, nodes), traces.is_away(said)
+        )
 
     def end_step(self, folder: Path) -> None:
         """Ends what is left of the job's step, after its launcher's process was killed."""

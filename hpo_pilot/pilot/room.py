@@ -106,12 +106,13 @@ class Room(ABC, Generic[C]):
     def give_back(self, claim: C, ending: Ending = Ending.FAILED) -> None:
         """Ends a claim; nothing of the job runs any more."""
 
-    def note_launch(self, claim: C, failed: Collection[str] | None) -> None:
+    def note_launch(self, claim: C, failed: Collection[str] | None, lost: Collection[str] = ()) -> None:
         """A job was launched.
 
         Args:
             claim: the job's.
             failed: None: its ranks were started; else the launcher failed, and blames these nodes, or none.
+            lost: those of them that the batch system has taken away, by the launcher's word.
         """
         return
 

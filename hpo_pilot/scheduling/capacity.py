@@ -39,16 +39,30 @@ class Capacity:
         for node, shape in enumerate(shapes):
             pattern = pattern_of(shape, self._gpus_left[node])
             self._by_pattern[pattern] = self._by_pattern.get(pattern, 0) | 1 << node
-        self._up = (1 << len(shapes)) - 1
+        self._not_lost = (1 << len(shapes)) - 1
+        self._held = 0
 
     @property
     def up(self) -> int:
-        """The nodes that are not lost."""
-        return self._up
+        """The nodes that get jobs."""
+        return self._not_lost & ~self._held
+
+    @property
+    def not_lost(self) -> int:
+        """The nodes that get jobs, now or later."""
+        return self._not_lost
 
     def lose(self, node: int) -> None:
         """The node gets no job any more; what jobs have there may still be given back."""
-        self._up &= ~(1 << node)
+        self._not_lost &= ~(1 << node)
+
+    def hold(self, nodes: int) -> None:
+        """The nodes get no job until they are released; what runs there goes on."""
+        self._held |= nodes
+
+    def release(self, nodes: int) -> None:
+        """The nodes get jobs again, unless they are lost."""
+        self._held &= ~nodes
 
     def free(self, node: int) -> tuple[int, int, int]:
         """How many GPUs, cores and MB are free on a node."""
@@ -56,7 +70,7 @@ class Capacity:
 
     def fitting(self, needs: JobNeeds, within: int) -> int:
         """Those of a set of nodes where one node's part of such a job could start now."""
-        fit = self._memory.at_least(needs.memory_mb, self._cores.at_least(needs.cores, within & self._up))
+        fit = self._memory.at_least(needs.memory_mb, self._cores.at_least(needs.cores, within & self.up))
         if needs.gpus_per_node and fit:
             having = 0
             for pattern, nodes in self._by_pattern.items():
@@ -97,7 +111,7 @@ class Capacity:
     def levels(self, within: int) -> list[tuple[Pattern, int, int, int]]:
         """(pattern, cores, MB, how many nodes) of every level of a set of nodes, without those that are full."""
         found = []
-        open_nodes = self._memory.at_least(1, self._cores.at_least(1, within & self._up))
+        open_nodes = self._memory.at_least(1, self._cores.at_least(1, within & self.up))
         for pattern, nodes in self._by_pattern.items():
             rest = nodes & open_nodes
             while rest:

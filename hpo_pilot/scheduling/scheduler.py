@@ -224,10 +224,8 @@ class Scheduler:
         Raises:
             InputError: there is no such node.
         """
-        if name not in self._places:
-            raise InputError(f"the allocation has no node {name!r}")
-        node = self._places[name]
-        if not self._capacity.up >> node & 1:
+        (node,) = members(self._set_of([name]))
+        if not self._capacity.not_lost >> node & 1:
             return ()
         victims = [self._by_number[number] for number in sorted(self._on_node[node])]
         for running in victims:
@@ -244,6 +242,27 @@ class Scheduler:
             self._reservation = None
         self._changed = True
         return tuple(running.job for running in victims)
+
+    def hold(self, names: Collection[str]) -> None:
+        """These nodes get no more jobs until `release`; what runs there goes on.
+
+        Raises:
+            InputError: there is no such node.
+        """
+        nodes = self._set_of(names)
+        self._capacity.hold(nodes)
+        if self._reservation and self._reservation.nodes & nodes:
+            self._reservation = None
+        self._changed = True
+
+    def release(self, names: Collection[str]) -> None:
+        """Ends what `hold` began.
+
+        Raises:
+            InputError: there is no such node.
+        """
+        self._capacity.release(self._set_of(names))
+        self._changed = True
 
     def drain(self) -> None:
         """Nothing starts any more; what waits is handed back."""
@@ -264,11 +283,18 @@ class Scheduler:
         self._late.clear()
         if found:
             self._changed = True
+            self._outlook = -math.inf, ()  # it may have said that they have room later
         if self._reservation and self._reservation.job.key not in self._waiting:
             self._reservation = None
         return tuple(found)
 
     # --- how it is decided ---
+
+    def _set_of(self, names: Collection[str]) -> int:
+        for name in names:
+            if name not in self._places:
+                raise InputError(f"the allocation has no node {name!r}")
+        return node_set(self._places[name] for name in names)
 
     @property
     def _last_end(self) -> float:
@@ -288,7 +314,9 @@ class Scheduler:
     def _able(self, needs: JobNeeds) -> int:
         """How many nodes could take a part of such a job if they were empty."""
         return sum(
-            (nodes & self._capacity.up).bit_count() for shape, nodes in self._by_shape.items() if _is_able(shape, needs)
+            (nodes & self._capacity.not_lost).bit_count()
+            for shape, nodes in self._by_shape.items()
+            if _is_able(shape, needs)
         )
 
     def _start(self, job: Job, nodes: int, now: float, end: float) -> Start:
@@ -322,6 +350,8 @@ class Scheduler:
         found = self._horizon.reserve(job, self._capacity, now)
         if held is not None and (found is None or found.start >= held.start):
             return True
+        if found is None and self._capacity.up != self._capacity.not_lost:
+            return False  # nodes that are held now may be enough later
         if found is None or found.start + seconds > self._last_end:
             self._late.add(job.key)
             self._reservation = None

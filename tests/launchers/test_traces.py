@@ -40,3 +40,13 @@ def test_whether_nothing_starts_anywhere(launcher: str, said: str, why: str, is_
     found = traces.failure(said)
     assert found.startswith(why) and bool(found) == bool(why)
     assert traces.is_away(said) is is_away and not traces.broken_nodes(said, ["n1", "n2"])
+
+
+def test_a_node_that_slurm_took_away_and_one_that_only_failed() -> None:
+    """Slurm 22.05, after a node was powered off under a step, and on a node that is dead and not yet known to be."""
+    traces, nodes = make_launcher({"name": "srun"}).traces, ["n2.example.org", "n3.example.org"]
+    lost = "srun: error: Node failure on n2\nsrun: error: n3: task 1: Killed\nsrun: Force Terminated StepId=1.2\n"
+    assert traces.lost_nodes(lost, nodes) == traces.broken_nodes(lost, nodes) == {"n2.example.org"}
+    failed = "srun: error: Task launch for StepId=1.3 failed on node n2: Communication connection failure\n"
+    assert traces.broken_nodes(failed, nodes) == {"n2.example.org"} and not traces.lost_nodes(failed, nodes)
+    assert not traces.lost_nodes("0: srun: error: Node failure on n2", nodes)  # a rank said it

@@ -12,7 +12,7 @@ import pytest
 
 from hpo_pilot.launchers import make_launcher
 from hpo_pilot.pilot.allocation import Allocation
-from hpo_pilot.pilot.allocation_room import AllocationRoom
+from hpo_pilot.pilot.allocation_room import AllocationClaim, AllocationRoom
 from hpo_pilot.pilot.failure import GivenBack, JobFailure, NodeLost
 from hpo_pilot.pilot.job import Job, parse_job
 from hpo_pilot.pilot.room import Seat
@@ -28,12 +28,23 @@ class Room:
     """An allocation's, with what a test asks of it."""
 
     def __init__(
-        self, nodes: int = 2, *, cores: int = 4, gpus: int = 0, seconds: float = 1e4, site: Site = SITE
+        self,
+        nodes: int = 2,
+        *,
+        cores: int = 4,
+        gpus: int = 0,
+        seconds: float = 1e4,
+        site: Site = SITE,
+        keeps_cores: bool = False,
     ) -> None:
         self.lost: list[tuple[int, JobFailure]] = []
         shape = NodeShape(cores, 1000 * cores, gpus)
-        given = Allocation(tuple(Node(f"n{number}", shape) for number in range(1, nodes + 1)), seconds)
-        self.room = AllocationRoom(given, site, margin=0.0, when_lost=lambda *what: self.lost.append(what))
+        named = tuple(Node(f"n{number}", shape) for number in range(1, nodes + 1))
+        given = Allocation(named, seconds, reclaim=list if keeps_cores else None)
+        self.now = 100.0
+        self.room = AllocationRoom(
+            given, site, margin=0.0, when_lost=lambda *what: self.lost.append(what), clock=lambda: self.now
+        )
         self.draining = threading.Event()
         self._ids = iter(range(1, 1000))
 
@@ -221,3 +232,52 @@ def test_staging_is_no_run_time_of_the_search(tmp_path: Path, monkeypatch: pytes
             made.room.note_staging(claim, seconds)
         made.room.give_back(claim, Ending.FINISHED)
     assert told == [{"staging": 12.5}, {"staging": 0.0}]
+
+
+def test_a_lost_node_takes_its_own_jobs_along_and_the_others_come_back_as_theirs_end(tmp_path: Path) -> None:
+    made = Room(6, keeps_cores=True)
+
+    def begin(**document: Any) -> tuple[AllocationClaim, tuple[str, ...]]:
+        data = made.job(coreCount=4)
+        claim = made.room.claim(data)
+        return claim, made.take(data, claim, tmp_path, minutes=5.0, **document).nodes
+
+    (stays, on), (wide, across) = begin(), begin(nodes=2)
+    early, freed = begin()
+    late, freed_late = begin()
+    assert (on, across, freed, freed_late) == (("n1",), ("n2", "n3"), ("n4",), ("n5",))
+    made.room.give_back(early, Ending.FINISHED)
+    made.now = 200.0
+    made.room.give_back(late, Ending.FINISHED)
+    made.now = 210.0
+    made.room.lose("n2", "gone", taken_since=150.0)
+    made.room.lose("n2", "gone", taken_since=150.0)
+    ((panda_id, failure),) = made.lost
+    assert panda_id == wide.key[0] and isinstance(failure, NodeLost)
+    assert made.room.held == ["n1", "n3", "n5"] and made.room.up == {"n4", "n6"} and not made.room.is_gone
+    made.room.give_back(wide, Ending.LOST)
+    claims = [begin(), begin()]
+    assert {nodes for _, nodes in claims} == {("n4",), ("n6",)}
+    made.room.give_back(stays, Ending.FINISHED)
+    made.room.release(["n1", "n2", "n3"])
+    assert made.room.held == ["n5"]
+    assert {begin()[1], begin()[1]} == {("n1",), ("n3",)}
+
+
+def test_a_node_that_the_launcher_calls_lost_is_so_at_once(tmp_path: Path) -> None:
+    made = Room(3, keeps_cores=True)
+    data = [made.job(coreCount=4) for _ in range(2)]
+    claims = [made.room.claim(one) for one in data]
+    for one, claim in zip(data, claims, strict=True):
+        made.take(one, claim, tmp_path, minutes=5.0)
+    made.room.note_launch(claims[1], ["n2"], ["n2"])
+    assert [panda_id for panda_id, _ in made.lost] == [claims[1].key[0]]
+    assert made.room.held == ["n1"] and made.room.up == {"n3"}
+
+
+def test_a_batch_system_that_keeps_no_cores_takes_the_lost_node_alone(tmp_path: Path) -> None:
+    made = Room(2)
+    data = made.job()
+    made.take(data, made.room.claim(data), tmp_path, minutes=5.0)
+    made.room.lose("n2", "gone", taken_since=0.0)
+    assert not made.lost and not made.room.held and made.room.up == {"n1"}

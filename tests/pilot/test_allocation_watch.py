@@ -2,16 +2,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
+from hpo_pilot.errors import InputError
 from hpo_pilot.launchers import make_launcher
+from hpo_pilot.pilot import allocation_watch
 from hpo_pilot.pilot.allocation import Allocation
-from hpo_pilot.pilot.allocation_room import AllocationRoom
+from hpo_pilot.pilot.allocation_room import AllocationClaim, AllocationRoom
 from hpo_pilot.pilot.allocation_watch import AllocationWatch
+from hpo_pilot.pilot.job import parse_job
 from hpo_pilot.pilot.site import Site
-from hpo_pilot.scheduling import Node, NodeShape
+from hpo_pilot.pilot.starting import Starting
+from hpo_pilot.scheduling import Ending, Node, NodeShape
+from hpo_pilot.transformation.payload_document import PayloadDocument
 
 ALLOCATION = Allocation((Node("n1", NodeShape(4, 4000)),), 1e4)
 SITE = Site(launcher=make_launcher({"name": "srun"}))
@@ -53,3 +59,60 @@ def test_not_while_there_is_a_job(room: AllocationRoom, watch: Callable[[float],
 
 def test_never_where_nobody_wants_it(watch: Callable[[float], threading.Event]) -> None:
     assert not watch(0).wait(1.2)
+
+
+@pytest.fixture
+def three() -> Allocation:
+    """Of three nodes, of which the batch system takes the second away as soon as it is asked."""
+    nodes = tuple(Node(name, NodeShape(4, 4000)) for name in ("n1", "n2", "n3"))
+    return Allocation(nodes, 1e4, lost=lambda: ["n2"], reclaim=Batch().reclaim)
+
+
+class Batch:
+    """One that gives nodes back when it is asked for the second time."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def reclaim(self, nodes: Sequence[str]) -> Sequence[str]:
+        self.asked += 1
+        if self.asked == 1:
+            raise InputError("srun: error: Unable to create step for job 1: Requested nodes are busy")
+        return nodes
+
+
+def test_a_lost_node_drains_nothing(three: Allocation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(allocation_watch, "_RECLAIM", 0.05)
+    monkeypatch.setattr(allocation_watch, "_TICK", 0.05)
+    ended = threading.Event()
+    room = AllocationRoom(three, SITE, margin=0.0, when_lost=lambda *_: None)
+    watch = AllocationWatch(room, SITE, three, margin=0.0, idle=0, end=ended.set)
+
+    draining = threading.Event()
+
+    def begin(number: int) -> tuple[AllocationClaim, tuple[str, ...]]:
+        data = {"PandaID": number, "attemptNr": 1, "jobPars": "-a s.tar.gz -p x", "coreCount": 4}
+        job, claim = parse_job(data), room.claim(data)
+        return claim, room.take(claim, job, PayloadDocument(minutes=5.0), Starting(job, tmp_path, draining)).nodes
+
+    claims = [begin(number) for number in (1, 2)]
+    assert [nodes for _, nodes in claims] == [("n1",), ("n2",)]
+    watch.start()
+    room.note_launch(claims[1][0], ["n2"])  # a failed launch: it is asked at once
+    wait_for(lambda: "n2" not in room.up)
+    assert begin(3)[1] == ("n3",)
+    wait_for(lambda: not room.held)
+    room.give_back(claims[1][0], Ending.LOST)
+    room.give_back(claims[0][0], Ending.FINISHED)
+    assert begin(4)[1] == ("n1",) and not ended.is_set()
+    room.lose("n1", "gone")
+    room.lose("n3", "gone")
+    assert ended.wait(20)
+    watch.stop()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)

@@ -62,8 +62,10 @@ class Embedded:
         needs: JobNeeds | None = None,
         files: Path | None = None,
         search: str = "s",
+        first: int = 0,
         **payload: Any,
     ) -> int:
+        numbers = range(first, first + jobs)
         needs = needs or JobNeeds(cores=cores, memory_mb=500, minutes=5.0)
         document = {"command": command, "metric": "loss", "minutes": needs.minutes, **payload}
         document |= {"nodes": needs.nodes, "ranks_per_node": needs.ranks_per_node}
@@ -73,8 +75,8 @@ class Embedded:
             uid="1a2b3c4d",
             generation=1,
             folds=1,
-            points={n: {"x": n} for n in range(jobs)},
-            jobs=tuple((Member(n, 0, n),) for n in range(jobs)),
+            points={n: {"x": n} for n in numbers},
+            jobs=tuple((Member(n, 0, place),) for place, n in enumerate(numbers)),
             sandbox=build_sandbox(files, document, self.folder / "sandboxes"),
             needs=needs,
             container=payload.get("container"),

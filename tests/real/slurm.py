@@ -1,4 +1,4 @@
-"""A real Slurm of two nodes on this machine, for tests of allocations.
+"""A real Slurm of two nodes or more on this machine, for tests of allocations.
 
     from tests.real.slurm import Slurm, slurm  # the fixture, one cluster for the module that imports it
 
@@ -6,8 +6,8 @@
         slurm.run("sbatch", "-N2", "job.sh")        # any Slurm command, or
         subprocess.Popen(..., env=slurm.environment)  # anything that shall find it (SLURM_CONF)
 
-Nodes are n1 and n2. Both are this machine, so its file system is what they share; nothing watches what jobs use, so
-more CPUs can be told than there are. Needs no root, no systemd and no munge. It listens on loopback alone.
+Nodes are n1, n2 and so on. All are this machine, so its file system is what they share; nothing watches what jobs use,
+so more CPUs can be told than there are. Needs no root, no systemd and no munge. It listens on loopback alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +58,7 @@ SchedulerType=sched/backfill
 SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0,sched_min_interval=0
 SlurmdParameters=config_overrides
 ReturnToService=2
+SlurmdTimeout={timeout}
 KillWait=2
 MinJobAge=300
 StateSaveLocation={folder}/state
@@ -82,12 +83,14 @@ class Slurm:
     Attributes:
         folder: all its files: `slurm.conf`, logs, state.
         environment: this process's, with what leads Slurm's commands to it.
-        daemons: its processes, the controller first.
+        daemons: its processes, the controller first, then those of the nodes.
+        nodes: their names.
     """
 
     folder: Path
     environment: dict[str, str]
     daemons: list[subprocess.Popen[bytes]]
+    nodes: tuple[str, ...] = NODES
 
     def run(self, *words: object, timeout: float = 60.0) -> str:
         """What a command prints, without the last line's end; it must succeed."""
@@ -123,6 +126,19 @@ class Slurm:
         """Once more; it knows its jobs still."""
         self.daemons[0] = _controller(self)
 
+    def kill_node(self, node: str) -> None:
+        """As if its power went: its daemon and all that runs on it are gone, and nobody says so."""
+        daemon = self.daemons[1 + self.nodes.index(node)]
+        daemon.kill()
+        daemon.wait()
+        for process in _processes(self):
+            with suppress(psutil.Error):
+                if process.environ().get("SLURMD_NODENAME") == node:
+                    parent = process.parent()
+                    if parent is not None and parent.name() == "slurmstepd":
+                        parent.kill()
+                    process.kill()
+
     def cancel_all(self) -> None:
         """Ends all jobs at once, and waits until they have."""
         self.run("scancel", "--signal=KILL", "--full", f"--user={getpass.getuser()}")
@@ -141,35 +157,39 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
 
 
 @contextmanager
-def running_slurm(folder: Path, *, cpus: int = CPUS, memory_mb: int = 4000) -> Iterator[Slurm]:
+def running_slurm(
+    folder: Path, *, cpus: int = CPUS, memory_mb: int = 4000, nodes: Sequence[str] = NODES, timeout: int = 300
+) -> Iterator[Slurm]:
     """Starts one, and ends it with all its jobs.
 
     Args:
         folder: an empty one that is the cluster's.
         cpus: of each node.
         memory_mb: of each node.
+        nodes: their names.
+        timeout: seconds after which a node that does not answer is taken for down; 300 is Slurm's own.
     """
     search = f"{os.environ['PATH']}:/usr/sbin:/sbin"  # where Debian has the daemons, and users' PATH has not
     lacking = [program for program in (*_PROGRAMS, "setpriv") if shutil.which(program, path=search) is None]
     if lacking:
         missing(f"{', '.join(lacking)}: `make test-real` installs Slurm, if root")
-    for name in ("state", "run", "log", *(f"{kind}/{node}" for kind in ("spool", "tmp") for node in NODES)):
+    for name in ("state", "run", "log", *(f"{kind}/{node}" for kind in ("spool", "tmp") for node in nodes)):
         (folder / name).mkdir(parents=True)
     configuration = folder / "slurm.conf"
-    controller, *ports = _free_ports(1 + len(NODES))
-    nodes = [
+    controller, *ports = _free_ports(1 + len(nodes))
+    lines = [
         _NODE.format(name=name, port=port, cpus=cpus, memory_mb=memory_mb)
-        for name, port in zip(NODES, ports, strict=True)
+        for name, port in zip(nodes, ports, strict=True)
     ]
-    values = {"controller": controller, "user": getpass.getuser(), "folder": folder, "nodes": "\n".join(nodes)}
-    configuration.write_text(_CONF.format(**values))
+    values = {"controller": controller, "user": getpass.getuser(), "folder": folder, "nodes": "\n".join(lines)}
+    configuration.write_text(_CONF.format(**values, timeout=timeout))
     # Nothing of a Slurm job that these tests may run in.
     own = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SBATCH", "SRUN"))}
     daemons: list[subprocess.Popen[bytes]] = []
-    cluster = Slurm(folder, {**own, "PATH": search, "SLURM_CONF": str(configuration)}, daemons)
+    cluster = Slurm(folder, {**own, "PATH": search, "SLURM_CONF": str(configuration)}, daemons, tuple(nodes))
     try:
         daemons.append(_controller(cluster))
-        daemons += [_daemon(cluster, "slurmd", "-D", "-f", str(configuration), "-N", node) for node in NODES]
+        daemons += [_daemon(cluster, "slurmd", "-D", "-f", str(configuration), "-N", node) for node in nodes]
         _wait_until_idle(cluster, daemons)
         yield cluster
     finally:
@@ -216,7 +236,7 @@ def _wait_until_idle(cluster: Slurm, daemons: list[subprocess.Popen[bytes]]) -> 
             timeout=_START_SECONDS,
             check=False,
         ).stdout.split()
-        if said == ["idle"] * len(NODES):
+        if said == ["idle"] * len(cluster.nodes):
             return
         ended = [daemon.args for daemon in daemons if daemon.poll() is not None]
         if ended or time.monotonic() > end:
@@ -241,9 +261,16 @@ def _stop(cluster: Slurm, daemons: list[subprocess.Popen[bytes]]) -> None:
 
 
 def _kill_steps(cluster: Slurm) -> None:
-    """Ends what jobs left behind, wherever it is: all of it has this cluster's SLURM_CONF in its environment."""
+    """Ends what jobs left behind, wherever it is."""
+    for process in _processes(cluster):
+        with suppress(psutil.Error):
+            process.send_signal(signal.SIGKILL)
+
+
+def _processes(cluster: Slurm) -> Iterator[psutil.Process]:
+    """All that runs in the cluster, with its daemons: it has this SLURM_CONF in its environment."""
     mine = cluster.environment["SLURM_CONF"]
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             if process.pid != os.getpid() and process.environ().get("SLURM_CONF") == mine:
-                process.send_signal(signal.SIGKILL)
+                yield process

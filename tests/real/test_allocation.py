@@ -20,7 +20,7 @@ from hpo_pilot.server.access.auth import Role
 from tests.bearer import token
 from tests.pilot.conftest import ROOT, TOKEN, FakePanda, panda, until
 from tests.pilot.test_with_server import Embedded
-from tests.real.slurm import CPUS, Slurm, slurm
+from tests.real.slurm import CPUS, Slurm, running_slurm, slurm
 
 __all__ = ["panda", "slurm", "until"]
 
@@ -83,14 +83,22 @@ def files(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def allocation(tmp_path: Path, slurm: Slurm, request: pytest.FixtureRequest) -> Iterator[Callable[..., str]]:
+def three(tmp_path: Path) -> Iterator[Slurm]:
+    """A cluster of three nodes, of which a test may lose one."""
+    with running_slurm(tmp_path / "three", nodes=("n1", "n2", "n3"), timeout=5) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def allocation(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., str]]:
     """Submits a batch job of two nodes with a pilot of the test's server; returns its number."""
+    slurm: Slurm = request.getfixturevalue("three" if "three" in request.fixturenames else "slurm")
     has_fake = "panda" in request.fixturenames
     server = request.getfixturevalue("panda" if has_fake else "embedded")
     (tmp_path / "token").write_text(TOKEN if has_fake else token("me", Role.PILOT))
     jobs: list[str] = []
 
-    def submit(*options: str, warning: int = 300, path: str = "", **site: Any) -> str:
+    def submit(*options: str, nodes: int = 2, warning: int = 300, path: str = "", **site: Any) -> str:
         profile = load_site(ROOT / "deploy" / "sites" / "generic-slurm.yaml").model_dump(mode="json")
         profile["batch"]["warning"] = {"signal": "USR1", "seconds": warning}
         (tmp_path / "site.json").write_text(json.dumps({**profile, **site}))
@@ -105,7 +113,7 @@ def allocation(tmp_path: Path, slurm: Slurm, request: pytest.FixtureRequest) -> 
             *(
                 "sbatch",
                 "--parsable",
-                "-N2",
+                f"-N{nodes}",
                 "--exclusive",
                 "--no-kill",
                 "--time=10",
@@ -233,20 +241,58 @@ def test_what_cannot_run_fails_alone(
     assert panda.final(panda.add_job(good))["job_status"] == "finished"
 
 
-def test_a_node_that_is_lost_takes_its_own_job_along(
-    slurm: Slurm, embedded: Embedded, files: Path, allocation: Callable[..., str], until: Any, tmp_path: Path
+@pytest.mark.parametrize("how", ["killed", "set down"])
+def test_a_node_that_is_lost_takes_its_own_jobs_along(
+    three: Slurm,
+    embedded: Embedded,
+    files: Path,
+    allocation: Callable[..., str],
+    until: Any,
+    tmp_path: Path,
+    how: str,
 ) -> None:
-    """The other one comes to its end; then nothing is left to do here, for Slurm would start no more steps."""
-    needs = JobNeeds(nodes=1, ranks_per_node=1, cores=CPUS, memory_mb=500, minutes=1.0)
-    embedded.submit("python3 counting.py 50", 2, needs=needs, files=files, checkpoint=["count"])
-    job = allocation()
-    until(lambda: slurm.run("squeue", "--steps", "--noheader", "--format=%j").count("hpo-pilot-") == 2, 30)
-    slurm.run("scontrol", "update", "nodename=n2", "state=down", "reason=test")
-    # A job that took the lost place before the pilot knew is ended by its own limit.
-    slurm.wait(job, "COMPLETED", timeout=150)
-    said = (tmp_path / f"pilot-{job}.log").read_text()
-    assert "the launcher failed, not the payload: srun: error: Node failure on n2" in said
-    assert "the batch system gives no cores back that are in use now" in said and "1 finished" in said
+    """n1 runs a long job, n2 is lost under another, n3 has nothing to do: the next run on n3, and on n1 again."""
+    needs = JobNeeds(nodes=1, ranks_per_node=1, cores=CPUS, memory_mb=500, minutes=5.0)
+
+    def running() -> dict[str, str]:
+        steps = three.run("squeue", "--steps", "--noheader", "--format=%j %N").splitlines()
+        return dict(reversed(line.split()) for line in steps if line.startswith("hpo-pilot-"))  # by node
+
+    def said() -> str:
+        return (tmp_path / f"pilot-{job}.log").read_text()
+
+    go, waits = tmp_path / "go", "while [ ! -e {} ]; do sleep 0.2; done; echo '{{\"loss\": 1.5}}' > output.json"
+    long = embedded.submit(waits.format(go), 1, needs=needs, search="long")
+    job = allocation(nodes=3)
+    until(lambda: set(running()) == {"n1"}, 30)
+    counting = {"needs": needs, "files": files, "checkpoint": ["count"]}
+    lost = embedded.submit("python3 counting.py 100", 1, first=1, **counting)
+    until(lambda: set(running()) == {"n1", "n2"}, 30)
+    until(lambda: any(int(path.read_text()) >= 5 for path in tmp_path.glob("work/jobs/*/*/count")))
+    if how == "killed":
+        three.kill_node("n2")
+    else:
+        three.run("scontrol", "update", "nodename=n2", "state=down", "reason=test")
+    until(lambda: "node n2 gets no more jobs, 2 nodes are left: the batch system took it away" in said(), 90)
+    # Idle ones go on, though Slurm keeps the cores of n1.
+    until(lambda: embedded.state(lost) == "done", 60)
+    assert "n1" in running()
+    assert "1 nodes (n1) get no new jobs until all that runs there has ended" in said()
+    go.touch()
+    until(lambda: embedded.state(long) == "done", 60)
+    # So does n1 when its own job has ended: a job that needs both comes to its end.
+    wide = JobNeeds(nodes=2, ranks_per_node=1, cores=CPUS, memory_mb=500, minutes=5.0)
+    last = embedded.submit("python3 ranks.py 1.0", 2, needs=wide, files=files, first=2)
+    until(lambda: embedded.state(last) == "done", 60)
+    for verdict in embedded.verdicts(last):
+        assert {"on_n1", "on_n3"} <= verdict["metrics"].keys()
+    (verdict,) = embedded.verdicts(long)
+    assert verdict["attempt"] == 1
+    (verdict,) = embedded.verdicts(lost)
+    assert verdict["attempt"] == 2
+    three.run("scancel", "--batch", "--signal=TERM", job)
+    three.wait(job, "COMPLETED", "FAILED", "CANCELLED")
+    assert "4 finished, 1 lost" in said() and "srun: error: Node failure on n2" in said()
 
 
 def test_jobs_wait_while_slurms_controller_is_away(

@@ -48,6 +48,7 @@ class Driver:
         self.checker = Checker(self.nodes)
         self.jobs = 0
         self.promised: dict[object, float] = {}
+        self.held: set[str] = set()
 
     def new_job(self, needs: JobNeeds) -> Job:
         self.jobs += 1
@@ -67,6 +68,7 @@ class Driver:
         found = self.scheduler.starts(self.now)
         for start in found:
             key = str(start.job.key)
+            assert not self.held & {share.node for share in start.shares}
             self.checker.replay([Event(self.now, start)])
             self.running[key] = (self.waiting.pop(key), self.now)
             if key in self.promised:
@@ -101,13 +103,19 @@ class Driver:
         for job in self.scheduler.lose_node(node.name, self.now):
             self.end(str(job.key), Ending.LOST)
 
+    def hold(self, node: Node) -> None:
+        """No more jobs there for now, or again."""
+        (self.scheduler.release if node.name in self.held else self.scheduler.hold)([node.name])
+        self.held ^= {node.name}
+
     def hand_back(self) -> None:
         for job in self.scheduler.hand_back(self.now):
             del self.waiting[str(job.key)]
             self.returned += 1
 
     def step(self) -> None:
-        what = self.data.draw(st.sampled_from(["add", "add", "end", "time", "lose" if self.lose else "end", "back"]))
+        losing = ["lose", "hold", "hold"] if self.lose else ["end"]
+        what = self.data.draw(st.sampled_from(["add", "add", "end", "time", *losing, "back"]))
         if what == "add":
             self.add(self.new_job(self.data.draw(st.sampled_from(self.shapes))))
         elif what == "end" and self.running:
@@ -116,6 +124,8 @@ class Driver:
             self.pass_time(self.data.draw(st.sampled_from([1.0, 100.0, 1000.0, 5000.0])))
         elif what == "lose":
             self.lose_node(self.data.draw(st.sampled_from(self.nodes)))
+        elif what == "hold":
+            self.hold(self.data.draw(st.sampled_from(self.nodes)))
         elif what == "back":
             self.hand_back()
         self.starts()

@@ -305,3 +305,42 @@ def test_node_seconds_are_shared_by_what_jobs_have_of_the_node() -> None:
     assert (usage.nodes.idle, usage.nodes.total) == pytest.approx((100.0, 200.0))
     assert (usage.gpus.running, usage.gpus.lost, usage.gpus.idle) == (300.0, 40.0, 860.0)
     assert usage.searches["s"].endings == {Ending.FAILED: 1}
+
+
+def test_held_nodes_get_no_jobs_and_come_back_with_what_they_are_for() -> None:
+    scheduler = _scheduler(3)
+    scheduler.add(_job("runs", WHOLE))
+    assert _places(scheduler.starts(0.0)) == {"runs": ["n0"]}
+    scheduler.hold(["n0", "n1"])
+    for key in "ab":
+        scheduler.add(_job(key, WHOLE))
+    scheduler.add(_job("wide", WHOLE, nodes=3))
+    assert _places(scheduler.starts(1.0)) == {"a": ["n2"]}
+    assert sum(opening.nodes for opening in scheduler.wish(1.0).now) == 0
+    scheduler.ended("runs", Ending.FINISHED, 5.0)
+    assert not scheduler.starts(5.0) and not scheduler.hand_back(5.0)  # it is not said that the nodes are gone
+    scheduler.release(["n0"])
+    assert _places(scheduler.starts(6.0)) == {"b": ["n0"]}
+    for key in "ab":
+        scheduler.ended(key, Ending.FINISHED, 9.0)
+    assert not scheduler.starts(9.0) and not scheduler.hand_back(9.0)
+    scheduler.release(["n1"])
+    assert _places(scheduler.starts(10.0)) == {"wide": ["n0", "n1", "n2"]}
+    scheduler.hold(["n1"])
+    assert [job.key for job in scheduler.lose_node("n1", 11.0)] == ["wide"]
+    scheduler.release(["n1"])
+    scheduler.ended("wide", Ending.LOST, 11.0)
+    scheduler.add(_job("c", WHOLE, nodes=2))
+    assert _places(scheduler.starts(12.0)) == {"c": ["n0", "n2"]}
+
+
+def test_what_was_handed_back_is_not_wished_for_again_at_once() -> None:
+    scheduler = _scheduler(2, ends=3600.0, policy=Policy(margin=0.0))
+    assert max(opening.nodes for opening in scheduler.wish(0.0).later) == 2
+    wide = _job("a", WHOLE, nodes=2, minutes=40)
+    scheduler.add(wide)
+    assert scheduler.starts(1.0)
+    scheduler.add(replace(wide, key="b"))
+    assert not scheduler.starts(1.0) and scheduler.hand_back(1.0)
+    limit = wide.limit
+    assert not [opening for opening in scheduler.wish(1.0).later if opening.nodes == 2 and opening.seconds >= limit]

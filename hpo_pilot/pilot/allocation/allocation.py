@@ -31,12 +31,15 @@ class Allocation:
         seconds: how long, from now on; infinity: for ever.
         job: its name at the batch system.
         lost: asks which nodes the batch system has taken away since.
+        reclaim: asks which of these nodes are wholly free, where the batch system may keep cores of the other nodes
+            when it takes one away; None: it keeps none.
     """
 
     nodes: tuple[Node, ...]
     seconds: float
     job: str = ""
     lost: Callable[[], Sequence[str]] = tuple
+    reclaim: Callable[[Sequence[str]], Sequence[str]] | None = None
 
 
 def find_allocation(
@@ -64,7 +67,8 @@ def find_allocation(
             "than this one: name another launcher in its profile, such as srun"
         )
     nodes = tuple(Node(node.name, _shape(site, node, batch)) for node in given)
-    return Allocation(nodes, _seconds(batch, lifetime), batch.job, batch.lost)
+    reclaim = batch.reclaim if batch.keeps_cores else None
+    return Allocation(nodes, _seconds(batch, lifetime), batch.job, batch.lost, reclaim)
 
 
 def _batch(site: Site, env: Mapping[str, str], asked: Ask) -> Batch:

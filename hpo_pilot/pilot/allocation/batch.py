@@ -57,12 +57,26 @@ class Batch(ABC):
         """
 
     def lost(self) -> list[str]:
-        """The nodes that the batch system has taken away since, after which it starts no more where something ran.
+        """The nodes that the batch system has taken away since.
 
         Raises:
             InputError: it does not say.
         """
         return []
+
+    #: Whether it may keep cores of the other nodes, where job steps ran when it took a node away: see `reclaim`.
+    keeps_cores = False
+
+    def reclaim(self, nodes: Sequence[str]) -> list[str]:
+        """Those of some nodes that are wholly free again, after `lost`.
+
+        Args:
+            nodes: that may have cores which the batch system keeps.
+
+        Raises:
+            InputError: it does not say.
+        """
+        return list(nodes)
 
     def gpus_per_node(self) -> int:
         """As far as the environment says it; 0: it does not."""

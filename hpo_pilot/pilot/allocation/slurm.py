@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import random
 import re
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.pilot.allocation.batch import Batch, Given
+
+_ALONE = 8  # nodes that are tried one by one, where not all of them are free
 
 
 class Slurm(Batch):
     """From inside an sbatch or salloc."""
 
     variable = "SLURM_JOB_ID"
+    keeps_cores = True
 
     def nodes(self) -> list[Given]:
         """See Batch."""
@@ -33,13 +39,45 @@ class Slurm(Batch):
             raise InputError(f"squeue calls {text!r} the end of job {self.job}") from error
 
     def lost(self) -> list[str]:
-        """See Batch. Slurm (job_mgr.c, step_mgr.c) gives no cores back of steps that outlive a node's loss."""
+        """See Batch."""
         given = [node.name for node in self.nodes()]
         count, listed = self.ask(["squeue", "--noheader", f"--jobs={self.job}", "--format=%D %N"]).split()
         if int(count) >= len(given):
             return []
-        left = set(self.ask(["scontrol", "show", "hostnames", listed]).split())
+        left = self._expanded(listed)
         return [name for name in given if name not in left]
+
+    def reclaim(self, nodes: Sequence[str]) -> list[str]:
+        """See Batch.
+
+        A step that outlives a node's loss takes its cores along when it ends, up to Slurm 23.02.2 (SchedMD's bug
+        16691). A step that has a whole node sets all of its cores free, and shows for any version that they are.
+        """
+        steps = self.ask(["squeue", "--steps", "--noheader", f"--jobs={self.job}", "--format=%i %N"]).splitlines()
+        listed = {line.split()[1] for line in steps if re.match(r"\S+\.\d+\s+\S", line)}  # not those of the script
+        busy = self._expanded(",".join(sorted(listed))) if listed else set()
+        free = [node for node in nodes if node not in busy]
+        try:
+            return self._wholly_free(free)
+        except InputError:
+            if len(free) == 1:
+                raise
+        found = []
+        for node in random.sample(free, min(_ALONE, len(free))):
+            with suppress(InputError):
+                found += self._wholly_free([node])
+        return found
+
+    def _wholly_free(self, nodes: list[str]) -> list[str]:
+        """The same nodes, once a step has had all of them."""
+        if nodes:
+            count = str(len(nodes))
+            words = ["srun", "--immediate=5", "-N", count, "-n", count, f"--nodelist={','.join(nodes)}", "--whole"]
+            self.ask([*words, "--mem=16M", "--job-name=hpo-pilot-reclaim", "true"])
+        return nodes
+
+    def _expanded(self, listed: str) -> set[str]:
+        return set(self.ask(["scontrol", "show", "hostnames", listed]).split())
 
     def gpus_per_node(self) -> int:
         """See Batch."""

@@ -60,6 +60,48 @@ def test_slurm_takes_nodes_away() -> None:
     assert found.lost() == ["n2"]
 
 
+@pytest.mark.parametrize(
+    ("steps", "wholly_free", "back"),
+    [
+        ("7.batch n1\n7.extern n[1-6]\n7.TBD \n", {"n1,n3,n4"}, ["n1", "n3", "n4"]),
+        ("7.batch n1\n7.5 n1\n7.8 n[3,5]\n", {"n4"}, ["n4"]),
+        ("7.batch n1\n", {"n3", "n4"}, ["n3", "n4"]),  # of n1 it keeps cores still
+        ("7.0 n1\n7.1 n[3,5]\n7.2 n4\n", set(), []),
+    ],
+)
+def test_slurm_gives_nodes_back(steps: str, wholly_free: set[str], back: list[str]) -> None:
+    """By a step that has the whole node: what makes Slurm forget the cores that it kept."""
+    env = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-6]", "SLURM_JOB_END_TIME": "4000000000"}
+    answers = {
+        "scontrol show hostnames n[1-6]": "n1\nn2\nn3\nn4\nn5\nn6",
+        "scontrol show hostnames n1,n4,n[3,5]": "n1\nn4\nn3\nn5",
+        "scontrol show hostnames n1,n[3,5]": "n1\nn3\nn5",
+        "scontrol show hostnames n1": "n1",
+        "squeue --steps --noheader --jobs=7 --format=%i %N": steps,
+    }
+    launched: list[Sequence[str]] = []
+
+    def ask(words: Sequence[str]) -> str:
+        if words[0] != "srun":
+            return saying(answers)(words)
+        launched.append(words)
+        (nodes,) = [word.partition("=")[2] for word in words if word.startswith("--nodelist=")]
+        assert "--whole" in words and any(word.startswith("--immediate") for word in words)  # it waits for nothing
+        if nodes not in wholly_free:
+            raise InputError("srun ended with status 1: Unable to create step for job 7: Requested nodes are busy")
+        return ""
+
+    found = find_allocation(Site(launcher=SRUN, batch="slurm"), 0.0, env, ask)
+    assert found.reclaim is not None
+    assert sorted(found.reclaim(["n1", "n3", "n4"])) == back
+    assert bool(launched) == bool(back)
+
+
+def test_nobody_else_keeps_cores() -> None:
+    flux = saying({"flux hostlist": "t1 t2", "flux job timeleft": "55.5"})
+    assert find_allocation(Site(launcher=SRUN, batch="flux"), 0.0, {"FLUX_URI": "local:///x"}, flux).reclaim is None
+
+
 def test_lsf(tmp_path: Path) -> None:
     site = Site(launcher=make_launcher({"name": "jsrun"}), batch="lsf", cores=42, gpus=6, memory_mb=512000, close=3)
     env = {"LSB_JOBID": "9", "LSB_MCPU_HOSTS": "batch2 1 a01n01 42 a01n02 42"}
