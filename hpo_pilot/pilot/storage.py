@@ -13,6 +13,7 @@ from pathlib import Path
 from hpo_pilot.errors import HpoPilotError, TryAgainError
 from hpo_pilot.pilot.client import Backoff, JobServer
 from hpo_pilot.pilot.failure import JobFailure, PilotErrorCode
+from hpo_pilot.private_folder import PRIVATE
 
 _PATIENCE = 300.0  # seconds that an upload is tried again
 
@@ -80,7 +81,7 @@ class FolderStorage(Storage):
         target = self._folder / name
         part = self._folder / f".{name}.{os.getpid()}.part"
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
             if isinstance(content, bytes):
                 part.write_bytes(content)
             else:

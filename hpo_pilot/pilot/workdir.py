@@ -14,6 +14,7 @@ from typing import Any
 
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.pilot.settings import PilotSettings
+from hpo_pilot.private_folder import PRIVATE, close_to_others, make_private
 from hpo_pilot.whole_file import write_whole
 
 log = logging.getLogger(__name__)
@@ -25,7 +26,7 @@ _SAMPLE = 4096  # bytes that are written to see whether that can be done
 
 
 class WorkDir:
-    """The work folder.
+    """The work folder, which no other account looks into.
 
     ::
 
@@ -42,7 +43,7 @@ class WorkDir:
         """Makes the folders and takes the worker's name.
 
         Raises:
-            InputError: the folder cannot be written.
+            InputError: the folder cannot be written, or belongs to another account.
             TryAgainError: a pilot of this name lives.
         """
         self.root = settings.workdir
@@ -51,8 +52,12 @@ class WorkDir:
         self._unsent = self.root / "unsent" / settings.worker_name
         self.staging = self.root / "staging" / settings.worker_name
         try:
-            for folder in (self.cache, self._jobs, self._unsent, settings.checkpoint_root):
-                folder.mkdir(parents=True, exist_ok=True)
+            make_private(self.root)
+            # Their names are ours: where an owner lets others into the root, they still see no payload and no result.
+            for name in ("cache", "inputs", "jobs", "unsent", "staging", "storage"):
+                close_to_others(self.root / name)
+            for folder in (self._jobs, self._unsent, settings.checkpoint_root):
+                make_private(folder)
             self._lock = self._jobs.with_name(self._jobs.name + ".lock").open("w")
         except OSError as error:
             raise InputError(f"--workdir {self.root} cannot be used: {error}") from error
@@ -77,7 +82,7 @@ class WorkDir:
         """An empty folder for a job."""
         folder = self._jobs / f"{panda_id}.{attempt}"
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
+        folder.mkdir(mode=PRIVATE)
         return folder
 
     def free_mb(self) -> int:

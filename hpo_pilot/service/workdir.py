@@ -10,12 +10,10 @@ from pathlib import Path
 
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.pilot.settings import PilotSettings
+from hpo_pilot.private_folder import make_private
 
 STORE_VARIABLE = "HPO_PILOT_STORE"
 DEFAULT = Path("hpo-pilot")
-
-#: The mode of what we make: on a login node everybody else could read payloads, results and errors.
-PRIVATE = stat.S_IRWXU
 
 _SEEN, _CHANGED, _ENTERED = (stat.S_IRGRP | stat.S_IROTH, stat.S_IWGRP | stat.S_IWOTH, stat.S_IXGRP | stat.S_IXOTH)
 
@@ -39,11 +37,11 @@ class WorkDir:
         """The work folder at `root` (default ./hpo-pilot), made if need be; one that is there keeps its mode.
 
         Raises:
-            InputError: it cannot be made or written.
+            InputError: it cannot be made or written, or belongs to another account.
         """
         folder = cls.at(root)
         try:
-            folder.root.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+            make_private(folder.root)
         except OSError as error:
             reason = "that is a file" if folder.root.is_file() else error.strerror
             raise InputError(
@@ -57,10 +55,11 @@ class WorkDir:
         """Makes folders of it that other accounts cannot look into, even where its owner lets them into the root.
 
         Raises:
+            InputError: one of them belongs to another account.
             OSError: they cannot be made.
         """
         for folder in (self.root, *folders):
-            folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+            make_private(folder)
 
     def open_to_others(self) -> list[Path]:
         """What of it other accounts can read or change: the root itself, or what they reach in one that can be entered.

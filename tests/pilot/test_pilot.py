@@ -49,6 +49,36 @@ def test_a_job_from_queue_to_report(panda: FakePanda, pilot: PilotProcess, until
     assert json.loads(report["job_output_report"])["user.me.outputs.tar.gz"]["fsize"] == len(packed)
 
 
+def test_no_other_account_looks_into_its_work_folder(
+    panda: FakePanda, pilot: PilotProcess, until: Any, tmp_path: Path
+) -> None:
+    """Also where the folder was there before, open, with what an earlier version had made in it."""
+    (pilot.workdir / "jobs").mkdir(parents=True)
+    for folder in (pilot.workdir, pilot.workdir / "jobs"):
+        folder.chmod(0o755)
+    panda.add_job("touch here; sleep 60", outputs=["here"])
+    pilot.start()
+    until(lambda: list(pilot.workdir.glob("jobs/*/*/here")))
+    inside = [path for path in pilot.workdir.iterdir() if path.is_dir()]
+    assert {path.name for path in inside} >= {"cache", "jobs", "unsent", "checkpoints"}
+    assert {path.name: path.stat().st_mode & 0o077 for path in inside} == {path.name: 0 for path in inside}
+    pilot.workdir = tmp_path / "other"
+    pilot.start()
+    until(pilot.workdir.is_dir)
+    assert pilot.workdir.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another account")
+@pytest.mark.parametrize("whose", ["", "jobs"])
+def test_a_stranger_s_work_folder_is_not_used(pilot: PilotProcess, whose: str) -> None:
+    """On a login node somebody may have made it first."""
+    (pilot.workdir / whose).mkdir(parents=True)
+    os.chown(pilot.workdir / whose, 12345, 12345)
+    assert pilot.start().wait(30) == 2
+    assert "belongs to account 12345" in pilot.said() and "work" in pilot.said()
+    assert not list(pilot.workdir.glob("jobs/*"))
+
+
 def test_slots_are_filled_and_refilled(panda: FakePanda, pilot: PilotProcess) -> None:
     jobs = [panda.add_job("sleep 0.5; " + GOOD) for _ in range(7)]
     pilot.start(slots=3)
