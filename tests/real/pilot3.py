@@ -1,4 +1,8 @@
-"""A Pilot 3 from PyPI, set up for one server on this machine and run where it can harm nobody (see `isolated`)."""
+"""A Pilot 3, set up for one server on this machine and run where it can harm nobody (see `isolated`).
+
+PyPI's newest is 3.7.0.36. Later ones are in the public repository PanDAWMS/pilot3: `HPO_PILOT_TEST_PILOT3` names
+folders with such sources, each with its `pilot.py`, separated by colons; the tests then run each of them as well.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,8 @@ import requests
 from tests.real.conftest import missing
 
 VERSION = "3.7.0.36"
+#: What `Pilot3` is made from by default: that version from PyPI.
+FROM_PYPI = f"PyPI's {VERSION}"
 #: Users that every Debian has and that own no processes.
 USER = "games"
 _ISOLATED = Path(__file__).parent / "isolated"
@@ -28,8 +34,14 @@ def _caches() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
 
-def source() -> Path:
-    """The unpacked sdist (the wheel lacks pilot.py), fetched once."""
+def sources() -> list[str]:
+    """What tests make a `Pilot3` from, one after the other."""
+    named = os.environ.get("HPO_PILOT_TEST_PILOT3", "")
+    return [FROM_PYPI, *(folder for folder in named.split(os.pathsep) if folder)]
+
+
+def _sdist() -> Path:
+    """The sdist (the wheel lacks pilot.py), fetched once."""
     cache = Path(os.environ.get("HPO_PILOT_CACHE") or _caches() / "hpo_pilot")
     name = f"panda-pilot-{VERSION}"
     packed = cache / f"{name}.tar.gz"
@@ -51,7 +63,9 @@ def source() -> Path:
 class Pilot3:
     """One Pilot 3 and its folder, which is its user's."""
 
-    def __init__(self, server: str, token: Path, *, queue: str = "LOCAL", vo: str = "hpo_pilot") -> None:
+    def __init__(
+        self, server: str, token: Path, *, queue: str = "LOCAL", vo: str = "hpo_pilot", source: str = FROM_PYPI
+    ) -> None:
         """Sets it up.
 
         Args:
@@ -59,14 +73,20 @@ class Pilot3:
             token: file with a pilot's token.
             queue: of the jobs that it takes.
             vo: virtual organisation of the token.
+            source: one of `sources()`.
         """
         self.server, self.queue, self.vo = server, queue, vo
         self.folder = Path(tempfile.mkdtemp(prefix="pilot3-"))
         self.log = self.folder / "pilot.out"
         self._process: subprocess.Popen[bytes] | None = None
-        with tarfile.open(source()) as archive:
-            archive.extractall(self.folder, filter="data")
-        self._sources = self.folder / f"panda-pilot-{VERSION}"
+        self._sources = self.folder / "pilot3"
+        if source == FROM_PYPI:
+            with tarfile.open(_sdist()) as archive:
+                archive.extractall(self.folder, filter="data")
+            (self.folder / f"panda-pilot-{VERSION}").rename(self._sources)
+        else:
+            shutil.copytree(source, self._sources, ignore=shutil.ignore_patterns(".git"))
+        self.version = (self._sources / "PILOTVERSION").read_text().strip()
         for name in ("work", "cache", "harvester"):
             (self.folder / name).mkdir()
         (self.folder / "local.cfg").write_text(self._config())

@@ -16,7 +16,7 @@ import requests
 
 from tests.end_to_end.conftest import Scan
 from tests.real.conftest import missing
-from tests.real.pilot3 import USER, Pilot3, check_isolation
+from tests.real.pilot3 import USER, Pilot3, check_isolation, sources
 
 PAYLOAD = """
 import json, os, sys, time
@@ -104,9 +104,9 @@ def service(scan: Scan) -> Iterator[Service]:
     running.stop()
 
 
-@pytest.fixture
-def pilot(service: Service) -> Iterator[Pilot3]:
-    pilot3 = Pilot3(service.url, service.token)
+@pytest.fixture(params=sources())
+def pilot(service: Service, request: pytest.FixtureRequest) -> Iterator[Pilot3]:
+    pilot3 = Pilot3(service.url, service.token, source=request.param)
     yield pilot3
     pilot3.remove()
 

@@ -171,6 +171,15 @@ def test_a_pilot_that_starts_the_container_itself(job: Job, panda: FakePanda) ->
     assert job.report["user_job_metadata"]["hpo_pilot"]["value"] == 2
 
 
+def test_a_pilot_that_runs_the_steps_around_the_whole_job(job: Job, panda: FakePanda) -> None:
+    """Pilot 3 from 3.10.3 on does so without an experiment's plugin: the last step once took the verdict away."""
+    panda.add_job("""echo '{"loss": 2}' > output.json""")
+    parameters = panda.waiting[0]["jobPars"]
+    for step in ("--preprocess ", "", "--postprocess "):
+        assert job.run(step + parameters).returncode == 0
+    assert job.report["user_job_metadata"]["hpo_pilot"]["value"] == 2
+
+
 def test_the_image_of_the_payloads_document(job: Job, panda: FakePanda) -> None:
     panda.add_job("true", container="docker://example.org/x:1")
     tools = job.folder / "tools"

@@ -1,4 +1,4 @@
-"""The legacy calls of pilots: getJob, updateJob and their kin; what every released Pilot 3 up to 3.7 speaks.
+"""The legacy calls of pilots: getJob, updateJob and their kin; what every released Pilot 3, 3.11 too, speaks.
 
 After `pandaserver/jobdispatcher/JobDispatcher.py` of panda-server 0.8.1. Underneath is what the new API uses.
 """
@@ -21,6 +21,9 @@ from hpo_pilot.server.taskbuffer.worker_reports import note_gpu, note_node
 from hpo_pilot.server.web.acquisition import UnknownQueue, acquire_jobs, cores_said
 from hpo_pilot.server.web.endpoints import Access
 
+_OURS = "hpo-pilot"  # processingType of tasks that hpo-pilot submits
+_CONTAINER = frozenset({"container_name", "containerOptions", "preprocess", "postprocess"})
+
 
 @legacy("isAlive", Access.NOTHING, Refusal.NEVER)
 def is_alive(ask: Ask) -> Reply:
@@ -37,10 +40,21 @@ async def get_job(ask: Ask) -> Reply:
         return coded(StatusCode.NO_JOBS, str(error), as_json=ask.as_json)
     if not found:
         return coded(StatusCode.NO_JOBS, "no jobs in PanDA" if ask.as_json else None, as_json=ask.as_json)
-    answers = [{"StatusCode": int(StatusCode.SUCCESS), **job} for job in found]
+    answers = [{"StatusCode": int(StatusCode.SUCCESS), **_for_pilot3(job)} for job in found]
     if ask.given.get("nJobs") is None:
         return values(answers[0], as_json=ask.as_json)
     return coded(StatusCode.SUCCESS, as_json=ask.as_json, jobs=answers if ask.as_json else packed(answers))
+
+
+def _for_pilot3(job: Mapping[str, Any]) -> dict[str, Any]:
+    """A job of ours without what it says of its container: the transformation starts the image that the sandbox names.
+
+    From 3.10.3 on a Pilot 3 fails a job that names an image (error 1384, `pilot/control/job.py`) unless its queue names
+    a container program for pilots; then its generic plugin starts the image by means of CVMFS. It also runs the steps
+    before and after the payload (`pilot/user/generic/common.py`), whose work the transformation does itself.
+    """
+    left_out = _CONTAINER if job["processingType"] == _OURS else frozenset[str]()
+    return {name: value for name, value in job.items() if name not in left_out}
 
 
 @legacy("updateJob", Access.WRITE)

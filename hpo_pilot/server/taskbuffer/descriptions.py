@@ -28,9 +28,11 @@ MAX_DESCRIBED = 5500
 
 #: PanDA's name for the transformation of analysis jobs, which this server offers; also that of tasks that name none.
 TRANSFORMATION = "runGen-00-00-02"
-#: The only place for it that a Pilot 3 accepts without an experiment's plugin (`get_valid_base_urls` of
-#: `pilot/user/generic/setup.py`); where HARVESTER_WORKDIR has a file of the name, the pilot takes that one.
-_PILOTS_PLACE = "http://pandaserver-doma.cern.ch:25080/trf/user/"
+#: Where jobs say that it is, for Pilot 3. Without an experiment's plugin a Pilot 3 takes transformations only from
+#: places that it knows (`get_valid_base_urls` of `pilot/user/generic/setup.py`; else error 1149). Releases 3.2 to 3.11
+#: have this one in common; their other place changed with 3.7.8. Nothing is fetched from there: where HARVESTER_WORKDIR
+#: has a file of the name, the pilot takes that one.
+_PILOTS_PLACE = "https://storage.googleapis.com/drp-us-central1-containers/"
 
 _NO_JOB = dict.fromkeys(JOB_FIELDS) | dict.fromkeys(ZERO_FIELDS, 0)
 _NO_FILE = dict.fromkeys(FILE_FIELDS) | {"fsize": 0}

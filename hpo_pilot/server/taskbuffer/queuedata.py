@@ -1,7 +1,7 @@
 """Queues and storages in the form that Pilot 3 reads, so that it needs no outside service.
 
-Formats as panda-pilot 3.7.0.36 takes them (`pilot/info/extinfo.py`, `queuedata.py`, `storagedata.py`), which are those
-of PanDA's schedconfig and of CRIC. The outputs' place under a storage is Rucio's deterministic one
+Formats as Pilot 3 3.7.0.36 and 3.11.5.1 take them (`pilot/info/extinfo.py`, `queuedata.py`, `storagedata.py`), which
+are those of PanDA's schedconfig and of CRIC. The outputs' place under a storage is Rucio's deterministic one
 (`pilot/api/data.py`, `get_path`), so whoever knows a file's name knows its place.
 """
 
@@ -15,9 +15,13 @@ from hpo_pilot.server.taskbuffer.descriptions import scope
 from hpo_pilot.server.taskbuffer.queue import Queue
 from hpo_pilot.server.taskbuffer.queues import Queues
 
-#: What Pilot 3 calls transfers: inputs, outputs, logs; then the same as storages call them.
-_ACTIVITIES = ("pr", "pw", "pl")
-_STORAGE_ACTIVITIES = (*_ACTIVITIES, "r", "w", "read_lan", "read_wan", "write_lan", "write_wan")
+#: Activities for which Pilot 3 looks up copy tools and storages (`pilot/control/data.py`). Up to 3.9.1 these are pr, pw
+#: and pl for inputs, outputs and logs; from 3.9.2 on write_lan for outputs, from 3.10 on read_lan for inputs, each with
+#: an ending where a queue is "unified". It tries w next, and pl first for logs. Where it finds no copy tool for any of
+#: them it uses rucio (error 1152).
+_ACTIVITIES = ("pr", "pw", "pl", "w", "read_lan", "read_lan_analysis", "write_lan", "write_lan_analysis")
+#: Activities for which it looks up a storage's protocols (`pilot/api/data.py`).
+_PROTOCOL_ACTIVITIES = (*_ACTIVITIES, "r", "read_wan", "write_wan")
 _COMMON_STORAGE = "HPO_PILOT_STORAGE"  # of queues that have none of their own
 _MORE_JOBS_MINUTES = 60  # how long a Pilot 3 goes on taking jobs; with 0 it would end after its first
 _ANY_DISK_MB = 1_000_000  # where a queue does not say: a Pilot 3 reports the lower of this and what is free
@@ -68,7 +72,7 @@ def _described(name: str, queue: Queue) -> dict[str, Any]:
         # The copy tool mv alone moves to where the storage says, not just beside the work folder.
         "catchall": "mv_final_destination",
         "copytools": {"mv": {"setup": ""}},
-        "acopytools": {activity: ["mv"] for activity in _ACTIVITIES},
+        "acopytools": {activity: ["mv"] for activity in (*_ACTIVITIES, "default")},
         "acopytools_schemas": {},
         "astorages": {activity: [endpoint] for activity in _ACTIVITIES},
         "aprotocols": {},
@@ -116,7 +120,7 @@ def _storage(number: int, name: str, folder: Path) -> dict[str, Any]:
         "type": "DATADISK",
         "token": "",
         "is_deterministic": True,
-        "arprotocols": {activity: [protocol] for activity in _STORAGE_ACTIVITIES},
+        "arprotocols": {activity: [protocol] for activity in _PROTOCOL_ACTIVITIES},
         "rprotocols": {str(number): protocol},
         "resource": {},
     }
