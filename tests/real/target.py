@@ -8,9 +8,12 @@ an embedded server over TLS, started by the tests, and reached in the same way a
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -69,6 +72,75 @@ class Target:
         command += ["--workdir", str(workdir / "work"), *self.pilot_options]
         with (workdir / "pilot.log").open("ab") as log:
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+
+
+class Door:
+    """A way to a server on this machine that can be closed: then connections end, and new ones are refused."""
+
+    def __init__(self, url: str) -> None:
+        """Opens it; `url` is the door's own address then."""
+        parts = urlsplit(url)
+        self._to = (parts.hostname or "", parts.port or 443)
+        self._threads = threading.Lock()
+        self._open: set[socket.socket] = set()
+        self._listener: socket.socket | None = None
+        self._port = 0
+        self.open()
+        self.url = f"{parts.scheme}://{parts.hostname}:{self._port}"
+
+    def open(self) -> None:
+        """Takes connections, at the same port as before."""
+        self._listener = listener = socket.create_server(("127.0.0.1", self._port))
+        self._port = listener.getsockname()[1]
+        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+
+    def close(self) -> None:
+        """Ends all connections and takes no more."""
+        if self._listener is not None:
+            with contextlib.suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener.close()
+            self._listener = None
+        with self._threads:
+            for connection in self._open:
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                here = listener.accept()[0]
+            except OSError:
+                return
+            try:
+                there = socket.create_connection(self._to, 10)
+            except OSError:
+                here.close()
+                continue
+            there.settimeout(None)
+            with self._threads:
+                self._open |= {here, there}
+            for one, other in ((here, there), (there, here)):
+                threading.Thread(target=self._pass_on, args=(one, other), daemon=True).start()
+
+    def _pass_on(self, one: socket.socket, other: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while part := one.recv(65536):
+                other.sendall(part)
+        with contextlib.suppress(OSError):
+            other.shutdown(socket.SHUT_WR)
+        with self._threads:
+            if one in self._open:
+                self._open.discard(one)
+                if other not in self._open:
+                    one.close()
+                    other.close()
+
+    def __enter__(self) -> Door:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 @contextmanager

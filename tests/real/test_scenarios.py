@@ -5,12 +5,14 @@ from __future__ import annotations
 import secrets
 import signal
 import time
+from dataclasses import replace
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from tests.end_to_end.conftest import Scan
-from tests.real.target import HEARTBEAT_TIMEOUT, Target, wait_until
+from tests.real.target import HEARTBEAT_TIMEOUT, Door, Target, wait_until
 
 #: As BOWL; the first attempt takes SECONDS.
 SLOW = """
@@ -42,24 +44,26 @@ def run(scan: Scan, target: Target, status: int = 0) -> None:
     scan("run", str(scan.file), "--server", target.url, status=status, timeout=target.patience)
 
 
-def test_a_search_is_submitted_watched_and_collected(scan, target, name, tmp_path):
-    write(scan, target, name, {"folds": 2, "optimizer": "bayesian"})
+@pytest.mark.parametrize(("optimizer", "folds", "trials"), [("bayesian", 1, 8), ("evolutionary", 2, 6)])
+def test_a_search_is_submitted_watched_and_collected(scan, target, name, tmp_path, optimizer, folds, trials):
+    write(scan, target, name, {"folds": folds, "optimizer": optimizer, "budget": {"trials": trials, "parallel": 3}})
     with target.pilot(tmp_path / "pilot"):
         run(scan, target)
-    trials = scan.json("trials", name)
-    assert [trial["state"] for trial in trials] == ["finished"] * 6
-    for trial in trials:
-        assert trial["value"] == pytest.approx((trial["point"]["x"] - 0.3) ** 2 + 0.0005)
-        assert [fold["fold"] for fold in trial["folds"]] == [0, 1]
+    found = scan.json("trials", name)
+    assert [trial["state"] for trial in found] == ["finished"] * trials
+    for trial in found:
+        assert trial["value"] == pytest.approx((trial["point"]["x"] - 0.3) ** 2 + 0.0005 * (folds - 1))
+        assert [fold["fold"] for fold in trial["folds"]] == list(range(folds))
     assert not (scan.workdir / "panda.db").exists(), "an embedded server was started"
 
 
 def test_several_points_in_a_job(scan, target, name, tmp_path):
-    write(scan, target, name, {"resources": {"trials_per_job": 3, "minutes": 5, "memory_mb": 500}})
+    resources = {"trials_per_job": 4, "minutes": 5, "memory_mb": 500}
+    write(scan, target, name, {"budget": {"trials": 8, "parallel": 8}, "resources": resources})
     with target.pilot(tmp_path / "pilot"):
         run(scan, target)
     trials = scan.json("trials", name)
-    assert [trial["state"] for trial in trials] == ["finished"] * 6
+    assert [trial["state"] for trial in trials] == ["finished"] * 8
     jobs = {trial["folds"][0]["panda_id"] for trial in trials}
     assert len(jobs) == 2
 
@@ -105,6 +109,61 @@ def test_a_killed_run_goes_on_and_submits_nothing_twice(scan, target, name, tmp_
     assert [trial["number"] for trial in trials] == list(range(1, 9))
     ids = [trial["folds"][0]["panda_id"] for trial in trials]
     assert len(set(ids)) == len(ids) == 8
+
+
+def test_a_server_that_is_away_for_a_minute_loses_nothing(scan, target, name, tmp_path):
+    if urlsplit(target.url).hostname not in ("127.0.0.1", "localhost"):
+        pytest.skip("the server can only be hidden behind a door on this machine")
+    with Door(target.url) as door:
+        addresses = dict.fromkeys(("PANDA_URL", "PANDA_URL_SSL", "PANDACACHE_URL"), f"{door.url}/server/panda")
+        scan = Scan(scan.root, {**scan.environment, **addresses})
+        write(scan, target, name, {"budget": {"trials": 6, "parallel": 2}}, payload=SLOW.replace("SECONDS", "3"))
+        with replace(target, url=door.url).pilot(tmp_path / "pilot"):
+            running = scan.start("run", str(scan.file), "--server", door.url)
+            try:
+                wait_until(lambda: "finished" in _states(scan, name), target.patience, "a trial finishes")
+                door.close()
+                time.sleep(60)
+                door.open()
+                output, _ = running.communicate(timeout=target.patience)
+            finally:
+                running.kill()
+    assert running.returncode == 0, output
+    trials = scan.json("trials", name)
+    assert [trial["state"] for trial in trials] == ["finished"] * 6
+    assert {len(trial["folds"]) for trial in trials} == {1}
+    assert "cannot be reached" in output
+
+
+def test_a_service_pauses_resumes_and_extends(scan, target, name, tmp_path):
+    write(scan, target, name, {"budget": {"trials": 4, "parallel": 1}}, payload=SLOW.replace("SECONDS", "8"))
+    scan("submit", str(scan.file))
+
+    def over() -> int:
+        return sum(state == "finished" for state in _states(scan, name))
+
+    def state() -> str:
+        return str(scan.json("status", name)["state"])
+
+    service = scan.start("serve", "--server", target.url)
+    try:
+        with target.pilot(tmp_path / "pilot"):
+            wait_until(lambda: over() >= 1, target.patience, "a trial finishes")
+            scan("pause", name)
+            wait_until(lambda: over() == len(_states(scan, name)), target.patience, "what was out ends")
+            paused = over()
+            time.sleep(15)
+            assert (over(), len(_states(scan, name)), state()) == (paused, paused, "paused")
+            scan("resume", name)
+            wait_until(lambda: state() == "done", target.patience, "it goes on to its end")
+            assert over() == 4
+            scan("extend", name, "--trials", "2")
+            wait_until(lambda: over() == 6 and state() == "done", target.patience, "two more")
+        service.send_signal(signal.SIGTERM)
+        output, _ = service.communicate(timeout=60)
+    finally:
+        service.kill()
+    assert service.returncode == 0, output
 
 
 def test_a_lost_job_is_run_again(scan, target, name, tmp_path):
