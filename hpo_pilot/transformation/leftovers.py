@@ -156,7 +156,7 @@ def _ignore(number: int, frame: Optional[FrameType]) -> None:
 def _find(variables: Mapping[str, str], known: Mapping[int, bytes]) -> Dict[int, _Process]:
     """The processes with these variables, those known before, and all below them; not what has ended already."""
     wanted, everyone, found = _entries(variables), {}, set()  # type: Set[bytes], Dict[int, _Process], Set[int]
-    for name in os.listdir(_PROC):
+    for name in os.listdir(_PROC) if os.path.isdir(_PROC) else ():
         if not name.isdigit():
             continue
         try:
@@ -169,6 +169,10 @@ def _find(variables: Mapping[str, str], known: Mapping[int, bytes]) -> Dict[int,
                 found.add(pid)
         except OSError:
             continue  # it ended meanwhile, or is somebody else's
+    own = os.getpid()
+    while own in everyone:  # never this process, nor what started it, whose environment somebody may have copied
+        found.discard(own)
+        own = everyone[own].parent
     new = found
     while new:
         new = {pid for pid, process in everyone.items() if process.parent in new and pid not in found}

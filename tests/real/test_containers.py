@@ -10,9 +10,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from hpo_pilot.transformation.container import RUNTIMES, Inside
+from tests import outliving
 from tests.container_contract import (
     Ship,
     passes_the_status_on,
@@ -137,6 +139,48 @@ def test_a_trial_of_a_search(ship: Callable[[str], Ship], name: str, panda: Fake
     assert done.returncode == 0, done.stderr
     verdict = job.report["user_job_metadata"]["hpo_pilot"]
     assert verdict["value"] == 0.5, verdict
+
+
+@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize("kind", ["daemon", "stubborn"])
+@pytest.mark.parametrize("what", ["runtime", "runner", "transformation", "all at once"])
+def test_nothing_outlives_what_is_killed(
+    ship: Callable[[str], Ship], name: str, kind: str, what: str, panda: FakePanda, tmp_path: Path
+) -> None:
+    """Podman's containers are no children of whoever started them; and the payload's child leaves its session."""
+    here, lives = ship(name), tmp_path / "lives"
+    job = Job(tmp_path / "job")
+    job.env |= {**here.base, "PATH": job.env["PATH"], "HPO_PILOT_CONTAINER_RUNTIME": name}
+    job.env |= {"HPO_PILOT_CHECKPOINT_ROOT": str(lives), "TEST_JOB": str(lives)}  # the former is seen inside
+    command = outliving.command(lives, kind, "python3")
+    panda.add_job(command, {outliving.NAME: outliving.SCRIPT}, container=here.image)
+    process = job.start(panda.waiting[0]["jobPars"])
+    try:
+        _until(lambda: outliving.runs(lives))
+        ours = psutil.Process(process.pid)
+        runtime = next(child for child in ours.children() if "HPO_PILOT_LIFELINE_FD" in _environment(child))
+        inside = [each for each in psutil.process_iter() if _environment(each).get("TEST_JOB") == str(lives)]
+        runners = [each for each in inside if "hpo_pilot_runner.py" in each.cmdline()]
+        assert runners
+        killed = {"runtime": [runtime], "runner": runners, "transformation": [ours]}
+        outliving.kill_at_once(killed.get(what) or list({*runners, runtime, ours}))
+        if what in ("runtime", "runner"):
+            process.communicate(timeout=60)
+            assert process.returncode != 0
+            assert not outliving.left(lives), "its status is told when nothing runs any more"
+        _until(lambda: not outliving.left(lives))
+    finally:
+        (lives / "over").touch()
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def _environment(process: psutil.Process) -> dict[str, str]:
+    try:
+        return process.environ()
+    except psutil.Error:
+        return {}  # it ended meanwhile
 
 
 def _until(condition: Callable[[], bool]) -> None:

@@ -12,7 +12,8 @@ import psutil
 import pytest
 
 from hpo_pilot.config.site_file import load_site
-from hpo_pilot.pilot.execution import WORKER_MARK
+from hpo_pilot.transformation.leftovers import WORKER_MARK
+from tests import outliving
 from tests.pilot.conftest import FakePanda, PilotProcess
 
 ROOT = Path(__file__).parents[2]
@@ -110,3 +111,43 @@ def test_a_rank_that_hangs_ends_with_the_time_of_the_job(panda: FakePanda, pilot
     assert found["message"].startswith("the payload reached its time limit of 0.25 minutes")
     assert found["seconds"] < 15 + 30
     assert_none_is_left(pilot)
+
+
+def test_ranks_that_hang_are_gone_when_the_pilot_ends(panda: FakePanda, pilot: PilotProcess) -> None:
+    """Horovodrun gives each rank a session of its own; told to end, rank 0 waits for rank 1 for ever."""
+    hung = job(panda, "hangs")
+    wait_for_ranks(pilot)
+    pilot.processes[-1].terminate()
+    assert pilot.processes[-1].wait(60) == 0
+    assert ranks_left(pilot) == []
+    assert panda.of(hung, "failed")
+
+
+def test_ranks_whose_runner_is_killed_are_gone_before_that_is_reported(panda: FakePanda, pilot: PilotProcess) -> None:
+    hung = job(panda, "hangs")
+    wait_for_ranks(pilot)
+    for child in psutil.Process(pilot.processes[-1].pid).children():
+        if "hpo_pilot_runner.py" in child.cmdline():
+            child.kill()
+    assert panda.final(hung, 90.0)["job_status"] == "failed"
+    assert ranks_left(pilot) == []
+
+
+def test_ranks_whose_pilot_and_runner_are_killed(panda: FakePanda, pilot: PilotProcess) -> None:
+    job(panda, "hangs")
+    wait_for_ranks(pilot)
+    ours = psutil.Process(pilot.processes[-1].pid)
+    outliving.kill_at_once([ours, *(each for each in ours.children() if "hpo_pilot_runner.py" in each.cmdline())])
+    end = time.monotonic() + 40
+    while ranks_left(pilot) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert ranks_left(pilot) == []
+
+
+def wait_for_ranks(pilot: PilotProcess) -> None:
+    """Until rank 1 hangs."""
+    end = time.monotonic() + 90
+    while not any("I am rank 1" in log.read_text() for log in pilot.workdir.glob("jobs/*/*/payload.log")):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    assert len(ranks_left(pilot)) > 2
