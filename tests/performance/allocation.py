@@ -35,11 +35,13 @@ MIXED = [
     TrialSource("digits", JobNeeds(1, 1, 7, 60_000, 60), median=600, sigma=0.8, parallel=300),
     TrialSource("bdt", JobNeeds(1, 0, 14, 30_000, 60), median=400, sigma=0.7, arrives=10_800, parallel=300),
 ]
+#: (nodes, hours, minutes that a trial may take), of trials of 20 minutes: how much is idle until run times are known?
+FEW = [(4, 2.0, 60), (4, 2.0, 110), (1, 2.0, 90), (64, 2.0, 110)]
 ONE_GPU = [TrialSource("small", JobNeeds(1, 1, 7, 80_000, 120), median=2400, sigma=0.5)]
 
 
 def measure(*, quick: bool) -> dict[str, Any]:
-    """Three scenarios (quick: of 8 hours instead of 24, without the peers)."""
+    """Three scenarios of a large machine (quick: of 8 hours instead of 24, without the peers), and small ones."""
     hours = 8.0 if quick else 24.0
     figures: dict[str, Any] = {}
     for name, sources, length in (
@@ -49,7 +51,25 @@ def measure(*, quick: bool) -> dict[str, Any]:
     ):
         print(f"{name}, {NODES} nodes for {length:g} h:")
         figures[name] = _scenario(sources, 3600 * length, peers=sources is not ONE_GPU and not quick)
+    for count, length, minutes in FEW:
+        name = f"{count} nodes for {length:g} h, trials of 20 minutes that may take {minutes}"
+        figures[name] = _few(name, count, 3600 * length, minutes)
     return figures
+
+
+def _few(name: str, count: int, ends: float, minutes: int, seeds: int = 20) -> dict[str, float]:
+    """The mean of many allocations, for a small one has few trials."""
+    nodes = [Node(f"node{number:04}", SUMMIT) for number in range(count)]
+    source = TrialSource("few", JobNeeds(1, 6, 42, 400_000, minutes), median=1200, sigma=0.3)
+    used = cut = finished = 0.0
+    for seed in range(SEED, SEED + seeds):
+        events = _run(Simulation(nodes, TrialServer([source], seed=seed), ends)).events
+        checked, counts = check(nodes, events), endings(events)
+        used += checked.node_seconds(checked.useful) / (ends * count * seeds)
+        cut += counts.get(Ending.CUT, 0)
+        finished += counts.get(Ending.FINISHED, 0)
+    print(f"{name}: {used:.1%} of node-hours used; {cut / finished:.1%} cut")
+    return {"node_hours_used": used, "cut": cut / finished}
 
 
 def _scenario(sources: list[TrialSource], ends: float, *, peers: bool) -> dict[str, Any]:

@@ -82,3 +82,18 @@ def test_few_trials_are_cut_by_the_end_and_none_with_a_generous_quantile() -> No
     assert counts.get(Ending.CUT, 0) < 0.02 * counts[Ending.FINISHED]
     asked = endings(_run(MIXED[:1], lost=0, policy=Policy(measurements=10**9)).events)
     assert Ending.CUT not in asked  # by the minutes asked for, every trial ends in time
+
+
+@pytest.mark.parametrize("minutes", [60, 90, 110])
+def test_a_few_nodes_are_used_before_many_run_times_are_known(minutes: int) -> None:
+    """Four nodes for two hours, trials of 20 minutes: whatever they are allowed to take, most of the time is used."""
+    whole = JobNeeds(1, 6, 42, 400_000, minutes)
+    source = TrialSource("s", whole, median=1200, sigma=0.3)
+    shares, cut, finished = [], 0, 0
+    for seed in range(10):
+        outcome = Simulation(NODES[:4], TrialServer([source], seed=seed), 7200.0).run()
+        shares.append(1.0 - outcome.usage.nodes.idle / outcome.usage.nodes.total)
+        counts = endings(outcome.events)
+        cut, finished = cut + counts.get(Ending.CUT, 0), finished + counts[Ending.FINISHED]
+    assert sum(shares) / len(shares) > 0.8  # the last of them do not fit into what is left
+    assert cut < 0.03 * finished
