@@ -33,6 +33,7 @@ _LATER = frozenset({408, 425, 429, 500, 502, 503, 504, 507})
 _CONNECT_SECONDS = 10.0
 _ANSWER_SECONDS = 60.0
 _BLOCK = 1 << 20
+_NO_PERMISSION = 70  # StatusCode
 
 
 class ServerAway(TryAgainError):
@@ -45,6 +46,10 @@ class TokenRefused(InputError):
 
 class CallRefused(GiveUpError):
     """The server understood and said no: repeating will not help."""
+
+
+class NotOurs(CallRefused):
+    """Another pilot has the job."""
 
 
 class NotThere(CallRefused):
@@ -111,8 +116,18 @@ class JobServer(ABC):
 class HttpJobServer(JobServer):
     """Over HTTP, on kept connections."""
 
-    def __init__(self, settings: PilotSettings) -> None:
+    def __init__(self, settings: PilotSettings, key: str = "") -> None:
+        """Opens no connection yet.
+
+        Args:
+            settings: of the pilot.
+            key: by which the server knows this pilot again among those that share its token; empty: it has none.
+
+        Raises:
+            InputError: the token file or the authorities cannot be used.
+        """
         self._settings = settings
+        self._key = {"X-HPO-Pilot-Key": key} if key else {}
         self._token = ""
         self._token_seen = (0, 0)
         self._read_token()
@@ -179,7 +194,8 @@ class HttpJobServer(JobServer):
         if status in (10, 30):  # the server's timeout and failure
             raise ServerAway(f"{self._settings.server} could not store a report: {envelope.get('message')}")
         if not envelope.get("success"):
-            raise CallRefused(f"{self._settings.server} refused a report: {envelope.get('message')}")
+            refused = NotOurs if status == _NO_PERMISSION else CallRefused
+            raise refused(f"{self._settings.server} refused a report: {envelope.get('message')}")
         return str(data.get("command") or "") if isinstance(data, dict) else ""
 
     def worker_finished(self) -> None:
@@ -295,7 +311,7 @@ class HttpJobServer(JobServer):
 
     def _authorization(self) -> dict[str, str]:
         self._read_token()
-        return {"Authorization": f"Bearer {self._token}"}
+        return {"Authorization": f"Bearer {self._token}", **self._key}
 
     def _read_token(self) -> None:
         path = self._settings.token_file

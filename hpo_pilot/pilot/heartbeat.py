@@ -9,7 +9,7 @@ import time
 
 from hpo_pilot.errors import HpoPilotError, TryAgainError
 from hpo_pilot.pilot import report
-from hpo_pilot.pilot.client import Backoff, JobServer
+from hpo_pilot.pilot.client import Backoff, JobServer, NotOurs
 from hpo_pilot.pilot.execution import Execution
 from hpo_pilot.pilot.failure import JobFailure, PilotErrorCode
 from hpo_pilot.pilot.settings import PilotSettings
@@ -89,6 +89,9 @@ class Heartbeats(threading.Thread):
                     continue
             except TryAgainError:  # the client has said so, once
                 pause = self._backoff.seconds()
+            except NotOurs as error:
+                execution.stop(Forgotten(PilotErrorCode.PANDA_KILL, str(error)))
+                continue
             except HpoPilotError as error:
                 log.error("heartbeat of job %s: %s", job.panda_id, error, extra={"panda_id": job.panda_id})
             with self._changed:

@@ -63,8 +63,8 @@ class Pilot:
         """
         self._settings = settings
         self._site = load_site(settings.site) if settings.site is not None else None
-        self._server = server or HttpJobServer(settings)
         self._workdir = WorkDir(settings)
+        self._server = server or HttpJobServer(settings, self._workdir.key)
         self._draining = threading.Event()
         self._at_once = threading.Event()
         self._server_storage = ServerStorage(self._server, self._at_once)

@@ -6,6 +6,8 @@ import fcntl
 import json
 import logging
 import os
+import re
+import secrets
 import shutil
 import time
 from collections.abc import Iterator
@@ -24,6 +26,28 @@ _TAKE_OVER_SECONDS = 30.0
 
 _SAMPLE = 4096  # bytes that are written to see whether that can be done
 
+_KEY_BYTES = 32
+
+
+def pilot_key(workdir: Path, worker_name: str) -> str:
+    """The secret by which a server knows the pilots of this work folder and worker again; makes it if need be.
+
+    It outlives the pilot: the next one of its name sends the reports that this one could not.
+
+    Raises:
+        InputError: it cannot be read or written.
+    """
+    file = workdir / "jobs" / f"{worker_name}.key"
+    try:
+        if not file.exists():
+            write_whole(file, secrets.token_urlsafe(_KEY_BYTES), mode=0o600)
+        key = file.read_text().strip()
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file} cannot be used: {error}; remove it, and another is made") from error
+    if not re.fullmatch(r"[A-Za-z0-9_-]{32,}", key):
+        raise InputError(f"{file} is damaged: remove it, and another is made")
+    return key
+
 
 class WorkDir:
     """The work folder, which no other account looks into.
@@ -34,6 +58,7 @@ class WorkDir:
         inputs/           fetched inputs, for all pilots here
         jobs/WORKER/      one folder per running job
         jobs/WORKER.lock  held while a pilot of that name lives
+        jobs/WORKER.key   what its server knows it by
         unsent/WORKER/    reports that the server has not got yet
         staging/WORKER/   what nodes copy: archives, and how they are told
         checkpoints/      of trials, kept between attempts
@@ -69,6 +94,7 @@ class WorkDir:
                     f"a pilot {settings.worker_name} runs in {self.root} already; give this one another --worker-id"
                 )
             time.sleep(0.1)
+        self.key = pilot_key(self.root, settings.worker_name)
         self.stale = [entry for entry in self._jobs.iterdir() if entry.is_dir()]
 
     def _locked(self) -> bool:

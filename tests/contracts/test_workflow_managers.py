@@ -201,8 +201,8 @@ def test_outputs_are_fetched_whole_and_discarded(ground, tmp_path):
         pytest.skip("a real server's outputs are in Rucio: tests/panda/test_rucio.py")
     name = "user.me.77._000001.outputs.tar.gz"
     url = f"{ground.server.url}/storage/{name}"
-    pilot = {"Authorization": f"Bearer {token('pilot', Role.PILOT)}"}
-    requests.put(url, data=b"content", headers=pilot, timeout=10).raise_for_status()
+    operator = {"Authorization": f"Bearer {token('boss', Role.OPERATOR)}"}
+    requests.put(url, data=b"content", headers=operator, timeout=10).raise_for_status()
     ground.manager.fetch(name, tmp_path / "got" / "file")
     assert (tmp_path / "got" / "file").read_bytes() == b"content"
     ground.manager.discard(name)

@@ -73,7 +73,7 @@ class Site:
         self.post(Role.PILOT, "pilot/update_job", job_id=panda_id, job_status=status, **more)
 
     def keep(self, name: str, content: bytes) -> None:
-        headers = {"Authorization": f"Bearer {token('pilot', Role.PILOT)}"}
+        headers = {"Authorization": f"Bearer {token('boss', Role.OPERATOR)}"}
         requests.put(f"{self.process.url}/storage/{name}", data=content, headers=headers, timeout=30).raise_for_status()
 
 

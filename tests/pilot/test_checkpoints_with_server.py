@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import requests
 
+from hpo_pilot.pilot.workdir import pilot_key
 from hpo_pilot.server.access.auth import Role
 from tests.bearer import token
 from tests.pilot.conftest import PilotProcess
@@ -46,12 +47,15 @@ def pilots(tmp_path: Path, embedded: Embedded) -> Iterator[list[PilotProcess]]:
             started.wait()
 
 
-def _said_dead(embedded: Embedded, harvester_id: str) -> None:
-    """What a Harvester says of a worker that died: its jobs go back at once."""
+def _said_dead(embedded: Embedded, pilot: PilotProcess, harvester_id: str) -> None:
+    """What a pilot's service says of it when it has died: its jobs go back at once."""
     answer = requests.post(
         f"{embedded.url}/api/v1/pilot/update_worker_status",
         json={"worker_id": 1, "harvester_id": harvester_id, "status": "failed"},
-        headers={"Authorization": f"Bearer {token('me', Role.PILOT)}"},
+        headers={
+            "Authorization": f"Bearer {token('me', Role.PILOT)}",
+            "X-HPO-Pilot-Key": pilot_key(pilot.workdir, f"{harvester_id}-1"),
+        },
         timeout=10,
     )
     assert answer.json()["success"], answer.text
@@ -76,7 +80,7 @@ def test_a_trial_goes_on_at_another_pilot(
     os.kill(process.pid, how)
     process.wait(30)
     if how is signal.SIGKILL:
-        _said_dead(embedded, "one")
+        _said_dead(embedded, one, "one")
     assert [path.name for path in cache.glob("hpo_cp_*")] == [f"hpo_cp_{task}_1"]
     # The runner ends its payload when it notices; what that still trains the server does not know of.
     until(lambda: _is_quiet(trained), 30)

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.pilot.heartbeat import Heartbeats
+from hpo_pilot.pilot.client import NotOurs
+from hpo_pilot.pilot.heartbeat import Forgotten, Heartbeats
 from hpo_pilot.pilot.progress import Progress
 from hpo_pilot.pilot.settings import PilotSettings
 
@@ -15,8 +16,11 @@ from hpo_pilot.pilot.settings import PilotSettings
 class Server:
     def __init__(self) -> None:
         self.reports: list[tuple[int, str]] = []
+        self.others: set[int] = set()
 
     def update(self, report: dict[str, Any]) -> str:
+        if report["job_id"] in self.others:
+            raise NotOurs("another pilot has it")
         self.reports.append((report["job_id"], report.get("job_metrics", "")))
         return ""
 
@@ -39,8 +43,14 @@ def beats(tmp_path: Path) -> Any:
         folder.mkdir()
         job = SimpleNamespace(panda_id=panda_id, attempt=1, server_stores=ours)
         execution = SimpleNamespace(
-            job=job, phase="running", started=0.0, report_seconds=report_seconds, progress=Progress(folder)
+            job=job,
+            phase="running",
+            started=0.0,
+            report_seconds=report_seconds,
+            progress=Progress(folder),
+            stopped=[],
         )
+        execution.stop = execution.stopped.append
         jobs.append(execution)
         thread.add(execution)  # type: ignore[arg-type]
         return folder
@@ -73,3 +83,14 @@ def test_without_news_the_usual_heartbeats_go_on(beats: Any) -> None:
     assert 2 <= len(beats.server.of(1)) <= 4
     beats.thread.remove(beats.jobs[0])
     assert beats.thread._owed == {}
+
+
+def test_a_job_that_another_pilot_has_ends_without_a_report(beats: Any) -> None:
+    beats.server.others.add(1)
+    beats.add(1, 0.05)
+    end = time.monotonic() + 10
+    while not beats.jobs[0].stopped and time.monotonic() < end:
+        time.sleep(0.05)
+    (why,) = beats.jobs[0].stopped
+    assert isinstance(why, Forgotten) and "another pilot" in str(why)
+    assert beats.server.reports == []

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -190,3 +191,25 @@ def test_kill_9_of_pilot_and_server_costs_an_attempt_and_no_result(
     again = [v for v in verdicts if v["attempt"] == 2]
     assert again and all(v["progress"][0][0] > 1 for v in again)  # they went on, and did not begin anew
     assert not list(pilot.workdir.glob("checkpoints/1a2b3c4d/t*f0"))
+
+
+def test_a_report_that_a_killed_pilot_kept_counts(embedded: Embedded, pilot: PilotProcess, until: Any) -> None:
+    """The next pilot of its name sends it, under another token, and is known by its key."""
+    started, gate = pilot.folder / "started", pilot.folder / "gate"
+    task = embedded.submit(f"touch {started}; while [ ! -e {gate} ]; do sleep 0.1; done; {GOOD}", 1)
+    process = pilot.start()
+    until(started.exists)
+    (key,) = pilot.workdir.glob("jobs/*.key")
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    before = key.read_text()
+    embedded.kill()
+    gate.touch()
+    until(lambda: list(pilot.workdir.glob("unsent/*/*.json")), 30)
+    process.kill()
+    process.wait()
+    embedded.start()
+    pilot.token_file.write_text(token("renamed", Role.PILOT))
+    pilot.start()
+    until(lambda: embedded.state(task) == "done", 30)
+    assert [verdict["attempt"] for verdict in embedded.verdicts(task)] == [1]
+    assert key.read_text() == before

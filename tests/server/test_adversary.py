@@ -273,11 +273,11 @@ def test_a_user_removes_no_output_of_one_whose_name_goes_on(server: Any) -> None
     answer = other.post(f"{server.url}/api/v1/task/submit", json={"task_parameters": params}, timeout=20)
     assert answer.json()["success"]
     path = "/storage/user.me.smith.7._000001.outputs.tar.gz"
-    assert send(server, "PUT", path, "token-of-pilot", data=b"theirs").ok
+    assert send(server, "PUT", path, "token-of-operator", data=b"theirs").ok
     assert send(server, "DELETE", path, "token-of-me").status_code == 403
     assert other.delete(f"{server.url}{path}", timeout=20).ok
     mine = "/storage/user.me.7._000002.outputs.tar.gz"
-    assert send(server, "PUT", mine, "token-of-pilot", data=b"mine").ok
+    assert send(server, "PUT", mine, "token-of-operator", data=b"mine").ok
     assert other.delete(f"{server.url}{mine}", timeout=20).status_code == 403
     assert send(server, "DELETE", mine, "token-of-me").ok
 

@@ -54,6 +54,8 @@ def test_checkpoints(server: Any, user: Api, legacy: bool) -> None:
     upload, done = ("put_checkpoint", "status") if legacy else ("upload_hpo_checkpoint", "success")
     task_id = user.submit(make_params(f"user.me.checkpoint{legacy}/", site="CHECKPOINT"))
     pilot, you = server.api("pilot"), server.api("you")
+    assert send(pilot, upload, f"{task_id}_5", b"early", base)[done] is False
+    pilot.acquire(site_name="CHECKPOINT")
     for content in (b"first", b"second"):
         assert send(pilot, upload, f"{task_id}_5", content, base)[done] is True
     path = f"/cache/hpo_cp_{task_id}_5"

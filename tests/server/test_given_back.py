@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hpo_pilot.server.access.ownership import PilotIdentity
 from hpo_pilot.server.taskbuffer.given_back import give_back
 from tests.server.conftest import Api
 from tests.server.queue_driver import Queue
@@ -20,7 +21,7 @@ def take(queue: Queue, count: int = 1, **more: Any) -> list[tuple[int, int]]:
 
 def give(queue: Queue, *attempts: tuple[int, int], harvester_id: str = "h", worker_id: str = "w") -> list[int]:
     with queue.database.writing() as tx:
-        return give_back(tx, attempts, harvester_id, worker_id)
+        return give_back(tx, PilotIdentity("pilot"), attempts, harvester_id, worker_id)
 
 
 def test_no_attempt_is_used_up(queue: Queue) -> None:

@@ -271,7 +271,7 @@ def test_storage(server: Any) -> None:
     assert send(server, "PUT", path, data=b"x").status_code == 401
     assert send(server, "PUT", path, "token-of-me", data=b"x").status_code == 403
     for content in (b"first", b"second" * 100_000):
-        assert send(server, "PUT", path, "token-of-pilot", data=content).json()["success"] is True
+        assert send(server, "PUT", path, "token-of-operator", data=content).json()["success"] is True
         assert send(server, "GET", path, "token-of-you").content == content
     assert send(server, "GET", path, "token-of-pilot").status_code == 403
     assert send(server, "DELETE", path, "token-of-you").status_code == 403

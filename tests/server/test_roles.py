@@ -97,7 +97,7 @@ def test_files(server: Any, caller: str | None) -> None:
         None: [401, 401, 401, 401],
         "token-of-me": [403, 404, 404, 403],
         "token-of-you": [403, 404, 403, 403],
-        "token-of-pilot": [200, 403, 403, 404],
+        "token-of-pilot": [409, 403, 403, 404],
         "token-of-operator": [200, 404, 404, 404],
     }
     assert seen == expected[caller], role

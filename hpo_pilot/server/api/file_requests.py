@@ -33,6 +33,7 @@ from hpo_pilot.server.data.file_store import (
 )
 from hpo_pilot.server.data.tables import cache_files, tasks
 from hpo_pilot.server.envelope import Envelope, failure, success
+from hpo_pilot.server.taskbuffer.pilots_jobs import has_job
 from hpo_pilot.server.web.call import Call
 from hpo_pilot.server.web.endpoints import ANYBODY_KNOWN, USERS, Access, endpoint
 from hpo_pilot.server.web.multipart import receive_form_file
@@ -150,11 +151,12 @@ async def download_jedi_log(call: Call, *, log_name: str, offset: int = 0) -> st
 # --- checkpoints ---
 
 
-def _may_change(tx: Transaction, call: Call, task_id: str) -> Envelope | None:
-    """The refusal for whoever may not change the task's checkpoints: pilots may, and the task's owner."""
+def _may_change(tx: Transaction, call: Call, task_id: str, sub_id: str) -> Envelope | None:
+    """The refusal for callers who may not change a checkpoint: its job's pilot may, and the task's owner."""
     if call.caller.role is Role.PILOT:
-        there = tx.connection.scalar(select(tasks.c.task_id).where(tasks.c.task_id == int(task_id)))
-        return None if there is not None else failure(f"jediTaskID={task_id} not found")
+        if has_job(tx, call.pilot, int(task_id), sub_id):
+            return None
+        return failure(f"this pilot has no job of jediTaskID={task_id} whose checkpoint {sub_id} could be")
     return check_owner(tx, call.caller, int(task_id))
 
 
@@ -170,7 +172,7 @@ async def upload_hpo_checkpoint(call: Call) -> Envelope:
         final = checkpoint_name(task_id, sub_id)
         if final is None:
             raise FileRefused("Failed to extract task and sub IDs")
-        if refused := await call.server.database.read(lambda tx: _may_change(tx, call, task_id)):
+        if refused := await call.server.database.read(lambda tx: _may_change(tx, call, task_id, sub_id)):
             raise FileRefused(refused["message"])
         upload.keep(final)
         owner = select(tasks.c.user_name).where(tasks.c.task_id == int(task_id))
@@ -190,7 +192,7 @@ def delete_hpo_checkpoint(tx: Transaction, call: Call, *, task_id: str, sub_id: 
     name = checkpoint_name(task_id, sub_id)
     if name is None or call.server.cache.find(name) is None:
         return failure(f"Failed to delete file due to no such checkpoint: {task_id}_{sub_id}")
-    if refused := _may_change(tx, call, task_id):
+    if refused := _may_change(tx, call, task_id, sub_id):
         return refused
     tx.connection.execute(cache_files.delete().where(cache_files.c.name == name))
     call.server.cache.remove(name)

@@ -39,7 +39,7 @@ def heartbeat(tx: Transaction, call: Call, *, harvester_id: str, data: dict[str,
 def update_workers(tx: Transaction, call: Call, *, harvester_id: str, workers: list[dict[str, Any]]) -> Envelope:
     """Keeps the states of workers; the jobs still at one that ended are lost."""
     note(tx, call, harvester_id)
-    return success(note_workers(tx, harvester_id[:128], workers))
+    return success(note_workers(tx, call.pilot, harvester_id[:128], workers))
 
 
 @endpoint("harvester/update_service_metrics", "POST", PILOTS, Access.WRITE)

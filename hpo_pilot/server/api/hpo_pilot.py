@@ -63,7 +63,8 @@ def give_back(
     if len(jobs) > MAX_JOBS or not all(len(pair) == 2 and all(type(each) is int for each in pair) for pair in jobs):
         return failure(f"jobs must be at most {MAX_JOBS} pairs of PandaID and attempt number")
     attempts = [(panda_id, attempt) for panda_id, attempt in jobs]
-    return success({"given_back": give_back_attempts(tx, attempts, harvester_id[:128], str(worker_id)[:128])})
+    given = give_back_attempts(tx, call.pilot, attempts, harvester_id[:128], str(worker_id)[:128])
+    return success({"given_back": given})
 
 
 def _changed(tx: Transaction, caller: Caller, cursor: int, *, outcomes: bool) -> dict[str, Any]:

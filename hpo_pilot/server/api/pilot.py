@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import select
 
 from hpo_pilot.errors import InputError
+from hpo_pilot.server.access.ownership import NotThePilotsJob
 from hpo_pilot.server.brokerage.hardware import GpuOffer, HardwareError, offered_gpus
 from hpo_pilot.server.data.database import Transaction, in_slices
 from hpo_pilot.server.data.tables import jobs
@@ -21,7 +23,9 @@ from hpo_pilot.server.web.acquisition import acquire_jobs as acquire_for
 from hpo_pilot.server.web.call import Call
 from hpo_pilot.server.web.endpoints import PILOTS, TABLE, Access, ArgumentError, endpoint
 
-_OK, _INVALID = 0, 50  # StatusCode
+log = logging.getLogger(__name__)
+
+_OK, _INVALID, _NO_PERMISSION = 0, 50, 70  # StatusCode
 
 
 @endpoint("pilot/acquire_jobs", "POST", PILOTS, Access.WAIT)
@@ -160,13 +164,17 @@ def update_one(
     timeout: int = 60,
 ) -> Envelope:
     """A pilot's report on one job: a heartbeat, or the final one."""
-    return _update(tx, locals())
+    return _update(tx, call, locals())
 
 
-def _update(tx: Transaction, arguments: Mapping[str, Any]) -> Envelope:
+def _update(tx: Transaction, call: Call, arguments: Mapping[str, Any]) -> Envelope:
     if (status := reported_state(arguments["job_status"])) is None:
         return failure(f"Invalid job status: {arguments['job_status']}", {"StatusCode": _INVALID})
-    return success({"StatusCode": _OK, "command": record_report(tx, status, arguments)})
+    try:
+        return success({"StatusCode": _OK, "command": record_report(tx, status, arguments, call.pilot)})
+    except NotThePilotsJob as error:
+        log.warning("a report by %s is refused: %s", call.caller.name, error)
+        return failure(str(error), {"StatusCode": _NO_PERMISSION, "command": "tobekilled"})
 
 
 @endpoint("pilot/update_jobs_bulk", "POST", PILOTS, Access.WRITE)
@@ -184,7 +192,7 @@ def update_jobs_bulk(
             checked.append(declared.check(given, from_query=False))
     except ArgumentError as error:
         return failure(f"failed with {error}", [])
-    return success([_update(tx, arguments) for arguments in checked])
+    return success([_update(tx, call, arguments) for arguments in checked])
 
 
 @endpoint("pilot/get_job_status", "GET", PILOTS, Access.READ)

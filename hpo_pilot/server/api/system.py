@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from hpo_pilot.server.envelope import Envelope, success
-from hpo_pilot.server.web.call import Call
+from hpo_pilot.server.web.call import KEY_HEADER, Call
 from hpo_pilot.server.web.endpoints import ANYBODY_KNOWN, EVERYBODY, PILOTS, Access, endpoint
 
-_SECRET_HEADERS = frozenset({"authorization", "cookie", "proxy-authorization", "x-idds-auth-token"})
+_SECRET_HEADERS = frozenset({"authorization", "cookie", "proxy-authorization", "x-idds-auth-token", KEY_HEADER.lower()})
 
 
 @endpoint("system/is_alive", "GET", EVERYBODY, Access.NOTHING)

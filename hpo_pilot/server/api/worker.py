@@ -24,7 +24,8 @@ def update_worker_status(
     """Notes that a worker started or ended; the jobs still at one that ended are lost at once."""
     if status not in WORKER_STATES:
         return failure(f"Invalid worker state. The worker state has to be in {WORKER_STATES}")
-    update_worker(tx, harvester_id[:128], str(worker_id)[:128], status, node_id[:128] if node_id else None)
+    node = node_id[:128] if node_id else None
+    update_worker(tx, call.pilot, harvester_id[:128], str(worker_id)[:128], status, node)
     return success()
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import BigInteger, Boolean, ColumnElement, Float, Index, Integer
 from sqlalchemy import Column as C
 
 #: The version of what follows. A newer one in the database means a newer program wrote it.
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 metadata = MetaData(
     naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "pk": "pk_%(table_name)s"},
@@ -103,6 +103,9 @@ jobs = Table(
     C("harvester_id", String(128), nullable=True),
     C("worker_id", String(128), nullable=True),
     C("scheduler_id", String(128), nullable=True),
+    C("holder", String(400), nullable=True),  # name of the token with which it was taken; null: of an older program
+    C("holder_node", String(128), nullable=True),  # the only node that reports on it; null: any
+    C("holder_key", String(64), nullable=True),  # SHA-256 of its pilot's own key; null: that has none
     C("pilot_id", String(200), nullable=True),
     C("batch_id", String(80), nullable=True),
     C("created", Float, nullable=False),

@@ -114,6 +114,8 @@ def job_request(given: Mapping[str, Any], cores: int) -> JobRequest:
         worker_id=_optional(given, "worker_id")[:128],
         scheduler_id=scheduler,
         patience=_PATIENCE,
+        # A Harvester, which says how many it wants, takes jobs for others.
+        only_node=given.get("nJobs") is None,
     )
 
 

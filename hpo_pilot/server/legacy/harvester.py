@@ -40,7 +40,7 @@ def update_workers(tx: Transaction, ask: Ask) -> Reply:
     if not all(isinstance(worker, dict) for worker in reported):
         raise LegacyArgumentError("workers must be a list of objects")
     note(tx, ask.call, harvester_id)
-    return listed(True, note_workers(tx, harvester_id[:128], reported))
+    return listed(True, note_workers(tx, ask.call.pilot, harvester_id[:128], reported))
 
 
 @legacy("updateServiceMetrics", Access.WRITE, Refusal.LIST)

@@ -5,11 +5,13 @@ After `pandaserver/jobdispatcher/JobDispatcher.py` of panda-server 0.8.1. Undern
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import select
 
+from hpo_pilot.server.access.ownership import NotThePilotsJob
 from hpo_pilot.server.data.database import Transaction, in_slices
 from hpo_pilot.server.data.tables import jobs
 from hpo_pilot.server.legacy.arguments import LegacyArgumentError, document, job_report, job_request, text
@@ -20,6 +22,8 @@ from hpo_pilot.server.taskbuffer.lost_jobs import WORKER_STATES, update_worker
 from hpo_pilot.server.taskbuffer.worker_reports import note_gpu, note_node
 from hpo_pilot.server.web.acquisition import UnknownQueue, acquire_jobs, cores_said
 from hpo_pilot.server.web.endpoints import Access
+
+log = logging.getLogger(__name__)
 
 _OURS = "hpo-pilot"  # processingType of tasks that hpo-pilot submits
 _CONTAINER = frozenset({"container_name", "containerOptions", "preprocess", "postprocess"})
@@ -60,16 +64,22 @@ def _for_pilot3(job: Mapping[str, Any]) -> dict[str, Any]:
 @legacy("updateJob", Access.WRITE)
 def update_job(tx: Transaction, ask: Ask) -> Reply:
     """A pilot's report on one job: a heartbeat, or the final one."""
-    return _update(tx, ask.given, as_json=ask.as_json)
+    return _update(tx, ask, ask.given)
 
 
-def _update(tx: Transaction, given: Mapping[str, Any], *, as_json: bool) -> Reply:
+def _update(tx: Transaction, ask: Ask, given: Mapping[str, Any]) -> Reply:
+    as_json = ask.as_json
     if text(given, "jobId") == "NULL":  # a pilot that aborts before it has a job
         return coded(StatusCode.SUCCESS, as_json=as_json)
     report = job_report(given)
     if (status := reported_state(report["job_status"])) is None:
         return coded(StatusCode.SUCCESS, as_json=as_json)
-    return coded(StatusCode.SUCCESS, as_json=as_json, command=record_report(tx, status, report) or "NULL")
+    try:
+        command = record_report(tx, status, report, ask.call.pilot)
+    except NotThePilotsJob as error:
+        log.warning("a report by %s is refused: %s", ask.call.caller.name, error)
+        return coded(StatusCode.PERMISSION, str(error), as_json=as_json, command="tobekilled")
+    return coded(StatusCode.SUCCESS, as_json=as_json, command=command or "NULL")
 
 
 @legacy("updateJobsInBulk", Access.WRITE, Refusal.LIST)
@@ -84,7 +94,7 @@ def update_jobs_in_bulk(tx: Transaction, ask: Ask) -> Reply:
                 job_report(report)
     except LegacyArgumentError as error:
         return listed(False, f"updateJobsInBulk {ask.given.get('harvester_id')} failed with {error}")
-    answers = [_update(tx, report, as_json=ask.as_json).text for report in reports]
+    answers = [_update(tx, ask, report).text for report in reports]
     return listed(True, [{"type": "json", "content": answer} for answer in answers] if ask.as_json else answers)
 
 
@@ -125,7 +135,8 @@ def update_worker_pilot_status(tx: Transaction, ask: Ask) -> Reply:
     status, node = text(ask.given, "status"), ask.given.get("node_id")
     if status not in WORKER_STATES:
         return Reply(f"Invalid worker state. The worker state has to be in {WORKER_STATES}")
-    update_worker(tx, harvester_id[:128], worker_id[:128], status, str(node)[:128] if node else None)
+    node_id = str(node)[:128] if node else None
+    update_worker(tx, ask.call.pilot, harvester_id[:128], worker_id[:128], status, node_id)
     return coded(StatusCode.SUCCESS, as_json=ask.as_json)
 
 

@@ -22,6 +22,7 @@ from sqlalchemy import bindparam, select, update
 
 from hpo_pilot.jobs import JobState
 from hpo_pilot.scheduling import Wish
+from hpo_pilot.server.access.ownership import PilotIdentity
 from hpo_pilot.server.brokerage.board import Board, Kind, Lot
 from hpo_pilot.server.brokerage.hardware import GpuOffer, GpuWish, cpu_fits, gpus_fit
 from hpo_pilot.server.brokerage.needs import Needs
@@ -66,6 +67,8 @@ class JobRequest:
         wish: what the pilot has room for in its allocation: then that counts, not `cores` and the number of GPUs. None:
             it has no allocation.
         waited: seconds since it said so.
+        pilot: who asks; None: then everybody may report on the jobs.
+        only_node: whether all reports on the jobs will come from `node`.
     """
 
     site: str
@@ -88,6 +91,8 @@ class JobRequest:
     patience: float = 0.0
     wish: Wish | None = None
     waited: float = 0.0
+    pilot: PilotIdentity | None = None
+    only_node: bool = False
 
 
 def acquire(tx: Transaction, request: JobRequest) -> list[dict[str, Any]]:
@@ -329,6 +334,9 @@ _SENT_COLUMNS = (
     "harvester_id",
     "worker_id",
     "scheduler_id",
+    "holder",
+    "holder_node",
+    "holder_key",
     "modified",
     "state_changed",
     "heartbeat",
@@ -350,6 +358,9 @@ def _sent(tx: Transaction, request: JobRequest) -> dict[str, Any]:
         "new_harvester_id": request.harvester_id or None,
         "new_worker_id": request.worker_id or None,
         "new_scheduler_id": request.scheduler_id[:128] or None,
+        "new_holder": request.pilot.name if request.pilot else None,
+        "new_holder_node": (request.node[:128] or None) if request.only_node else None,
+        "new_holder_key": (request.pilot.key or None) if request.pilot else None,
         "new_modified": tx.now,
         "new_state_changed": tx.now,
         "new_heartbeat": tx.now + request.patience,

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from sqlalchemy import update
 
 from hpo_pilot.jobs import JobState, TaskState
+from hpo_pilot.server.access.ownership import PilotIdentity
 from hpo_pilot.server.data.database import AnyRow, Transaction, in_slices
 from hpo_pilot.server.data.tables import jobs
 from hpo_pilot.server.taskbuffer.attempts import add_attempts, change_task, job_row, task_row
@@ -19,7 +20,9 @@ _AT_PILOT = frozenset({JobState.SENT, JobState.STARTING, JobState.RUNNING, JobSt
 _ENDING = frozenset({TaskState.ABORTING, TaskState.FINISHING})
 
 
-def give_back(tx: Transaction, attempts: Iterable[tuple[int, int]], harvester_id: str, worker_id: str) -> list[int]:
+def give_back(
+    tx: Transaction, pilot: PilotIdentity, attempts: Iterable[tuple[int, int]], harvester_id: str, worker_id: str
+) -> list[int]:
     """Takes jobs back from the worker that holds them, which works on them no more.
 
     The attempt ends as closed, and the next one waits at once. Its number is higher, so that late reports of the old
@@ -28,6 +31,7 @@ def give_back(tx: Transaction, attempts: Iterable[tuple[int, int]], harvester_id
 
     Args:
         tx: a writing transaction.
+        pilot: who gives them back.
         attempts: PandaID and attempt number of each.
         harvester_id: of the worker, as it took the jobs.
         worker_id: the same.
@@ -40,7 +44,7 @@ def give_back(tx: Transaction, attempts: Iterable[tuple[int, int]], harvester_id
     known = []
     for panda_id, attempt in dict.fromkeys(attempts):
         job = job_row(tx, panda_id)
-        if job is None or job.attempt_nr != attempt:
+        if job is None or job.attempt_nr != attempt or not pilot.has(job):
             continue
         if (job.harvester_id or "", job.worker_id or "") != (harvester_id, worker_id):
             continue

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from hpo_pilot.jobs import JobState
+from hpo_pilot.server.access.ownership import PilotIdentity
 from hpo_pilot.server.data.database import Transaction
 from hpo_pilot.server.taskbuffer.updates import JobReport, update_job
 
@@ -100,16 +101,20 @@ def reported_state(text: str) -> JobState | None:
     return status if status in _REPORTABLE else None
 
 
-def record_report(tx: Transaction, status: JobState, arguments: Mapping[str, Any]) -> str | None:
+def record_report(tx: Transaction, status: JobState, arguments: Mapping[str, Any], pilot: PilotIdentity) -> str | None:
     """Records a report.
 
     Args:
         tx: a writing transaction.
         status: as `reported_state` gave it.
         arguments: as ``pilot/update_job`` declares them; whatever else is in the mapping does not matter.
+        pilot: who reports.
 
     Returns:
         The command to the pilot.
+
+    Raises:
+        NotThePilotsJob: another pilot has the job.
     """
     report = JobReport(
         panda_id=arguments["job_id"],
@@ -118,6 +123,8 @@ def record_report(tx: Transaction, status: JobState, arguments: Mapping[str, Any
         columns=_taken(_COLUMNS, arguments),
         measures=_taken(_MEASURES, arguments),
         documents={column: arguments[name] for name, column in _DOCUMENTS.items() if arguments.get(name)},
+        pilot=pilot,
+        node=arguments.get("node") or "",
     )
     return update_job(tx, report)
 

@@ -14,6 +14,7 @@ from sqlalchemy import func, insert, select, update
 from sqlalchemy.exc import DBAPIError
 
 from hpo_pilot.jobs import JobState
+from hpo_pilot.server.access.ownership import PilotIdentity
 from hpo_pilot.server.data.database import Database, Transaction
 from hpo_pilot.server.data.tables import AT_PILOT, jobs, workers
 from hpo_pilot.server.envelope import utc
@@ -59,8 +60,19 @@ def give_grace(tx: Transaction) -> None:
     tx.connection.execute(update(jobs).where(AT_PILOT).values(heartbeat=tx.now + jobs.c.patience))
 
 
-def update_worker(tx: Transaction, harvester_id: str, worker_id: str, status: str, node_id: str | None) -> None:
-    """Notes what became of a worker; the jobs still at one that ended are lost at once."""
+def update_worker(
+    tx: Transaction, pilot: PilotIdentity, harvester_id: str, worker_id: str, status: str, node_id: str | None
+) -> None:
+    """Notes what became of a worker; the jobs still at one that ended are lost at once.
+
+    Args:
+        tx: a writing transaction.
+        pilot: who says so: of jobs that other pilots took nothing is lost, for anybody may use a worker's name.
+        harvester_id: with `worker_id` the worker's name.
+        worker_id: see above.
+        status: one of `WORKER_STATES`, or Harvester's word for one that ended.
+        node_id: where it runs; None: not said.
+    """
     values: dict[str, Any] = {"status": status, "node_id": node_id}
     values["started" if status == "started" else "ended"] = tx.now
     same = (workers.c.harvester_id == harvester_id) & (workers.c.worker_id == worker_id)
@@ -68,9 +80,11 @@ def update_worker(tx: Transaction, harvester_id: str, worker_id: str, status: st
         tx.connection.execute(insert(workers).values(harvester_id=harvester_id, worker_id=worker_id, **values))
     if status == "started":
         return
-    left = select(jobs.c.panda_id).where(AT_PILOT, jobs.c.harvester_id == harvester_id, jobs.c.worker_id == worker_id)
-    for panda_id in tx.connection.scalars(left.order_by(jobs.c.panda_id)).all():
-        _lose(tx, panda_id, f"worker {worker_id} of {harvester_id} {status}")
+    columns = (jobs.c.panda_id, jobs.c.holder, jobs.c.holder_node, jobs.c.holder_key)
+    left = select(*columns).where(AT_PILOT, jobs.c.harvester_id == harvester_id, jobs.c.worker_id == worker_id)
+    for job in tx.connection.execute(left.order_by(jobs.c.panda_id)).all():
+        if pilot.has(job):
+            _lose(tx, job.panda_id, f"worker {worker_id} of {harvester_id} {status}")
 
 
 class HeartbeatWatch:

@@ -7,6 +7,7 @@ late or foreign report gets:
 report                                    command         effect
 ========================================  ==============  =====================================================
 on a job that nobody was given            ``tobekilled``  none
+on a job of another pilot                 (refused)       none
 with another attempt's number             badattemptnr    none
 heartbeat on a job that is over           ``tobekilled``  none
 final, as the job already ended           (none)          none: a repeat of a report whose answer was lost
@@ -24,6 +25,7 @@ from typing import Any
 from sqlalchemy import insert
 
 from hpo_pilot.jobs import JobState
+from hpo_pilot.server.access.ownership import NotThePilotsJob, PilotIdentity
 from hpo_pilot.server.data.database import AnyRow, Transaction, set_columns
 from hpo_pilot.server.data.tables import job_documents, jobs
 from hpo_pilot.server.taskbuffer.attempts import change_task, end_attempt, job_row, task_row
@@ -44,6 +46,8 @@ class JobReport:
         columns: of the table `jobs`.
         measures: JobSpec fields that only descriptions show.
         documents: of the table `job_documents`.
+        pilot: who reports; None: the server itself.
+        node: from where.
     """
 
     panda_id: int
@@ -52,6 +56,8 @@ class JobReport:
     columns: Mapping[str, Any] = field(default_factory=dict)
     measures: Mapping[str, Any] = field(default_factory=dict)
     documents: Mapping[str, str] = field(default_factory=dict)
+    pilot: PilotIdentity | None = None
+    node: str = ""
 
 
 def update_job(tx: Transaction, report: JobReport) -> str | None:
@@ -59,10 +65,15 @@ def update_job(tx: Transaction, report: JobReport) -> str | None:
 
     Returns:
         The command to the pilot.
+
+    Raises:
+        NotThePilotsJob: another pilot has the job.
     """
     job = job_row(tx, report.panda_id)
     if job is None or job.status in (JobState.DEFINED, JobState.ACTIVATED):
         return "tobekilled"
+    if report.pilot is not None and not report.pilot.has(job, report.node):
+        raise NotThePilotsJob(report.panda_id)
     if report.attempt_nr is not None and report.attempt_nr != job.attempt_nr:
         return "badattemptnr"
     state = JobState(job.status)

@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import Table, insert, select, update
 
+from hpo_pilot.server.access.ownership import PilotIdentity
 from hpo_pilot.server.data.database import Transaction
 from hpo_pilot.server.data.tables import harvesters, worker_node_gpus, worker_nodes, workers
 from hpo_pilot.server.taskbuffer.lost_jobs import update_worker
@@ -54,8 +55,16 @@ def _put(tx: Transaction, table: Table, key: Mapping[str, Any], values: Mapping[
     return True
 
 
-def note_workers(tx: Transaction, harvester_id: str, reported: Sequence[Mapping[str, Any]]) -> list[bool]:
+def note_workers(
+    tx: Transaction, pilot: PilotIdentity, harvester_id: str, reported: Sequence[Mapping[str, Any]]
+) -> list[bool]:
     """Keeps the states of a Harvester's workers; the jobs still at one that ended are lost.
+
+    Args:
+        tx: a writing transaction.
+        pilot: who reports; see `update_worker`.
+        harvester_id: of the Harvester.
+        reported: one mapping for each worker.
 
     Returns:
         For each whether it could be understood.
@@ -68,7 +77,7 @@ def note_workers(tx: Transaction, harvester_id: str, reported: Sequence[Mapping[
             node = worker.get("nodeID")
             known_as = str(worker_id)[:128]
             if status in _ENDED:
-                update_worker(tx, harvester_id, known_as, str(status), str(node)[:128] if node else None)
+                update_worker(tx, pilot, harvester_id, known_as, str(status), str(node)[:128] if node else None)
             else:
                 key = {"harvester_id": harvester_id, "worker_id": known_as}
                 values = {"status": str(status)[:16], "node_id": str(node)[:128] if node else None}

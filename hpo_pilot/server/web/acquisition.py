@@ -51,7 +51,7 @@ async def acquire_jobs(call: Call, request: JobRequest) -> list[dict[str, Any]]:
     queue = call.server.queues.find(request.site)
     if queue is None:
         raise UnknownQueue(call.server.queues.unknown((request.site,)))
-    request = replace(request, queue=queue)
+    request = replace(request, queue=queue, pilot=call.pilot)
     call.server.pilot_book.asked(request, call.header("user-agent"))
     begun = time.monotonic()
     end = begun + call.seconds(WAIT_HEADER, MAX_WAIT)

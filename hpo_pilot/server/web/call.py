@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 
 from hpo_pilot.server.access.auth import Caller, Role
+from hpo_pilot.server.access.ownership import PilotIdentity
 
 if TYPE_CHECKING:
     from hpo_pilot.server.app import Server
 
 #: How long an answer may wait for what is asked for, in seconds.
 MAX_WAIT = 30.0
+
+#: The key that a pilot of ours has beside its token; see `PilotIdentity`.
+KEY_HEADER = "X-HPO-Pilot-Key"
 
 #: Whoever calls what needs no token.
 NOBODY = Caller("", Role.USER)
@@ -26,6 +30,11 @@ class Call:
     caller: Caller
     server: Server
     request: Request
+
+    @property
+    def pilot(self) -> PilotIdentity:
+        """By what the caller, if it is a pilot, is known again."""
+        return PilotIdentity.of(self.caller, self.header(KEY_HEADER))
 
     def header(self, name: str) -> str:
         """A header of the request; empty where it has none."""

@@ -13,11 +13,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response
 
 from hpo_pilot.server.access.auth import Caller, Role, TokenRefused
+from hpo_pilot.server.access.ownership import PilotIdentity
 from hpo_pilot.server.data.database import Transaction
 from hpo_pilot.server.data.file_store import STORAGE_LIMIT, FileRefused, is_safe, receive
 from hpo_pilot.server.data.tables import cache_files, cached_as, tasks
 from hpo_pilot.server.envelope import failure, success, to_json
+from hpo_pilot.server.taskbuffer.pilots_jobs import makes_file
 from hpo_pilot.server.taskbuffer.queuedata import find_output
+from hpo_pilot.server.web.call import KEY_HEADER
 
 if TYPE_CHECKING:
     from hpo_pilot.server.app import Server
@@ -72,11 +75,11 @@ async def log_file(server: Server, request: Request, caller: Caller, name: str) 
 
 
 async def storage_file(server: Server, request: Request, caller: Caller, name: str) -> Response:
-    """An output or log: written by pilots, read by users, removed by its owner."""
+    """An output or log: written by the pilot whose job makes it, read by users, removed by its owner."""
     if request.method == "PUT":
         if caller.role is Role.USER:
             return _refuse("production or pilot role required", 403)
-        return await _store(server, request, name)
+        return await _store(server, request, caller, name)
     if caller.role is Role.PILOT:
         return _refuse("user role required", 403)
     if request.method != "DELETE":
@@ -101,10 +104,20 @@ def _owner(tx: Transaction, name: str, caller: Caller) -> str | None:
     return max((user for user in users if user in known or user == caller.name), key=len, default=None)
 
 
-async def _store(server: Server, request: Request, name: str) -> Response:
+async def _store(server: Server, request: Request, caller: Caller, name: str) -> Response:
+    pilot = PilotIdentity.of(caller, request.headers.get(KEY_HEADER, ""))
+
+    async def may() -> bool:
+        return caller.is_operator or await server.database.read(lambda tx: makes_file(tx, pilot, name))
+
+    refused = _refuse(f"no job that this pilot has makes a file {name}", 409)  # not 403: its token is good
+    if not await may():
+        return refused
     try:
         with server.storage.writing() as upload:
             await receive(request.stream(), upload, STORAGE_LIMIT)
+            if not await may():  # it took so long that the job was lost, and another pilot has it
+                return refused
             upload.keep(name)
     except FileRefused as error:
         return _refuse(str(error), 413)

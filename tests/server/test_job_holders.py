@@ -1,0 +1,248 @@
+"""Whose job it is: what a pilot's token can do to jobs that another pilot has. Nothing."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import requests
+
+from hpo_pilot.jobs import JobState
+from hpo_pilot.server.access.auth import Role
+from hpo_pilot.server.access.ownership import PilotIdentity
+from hpo_pilot.server.data.database import Database
+from hpo_pilot.server.taskbuffer.updates import JobReport, update_job
+from tests.bearer import token
+from tests.server.conftest import RunningServer
+from tests.server.queue_driver import Queue
+from tests.task_parameters import make_params
+
+KEY = "the-key-of-a-pilot-0123456789abcdefghijklmno"
+WORKER = {"harvester_id": "site-farm", "worker_id": "7"}
+_names = itertools.count()
+
+
+class Pilot:
+    """A pilot: a token, perhaps a key of its own, perhaps a node."""
+
+    def __init__(self, server: RunningServer, name: str, key: str = "", node: str = "") -> None:
+        self.url, self.node = server.url, node
+        self.session = requests.Session()
+        self.session.headers["Authorization"] = f"Bearer {token(name, Role.PILOT)}"
+        if key:
+            self.session.headers["X-HPO-Pilot-Key"] = key
+
+    def post(self, path: str, **arguments: Any) -> dict[str, Any]:
+        answer = self.session.post(f"{self.url}/api/v1/{path}", json=arguments, timeout=30)
+        assert answer.status_code == 200, answer.text
+        reply: dict[str, Any] = answer.json()
+        return reply
+
+    def legacy(self, function: str, **arguments: Any) -> Any:
+        headers = {"Accept": "application/json"}
+        more = {"node": self.node} if self.node else {}
+        url = f"{self.url}/server/panda/{function}"
+        answer = self.session.post(url, data=arguments | more, headers=headers, timeout=30)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def take(self, site: str) -> int:
+        (job,) = self.post("pilot/acquire_jobs", site_name=site, prod_source_label="user", **WORKER)["data"]["jobs"]
+        return int(job["PandaID"])
+
+    def take_as_pilot3(self, site: str, **more: Any) -> int:
+        return int(self.legacy("getJob", siteName=site, prodSourceLabel="user", **more)["PandaID"])
+
+    def put(self, name: str) -> int:
+        return self.session.put(f"{self.url}/storage/{name}", data=b"planted", timeout=30).status_code
+
+
+@pytest.fixture
+def site(server: RunningServer) -> str:
+    """A queue with one job of a task, which has an output."""
+    name = f"SITE{next(_names)}"
+    server.api("me").submit(make_params(f"user.me.{name}/", 1, site=name, maxAttempt=3))
+    return name
+
+
+def described(server: RunningServer, panda_id: int) -> dict[str, Any]:
+    (found,) = server.api("me").post("job/get_description", job_ids=[panda_id])["data"]
+    return dict(found)
+
+
+def attacks(server: RunningServer, panda_id: int) -> dict[str, Callable[[Pilot], Any]]:
+    """All calls of pilots that change a job or its files."""
+    job = described(server, panda_id)
+    task = job["jediTaskID"]
+    output = next(file["lfn"] for file in job["Files"] if file["type"] == "output")
+    log = next(file["lfn"] for file in job["Files"] if file["type"] == "log")
+    forged = {"job_id": panda_id, "attempt_nr": 1, "meta_data": '{"user_job_metadata": {"loss": -1e9}}'}
+    old = {"jobId": panda_id, "state": "finished", "attemptNr": 1, "metaData": "{}"}
+    worker = {"workerID": WORKER["worker_id"], "harvesterID": WORKER["harvester_id"]}
+    checkpoint = {"file": (f"{task}_1", b"planted")}
+    upload = f"{server.url}/api/v1/file_server/upload_hpo_checkpoint"
+    return {
+        "finished": lambda pilot: pilot.post("pilot/update_job", job_status="finished", **forged),
+        "failed": lambda pilot: pilot.post("pilot/update_job", job_status="failed", **forged),
+        "without an attempt": lambda pilot: pilot.post("pilot/update_job", job_id=panda_id, job_status="failed"),
+        "heartbeat": lambda pilot: pilot.post("pilot/update_job", job_status="running", stdout="lies", **forged),
+        "bulk": lambda pilot: pilot.post("pilot/update_jobs_bulk", job_list=[{"job_status": "finished", **forged}]),
+        "legacy": lambda pilot: pilot.legacy("updateJob", **old),
+        "legacy bulk": lambda pilot: pilot.legacy("updateJobsInBulk", jobList=json.dumps([old]), harvester_id="h"),
+        "given back": lambda pilot: pilot.post("hpo_pilot/give_back", jobs=[[panda_id, 1]], **WORKER),
+        "worker gone": lambda pilot: pilot.post("pilot/update_worker_status", status="finished", **WORKER),
+        "legacy worker": lambda pilot: pilot.legacy("updateWorkerPilotStatus", status="failed", site="S", **worker),
+        "harvester": lambda pilot: pilot.post(
+            "harvester/update_workers",
+            harvester_id=WORKER["harvester_id"],
+            workers=[{"workerID": WORKER["worker_id"], "status": "failed"}],
+        ),
+        "legacy harvester": lambda pilot: pilot.legacy(
+            "updateWorkers",
+            harvesterID=WORKER["harvester_id"],
+            workers=json.dumps([{"workerID": WORKER["worker_id"], "status": "missed"}]),
+        ),
+        "output": lambda pilot: pilot.put(output),
+        "log": lambda pilot: pilot.put(log),
+        "checkpoint": lambda pilot: pilot.session.post(upload, files=checkpoint, timeout=30).json(),
+        "no checkpoint": lambda pilot: pilot.post("file_server/delete_hpo_checkpoint", task_id=str(task), sub_id="1"),
+    }
+
+
+#: A pilot that has a job, and another that would end it: by its token's name, its key and its node.
+OTHERS = {
+    "second token": (("pilot", "", ""), ("other", "", "")),
+    "second token, our pilot": (("pilot", KEY, ""), ("other", "", "")),
+    "same token, our pilot": (("pilot", KEY, ""), ("pilot", "", "")),
+    "same token, another key": (("pilot", KEY, ""), ("pilot", KEY[::-1], "")),
+    "guessed": (("pilot", KEY, ""), ("pilot", KEY[:-1], "")),
+    "the name of the key": (("pilot", KEY, ""), ("pilot", "X-HPO-Pilot-Key", "")),
+}
+
+
+@pytest.mark.parametrize("who", OTHERS)
+def test_another_pilot_changes_nothing(server: RunningServer, site: str, who: str) -> None:
+    mine, theirs = (Pilot(server, *one) for one in OTHERS[who])
+    panda_id = mine.take(site)
+    mine.post("pilot/update_job", job_id=panda_id, job_status="running", attempt_nr=1)
+    before = described(server, panda_id)
+    files = sorted(path.name for path in (server.folder / "files").rglob("*") if path.is_file())
+    for name, attack in attacks(server, panda_id).items():
+        answer = attack(theirs)
+        assert described(server, panda_id) == before, (name, answer)
+        assert not isinstance(answer, int) or answer in (403, 409), (name, answer)
+    assert sorted(path.name for path in (server.folder / "files").rglob("*") if path.is_file()) == files
+    refused = attacks(server, panda_id)["finished"](theirs)
+    assert (refused["success"], refused["data"]["StatusCode"]) == (False, 70)
+    assert "another pilot" in refused["message"]
+    # Its own pilot is not disturbed.
+    report = {"job_id": panda_id, "job_status": "finished", "attempt_nr": 1}
+    assert mine.post("pilot/update_job", **report) == {
+        "success": True,
+        "message": "",
+        "data": {"StatusCode": 0, "command": None},
+    }
+    assert described(server, panda_id)["jobStatus"] == "finished"
+    # Nor is what it sent repeated with effect, by whomsoever.
+    for replaying in (mine, theirs):
+        replaying.post("pilot/update_job", **report | {"job_status": "failed"})
+    assert described(server, panda_id)["jobStatus"] == "finished"
+
+
+def test_every_call_is_one_that_the_jobs_pilot_can_make(server: RunningServer) -> None:
+    """So that the attacks above fail for the reason that they are meant to."""
+    names = list(attacks_of_a_new_job(server)[1])
+    for name in names:
+        mine, calls, panda_id = attacks_of_a_new_job(server)
+        before = described(server, panda_id)
+        answer = calls[name](mine)
+        if name in ("output", "log"):
+            assert answer == 200
+        elif name == "checkpoint":
+            assert answer["success"] is True
+            assert mine.post("file_server/delete_hpo_checkpoint", task_id=str(before["jediTaskID"]), sub_id="1")[
+                "success"
+            ]
+        elif name != "no checkpoint":
+            assert described(server, panda_id) != before, (name, answer)
+
+
+def attacks_of_a_new_job(server: RunningServer) -> tuple[Pilot, dict[str, Callable[[Pilot], Any]], int]:
+    name = f"OWN{next(_names)}"
+    server.api("me").submit(make_params(f"user.me.{name}/", 1, site=name))
+    mine = Pilot(server, "pilot", KEY)
+    panda_id = mine.take(name)
+    return mine, attacks(server, panda_id), panda_id
+
+
+def test_a_pilot3_is_known_by_its_token_and_node(server: RunningServer, site: str) -> None:
+    mine = Pilot(server, "pilot", node="slot1@wn7")
+    panda_id = mine.take_as_pilot3(site)
+    report = {"jobId": panda_id, "attemptNr": 1}
+    for other in (Pilot(server, "other", node="slot1@wn7"), Pilot(server, "pilot", node="slot1@wn8")):
+        answer = other.legacy("updateJob", state="finished", **report)
+        assert (answer["StatusCode"], answer["command"]) == (70, "tobekilled")
+        assert described(server, panda_id)["jobStatus"] == "sent"
+    assert mine.legacy("updateJob", state="running", **report) == {"StatusCode": 0, "command": "NULL"}
+    assert mine.legacy("updateJob", state="finished", **report)["StatusCode"] == 0
+    assert described(server, panda_id)["jobStatus"] == "finished"
+
+
+def test_a_harvester_takes_jobs_for_pilots_on_other_nodes(server: RunningServer, site: str) -> None:
+    harvester, pilot = Pilot(server, "pilot", node="harvester"), Pilot(server, "pilot", node="wn3")
+    (job,) = harvester.legacy("getJob", siteName=site, prodSourceLabel="user", nJobs=1)["jobs"]
+    report = {"jobId": job["PandaID"], "attemptNr": 1}
+    assert pilot.legacy("updateJob", state="running", **report)["StatusCode"] == 0
+    assert harvester.legacy("updateJob", state="finished", **report)["StatusCode"] == 0
+
+
+def test_a_restarted_pilot_with_a_renewed_token_reports(server: RunningServer, site: str) -> None:
+    """What it could not send before is not lost: its key is the same."""
+    panda_id = Pilot(server, "pilot", KEY).take(site)
+    after = Pilot(server, "pilot-renamed", KEY)
+    assert after.post("pilot/update_job", job_id=panda_id, job_status="finished", attempt_nr=1)["success"] is True
+    assert described(server, panda_id)["jobStatus"] == "finished"
+
+
+def test_an_operator_may_speak_for_every_pilot(server: RunningServer, site: str) -> None:
+    panda_id = Pilot(server, "pilot", KEY).take(site)
+    assert server.api("operator").update(panda_id, "failed")["command"] is None
+
+
+def test_a_job_of_an_older_program_can_be_reported(queue: Queue, database: Database) -> None:
+    """Who has it was not noted then."""
+    queue.submit(1)
+    (job,) = queue.acquire()
+    report = JobReport(job["PandaID"], JobState.FINISHED, 1, pilot=PilotIdentity("pilot"))
+    with database.writing() as tx:
+        assert update_job(tx, report) is None
+    assert queue.describe(job["PandaID"])["jobStatus"] == "finished"
+
+
+def test_a_key_is_neither_kept_nor_logged(server: RunningServer, site: str) -> None:
+    mine = Pilot(server, "pilot", KEY)
+    mine.post("pilot/update_job", job_id=mine.take(site), job_status="finished", attempt_nr=1)
+    shown = mine.session.get(f"{server.url}/api/v1/system/get_attributes", timeout=30)
+    assert shown.ok and KEY not in shown.text
+    for path in (server.log, server.folder / "panda.db", server.folder / "panda.db-wal"):
+        assert KEY.encode() not in path.read_bytes(), path
+
+
+def test_an_upload_that_outlasts_its_job_replaces_nothing(server: RunningServer, site: str) -> None:
+    """While it came in, the job was lost, and given to another pilot."""
+    mine = Pilot(server, "pilot", KEY)
+    panda_id = mine.take(site)
+    output = next(file["lfn"] for file in described(server, panda_id)["Files"] if file["type"] == "output")
+
+    def slowly() -> Any:
+        yield b"half"
+        mine.post("pilot/update_worker_status", status="finished", **WORKER)
+        yield b"the rest"
+
+    answer = mine.session.put(f"{server.url}/storage/{output}", data=slowly(), timeout=30)
+    assert answer.status_code == 409
+    me = {"Authorization": f"Bearer {token('me', Role.USER)}"}
+    assert requests.get(f"{server.url}/storage/{output}", headers=me, timeout=30).status_code == 404
