@@ -81,13 +81,14 @@ def export_configuration(client: SearchClient, identity: str, form: str, output:
     from hpo_pilot.config import load_search
     from hpo_pilot.config.foreign import ExportOptions, export_search
     from hpo_pilot.search import Search
+    from hpo_pilot.search.limits import stored
     from hpo_pilot.service.nickname import nickname
 
     results: list[tuple[dict[str, object], float | None]] = []
     if Path(identity).is_file() or Path(identity).suffix in (".yaml", ".yml"):
         search = load_search(identity)
     else:
-        search = Search.model_validate(client.status(identity)["definition"])
+        search = stored(Search, client.status(identity)["definition"])
         trials = client.trials(identity, logs=False)
         values = [(trial["point"], trial["value"]) for trial in trials]
         results = [(point, value) for point, value in values if isinstance(value, int | float)]

@@ -17,7 +17,7 @@ from hpo_pilot.cli.figures import write_report_figures
 from hpo_pilot.cli.fitting import print_fitting
 from hpo_pilot.cli.foreign import CONFIGURATIONS, export_configuration
 from hpo_pilot.cli.next_step import next_step
-from hpo_pilot.cli.options import IdArgument, JsonOption, on_client
+from hpo_pilot.cli.options import MOST_NUMBER, IdArgument, JsonOption, on_client
 from hpo_pilot.cli.show import (
     NOTHING_BEYOND,
     console,
@@ -271,10 +271,17 @@ def logs(
     number: Annotated[
         int,
         typer.Argument(
-            metavar="TRIAL", min=1, help="The trial's number.", show_default=False, autocompletion=complete_trial
+            metavar="TRIAL",
+            min=1,
+            max=MOST_NUMBER,
+            help="The trial's number.",
+            show_default=False,
+            autocompletion=complete_trial,
         ),
     ],
-    fold: Annotated[int | None, typer.Option(min=0, help="One fold alone.", show_default=False)] = None,
+    fold: Annotated[
+        int | None, typer.Option(min=0, max=MOST_NUMBER, help="One fold alone.", show_default=False)
+    ] = None,
 ) -> None:
     """Print the end of a trial's payload log; it is kept of folds that failed."""
     from hpo_pilot.errors import InputError

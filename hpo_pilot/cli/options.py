@@ -47,8 +47,14 @@ IdArgument = Annotated[
     str, typer.Argument(metavar="ID", help="The search's name or number.", autocompletion=complete_search)
 ]
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The search file (YAML).", show_default=False)]
+#: The largest numbers of options: a machine has fewer nodes, and nothing waits for more than a year.
+MOST_NODES = 200_000
+MOST_SECONDS = 366 * 86_400
+#: A trial's or fold's number, as databases take it.
+MOST_NUMBER = 2**31 - 1
+
 SlotsOption = Annotated[
-    int | None, option("--slots", min=0, help="Jobs side by side. Default: as many as the cores hold.")
+    int | None, option("--slots", min=0, max=10_000, help="Jobs side by side. Default: as many as the cores hold.")
 ]
 
 #: What names the embedded PanDA server; as `hpo_pilot.store.EMBEDDED`, which would bring SQLAlchemy to every command.

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hpo_pilot.cli.columns import Column, print_columns
-from hpo_pilot.cli.options import JsonOption, LogFormatOption, WorkDirOption, option
+from hpo_pilot.cli.options import (
+    MOST_NODES,
+    MOST_NUMBER,
+    MOST_SECONDS,
+    JsonOption,
+    LogFormatOption,
+    WorkDirOption,
+    option,
+)
 from hpo_pilot.cli.show import console, dump, printable
 
 if TYPE_CHECKING:
@@ -72,7 +80,7 @@ def add_to(app: typer.Typer) -> None:
 
 def submit(
     site: _SiteOption,
-    nodes: Annotated[int, option("--nodes", min=1, help="Nodes of the allocation.")],
+    nodes: Annotated[int, option("--nodes", min=1, max=MOST_NODES, help="Nodes of the allocation.")],
     walltime: _WalltimeOption,
     queue: _QueueOption = None,
     panda_queue: _PandaQueueOption = None,
@@ -163,12 +171,19 @@ def cancel(
 
 def keep(
     site: _SiteOption,
-    max_nodes: Annotated[int, option("--max-nodes", min=1, help="Nodes of all allocations together, at most.")],
+    max_nodes: Annotated[
+        int, option("--max-nodes", min=1, max=MOST_NODES, help="Nodes of all allocations together, at most.")
+    ],
     walltime: _WalltimeOption,
-    nodes: Annotated[int, typer.Option("--nodes", min=1, help="Nodes of each allocation.")] = 1,
+    nodes: Annotated[int, typer.Option("--nodes", min=1, max=MOST_NODES, help="Nodes of each allocation.")] = 1,
     jobs: Annotated[
         int | None,
-        option("--jobs", min=1, help="Jobs that one allocation runs at once, at most. Default: as many as it holds."),
+        option(
+            "--jobs",
+            min=1,
+            max=MOST_NUMBER,
+            help="Jobs that one allocation runs at once, at most. Default: as many as it holds.",
+        ),
     ] = None,
     queue: _QueueOption = None,
     panda_queue: _PandaQueueOption = None,
@@ -179,10 +194,15 @@ def keep(
     proxy: _ProxyOption = None,
     folder: _FolderOption = None,
     pilot_option: _PilotOption = None,
-    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between looks.")] = 30.0,
-    idle: Annotated[float, typer.Option(min=0, help="Seconds without jobs, then allocations are cancelled.")] = 300.0,
+    interval: Annotated[float, typer.Option(min=0.1, max=MOST_SECONDS, help="Seconds between looks.")] = 30.0,
+    idle: Annotated[
+        float, typer.Option(min=0, max=MOST_SECONDS, help="Seconds without jobs, then allocations are cancelled.")
+    ] = 300.0,
     settle: Annotated[
-        float, typer.Option(min=0, help="Seconds that an allocation gets to take jobs, once it has started.")
+        float,
+        typer.Option(
+            min=0, max=MOST_SECONDS, help="Seconds that an allocation gets to take jobs, once it has started."
+        ),
     ] = 60.0,
     log_format: LogFormatOption = None,
     workdir: WorkDirOption = None,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from hpo_pilot.cli.options import JsonOption, client_of, option
+from hpo_pilot.cli.options import MOST_NODES, JsonOption, client_of, option
 from hpo_pilot.cli.plan_text import plan_rows
 from hpo_pilot.cli.show import console, dump
 
@@ -31,7 +31,7 @@ def plan(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The search file.", show_default=False)],
     site: Annotated[str, option("--site", metavar="S", help="The site profile (hpo-pilot sites).")],
     nodes: Annotated[
-        int | None, option("--nodes", min=1, help="Nodes of one allocation. Default: they are chosen.")
+        int | None, option("--nodes", min=1, max=MOST_NODES, help="Nodes of one allocation. Default: they are chosen.")
     ] = None,
     walltime: Annotated[
         str | None, option("--walltime", metavar="H:MM", help="Of one allocation. Default: as long as it helps.")

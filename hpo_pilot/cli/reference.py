@@ -195,11 +195,11 @@ def _kind(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
     if schema.get("type") == "object":
         return "section" if "properties" in schema else "map"
     limits = [
-        f"{sign} {schema[key]}"
+        f"{sign} {schema[key]:,}"
         for key, sign in (("minimum", "≥"), ("exclusiveMinimum", ">"), ("maximum", "≤"), ("exclusiveMaximum", "<"))
         if key in schema
     ]
-    return " ".join([str(schema.get("type", "anything")), *limits])
+    return f"{schema.get('type', 'anything')} {', '.join(limits)}".rstrip()
 
 
 def _default(schema: Mapping[str, Any]) -> str:

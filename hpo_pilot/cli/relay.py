@@ -25,7 +25,7 @@ def relay(
     to: Annotated[
         list[str], option("--to", metavar="HOST:PORT", help="A server that may be reached. May be repeated.")
     ],
-    connections: Annotated[int, typer.Option(min=1, help="Connections at once, at most.")] = 1000,
+    connections: Annotated[int, typer.Option(min=1, max=100_000, help="Connections at once, at most.")] = 1000,
     log_format: LogFormatOption = None,
 ) -> None:
     """Let compute nodes reach the named https servers, and nothing else: an HTTP proxy for `pilots submit --proxy`."""

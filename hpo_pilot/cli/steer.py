@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from hpo_pilot.cli.options import MOST_NUMBER
+
 
 class Goal(StrEnum):
     """Which loss is better; `min` and `max` are hpogrid's words for it."""
@@ -46,7 +48,11 @@ def steer(
     count: Annotated[
         int,
         typer.Option(
-            *("--n", "--n_point", "--num_points"), min=0, help="New points wanted (%NUM_POINTS).", show_default=False
+            *("--n", "--n_point", "--num_points"),
+            min=0,
+            max=100_000,
+            help="New points wanted (%NUM_POINTS).",
+            show_default=False,
         ),
     ],
     limit: Annotated[
@@ -81,7 +87,9 @@ def steer(
         ),
     ] = None,
     goal: Annotated[Goal, typer.Option("--goal", "--mode", help="Which loss is better.")] = Goal.MINIMIZE,
-    seed: Annotated[int, typer.Option(min=0, help="Same seed and same points so far, same new points.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=MOST_NUMBER, help="Same seed and same points so far, same new points.")
+    ] = 0,
     per_segment: Annotated[
         bool, typer.Option("--per-segment", help="--n is meant for each segment, not for all together.")
     ] = False,

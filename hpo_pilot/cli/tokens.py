@@ -38,7 +38,7 @@ def create(
         RoleChoice,
         typer.Option(help="user: own searches; pilot: takes jobs; operator: everything, for everybody."),
     ] = RoleChoice.USER,
-    days: Annotated[float, typer.Option(help="How long it is valid.")] = 30.0,
+    days: Annotated[float, typer.Option(max=36_500, help="How long it is valid.")] = 30.0,
     vo: Annotated[
         str, typer.Option(help="The only virtual organisation that it is for. Default: any.", show_default=False)
     ] = "",

@@ -14,6 +14,7 @@ from hpo_pilot.errors import InputError
 from hpo_pilot.figures.learning_curves import Reports
 from hpo_pilot.figures.subject import PEER_LIMIT, Peer, Subject, same_question
 from hpo_pilot.search import EarlyStop, FoldResult, Search, Trial, TrialState
+from hpo_pilot.search.limits import stored
 
 
 def subject_of(client: SearchClient, identity: str, *, keys: Collection[str] = ("curves", "convergence")) -> Subject:
@@ -47,7 +48,7 @@ def search_of(status: StatusDocument) -> Search:
     if "segments" in status:
         names = ", ".join(str(segment["name"]) for segment in status["segments"])
         raise InputError(f"{status['name']} is a family of searches; name one of them: {names}")
-    return Search.model_validate(status["definition"])
+    return stored(Search, status["definition"])
 
 
 def peers_of(client: SearchClient, status: StatusDocument, search: Search) -> list[Peer]:

@@ -39,7 +39,7 @@ from hpo_pilot.search import (
     SiteChoice,
 )
 from hpo_pilot.search.consistency import condition_misfits, constraint_misfits, name_misfits
-from hpo_pilot.search.cost import budget_misfits
+from hpo_pilot.search.cost import budget_misfits, width_misfits
 from hpo_pilot.search.dimension import DIMENSION, DIMENSION_TYPES, Dimension
 from hpo_pilot.search.misfit import Misfit, Path
 from hpo_pilot.search.objective import known_value_misfits, objective_misfits
@@ -322,6 +322,7 @@ class SearchCheck:
             self._notes_on_jobs(resources, budget)
             if isinstance(folds := self._parts.get("folds"), Folds):
                 self._tell(*budget_misfits(budget, resources, folds), under=("budget",))
+                self._tell(*width_misfits(budget, resources, folds))
         if isinstance(resources, Resources) and self.payload is not None:
             self._tell_and_note(([], launcher_notes(self.payload.command, resources)))
         self._tell_and_note(check_early_stopping(self._parts))
@@ -365,10 +366,12 @@ class SearchCheck:
         budget = self._parts.get("budget")
         if not isinstance(budget, Budget):
             return
-        if space.size <= max(budget.trials, _COUNTABLE):
-            points = sum(1 for _ in itertools.islice(space.all_points(), budget.trials))
+        if space.size < budget.trials or space.size <= _COUNTABLE:
+            countable = space.size <= _COUNTABLE
+            wanted = min(budget.trials, _COUNTABLE + 1)
+            points = sum(1 for _ in itertools.islice(space.all_points(), wanted)) if countable else int(space.size)
             if points < budget.trials:
-                have = f"{points} point{'s' * (points != 1)}"
+                have = f"{'' if countable else 'at most '}{points} point{'s' * (points != 1)}"
                 message = f"the space has {have}, fewer than {budget.trials} trials (budget.trials)"
                 self._note(("space",), message, "the search ends when all are tried")
         start = self._parts.get("start", ())

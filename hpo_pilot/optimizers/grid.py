@@ -11,6 +11,7 @@ from pydantic import Field
 from hpo_pilot.errors import ExhaustedError
 from hpo_pilot.optimizers.base import BaseSettings, Observation, Optimizer
 from hpo_pilot.search import Point, SearchSpace, point_key
+from hpo_pilot.search.limits import MOST_CHOICES
 
 #: Grid points per long dimension where the search names no budget.
 _WITHOUT_BUDGET = 5
@@ -28,7 +29,7 @@ class GridSettings(BaseSettings):
             None: as many as the budget pays for.
     """
 
-    points_per_dimension: Annotated[int, Field(ge=1, strict=True)] | None = None
+    points_per_dimension: Annotated[int, Field(ge=1, le=MOST_CHOICES, strict=True)] | None = None
 
 
 class GridSearch(Optimizer):

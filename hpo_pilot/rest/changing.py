@@ -26,6 +26,7 @@ from hpo_pilot.rest.context import Client, Context, Identity, Parts, answers
 from hpo_pilot.rest.problem import ApiError
 from hpo_pilot.rest.uploads import DIGEST
 from hpo_pilot.search import Search
+from hpo_pilot.search.limits import MOST_MACHINE_HOURS, MOST_PARALLEL
 from hpo_pilot.search.point import Scalar
 from hpo_pilot.search.warm_start import is_result_file
 from hpo_pilot.service.registration import packed_family, payload_document
@@ -73,6 +74,10 @@ class PayloadDocument(TypedDict):
     present: bool
 
 
+# Our own words on numbers that cannot be come with the budget, so they are only described here.
+_Added = Annotated[int | float, Field(json_schema_extra={"exclusiveMinimum": 0, "maximum": MOST_MACHINE_HOURS})]
+
+
 class Extension(BaseModel):
     """What is added to a budget."""
 
@@ -80,7 +85,7 @@ class Extension(BaseModel):
         extra="forbid", json_schema_extra={"examples": [{"add": {"trials": 50}, "seen": {"trials": 64}}]}
     )
 
-    add: dict[str, int | float] = Field(description="What to add, of trials, hours, gpu_hours, core_hours, failures.")
+    add: dict[str, _Added] = Field(description="What to add, of trials, hours, gpu_hours, core_hours, failures.")
     seen: dict[str, int | float | None] | None = Field(
         None, description="The budget that this is added to: the same call twice then adds once."
     )
@@ -109,7 +114,7 @@ class Width(BaseModel):
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"parallel": 16}]})
 
-    parallel: StrictInt = Field(ge=1, le=100_000, description="How many trials are out at once.")
+    parallel: StrictInt = Field(ge=1, le=MOST_PARALLEL, description="How many trials are out at once.")
 
 
 async def _search_file(request: Request) -> bytes:

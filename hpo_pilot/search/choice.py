@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
+from hpo_pilot.search import limits
 from hpo_pilot.search.domain import Domain
 from hpo_pilot.search.misfit import Misfit, MisfitError, listing
 from hpo_pilot.search.point import Scalar, is_number, show, value_key
@@ -17,7 +18,9 @@ class _Choices(Domain):
     """A domain that lists its values."""
 
     choices: tuple[Scalar, ...] = Field(
-        min_length=1, description="The values: text, numbers, true, false or null; 1 and true are different values."
+        min_length=1,
+        max_length=limits.MOST_CHOICES,
+        description="The values: text, numbers, true, false or null; 1 and true are different values.",
     )
 
     @field_validator("choices")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
+from hpo_pilot.search.limits import MOST_JOBS_OUT, MOST_RUNS_PER_TASK
 from hpo_pilot.search.misfit import Misfit
 from hpo_pilot.search.resources import Resources
 from hpo_pilot.search.search import Budget, Folds
@@ -117,6 +118,23 @@ def hours_allowed(budget: Budget, resources: Resources) -> dict[str, float]:
     """The same for each limit that there is, in seconds: `gpu_hours` and `core_hours`."""
     limits = {"gpu_hours": (budget.gpu_hours, resources.gpus), "core_hours": (budget.core_hours, resources.all_cores)}
     return {name: _HOUR * hours / each for name, (hours, each) in limits.items() if hours is not None and each}
+
+
+def width_misfits(budget: Budget, resources: Resources, folds: Folds) -> list[Misfit]:
+    """Counts that are too large together, each within its own maximum; paths are those of a search file."""
+    misfits = []
+    per_job, k = resources.trials_per_job, folds.k
+    queued = 0 if budget.queued == "auto" else budget.queued
+    jobs = -(-(budget.parallel + queued) // per_job) * k
+    if jobs > MOST_JOBS_OUT:
+        what = "budget.parallel" + (" and budget.queued" if queued else "") + (f" with {k} folds" if k > 1 else "")
+        message = f"{what} would have {jobs} jobs out at once; at most {MOST_JOBS_OUT} can be"
+        hint = f"use {max(1, MOST_JOBS_OUT // k * per_job - queued)} or less" if queued < MOST_JOBS_OUT // k else ""
+        misfits.append(Misfit(("budget", "parallel"), message, hint))
+    if k * per_job > MOST_RUNS_PER_TASK:
+        message = f"{per_job} trials of {k} folds would go out together; at most {MOST_RUNS_PER_TASK} folds can"
+        misfits.append(Misfit(("resources", "trials_per_job"), message, f"use {max(1, MOST_RUNS_PER_TASK // k)}"))
+    return misfits
 
 
 def budget_misfits(budget: Budget, resources: Resources, folds: Folds) -> list[Misfit]:

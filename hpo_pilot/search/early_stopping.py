@@ -9,11 +9,13 @@ from pydantic import Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from hpo_pilot.search import limits
 from hpo_pilot.search.misfit import Misfit, MisfitError
 from hpo_pilot.search.point import StrictFloat, StrictInt, StrictStr
 from hpo_pilot.search.section import Section
 
 _Step = Annotated[StrictInt, Field(ge=1, le=2**53)]
+_Seconds = Annotated[StrictFloat, Field(gt=0, le=limits.MOST_REPORT_SECONDS, allow_inf_nan=False)]
 
 #: What only one of the rules knows.
 _OF_ASHA = ("min_steps", "max_steps", "eta", "brackets")
@@ -60,17 +62,17 @@ class EarlyStopping(Section):
     warmup_steps: Annotated[StrictInt, Field(ge=0, le=2**53)] | None = Field(
         None, description="median: no trial is stopped before it has come to this step. Default: 1."
     )
-    warmup_trials: Annotated[StrictInt, Field(ge=1)] | None = Field(
+    warmup_trials: Annotated[StrictInt, Field(ge=1, le=limits.MOST_TRIALS)] | None = Field(
         None,
         description="So many trials must have come to a step before any is stopped there. Default: 5 for median, eta "
         "for asha.",
     )
-    folds: Annotated[StrictInt, Field(ge=1)] | None = Field(
+    folds: Annotated[StrictInt, Field(ge=1, le=limits.MOST_FOLDS)] | None = Field(
         None,
         description="So many folds of a trial must have come to a step before it is judged there by their mean. "
         "Default: half of them.",
     )
-    report_seconds: Annotated[StrictFloat, Field(gt=0, allow_inf_nan=False)] | None = Field(
+    report_seconds: _Seconds | None = Field(
         None,
         description="The pause between two reports of a job that has new values. Default: 2, more for searches so "
         "wide that their jobs would make more than 100 reports a second. Pilots have a shortest pause of their own.",

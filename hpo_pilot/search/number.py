@@ -15,6 +15,8 @@ from hpo_pilot.search.point import StrictFloat, StrictInt, is_number, show
 #: Whole numbers beyond this one are not all floats, so that the way through the unit interval would lose some.
 LARGEST_INTEGER = 2**53
 
+_FAR = 1e15  # steps; a domain has fewer
+
 _Scale = Annotated[
     Literal["linear", "log"],
     Field(description="log spreads the search evenly over orders of magnitude; low must be above 0."),
@@ -114,7 +116,7 @@ class Real(Domain):
             raise ValueError(f"must be a number, not {show(value)}")
         number = float(value)
         if self.step is not None:
-            return (round((number - self.low) / self.step) + 0.5) / self.size
+            return (self._index(number, self.step) + 0.5) / self.size
         if self.scale == "log":
             if number <= 0:
                 return 0.0
@@ -130,7 +132,7 @@ class Real(Domain):
             if not self.low <= number <= self.high:
                 raise self._outside(number)
             return number
-        index = round((number - self.low) / self.step)
+        index = self._index(number, self.step)
         if not 0 <= index < self.size:
             raise self._outside(number)
         nearest = self._stepped(index)
@@ -140,6 +142,10 @@ class Real(Domain):
                 f"the nearest is {show(nearest)}"
             )
         return nearest
+
+    def _index(self, number: float, step: float) -> int:
+        """Which step `number` is nearest to; for numbers far outside, one far outside that is no overflow."""
+        return round(min(_FAR, max(-_FAR, (number - self.low) / step)))
 
     def _outside(self, number: float) -> ValueError:
         return ValueError(f"must be between {show(self.low)} and {show(self.high)}, not {show(number)}")

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from hpo_pilot.search import limits
 from hpo_pilot.search.misfit import Misfit
 from hpo_pilot.search.point import StrictFloat, StrictStr
 from hpo_pilot.search.section import Section
@@ -53,7 +54,9 @@ def _listed(value: Any) -> Any:
 
 
 #: One objective or several, as a tuple; a search file may give a single one without a list.
-Objectives = Annotated[tuple[Objective, ...], BeforeValidator(_listed), _OneOrMore()]
+Objectives = Annotated[
+    tuple[Objective, ...], Field(max_length=limits.MOST_OBJECTIVES), BeforeValidator(_listed), _OneOrMore()
+]
 
 
 def objective_misfits(objectives: Sequence[Objective | None]) -> list[Misfit]:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, field_validator, model_validator
 
+from hpo_pilot.search import limits
 from hpo_pilot.search.misfit import Misfit, MisfitError
 from hpo_pilot.search.point import StrictStr
 from hpo_pilot.search.point_shape import PointShape
@@ -68,11 +69,16 @@ class Payload(Section):
     container: _Text | None = Field(None, description="Image, .sif, .sqfs, or an unpacked root; null: none.")
     inputs: tuple[_Text, ...] = Field(
         (),
+        max_length=limits.MOST_INPUTS,
         description="Input files: paths (also patterns), web or root URLs, or Rucio datasets (scope:name). They are "
         "put into the job's folder, and their names into input_ds.json.",
     )
-    outputs: tuple[_Text, ...] = Field((), description="Files kept for the best trials: hpo-pilot fetch best.")
-    checkpoint: tuple[_Text, ...] = Field((), description="Files and folders kept between attempts of a fold.")
+    outputs: tuple[_Text, ...] = Field(
+        (), max_length=limits.MOST_NAMES, description="Files kept for the best trials: hpo-pilot fetch best."
+    )
+    checkpoint: tuple[_Text, ...] = Field(
+        (), max_length=limits.MOST_NAMES, description="Files and folders kept between attempts of a fold."
+    )
     file_names: FileNames = Field(FileNames(), description="The payload's own names for its files.")
     point: PointShape = Field(
         PointShape(), description="How the point's file is made, where it is more than the parameters by name."

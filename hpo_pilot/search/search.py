@@ -25,6 +25,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from hpo_pilot.search import limits
 from hpo_pilot.search.dimension import Dimension
 from hpo_pilot.search.early_stopping import EarlyStopping, early_stopping_misfits
 from hpo_pilot.search.misfit import Misfit, MisfitError
@@ -69,24 +70,28 @@ class OptimizerChoice(Section):
 class Budget(Section):
     """When the search ends, and how wide it is."""
 
-    trials: Count = Field(64, description="How many points are tried in all.")
+    trials: Count = Field(64, le=limits.MOST_TRIALS, description="How many points are tried in all.")
     parallel: Count = Field(
         8,
+        le=limits.MOST_PARALLEL,
         description="How many trials are out at once; with resources.trials_per_job they are in so many fewer jobs.",
     )
-    queued: Annotated[StrictInt, Field(ge=0)] | Literal["auto"] = Field(
+    queued: Annotated[StrictInt, Field(ge=0, le=limits.MOST_PARALLEL)] | Literal["auto"] = Field(
         "auto",
         description="How many more points wait at the server, so that a free slot finds work at once. "
         "auto: as many as the measured hand-over time asks for.",
     )
-    hours: Amount | None = Field(None, description="No new trials after this many hours since the start.")
+    hours: Amount | None = Field(
+        None, le=limits.MOST_HOURS, description="No new trials after this many hours since the start."
+    )
     gpu_hours: Amount | None = Field(
         None,
+        le=limits.MOST_MACHINE_HOURS,
         description="The jobs use at most so many GPU-hours, repeated attempts included: no trial is begun that would "
         "go beyond by the time that trials take, and what still runs when they are used up is stopped.",
     )
-    core_hours: Amount | None = Field(None, description="The same for CPU core-hours.")
-    failures: Count = Field(10, description="This many failed trials in a row stop the search.")
+    core_hours: Amount | None = Field(None, le=limits.MOST_MACHINE_HOURS, description="The same for CPU core-hours.")
+    failures: Count = Field(10, le=limits.MOST_TRIALS, description="This many failed trials in a row stop the search.")
     refill: Annotated[StrictFloat, Field(ge=0, le=1)] | Literal["auto"] = Field(
         "auto",
         description="The share of `parallel` that must be free before new points are submitted. "
@@ -97,15 +102,19 @@ class Budget(Section):
 class Confirm(Section):
     """The best points run again at the end with fresh seeds, against winner's luck."""
 
-    top: Annotated[StrictInt, Field(ge=0)] = Field(0, description="How many of the best points; 0: none.")
-    repeats: Count = Field(3, description="How many times each.")
+    top: Annotated[StrictInt, Field(ge=0, le=limits.MOST_TRIALS)] = Field(
+        0, description="How many of the best points; 0: none."
+    )
+    repeats: Count = Field(3, le=limits.MOST_REPEATS, description="How many times each.")
 
 
 class Folds(Section):
     """k-fold cross-validation: k jobs per trial, mean and standard deviation of their figures."""
 
-    k: Count = Field(1, description="How many folds, each a job of its own.")
-    require: Count | None = Field(None, description="Fewer good folds than this: the trial fails. Default: all k.")
+    k: Count = Field(1, le=limits.MOST_FOLDS, description="How many folds, each a job of its own.")
+    require: Count | None = Field(
+        None, le=limits.MOST_FOLDS, description="Fewer good folds than this: the trial fails. Default: all k."
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Folds:
@@ -121,7 +130,12 @@ class Folds(Section):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return {"anyOf": [{"type": "integer", "minimum": 1, "description": "k alone."}, handler(schema)]}
+        return {
+            "anyOf": [
+                {"type": "integer", "minimum": 1, "maximum": limits.MOST_FOLDS, "description": "k alone."},
+                handler(schema),
+            ]
+        }
 
     @property
     def needed(self) -> int:
@@ -142,7 +156,9 @@ class SiteChoice(Section):
         description="The PanDA queue, or several with commas between. Default: LOCAL on the embedded server, PanDA's "
         "choice on another.",
     )
-    exclude: tuple[_Queue, ...] = Field((), description="PanDA queues that the jobs must not go to.")
+    exclude: tuple[_Queue, ...] = Field(
+        (), max_length=limits.MOST_NAMES, description="PanDA queues that the jobs must not go to."
+    )
     architecture: Text | None = Field(
         None, description="CPU and GPU wanted, as prun --architecture takes it: '@el9#x86_64&nvidia'."
     )
@@ -172,9 +188,16 @@ class PandaOptions(Section):
         description="The outputs are the working group's, as prun --official makes them: names begin with group.<it>, "
         "and the user needs its production role.",
     )
-    priority: StrictInt | None = Field(None, description="Task priority. Default: the server's for users.")
-    attempts: Count = Field(3, description="How often PanDA starts a job that the infrastructure lost.")
-    jobs_per_task: Count | Literal["auto"] = Field(
+    priority: StrictInt | None = Field(
+        None,
+        ge=-limits.MOST_PRIORITY,
+        le=limits.MOST_PRIORITY,
+        description="Task priority. Default: the server's for users.",
+    )
+    attempts: Count = Field(
+        3, le=limits.MOST_ATTEMPTS, description="How often PanDA starts a job that the infrastructure lost."
+    )
+    jobs_per_task: Annotated[Count, Field(le=limits.MOST_JOBS_PER_TASK)] | Literal["auto"] = Field(
         "auto",
         description="At most this many jobs in one task. auto: 10 where the server sends the first 10 jobs of a task "
         "ahead as scouts and holds back the others until they have ended, as ATLAS's does; else as many as fit.",
@@ -200,9 +223,11 @@ class KnownResult(Section):
     """A result from before this search: the optimizer learns from it, and it costs no trial."""
 
     point: dict[str, Scalar] = Field(description="The point.")
-    value: _Figure | Annotated[tuple[_Figure, ...], Field(min_length=2)] | None = Field(
-        description="Its figure of merit, as the payload reports it, or a list of one for each objective; null: it "
-        "failed."
+    value: _Figure | Annotated[tuple[_Figure, ...], Field(min_length=2, max_length=limits.MOST_OBJECTIVES)] | None = (
+        Field(
+            description="Its figure of merit, as the payload reports it, or a list of one for each objective; null: it "
+            "failed."
+        )
     )
 
     @property
@@ -224,14 +249,21 @@ class Search(Section):
         json_schema_extra={"default": Objective().to_dict()},
     )
     space_dimensions: dict[str, Dimension] = Field(
-        alias="space", min_length=1, description="The hyper-parameters by name, each with its domain."
+        alias="space",
+        min_length=1,
+        max_length=limits.MOST_PARAMETERS,
+        description="The hyper-parameters by name, each with its domain.",
     )
     constraints: tuple[Text, ...] = Field(
-        (), description="Expressions over the parameters that every point satisfies, as 'layers * width <= 1024'."
+        (),
+        max_length=limits.MOST_CONSTRAINTS,
+        description="Expressions over the parameters that every point satisfies, as 'layers * width <= 1024'.",
     )
-    start: tuple[dict[str, Scalar], ...] = Field((), description="Points to try first.")
+    start: tuple[dict[str, Scalar], ...] = Field((), max_length=limits.MOST_POINTS, description="Points to try first.")
     known: tuple[KnownResult, ...] = Field(
-        (), description="Results from before: points with their values. They are learnt from and not tried again."
+        (),
+        max_length=limits.MOST_POINTS,
+        description="Results from before: points with their values. They are learnt from and not tried again.",
     )
     warm_start: WarmStart = ()
     optimizer: OptimizerChoice = OptimizerChoice(name="auto")
@@ -373,7 +405,10 @@ def _own_space_misfits(search: Search, segment: str, dimensions: Mapping[str, Di
 
 def confirm_misfits(confirm: Confirm, budget: Budget) -> list[Misfit]:
     """Whether there are as many trials as are to be confirmed; paths are those of a search file."""
-    if confirm.top <= budget.trials:
-        return []
-    message = f"the best {confirm.top} cannot be confirmed of {budget.trials} trials (budget.trials)"
-    return [Misfit(("confirm", "top"), message, f"use {budget.trials} or less")]
+    if confirm.top > budget.trials:
+        message = f"the best {confirm.top} cannot be confirmed of {budget.trials} trials (budget.trials)"
+        return [Misfit(("confirm", "top"), message, f"use {budget.trials} or less")]
+    if confirm.top * confirm.repeats > limits.MOST_TRIALS:
+        message = f"{confirm.top} trials, {confirm.repeats} times each, are more than {limits.MOST_TRIALS}"
+        return [Misfit(("confirm", "repeats"), message, f"use {limits.MOST_TRIALS // confirm.top} or less")]
+    return []

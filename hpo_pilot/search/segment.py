@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
+from hpo_pilot.search import limits
 from hpo_pilot.search.dimension import Dimension
 from hpo_pilot.search.point import StrictStr
 from hpo_pilot.search.section import Section
@@ -19,10 +20,15 @@ class Segment(Section):
     """What is different for one segment."""
 
     inputs: tuple[Annotated[StrictStr, Field(min_length=1)], ...] | None = Field(
-        None, description="This segment's inputs, in place of payload.inputs. Default: those."
+        None,
+        max_length=limits.MOST_INPUTS,
+        description="This segment's inputs, in place of payload.inputs. Default: those.",
     )
     space: dict[str, Dimension] | None = Field(
-        None, min_length=1, description="This segment's parameters, in place of the common space. Default: that."
+        None,
+        min_length=1,
+        max_length=limits.MOST_PARAMETERS,
+        description="This segment's parameters, in place of the common space. Default: that.",
     )
 
 
@@ -34,10 +40,17 @@ def _by_name(value: Any) -> Any:
 
 
 _Name = Annotated[StrictStr, Field(min_length=1)]
-_BY_NAME = {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1, "uniqueItems": True}
+_BY_NAME = {
+    "type": "array",
+    "items": {"type": "string", "minLength": 1},
+    "minItems": 1,
+    "maxItems": limits.MOST_SEGMENTS,
+    "uniqueItems": True,
+}
 _FULL = {
     "type": "object",
     "minProperties": 1,
+    "maxProperties": limits.MOST_SEGMENTS,
     "additionalProperties": {
         "type": "object",
         "additionalProperties": False,
@@ -45,11 +58,13 @@ _FULL = {
             "inputs": {
                 "type": ["array", "null"],
                 "items": {"type": "string", "minLength": 1},
+                "maxItems": limits.MOST_INPUTS,
                 "description": "This segment's inputs, in place of payload.inputs.",
             },
             "space": {
                 "type": ["object", "null"],
                 "minProperties": 1,
+                "maxProperties": limits.MOST_PARAMETERS,
                 "description": "This segment's parameters, in place of the common space.",
             },
         },
@@ -59,7 +74,7 @@ _FULL = {
 #: Segments by name, in the order of the file.
 Segments = Annotated[
     dict[_Name, Segment],
-    Field(min_length=1),
+    Field(min_length=1, max_length=limits.MOST_SEGMENTS),
     BeforeValidator(_by_name),
     WithJsonSchema({"anyOf": [_BY_NAME, _FULL]}),
 ]

@@ -13,17 +13,16 @@ from hpo_pilot.config.payload_inputs import absolute_inputs
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.panda.sandbox import build_sandbox, same_payload
 from hpo_pilot.search import Budget, Search, Trial, TrialState
+from hpo_pilot.search.limits import MOST_MACHINE_HOURS
 from hpo_pilot.service.local_queue import DEFAULT_QUEUE
 from hpo_pilot.service.warm_start import earlier_results, result_files
+from hpo_pilot.service.wishes import with_budget
 from hpo_pilot.service.workdir import WorkDir
 from hpo_pilot.store import EMBEDDED, NameTakenError, SearchRecord, SearchState, Store
 
 #: What may be added to, and what of it is counted.
 _EXTENDABLE = ("trials", "hours", "gpu_hours", "core_hours", "failures")
 _WHOLE = ("trials", "failures")
-
-#: What is added at once stays below: more is a slip, or no number that a database takes.
-_MOST = 1e15
 
 #: The states in which a search waits for its owner.
 _MAY_GO_ON: tuple[SearchState, ...] = (SearchState.PAUSED, SearchState.STOPPED, SearchState.FAILED)
@@ -345,8 +344,8 @@ def extend(
     for name, amount in changes.items():
         if name not in _EXTENDABLE:
             raise InputError(f"{name}: there is no such limit; there is {', '.join(_EXTENDABLE)}")
-        if amount >= _MOST:
-            raise InputError(f"{name}: so much does not extend the budget, which holds less than {_MOST:g}")
+        if amount > MOST_MACHINE_HOURS:
+            raise InputError(f"{name}: so much does not extend the budget, which holds at most {MOST_MACHINE_HOURS:g}")
         if not amount > 0:  # NaN is not
             raise InputError(f"{name}: {_shown(amount)} does not extend the budget; a budget may only grow")
         if name in _WHOLE and amount != int(amount):
@@ -362,11 +361,7 @@ def extend(
             if values[name] is None:
                 raise InputError(f"search {now.name!r} has no limit on {name}: there is nothing to extend")
             values[name] += int(amount) if name in _WHOLE else amount
-        try:
-            budget = Budget.model_validate(values)
-        except ValueError as error:
-            raise InputError(f"{', '.join(changes)}: the budget would be larger than there are numbers") from error
-        search = now.search.model_copy(update={"budget": budget})
+        search = with_budget(now.search, **{name: values[name] for name in changes})
         return search, f"extended: {_difference(now.search.budget, search.budget)}"
 
     if seen is not None:
@@ -378,7 +373,7 @@ def extend(
 
 
 def _shown(amount: float) -> str:
-    return f"{amount:+g}" if abs(amount) < _MOST else "as much less"
+    return f"{amount:+g}" if abs(amount) < MOST_MACHINE_HOURS else "as much less"
 
 
 def trial_of(store: Store, record: SearchRecord, number: int) -> Trial:

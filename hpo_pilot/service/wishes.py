@@ -7,13 +7,15 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from pydantic import ValidationError
+
 from hpo_pilot.errors import InputError
 from hpo_pilot.search import Budget, Point, Search, Trial, TrialState, point_key
-from hpo_pilot.search.cost import seconds_allowed
+from hpo_pilot.search.cost import seconds_allowed, width_misfits
+from hpo_pilot.search.limits import MOST_PARALLEL
+from hpo_pilot.search.misfit import Misfit
+from hpo_pilot.search.wording import misfits_of
 from hpo_pilot.store import NewWish, SearchRecord, SearchState, Store, Wish
-
-#: More trials at once is a slip.
-_MOST_PARALLEL = 100_000
 
 #: So many trials are named in the log, others are counted.
 _NAMED = 10
@@ -83,13 +85,13 @@ def set_parallel(store: Store, record: SearchRecord, who: str, parallel: int) ->
     Raises:
         InputError: less than one, or more than makes sense.
     """
-    if not 1 <= parallel <= _MOST_PARALLEL:
+    if not 1 <= parallel <= MOST_PARALLEL:
         shown = str(parallel) if abs(parallel) < 10**15 else "so many"
-        raise InputError(f"parallel: {shown} trials at once cannot be; use 1 to {_MOST_PARALLEL}")
+        raise InputError(f"parallel: {shown} trials at once cannot be; use 1 to {MOST_PARALLEL}")
 
     def changed(now: SearchRecord) -> tuple[Search, str]:
         before = now.search.budget.parallel
-        return _with_budget(now.search, parallel=parallel), f"budget changed: parallel {before} -> {parallel}"
+        return with_budget(now.search, parallel=parallel), f"budget changed: parallel {before} -> {parallel}"
 
     if record.search.budget.parallel == parallel:
         return record
@@ -192,10 +194,26 @@ def _check_room(store: Store, record: SearchRecord) -> None:
 def _grown(record: SearchRecord, count: int) -> tuple[Search, str]:
     """The search with a budget of so many trials more, and that in words."""
     before = record.search.budget.trials
-    search = _with_budget(record.search, trials=before + count)
+    search = with_budget(record.search, trials=before + count)
     return search, f"budget trials {before} -> {before + count}"
 
 
-def _with_budget(search: Search, **changes: int) -> Search:
-    budget = Budget.model_validate(search.budget.model_dump() | changes)
+def with_budget(search: Search, **changes: float) -> Search:
+    """The search with these parts of its budget changed.
+
+    Raises:
+        InputError: one of them is beyond its maximum, or makes more jobs at once than there may be.
+    """
+    values = search.budget.model_dump() | changes
+    wrong: list[Misfit] = []
+    try:
+        budget = Budget.model_validate(values)
+    except ValidationError as error:  # what an earlier version allowed, and is not changed here, stays
+        found = misfits_of(error, values, Budget)
+        wrong = [misfit.under("budget") for misfit in found if misfit.path[0] in changes]
+        budget = search.budget.model_copy(update=changes)
+    if "parallel" in changes and not wrong:
+        wrong = width_misfits(budget, search.resources, search.folds)
+    if wrong:
+        raise InputError("; ".join(map(str, wrong)))
     return search.model_copy(update={"budget": budget})

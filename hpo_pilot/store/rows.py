@@ -9,6 +9,7 @@ from sqlalchemy import Row
 from hpo_pilot.jobs import JobState, Member
 from hpo_pilot.search import EarlyStop, FoldResult, Search, Trial, TrialState
 from hpo_pilot.search.cost import Spent
+from hpo_pilot.search.limits import stored
 from hpo_pilot.store.records import SearchRecord, SearchState, TaskRecord, TaskStage, Wish, from_epoch
 
 
@@ -49,8 +50,8 @@ def search_record(row: Row[Any]) -> SearchRecord:
         family=row.family,
         state=SearchState(row.state),
         message=row.message,
-        search=Search.model_validate(row.definition),
-        filed=Search.model_validate(row.filed),
+        search=stored(Search, row.definition),
+        filed=stored(Search, row.filed),
         version=row.version,
         source=row.source,
         forgiven=row.forgiven,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 from typer.testing import CliRunner
 
@@ -101,3 +103,35 @@ def test_words_of_a_point():
 def test_wrong_words_of_a_point(words, message):
     with pytest.raises(InputError, match=message):
         point_of(words)
+
+
+@pytest.mark.parametrize("number", [10**23, 2**63, 10**400], ids=["10^23", "2^63", "10^400"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("extend", "demo", "--trials", "+{}"),
+        ("extend", "demo", "--hours", "+{}"),
+        ("extend", "demo", "--failures", "+{}"),
+        ("extend", "demo", "--parallel", "{}"),
+        ("retry", "demo", "--trial", "{}"),
+        ("try", "demo", "x={}"),
+        ("logs", "demo", "{}"),
+        ("logs", "demo", "1", "--fold", "{}"),
+        ("serve", "--slots", "{}"),
+        ("status", "{}"),
+    ],
+    ids=" ".join,
+)
+def test_a_number_beyond_all_maxima_is_refused_in_words(work, words, number):
+    result = CliRunner().invoke(app, [word.format(number) for word in words])
+    assert isinstance(result.exception, InputError) or result.exit_code == 2
+    with closing(store_of(work)) as store:
+        assert store.search("demo").search.budget.trials == 4
+
+
+def test_a_budget_grows_to_its_maximum_and_no_further(work):
+    with pytest.raises(InputError, match=r"budget\.trials: must be 1000000 or less, not 1000001"):
+        said("extend", "demo", "--trials", "+999997")
+    said("extend", "demo", "--trials", "+999996")
+    with pytest.raises(InputError, match=r"budget\.trials: must be 1000000 or less"):
+        said("retry", "demo")

@@ -77,6 +77,9 @@ def test_extend_adds_once(pages):
         ({"trials": "1.5"}, "no whole number"),
         ({"trials": "nan"}, "is no number"),
         ({"trials": "1e400"}, "is no number"),
+        ({"trials": "1" + "0" * 23}, "does not extend the budget"),
+        ({"trials": "999997"}, "must be 1000000 or less"),
+        ({"hours": "1e308"}, "does not extend the budget"),
         ({"gpu_hours": "5"}, "no limit on gpu_hours"),
         ({"trials": "<b>x</b>"}, "is no number"),
     ],
@@ -105,6 +108,8 @@ def test_add_a_point(pages):
     (wish,) = pages.store.wishes(pages.store.search(name).id)
     assert wish.point == {"x": 0.25, "kind": "b"}
     assert wish.who == "alice"
+    for far in ("1e308", "-1e308", "9" * 5000):
+        assert send(alice, name, "add", **{"p.x": far, "p.kind": "0"}).status_code == 422
     outside = send(alice, name, "add", **{"p.x": "7", "p.kind": "0"})
     assert outside.status_code == 422
     assert 'value="7"' in outside.text
@@ -129,7 +134,7 @@ def test_more_side_by_side(pages):
     name, alice = pages.submit("wider"), pages.browser("alice")
     assert send(alice, name, "parallel", parallel="3").status_code == 303
     assert pages.store.search(name).search.budget.parallel == 3
-    for wrong in ("0", "1.5", "", "x"):
+    for wrong in ("0", "1.5", "", "x", "100001", "1" + "0" * 23, "1e308", "9" * 400):
         assert send(alice, name, "parallel", parallel=wrong).status_code == 422
     assert pages.store.search(name).search.budget.parallel == 3
 

@@ -42,6 +42,40 @@ def test_a_budget_grows_by_no_amount_that_is_none(call, what, amount) -> None:
     assert "does not extend the budget" in answer.json()["message"]
 
 
+@pytest.mark.parametrize("number", [str(10**23), str(2**63), "9" * 5000, "1e308", "1e400", "-1e308"])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("extend", '{"add": {"trials": 1}, "seen": {"trials": %s}}'),
+        ("extend", '{"add": {"failures": %s}}'),
+        ("parallel", '{"parallel": %s}'),
+        ("points", '{"point": {"x": %s}}'),
+        ("retry", '{"trials": [%s]}'),
+    ],
+)
+def test_no_number_is_too_much_for_the_service(call, path, body, number) -> None:
+    call("POST", "searches?go_on=true", data=search_text("huge"))
+    answer = call("POST", f"searches/huge/{path}", data=body.replace("%s", number), headers=JSON)
+    assert 400 <= answer.status_code < 500, answer.text
+
+
+@pytest.mark.parametrize("number", [str(10**23), str(2**63), "9" * 5000, "1e308", "1e400", "-1e308"])
+@pytest.mark.parametrize("path", ["budget.trials", "budget.hours", "folds.k", "resources.memory_mb", "seed"])
+def test_no_number_in_a_search_file_is_too_much_for_the_service(call, path, number) -> None:
+    section, _, key = path.partition(".")
+    changes = {section: {key: "NUMBER"} if key else "NUMBER"}
+    text = search_text("huge-file", **changes).replace('"NUMBER"', number)
+    answer = call("POST", "searches", data=text)
+    assert answer.status_code == 422, answer.text
+    assert section in answer.text
+
+
+def test_the_largest_counts_are_in_the_description(call) -> None:
+    schemas = call("GET", "openapi.json").json()["components"]["schemas"]
+    assert schemas["Width"]["properties"]["parallel"]["maximum"] == 100_000
+    assert schemas["Extension"]["properties"]["add"]["additionalProperties"]["maximum"] == 10**12
+
+
 def _archive(build: Callable[[tarfile.TarFile], object]) -> bytes:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:

@@ -27,6 +27,7 @@ from hpo_pilot.optimizers.proposals import Proposals, placed
 from hpo_pilot.optimizers.streams import array_stream, stream
 from hpo_pilot.optimizers.threads import one_thread
 from hpo_pilot.search import Point, SearchSpace
+from hpo_pilot.search.limits import MOST_POPULATION
 
 Array = npt.NDArray[np.float64]
 
@@ -51,7 +52,7 @@ class BayesianSettings(BaseSettings):
             they were good.
     """
 
-    start_points: Annotated[int, Field(ge=1, strict=True)] | None = None
+    start_points: Annotated[int, Field(ge=1, le=MOST_POPULATION, strict=True)] | None = None
 
 
 class BayesianOptimizer(Optimizer):

@@ -20,6 +20,7 @@ from hpo_pilot.optimizers.proposals import Proposals, feasible_units
 from hpo_pilot.optimizers.streams import array_stream, stream
 from hpo_pilot.optimizers.threads import one_thread
 from hpo_pilot.search import Point, SearchSpace
+from hpo_pilot.search.limits import MOST_POPULATION
 
 #: How many samples per point wanted may be duplicates or infeasible before they are drawn near the best points, with
 #: steps made shorter and shorter, and at last at random.
@@ -57,7 +58,7 @@ class CmaSettings(BaseSettings):
         sigma: the first standard deviation, as a share of each range.
     """
 
-    population: Annotated[int, Field(ge=4, strict=True)] | None = None
+    population: Annotated[int, Field(ge=4, le=MOST_POPULATION, strict=True)] | None = None
     sigma: Annotated[float, Field(gt=0, le=1)] = 0.2
 
 

@@ -19,6 +19,7 @@ from hpo_pilot.optimizers.evolution.recipe import Individual
 from hpo_pilot.optimizers.proposals import Proposals, reflected
 from hpo_pilot.optimizers.streams import stream
 from hpo_pilot.search import Point, SearchSpace
+from hpo_pilot.search.limits import MOST_POPULATION
 
 #: Where standard errors are told, an individual older than this many populations is elite only if it is this many
 #: standard errors ahead of all newer ones: a lucky value would otherwise lead for ever, for no point is tried again.
@@ -51,7 +52,7 @@ class EvolutionarySettings(BaseSettings):
         mutate: how a child is changed.
     """
 
-    population: Annotated[int, Field(ge=2, strict=True)] | None = None
+    population: Annotated[int, Field(ge=2, le=MOST_POPULATION, strict=True)] | None = None
     elite: Annotated[float, Field(ge=0, le=1)] = 0.2
     mutation: Annotated[float, Field(ge=0, le=1)] = 1.0
     select: Operator = Operator(name="selTournament")
