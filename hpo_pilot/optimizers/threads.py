@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import cache
 
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]  # it ships no types
@@ -17,7 +19,23 @@ def _controller() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-def one_thread() -> AbstractContextManager[object]:
-    """Limits every BLAS of this process to one thread while the context lasts."""
-    limits: AbstractContextManager[object] = _controller().limit(limits=1)
-    return limits
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Limits every BLAS of this process to one thread while the context lasts, or another thread's context does."""
+    with _LOCK:
+        if not _INSIDE:
+            _LIMITS.enter_context(_controller().limit(limits=1))
+        _INSIDE.append(True)
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _INSIDE.pop()
+            if not _INSIDE:
+                _LIMITS.close()
+
+
+#: The limit is the process's, and optimizers work in several threads: the last one to leave lifts it.
+_LOCK = threading.Lock()
+_INSIDE: list[bool] = []
+_LIMITS = ExitStack()

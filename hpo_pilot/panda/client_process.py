@@ -1,8 +1,8 @@
 """panda-client in a process of its own, under our deadline.
 
-panda-client has a time-out of 600 s, ends its process on some failures, and reads its environment at import. One worker
-process per server keeps all that away from the steering loop: a call that does not end in time ends the worker, and the
-next call starts a new one.
+panda-client has a time-out of 600 s, ends its process on some failures, and reads its environment at import. Worker
+processes keep all that away from the steering: a call that does not end in time ends its worker, and the next call
+starts a new one. There are a few workers for each server, so that a slow call of one search delays no other search.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,12 @@ _NO_SUCH_CALL = 404
 
 #: From here on nobody knows whether the server has acted.
 _SERVER_FAILED = 500
+
+#: The most worker processes for one server.
+MOST_WORKERS = 8
+
+#: How long a call waits for a worker that is busy before another one is started, in seconds: most calls are shorter.
+_PATIENCE = 0.25
 
 
 class NoAnswerError(TryAgainError):
@@ -52,20 +58,21 @@ class MissingCallError(RefusedError):
 
 
 class ClientProcess:
-    """Calls functions of panda-client's `Client` module by name; from any thread, one at a time."""
+    """Calls functions of panda-client's `Client` module by name; from any thread, a few at a time."""
 
     def __init__(self, environment: Mapping[str, str], log: Path) -> None:
-        """Prepares; the process starts with the first call.
+        """Prepares; the first process starts with the first call, others with calls that find all of them busy.
 
         Args:
-            environment: the process's whole environment, with PANDA_URL_SSL and whatever else panda-client reads.
+            environment: the processes' whole environment, with PANDA_URL_SSL and whatever else panda-client reads.
             log: where what panda-client prints is appended; it is bounded, see `LogFile`.
         """
         self._environment = dict(environment)
         self._log = LogFile(log)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._buffer = b""
-        self._lock = threading.Lock()
+        self._workers: list[_Worker] = []
+        self._idle: list[_Worker] = []
+        self._freed = threading.Condition()
+        self._held = threading.local()
 
     @property
     def url(self) -> str:
@@ -87,34 +94,44 @@ class ClientProcess:
             MissingCallError: it has no such call.
             TryAgainError: panda-client refused the call.
         """
-        with measured(name):
+        with self.one_process(), measured(name):
             return self._result(name, arguments, deadline)
 
+    @contextlib.contextmanager
+    def one_process(self) -> Iterator[None]:
+        """Has one process make all calls of this thread in the block: panda-client chooses a file cache per process."""
+        if getattr(self._held, "worker", None) is not None:
+            yield
+            return
+        self._held.worker = worker = self._taken()
+        try:
+            yield
+        finally:
+            self._held.worker = None
+            with self._freed:
+                self._idle.append(worker)
+                self._freed.notify()
+
+    def _taken(self) -> _Worker:
+        """A worker that is not busy; the one that was busy last, so that few are used where few are enough."""
+        with self._freed:
+            if self._workers and not self._idle:
+                self._freed.wait(_PATIENCE)
+            if not self._idle and len(self._workers) < MOST_WORKERS:
+                self._workers.append(worker := _Worker(self._environment, self._log))
+                return worker
+            while not self._idle:  # not for ever: each call has a deadline
+                self._freed.wait()
+            return self._idle.pop()
+
     def _result(self, name: str, arguments: Sequence[Any], deadline: float) -> Any:
-        with self._lock:
-            answer = self._exchange({"call": name, "args": arguments}, deadline)
+        answer = self._held.worker.exchange({"call": name, "args": arguments}, deadline)
         if "login" in answer:
             raise DeniedError(f"{self.url}: {answer['login']}; {_LOGIN}")
         self._check(answer.get("transport") or {})
         if "error" in answer:
             raise TryAgainError(f"panda-client: {name}: {answer['error']}")
         return answer["result"]
-
-    def _exchange(self, request: dict[str, Any], deadline: float) -> dict[str, Any]:
-        process = self._running()
-        try:
-            assert process.stdin is not None
-            process.stdin.write(json.dumps(request).encode() + b"\n")
-            process.stdin.flush()
-            line = self._read_line(process, deadline)
-        except (OSError, ValueError) as error:
-            self.close()
-            ended = f"panda-client's process ended during {request['call']}; see {self._log.path}"
-            raise NoAnswerError(ended) from error
-        found: dict[str, Any] = json.loads(line)
-        if found.get("ended"):
-            self.close()
-        return found
 
     def _check(self, transport: dict[str, Any]) -> None:
         """Raises where the call failed on its way; what a server says in its own envelope is for the caller."""
@@ -132,9 +149,48 @@ class ClientProcess:
         if status >= _SERVER_FAILED:
             raise NoAnswerError(f"the PanDA server {self.url} fails ({status}: {text})")
 
+    def interrupt(self) -> None:
+        """Makes calls that wait in other threads fail at once; the next ones work."""
+        for worker in list(self._workers):
+            worker.interrupt()
+
+    def close(self) -> None:
+        """Ends the processes that run."""
+        for worker in list(self._workers):
+            worker.close()
+
+
+class _Worker:
+    """One process that holds panda-client; used by one thread at a time."""
+
+    def __init__(self, environment: Mapping[str, str], log: LogFile) -> None:
+        self._environment = environment
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def exchange(self, request: dict[str, Any], deadline: float) -> dict[str, Any]:
+        """Sends a call and waits for its answer.
+
+        Raises:
+            NoAnswerError: there is none; the process is ended.
+        """
+        process = self._running()
+        try:
+            assert process.stdin is not None
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+            process.stdin.flush()
+            line = self._read_line(process, deadline)
+        except (OSError, ValueError) as error:
+            self.close()
+            ended = f"panda-client's process ended during {request['call']}; see {self._log.path}"
+            raise NoAnswerError(ended) from error
+        found: dict[str, Any] = json.loads(line)
+        if found.get("ended"):
+            self.close()
+        return found
+
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
-            self._buffer = b""
             with self._log.opened() as log:
                 self._process = subprocess.Popen(
                     [sys.executable, "-m", "hpo_pilot.panda.client_worker"],
@@ -147,12 +203,13 @@ class ClientProcess:
         self._log.bound()
         return self._process
 
-    def _read_line(self, process: subprocess.Popen[bytes], deadline: float) -> bytes:
+    def _read_line(self, process: subprocess.Popen[bytes], deadline: float) -> bytearray:
         assert process.stdout is not None
         end = time.monotonic() + deadline
+        line = bytearray()
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
-            while b"\n" not in self._buffer:
+            while not line.endswith(b"\n"):  # one call, one line
                 if not selector.select(end - time.monotonic()) or time.monotonic() > end:
                     self.close()
                     raise NoAnswerError(f"the PanDA server did not answer within {deadline:.0f} s")
@@ -160,8 +217,7 @@ class ClientProcess:
                 if not chunk:
                     self.close()
                     raise NoAnswerError(f"panda-client's process ended; see {self._log.path}")
-                self._buffer += chunk
-        line, self._buffer = self._buffer.split(b"\n", 1)
+                line += chunk
         return line
 
     def interrupt(self) -> None:

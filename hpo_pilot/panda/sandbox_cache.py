@@ -7,6 +7,7 @@ it. Such a file goes up once more under another name.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -55,6 +56,7 @@ class SandboxCache:
         self._use_cache_server = use_cache_server
         self._clock = clock
         self._known: dict[str, tuple[CachedSandbox, float]] = {}
+        self._sending: dict[str, threading.Lock] = {}
 
     def keep(self, sandbox: Path, *, again: bool = False) -> CachedSandbox:
         """Makes sure that the server has the file, has registered it, and will not forget it soon.
@@ -70,7 +72,18 @@ class SandboxCache:
         known = self._known.get(sandbox.name)
         if known is not None and not again and self._clock() - known[1] < _TOUCH_SECONDS:
             return known[0]
-        self._known.pop(sandbox.name, None)
+        sending = self._sending.setdefault(sandbox.name, threading.Lock())
+        if not sending.acquire(blocking=False):
+            # Not waited for: a family of searches would hold up all others for as long as its sandbox is sent.
+            raise TryAgainError(f"the sandbox {sandbox.name} is being sent for another search")
+        try:
+            with self._client.one_process():
+                return self._sent(sandbox, again=again)
+        finally:
+            sending.release()
+
+    def _sent(self, sandbox: Path, *, again: bool) -> CachedSandbox:
+        known = self._known.pop(sandbox.name, None)
         name = "" if again else self._registered(sandbox, known[0].name if known else sandbox.name)
         if not name or not self._touch(name):
             name = self._upload(sandbox)

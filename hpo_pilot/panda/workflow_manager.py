@@ -71,7 +71,7 @@ class WorkflowManager(ABC):
     """Submits tasks, watches them, collects their jobs' verdicts, kills them.
 
     Found through the entry-point group ``hpo_pilot.workflow_managers``. Every call ends within a deadline of its own.
-    One thread at a time uses a manager, except that `wait` may run in another one, and `close` in any.
+    Several threads use a manager at once, each for another search: a call that takes long delays no other call.
     """
 
     @classmethod

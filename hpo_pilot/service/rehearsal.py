@@ -59,7 +59,7 @@ def first_task_of(
     owner = nickname() if ours else os.environ.get("PANDA_NICKNAME") or nickname()
     vo = "hpo_pilot" if ours else environment_vo()
     most = trials_per_task(search, None if ours else scouts(vo))
-    count = min(search.budget.parallel, search.budget.trials, most or search.budget.trials)
+    count = min(search.budget.parallel, search.budget.trials, most)
     points = [search.space.canonical(point) for point in search.start[:count]]
     if not points:
         choice = search.optimizer

@@ -7,6 +7,7 @@ import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from hpo_pilot.config import load_search
@@ -259,7 +260,7 @@ def serve(
                     on_warning(warning)
             else:
                 manager = stack.enter_context(connected(target, folder))
-            reports = ReportWriter(database, folder)
+            write_reports = _aside(stack.enter_context(ThreadPoolExecutor(1)), ReportWriter(database, folder).write_new)
             api.wait()
 
             snapshot = stack.enter_context(snapshots(folder.steering_metrics))
@@ -272,9 +273,28 @@ def serve(
             service = Service(database, manager, lease, supervise=check, server=target)
             on_ready(ready, api)
             with _signals(service):
-                service.run(reports.write_new)
+                service.run(write_reports)
     finally:
         database.close()
+
+
+def _aside(executor: ThreadPoolExecutor, work: Callable[[], bool]) -> Callable[[], bool]:
+    """Does `work` in another thread, again whenever it is asked and has ended: a long report delays no search.
+
+    Returns:
+        What asks for it: False, or what the last time raised.
+    """
+    last: list[Future[bool]] = []
+
+    def ask() -> bool:
+        if not last or last[0].done():
+            before = last.pop() if last else None
+            last.append(executor.submit(work))
+            if before is not None:
+                return before.result()
+        return False
+
+    return ask
 
 
 @contextlib.contextmanager

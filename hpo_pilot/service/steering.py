@@ -337,7 +337,7 @@ class SearchSteering:
         left = min(self._spent.trials_left, self._allowance.trials)
         if not self._refills.is_due(count, left, self._manager.manners.refill):
             return
-        count = min(count, self._tasks.trials_per_task or count)
+        count = min(count, self._tasks.trials_per_task)
         pending = sorted(number for number, trial in self._ledger.open.items() if trial.confirms is None)
         wishes = self._wishes.next(count, self._trials)
         asked = None if wishes or self._starts else count

@@ -27,12 +27,14 @@ from hpo_pilot.panda.rucio import is_did
 from hpo_pilot.panda.task_parameters import ENCODED_LIMIT, encode_points
 from hpo_pilot.panda.workflow_manager import NameTakenError, UnknownOutcomeError, WorkflowManager
 from hpo_pilot.search import Point, Search
+from hpo_pilot.search.limits import MOST_JOBS_PER_TASK, MOST_RUNS_PER_TASK
 from hpo_pilot.store import NewTask, NewTrial, SearchRecord, SteeringStore, StoreAwayError, TaskRecord, TaskStage
 
 #: The steering of a search is called at least this often, in seconds.
 LOOK_SECONDS = 5.0
 
-#: With many open tasks the looks are spread, to at most one in so many seconds.
+#: With many open tasks the looks that nothing asks for are spread: to at most one in so many seconds, and, where looks
+#: take long, to a tenth of the time in all.
 _LOOK_SPACING = 0.1
 
 #: A look that takes longer than this, in seconds, is followed by a pause of so many times its length.
@@ -67,6 +69,7 @@ class Submissions:
         self._doubtful = {task.id for task in self.open.values() if task.stage is TaskStage.INTENT}
         self._looked: dict[int, float] = {}
         self._not_before: dict[int, float] = {}
+        self._took: dict[int, float] = {}
         self._dirty = set(self.open)
         self._untold: dict[int, float] = {}
         # Changes that the server reported of tasks whose number we had not been told yet.
@@ -78,7 +81,8 @@ class Submissions:
         """Notes which tasks may have changed: JEDI ids, or None for all."""
         now = time.monotonic()
         # For the states of running jobs and their intermediate values, and should a report of the server's get lost.
-        overdue = now - max(self._manager.manners.look_seconds, _LOOK_SPACING * len(self.open))
+        spread = max(_LOOK_SPACING * len(self.open), (_LOOK_PAUSE + 1) * sum(self._took.values()))
+        overdue = now - max(self._manager.manners.look_seconds, spread)
         for task in self.open.values():
             told = changed is None or task.jedi_task_id in changed
             if told or self._looked.get(task.id, now) < overdue:
@@ -108,10 +112,11 @@ class Submissions:
         """
         now = self._looked[task.id] = time.monotonic()
         self._not_before[task.id] = now + _LOOK_PAUSE * seconds if seconds > _FELT else 0.0
+        self._took[task.id] = seconds
         self._dirty.discard(task.id)
         self._untold.pop(task.id, None)
         if task.id not in self.open:
-            del self._looked[task.id], self._not_before[task.id]
+            del self._looked[task.id], self._not_before[task.id], self._took[task.id]
 
     def next_look(self) -> float:
         """Seconds until a task that may have changed is due; at most `LOOK_SECONDS`."""
@@ -250,8 +255,8 @@ class Submissions:
         )
 
     @property
-    def trials_per_task(self) -> int | None:
-        """How many trials a task may have; None: any number."""
+    def trials_per_task(self) -> int:
+        """How many trials a task may have."""
         return trials_per_task(self._search, self._manager.manners.jobs_per_task)
 
     def jobs(self, trials: Sequence[NewTrial]) -> tuple[Members, ...]:
@@ -300,16 +305,18 @@ def task_jobs(search: Search, trials: Sequence[tuple[int, int]]) -> tuple[Member
     )
 
 
-def trials_per_task(search: Search, polite: int | None) -> int | None:
-    """How many trials make no more jobs than one task may have, at least one; None: any number.
+def trials_per_task(search: Search, polite: int | None) -> int:
+    """How many trials make no more jobs than one task may have, at least one.
+
+    Larger generations are several tasks, each of which is made, submitted and looked at by itself.
 
     Args:
         search: the search.
         polite: how many jobs a task has at most where the search says auto; None: any number.
     """
-    most = search.panda.jobs_per_task
-    limit = polite if most == "auto" else most
-    return None if limit is None else max(1, limit // search.folds.k * search.resources.trials_per_job)
+    most, per_job = search.panda.jobs_per_task, search.resources.trials_per_job
+    limit = min(MOST_JOBS_PER_TASK, (polite or MOST_JOBS_PER_TASK) if most == "auto" else most)
+    return max(1, min(limit // search.folds.k * per_job, MOST_RUNS_PER_TASK // search.folds.k))
 
 
 def task_spec(

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, and_, func, insert, or_, select, update
+from sqlalchemy import Connection, and_, bindparam, func, insert, or_, select, update
 
 from hpo_pilot.jobs import JobState
 from hpo_pilot.search import EarlyStop, TrialState
@@ -201,8 +201,7 @@ class SteeringStore(Store):
             The task of `resubmit`.
         """
         with writing(self.engine) as connection:
-            for outcome in outcomes:
-                self._record_outcome(connection, search_id, outcome, look)
+            self._record_outcomes(connection, search_id, list(outcomes), look)
             for number, when in started:
                 connection.execute(
                     update(t.trials)
@@ -278,60 +277,29 @@ class SteeringStore(Store):
         return looks
 
     @staticmethod
-    def _record_outcome(connection: Connection, search_id: int, outcome: JobOutcome, look: int | None) -> None:
-        key = (
-            (t.jobs.c.task_id == outcome.task_id)
-            & (t.jobs.c.trial == outcome.trial)
-            & (t.jobs.c.fold == outcome.fold)
-            & (t.jobs.c.attempt == outcome.attempt)
-        )
-        values: dict[str, Any] = {
-            "state": outcome.state,
-            "panda_id": outcome.panda_id,
-            "value": outcome.value,
-            "figures": outcome.values,
-            "metrics": outcome.metrics,
-            "metadata": outcome.metadata,
-            "error": outcome.error,
-            "log_tail": outcome.log_tail,
-            "output": outcome.output,
-            "node": outcome.node,
-            "seconds": outcome.seconds,
-            "joules": outcome.joules,
-            "started": outcome.started,
-            "ended": outcome.ended,
-        }
-        if not connection.execute(update(t.jobs).where(key).values(**values)).rowcount:
-            connection.execute(
-                insert(t.jobs).values(
-                    search_id=search_id,
-                    task_id=outcome.task_id,
-                    trial=outcome.trial,
-                    fold=outcome.fold,
-                    attempt=outcome.attempt,
-                    **values,
-                )
-            )
-        if outcome.progress:
-            table = t.intermediate_values
-            place = (table.c.search_id == search_id) & (table.c.trial == outcome.trial) & (table.c.fold == outcome.fold)
-            known = set(connection.execute(select(table.c.step).where(place)).scalars())
-            rows = {step: value for step, value in outcome.progress if step not in known}
-            if rows:
-                connection.execute(
-                    insert(table),
-                    [
-                        {
-                            "search_id": search_id,
-                            "trial": outcome.trial,
-                            "fold": outcome.fold,
-                            "step": step,
-                            "value": value,
-                            "look": look,
-                        }
-                        for step, value in rows.items()
-                    ],
-                )
+    def _record_outcomes(
+        connection: Connection, search_id: int, outcomes: Sequence[JobOutcome], look: int | None
+    ) -> None:
+        """In few statements, however many outcomes: others wait for the write lock meanwhile."""
+        if not outcomes:
+            return
+        of_tasks = t.jobs.c.task_id.in_({outcome.task_id for outcome in outcomes})
+        known = {tuple(row) for row in connection.execute(select(*_JOB_KEY).where(of_tasks))}
+        changed: dict[tuple[int, ...], dict[str, Any]] = {}
+        new: dict[tuple[int, ...], dict[str, Any]] = {}
+        for outcome in outcomes:  # of two of one attempt the last one counts
+            key = (outcome.task_id, outcome.trial, outcome.fold, outcome.attempt)
+            (changed if key in known else new)[key] = _job_values(outcome)
+        if changed:
+            keys = [dict(zip(_KEY_NAMES, key, strict=True)) for key in changed]
+            connection.execute(_CHANGE_JOB, [key | row for key, row in zip(keys, changed.values(), strict=True)])
+        if new:
+            names = [column.name for column in _JOB_KEY]
+            rows = [dict(zip(names, key, strict=True), search_id=search_id) | row for key, row in new.items()]
+            connection.execute(insert(t.jobs), rows)
+        for outcome in outcomes:
+            if outcome.progress:
+                _record_progress(connection, search_id, outcome, look)
 
     def trials_with_outputs(self, search_id: int) -> set[int]:
         """The trials whose outputs are at the server."""
@@ -361,6 +329,47 @@ class SteeringStore(Store):
             connection.execute(
                 update(t.jobs).where(t.jobs.c.search_id == search_id, t.jobs.c.trial.in_(trials)).values(output=None)
             )
+
+
+_JOB_KEY = (t.jobs.c.task_id, t.jobs.c.trial, t.jobs.c.fold, t.jobs.c.attempt)
+_KEY_NAMES = [f"the_{column.name}" for column in _JOB_KEY]
+_FIXED = {"id", "search_id", *(column.name for column in _JOB_KEY)}
+
+
+def _job_values(outcome: JobOutcome) -> dict[str, Any]:
+    return {
+        "state": outcome.state,
+        "panda_id": outcome.panda_id,
+        "value": outcome.value,
+        "figures": outcome.values,
+        "metrics": outcome.metrics,
+        "metadata": outcome.metadata,
+        "error": outcome.error,
+        "log_tail": outcome.log_tail,
+        "output": outcome.output,
+        "node": outcome.node,
+        "seconds": outcome.seconds,
+        "joules": outcome.joules,
+        "started": outcome.started,
+        "ended": outcome.ended,
+    }
+
+
+_CHANGE_JOB = (
+    update(t.jobs)
+    .where(*(column == bindparam(name) for column, name in zip(_JOB_KEY, _KEY_NAMES, strict=True)))
+    .values({column.name: bindparam(column.name) for column in t.jobs.c if column.name not in _FIXED})
+)
+
+
+def _record_progress(connection: Connection, search_id: int, outcome: JobOutcome, look: int | None) -> None:
+    table = t.intermediate_values
+    place = (table.c.search_id == search_id) & (table.c.trial == outcome.trial) & (table.c.fold == outcome.fold)
+    known = set(connection.execute(select(table.c.step).where(place)).scalars())
+    rows = {step: value for step, value in outcome.progress if step not in known}
+    if rows:
+        where = {"search_id": search_id, "trial": outcome.trial, "fold": outcome.fold, "look": look}
+        connection.execute(insert(table), [{**where, "step": step, "value": value} for step, value in rows.items()])
 
 
 def _outcome(row: Any) -> JobOutcome:

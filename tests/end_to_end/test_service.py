@@ -161,3 +161,17 @@ def test_doctor(scan):
     findings = {finding["what"]: finding for finding in json.loads(scan("doctor", "--json").stdout)}
     assert findings["panda-client"]["ok"]
     assert findings["store"]["ok"]
+
+
+def test_a_search_as_wide_as_may_be_holds_up_no_other(scan):
+    scan.write({"search": "wide", "folds": 1000, "budget": {"trials": 300, "parallel": 150}})
+    scan("submit", str(scan.file))
+    scan.write({"search": "quick", "budget": {"trials": 4, "parallel": 2}})
+    scan("submit", str(scan.file))
+    with serving(scan):
+        quick = wait_for(scan, "done", "quick", trials=4)
+        wide = scan.json("status", "wide")
+    assert quick["trials"]["finished"] == 4
+    # Not one trial of the other's first generation is over by then.
+    assert wide["state"] == "running"
+    assert not wide["trials"].get("finished")

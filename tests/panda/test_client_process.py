@@ -193,3 +193,41 @@ def test_a_call_that_exits_is_an_error_and_the_next_call_works(client, tmp_path)
     (tmp_path / "token").write_text("t")
     with pytest.raises(RefusedError):
         process.call("getTaskStatus", 1)
+
+
+def test_a_call_that_hangs_holds_up_no_other(client):
+    arrived, let_go = threading.Event(), threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            if "task_id=1" in self.path:
+                arrived.set()
+                let_go.wait(60)
+            body = json.dumps({"success": True, "message": "", "data": "running"}).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            """Says nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    process = client(f"http://127.0.0.1:{server.server_address[1]}")
+    answers = []
+    slow = threading.Thread(target=lambda: answers.append(process.call("getTaskStatus", 1)), daemon=True)
+    slow.start()
+    try:
+        assert arrived.wait(60)
+        assert process.call("getTaskStatus", 2) == [0, "running"]
+        assert not answers
+        let_go.set()
+        slow.join(60)
+        assert answers == [[0, "running"]]
+    finally:
+        let_go.set()
+        server.shutdown()
+        server.server_close()

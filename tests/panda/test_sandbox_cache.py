@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 
 import pytest
@@ -24,6 +25,9 @@ class Server:
         self.trouble = ""  # with the registration
         self.refuses = ""
         self.knows = True
+
+    def one_process(self):
+        return contextlib.nullcontext()
 
     def call(self, name, *arguments, deadline=60.0):
         self.asked.append(name)
@@ -163,3 +167,16 @@ def test_a_file_that_nobody_has_ends_the_search(sandbox):
     sandbox.unlink()
     with pytest.raises(GiveUpError, match="--new-payload"):
         cache_at(Server()).keep(sandbox)
+
+
+def test_a_sandbox_of_several_searches_is_sent_once_and_none_waits_for_it(sandbox):
+    class Slow(Server):
+        def _putFile(self, *arguments):
+            with pytest.raises(TryAgainError, match="is being sent"):
+                cache.keep(sandbox)
+            return super()._putFile(*arguments)
+
+    server = Slow()
+    cache = SandboxCache(server, use_cache_server=False)
+    assert cache.keep(sandbox) == cache.keep(sandbox)
+    assert server.asked.count("putFile") == 1

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from hpo_pilot.server.access.auth import Caller, Role
+from hpo_pilot.server.data.tables import jobs as jobs_table
 from hpo_pilot.server.data.tables import tasks as tasks_table
 from hpo_pilot.server.taskbuffer import tasks
 from hpo_pilot.server.taskbuffer.descriptions import metadata_of_finished
@@ -192,3 +193,16 @@ def test_a_task_waits_for_its_sandbox(queue: Queue) -> None:
     assert queue.status(first) == queue.status(second) == "running"
     assert len(queue.acquire(9)) == 3
     assert queue.status(queue.submit(1, **more)) == "running"
+
+
+def test_a_task_has_no_more_jobs_than_others_can_wait_for(queue: Queue) -> None:
+    most = tasks.MOST_NEW_JOBS
+    assert queue.status(queue.submit(most)) == "running"
+    task_id = queue.submit(most + 1)
+    assert queue.status(task_id) == "broken"
+    with queue.database.reading() as tx:
+        assert "split it" in tx.connection.scalar(
+            select(tasks_table.c.error_dialog).where(tasks_table.c.task_id == task_id)
+        )
+        made = select(func.count(), func.max(jobs_table.c.number)).select_from(jobs_table)
+        assert tuple(tx.connection.execute(made).one()) == (most, most)

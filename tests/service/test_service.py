@@ -10,6 +10,7 @@ import pytest
 from hpo_pilot.panda.workflow_manager import EAGER
 from hpo_pilot.search import Search
 from hpo_pilot.service import service as service_module
+from hpo_pilot.service.proposer import Proposer
 from hpo_pilot.service.service import Service
 from hpo_pilot.service.steering import SearchSteering
 from hpo_pilot.store import SearchState, SteeringStore
@@ -130,3 +131,130 @@ def test_a_defect_of_one_search_fails_it_and_the_others_go_on(store, monkeypatch
         service.run(lambda: bool(store.trials(failed.id)))
         give_up.cancel()
     assert store.search("broken").state is SearchState.RUNNING
+
+
+class Hanging(Panda):
+    """A server whose calls for one search hang until they are let go; it tells of every change."""
+
+    def __init__(self, search):
+        super().__init__()
+        self._search = search
+        self.hangs = threading.Event()
+        self.let_go = threading.Event()
+        self._lock = threading.Lock()
+        self._changed = set()
+
+    def submit(self, task, *, maybe_submitted=False):
+        if task.search == self._search:
+            self.hangs.set()
+            assert self.let_go.wait(60)
+        with self._lock:
+            ref = super().submit(task, maybe_submitted=maybe_submitted)
+            for number in range(1, len(task.jobs) + 1):
+                self.finish(ref.jedi_task_id, number)
+            self._changed.add(ref.jedi_task_id)
+        return ref
+
+    def wait(self, seconds):
+        time.sleep(min(seconds, 0.01))
+        with self._lock:
+            changed, self._changed = self._changed, set()
+        return changed
+
+    def interrupt(self):
+        self.let_go.set()
+
+
+def _search(name, **more):
+    document = {
+        "search": name,
+        "space": {"x": {"type": "real", "low": 0.0, "high": 1.0}},
+        "optimizer": "random",
+        "budget": {"trials": 4, "parallel": 2},
+        "payload": {"command": "true"},
+        **more,
+    }
+    return Search.model_validate(document)
+
+
+def _run_until(service, done):
+    """Runs the service until `done` says so, or half a minute is over."""
+    give_up = threading.Timer(30, service.stop)
+    give_up.start()
+    try:
+        service.run(done)
+    finally:
+        give_up.cancel()
+
+
+def test_a_call_that_hangs_for_one_search_delays_no_other(store):
+    for name in ("slow", "quick"):
+        store.create_search(_search(name), source="s", sandbox="/s", owner="me")
+    panda = Hanging("slow")
+    seen = []
+
+    def over():
+        if store.search("quick").state.is_over and panda.hangs.is_set():
+            seen.append((store.search("slow").state, panda.let_go.is_set()))
+            panda.let_go.set()
+        return bool(seen) and store.search("slow").state.is_over
+
+    with held(store.engine, "serve") as lease:
+        _run_until(Service(store, panda, lease), over)
+    assert seen[0] == (SearchState.RUNNING, False)
+    assert [store.search(name).state for name in ("slow", "quick")] == [SearchState.DONE] * 2
+    assert len(store.trials(store.search("quick").id)) == 4
+
+
+def test_an_optimizer_that_thinks_for_long_delays_no_other_search(store, monkeypatch):
+    for name in ("slow", "quick"):
+        store.create_search(_search(name), source="s", sandbox="/s", owner="me")
+    panda, thinks, let_go = Hanging("none"), threading.Event(), threading.Event()
+    ask = Proposer._ask
+
+    def pondering(self, *arguments):
+        if self._search.name == "slow":
+            thinks.set()
+            assert let_go.wait(60)
+        return ask(self, *arguments)
+
+    monkeypatch.setattr(Proposer, "_ask", pondering)
+
+    def over():
+        return thinks.is_set() and store.search("quick").state.is_over
+
+    with held(store.engine, "serve") as lease:
+        service = Service(store, panda, lease)
+        try:
+            _run_until(service, over)
+            assert not let_go.is_set()
+        finally:
+            let_go.set()
+    assert store.search("quick").state is SearchState.DONE
+    assert not store.trials(store.search("slow").id)
+
+
+def test_a_search_as_wide_as_may_be_leaves_the_service_to_others(store):
+    wide = _search("wide", folds=1000, budget={"trials": 300, "parallel": 150})
+    for search in (wide, _search("quick")):
+        store.create_search(search, source="s", sandbox="/s", owner="me")
+    panda = Hanging("none")
+    panda.finish = lambda task_id, number: (
+        Panda.finish(panda, task_id, number) if panda.tasks[task_id].search == "quick" else None
+    )
+    with held(store.engine, "serve") as lease:
+        _run_until(Service(store, panda, lease), lambda: store.search("quick").state.is_over)
+    assert store.search("quick").state is SearchState.DONE
+    widths = [len(task.jobs) for task in panda.tasks.values() if task.search == "wide"]
+    assert not widths or max(widths) <= 1000
+    assert sum(widths) < 150_000  # the first generation was not even out
+
+
+def test_stopping_waits_for_no_call(store):
+    store.create_search(_search("slow"), source="s", sandbox="/s", owner="me")
+    panda = Hanging("slow")
+    with held(store.engine, "serve") as lease:
+        service = Service(store, panda, lease)
+        _run_until(service, lambda: panda.hangs.is_set() and (service.stop() or True))
+    assert panda.let_go.is_set()
+    assert store.search("slow").state is SearchState.RUNNING

@@ -11,7 +11,7 @@ from hpo_pilot.jobs import JobNeeds
 from hpo_pilot.panda.sandbox import build_sandbox
 from hpo_pilot.search import Search
 from hpo_pilot.service.registration import payload_document
-from hpo_pilot.service.submissions import task_jobs, task_spec
+from hpo_pilot.service.submissions import task_jobs, task_spec, trials_per_task
 from hpo_pilot.transformation.payload_document import PayloadDocument
 
 
@@ -42,6 +42,25 @@ def test_jobs_are_even_and_the_folds_of_a_trial_run_side_by_side(trials, folds, 
     made = task_jobs(search(folds, per_job), [(number, number * 10) for number in range(1, trials + 1)])
     assert [[f"{member.trial}/{member.fold}" for member in job] for job in made] == jobs
     assert all(member.seed == member.trial * 10 for job in made for member in job)
+
+
+@pytest.mark.parametrize(
+    ("folds", "per_job", "trials", "jobs"),
+    [
+        (1, 1, 1000, 1000),
+        (5, 1, 200, 1000),
+        (7, 1, 142, 994),
+        (1000, 1, 1, 1000),
+        (50, 200, 200, 50),
+        (5, 200, 2000, 50),
+    ],
+)
+def test_a_task_is_never_so_large_that_a_look_at_it_takes_long(folds, per_job, trials, jobs):
+    given = search(folds, per_job)
+    assert trials_per_task(given, None) == trials
+    made = task_jobs(given, [(number, 0) for number in range(1, trials + 1)])
+    assert len(made) == jobs
+    assert sum(map(len, made)) <= 10_000
 
 
 def test_pilots_are_told_of_nodes_and_ranks(tmp_path):

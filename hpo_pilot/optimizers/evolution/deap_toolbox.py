@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import math
 import random
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -145,12 +146,19 @@ def make_toolbox(
 
 @contextlib.contextmanager
 def deap_randomness(rng: random.Random) -> Iterator[None]:
-    """Makes DEAP's own operators, which draw from the global generators, follow `rng`; restores those afterwards."""
-    python_state, numpy_state = random.getstate(), np.random.get_state()
-    random.seed(rng.getrandbits(64))
-    np.random.seed(rng.getrandbits(32))
-    try:
-        yield
-    finally:
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)
+    """Makes DEAP's own operators, which draw from the global generators, follow `rng`; restores those afterwards.
+
+    One thread at a time: the optimizers of several searches may be at work.
+    """
+    with _GLOBAL_GENERATORS:
+        python_state, numpy_state = random.getstate(), np.random.get_state()
+        random.seed(rng.getrandbits(64))
+        np.random.seed(rng.getrandbits(32))
+        try:
+            yield
+        finally:
+            random.setstate(python_state)
+            np.random.set_state(numpy_state)
+
+
+_GLOBAL_GENERATORS = threading.Lock()

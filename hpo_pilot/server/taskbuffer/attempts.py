@@ -13,7 +13,7 @@ from sqlalchemy import bindparam, insert, select
 from hpo_pilot.jobs import JobState, TaskState
 from hpo_pilot.server import metrics
 from hpo_pilot.server.brokerage.board import BROKERED
-from hpo_pilot.server.data.database import AnyRow, Transaction, set_columns
+from hpo_pilot.server.data.database import AnyRow, Transaction, in_slices, set_columns
 from hpo_pilot.server.data.tables import jobs, tasks
 from hpo_pilot.server.taskbuffer.final_state import final_state
 from hpo_pilot.server.taskbuffer.known_tasks import known_task
@@ -68,6 +68,9 @@ _JOB = select(
     jobs.c.report,
     jobs.c.job_metrics,
 ).where(jobs.c.panda_id == bindparam("id"))
+
+#: Rows that are made in one statement: all of a task's at once would take memory for each.
+_ROWS_AT_ONCE = 1000
 
 #: States in which a task starts no new attempt.
 _NO_RETRY = frozenset({TaskState.ABORTING, TaskState.FINISHING})
@@ -128,7 +131,8 @@ def first_attempts(tx: Transaction, task: AnyRow, numbers: range) -> None:
         "modified": tx.now,
         "state_changed": tx.now,
     }
-    tx.connection.execute(insert(jobs), [common | {"number": number, "attempt_nr": 1} for number in numbers])
+    for some in in_slices(numbers, _ROWS_AT_ONCE):
+        tx.connection.execute(insert(jobs), [common | {"number": number, "attempt_nr": 1} for number in some])
     tx.activated[task.queue, task.task_id] += len(numbers)
 
 
@@ -154,14 +158,15 @@ def add_attempts(tx: Transaction, task: AnyRow, jobs_and_limits: Sequence[tuple[
         "modified": tx.now,
         "state_changed": tx.now,
     }
-    rows = [
-        common
-        | {"number": job.number, "attempt_nr": job.attempt_nr + 1, "max_attempt": max_attempt, "label": job.label}
-        for job, max_attempt in jobs_and_limits
-    ]
-    tx.connection.execute(insert(jobs), rows)
+    for some in in_slices(jobs_and_limits, _ROWS_AT_ONCE):
+        rows = [
+            common
+            | {"number": job.number, "attempt_nr": job.attempt_nr + 1, "max_attempt": max_attempt, "label": job.label}
+            for job, max_attempt in some
+        ]
+        tx.connection.execute(insert(jobs), rows)
     if task.status != TaskState.PAUSED:
-        tx.activated[task.queue, task.task_id] += len(rows)
+        tx.activated[task.queue, task.task_id] += len(jobs_and_limits)
 
 
 def end_attempt(tx: Transaction, job: AnyRow, status: JobState, **values: Any) -> None:

@@ -42,6 +42,10 @@ _INCREMENTAL = frozenset({"finished", "failed", "aborted", "done", "exhausted"})
 _RETRIED_WHILE = frozenset({"running", "scouting", "pending"})
 _COUNTED = ("registered", "defined", "ready", "scouting", "running", "paused", "throttled")
 
+#: A new task has at most so many jobs: all are made at once, and all pilots and users wait meanwhile. Tasks of earlier
+#: versions may have more.
+MOST_NEW_JOBS = 10_000
+
 #: The parameter by which the tasks of hpo-pilot's searches are known.
 OWN_MARK = "campaign"
 
@@ -212,6 +216,8 @@ def _insert(
     try:
         parameters = TaskParameters(params)
         _check_queues(parameters, queues)
+        if parameters.n_jobs > MOST_NEW_JOBS:
+            raise TaskParametersError(f"{parameters.n_jobs} jobs in one task; at most {MOST_NEW_JOBS}: split it")
     except TaskParametersError as error:
         values |= {"status": TaskState.BROKEN.value, "error_dialog": str(error)[:510], "ended": tx.now}
     else:
