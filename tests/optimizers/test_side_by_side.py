@@ -1,0 +1,58 @@
+"""Optimizers of several searches work in threads of one process: each proposes what it would propose alone."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+
+import numpy.linalg
+import scipy.linalg
+from threadpoolctl import threadpool_info
+
+from hpo_pilot.optimizers import create_optimizer
+from hpo_pilot.optimizers.threads import one_thread
+from hpo_pilot.search import SearchSpace
+
+SPACE = SearchSpace.from_dict({name: {"type": "real", "low": 0.0, "high": 1.0} for name in ("x", "y", "z")})
+
+CASES: list[tuple[str, dict[str, Any]]] = [
+    ("evolutionary", {"population": 8, "mate": {"name": "cxBlend"}, "mutate": {"name": "mutGaussian"}}),
+    ("cma", {}),
+    ("bayesian", {}),
+]
+
+
+def _proposed(name: str, settings: dict[str, Any], seed: int) -> list[Any]:
+    optimizer = create_optimizer(name, SPACE, seed=seed, settings=settings, trials=60, objectives=1)
+    points: list[Any] = []
+    for _ in range(6):
+        new = optimizer.ask(6, [])
+        optimizer.tell((point, (sum(point.values()),), None, False) for point in new)
+        points += new
+    return points
+
+
+def test_neighbours_change_no_point() -> None:
+    searches = [(name, settings, seed) for name, settings in CASES for seed in (1, 2)]
+    alone = [_proposed(*search) for search in searches]
+    with ThreadPoolExecutor(len(searches)) as executor:
+        beside = list(executor.map(lambda search: _proposed(*search), searches))
+    assert beside == alone
+
+
+def _blas_threads() -> list[int]:
+    assert numpy.linalg
+    assert scipy.linalg  # their libraries are loaded
+    return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
+
+
+def test_who_leaves_first_takes_no_limit_from_others() -> None:
+    before = _blas_threads()
+    first, second = ExitStack(), ExitStack()
+    first.enter_context(one_thread())
+    second.enter_context(one_thread())
+    first.close()
+    assert set(_blas_threads()) == {1}
+    second.close()
+    assert _blas_threads() == before
