@@ -200,7 +200,8 @@ class PandaOptions(Section):
     jobs_per_task: Annotated[Count, Field(le=limits.MOST_JOBS_PER_TASK)] | Literal["auto"] = Field(
         "auto",
         description="At most this many jobs in one task. auto: 10 where the server sends the first 10 jobs of a task "
-        "ahead as scouts and holds back the others until they have ended, as ATLAS's does; else as many as fit.",
+        "ahead as scouts and holds back the others until they have ended, as ATLAS's does; else as many as fit. The "
+        "folds of a trial stay in one task.",
     )
     monitor: Text | None = Field(
         None,
