@@ -23,7 +23,7 @@ $(STAMP): setup.cfg pyproject.toml
 	@touch $@
 
 run: venv  ## scan the hyper-parameters of payloads/digits: 48 trials x 3 folds, then a report
-	$(BIN)/hpo-pilot run payloads/digits/search.yaml
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/hpo-pilot run payloads/digits/search.yaml
 
 test: venv  ## all tests that need only Python
 	$(BIN)/pytest -n 3 --dist worksteal --durations 15 --ignore tests/chaos --ignore tests/real tests

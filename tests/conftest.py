@@ -7,9 +7,14 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
+from pathlib import Path
 
 import hypothesis
 import pytest
+
+# As in a shell where the tests' environment is active: payloads run in the first Python of PATH.
+os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 # Thousands of tests are collected, and stay: looking through them for cycles is a third of the time that it takes.
 gc.disable()

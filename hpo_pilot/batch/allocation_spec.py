@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpo_pilot.batch.allocation import OUTPUT_FILE
@@ -12,6 +13,9 @@ from hpo_pilot.jobs.site_profile import SiteProfile
 
 #: PBS takes job names of up to 15 characters where it is old (qsub(1B), -N).
 LONGEST_NAME = 15
+
+#: What makes a virtual environment, a conda environment or loaded modules the active ones.
+_ACTIVE = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV")
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _WORD = re.compile(r"[A-Za-z0-9_.-]+")
@@ -33,6 +37,7 @@ class AllocationSpec:
         queue: the queue, partition or QOS; None: the profile's.
         account: the project that is charged, without the profile's suffix; None: the profile's.
         proxy: URL of the web proxy on the compute nodes' way out; None: the profile's.
+        environment: the variables that tell which software environment is active where it is submitted.
     """
 
     site: SiteProfile
@@ -44,6 +49,7 @@ class AllocationSpec:
     queue: str | None = None
     account: str | None = None
     proxy: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.nodes < 1:
@@ -83,3 +89,8 @@ class AllocationSpec:
     def script_file(self) -> Path:
         """Where the script is kept as it was submitted."""
         return self.folder / "job.sh"
+
+
+def active_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Those of a process's variables that tell which software environment is active in it."""
+    return {name: environment[name] for name in _ACTIVE if environment.get(name)}

@@ -22,6 +22,13 @@ def script_of(spec: AllocationSpec, directives: list[str]) -> str:
 
 def _body(spec: AllocationSpec) -> Iterator[str]:
     site = spec.site
+    # Some batch systems pass the environment on, others do not. What the site loads and sets comes after it, and counts
+    # more.
+    for name, value in spec.environment.items():
+        if name == "PATH":
+            yield f'[ "$PATH" = {shlex.quote(value)} ] || export PATH={shlex.quote(value)}"${{PATH:+:$PATH}}"'
+        else:
+            yield f"export {name}={shlex.quote(value)}"
     yield f"cd {shlex.quote(str(spec.folder))} || exit 1"
     if site.modules:
         # Batch shells are no login shells, and not everywhere do they get the function from where the job comes.

@@ -309,15 +309,16 @@ def _planner(
     options: tuple[str, ...],
 ) -> Callable[[str], AllocationSpec]:
     """Makes allocations of a name."""
-    from hpo_pilot.batch.allocation_spec import AllocationSpec
+    from hpo_pilot.batch.allocation_spec import AllocationSpec, active_environment
     from hpo_pilot.batch.pilot_command import PilotCommand
     from hpo_pilot.batch.walltime import minutes_of
     from hpo_pilot.config.site_file import find_site
 
     profile, minutes = find_site(site), minutes_of(walltime)
     command = PilotCommand(access.server, access.queue, access.token_file, root, access.ca, access.vo, options)
+    active = active_environment(os.environ)
     return lambda name: AllocationSpec(
-        profile, nodes, minutes, name, command.folder(name), command.words(name), queue, account, proxy
+        profile, nodes, minutes, name, command.folder(name), command.words(name), queue, account, proxy, active
     )
 
 

@@ -46,6 +46,9 @@ def validate(client: SearchClient, file: FileArgument, as_json: JsonOption = Fal
         f"{search['optimizer']['name']}, {times}{counted(trials, 'trial')} x {counted(folds, 'fold')} = "
         f"{counted(jobs, 'job')}"
     )
+    if found["python"] is not None:
+        whose = "by payload.python" if search["payload"]["python"] else f"of {client.environment}"
+        typer.echo(f"python is {printable(found['python'])}, {whose}")
 
 
 def run(

@@ -209,12 +209,17 @@ class ProblemDocument(TypedDict):
 
 
 class ExaminationDocument(TypedDict):
-    """What was found in a search file; `search` is null where it has problems."""
+    """What was found in a search file; `search` is null where it has problems.
+
+    `python` is the path of the Python that its payload runs in: of the environment active here, of a service's
+    environment, or `payload.python`. It is null where jobs run elsewhere or in a container.
+    """
 
     valid: bool
     problems: list[ProblemDocument]
     notes: list[ProblemDocument]
     search: dict[str, Any] | None
+    python: str | None
 
 
 class FindingDocument(TypedDict):

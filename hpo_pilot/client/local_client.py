@@ -52,12 +52,14 @@ class LocalClient(LocalStore):
     """Works on a store in this process. What it needs is imported when it is used: the command line starts light."""
 
     runner = "`hpo-pilot serve`"
+    environment = "the environment active here"
 
     # --- search files ---
 
     @override
     def validate(self, file: Path) -> ExaminationDocument:
         from hpo_pilot.config import examine
+        from hpo_pilot.config.payload_files import python_here
 
         found = self.examined(examine(file), file.parent)
         return {
@@ -65,6 +67,7 @@ class LocalClient(LocalStore):
             "problems": [asdict(problem) for problem in found.problems],  # type: ignore[misc]  # the same fields
             "notes": [asdict(note) for note in found.notes],  # type: ignore[misc]
             "search": None if found.search is None else found.search.to_dict(),
+            "python": None if found.search is None else python_here(found.search),
         }
 
     def examined(self, found: Examination, base: Path | None) -> Examination:
@@ -258,12 +261,13 @@ class LocalClient(LocalStore):
 
     @override
     def resume(self, identity: str, *, new_payload: bool = False, file: Path | None = None) -> SearchDocument:
-        from hpo_pilot.service.registration import pack_payload
+        from hpo_pilot.service.registration import note_environment, pack_payload
 
         if not new_payload:
             return self.resume_with(identity, None)
         for record in self.own_family(identity):
             sandbox = pack_payload(record.search, file or Path(record.source), self._folder())
+            note_environment(self._folder().environments, record.uid)
             self.resume_with(record.name, sandbox)
         return self.document(identity)
 

@@ -70,6 +70,7 @@ class RestClient(SearchClient):
     """
 
     runner = "the service"
+    environment = "the environment in which the service was started"
 
     def __init__(
         self, url: str, token_file: Path, *, ca: Path | None = None, workdir: str | Path | None = None

@@ -46,6 +46,9 @@ class SearchClient(ABC):
     runner: str
     """What runs the searches, for messages."""
 
+    environment: str
+    """In which their payloads run, where they run beside it, for messages."""
+
     # --- search files ---
 
     @abstractmethod

@@ -66,6 +66,7 @@ class SearchSender:
                 "problems": [_document(content)],
                 "notes": [],
                 "search": None,
+                "python": None,
             }
             return SentExamination(wrong, b"")
         found = self._service.ask("POST", "examinations", query={"file": str(file)}, headers=_YAML, body=content)
@@ -85,7 +86,13 @@ class SearchSender:
         mistake = folder_mistake(named["files"], file.parent)
         if mistake is not None:
             problems = [*found["problems"], _document(replace(place, message=mistake[0], suggestion=mistake[1]))]
-            wrong = {"valid": False, "problems": _in_order(problems), "notes": found["notes"], "search": None}
+            wrong = {
+                "valid": False,
+                "problems": _in_order(problems),
+                "notes": found["notes"],
+                "search": None,
+                "python": None,
+            }
             return SentExamination(wrong, content)
         for word in missing_programs(named["files"], named["command"], file.parent):
             note = replace(command, message=f"{word} is not in {named['files']}", suggestion="is the name right?")

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import shlex
+import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # clients of a service look at folders without models of searches
+    from hpo_pilot.search import Search
+
+#: The word of a command that starts a Python.
+_PYTHON = re.compile(r"(?:^|[\s;&|(])((?:[\w.+/-]*/)?python[0-9.]*)(?=$|[\s;&|)])")
 
 
 def folder_mistake(files: str, base: Path) -> tuple[str, str] | None:
@@ -34,6 +43,26 @@ def missing_programs(files: str, command: str, base: Path) -> list[str]:
         for word in _words(command)
         if word.endswith((".py", ".sh")) and not word.startswith(("/", "$", "~")) and not (folder / word).exists()
     ]
+
+
+def python_word(command: str, python: str | None) -> str | None:
+    """The Python that a payload's command starts, by the name or path that it has there; None: it names none.
+
+    Args:
+        command: `payload.command`.
+        python: `payload.python`, which stands for `python` and `python3`.
+    """
+    found = _PYTHON.search(command)
+    if found is None:
+        return python
+    return python if python and found[1] in ("python", "python3") else found[1]
+
+
+def python_here(search: Search) -> str | None:
+    """The path of the Python that a search's payload runs in, where its jobs run on this machine; None: not known."""
+    payload = search.payload
+    word = None if payload.container else python_word(payload.command, payload.python)
+    return shutil.which(word) if word and search.site.profile == "local" else None
 
 
 def _words(command: str) -> list[str]:

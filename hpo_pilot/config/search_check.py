@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path as FilePath
@@ -20,7 +21,7 @@ from hpo_pilot.config.early_stopping_check import check_early_stopping
 from hpo_pilot.config.feasibility import infeasible_misfits
 from hpo_pilot.config.machine import local_misfits, this_machine
 from hpo_pilot.config.optimizer_check import check_optimizer
-from hpo_pilot.config.payload_files import folder_mistake, missing_programs
+from hpo_pilot.config.payload_files import folder_mistake, missing_programs, python_word
 from hpo_pilot.config.payload_inputs import input_misfits, missing_paths
 from hpo_pilot.config.problem import Problem
 from hpo_pilot.config.site_check import check_site, launcher_notes
@@ -317,7 +318,9 @@ class SearchCheck:
         if self.payload is not None and self._folder is not None:
             self._files(self.payload, self._folder)
         if self.payload is not None:
-            self._inputs(self.payload, is_local=isinstance(site, SiteChoice) and site.profile == "local")
+            is_local = isinstance(site, SiteChoice) and site.profile == "local"
+            self._inputs(self.payload, is_local=is_local)
+            self._python(self.payload, is_local=is_local)
         if isinstance(resources, Resources) and isinstance(budget, Budget):
             self._notes_on_jobs(resources, budget)
             if isinstance(folds := self._parts.get("folds"), Folds):
@@ -354,6 +357,21 @@ class SearchCheck:
                     self._tell(Misfit((*place, index), message, "a relative path starts at this file"))
                 else:
                     self._note((*place, index), f"{message} on this machine", "it must be there where the jobs run")
+
+    def _python(self, payload: Payload, *, is_local: bool) -> None:
+        """The Python of the command must be here, where the jobs run here and in no container."""
+        word = python_word(payload.command, payload.python)
+        if not is_local or payload.container or word is None or shutil.which(word):
+            return
+        if "/" in word and not word.startswith("/"):
+            return  # it comes with the payload
+        if word == payload.python and word.startswith("/"):
+            hint = "name a Python that is there, or leave payload.python out: then it is the one in PATH"
+            self._tell(Misfit(("payload", "python"), f"there is no program {word} on this machine", hint))
+            return
+        place = "python" if word == payload.python else "command"
+        hint = "activate the environment that has it before you submit, or name the Python's path in payload.python"
+        self._note(("payload", place), f"there is no {word} in PATH on this machine", hint)
 
     def _notes_on_jobs(self, resources: Resources, budget: Budget) -> None:
         if resources.trials_per_job > budget.parallel:

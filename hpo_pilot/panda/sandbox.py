@@ -124,6 +124,7 @@ def _programs(document: Mapping[str, Any]) -> dict[str, str]:
     # Only the payload knows whether it asks or measures, and only its node whether it tells its energy.
     names = ["hpo_pilot_hpogrid.py"] if "hyperparameters" in document else []
     names += ["hpo_pilot_idds.py", "hpo_pilot_ranks.py", "hpo_pilot_efficiency.py", "hpo_pilot_energy.py"]
+    names += ["hpo_pilot_python.py"]
     names += ["hpo_pilot_checkpoints.py"] if document.get("checkpoint") else []
     names += ["hpo_pilot_outputs.py"] if document.get("outputs") else []
     names += ["hpo_pilot_metadata.py"] if (document.get("file_names") or {}).get("metadata") else []

@@ -74,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
     add("--staging-mb", type=int, help="largest size of such copies on a node (default: 100000)")
     add("--min-free-mb", type=int, help="free disk below which no jobs are taken (default: 200)")
     add("--container-runtime", choices=["auto", *RUNTIMES], help="how jobs with an image are run (default: auto)")
-    add("--no-own-python", action="store_false", dest="own_python", help="do not put the pilot's Python first in PATH")
+    add("--environments", type=Path, help="those of searches submitted on this machine (default: the pilot's own)")
     add("--keep", action="store_true", help="keep job folders")
     add("--metrics-port", type=int, help="where Prometheus finds its figures (default: nowhere; 0: any free port)")
     add("--lifeline-fd", type=int, help="end when this inherited pipe closes")

@@ -16,7 +16,7 @@ from hpo_pilot.pilot import metrics, report
 from hpo_pilot.pilot.checkpoint_shipping import CheckpointShipping
 from hpo_pilot.pilot.client import JobServer
 from hpo_pilot.pilot.delivery import Delivery
-from hpo_pilot.pilot.execution import Execution, own_python
+from hpo_pilot.pilot.execution import Execution
 from hpo_pilot.pilot.failure import CutOff, GivenBack, JobFailure, LauncherAway, NodeLost, PilotErrorCode
 from hpo_pilot.pilot.giving_back import GivingBack
 from hpo_pilot.pilot.heartbeat import Forgotten, Heartbeats
@@ -160,7 +160,7 @@ class Attempts(Generic[C]):
             # What it keeps matters where it may be cut off.
             kept = kept_checkpoint(job, self._settings.checkpoint_root) if self._settings.allocation else None
             before = kept.signature() if kept else ()
-            outcome = self._execute(job, document, prepared, root, seat, wrapping)
+            outcome = self._execute(job, prepared, root, seat, wrapping)
             has_gone_on = kept is not None and kept.signature() not in (before, ())
             outcome = self._judged(outcome, folder, claim, wrapping, has_gone_on=has_gone_on)
             storage = self._storage(job)
@@ -224,13 +224,8 @@ class Attempts(Generic[C]):
             return Launched(site, job, seat, document, container)
         return container
 
-    def _execute(
-        self, job: Job, document: PayloadDocument, prepared: Prepared, root: Path, seat: Seat, wrapping: Wrapping
-    ) -> Outcome:
-        variables = dict(seat.variables)
-        if self._settings.own_python and not job.container and not document.ranks_per_node:
-            variables |= own_python()
-        execution = Execution(self._settings, job, prepared, root, self._lifeline, variables, wrapping)
+    def _execute(self, job: Job, prepared: Prepared, root: Path, seat: Seat, wrapping: Wrapping) -> Outcome:
+        execution = Execution(self._settings, job, prepared, root, self._lifeline, seat.variables, wrapping)
         self._running.add(execution)
         try:
             execution.start()

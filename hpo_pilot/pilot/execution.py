@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -14,12 +14,13 @@ from pathlib import Path
 
 from hpo_pilot.pilot.failure import JobFailure, PilotErrorCode
 from hpo_pilot.pilot.job import Job
+from hpo_pilot.pilot.kept_checkpoint import kept_checkpoint
 from hpo_pilot.pilot.log_end import last_line
 from hpo_pilot.pilot.progress import Progress
 from hpo_pilot.pilot.report import Outcome
 from hpo_pilot.pilot.settings import PilotSettings
 from hpo_pilot.pilot.wrapping import Wrapping
-from hpo_pilot.transformation.environment import without_secrets
+from hpo_pilot.transformation.environment import kept_environment, without_secrets
 from hpo_pilot.transformation.leftovers import GRACE, SHORT_GRACE, WORKER_MARK, end_leftovers, has_orphans
 from hpo_pilot.transformation.payload_document import PayloadDocument
 from hpo_pilot.transformation.preparation import Prepared
@@ -65,6 +66,7 @@ class Execution:
         document = PayloadDocument.read(prepared.folder)
         self.progress, self.report_seconds = Progress(self.folder, document), document.report_seconds
         self.started = 0.0
+        self._python = "" if job.container else document.python
         self._argv, self._binds = prepared.argv, [root, *map(Path, prepared.elsewhere)]
         self._variables, self._wrapping = dict(variables), wrapping
         self._settings, self._lifeline = settings, lifeline
@@ -89,6 +91,9 @@ class Execution:
             TransformationFailure: its image cannot be run here.
         """
         env = _environment(self._settings, self.job, self.folder, self._lifeline) | self._variables
+        if self._python and (python := shutil.which(self._python, path=env.get("PATH"))):
+            # What starts ranks, such as torchrun, is that Python's own too; the runner does the rest.
+            env["PATH"] = f"{Path(python).parent}{os.pathsep}{env.get('PATH', os.defpath)}"
         if self._settings.ca is not None:
             self._copy_authority(self._settings.ca)
         binds = [*self._binds, self._settings.checkpoint_root]
@@ -198,7 +203,7 @@ class Execution:
 
 
 def _environment(settings: PilotSettings, job: Job, folder: Path, lifeline: int) -> dict[str, str]:
-    env = without_secrets(os.environ)
+    env = _base(settings, job)
     env["PanDA_TaskID"] = str(job.task_id)
     env["HPO_PILOT_CHECKPOINT_ROOT"] = str(settings.checkpoint_root)
     env["HPO_PILOT_LIFELINE_FD"] = str(lifeline)
@@ -220,9 +225,12 @@ def _marks(settings: PilotSettings, job: Job) -> dict[str, str]:
     return worker_mark(settings) | {"PANDAID": str(job.panda_id), "PANDA_ATTEMPTNR": str(job.attempt or 1)}
 
 
-def own_python() -> dict[str, str]:
-    """The variables with which a job finds the pilot's own Python first."""
-    return {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
+def _base(settings: PilotSettings, job: Job) -> dict[str, str]:
+    """The environment in which the job's search was submitted, where that is known here; else the pilot's own."""
+    kept = None
+    if settings.environments is not None and (found := kept_checkpoint(job, settings.environments)) is not None:
+        kept = kept_environment(str(settings.environments), found.folder.name, os.environ)
+    return without_secrets(os.environ) if kept is None else kept
 
 
 def _signal_group(pid: int, which: signal.Signals) -> None:

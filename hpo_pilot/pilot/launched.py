@@ -22,7 +22,7 @@ from hpo_pilot.pilot.log_end import end_of
 from hpo_pilot.pilot.room import Seat
 from hpo_pilot.pilot.site import Site
 from hpo_pilot.pilot.staging import NOTHING, Staged
-from hpo_pilot.pilot.wrapping import InContainer, Wrapping
+from hpo_pilot.pilot.wrapping import InContainer, Wrapping, by_our_python
 from hpo_pilot.transformation.payload_document import NAME as PAYLOAD_DOCUMENT
 from hpo_pilot.transformation.payload_document import PayloadDocument
 from hpo_pilot.whole_file import write_whole
@@ -112,7 +112,7 @@ class Launched(Wrapping):
         if not ours:
             return [*before, *argv], started
         self._tell(folder, before, placement, env)
-        return list(argv), started
+        return by_our_python(argv), started
 
     def placement(self, env: Mapping[str, str], told: Iterable[str]) -> Placement:
         """Where the ranks run.

@@ -60,7 +60,8 @@ class PilotSettings:
         unpack_mb: the largest sandbox, unpacked.
         min_free_mb: with less free disk no job is taken.
         container_runtime: `auto`, `none`, `apptainer`, `charliecloud`, `bubblewrap`.
-        own_python: jobs without a container find the pilot's own Python first in their PATH.
+        environments: a folder with the environments of searches that were submitted on this machine, by their uid:
+            their jobs run in these; None: all jobs run in the pilot's own.
         staging: in an allocation whose site names the nodes' own scratch, what many jobs read is copied there.
         staging_mb: size of all copies on a node.
         keep: job folders stay after the job.
@@ -105,7 +106,7 @@ class PilotSettings:
     unpack_mb: int = 20_000
     min_free_mb: int = 200
     container_runtime: str = "auto"
-    own_python: bool = True
+    environments: Path | None = None
     staging: bool = True
     staging_mb: int = 100_000
     keep: bool = False
@@ -117,7 +118,7 @@ class PilotSettings:
     node: str = field(default_factory=_host)
 
     def __post_init__(self) -> None:
-        for name in ("workdir", "checkpoints", "storage", "token_file", "ca", "site"):
+        for name in ("workdir", "checkpoints", "storage", "token_file", "ca", "site", "environments"):
             if (path := getattr(self, name)) is not None:
                 object.__setattr__(self, name, Path(path).absolute())
         if not self.server.startswith(("http://", "https://")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,11 @@ class Wrapping(ABC):
         """
 
 
+def by_our_python(argv: Sequence[str]) -> list[str]:
+    """The command, its runner started by the Python that runs this: the user's `python3` is the payload's business."""
+    return [sys.executable, *argv[1:]] if list(argv[:3]) == ["python3", "-I", "-S"] else list(argv)
+
+
 @dataclass(frozen=True)
 class InContainer(Wrapping):
     """The command in a container, if the job has an image, and else as it is.
@@ -49,5 +55,7 @@ class InContainer(Wrapping):
         self, argv: Sequence[str], env: Mapping[str, str], binds: Sequence[Path], folder: Path
     ) -> tuple[list[str], dict[str, str]]:
         """See Wrapping."""
+        if not self.image:
+            return by_our_python(argv), dict(env)
         runtime = choose_runtime(self.runtime, self.image)
         return runtime.wrap(argv, self.image, binds, env, folder, self.inside), dict(env)

@@ -17,6 +17,7 @@ from typing_extensions import TypedDict
 from hpo_pilot.client.documents import ExaminationDocument, ProblemDocument, SearchDocument
 from hpo_pilot.client.local_client import LocalClient
 from hpo_pilot.config.file_content import MAX_BYTES
+from hpo_pilot.config.payload_files import python_here
 from hpo_pilot.config.problem import SearchFileError
 from hpo_pilot.config.search_file import examine_content
 from hpo_pilot.panda.sandbox import build_sandbox
@@ -164,6 +165,7 @@ def examine(request: Request, client: Client, content: SearchFile, file: FileNam
             "problems": [vars(problem) for problem in found.problems],
             "notes": [vars(note) for note in found.notes],
             "search": None if found.search is None else found.search.to_dict(),
+            "python": None if found.search is None else python_here(found.search),
             "named_files": None
             if named is None
             else {

@@ -117,6 +117,7 @@ EXAMINATION: dict[str, Any] = {
     "problems": [PROBLEM],
     "notes": [],
     "search": None,
+    "python": None,
     "named_files": {
         "files": "my_training",
         "command": "python train.py",

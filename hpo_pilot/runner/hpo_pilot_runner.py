@@ -40,6 +40,7 @@ LOG_SHOWN = 64 * 1024  # bytes of log in the metadata
 FILE_LIMIT = 10 * 1024 * 1024  # bytes of output.json, and of the end of progress.jsonl
 PROGRESS_KEPT = METRICS_KEPT = 200  # with LOG_SHOWN they keep the metadata below the 1 MB that PanDA takes
 HERE = os.path.dirname(os.path.abspath(__file__))
+PYTHON = "hpo_pilot_python"
 LAUNCH = "hpo_pilot_launch"  # a pilot puts .py and .json of it here where a launcher is to start the payload
 COUNTERS = ("/sys/cray/pm_counters", "/sys/class/powercap", "/proc/driver/nvidia")  # where energy may be measured
 GRACE = 10.0  # seconds between TERM and KILL: time for the payload to write its checkpoint
@@ -344,6 +345,9 @@ def run(options: "Dict[str, str]") -> None:
     """The whole job; SystemExit or OSError where it cannot be judged."""
     started = time.time()
     job, payload = prepare(options.get("--task", ""), options.get("--number", ""))
+    command = payload["command"]
+    if payload.get("python"):
+        payload["command"] = companion(PYTHON)["command_with"](payload["python"], command, HERE)
     if os.path.exists(os.path.join(HERE, LAUNCH + ".json")):
         payload[LAUNCH] = companion(LAUNCH)["Launch"](HERE, SHELL_SIGNS)
     hold(job["checkpoint_dir"])
@@ -378,7 +382,9 @@ def run(options: "Dict[str, str]") -> None:
     if outputs:
         outputs, message = companion("hpo_pilot_outputs")["pack"](outputs, files_in)
     progress = read_progress(names["progress"], payload.get("progress_metric") or wanted[0])
-    message = "; ".join(filter(None, (message, unkept if value is not None else "", unjudged)))
+    inside = LAUNCH not in payload or not payload.get("container")
+    python = companion(PYTHON)["which"](payload, command, message + tail, inside) if value is None else ""
+    message = "; ".join(filter(None, (message, unkept if value is not None else "", unjudged, python)))
     verdict = dict(job, version=1, status=int(value is None), value=value, metrics=metrics, outputs=outputs)
     verdict.update(message=clean(message[:2000].encode("utf-8", "replace"), 2000))
     verdict.update(cause=cause, log_tail=tail if value is None else "", values=[value, *others])

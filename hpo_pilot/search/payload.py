@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 from pydantic import Field, field_validator, model_validator
@@ -61,11 +62,19 @@ class FileNames(Section):
         return self.model_dump(exclude_none=True)
 
 
+_PYTHON = re.compile(r"/[^\x00-\x1f\x7f]*[^/\x00-\x1f\x7f]|[A-Za-z0-9._+-]+")
+
+
 class Payload(Section):
     """What runs for each fold of each trial."""
 
     files: _Text | None = Field(None, description="A folder that is sent along, relative to the search file.")
     command: _Text = Field(description="The shell command that trains and writes output.json.")
+    python: _Text | None = Field(
+        None,
+        description="What `python` and `python3` are in the command: an absolute path or a name in PATH. Default: on "
+        "this machine the Python of the environment active where the search is submitted, elsewhere the job's.",
+    )
     container: _Text | None = Field(None, description="Image, .sif, .sqfs, or an unpacked root; null: none.")
     inputs: tuple[_Text, ...] = Field(
         (),
@@ -88,6 +97,14 @@ class Payload(Section):
     def kept_files(self) -> tuple[str, ...]:
         """The files that are kept for the best trials: the outputs, and the metrics file."""
         return self.outputs + ((self.file_names.metrics,) if self.file_names.metrics else ())
+
+    @field_validator("python")
+    @classmethod
+    def _interpreter(cls, name: str | None) -> str | None:
+        if name is not None and not _PYTHON.fullmatch(name):
+            message = f"must be an absolute path or a name in PATH, not {name!r}"
+            raise MisfitError([Misfit((), message, "as in /opt/conda/envs/torch/bin/python, or python3.12")])
+        return name
 
     @field_validator("outputs", "checkpoint")
     @classmethod

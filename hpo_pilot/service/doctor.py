@@ -6,7 +6,6 @@ import contextlib
 import os
 import shlex
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from hpo_pilot.panda.sandbox import build_sandbox
 from hpo_pilot.panda.sandbox_cache import SandboxCache
 from hpo_pilot.service.nickname import nickname
 from hpo_pilot.service.target import nickname_at
-from hpo_pilot.service.training_python import built_horovods, own_versions, python_on_path, versions_in
+from hpo_pilot.service.training_python import built_horovods, python_on_path, versions_in
 from hpo_pilot.service.workdir import WorkDir
 from hpo_pilot.store import EMBEDDED, Store
 from hpo_pilot.store.engine import shown
@@ -93,19 +92,20 @@ def _package(name: str, use: str, *, needed: bool) -> Finding:
 
 
 def _training() -> list[Finding]:
-    """PyTorch and Horovod where a payload's command finds them: our own Python, which `run` puts first, and PATH's."""
-    own, other = sys.executable, python_on_path()
-    found = {own: own_versions(_TRAINING), **({other: versions_in(other, _TRAINING)} if other else {})}
-    nowhere = "not in " + " and not in ".join(found)
+    """The Python that payloads run in, and PyTorch and Horovod there."""
+    what, python = "payloads' Python", python_on_path()
+    remedy = "activate the environment of your training before you submit, or name its Python in payload.python"
+    found = versions_in(python, _TRAINING) if python else {}
     built = next(iter(built_horovods()), None)
     hints = {"torch": "PyTorch payloads need it", "horovod": "payloads over several GPUs or nodes need it"}
     hints["horovod"] += "; `make horovod` builds it"
     if built:
         hints["horovod"] = f"`make horovod` built {built[1]}: put {built[0]} first in PATH"
-    findings = []
+    whose = f"{python}, of the environment active here; payload.python names another"
+    findings = [Finding(what, bool(python), whose if python else f"no python and no python3 in PATH; {remedy}")]
     for name in _TRAINING:
-        having = [f"{versions[name]} in {python}" for python, versions in found.items() if name in versions]
-        findings.append(Finding(name, bool(having), ", ".join(having) or f"{nowhere}; {hints[name]}"))
+        lacking = f"not in {python}; {hints[name]}" if python else hints[name]
+        findings.append(Finding(name, name in found, f"{found[name]} in {python}" if name in found else lacking))
     return findings
 
 

@@ -101,6 +101,7 @@ class EmbeddedPanda:
                 *(python, "-m", "hpo_pilot.pilot", "--server", self.url, "--queue", queue, "--slots", str(slots)),
                 *("--token-file", str(self._tokens[Role.PILOT]), "--workdir", str(workdir.pilots)),
                 *("--checkpoints", str(workdir.checkpoints), "--heartbeat", "2"),
+                *("--environments", str(workdir.environments)),
                 *("--worker-id", str(WORKER), "--harvester-id", HARVESTER, "--lifeline-fd", "{lifeline}"),
                 *(("--ca", str(self.authority_file)) if self.authority_file else ()),
                 *(("--site", str(site)) if slots and (site := _described_site(workdir)) else ()),

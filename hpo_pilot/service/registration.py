@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
+import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from hpo_pilot.service.warm_start import earlier_results, result_files
 from hpo_pilot.service.wishes import with_budget
 from hpo_pilot.service.workdir import WorkDir
 from hpo_pilot.store import EMBEDDED, NameTakenError, SearchRecord, SearchState, Store
+from hpo_pilot.transformation.environment import keep_environment
 
 #: What may be added to, and what of it is counted.
 _EXTENDABLE = ("trials", "hours", "gpu_hours", "core_hours", "failures")
@@ -46,6 +49,8 @@ class PackedSearch:
         sandbox: the packed payload.
         family: the name of the file's search, where this is the search of one of its segments.
         results: where the result files are that `warm_start` names, by how it names them.
+        environments: where the environment of this process, the search's own, is kept for its jobs on this machine;
+            None: the search comes from elsewhere.
     """
 
     search: Search
@@ -54,6 +59,7 @@ class PackedSearch:
     sandbox: Path
     family: str | None = None
     results: Mapping[str, Path] = field(default_factory=dict)
+    environments: Path | None = None
 
 
 def pack_search(search_file: Path, workdir: WorkDir) -> PackedSearch:
@@ -78,9 +84,10 @@ def pack_searches(search_file: Path, workdir: WorkDir) -> list[PackedSearch]:
     whole = load_search(search_file)
     results = result_files(whole, search_file.parent)
     source = str(search_file.absolute())
-    return packed_family(
+    family = packed_family(
         whole, str(search_file), source, lambda search: pack_payload(search, search_file, workdir), results
     )
+    return [replace(packed, environments=workdir.environments) for packed in family]
 
 
 def packed_family(
@@ -125,11 +132,11 @@ def payload_document(search: Search, base: Path | None) -> dict[str, Any]:
         InputError: an input is a path that only its user's machine could understand.
     """
     payload, needs, early = search.payload, search.resources, search.early_stopping
-    reports = {}
+    more: dict[str, Any] = {} if payload.python is None else {"python": payload.python}
     if early.is_on:
         jobs = search.budget.parallel * search.folds.k
-        reports = {"progress_metric": early.metric, "report_seconds": early.seconds_between_reports(jobs)}
-    return reports | {
+        more |= {"progress_metric": early.metric, "report_seconds": early.seconds_between_reports(jobs)}
+    return more | {
         "command": payload.command,
         "metric": search.objective.metric,
         "objectives": [objective.metric for objective in search.objectives],
@@ -179,10 +186,12 @@ def register_packed(
     found = store.find_search(search.name)
     if found is None:
         earlier = earlier_results(store, search, packed.results)
-        family, sandbox = packed.family, str(packed.sandbox)
+        family, sandbox, own = packed.family, str(packed.sandbox), uid or secrets.token_hex(4)
+        if packed.environments is not None:
+            note_environment(packed.environments, own)  # before a service can take the search up
         try:
             return store.create_search(
-                search, source=packed.source, sandbox=sandbox, owner=who, family=family, uid=uid, earlier=earlier
+                search, source=packed.source, sandbox=sandbox, owner=who, family=family, uid=own, earlier=earlier
             )
         except NameTakenError:
             found = store.search(search.name)  # by a call at the same time, perhaps this one's repetition
@@ -195,6 +204,8 @@ def register_packed(
         )
     check(found)
     check_same(found, search, packed.sandbox, packed.file)
+    if packed.environments is not None:
+        note_environment(packed.environments, found.uid)
     if found.filed.budget != search.budget:
         store.redefine(found.id, lambda now: _refiled(now, search, packed.file), who, filed=search)
     else:
@@ -203,6 +214,18 @@ def register_packed(
         what = "goes on with the payload runner of another version of hpo-pilot"
         store.reopen(found.id, who, what, only_from=_NOT_OVER, sandbox=str(packed.sandbox))
     return store.search(found.id)
+
+
+def note_environment(folder: Path, uid: str) -> None:
+    """Keeps the environment of this process for the local jobs of the search of that uid.
+
+    Raises:
+        TryAgainError: it cannot be written.
+    """
+    try:
+        keep_environment(str(folder), uid, os.environ)
+    except OSError as error:
+        raise TryAgainError(f"cannot keep the environment in {folder}: {error.strerror or error}") from error
 
 
 def check_same(found: SearchRecord, search: Search, sandbox: Path, search_file: str) -> None:

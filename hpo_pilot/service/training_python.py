@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
 import subprocess
 from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 #: Asks a Python for versions without importing anything heavy.
@@ -31,17 +29,8 @@ def python_on_path() -> str | None:
     return shutil.which("python") or shutil.which("python3")
 
 
-def own_versions(names: Iterable[str]) -> dict[str, str]:
-    """Versions of the packages that the Python has which runs this."""
-    found = {}
-    for name in names:
-        with contextlib.suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
-
-
 def versions_in(python: str, names: Iterable[str]) -> dict[str, str]:
-    """Versions of the packages that another Python has; nothing where it cannot tell."""
+    """Versions of the packages that a Python has; nothing where it cannot tell."""
     try:
         done = subprocess.run([python, "-c", _ASK, *names], capture_output=True, timeout=_PATIENCE, check=True)
         found: dict[str, str] = json.loads(done.stdout)

@@ -18,7 +18,7 @@ DEFAULT = Path("hpo-pilot")
 _SEEN, _CHANGED, _ENTERED = (stat.S_IRGRP | stat.S_IROTH, stat.S_IWGRP | stat.S_IWOTH, stat.S_IXGRP | stat.S_IXOTH)
 
 #: Folders that are nobody else's business, whatever the root's mode is; `panda-files` and `tls` may be let into.
-_GUARDED = ("checkpoints", "logs", "pilots", "reports", "sandboxes", "tokens", "uploads")
+_GUARDED = ("checkpoints", "environments", "logs", "pilots", "reports", "sandboxes", "tokens", "uploads")
 
 
 @dataclass(frozen=True)
@@ -126,6 +126,11 @@ class WorkDir:
     def tokens(self) -> Path:
         """Tokens of the embedded server, mode 0600."""
         return self.root / "tokens"
+
+    @property
+    def environments(self) -> Path:
+        """The environments in which searches were submitted, for local jobs; by the searches' uids."""
+        return self.root / "environments"
 
     @property
     def monitor_address(self) -> Path:

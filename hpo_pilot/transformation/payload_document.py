@@ -21,6 +21,7 @@ class PayloadDocument(NamedTuple):
         nodes: how many its job needs.
         ranks_per_node: processes that a launcher starts on each of them; 0: the command is started once, without one.
         minutes: how long its job may take; 0: that is not said.
+        python: the interpreter that stands for `python` in its command; empty: the one in PATH.
     """
 
     image: str = ""
@@ -31,6 +32,7 @@ class PayloadDocument(NamedTuple):
     nodes: int = 1
     ranks_per_node: int = 0
     minutes: float = 0.0
+    python: str = ""
 
     @classmethod
     def read(cls, work: str) -> "PayloadDocument":
@@ -58,6 +60,7 @@ class PayloadDocument(NamedTuple):
                 nodes,
                 max(0, int(ranks or 0)),
                 max(0.0, float(document.get("minutes") or 0.0)),
+                str(document.get("python") or ""),
             )
         except (ValueError, AttributeError, TypeError, RecursionError) as error:
             raise TransformationFailure(ExitCode.BAD_SANDBOX, "%s: %s" % (NAME, error)) from error

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from hpo_pilot.batch import AllocationSpec, make_batch_system
+from hpo_pilot.batch.allocation_spec import active_environment
 from hpo_pilot.batch.pilot_command import PilotCommand
 from hpo_pilot.config.site_file import find_site
 from hpo_pilot.errors import InputError
@@ -87,6 +88,24 @@ def test_words_stay_words(tmp_path: Path) -> None:
 
 
 _SHOW = "import os, sys; print(os.environ['A'], os.environ['B'], *sys.argv[1:], sep='\\n')"
+
+
+def test_the_environment_active_where_it_is_submitted_is_passed_on(tmp_path: Path) -> None:
+    """Not every batch system does it. What the site sets counts more."""
+    site = SiteProfile.model_validate(
+        {"name": "here", "batch": {"system": "pbs"}, "setup": ["export CONDA_PREFIX=/of/the/site"]}
+    )
+    submitting = {"PATH": "/a b/bin:/usr/bin", "CONDA_PREFIX": "/a b", "PYTHONPATH": "$(touch x)", "MY_TOKEN": "geheim"}
+    show = ("/usr/bin/env",)
+    spec = AllocationSpec(site, 1, 10, "name", tmp_path, show, environment=active_environment(submitting))
+    script = make_batch_system("pbs").script(spec)
+    for path, seen in (("/bin:/usr/bin", "/a b/bin:/usr/bin:/bin:/usr/bin"), (submitting["PATH"],) * 2):
+        env = {"PATH": path}
+        done = subprocess.run(["/bin/bash", "-s"], input=script, text=True, capture_output=True, check=True, env=env)
+        found = dict(line.split("=", 1) for line in done.stdout.splitlines())
+        assert found["PATH"] == seen
+        assert (found["CONDA_PREFIX"], found["PYTHONPATH"]) == ("/of/the/site", "$(touch x)")
+        assert "geheim" not in script
 
 
 @pytest.mark.parametrize(

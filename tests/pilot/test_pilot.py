@@ -45,8 +45,21 @@ def test_a_job_from_queue_to_report(panda: FakePanda, pilot: PilotProcess, until
         assert sorted(archive.getnames()) == ["env", "model"]
     assert f"PANDAID={first}\n" in env and "PanDA_TaskID=5\n" in env and "PANDA_ATTEMPTNR=1\n" in env
     assert "TOKEN" not in env and "geheim" not in env
-    assert f"\nPATH={Path(sys.executable).parent}{os.pathsep}" in env
     assert json.loads(report["job_output_report"])["user.me.outputs.tar.gz"]["fsize"] == len(packed)
+
+
+def test_a_job_runs_in_the_environment_of_its_search(panda: FakePanda, pilot: PilotProcess, tmp_path: Path) -> None:
+    """Where that is kept here; else in the pilot's own, as it is. Of a batch job only the pilot knows."""
+    run = """[ "$PATH" = "$WANTED" ] && [ -z "$SLURM_JOB_ID$SHELL_TOKEN" ] && """ + GOOD
+    own = f"/nowhere{os.pathsep}{os.environ['PATH']}"
+    pilot.start(variables={"PATH": own, "WANTED": own})
+    assert verdict(panda.final(panda.add_job(run)))["value"] == 0.5
+    pilot.end()
+    theirs = {"PATH": "/usr/bin:/bin:/their/bin", "WANTED": "/usr/bin:/bin:/their/bin", "SLURM_JOB_ID": "5"}
+    (tmp_path / "environments").mkdir()
+    (tmp_path / "environments" / "1a2b3c4d.json").write_text(json.dumps({**theirs, "SHELL_TOKEN": "x"}))
+    pilot.start("--environments", str(tmp_path / "environments"), variables={"WANTED": "not this one"})
+    assert verdict(panda.final(panda.add_job(run)))["value"] == 0.5
 
 
 def test_no_other_account_looks_into_its_work_folder(

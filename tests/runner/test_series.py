@@ -52,7 +52,8 @@ class Job:
         self.attempt += 1
         self.folder.rename(self.folder.with_name(f"old{self.attempt}")) if self.folder.exists() else None
         (self.folder / "payload").mkdir(parents=True)
-        companions = {name: name for name in ("checkpoints", "efficiency", "hpogrid", "metadata", "outputs", "ranks")}
+        names = ("checkpoints", "efficiency", "hpogrid", "metadata", "outputs", "python", "ranks")
+        companions = {name: name for name in names}
         for name, program in {"runner": "series", "point": "runner", **companions}.items():
             text = (RUNNER / f"hpo_pilot_{program}.py").read_text().replace("GRACE = 10.0", "GRACE = 1.0")
             (self.folder / f"hpo_pilot_{name}.py").write_text(text)

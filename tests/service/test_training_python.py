@@ -15,8 +15,6 @@ from hpo_pilot.service.doctor import Finding
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    monkeypatch.setattr(doctor, "own_versions", lambda names: {})
-    monkeypatch.setattr(doctor.sys, "executable", "/own/python")
     (tmp_path / "bin").mkdir()
     return tmp_path / "cache" / "hpo_pilot"
 
@@ -39,11 +37,12 @@ def test_the_python_of_the_path_is_asked(cache, tmp_path):
     assert (found["horovod"].ok, found["horovod"].detail) == (True, f"0.28.1 in {python}")
 
 
-def test_our_own_python_is_looked_at_first(cache, tmp_path, monkeypatch):
-    python = python_on_path(tmp_path, '{"torch": "2.13.0+cpu"}')
-    monkeypatch.setattr(doctor, "own_versions", lambda names: {"torch": "2.12.0"})
-    assert findings()["torch"].detail == f"2.12.0 in /own/python, 2.13.0+cpu in {python}"
-    assert not findings()["horovod"].ok
+def test_it_is_named_and_our_own_is_not_looked_at(cache, tmp_path):
+    """Payloads run in the environment that is active, whatever hpo-pilot itself runs in."""
+    python = python_on_path(tmp_path, "{}")
+    found = findings()
+    assert found["payloads' Python"].ok and str(python) in found["payloads' Python"].detail
+    assert not found["torch"].ok and not found["horovod"].ok
 
 
 def test_what_make_horovod_built_is_pointed_to(cache, tmp_path):
@@ -55,10 +54,7 @@ def test_what_make_horovod_built_is_pointed_to(cache, tmp_path):
     found = findings()["horovod"]
     assert not found.ok
     built = cache / "horovod-ba9876543210" / "venv" / "bin"
-    assert found.detail == (
-        f"not in /own/python and not in {python}; "
-        f"`make horovod` built 0.28.1 with torch 2.2.0: put {built} first in PATH"
-    )
+    assert found.detail == (f"not in {python}; `make horovod` built 0.28.1 with torch 2.2.0: put {built} first in PATH")
 
 
 @pytest.mark.parametrize("answer", ["no JSON", "", None])
@@ -66,6 +62,7 @@ def test_without_a_python_that_answers_it_says_what_to_do(cache, tmp_path, answe
     if answer is not None:
         python_on_path(tmp_path, answer)
     found = findings()
+    assert found["payloads' Python"].ok is (answer is not None)
     assert not found["torch"].ok
     assert not found["horovod"].ok and not found["horovod"].needed
     assert "`make horovod` builds it" in found["horovod"].detail

@@ -16,7 +16,7 @@ def test_a_good_file_is_valid(place, client, name):
     assert found["problems"] == found["notes"] == []
     assert found["search"]["search"] == name
     assert found["search"]["budget"]["failures"] == 10
-    assert set(found) == {"valid", "problems", "notes", "search"}
+    assert set(found) == {"valid", "problems", "notes", "search", "python"}
 
 
 def test_every_mistake_is_found_with_its_place(place, client, name):
