@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # clients of a service look at folders without models of sear
     from hpo_pilot.search import Search
 
 #: The word of a command that starts a Python.
-_PYTHON = re.compile(r"(?:^|[\s;&|(])((?:[\w.+/-]*/)?python[0-9.]*)(?=$|[\s;&|)])")
+_PYTHON = re.compile(r"(?:^|[\s;&|('\"])((?:[\w.+/-]*/)?python[0-9.]*)(?=$|[\s;&|)'\"])")
 
 
 def folder_mistake(files: str, base: Path) -> tuple[str, str] | None:

@@ -361,7 +361,7 @@ class SearchCheck:
     def _python(self, payload: Payload, *, is_local: bool) -> None:
         """The Python of the command must be here, where the jobs run here and in no container."""
         word = python_word(payload.command, payload.python)
-        if not is_local or payload.container or word is None or shutil.which(word):
+        if self._folder is None or not is_local or payload.container or word is None or shutil.which(word):
             return
         if "/" in word and not word.startswith("/"):
             return  # it comes with the payload

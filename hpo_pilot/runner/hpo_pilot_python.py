@@ -32,7 +32,7 @@ if [ -d "$hpo_pilot_bin/../conda-meta" ]; then CONDA_PREFIX=${hpo_pilot_bin%%/*}
 """
 
 #: The word of a command that starts a Python.
-WORD = re.compile(r"(?:^|[\s;&|(])((?:[\w.+/-]*/)?python[0-9.]*)(?=$|[\s;&|)])")
+WORD = re.compile(r"(?:^|[\s;&|('\"])((?:[\w.+/-]*/)?python[0-9.]*)(?=$|[\s;&|)'\"])")
 #: What a payload's end looks like where something is missing in its environment; 127 is the shell's word for a program.
 MISSING = re.compile(r"ModuleNotFoundError|ImportError|No module named|exit code 127")
 

@@ -51,6 +51,23 @@ ONE_MISTAKE = [
         "objective: must be a mapping, not empty",
         "as in objective: {metric: loss",
     ),
+    # the Python of the payload
+    (
+        "python train.py",
+        "python train.py\n  python: venv/bin/python",
+        19,
+        11,
+        "payload.python: must be an absolute path or a name in PATH, not 'venv/bin/python'",
+        "as in /opt/conda/envs/torch/bin/python",
+    ),
+    (
+        "python train.py",
+        "python train.py\n  python: /no/such/python",
+        19,
+        11,
+        "payload.python: there is no program /no/such/python on this machine",
+        "name a Python that is there",
+    ),
     # dimensions
     ("type: real, low: 1e-4", "type: float, low: 1e-4", 4, 25, "type: must be real, integer,", "did you mean real?"),
     ("type: integer, low: 1,", "type: int, low: 1,", 5, 18, "layers.type: must be real,", "did you mean integer?"),
@@ -315,6 +332,28 @@ def test_early_stopping_on_the_grid_is_noted(folder: Path) -> None:
     assert [(note.path, note.message[:54]) for note in found.notes if note.path == "early_stopping"] == [
         ("early_stopping", "pilots that are not hpo-pilot's ship no intermediate v")
     ]
+
+
+@pytest.mark.parametrize(
+    ("command", "more", "noted"),
+    [
+        ("python9 train.py", "", "payload.command: there is no python9 in PATH"),
+        ("cd x && python9 train.py", "", "payload.command: there is no python9 in PATH"),
+        ("python train.py", "python: python9", "payload.python: there is no python9 in PATH"),
+        ("./bin/python9 train.py", "", None),  # it comes with the payload
+        ("python9 train.py", "container: my.sif", None),
+        ("./train.sh python9x", "", None),
+    ],
+)
+def test_a_python_that_is_not_here_is_noted(folder: Path, command: str, more: str, noted: str | None) -> None:
+    """Another environment may be active when the search is submitted."""
+    (folder / "digits" / "train.sh").write_text("")
+    text = GOOD.replace("command: python train.py", f"command: {command}\n  {more}")
+    (folder / "search.yaml").write_text(text)
+    notes = [str(note) for note in examine(folder / "search.yaml").notes]
+    assert [note.partition(": ")[2][: len(noted or "")] for note in notes] == ([noted] if noted else [])
+    (folder / "search.yaml").write_text(text.replace("profile: local", "profile: grid"))
+    assert not [note for note in examine(folder / "search.yaml").notes if "python" in str(note)]
 
 
 def test_notes_are_no_problems(folder: Path) -> None:
