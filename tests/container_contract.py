@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -86,6 +87,34 @@ def puts_the_machines_mpi_first(ship: Ship) -> None:
     done = ship.run(["python3", "-c", code], Inside(gpu_kind="none", mpi=[mpi]))
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{mpi}/lib") and done.stdout.endswith("['libmpi.so']\n")
+
+
+def keeps_the_machine_out(ship: Ship) -> None:
+    """PATH is the image's, /tmp its own, and neither the machine's programs nor another job's folder are there."""
+    here = ship.folder.parent
+    for name in ("bin", "packages", "neighbour"):
+        (here / name).mkdir(exist_ok=True)
+    (here / "bin" / "python3").write_text("#!/bin/sh\necho of the machine\n")
+    (here / "bin" / "python3").chmod(0o755)
+    (here / "neighbour" / "secret").write_text("")
+    mark = f"hpo-pilot-{here.name}-{os.getpid()}"
+    outside = {
+        "PATH": f"{here}/bin{os.pathsep}{ship.base['PATH']}",
+        **dict.fromkeys(("PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX", "TMPDIR"), f"{here}/packages"),
+    }
+    code = (
+        "import json, os, tempfile; "
+        f"open('/tmp/{mark}', 'w').close(); "
+        f"there = [path for path in ('{here}/bin', '{here}/neighbour/secret') if os.path.exists(path)]; "
+        "names = ('PATH', 'PYTHONPATH', 'VIRTUAL_ENV', 'CONDA_PREFIX'); "
+        "print(json.dumps([there, tempfile.gettempdir(), [os.environ.get(name) for name in names]]))"
+    )
+    done = ship.run(["python3", "-c", code], **outside)
+    assert done.returncode == 0, done.stderr
+    there, tmp, (path, *others) = json.loads(done.stdout)
+    assert there == [] and tmp == "/tmp" and others == [None] * 3
+    assert str(here) not in path and "/usr/bin" in path.split(os.pathsep)
+    assert not Path("/tmp", mark).exists()
 
 
 def python_path() -> str:

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -182,7 +182,9 @@ class Launched(Wrapping):
             return words
         names = dict(placement.environment) | dict.fromkeys(self.launcher.exported(placement), "")
         # The payload's words come last; podman takes the program apart from them.
-        inside, _ = self.container.wrap(["env"], names, binds, Path(workdir))
+        # Launchers of MPI keep in /tmp what ranks meet by.
+        shared = replace(self.container, inside=self.container.inside._replace(shares_tmp=True))
+        inside, _ = shared.wrap(["env"], names, binds, Path(workdir))
         return words + self.staged.words(inside)
 
     def _tell(self, folder: Path, before: Sequence[str], placement: Placement, env: Mapping[str, str]) -> None:

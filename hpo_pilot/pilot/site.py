@@ -77,9 +77,9 @@ class Site:
 
     def inside(self, *, gpus: bool) -> Inside:
         """What payloads in containers find there; `gpus`: whether they have any."""
-        folders = [[Path(os.path.expandvars(name)) for name in names] for names in (self.read_only, self.mpi)]
+        read_only, mpi = ([Path(os.path.expandvars(name)) for name in names] for names in (self.read_only, self.mpi))
         kind = self.gpu_kind if gpus and self.gpu_kind != "none" else None if gpus else "none"
-        return Inside(kind, *folders)
+        return Inside(kind, read_only, mpi)
 
 
 def load_site(path: Path) -> Site:

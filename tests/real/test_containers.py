@@ -17,6 +17,7 @@ from hpo_pilot.transformation.container import RUNTIMES, Inside
 from tests import outliving
 from tests.container_contract import (
     Ship,
+    keeps_the_machine_out,
     passes_the_status_on,
     puts_the_machines_mpi_first,
     runs_the_command_as_it_is,
@@ -76,7 +77,13 @@ def ship(image: Path, tmp_path: Path) -> Callable[[str], Ship]:
 @pytest.mark.parametrize("name", REAL)
 @pytest.mark.parametrize(
     "check",
-    [runs_the_command_as_it_is, passes_the_status_on, says_what_cannot_be_started, puts_the_machines_mpi_first],
+    [
+        runs_the_command_as_it_is,
+        passes_the_status_on,
+        says_what_cannot_be_started,
+        puts_the_machines_mpi_first,
+        keeps_the_machine_out,
+    ],
 )
 def test_the_contract(ship: Callable[[str], Ship], name: str, check: Callable[[Ship], None]) -> None:
     check(ship(name))
@@ -85,6 +92,18 @@ def test_the_contract(ship: Callable[[str], Ship], name: str, check: Callable[[S
 @pytest.mark.parametrize("name", REAL)
 def test_inputs_are_seen_and_protected(ship: Callable[[str], Ship], name: str) -> None:
     shows_more_folders(ship(name), protects=name != "charliecloud")
+
+
+def test_what_the_recipe_of_an_image_set_is_there(ship: Callable[[str], Ship], image: Path) -> None:
+    """Of charliecloud: podman reads it from images of registries itself."""
+    here = ship("charliecloud")
+    (image / "ch").mkdir()
+    (image / "ch" / "environment").write_text("PATH=/opt/its own/bin:/usr/bin:/bin\nSAID='a $b'\n\nEMPTY=\n")
+    try:
+        done = here.run(["/bin/sh", "-c", 'echo "$PATH|$SAID|${EMPTY-unset}|$TRIAL"'], TRIAL="7")
+    finally:
+        shutil.rmtree(image / "ch")
+    assert (done.stdout, done.stderr) == ("/opt/its own/bin:/usr/bin:/bin|a $b||7\n", "")
 
 
 @pytest.mark.parametrize("name", REAL)

@@ -11,7 +11,7 @@ import pytest
 
 from .conftest import Bench
 
-SHOW = """python -c 'import os, sys; print("ran in", sys.prefix, os.environ.get("VIRTUAL_ENV"), os.getenv("PYTHONHOME"))'"""
+SHOW = """python -c 'import os, sys; print("ran in", sys.prefix, os.getenv("VIRTUAL_ENV"), os.getenv("PYTHONHOME"))'"""
 GOOD = """; echo '{"status": 0, "loss": 1}' > output.json"""
 
 

@@ -14,11 +14,14 @@ Sources:
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 
 from hpo_pilot.transformation.container import RUNTIMES, Inside
 from hpo_pilot.transformation.container import charliecloud as charliecloud_module
+from hpo_pilot.transformation.container import runtime as runtime_module
+from hpo_pilot.transformation.container.runtime import IMAGE_PATH
 
 JOB = Path("/work/job")
 ENV = {
@@ -46,6 +49,8 @@ def mpi(tmp_path: Path) -> Path:
 
 
 def line(name: str, image: str, inside: Inside, env: dict[str, str] | None = None) -> list[str]:
+    """As for ranks, which share /tmp with their launcher."""
+    inside = inside._replace(shares_tmp=True)
     return RUNTIMES[name].wrap(ARGV, image, [JOB], ENV if env is None else env, JOB, inside)
 
 
@@ -119,7 +124,8 @@ def test_shifter(kind: str, with_mpi: bool, module: list[str], image: str, mpi: 
 def test_charliecloud(tmp_path: Path, mpi: Path) -> None:
     assert line("charliecloud", str(tmp_path), Inside("nvidia", [Path("/data")], [mpi])) == [
         *["ch-run", "--write-fake", "--bind", f"{JOB}:{JOB}", "--bind", "/data:/data", "--bind", f"{mpi}:{mpi}"],
-        *["--env-no-expand", f"--set-env=LD_LIBRARY_PATH={mpi}/lib:/old", "--cd", str(JOB), str(tmp_path), "--", *ARGV],
+        *["--env-no-expand", f"--set-env=PATH={IMAGE_PATH}", "--cd", str(JOB), str(tmp_path), "--"],
+        *["/bin/sh", "-c", ANY, "sh", "env", f"LD_LIBRARY_PATH={mpi}/lib:/old", *ARGV],
     ]
     assert line("charliecloud", str(tmp_path), Inside("none"), {})[:2][0] == "env"  # ch-run wants USER
 
@@ -151,9 +157,33 @@ def test_bubblewrap(tmp_path: Path, kind: str, device: list[str], mpi: Path) -> 
     assert line("bubblewrap", str(image), Inside(kind, [Path("/data")], [mpi])) == [
         *["bwrap", "--ro-bind", f"{image}/usr", "/usr", *device, "--proc", "/proc", "--tmpfs", "/tmp"],
         *["--bind", str(JOB), str(JOB), "--ro-bind", "/data", "/data", "--ro-bind", str(mpi), str(mpi)],
-        *["--setenv", "LD_LIBRARY_PATH", f"{mpi}/lib:/old", "--setenv", "PATH", "/bin:/usr/local/bin:/usr/bin"],
+        *["--setenv", "LD_LIBRARY_PATH", f"{mpi}/lib:/old"],
+        *["--unsetenv", "TMPDIR", "--setenv", "PATH", IMAGE_PATH],
         *["--die-with-parent", "--chdir", str(JOB), "--", *ARGV],
     ]
+
+
+@pytest.mark.parametrize("name", ["apptainer", "charliecloud", "bubblewrap", "shifter"])
+def test_the_active_environment_of_the_machine_stays_outside(name: str, tmp_path: Path) -> None:
+    """Where the runtime would pass it on."""
+    words = line(name, str(tmp_path), Inside("none"), {"USER": "me", "PYTHONPATH": "/mine", "VIRTUAL_ENV": "/venv"})
+    assert words[:6] == ["env", "-u", "PYTHONPATH", "-u", "VIRTUAL_ENV", RUNTIMES[name].programs[0]]
+
+
+@pytest.mark.parametrize("below_tmp", [True, False])
+def test_apptainer_has_a_tmp_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below_tmp: bool) -> None:
+    """A job's folder below /tmp has its place in it; a launcher's ranks share the node's."""
+    job, data = tmp_path / "job", tmp_path / "data"
+    job.mkdir()
+    data.write_text("")
+    monkeypatch.setattr(runtime_module, "TMP", str(tmp_path) if below_tmp else "/elsewhere")
+    words = RUNTIMES["apptainer"].wrap(ARGV, "x.sif", [job], {}, job, Inside("none", [data]))
+    scratch = job / "hpo_pilot_tmp"
+    assert words[2:6] == ["--bind", f"{scratch}:/tmp", "--bind", f"{job}:{job}"]
+    assert scratch.stat().st_mode & 0o777 == 0o700
+    assert ((scratch / "job").is_dir(), (scratch / "data").is_file()) == (below_tmp, below_tmp)
+    shared = RUNTIMES["apptainer"].wrap(ARGV, "x.sif", [job], {}, job, Inside("none", shares_tmp=True))
+    assert not any(word.endswith(":/tmp") for word in shared)
 
 
 def test_values_of_variables_stand_on_no_command_line(tmp_path: Path) -> None:

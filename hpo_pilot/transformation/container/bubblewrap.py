@@ -6,20 +6,18 @@ from typing import List, Mapping, Sequence, Tuple
 
 from hpo_pilot.transformation.container.runtime import (
     AS_IT_IS,
+    IMAGE_PATH,
+    TMP,
     ContainerRuntime,
     Inside,
     gpu_kind,
     library_path,
     mounts,
+    without_environment,
 )
 
 #: The machine's own, where the image has one to put it over: names of other nodes are in them, and its own name.
 _NAMES = ("/etc/hosts", "/etc/resolv.conf")
-
-#: Where images have their programs, whatever the machine's PATH says.
-_PROGRAMS = ("/usr/local/bin", "/usr/bin", "/bin")
-
-_SCRATCH = "/tmp"  # noqa: S108  inside the container, empty and its own
 
 
 class Bubblewrap(ContainerRuntime):
@@ -46,11 +44,11 @@ class Bubblewrap(ContainerRuntime):
         The root is made of the image's entries, each bound read-only, so that mount points can be made beside them.
         """
         bound = mounts(binds, inside)
-        words = [self.program() or "bwrap"]
+        words = [*without_environment(env), self.program() or "bwrap"]
         for entry in _entries(Path(image), Path("/"), [Path(path) for path, _ in bound]):
             words += entry
         words += ["--dev", "/dev"] if gpu_kind(inside) == "none" else ["--dev-bind", "/dev", "/dev"]
-        words += ["--proc", "/proc", "--tmpfs", _SCRATCH]
+        words += ["--proc", "/proc", "--tmpfs", TMP]
         for name in _NAMES:
             if os.path.exists(name) and os.path.isfile(image + name) and not os.path.islink(image + name):
                 words += ["--ro-bind", name, name]
@@ -59,9 +57,7 @@ class Bubblewrap(ContainerRuntime):
         libraries = library_path(env, inside)
         if libraries:
             words += ["--setenv", "LD_LIBRARY_PATH", libraries]
-        known = env.get("PATH", os.pathsep.join(_PROGRAMS)).split(os.pathsep)
-        if not set(known) >= set(_PROGRAMS):
-            words += ["--setenv", "PATH", os.pathsep.join(dict.fromkeys([*known, *_PROGRAMS]))]
+        words += ["--unsetenv", "TMPDIR", "--setenv", "PATH", IMAGE_PATH]
         return [*words, "--die-with-parent", "--chdir", str(workdir), "--", *argv]
 
 
@@ -69,7 +65,7 @@ def _entries(folder: Path, inside: Path, binds: Sequence[Path]) -> List[Tuple[st
     found = []
     for entry in sorted(folder.iterdir()):
         path = inside / entry.name
-        if str(path) in ("/dev", "/proc", _SCRATCH):
+        if str(path) in ("/dev", "/proc", TMP):
             continue
         if entry.is_symlink():
             found.append(("--symlink", os.readlink(str(entry)), str(path)))

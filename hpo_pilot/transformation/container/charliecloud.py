@@ -6,14 +6,33 @@ import subprocess
 from pathlib import Path
 from typing import List, Mapping, Sequence
 
-from hpo_pilot.transformation.container.runtime import AS_IT_IS, ContainerRuntime, Inside, library_path, mounts
+from hpo_pilot.transformation.container.runtime import (
+    AS_IT_IS,
+    IMAGE_PATH,
+    TMP,
+    ContainerRuntime,
+    Inside,
+    library_path,
+    mounts,
+    own_tmp,
+    without_environment,
+)
 from hpo_pilot.transformation.failure import ExitCode, TransformationFailure
+
+#: What the image's recipe set (ENV), as ch-image keeps it; ch-run's own option for it fails where there is none.
+_WITH_ITS_ENVIRONMENT = """\
+if [ -f /ch/environment ]; then while IFS= read -r said; do
+    value=${said#*=}; case $value in "'"*"'") value=${value#?}; value=${value%?} ;; esac
+    [ -z "$said" ] || export "${said%%=*}=$value"
+done < /ch/environment; fi
+exec "$@"
+"""
 
 
 class Charliecloud(ContainerRuntime):
     """Charliecloud on an unpacked root or a .sqfs file.
 
-    The environment passes by itself, and so do the devices of GPUs; their libraries must be in the image
+    The environment passes by itself but for PATH, and so do the devices of GPUs; their libraries must be in the image
     (`ch-fromhost --nvidia` puts them there). It binds nothing read-only: what may not be written must say so itself.
     """
 
@@ -43,18 +62,24 @@ class Charliecloud(ContainerRuntime):
         """See ContainerRuntime. An old ch-run gets empty folders in the image for what it is to bind there."""
         program = self.program() or "ch-run"
         paths = [path for path, _ in mounts(binds, inside)]
+        words = without_environment(env)
         # It refuses to start without it.
-        words = ["env", "USER=" + _user(), program] if "USER" not in env else [program]
+        more = ["USER=" + _user()] if "USER" not in env else []
+        if not inside.shares_tmp:
+            more.append("TMPDIR=" + own_tmp(workdir, paths))  # it binds that as /tmp, and unsets the variable
+        words = [*(words or ["env"] if more else words), *more, program]
         if _has_write_fake(program):
             words.append("--write-fake")
         else:
             _make_mount_points(image, paths)
         for path in paths:
             words += ["--bind", "%s:%s" % (path, path)]
+        words += ["--env-no-expand", "--set-env=PATH=" + IMAGE_PATH]
+        begin = ["/bin/sh", "-c", _WITH_ITS_ENVIRONMENT, "sh"]
         libraries = library_path(env, inside)
-        if libraries:
-            words += ["--env-no-expand", "--set-env=LD_LIBRARY_PATH=" + libraries]
-        return [*words, "--cd", str(workdir), image, "--", *argv]
+        if libraries:  # before those that the image names
+            begin += ["env", "LD_LIBRARY_PATH=" + libraries]
+        return [*words, "--cd", str(workdir), image, "--", *begin, *argv]
 
 
 def _user() -> str:
@@ -76,9 +101,8 @@ def _has_write_fake(program: str) -> bool:
 
 
 def _lacking(image: str, paths: Sequence[str]) -> List[str]:
-    """Those that are not in the image; those of /tmp, which ch-run shares, are the machine's own."""
-    shared = Path("/tmp")  # noqa: S108  inside too
-    return [path for path in paths if shared not in Path(path).parents and not Path(image + path).exists()]
+    """Those that are not in the image; those of /tmp are in what ch-run binds there."""
+    return [path for path in paths if Path(TMP) not in Path(path).parents and not Path(image + path).exists()]
 
 
 def _make_mount_points(image: str, paths: Sequence[str]) -> None:

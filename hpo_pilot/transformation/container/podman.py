@@ -5,6 +5,7 @@ from typing import List, Mapping, Sequence
 
 from hpo_pilot.transformation.container.runtime import (
     AS_IT_IS,
+    ENVIRONMENT_NAMES,
     ContainerRuntime,
     Inside,
     gpu_kind,
@@ -16,6 +17,7 @@ from hpo_pilot.transformation.container.runtime import (
 #: Variables that speak of this machine or of the shell: the image has its own, or none.
 _OF_THE_MACHINE = frozenset(
     [
+        *ENVIRONMENT_NAMES,
         "CONTAINERS_CONF",
         "HOME",
         "HOSTNAME",
@@ -25,14 +27,11 @@ _OF_THE_MACHINE = frozenset(
         "OLDPWD",
         "PATH",
         "PWD",
-        "PYTHONHOME",
-        "PYTHONPATH",
         "SHELL",
         "SHLVL",
         "TERM",
         "TMPDIR",
         "USER",
-        "VIRTUAL_ENV",
         "XDG_CONFIG_HOME",
         "XDG_DATA_HOME",
         "XDG_RUNTIME_DIR",

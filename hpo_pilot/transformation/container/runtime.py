@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from hpo_pilot.transformation.failure import ExitCode, TransformationFailure
+
 
 class Inside(NamedTuple):
     """What a payload finds in its container, beside the image and the folders that it may write.
@@ -15,12 +17,24 @@ class Inside(NamedTuple):
         read_only: more folders and files, at their own paths.
         mpi: folders of the machine's own MPI, which takes the place of the image's: at their own paths, read-only,
             with their libraries first.
+        shares_tmp: ranks may see the machine's /tmp, in which their launcher keeps what they meet by.
     """
 
     gpu_kind: Optional[str] = None
     read_only: Sequence[Path] = ()
     mpi: Sequence[Path] = ()
+    shares_tmp: bool = False
 
+
+#: Programs of images whose PATH is not known, and a container's scratch.
+IMAGE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+TMP = "/tmp"  # noqa: S108  inside the container
+
+#: A folder where the payload runs, which is its container's /tmp.
+_SCRATCH = "hpo_pilot_tmp"
+
+#: Variables that lead a Python to packages of this machine.
+ENVIRONMENT_NAMES = ("CONDA_DEFAULT_ENV", "CONDA_PREFIX", "PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV")
 
 #: Nothing more than this machine has.
 AS_IT_IS = Inside()
@@ -31,7 +45,8 @@ class ContainerRuntime(ABC):
 
     `wrap` gives a command that, started with `env` as its environment, runs `argv` inside `image` in `workdir`, sees
     every folder of `binds` under its own path, and ends with the exit status of `argv`. The variables of `env` reach
-    `argv`, but for those that speak of this machine alone, such as PATH, where the image has its own.
+    `argv`, but for those that speak of this machine alone, such as PATH: the image has its own. /tmp is the container's
+    own, unless `inside` says that it is shared.
     """
 
     name: str
@@ -95,3 +110,32 @@ def library_path(env: Mapping[str, str], inside: Inside) -> str:
 def is_file_image(image: str) -> bool:
     """True for an image that is one file."""
     return image.endswith((".sif", ".sqfs", ".img"))
+
+
+def without_environment(env: Mapping[str, str]) -> List[str]:
+    """What stands before a runtime that passes the environment on: it hides the active one of this machine."""
+    found = [name for name in ENVIRONMENT_NAMES if name in env]
+    return ["env", *(word for name in found for word in ("-u", name))] if found else []
+
+
+def own_tmp(workdir: Path, paths: Sequence[str]) -> str:
+    """Makes the folder that a container gets as /tmp, with mount points for what is bound below /tmp.
+
+    Raises:
+        TransformationFailure: it cannot be made.
+    """
+    scratch = workdir / _SCRATCH
+    try:
+        scratch.mkdir(mode=0o700, exist_ok=True)
+        for path in paths:
+            if Path(TMP) in Path(path).parents:
+                point = scratch / Path(path).relative_to(TMP)
+                if Path(path).is_dir():
+                    point.mkdir(parents=True, exist_ok=True)
+                else:
+                    point.parent.mkdir(parents=True, exist_ok=True)
+                    point.touch()
+    except OSError as error:
+        why = "the container's /tmp cannot be made: %s" % error
+        raise TransformationFailure(ExitCode.NO_SPACE, why) from error
+    return str(scratch)

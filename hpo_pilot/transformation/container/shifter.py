@@ -10,12 +10,14 @@ from hpo_pilot.transformation.container.runtime import (
     gpu_kind,
     is_file_image,
     mounts,
+    without_environment,
 )
 
 
 class Shifter(ContainerRuntime):
-    """Shifter on an image that its gateway has (`shifterimg pull`). The environment passes by itself.
+    """Shifter on an image that its gateway has (`shifterimg pull`).
 
+    The environment passes by itself but for PATH, which is the image's; /tmp is what the site's administrator mounts.
     GPUs and the machine's MPI come as modules, which its administrator defines; NERSC's are called gpu and mpich.
     """
 
@@ -37,7 +39,12 @@ class Shifter(ContainerRuntime):
     ) -> List[str]:
         """See ContainerRuntime."""
         name = image[len("docker://") :] if image.startswith("docker://") else image
-        words = [self.program() or self.name, "--image=" + (name if name.startswith("docker:") else "docker:" + name)]
+        program = self.program() or self.name
+        words = [
+            *without_environment(env),
+            program,
+            "--image=" + (name if name.startswith("docker:") else "docker:" + name),
+        ]
         modules = (["gpu"] if gpu_kind(inside) == "nvidia" else []) + (["mpich"] if inside.mpi else [])
         if modules:
             words.append("--module=" + ",".join(modules))
