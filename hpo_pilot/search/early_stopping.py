@@ -44,7 +44,7 @@ class EarlyStopping(Section):
         description="The objective that decides. Default: the objective; needed where there are several.",
     )
     min_steps: _Step | None = Field(
-        None, description="asha: the first step at which trials are compared. Default: max_steps / eta^3, or 1."
+        None, description="asha: the first step at which trials are compared. Default: max_steps / eta^2, or 1."
     )
     max_steps: _Step | None = Field(
         None,
@@ -52,7 +52,7 @@ class EarlyStopping(Section):
     )
     eta: Annotated[StrictInt, Field(ge=2, le=100)] | None = Field(
         None,
-        description="asha: one in so many goes on, and the steps of comparison grow by this factor. Default: 3.",
+        description="asha: about one in so many goes on, and the steps of comparison grow by this factor. Default: 3.",
     )
     brackets: Annotated[StrictInt, Field(ge=1, le=10)] | None = Field(
         None,
@@ -70,7 +70,7 @@ class EarlyStopping(Section):
     folds: Annotated[StrictInt, Field(ge=1, le=limits.MOST_FOLDS)] | None = Field(
         None,
         description="So many folds of a trial must have come to a step before it is judged there by their mean. "
-        "Default: half of them.",
+        "Default: half of them, or those that have begun where these are fewer.",
     )
     report_seconds: _Seconds | None = Field(
         None,
@@ -123,7 +123,7 @@ class EarlyStopping(Section):
         """asha: the first step of comparison."""
         if self.min_steps is not None:
             return self.min_steps
-        return max(1, self.max_steps // self.reduction**3) if self.max_steps is not None else 1
+        return max(1, self.max_steps // self.reduction**2) if self.max_steps is not None else 1
 
     @property
     def trials_needed(self) -> int:

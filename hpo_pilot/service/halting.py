@@ -11,11 +11,11 @@ import math
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from hpo_pilot.jobs import JobReport, TaskRef
-from hpo_pilot.optimizers.early_stopping import Report, create_rule, projected
+from hpo_pilot.optimizers.early_stopping import Report, Stop, create_rule
 from hpo_pilot.panda.workflow_manager import WorkflowManager
 from hpo_pilot.search import EarlyStop, Trial, TrialState
 from hpo_pilot.service.changes import Changes, OpenTrial
@@ -47,6 +47,7 @@ class Halting:
         metrics = [objective.metric for objective in search.objectives]
         self._place = metrics.index(search.early_stopping.metric) if search.early_stopping.metric else 0
         self._objective = search.objectives[self._place]
+        self._sign = self._objective.sign
         self._look = 0
         self._seen: dict[tuple[int, int], set[int]] = defaultdict(set)
         self._killed: dict[int, float] = {}
@@ -60,6 +61,10 @@ class Halting:
                 for number, fold, step, _ in look:
                     if number in self._over or not trials[number].state.is_over:
                         self._seen[number, fold].add(step)
+            for number, trial in trials.items():
+                if trial.confirms is None:
+                    ended = {(number, each.fold): each.figures for each in trial.folds if each.figures is not None}
+                    self._rule.look([], (), self._costs(ended))
 
     @property
     def is_on(self) -> bool:
@@ -67,7 +72,11 @@ class Halting:
         return self._rule is not None
 
     def _report(self, trial: int, fold: int, step: int, value: float) -> Report:
-        return Report(trial, fold, step, self._objective.sign * value if math.isfinite(value) else math.inf)
+        return Report(trial, fold, step, self._sign * value if math.isfinite(value) else math.inf)
+
+    def _costs(self, ended: Mapping[tuple[int, int], Sequence[float]]) -> dict[tuple[int, int], float]:
+        """Of figures of merit of folds that which decides; lower is better."""
+        return {fold: self._sign * figures[self._place] for fold, figures in ended.items()}
 
     # --- decide ---
 
@@ -81,18 +90,22 @@ class Halting:
         if self._rule is None:
             return
         reports = [report for outcome in changes.outcomes for report in self._new(outcome)]
+        ended = {
+            (outcome.trial, outcome.fold): outcome.values or (outcome.value,)
+            for outcome in changes.outcomes
+            if outcome.value is not None and self._trials[outcome.trial].confirms is None
+        }
         if reports:
-            self._decide(changes, reports, trials)
+            self._look += 1
+            changes.look = self._look
+        self._decide(changes, self._rule.look(reports, _to_judge(trials) if reports else (), self._costs(ended)))
         self._complete(changes)
 
-    def _decide(self, changes: Changes, reports: Iterable[Report], trials: Mapping[int, OpenTrial]) -> None:
-        assert self._rule is not None
-        self._look += 1
-        changes.look = self._look
-        judged = [number for number, trial in trials.items() if trial.stop is None and trial.confirms is None]
-        method, metric, sign = self._search.early_stopping.method, self._objective.metric, self._objective.sign
-        for number, stop in self._rule.look(reports, judged).items():
-            value = sign * stop.value if math.isfinite(stop.value) else None
+    def _decide(self, changes: Changes, stops: Mapping[int, Stop]) -> None:
+        """Enters what the rule decided."""
+        method, metric = self._search.early_stopping.method, self._objective.metric
+        for number, stop in stops.items():
+            value = self._sign * stop.value if math.isfinite(stop.value) else None
             what = "is no finite number: " if value is None else f"{value:.6g} is "
             reason = f"{metric} {what}{stop.reason} ({method})"
             changes.stops[number] = EarlyStop(self._look, reason, stop.step, value)
@@ -113,32 +126,33 @@ class Halting:
             told_to = self._trials[end.number].stop
             if end.state is TrialState.STOPPED and told_to is not None:
                 changes.ends[index] = self._stopped(end, told_to)
+            elif told_to is not None and end.good_folds < self._search.folds.k and end.value is not None:
+                whole = f"{end.good_folds} of {self._search.folds.k} folds"
+                text = f"trial {end.number} was told to stop; {whole} had ended before, which is enough: it is finished"
+                changes.events.append(text)
             elif told_to is not None:
                 changes.events.append(f"trial {end.number} was told to stop and ended before: its full result counts")
 
     def _stopped(self, end: TrialEnd, told_to: EarlyStop) -> TrialEnd:
         assert self._rule is not None
-        sign = self._objective.sign
-        curves = self._rule.curves
-        at_the_end = math.inf if told_to.value is None else sign * told_to.value
-        step, value = curves.last(end.number, self._rule.folds_needed) or (told_to.step, at_the_end)
+        at_the_end = math.inf if told_to.value is None else self._sign * told_to.value
+        step, value = self._rule.curves.last(end.number, self._rule.folds_needed) or (told_to.step, at_the_end)
         if math.isfinite(value):
-            stop = replace(told_to, step=step, value=sign * value, projected=self._projected(end.number, value))
+            stop = replace(told_to, step=step, value=self._sign * value, projected=self._projected(end.number))
         else:
             stop = replace(told_to, step=step, value=None)  # it would have failed
         return replace(end, stop=stop, error=f"stopped early: {stop.reason}")
 
-    def _projected(self, number: int, value: float) -> tuple[float, ...] | None:
+    def _projected(self, number: int) -> tuple[float, ...] | None:
         """What a trial would probably have come to; of the objectives that do not decide, what is usual."""
         assert self._rule is not None
-        sign, several = self._objective.sign, len(self._search.objectives)
-        finished = {n: t.figures for n, t in self._trials.items() if t.confirms is None and t.figures is not None}
-        finals = {n: sign * figures[self._place] for n, figures in finished.items()}
-        here, others = self._rule.curves.compared(number, finals) or (value, [])
-        if not finished:
-            return (sign * value,) if several == 1 else None  # by one of them alone the others cannot be guessed
-        usual = [statistics.median(figures[i] for figures in finished.values()) for i in range(several)]
-        usual[self._place] = sign * max(projected(here, others), min(finals.values()))
+        value = self._rule.curves.projected(number)
+        finished = [t.figures for t in self._trials.values() if t.confirms is None and t.figures is not None]
+        several = len(self._search.objectives)
+        if value is None or (several > 1 and not finished):
+            return None  # by one of them alone the others cannot be guessed
+        usual = [statistics.median(figures[i] for figures in finished) for i in range(several)] if finished else [0.0]
+        usual[self._place] = self._sign * value
         return tuple(usual)
 
     # --- carry out ---
@@ -189,3 +203,7 @@ class Halting:
         stopped = (number in self._over for job in task.jobs for number, _, _ in job)
         if self._manager.manners.revives and any(stopped):
             self._manager.kill(ref)
+
+
+def _to_judge(trials: Mapping[int, OpenTrial]) -> list[int]:
+    return [number for number, trial in trials.items() if trial.stop is None and trial.confirms is None]

@@ -13,7 +13,7 @@ CURVE = curve(12, "0.25", "value")
 
 
 def test_kills_while_trials_are_stopped(scan):
-    early = {"method": "asha", "min_steps": 2, "eta": 2, "report_seconds": 0.25}
+    early = {"method": "asha", "min_steps": 2, "max_steps": 12, "eta": 2, "report_seconds": 0.25}
     scan.write({"budget": {"trials": 16, "parallel": 4}, "early_stopping": early, "folds": 2}, CURVE)
     run_with_kills(scan, random.Random(3), 8)
     trials = scan.trials()

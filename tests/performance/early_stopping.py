@@ -1,156 +1,203 @@
-"""What early stopping saves, and what it costs in quality: our rules beside optuna's pruners on the same curves.
+"""What early stopping saves, and what it costs in quality: our rules beside Optuna's pruners on the same curves.
 
-Learning curves are simulated: each trial comes down by a power law from a random start to its final loss, with noise
-at every step; steps take log-normal times, and 16 trials run side by side, so that what is compared is what has come
-in by then. "Crossing" curves of good trials start worse and come down later. Each policy sees the same trials in the
-same order; the figures are medians over the seeds.
+The curves are those of real trainings, of each point three folds (`tests/performance/learning_curves`). They are
+replayed in simulated time: a search draws points from a table, trains them in few or many slots, and reports as it goes
+on. Our rules run in the product's own steering, against a workflow manager in memory. Optuna's users train the folds of
+a trial one after another in one objective function, and report every step of each: so do its trials here. All policies
+have the same points in the same order.
+
+`compute` is the training time as a part of that without early stopping. `worse` is by how much the reported best trial
+is worse than without early stopping, by its true figure of merit, the mean over all its folds: on average over the
+seeds, in units of the scatter of that best over the seeds. `lost` is the share of the searches where it is worse at
+all.
 """
 
 from __future__ import annotations
 
 import heapq
+import itertools
 import random
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import optuna
 
-from hpo_pilot.optimizers.early_stopping import Report, create_rule
-from hpo_pilot.search import EarlyStopping
+from hpo_pilot.search import TrialState
+from tests.performance.learning_curves import Problem, load
+from tests.service.memory_slots import PERIOD, Training, replay
 
-TRIALS, STEPS, WORKERS = 200, 81, 16
-KINDS = {"plain": 0.0, "crossing": 1.0}
+PROBLEMS = ("digits", "bdt", "calo_gan")
+#: By slots: how many trials a search has; but no more than three quarters of the points of a table.
+TRIALS = {2: 24, 8: 32, 32: 48}
+FOLDS = (1, 3)
 
 
 @dataclass(frozen=True)
-class Curve:
-    """One trial."""
+class Scan:
+    """One search.
 
-    values: list[float]
-    seconds: float  # a step
+    Attributes:
+        trials: of each its folds.
+        sign: 1 where lower is better, else -1.
+        steps: of a whole training.
+    """
+
+    trials: list[list[Training]]
+    slots: int
+    sign: float
+    steps: int
 
     @property
-    def final(self) -> float:
-        return self.values[-1]
+    def seconds(self) -> float:
+        """Of all trainings."""
+        return sum(fold.seconds for trial in self.trials for fold in trial)
+
+    def true(self, number: int) -> float:
+        """The figure of merit of a trial; lower is better, infinity where it failed."""
+        finals = [fold.final for fold in self.trials[number - 1]]
+        good = [final for final in finals if final is not None]
+        return self.sign * statistics.fmean(good) if len(good) == len(finals) else float("inf")
+
+    @property
+    def best(self) -> float:
+        """Of all trials."""
+        return min(self.true(number) for number in range(1, len(self.trials) + 1))
 
 
-def curves(seed: int, crossing: float) -> list[Curve]:
-    """The trials of one search."""
-    dice = random.Random(f"{seed} {crossing}")
-    found = []
-    for _ in range(TRIALS):
-        quality = dice.random()  # 0: the best
-        final = 0.1 + quality**1.5 + 0.02 * dice.gauss(0, 1)
-        rate = dice.uniform(0.4, 1.2) * (1 - 0.5 * crossing * (1 - quality))
-        start = final + dice.uniform(0.5, 2.0) * (1 + 0.5 * crossing * (1 - quality))
-        values = [
-            final + (start - final) * (step**-rate - STEPS**-rate) / (1 - STEPS**-rate) + 0.02 * dice.gauss(0, 1)
-            for step in range(1, STEPS)
-        ]
-        found.append(Curve([*values, final], dice.lognormvariate(0, 0.4)))
-    return found
+def scan_of(problem: Problem, folds: int, slots: int, seed: int) -> Scan:
+    """A search over points of a table, drawn by the seed."""
+    count = min(TRIALS[slots], len(problem.points) * 3 // 4)
+    points = random.Random(f"{problem.name} {seed}").sample(problem.points, count)
+    return Scan([point[:folds] for point in points], slots, 1 if problem.goal == "minimize" else -1, problem.steps)
 
 
-class Policy(Protocol):
-    """Told of every value; says whether the trial stops. `ended`: the trial ran to its end."""
-
-    def stops(self, trial: int, step: int, value: float) -> bool: ...
-
-    def ended(self, trial: int) -> None: ...
+#: The seconds of training, and the trials that ran to their end.
+Outcome = tuple[float, list[int]]
+Policy = Callable[[Scan], Outcome]
 
 
-class Ours:
-    """A rule of ours."""
+def ours(**early: Any) -> Policy:
+    """A rule of ours; `steps`: whether it is told how many a whole training has."""
 
-    def __init__(self, **settings: Any) -> None:
-        self.rule = create_rule(EarlyStopping(**settings), 1)
+    def policy(scan: Scan) -> Outcome:
+        told = {"max_steps": scan.steps} if early["method"] == "asha" and "max_steps" not in early else {}
+        settings = {key: value for key, value in {**early, **told}.items() if value is not None}
+        goal = "minimize" if scan.sign > 0 else "maximize"
+        objective = {"metric": "figure", "goal": goal}
+        trials, used = replay(scan.trials, scan.slots, early_stopping=settings, objective=objective)
+        return used, [trial.number for trial in trials if trial.state is TrialState.FINISHED]
 
-    def stops(self, trial: int, step: int, value: float) -> bool:
-        return self.rule is not None and bool(self.rule.look([Report(trial, 0, step, value)], {trial}))
-
-    def ended(self, trial: int) -> None:
-        """The rule goes by what was reported alone."""
+    return policy
 
 
-class Optunas:
-    """A pruner of optuna's, through its own study."""
+def optunas(make: Callable[[Scan], optuna.pruners.BasePruner]) -> Policy:
+    """A pruner of Optuna's, through its own study: each slot runs a trial, fold after fold."""
 
-    def __init__(self, pruner: optuna.pruners.BasePruner) -> None:
+    def policy(scan: Scan) -> Outcome:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self.study = optuna.create_study(pruner=pruner, sampler=optuna.samplers.RandomSampler(seed=0))
-        self.trials: dict[int, optuna.Trial] = {}
-        self.last = 0.0
+        direction = "minimize" if scan.sign > 0 else "maximize"
+        study = optuna.create_study(
+            pruner=make(scan), sampler=optuna.samplers.RandomSampler(seed=0), direction=direction
+        )
+        period = PERIOD * statistics.median(fold.seconds for trial in scan.trials for fold in trial)
+        waiting = itertools.count()
+        clock = [(0.0, next(waiting), _folds(study, trial, period)) for trial in scan.trials[: scan.slots]]
+        used, finished, more = 0.0, [], iter(range(len(clock), len(scan.trials)))
+        while clock:
+            now, number, trial = heapq.heappop(clock)
+            try:
+                seconds = next(trial)
+                used += seconds
+                heapq.heappush(clock, (now + seconds, number, trial))
+                continue
+            except StopIteration as end:
+                finished += [number + 1] if end.value else []
+            if (one := next(more, None)) is not None:
+                heapq.heappush(clock, (now, one, _folds(study, scan.trials[one], period)))
+        return used, finished
 
-    def stops(self, trial: int, step: int, value: float) -> bool:
-        mine = self.trials.get(trial) or self.trials.setdefault(trial, self.study.ask())
-        mine.report(value, step)
-        self.last = value
-        stop = mine.should_prune()
-        if stop:
-            self.study.tell(mine, state=optuna.trial.TrialState.PRUNED)
-        return bool(stop)
-
-    def ended(self, trial: int) -> None:
-        self.study.tell(self.trials[trial], self.last)
+    return policy
 
 
-POLICIES: dict[str, Callable[[], Policy]] = {
-    "none": lambda: Ours(method="none"),
-    "asha": lambda: Ours(method="asha", max_steps=STEPS),
-    "asha, max_steps unknown": lambda: Ours(method="asha"),
-    "median": lambda: Ours(method="median"),
-    "optuna SuccessiveHalving": lambda: Optunas(
-        optuna.pruners.SuccessiveHalvingPruner(min_resource=3, reduction_factor=3)
-    ),
-    "optuna SuccessiveHalving, auto": lambda: Optunas(optuna.pruners.SuccessiveHalvingPruner()),
-    "optuna Median": lambda: Optunas(optuna.pruners.MedianPruner()),
+def _folds(study: optuna.Study, trainings: list[Training], period: float) -> Any:
+    """Trains a trial; yields the seconds to its next report, and returns whether it came to its end."""
+    trial = study.ask()
+    for fold, training in enumerate(trainings):
+        done, steps = 0.0, 0
+        while done < training.seconds:
+            pause = min(period, training.seconds - done)
+            yield pause
+            done += pause
+            for step in range(steps, training.steps_after(done)):
+                trial.report(training.curve[step], fold * len(training.curve) + step + 1)
+            steps = training.steps_after(done)
+            if (fold, steps) < (len(trainings) - 1, len(training.curve)) and trial.should_prune():
+                study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+                return False
+    finals = [training.final for training in trainings]
+    if None in finals:
+        study.tell(trial, state=optuna.trial.TrialState.FAIL)
+        return False
+    study.tell(trial, statistics.fmean(final for final in finals if final is not None))
+    return True
+
+
+def _halving(scan: Scan) -> optuna.pruners.BasePruner:
+    return optuna.pruners.SuccessiveHalvingPruner(min_resource=scan.steps // 9, reduction_factor=3)
+
+
+def _hyperband(scan: Scan) -> optuna.pruners.BasePruner:
+    most = scan.steps * len(scan.trials[0])
+    return optuna.pruners.HyperbandPruner(min_resource=scan.steps // 9, max_resource=most, reduction_factor=3)
+
+
+POLICIES: dict[str, Policy] = {
+    "asha": ours(method="asha"),
+    "asha, max_steps unknown": ours(method="asha", max_steps=None),
+    "median": ours(method="median"),
+    "optuna Median": optunas(lambda _: optuna.pruners.MedianPruner()),
+    "optuna SuccessiveHalving": optunas(_halving),
+    "optuna Hyperband": optunas(_hyperband),
 }
 
 
-def run(policy: Policy, trials: list[Curve]) -> tuple[float, float, float]:
-    """(share of the compute used, final loss of the best that ran to its end above the best of all, CPU-s)."""
-    waiting = list(enumerate(trials, start=1))[::-1]
-    clock: list[tuple[float, int, int]] = []  # (when, trial, step)
-    used, best = 0.0, float("inf")
-    begun = time.process_time()
-
-    def begin(now: float) -> None:
-        if waiting:
-            number, curve = waiting.pop()
-            heapq.heappush(clock, (now + curve.seconds, number, 1))
-
-    for _ in range(WORKERS):
-        begin(0.0)
-    while clock:
-        now, number, step = heapq.heappop(clock)
-        curve = trials[number - 1]
-        used += curve.seconds
-        stops = policy.stops(number, step, curve.values[step - 1])
-        if step == STEPS:
-            best = min(best, curve.final)
-            if not stops:
-                policy.ended(number)
-        if stops or step == STEPS:
-            begin(now)
-        else:
-            heapq.heappush(clock, (now + curve.seconds, number, step + 1))
-    total = sum(curve.seconds * STEPS for curve in trials)
-    return used / total, best - min(curve.final for curve in trials), time.process_time() - begun
-
-
 def measure(*, quick: bool) -> dict[str, Any]:
-    """10 searches of 200 trials for each kind of curves and each policy (quick: 3)."""
+    """12 searches for each table, number of folds and of slots, and each policy (quick: 3)."""
     figures: dict[str, Any] = {}
-    print(f"{TRIALS} trials of {STEPS} steps, {WORKERS} side by side; quality: final loss above the best of all trials")
-    print(f"{'curves':9} {'policy':31} {'compute':>8} {'quality':>8} {'worst':>8} {'CPU-s':>7}")
-    for kind, crossing in KINDS.items():
-        for name, make in POLICIES.items():
-            runs = [run(make(), curves(seed, crossing)) for seed in range(3 if quick else 10)]
-            used, loss, cpu = (statistics.median(values) for values in zip(*runs, strict=True))
-            worst = max(values[1] for values in runs)
-            figures[f"{kind}/{name}"] = {"compute": used, "quality": loss, "worst": worst, "cpu_seconds": cpu}
-            print(f"{kind:9} {name:31} {used:8.1%} {loss:8.4f} {worst:8.4f} {cpu:7.2f}", flush=True)
+    print(f"{'curves':9} {'folds':>5} {'slots':>5} {'policy':25} {'compute':>8} {'worse':>6} {'lost':>5} {'CPU-s':>6}")
+    for name, folds, slots in itertools.product(PROBLEMS, FOLDS, TRIALS):
+        problem = load(name)
+        scans = [scan_of(problem, folds, slots, seed) for seed in range(3 if quick else 12)]
+        scatter = statistics.stdev(scan.best for scan in scans) or float("nan")
+        for label, policy in POLICIES.items():
+            begun = time.process_time()
+            found = [(scan, *policy(scan)) for scan in scans]
+            losses = [min(map(scan.true, done), default=float("inf")) - scan.best for scan, _, done in found]
+            row = {
+                "compute": statistics.fmean(used / scan.seconds for scan, used, _ in found),
+                "worse": statistics.fmean(losses) / scatter,
+                "lost": sum(loss > 0 for loss in losses) / len(losses),
+                "cpu_seconds": (time.process_time() - begun) / len(scans),
+            }
+            figures[f"{name}/{folds}/{slots}/{label}"] = row
+            print(
+                f"{name:9} {folds:5} {slots:5} {label:25} {row['compute']:8.0%} {row['worse']:6.2f} {row['lost']:5.0%} "
+                f"{row['cpu_seconds']:6.2f}",
+                flush=True,
+            )
+    _together(figures)
     return figures
+
+
+def _together(figures: dict[str, Any]) -> None:
+    print(f"\n{'all of them':22} {'policy':25} {'compute':>8} {'most':>6} {'worse':>6} {'most':>6} {'lost':>5}")
+    for label in POLICIES:
+        rows = [row for key, row in figures.items() if key.endswith(f"/{label}")]
+        compute, worse, lost = ([row[what] for row in rows] for what in ("compute", "worse", "lost"))
+        means = [statistics.fmean(values) for values in (compute, worse, lost)]
+        print(
+            f"{'':22} {label:25} {means[0]:8.0%} {max(compute):6.0%} {means[1]:6.2f} {max(worse):6.2f} {means[2]:5.0%}"
+        )

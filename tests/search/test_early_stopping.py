@@ -13,7 +13,7 @@ def test_defaults() -> None:
     none, asha, median = (EarlyStopping.model_validate(method) for method in ("none", "asha", "median"))
     assert (none.is_on, asha.is_on, median.is_on) == (False, True, True)
     assert (asha.reduction, asha.first_rung, asha.trials_needed, median.trials_needed) == (3, 1, 3, 5)
-    assert EarlyStopping(method="asha", max_steps=100).first_rung == 3
+    assert EarlyStopping(method="asha", max_steps=100).first_rung == 11
     assert EarlyStopping(method="asha", max_steps=5).first_rung == 1
     assert EarlyStopping(method="asha", max_steps=100, min_steps=9, eta=4).first_rung == 9
     assert [asha.folds_needed(k) for k in (1, 2, 3, 5)] == [1, 1, 2, 3]

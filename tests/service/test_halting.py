@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from math import inf
+from statistics import fmean
 
 import pytest
 
@@ -17,6 +19,7 @@ from hpo_pilot.service.proposer import Proposer
 from hpo_pilot.service.registration import payload_document
 from hpo_pilot.store import JobOutcome, SearchState, TrialEnd
 from tests.service.memory_panda import AtOnce, Panda, go
+from tests.service.memory_slots import Training, replay
 
 RUNNING, FINISHED, STOPPED = TrialState.RUNNING, TrialState.FINISHED, TrialState.STOPPED
 ASHA = {"early_stopping": {"method": "asha", "eta": 2}}
@@ -105,7 +108,8 @@ def test_projections_are_stored_and_the_same_after_a_restart(steer, store, panda
     go(steering, 1)
     panda.report(1, 2, (1, 0.3), state=JobState.CANCELLED)
     go(steering, 3)
-    # Of the finished ones 0.9 and 0.5 at step 1 come to 0.3 and 0.1; it was 0.2 below the worse one.
+    # Of the finished ones 0.9 and 0.5 at step 1 come to 0.3 and 0.1; it was 0.2 below the worse one. Of two, all of
+    # that counts.
     assert store.trials(1)[1].stop.projected == (pytest.approx(0.1 - 0.2),)
     again = steer()
     go(again, 1)
@@ -239,7 +243,7 @@ def test_a_trial_whose_payload_fails_is_failed_and_one_that_ends_with_its_search
     go(steering, 2)
     for number, value in enumerate((0.1, 0.8, 0.9), start=1):
         panda.report(1, number, (1, value))
-    go(steering, 2)
+        go(steering, 2)
     assert panda.killed_jobs == [102, 103]
     good = panda.finish
     good(1, 2)
@@ -297,11 +301,12 @@ def test_of_several_objectives_one_decides_and_the_others_are_guessed(store, pan
     values = ((1, 0.9), (2, 0.8), (3, 0.5))
     look = Changes([JobOutcome(1, n, 0, 1, JobState.RUNNING, progress=((1, auc),)) for n, auc in values])
     halting.judge(look, out)
-    assert list(look.stops) == [2, 3] and look.stops[3].value == 0.5
+    assert list(look.stops) == [3] and look.stops[3].value == 0.5
     halting.decided(look, out)
+    over = Changes(ends=[TrialEnd(3, STOPPED, None, None, None, 3, 0.0)])
     for number, figures in ((1, (2.0, 0.95)), (2, (4.0, 0.85))):
         trials[number] = replace(trials[number], state=FINISHED, value=figures[0], values=figures)
-    over = Changes(ends=[TrialEnd(3, STOPPED, None, None, None, 3, 0.0)])
+        over.outcomes.append(JobOutcome(1, number, 0, 1, JobState.FINISHED, value=figures[0], values=figures))
     halting.judge(over, {})
     # The first objective by its median; the second one below the worse of the two, by what it was below it at step 1.
     assert over.ends[0].stop.projected == (3.0, pytest.approx(0.85 - 0.3))
@@ -326,3 +331,99 @@ def test_without_a_rule_values_are_kept_and_nothing_is_stopped(steer, store, pan
     steering = steer(**TWO)
     hopeless(panda, steering)
     assert panda.killed_jobs == [] and store.intermediate_values(1, [2]) == {2: {0: [(1, 0.9)]}}
+
+
+# --- whole searches, with curves in memory ---
+
+
+def folded_curves(count=24, steps=81):
+    """Trials of three folds. Better ones learn more slowly, and fold 2 is the hardest to begin with.
+
+    That is what early stopping has to bear with: at step 3 the best are in the middle, and with two slots the third
+    fold of a trial begins when the others are nearly over.
+    """
+    dice = random.Random(81)
+    trials = []
+    for _ in range(count):
+        quality = dice.random()  # 0: the best
+        rate = 0.5 + 0.5 * quality + 0.2 * dice.random()
+        folds = []
+        for fold in range(3):
+            final = 0.08 + 0.4 * quality + 0.002 * dice.gauss(0, 1)
+            start = (1.0 + 0.5 * quality) * (1.6 if fold == 2 else 1.0) * (1 + 0.1 * dice.gauss(0, 1))
+            end = steps**-rate
+            curve = [final + (start - final) * (step**-rate - end) / (1 - end) for step in range(1, steps + 1)]
+            folds.append(Training(curve, final, 80 * (1 + 0.2 * dice.random())))
+        trials.append(folds)
+    return trials
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3, 8])
+@pytest.mark.parametrize("early", [{"method": "asha", "max_steps": 81}, {"method": "asha"}, {"method": "median"}])
+def test_the_best_trial_is_found_with_folds_and_few_slots(slots, early):
+    table = folded_curves()
+    true = {number: fmean(fold.final for fold in folds) for number, folds in enumerate(table, start=1)}
+    trials, used = replay(table, slots, early_stopping=early)
+    finished = {trial.number: trial.value for trial in trials if trial.state is FINISHED}
+    assert min(finished, key=finished.get) == min(true, key=true.get)
+    assert all(value == pytest.approx(true[number]) for number, value in finished.items())
+    assert used < 0.85 * sum(fold.seconds for folds in table for fold in folds)
+    stopped = [trial for trial in trials if trial.stopped_early]
+    assert len(finished) + len(stopped) == len(trials) and len(stopped) >= 5
+    for trial in stopped:
+        done = sum(fold.value is not None for fold in trial.folds)
+        assert done < 2, f"trial {trial.number} was stopped with {done} of 3 folds whole: {trial.error}"
+        assert [fold.value for fold in trial.folds if fold.value is not None] == [
+            pytest.approx(table[trial.number - 1][fold.fold].final) for fold in trial.folds if fold.value is not None
+        ]
+
+
+def test_what_optimizers_are_told_of_stopped_trials_is_in_the_order_of_the_truth():
+    """The projections of stopped trials beside the values of finished ones: none is held up by the best of these."""
+    table = folded_curves()
+    true = {number: fmean(fold.final for fold in folds) for number, folds in enumerate(table, start=1)}
+    trials, _ = replay(table, 2, early_stopping={"method": "asha", "max_steps": 81})
+    told = {trial.number: trial.value if trial.state is FINISHED else trial.stop.projected[0] for trial in trials}
+    pairs = [(a, b) for a in told for b in told if true[a] < true[b] - 0.02]
+    assert sum(told[a] < told[b] for a, b in pairs) > 0.85 * len(pairs)
+
+
+def test_a_trial_with_as_many_whole_folds_as_it_needs_is_finished_with_these(steer, store, panda):
+    """It is told to stop; two of its three folds come to their end before the kill does anything."""
+    steering = steer({**ASHA, "folds": {"k": 3, "require": 2}}, **TWO)
+    go(steering, 2)
+    for number, value in enumerate((0.1, 0.1, 0.1, 0.9, 0.9, 0.9), start=1):
+        panda.report(1, number, (1, value))
+    go(steering, 2)
+    assert panda.killed_jobs == [104, 105, 106]
+    panda.finish(1, 4)
+    panda.finish(1, 5)
+    panda.report(1, 6, (1, 0.9), state=JobState.CANCELLED)
+    go(steering, 2)
+    second = store.trials(1)[1]
+    assert (second.state, second.value, second.error) == (FINISHED, pytest.approx(0.2), None)
+    assert [fold.value for fold in second.folds] == [pytest.approx(0.2), pytest.approx(0.2), None]
+    assert told_to_stop(store)[1:] == [
+        "trial 2 was told to stop; 2 of 3 folds had ended before, which is enough: it is finished"
+    ]
+    assert [(o.value, o.stopped) for o in steering._proposer._optimizer.history] == [(pytest.approx(0.2), False)]
+
+
+def test_a_stopped_trial_is_told_as_what_its_whole_folds_are_worth(steer, store, panda):
+    """Two of three folds are over; the third one is killed before it has reported anything."""
+    steering = steer({**ASHA, "folds": 3}, **TWO)
+    go(steering, 2)
+    for number, value in ((1, 0.1), (2, 0.1), (4, 0.9), (5, 0.9)):
+        panda.report(1, number, (1, value))
+    go(steering, 2)
+    assert panda.killed_jobs == [104, 105]
+    panda.finish(1, 4)
+    panda.finish(1, 5)
+    panda.report(1, 6, state=JobState.CANCELLED)
+    go(steering, 2)
+    for again in (False, True):
+        second = store.trials(1)[1]
+        assert second.state is STOPPED and second.stop.projected == (pytest.approx(0.2),)
+        assert [fold.value for fold in second.folds] == [pytest.approx(0.2), pytest.approx(0.2), None]
+        if not again:
+            go(steer(), 2)

@@ -3,11 +3,10 @@
 from hpo_pilot.optimizers.early_stopping.asha import AshaRule
 from hpo_pilot.optimizers.early_stopping.curves import Curves, Report
 from hpo_pilot.optimizers.early_stopping.median import MedianRule
-from hpo_pilot.optimizers.early_stopping.projection import projected
 from hpo_pilot.optimizers.early_stopping.rule import Stop, StoppingRule
 from hpo_pilot.search import EarlyStopping
 
-__all__ = ["AshaRule", "Curves", "MedianRule", "Report", "Stop", "StoppingRule", "create_rule", "projected"]
+__all__ = ["AshaRule", "Curves", "MedianRule", "Report", "Stop", "StoppingRule", "create_rule"]
 
 
 def create_rule(settings: EarlyStopping, folds: int) -> StoppingRule | None:

@@ -6,31 +6,30 @@ of pausing them (as in Ray Tune and Optuna): nothing waits for a rung to fill, a
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 
 from typing_extensions import override
 
-from hpo_pilot.optimizers.early_stopping.curves import Ranked, Report
-from hpo_pilot.optimizers.early_stopping.rule import Stop, StoppingRule, place_text
+from hpo_pilot.optimizers.early_stopping.curves import Board, Report, mean
+from hpo_pilot.optimizers.early_stopping.rule import NEARLY_DONE, Stop, StoppingRule, place_text
 from hpo_pilot.search import EarlyStopping
-
-
-class _Rung:
-    """The trials that have come to one step of comparison."""
-
-    def __init__(self) -> None:
-        self.folds: dict[int, dict[int, float]] = defaultdict(dict)
-        self.means = Ranked()
 
 
 class AshaRule(StoppingRule):
     """Of the trials that come to a rung, the best 1/eta go on; rungs are at min_steps x eta^k steps.
 
     A trial is judged when it comes to a rung, against those that came before; later it may be overtaken, and goes on
-    all the same to its next rung. While fewer than `trials_needed` have come to a rung, everybody goes on. A fold's
-    value at a rung is that of its first report at or after it. As more folds of a trial come to the rung, its mean
-    over them is judged again.
+    all the same to its next rung. While fewer than `trials_needed` have come to a rung, everybody goes on. As more
+    folds of a trial come to its newest rung, it is judged again, by all of them.
+
+    In the paper a trial that is not among the best waits, and goes on when more trials have come and it turns out to be
+    one; about sqrt(n) of n are on the wrong side meanwhile. A stop is for good. So a trial is stopped only where it is
+    clearly not among the best: of n others at least n/eta + sqrt(n (eta - 1))/eta are better. That is a deviation
+    more than of one on the edge.
+
+    A fold's value at a rung is that of its first report at or after it and before the next one.
     """
 
     def __init__(self, settings: EarlyStopping, folds: int) -> None:
@@ -39,9 +38,10 @@ class AshaRule(StoppingRule):
         self._first = settings.first_rung
         self._end = settings.max_steps
         self._brackets = settings.brackets or 1
-        self._rungs: dict[tuple[int, int], _Rung] = defaultdict(_Rung)  # by bracket and step
+        self._rungs: dict[tuple[int, int], Board] = defaultdict(lambda: Board(folds))  # by bracket and step
         self._next: dict[tuple[int, int], int] = {}  # the next rung of a (trial, fold)
-        self._news: dict[int, dict[int, None]] = defaultdict(dict)  # rungs that a trial came to since it was judged
+        self._newest: dict[int, int] = {}  # of a trial: the last rung to which one of its folds has come
+        self._judged: dict[int, tuple[int, int]] = {}  # of a trial: the rung, and how many folds were there
 
     def _bracket(self, trial: int) -> int:
         return (trial - 1) % self._brackets
@@ -51,23 +51,35 @@ class AshaRule(StoppingRule):
         trial, fold, step, value = report
         bracket = self._bracket(trial)
         at = self._next.get((trial, fold), self._first * self._eta**bracket)
+        last = None
         while at <= step and (self._end is None or at < self._end):
-            rung = self._rungs[bracket, at]
-            of_trial = rung.folds[trial]
-            of_trial[fold] = value
-            if len(of_trial) >= self.folds_needed:
-                rung.means.put(trial, sum(one / len(of_trial) for one in of_trial.values()))
-                self._news[trial][at] = None
-            at *= self._eta
+            last, at = at, at * self._eta
+        if last is not None:
+            # A value from beyond the next rung is none of those in between.
+            self._rungs[bracket, last].put(trial, fold, value)
+            self._newest[trial] = max(last, self._newest.get(trial, 0))
         self._next[trial, fold] = at
 
     @override
     def judge(self, trial: int) -> Stop | None:
-        for step in self._news.pop(trial, ()):
-            means = self._rungs[self._bracket(trial), step].means
-            count, better = len(means), means.better_than(trial)
-            going_on = max(1, count // self._eta)
-            if count >= self.trials_needed and better >= going_on:
-                reason = f"{place_text(better)} of {count} at step {step}, where {going_on} go on"
-                return Stop(step, means[trial], reason.replace("1 go on", "1 goes on") if going_on == 1 else reason)
-        return None
+        step = self._newest.get(trial)
+        if step is None:
+            return None
+        while self.length and step >= NEARLY_DONE * self.length and step > self._first:
+            step //= self._eta  # a rung at the end of a training decides nothing
+        rung = self._rungs[self._bracket(trial), step]
+        mine, needed = rung.of(trial), self.needed_of(trial)
+        if len(mine) < needed or self._judged.get(trial) == (step, len(mine)):
+            return None
+        self._judged[trial] = step, len(mine)
+        better, others = rung.better(trial, mine, needed)
+        count = others + 1
+        # Of so many others so many are better than one on the edge of the best 1/eta, and a deviation more.
+        limit = (others + math.sqrt(others * (self._eta - 1))) / self._eta
+        going_on = max(1, math.ceil(limit))
+        if count < self.trials_needed or better < going_on:
+            return None
+        reason = f"{place_text(better)} of {count} at step {step}, where {going_on} go on"
+        if going_on == 1:
+            reason = reason.replace("1 go on", "1 goes on")
+        return Stop(step, mean(list(mine.values())), reason)
