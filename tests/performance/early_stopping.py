@@ -80,7 +80,7 @@ Policy = Callable[[Scan], Outcome]
 
 
 def ours(**early: Any) -> Policy:
-    """A rule of ours; `steps`: whether it is told how many a whole training has."""
+    """A rule of ours. `asha` is told how many steps a training has, unless `max_steps` is None."""
 
     def policy(scan: Scan) -> Outcome:
         told = {"max_steps": scan.steps} if early["method"] == "asha" and "max_steps" not in early else {}
