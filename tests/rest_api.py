@@ -6,7 +6,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from hpo_pilot.client.rest_client import RestClient
 from hpo_pilot.jobs import JobState, Member
 from hpo_pilot.search import TrialState
 from hpo_pilot.server.access.auth import Role
-from hpo_pilot.store import JobOutcome, NewTask, NewTrial, SearchState, SteeringStore, TrialEnd
+from hpo_pilot.store import JobOutcome, NewTask, NewTrial, SearchState, SteeringStore, TrialEnd, lease
 from tests.bearer import make_token_folder, token
 
 _READY = " ready on "
@@ -146,6 +147,13 @@ def add_results(workdir: Path, name: str, count: int = 3, log: str = "Traceback"
         store.record(record.id, outcomes, ends, ended_tasks=[made.id])
     finally:
         store.close()
+
+
+@contextmanager
+def steered(workdir: Path, server: str | None = None) -> Iterator[None]:
+    """This process is the service that steers the searches of a work folder, for the length of a block."""
+    with closing(store_of(workdir)) as store, lease.held(store.engine, "serve", server):
+        yield
 
 
 def set_state(workdir: Path, name: str, state: SearchState, message: str = "") -> None:

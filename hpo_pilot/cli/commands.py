@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Any, cast
 
@@ -52,7 +53,34 @@ def commands_of(module: str) -> dict[str, Any]:
     """The commands that a module of this package adds, by name."""
     alone = typer.Typer(rich_markup_mode="rich", pretty_exceptions_enable=False)
     import_module(f"hpo_pilot.cli.{module}").add_to(alone)
-    return dict(get_group(alone).commands)
+    group = get_group(alone)
+    _advise_in(group)
+    return dict(group.commands)
+
+
+def _advise_in(group: Any) -> None:
+    """Lets messages of all commands of a group name other commands with the options that those need."""
+    for command in group.commands.values():
+        if hasattr(command, "commands"):
+            _advise_in(command)
+        if command.callback is not None:
+            command.callback = _with_advice(command.callback)
+
+
+def _with_advice(callback: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(callback)
+    def called(*args: Any, **given: Any) -> Any:
+        from hpo_pilot.cli.show import about_place, advised
+        from hpo_pilot.errors import HpoPilotError
+
+        with about_place(given):
+            try:
+                return callback(*args, **given)
+            except HpoPilotError as error:
+                error.args = (advised(str(error)),)
+                raise
+
+    return called
 
 
 class LazyGroup(TyperGroup):

@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from hpo_pilot.cli.completion import complete_best, complete_parameter, complete_trial
+from hpo_pilot.cli.next_step import goes_on
 from hpo_pilot.cli.options import IdArgument, JsonOption, on_client
-from hpo_pilot.cli.show import counted, dump
-from hpo_pilot.client.documents import OVER_SEARCHES, SearchDocument
+from hpo_pilot.cli.show import advised, counted, dump
+from hpo_pilot.client.documents import SearchDocument, is_unsteered
 from hpo_pilot.client.search_client import SearchClient
 
 
@@ -28,8 +29,11 @@ def add_to(app: typer.Typer) -> None:
 def pause(client: SearchClient, identity: IdArgument, as_json: JsonOption = False) -> None:
     """Start no new trials; those that run go on to their end."""
     search = client.pause(identity)
-    name = search["name"]
-    _say(search, f"search {name!r} is paused; `hpo-pilot resume {name}` lets it go on", as_json)
+    said = f"search {search['name']!r} is paused; `hpo-pilot resume {search['name']}` lets it go on"
+    if is_unsteered(search) and (out := sum(search["trials"].get(state, 0) for state in ("running", "pending"))):
+        said += f"; nothing steers it now, so that {counted(out, 'trial')} cannot end: "
+        said += client.how_to_steer(search["name"])
+    _say(search, said, as_json)
 
 
 def resume(
@@ -55,14 +59,19 @@ def resume(
     if file is not None and not new_payload:
         raise InputError("--file only says where the payload of --new-payload is; a search's definition stays as it is")
     search = client.resume(identity, new_payload=new_payload, file=file)
-    _say(search, f"search {search['name']!r} may go on; {_what_next(client, search)}", as_json)
+    _say(search, f"search {search['name']!r} may go on; {goes_on(client, search)}", as_json)
 
 
 def stop(client: SearchClient, identity: IdArgument, as_json: JsonOption = False) -> None:
     """End a search: its jobs are killed, its results stay."""
     search = client.stop(identity)
     name = search["name"]
-    _say(search, f"search {name!r} is stopping; its results stay: `hpo-pilot best {name}` has the best", as_json)
+    said = f"search {name!r} is {search['state']}; its results stay"
+    if search["trials"].get("finished"):
+        said += f": `hpo-pilot best {name}` has the best"
+    if is_unsteered(search):
+        said += f"; nothing steers it now, and its jobs are ended when something does: {client.how_to_steer(name)}"
+    _say(search, said, as_json)
 
 
 def extend(
@@ -97,7 +106,7 @@ def extend(
         said.append(f"now has a budget of {counted(search['budget']['trials'], 'trial')}")
     if parallel is not None:
         said.append(f"now has {counted(parallel, 'trial')} out at once")
-    _say(search, f"search {search['name']!r} {' and '.join(said)}; {_what_next(client, search)}", as_json)
+    _say(search, f"search {search['name']!r} {' and '.join(said)}; {goes_on(client, search)}", as_json)
 
 
 def retry(
@@ -122,7 +131,7 @@ def retry(
     said = (
         f"search {search['name']!r} tries {counted(added, 'failed trial')} again, ahead of others: its budget grew to"
     )
-    _say(search, f"{said} {total}; {_what_next(client, search)}", as_json)
+    _say(search, f"{said} {total}; {goes_on(client, search)}", as_json)
 
 
 def try_point(
@@ -145,7 +154,7 @@ def try_point(
     search = client.add_point(identity, point_of(values))
     said = f"search {search['name']!r} tries the point next: its budget grew to"
     total = counted(search["budget"]["trials"], "trial")
-    _say(search, f"{said} {total}; {_what_next(client, search)}", as_json)
+    _say(search, f"{said} {total}; {goes_on(client, search)}", as_json)
 
 
 def _say(search: SearchDocument, text: str, as_json: bool) -> None:
@@ -153,16 +162,7 @@ def _say(search: SearchDocument, text: str, as_json: bool) -> None:
     if as_json:
         dump(search)
     else:
-        typer.echo(text)
-
-
-def _what_next(client: SearchClient, search: SearchDocument) -> str:
-    """What happens by itself now, or what has to be done."""
-    if search["state"] == "paused":
-        return f"it is paused: `hpo-pilot resume {search['name']}` lets it go on"
-    if search["state"] in OVER_SEARCHES:
-        return f"it is {search['state']}: `hpo-pilot extend {search['name']} --trials +N` lets it go on"
-    return f"{client.runner} runs it; `hpo-pilot status {search['name']} --watch` shows how it goes"
+        typer.echo(advised(text))
 
 
 def fetch(

@@ -10,10 +10,9 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from hpo_pilot.cli.next_step import next_step
-from hpo_pilot.cli.show import counted, eta_text, figure_text, front_text, metrics_of, printable, value_text
+from hpo_pilot.cli.show import advised, counted, eta_text, figure_text, front_text, metrics_of, printable, value_text
 from hpo_pilot.cli.sparkline import sparkline
-from hpo_pilot.client.documents import SearchDocument, StatusDocument, over_count, planned_count
+from hpo_pilot.client.documents import SearchDocument, StatusDocument, is_unsteered, over_count, planned_count
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -28,19 +27,22 @@ _BAR = 40
 _LINES = 2
 
 
-def dashboard(search: StatusDocument, runner: str, width: int, *, now: datetime, trouble: str = "") -> RenderableType:
+def dashboard(search: StatusDocument, step: str, width: int, *, now: datetime, trouble: str = "") -> RenderableType:
     """One screen.
 
     Args:
         search: the search, or a family.
-        runner: what runs it.
+        step: what to do next; empty: nothing.
         width: columns of the screen.
         now: the time that is shown.
         trouble: why this is not the newest; empty: it is.
     """
     head = Text(search["name"], style="bold", no_wrap=True, overflow="ellipsis")
     head.append("  ")
-    head.append(search["state"], style=_STYLES.get(search["state"], "bold"))
+    if is_unsteered(search):
+        head.append(f"{search['state']}, not steered", style="bold red")
+    else:
+        head.append(search["state"], style=_STYLES.get(search["state"], "bold"))
     head.append(f"  {search['owner']}  {now:%H:%M:%S}", style="dim")
     rows = Table.grid(padding=(0, 1, 0, 0))
     rows.add_column(width=_HEADING, style="dim", no_wrap=True)
@@ -55,15 +57,15 @@ def dashboard(search: StatusDocument, runner: str, width: int, *, now: datetime,
         rows.add_row("", _segment(segment, room))
     if trouble:
         rows.add_row("trouble", Text(printable(trouble), style="red"))
-    if step := next_step(search, runner):
-        rows.add_row("next", step)
+    if step:
+        rows.add_row("next", printable(step))
     return Group(head, rows, Text("Ctrl-C ends the watching, not the search", style="dim", no_wrap=True))
 
 
 def _rows(search: StatusDocument, room: int) -> Iterator[tuple[str, str | Text]]:
     """(heading, text) of each row that there is something to say in."""
     if search["message"]:
-        yield "", printable(search["message"]).replace("\n", " ")
+        yield "", printable(advised(search["message"])).replace("\n", " ")
     yield "trials", _progress(search, room)
     if "segments" not in search:
         yield from _results(search, room)
@@ -73,6 +75,8 @@ def _rows(search: StatusDocument, room: int) -> Iterator[tuple[str, str | Text]]
     yield "cost", "; ".join(_costs(search))
     if (eta := search.get("eta")) is not None:
         yield "left", f"about {eta_text(eta)}"
+    elif is_unsteered(search):
+        yield "left", "not known: nothing steers it now"
     elif search["state"] == "running":
         yield "left", "no result yet to judge by"
     if state := search.get("optimizer_state"):
@@ -82,7 +86,7 @@ def _rows(search: StatusDocument, room: int) -> Iterator[tuple[str, str | Text]]
     if link := search.get("monitor"):
         yield "monitor", printable(link)
     for remark in search.get("remarks", ()):
-        yield "remark", printable(remark).replace("\n", " ")
+        yield "remark", printable(advised(remark)).replace("\n", " ")
 
 
 def _progress(search: SearchDocument, room: int) -> Text:
@@ -161,7 +165,8 @@ def _costs(search: StatusDocument) -> Iterator[str]:
 def _segment(segment: StatusDocument, room: int) -> Text:
     best = segment["best"]
     value = f" {value_text(best)}" if best else ""
-    text = f" {over_count(segment)} of {planned_count(segment)} {segment['state']}{value}"
+    state = f"{segment['state']} (not steered)" if is_unsteered(segment) else segment["state"]
+    text = f" {over_count(segment)} of {planned_count(segment)} {state}{value}"
     name = segment["name"]
     line = Text(f"{name} ", no_wrap=True, overflow="ellipsis")
     line.append_text(_bar(over_count(segment), planned_count(segment), min(12, room - len(name) - len(text) - 1)))

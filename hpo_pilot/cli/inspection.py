@@ -20,6 +20,7 @@ from hpo_pilot.cli.next_step import next_step
 from hpo_pilot.cli.options import MOST_NUMBER, IdArgument, JsonOption, on_client
 from hpo_pilot.cli.show import (
     NOTHING_BEYOND,
+    advised,
     console,
     counted,
     dump,
@@ -30,11 +31,21 @@ from hpo_pilot.cli.show import (
     value_text,
     value_texts,
 )
-from hpo_pilot.client.documents import SearchDocument, StatusDocument, TrialDocument, over_count, planned_count
+from hpo_pilot.client.documents import (
+    SearchDocument,
+    StatusDocument,
+    TrialDocument,
+    is_unsteered,
+    over_count,
+    planned_count,
+)
 from hpo_pilot.client.exports import FORMS
 from hpo_pilot.client.families import family_document
 from hpo_pilot.client.search_client import SearchClient
 from hpo_pilot.exports import FILE_FORMS, export_file
+
+#: What `list` says of searches that are not over and that nothing steers.
+_UNSTEERED = "not steered"
 
 #: What `export` writes.
 EXPORTS = (*FORMS, *FILE_FORMS, *CONFIGURATIONS)
@@ -59,7 +70,8 @@ def list_searches(client: SearchClient, as_json: JsonOption = False) -> None:
         dump(found)
         return
     if not found:
-        typer.echo("there is no search yet: `hpo-pilot submit FILE` registers one, `hpo-pilot run FILE` runs it here")
+        text = "there is no search yet: `hpo-pilot submit FILE` registers one, `hpo-pilot run FILE` runs it here"
+        typer.echo(advised(text))
         return
     table = _searches_table()
     shown: set[str] = set()
@@ -75,6 +87,17 @@ def list_searches(client: SearchClient, as_json: JsonOption = False) -> None:
         else:
             _add_search(table, search)
     print_columns(console(), table)
+    _say_unsteered(client, found)
+
+
+def _say_unsteered(client: SearchClient, found: Sequence[SearchDocument]) -> None:
+    """Says what would steer the searches that nothing steers."""
+    unsteered = [search for search in found if is_unsteered(search)]
+    if unsteered:
+        which = counted(len(unsteered), "search") if len(unsteered) == 1 else f"{len(unsteered)} searches"
+        newest = unsteered[-1]["name"]
+        said = f"nothing steers {which} now ({_UNSTEERED}). Of {newest!r}: {client.how_to_steer(newest)}"
+        typer.echo(advised(said))
 
 
 def _searches_table() -> list[Column]:
@@ -94,7 +117,8 @@ def _add_search(table: list[Column], search: SearchDocument, indent: str = "") -
         value = front_text(front)
     progress = f"{over_count(search)}/{planned_count(search)}"
     number = "" if "segments" in search else str(search["id"])
-    cells = (number, indent + search["name"], printable(search["owner"]), search["state"], progress, value)
+    state = f"{search['state']} ({_UNSTEERED})" if is_unsteered(search) else search["state"]
+    cells = (number, indent + search["name"], printable(search["owner"]), state, progress, value)
     for column, cell in zip(table, cells, strict=True):
         column.cells.append(cell)
 
@@ -112,7 +136,7 @@ def status(
     if watch and not as_json and can_watch(console()):
         watch_search(client, identity, console())
     elif watch and not as_json:
-        progress = RunProgress(console())
+        progress = RunProgress(console(), client)
         try:
             for now in client.watch(identity):
                 progress(now)
@@ -126,17 +150,19 @@ def status(
         for search in (found, *found["segments"]):
             _add_search(table, search)
         print_columns(console(), table)
+        _say_unsteered(client, found["segments"])
     else:
-        _show_status(found, client.runner)
+        _show_status(client, found)
 
 
-def _show_status(search: StatusDocument, runner: str) -> None:
+def _show_status(client: SearchClient, search: StatusDocument) -> None:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     table.add_row("search", f"{search['name']} (number {search['id']})")
     table.add_row("owner", search["owner"])
-    table.add_row("state", printable(search["state"] + (f": {search['message']}" if search["message"] else "")))
+    message = f": {advised(search['message'])}" if search["message"] else ""
+    table.add_row("state", printable(search["state"] + message))
     detail = ", ".join(f"{count} {state}" for state, count in search["trials"].items())
     if again := search.get("confirmations"):
         detail += f"; {again} of them {'confirms' if again == 1 else 'confirm'} others"
@@ -162,9 +188,9 @@ def _show_status(search: StatusDocument, runner: str) -> None:
     if link := search.get("monitor"):
         table.add_row("monitor", printable(link))
     for remark in search.get("remarks", ()):
-        table.add_row("remark", printable(remark))
-    if step := next_step(search, runner):
-        table.add_row("next", step)
+        table.add_row("remark", printable(advised(remark)))
+    if step := next_step(client, search):
+        table.add_row("next", printable(step))
     console().print(table)
 
 

@@ -29,6 +29,7 @@ from hpo_pilot.cli.options import (
     WorkDirOption,
     service_of,
 )
+from hpo_pilot.cli.show import advised
 
 if TYPE_CHECKING:
     from hpo_pilot.service.api_process import ApiProcess
@@ -97,8 +98,7 @@ def monitor(
         say_link(pages)
         if host_is_here(pages.url):
             typer.echo(f"from another machine: {tunnel(pages.url)}, then open the link there")
-        where = f" --workdir {workdir}" if workdir is not None else ""
-        typer.echo(f"another link: hpo-pilot monitor --link{where}; Ctrl-C ends the pages")
+        typer.echo(advised("another link: `hpo-pilot monitor --link`; Ctrl-C ends the pages"))
 
     watch(workdir, store=store, reach=reach, on_ready=ready)
 

@@ -2,20 +2,43 @@
 
 from __future__ import annotations
 
-from hpo_pilot.client.documents import SearchDocument
+from hpo_pilot.cli.show import advised
+from hpo_pilot.client.documents import OVER_SEARCHES, SearchDocument, is_unsteered
+from hpo_pilot.client.search_client import SearchClient
 
 
-def next_step(search: SearchDocument, runner: str) -> str:
+def next_step(client: SearchClient, search: SearchDocument) -> str:
     """A sentence with a command; empty where there is nothing to do but to wait.
 
     Args:
+        client: where the search is.
         search: as `status` or `list` have it.
-        runner: what runs the searches.
     """
+    return advised(_next_step(client, search))
+
+
+def goes_on(client: SearchClient, search: SearchDocument) -> str:
+    """What happens by itself now that a search was changed, or what has to be done."""
+    name, state = search["name"], search["state"]
+    if state == "paused":
+        text = f"it is paused: `hpo-pilot resume {name}` lets it go on"
+    elif state in OVER_SEARCHES:
+        text = f"it is {state}: `hpo-pilot extend {name} --trials +N` lets it go on"
+    elif is_unsteered(search):
+        text = f"nothing steers it now: {client.how_to_steer(name)}"
+    else:
+        text = f"`hpo-pilot status {name} --watch` shows how it goes"
+    return advised(text)
+
+
+def _next_step(client: SearchClient, search: SearchDocument) -> str:
     name, state, failed = search["name"], search["state"], search["trials"].get("failed", 0)
     has_result = search["trials"].get("finished", 0) > 0
+    if is_unsteered(search):
+        first = f"`hpo-pilot resume {name}`, then " if state == "paused" else ""
+        return first + client.how_to_steer(name)
     if state == "submitted":
-        return f"it waits for {runner} to take it up"
+        return f"it begins in a moment; `hpo-pilot status {name} --watch` shows how it goes"
     if state == "paused":
         return f"`hpo-pilot resume {name}` lets it go on"
     if state == "failed":

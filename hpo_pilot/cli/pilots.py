@@ -21,7 +21,7 @@ from hpo_pilot.cli.options import (
     WorkDirOption,
     option,
 )
-from hpo_pilot.cli.show import console, dump, printable
+from hpo_pilot.cli.show import advised, console, dump, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,9 +128,8 @@ def list_pilots(
         dump([one.document() for one in found])
         return
     if not found:
-        typer.echo(
-            "there are no allocations: `hpo-pilot pilots submit` starts one, `hpo-pilot pilots keep` as jobs wait"
-        )
+        said = "there are no allocations: `hpo-pilot pilots submit` starts one, `hpo-pilot pilots keep` as jobs wait"
+        typer.echo(advised(said))
         return
     table = [
         Column("name", least=12),
@@ -251,7 +250,8 @@ def keep(
     with _book(workdir).kept_by_one(access.server, access.queue, first.site.name):
         typer.echo(f"keeping up to {max_nodes} nodes of {site} for the jobs of {access.queue} at {access.server}")
         keeper.run(stop, interval)
-    typer.echo("stopped; allocations go on: `hpo-pilot pilots list` shows them, `pilots cancel` ends them")
+    said = "stopped; allocations go on: `hpo-pilot pilots list` shows them, `hpo-pilot pilots cancel --all` ends them"
+    typer.echo(advised(said))
 
 
 def _check(site: str, walltime: str) -> None:

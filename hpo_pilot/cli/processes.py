@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from hpo_pilot.advice import command
 from hpo_pilot.cli.monitor import say_link
 from hpo_pilot.cli.network import (
     AuthorityOption,
@@ -31,7 +32,7 @@ from hpo_pilot.cli.options import (
     WorkDirOption,
     on_client,
 )
-from hpo_pilot.cli.show import dump
+from hpo_pilot.cli.show import advised, dump
 from hpo_pilot.client.search_client import SearchClient
 
 
@@ -106,14 +107,15 @@ def serve(
             typer.echo(f"serving; the embedded PanDA server is at {panda.url}, its tokens are in {panda.token_folder}")
         else:
             typer.echo(f"serving; searches go to the PanDA server {panda}")
-        typer.echo(f"the REST API is at {api.url}: hpo-pilot list --service {api.url} --token-file {api.token_file}")
+        trust = ("--ca", api.authority_file) if api.authority_file is not None else ()
+        again = command("list", "--service", api.url, "--token-file", api.token_file, *trust)
+        typer.echo(f"the REST API is at {api.url}: {again}")
         typer.echo(f"the monitor is at {api.url}")
         if sys.stdout.isatty():
             say_link(api)
         else:
             # A journal is read by others: whoever may read the work folder asks for a link when it is wanted.
-            where = f" --workdir {workdir}" if workdir is not None else ""
-            typer.echo(f"a link that signs you in: hpo-pilot monitor --link{where}")
+            typer.echo(advised("a link that signs you in: `hpo-pilot monitor --link`"))
         if api.authority_file is not None:
             typer.echo(f"clients elsewhere must trust {api.authority_file} (--ca)")
 

@@ -7,19 +7,26 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from hpo_pilot.cli.show import front_text, printable, value_text
-from hpo_pilot.client.documents import OVER_SEARCHES, ProgressDocument, over_count
+from hpo_pilot.cli.show import advised, front_text, printable, value_text
+from hpo_pilot.client.documents import OVER_SEARCHES, ProgressDocument, is_unsteered, over_count
+from hpo_pilot.client.search_client import SearchClient
 
 #: In a log, a line at least this often, in seconds, and otherwise one per tenth of the budget.
 _LINE_SECONDS = 30.0
+
+#: Characters of a failure's reason.
+_REASON = 300
 
 
 class RunProgress:
     """Called with news of a search; draws what has changed."""
 
-    def __init__(self, console: Console) -> None:
-        """Draws on `console`; live only where that is a terminal."""
+    def __init__(self, console: Console, client: SearchClient) -> None:
+        """Draws on `console`, live only where that is a terminal; `client` has the search."""
         self._console = console
+        self._client = client
+        self._told: set[tuple[int, str]] = set()
+        self._unsteered = False
         self._bar: Progress | None = None
         self._line_at = 0.0
         self._shown = -1
@@ -36,10 +43,30 @@ class RunProgress:
         note = printable(found + (f", {failed} failed" if failed else ""))
         show = self._draw if self._console.is_terminal else self._print
         show(now["name"], over_count(now), now["total"], note, ended=now["state"] in OVER_SEARCHES)
+        self._say(now)
+
+    def _say(self, now: ProgressDocument) -> None:
+        """Says what somebody should do something about, each once."""
+        name = now["name"]
+        for failure in now.get("failures", ()):
+            reason = " ".join(failure["error"].split())
+            if (failure["trial"], reason) in self._told:
+                continue
+            more = f" (`hpo-pilot trials {name} --log` shows more)" if now["id"] and not self._told else ""
+            self._told.add((failure["trial"], reason))
+            shown = reason if len(reason) <= _REASON else f"{reason[: _REASON - 1]}…"
+            self._line(f"{name}: trial {failure['trial']} failed: {shown}{advised(more)}")
         for remark in now.get("remarks", ()):
             if remark not in self._said:
                 self._said.add(remark)
-                self._console.print(f"{now['name']}: {printable(remark)}", highlight=False, soft_wrap=True)
+                self._line(f"{name}: {advised(remark)}")
+        unsteered = is_unsteered(now) and now["state"] != "paused"
+        if unsteered and not self._unsteered:
+            self._line(f"{name}: nothing steers it now: {advised(self._client.how_to_steer(name))}")
+        self._unsteered = unsteered
+
+    def _line(self, text: str) -> None:
+        self._console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
 
     def _draw(self, name: str, over: int, total: int, note: str, *, ended: bool) -> None:
         if self._bar is None:

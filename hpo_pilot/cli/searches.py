@@ -9,9 +9,10 @@ from typing import Annotated, cast
 import typer
 from rich.console import Console
 
+from hpo_pilot.cli.next_step import goes_on
 from hpo_pilot.cli.options import EMBEDDED_SERVER, FileArgument, JsonOption, ServerOption, SlotsOption, on_client
-from hpo_pilot.cli.show import counted, dump, dump_plain, front_text, metrics_of, printable, value_text
-from hpo_pilot.client.documents import RunDocument, SearchDocument
+from hpo_pilot.cli.show import advised, counted, dump, dump_plain, front_text, metrics_of, printable, value_text
+from hpo_pilot.client.documents import RunDocument, SearchDocument, over_count
 from hpo_pilot.client.families import segments_of
 from hpo_pilot.client.search_client import SearchClient
 
@@ -64,7 +65,7 @@ def run(
     """
     from hpo_pilot.cli.progress import RunProgress
 
-    progress = RunProgress(Console(stderr=True) if as_json else Console())
+    progress = RunProgress(Console(stderr=True) if as_json else Console(), client)
     try:
         result = client.run(file, progress, slots=slots, server=server, on_server=_say_server)
     finally:
@@ -82,17 +83,17 @@ def run(
 def _show(search: SearchDocument) -> None:
     counts, found = search["trials"], search["best"]
     failed = f", {counts['failed']} failed" if counts.get("failed") else ""
-    typer.echo(f"search {search['name']!r} is {search['state']}: {counted(sum(counts.values()), 'trial')}{failed}")
+    typer.echo(f"search {search['name']!r} is {search['state']}: {counted(over_count(search), 'trial')}{failed}")
     if search["message"]:
-        typer.echo(f"  {printable(search['message'])}")
+        typer.echo(f"  {printable(advised(search['message']))}")
     if found is not None:
         typer.echo(f"  best: trial {found['number']}, {metrics_of(search)[0]} {value_text(found)}")
         for name, value in found["point"].items():
             typer.echo(f"    {printable(name)}: {json.dumps(value)}")
     if front := search.get("front"):
-        typer.echo(f"  {front_text(front)}: `hpo-pilot best {search['name']}` shows them")
+        typer.echo(advised(f"  {front_text(front)}: `hpo-pilot best {search['name']}` shows them"))
     for remark in cast(RunDocument, search).get("remarks", ()):
-        typer.echo(f"  {printable(remark)}")
+        typer.echo(f"  {printable(advised(remark))}")
     typer.echo(f"  report: {_shortest(Path(cast(RunDocument, search)['report']))}")
 
 
@@ -127,4 +128,5 @@ def submit(
         dump({**short, "segments": search["segments"]} if "segments" in search else short)
         return
     for one in segments_of(search):
-        typer.echo(f"search {one['name']!r} is registered as number {one['id']}; {client.runner} runs it")
+        said = f"search {one['name']!r} is registered as number {one['id']}"
+        typer.echo(f"{said}; {goes_on(client, one)}")

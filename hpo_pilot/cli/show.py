@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
+
+from hpo_pilot.advice import Place
 
 if TYPE_CHECKING:
     from hpo_pilot.client.outlook_documents import EtaDocument
@@ -17,11 +22,29 @@ if TYPE_CHECKING:
 #: Columns of a terminal that nobody looks at: more than any table has.
 _NO_TERMINAL = 1_000_000
 
+#: Where the searches are that the running command is about, as its options say.
+_place: ContextVar[Place] = ContextVar("place", default=Place())  # noqa: B039  it is frozen
+
 #: The version of what ``--json`` prints; it grows where a key goes or changes its meaning.
 JSON_VERSION = 1
 
 #: What a hypervolume of nothing means.
 NOTHING_BEYOND = "no trial is better than the reference point in every objective: the hypervolume is 0"
+
+
+def advised(text: str) -> str:
+    """`text` with the options that commands in it need to mean the searches that the running command is about."""
+    return _place.get().completed(text)
+
+
+@contextmanager
+def about_place(options: Mapping[str, Any]) -> Iterator[None]:
+    """For the length of a block, `options` are those that the running command was given."""
+    token = _place.set(Place(**{field.name: options.get(field.name) for field in fields(Place)}))
+    try:
+        yield
+    finally:
+        _place.reset(token)
 
 
 def console() -> Console:

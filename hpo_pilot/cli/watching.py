@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.live import Live
 
 from hpo_pilot.cli.dashboard import dashboard
+from hpo_pilot.cli.next_step import next_step
 from hpo_pilot.client.documents import OVER_SEARCHES
 
 if TYPE_CHECKING:
@@ -54,15 +55,17 @@ def _show(client: SearchClient, search: StatusDocument, live: Live) -> None:
     from hpo_pilot.errors import TryAgainError
 
     identity, seen, trouble = search["name"], time.monotonic(), ""
+    step = next_step(client, search)
     while search["state"] not in OVER_SEARCHES:
         until = time.monotonic() + _LOOK
         while (left := until - time.monotonic()) > 0:
             width = live.console.width
-            screen = dashboard(search, client.runner, width, now=datetime.now().astimezone(), trouble=trouble)
+            screen = dashboard(search, step, width, now=datetime.now().astimezone(), trouble=trouble)
             live.update(screen, refresh=True)
             time.sleep(min(_REDRAW, left))
         try:
             search, trouble, seen = client.status(identity), "", time.monotonic()
+            step = next_step(client, search)
         except TryAgainError as error:
             trouble = str(error)
             if time.monotonic() - seen > _PATIENCE:

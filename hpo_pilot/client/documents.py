@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NotRequired
 from typing_extensions import TypedDict
 
 from hpo_pilot.client.cost_documents import CostDocument, GainDocument, cost_document, gain_document
-from hpo_pilot.client.outlook_documents import OutlookDocument
+from hpo_pilot.client.outlook_documents import FailureDocument, OutlookDocument
 from hpo_pilot.client.time_text import time_text
 
 if TYPE_CHECKING:
@@ -111,6 +111,8 @@ class SearchDocument(TypedDict):
     `over` says how many trials are over, and `planned` how many there will be; confirmation runs count, and trials that
     were stopped together with their search do not. `confirmations` says how many of those that are over are
     confirmation runs, which come on top of the budget.
+    `steered` says whether a `run` or `serve` drives the search now; while it is false no trial starts and no result is
+    collected. It is null where the search is over.
     `remarks`, of one search and of a run, are what else people should know, in words. `added`, of an answer to a call
     that asks for points, is how many it added.
 
@@ -140,6 +142,7 @@ class SearchDocument(TypedDict):
     over: NotRequired[int]
     planned: NotRequired[int]
     confirmations: NotRequired[int]
+    steered: NotRequired[bool | None]
     remarks: NotRequired[list[str]]
     added: NotRequired[int]
 
@@ -172,6 +175,9 @@ class FigureDocument(TypedDict):
 class ProgressDocument(TypedDict):
     """How far a search is, in few bytes: of `total` trials `over` are over; `best` leaves confirmation runs aside.
 
+    `steered` is as in `SearchDocument`. `failures` has the first failed trial for each of at most 5 reasons; failures
+    from before the search was last resumed are left out.
+
     With several objectives `metric` names all, with commas between, `best` is null, and there is a `front`. `remarks`
     say why the PanDA server keeps tasks waiting.
     """
@@ -187,6 +193,8 @@ class ProgressDocument(TypedDict):
     best: FigureDocument | None
     front: NotRequired[FrontSizeDocument | None]
     remarks: NotRequired[list[str]]
+    steered: NotRequired[bool | None]
+    failures: NotRequired[list[FailureDocument]]
 
 
 class EventDocument(TypedDict):
@@ -369,6 +377,11 @@ def progress_document(
 def event_document(event: Event) -> EventDocument:
     """One event."""
     return {"time": time_text(event.time), "who": event.who, "what": event.what}
+
+
+def is_unsteered(document: SearchDocument | ProgressDocument) -> bool:
+    """Whether the search is not over and nothing drives it."""
+    return document.get("steered") is False  # a service of an older version does not say
 
 
 def over_count(document: SearchDocument | ProgressDocument) -> int:

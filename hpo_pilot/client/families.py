@@ -42,6 +42,7 @@ def family_document(name: str, members: Sequence[SearchDocument]) -> SearchDocum
         "over": sum(over_count(member) for member in members),
         "planned": sum(planned_count(member) for member in members),
         "confirmations": sum(member.get("confirmations", 0) for member in members),
+        "steered": _all_steered([member.get("steered") for member in members]),
         "started": min((member["started"] for member in members if member["started"]), default=None),
         "ended": max(ends, default=None) if state in OVER_SEARCHES else None,
         "segments": list(members),
@@ -79,6 +80,12 @@ def family_progress(name: str, members: Sequence[ProgressDocument]) -> ProgressD
         "total": sum(member["total"] for member in members),
         "best": None,
         "remarks": [f"{member['name']}: {remark}" for member in members for remark in member.get("remarks", ())],
+        "steered": _all_steered([member.get("steered") for member in members]),
+        "failures": [
+            {**failure, "error": f"{failure['error']} ({member['name']})"}
+            for member in members
+            for failure in member.get("failures", ())
+        ],
     }
 
 
@@ -87,6 +94,11 @@ def latest_eta(members: Sequence[StatusDocument]) -> EtaDocument | None:
     running = [member.get("eta") for member in members if member["state"] == "running"]
     known = [eta for eta in running if eta is not None]
     return max(known, key=lambda eta: eta["seconds"], default=None) if len(known) == len(running) else None
+
+
+def _all_steered(members: Sequence[bool | None]) -> bool | None:
+    """Whether all searches of a family that are not over are steered; None: all are over."""
+    return None if all(member is None for member in members) else False not in members
 
 
 def combined_state(states: Sequence[str]) -> str:

@@ -21,6 +21,7 @@ from hpo_pilot.client.documents import (
     StatusDocument,
     TrialDocument,
     event_document,
+    is_unsteered,
 )
 from hpo_pilot.client.exports import exporter
 from hpo_pilot.client.families import family_cost, family_document, family_progress, latest_eta, of_one_segment
@@ -36,7 +37,7 @@ from hpo_pilot.client.local_documents import (
 from hpo_pilot.client.local_store import LocalStore
 from hpo_pilot.client.outputs import unpack_outputs
 from hpo_pilot.client.search_client import OnProgress, OnServer
-from hpo_pilot.errors import TryAgainError
+from hpo_pilot.errors import HpoPilotError, TryAgainError
 
 if TYPE_CHECKING:
     from hpo_pilot.config import Examination
@@ -140,7 +141,11 @@ class LocalClient(LocalStore):
 
     @override
     def searches(self) -> list[SearchDocument]:
-        return [document_of(self._opened(), record) for record in self._opened().searches()]
+        from hpo_pilot.store.lease import holder
+
+        store = self._opened()
+        steers = holder(store.engine)
+        return [document_of(store, record, steers) for record in store.searches()]
 
     @override
     def status(self, identity: str) -> StatusDocument:
@@ -221,7 +226,7 @@ class LocalClient(LocalStore):
         from hpo_pilot.service.result import render
 
         store, record = self._search(identity)
-        return render(store, record, store.trials(record.id))
+        return render(store, record, store.trials(record.id), self._folder().place(self._url))
 
     @override
     def report_path(self, name: str) -> Path:
@@ -285,7 +290,28 @@ class LocalClient(LocalStore):
         from hpo_pilot.service import registration
 
         store = self._opened()
-        return self._change(identity, lambda record: registration.stop(store, record, self.user.name))
+        stopped = self._change(identity, lambda record: registration.stop(store, record, self.user.name))
+        # A service that answers for its users (`opened`) cannot steer beside the one that may begin at any moment.
+        if not self._owns_store or not is_unsteered(stopped):
+            return stopped
+        from hpo_pilot.service.run import end_stopping
+
+        try:
+            url = store.engine.url.render_as_string(hide_password=False)
+            end_stopping(url, self._folder(), self.own_family(identity))
+        except HpoPilotError as error:
+            raise TryAgainError(
+                f"search {identity!r} is stopping, but its jobs cannot be ended now: {error}; "
+                "the same command tries again"
+            ) from error
+        return self.document(identity)
+
+    @override
+    def how_to_steer(self, identity: str) -> str:
+        from hpo_pilot.service.steered import steering_commands
+
+        store = self._opened()
+        return steering_commands((store.family(identity) or [store.search(identity)])[0])
 
     @override
     def extend(

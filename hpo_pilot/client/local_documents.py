@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakKeyDictionary
 
 from hpo_pilot.client.documents import (
@@ -18,14 +18,17 @@ from hpo_pilot.client.documents import (
     trial_document,
 )
 from hpo_pilot.client.local_outlook import outlook_document
+from hpo_pilot.client.outlook_documents import FailureDocument, failure_document
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from hpo_pilot.search import Search, Trial, TrialState
+    from hpo_pilot.search.extent import Extent
     from hpo_pilot.service.result import RunResult
     from hpo_pilot.store import SearchRecord, Store
+    from hpo_pilot.store.lease import Holder
 
 #: The fronts of searches as last asked for, with the counts of trials then: a watched search is asked for often, and
 #: all its trials are read for that.
@@ -33,9 +36,19 @@ _fronts: WeakKeyDictionary[Store, dict[int, tuple[Mapping[TrialState, int], Fron
     WeakKeyDictionary()
 )
 
+#: Different reasons of failures that are told while a search runs.
+_REASONS = 5
 
-def document_of(store: Store, record: SearchRecord) -> SearchDocument:
-    """A search with its progress."""
+#: First failures as last asked for, with how many there were then and how many are forgiven.
+_first_failures: WeakKeyDictionary[Store, dict[int, tuple[tuple[int, int], list[FailureDocument]]]] = (
+    WeakKeyDictionary()
+)
+
+_Document = TypeVar("_Document", SearchDocument, StatusDocument)
+
+
+def document_of(store: Store, record: SearchRecord, holder: Holder | None) -> SearchDocument:
+    """A search with its progress; `holder`: who has the store's lease."""
     from hpo_pilot.config.site_power import price_of
 
     counts, price = store.counts(record.id), price_of(record.search)
@@ -43,8 +56,7 @@ def document_of(store: Store, record: SearchRecord) -> SearchDocument:
         document = search_document(record, counts, None, price, front_document(store, record, counts))
     else:
         document = search_document(record, counts, best_of(store, record), price)
-    over, planned = _extent(store, record, counts)
-    return {**document, "over": over, "planned": planned, "confirmations": _confirmations(store, record)}
+    return _standing(document, extent_in(store, record), record, holder)
 
 
 def status_of(store: Store, record: SearchRecord, workdir: Path | None = None) -> StatusDocument:
@@ -52,11 +64,14 @@ def status_of(store: Store, record: SearchRecord, workdir: Path | None = None) -
     from hpo_pilot.config.site_power import price_of
     from hpo_pilot.search.gain import gain_of, volume_gain
     from hpo_pilot.service.remarks import remarks_of
+    from hpo_pilot.service.steered import is_steered, why_not
+    from hpo_pilot.store.lease import holder
     from hpo_pilot.store.tallies import first_figure, spent
 
     counts, price = store.counts(record.id), price_of(record.search)
-    took, gain, confirmations = spent(store.engine, record.id), None, _confirmations(store, record)
-    outlook = outlook_document(store, record, counts, took.seconds, confirmations)
+    took, gain, extent, steers = spent(store.engine, record.id), None, extent_in(store, record), holder(store.engine)
+    steered = is_steered(record, steers) is not False
+    outlook = outlook_document(store, record, counts, took.seconds, extent, steered=steered)
     if len(record.search.objectives) > 1:
         if (front := front_document(store, record, counts)) is not None:
             gain = volume_gain(front["hypervolume"], price.cost(took))
@@ -66,68 +81,77 @@ def status_of(store: Store, record: SearchRecord, workdir: Path | None = None) -
         if best is not None and best.value is not None and first is not None:
             gain = gain_of(first, best.value, record.search.objective.sign, price.cost(took))
         document = status_document(record, counts, best, price, took, gain, outlook)
-    over, planned = _extent(store, record, counts)
-    return {
-        **document,
-        "over": over,
-        "planned": planned,
-        "confirmations": confirmations,
-        "remarks": remarks_of(store, record, workdir),
-    }
+    _standing(document, extent, record, steers)
+    unsteered = why_not(record, steers)
+    document["remarks"] = [*([unsteered] if unsteered else []), *remarks_of(store, record, workdir)]
+    return document
 
 
-def _confirmations(store: Store, record: SearchRecord) -> int:
-    from hpo_pilot.store.tallies import confirmations_over
+def _standing(document: _Document, extent: Extent, record: SearchRecord, holder: Holder | None) -> _Document:
+    """A document with how far the search is, and whether anything steers it."""
+    from hpo_pilot.service.steered import is_steered
 
-    return confirmations_over(store.engine, record.id) if record.search.confirm.top else 0
+    document["over"], document["planned"] = extent.over, extent.planned
+    document["confirmations"] = extent.confirmations
+    document["steered"] = is_steered(record, holder)
+    return document
 
 
-def _extent(store: Store, record: SearchRecord, counts: Mapping[TrialState, int]) -> tuple[int, int]:
-    """How many trials are over, and of how many."""
-    from hpo_pilot.search import TrialState
-    from hpo_pilot.service.outlook import planned
-    from hpo_pilot.store.tallies import stopped_with_search
+def extent_in(store: Store, record: SearchRecord) -> Extent:
+    """How far a search is."""
+    from hpo_pilot.store import tallies
 
-    over = sum(count for state, count in counts.items() if state.is_over)
-    if counts.get(TrialState.STOPPED):
-        over -= stopped_with_search(store.engine, record.id)
-    return over, planned(record.search, record.state, over)
+    return tallies.extent_in(store.engine, record.id, record.search, is_over=record.state.is_over)
 
 
 def progress_of(store: Store, record: SearchRecord) -> ProgressDocument:
     """How far a search is."""
     from hpo_pilot.service.remarks import waiting_at_the_server
+    from hpo_pilot.service.steered import is_steered
+    from hpo_pilot.store.lease import holder
 
-    counts = store.counts(record.id)
-    extent = _extent(store, record, counts)
+    counts, extent = store.counts(record.id), extent_in(store, record)
+    best = front = None
     if len(record.search.objectives) > 1:
-        document = progress_document(record, counts, extent, None, front_document(store, record, counts))
+        front = front_document(store, record, counts)
     else:
         best = store.best_so_far(record.id, record.search.objective.sign)
-        document = progress_document(record, counts, extent, best)
-    return {**document, "remarks": waiting_at_the_server(store, record)}
+    document = progress_document(record, counts, (extent.over, extent.planned), best, front)
+    document["steered"] = is_steered(record, holder(store.engine))
+    document["remarks"] = waiting_at_the_server(store, record)
+    document["failures"] = _failures(store, record, extent.failed)
+    return document
+
+
+def _failures(store: Store, record: SearchRecord, failed: int) -> list[FailureDocument]:
+    """The first failed trials for different reasons, since the search last began or was resumed."""
+    from hpo_pilot.figures.failures import kind_of
+    from hpo_pilot.store.outlook import first_failures
+
+    known = _first_failures.setdefault(store, {})
+    standing = (failed, record.forgiven)
+    if record.id not in known or known[record.id][0] != standing:
+        found: dict[str, FailureDocument] = {}
+        if failed:
+            for failure in first_failures(store.engine, record.id, record.forgiven):
+                found.setdefault(kind_of(failure.error), failure_document(failure))
+        known[record.id] = (standing, list(found.values())[:_REASONS])
+    return known[record.id][1]
 
 
 def run_document(result: RunResult) -> RunDocument:
     """What came of a run."""
     from hpo_pilot.config.site_power import price_of
-    from hpo_pilot.service.outlook import planned
+    from hpo_pilot.search.extent import extent_of
 
-    counts = {trial.state: 0 for trial in result.trials}
-    for trial in result.trials:
+    record, trials = result.record, result.trials
+    counts = {trial.state: 0 for trial in trials}
+    for trial in trials:
         counts[trial.state] += 1
-    front = _front_of(result.record, result.trials) if len(result.record.search.objectives) > 1 else None
-    confirmations = sum(trial.confirms is not None and trial.state.is_over for trial in result.trials)
-    document = search_document(result.record, counts, result.best, price_of(result.record.search), front)
-    over = sum(trial.state.is_over and (trial.counts or trial.confirms is not None) for trial in result.trials)
-    return {
-        **document,
-        "over": over,
-        "planned": planned(result.record.search, result.record.state, over),
-        "confirmations": confirmations,
-        "report": str(result.report),
-        "remarks": list(result.remarks),
-    }
+    front = _front_of(record, trials) if len(record.search.objectives) > 1 else None
+    document = search_document(record, counts, result.best, price_of(record.search), front)
+    _standing(document, extent_of(record.search, trials, is_over=record.state.is_over), record, None)
+    return {**document, "report": str(result.report), "remarks": list(result.remarks)}
 
 
 def trial_documents(search: Search, trials: Sequence[Trial], *, logs: bool) -> list[TrialDocument]:

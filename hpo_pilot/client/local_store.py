@@ -130,7 +130,10 @@ class LocalStore(SearchClient):
 
     def _documents(self, records: Sequence[SearchRecord]) -> SearchDocument:
         """The document of a search, or of all of a family."""
-        family = records[0].family
-        if family is None or len(records) == 1 != len(self._opened().family(family)):
-            return document_of(self._opened(), records[0])
-        return family_document(family, [document_of(self._opened(), record) for record in records])
+        from hpo_pilot.store.lease import holder
+
+        store, family = self._opened(), records[0].family
+        steers = holder(store.engine)
+        if family is None or len(records) == 1 != len(store.family(family)):
+            return document_of(store, records[0], steers)
+        return family_document(family, [document_of(store, record, steers) for record in records])

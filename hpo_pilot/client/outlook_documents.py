@@ -25,7 +25,7 @@ class EtaDocument(TypedDict):
 
 
 class FailureDocument(TypedDict):
-    """The failed trial that ended last, and why it failed."""
+    """A failed trial, and why it failed."""
 
     trial: int
     error: str
@@ -44,7 +44,8 @@ class WishDocument(TypedDict):
 class OutlookDocument(TypedDict):
     """What people look at while a search runs.
 
-    `eta` is null while nobody can tell, and where the search does not run. `course` is the best value after each of at
+    `eta` is null while nobody can tell, and where the search does not run or nothing steers it. `last_failure` is the
+    failed trial that ended last. `course` is the best value after each of at
     most 60 results, evenly apart; null with several objectives. `optimizer_state` says in words what the optimizer is
     at, and `monitor` is the address of the search's tasks at the monitor of its PanDA server, where it has one.
     `hours_used` is how many of the budget's hours are over; null before its start.
@@ -69,7 +70,7 @@ def eta_document(estimate: Estimate, now: float) -> EtaDocument:
 
 
 def failure_document(failure: Failure) -> FailureDocument:
-    """The last failure."""
+    """A failed trial."""
     ended = None if failure.ended is None else datetime.fromtimestamp(failure.ended, UTC)
     return {"trial": failure.trial, "error": failure.error, "ended": time_text(ended)}
 

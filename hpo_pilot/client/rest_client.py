@@ -165,6 +165,10 @@ class RestClient(SearchClient):
         return cast(StatusDocument, self._ask(_of(identity)))
 
     @override
+    def how_to_steer(self, identity: str) -> str:
+        return f"`hpo-pilot serve` has to run on the service's machine: tell those who run {self._service.url}"
+
+    @override
     def watch(self, identity: str) -> Iterator[ProgressDocument]:
         tag, state = "", ""
         seen = time.monotonic()

@@ -117,6 +117,10 @@ class SearchClient(ABC):
         """How a search stands."""
 
     @abstractmethod
+    def how_to_steer(self, identity: str) -> str:
+        """What to do where nothing steers a search: a sentence with the commands that would."""
+
+    @abstractmethod
     def watch(self, identity: str) -> Iterator[ProgressDocument]:
         """How far a search is, now and whenever that changes; ends after the document that says it is over.
 
@@ -213,8 +217,12 @@ class SearchClient(ABC):
     def stop(self, identity: str) -> SearchDocument:
         """Has the search's jobs killed and ends it; its results stay.
 
+        Where nothing steers it, a search without jobs is ended at once. Of another one, a client with the store in its
+        own reach ends the jobs itself, if their server answers within a minute; else the search is `stopping` until
+        something steers it, and the same call tries again.
+
         Raises:
-            InputError: it is over already.
+            InputError: it is over already, or is being stopped.
         """
 
     @abstractmethod

@@ -51,7 +51,7 @@ def failure_groups(trials: Sequence[Trial]) -> list[FailureGroup]:
     groups: dict[tuple[str, bool], list[_Failure]] = {}
     for trial in trials:
         for failure in _failures(trial):
-            groups.setdefault((_kind(failure.reason), failure.lost), []).append(failure)
+            groups.setdefault((kind_of(failure.reason), failure.lost), []).append(failure)
     found = [_group(members) for members in groups.values()]
     return sorted(found, key=lambda group: (not group.lost, -len(group.trials), group.trials))
 
@@ -67,7 +67,8 @@ def _failures(trial: Trial) -> Iterator[_Failure]:
             yield _Failure(trial.number, fold.error or "", True, lost, fold.log_tail)
 
 
-def _kind(reason: str) -> str:
+def kind_of(reason: str) -> str:
+    """What reasons have in common that differ only in numbers: the first line, without its numbers."""
     return _NUMBER.sub("#", reason.strip().partition("\n")[0])
 
 

@@ -19,7 +19,7 @@ from hpo_pilot.client.local_client import LocalClient
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.figures.wording import count, exact, scalar
 from hpo_pilot.monitor.access import check_form
-from hpo_pilot.monitor.context import AWAY, client_of, page, parts_of, session_of, view_of
+from hpo_pilot.monitor.context import AWAY, client_of, page, parts_of, place_of, session_of, view_of
 from hpo_pilot.monitor.library import View
 from hpo_pilot.search import Dimension, TrialState
 from hpo_pilot.store import StoreAwayError
@@ -292,7 +292,7 @@ def _do(request: Request, make: Callable[[View], ActionForm], given: FormData) -
             replace(field, value=_text(given, field.name)) if field.kind != "hidden" else field for field in form.fields
         ]
         # Where the store is is no user's business.
-        problem = AWAY if isinstance(error, StoreAwayError) else str(error)
+        problem = AWAY if isinstance(error, StoreAwayError) else place_of(request).completed(str(error))
         values = {"view": view, "action": replace(form, fields=filled), "problem": problem}
         return page(request, "action.j2", values, 503 if isinstance(error, TryAgainError) else 422)
     return RedirectResponse(f"/searches/{quote(view.record.name, safe='')}?done={key}", 303)

@@ -15,12 +15,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from hpo_pilot.advice import Place
 from hpo_pilot.client.ownership import NotYoursError
 from hpo_pilot.errors import HpoPilotError, InputError, TryAgainError
 from hpo_pilot.monitor import actions, help_pages, job_pages, login, search_pages, trial_pages
 from hpo_pilot.monitor.access import Access
 from hpo_pilot.monitor.board_pieces import JOBS, PILOTS, BoardPieces, JobFilter
-from hpo_pilot.monitor.context import AWAY, Parts, page, parts_of, session_of, view_of
+from hpo_pilot.monitor.context import AWAY, Parts, page, parts_of, place_of, session_of, view_of
 from hpo_pilot.monitor.figure_desk import FigureDesk
 from hpo_pilot.monitor.library import Library
 from hpo_pilot.monitor.live import LiveDesk
@@ -65,7 +66,16 @@ register_url_convertor("id", _IdConvertor())
 class Monitor:
     """The pages of one work folder."""
 
-    def __init__(self, store: Store, workdir: WorkDir, gate: Gate, sessions: Sessions, *, behind_proxy: bool) -> None:
+    def __init__(
+        self,
+        store: Store,
+        workdir: WorkDir,
+        gate: Gate,
+        sessions: Sessions,
+        *,
+        behind_proxy: bool,
+        place: Place | None = None,
+    ) -> None:
         """Joins the parts; nothing runs yet.
 
         Args:
@@ -74,11 +84,12 @@ class Monitor:
             gate: tells whose a token is, and whom a proxy's header names.
             sessions: of browsers.
             behind_proxy: whether a TLS proxy is in front.
+            place: where commands on the pages find the searches; None: behind the service that the pages are of.
         """
         library = Library(store)
         board = JobBoard(workdir.root)
         board_pieces = BoardPieces(board)
-        self._live = LiveDesk(Pieces(library), board_pieces)
+        self._live = LiveDesk(Pieces(library, place, workdir.place()), board_pieces)
         self._gate = gate
         self._parts = Parts(
             library=library,
@@ -91,6 +102,7 @@ class Monitor:
             board=board,
             board_pieces=board_pieces,
             behind_proxy=behind_proxy,
+            place=place,
             action_threads=CapacityLimiter(_ACTIONS),
         )
 
@@ -218,7 +230,7 @@ def _ours(request: Request, error: Exception) -> Response:
     if isinstance(error, NotYoursError):
         return _failed(request, 403, str(error))
     if isinstance(error, InputError):
-        return _failed(request, 422, str(error))
+        return _failed(request, 422, place_of(request).completed(str(error)))
     if isinstance(error, TryAgainError):
         log.warning("%s", error)
         # It says where the store is, which is no user's business.

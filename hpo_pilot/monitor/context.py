@@ -10,6 +10,7 @@ from anyio import CapacityLimiter
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from hpo_pilot.advice import Place
 from hpo_pilot.client.local_client import LocalClient
 from hpo_pilot.client.ownership import User
 from hpo_pilot.monitor.board_pieces import BoardPieces
@@ -52,6 +53,7 @@ class Parts:
         board: the embedded PanDA server's jobs.
         board_pieces: of the pages of jobs and pilots.
         behind_proxy: whether a TLS proxy is in front.
+        place: where commands on the pages find the searches; None: behind the service that the pages are of.
         action_threads: those that change searches: each waits up to half a minute where the store is locked, and pages
             are not to wait with them.
     """
@@ -66,12 +68,18 @@ class Parts:
     board: JobBoard
     board_pieces: BoardPieces
     behind_proxy: bool
+    place: Place | None
     action_threads: CapacityLimiter
 
 
 def parts_of(request: Request) -> Parts:
     """The monitor that answers this request."""
     return cast(Parts, request.app.state.parts)
+
+
+def place_of(request: Request) -> Place:
+    """Where commands on the pages find the searches."""
+    return parts_of(request).place or Place(service=str(request.base_url).rstrip("/"), token_file="FILE")  # noqa: S106  no secret
 
 
 def session_of(request: Request) -> Session | None:
@@ -116,6 +124,7 @@ def page(request: Request, template: str, values: Mapping[str, Any], status: int
         "session": session,
         "form_token": "" if session is None else parts_of(request).sessions.form_token(session),
         "path": request.url.path,
+        "command": place_of(request).command,
         "notice": NOTICES.get(request.query_params.get("done", ""), ""),
     }
     return HTMLResponse(rendered(template, {**common, **values}), status)

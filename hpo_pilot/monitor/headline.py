@@ -78,13 +78,13 @@ class Headline:
         return 100.0 * self.outlook.over / self.outlook.planned if self.outlook.planned else 0.0
 
 
-def headline(view: View, now: datetime, *, steered: bool) -> Headline:
+def headline(view: View, now: datetime, unsteered: str = "") -> Headline:
     """A search at a glance.
 
     Args:
         view: the search.
         now: the present.
-        steered: whether any service or command steers the store's searches.
+        unsteered: why nothing steers it, and what would, in a sentence; empty: something does, or it is over.
     """
     record, search = view.record, view.search
     best = view.best
@@ -96,16 +96,17 @@ def headline(view: View, now: datetime, *, steered: bool) -> Headline:
         cost=view.cost,
         best=None if best is None else best.trial.number,
         now=now,
+        steered=not unsteered,
     )
-    trouble = _trouble(view, steered=steered)
-    mood, verdict = _verdict(view, ahead, trouble)
+    trouble = _trouble(view, ahead, unsteered)
+    mood, verdict = _verdict(view, ahead, trouble, steered=not unsteered)
     return Headline(
         mood=mood,
         verdict=verdict,
         trouble=tuple(trouble),
         best=best_text(view),
         outlook=ahead,
-        end=_end(view, ahead, now),
+        end=_end(view, ahead, now, steered=not unsteered),
         limits=tuple(_limits(view, now)),
         cost=number(view.cost.gpu_hours if view.cost.gpu_hours > 0 else view.cost.core_hours, 3),
         unit="GPU-hours" if view.cost.gpu_hours > 0 else "core-hours",
@@ -125,9 +126,19 @@ def best_text(view: View) -> str:
     return plus_minus(best.value, spread)
 
 
-def _verdict(view: View, ahead: Outlook, trouble: Sequence[str]) -> tuple[str, str]:
+#: What is said of a search in these states while nothing steers it.
+_UNSTEERED = {
+    SearchState.SUBMITTED: "Submitted, but nothing steers it: it does not begin.",
+    SearchState.RUNNING: "Begun, but nothing steers it now: it does not go on.",
+    SearchState.STOPPING: "Stopping, but nothing steers it now: its jobs are not being ended.",
+}
+
+
+def _verdict(view: View, ahead: Outlook, trouble: Sequence[str], *, steered: bool) -> tuple[str, str]:
     state, best = view.record.state, view.best
     told = view.pulse.told
+    if not steered and state in _UNSTEERED:
+        return "bad", _UNSTEERED[state]
     if state is SearchState.SUBMITTED:
         return "idle", "Submitted; it has not begun."
     if state is SearchState.PAUSED:
@@ -170,24 +181,23 @@ def _failures_in_a_row(view: View) -> int:
     return run
 
 
-def _trouble(view: View, *, steered: bool) -> list[str]:
-    found = []
-    state, failed = view.record.state, view.counts[TrialState.FAILED]
-    if not steered and state in (SearchState.RUNNING, SearchState.SUBMITTED, SearchState.STOPPING):
-        found.append("No service steers it: start one with `hpo-pilot serve`, or go on with `hpo-pilot run`.")
+def _trouble(view: View, ahead: Outlook, unsteered: str) -> list[str]:
+    found = [f"{unsteered[0].upper()}{unsteered[1:]}."] if unsteered else []
+    failed = view.counts[TrialState.FAILED]
     if failed:
         latest: Trial = view.failures[0]
         reason = shortened((latest.error or "no reason was recorded").strip().partition("\n")[0], _REASON)
-        of = sum(trial.state.is_over for trial in view.trials)
-        found.append(f"{failed:,} of {count(of, 'trial')} failed; the latest: {reason}")
+        found.append(f"{failed:,} of {count(ahead.over, 'trial')} failed; the latest: {reason}")
     return found
 
 
-def _end(view: View, ahead: Outlook, now: datetime) -> str:
+def _end(view: View, ahead: Outlook, now: datetime, *, steered: bool) -> str:
     record = view.record
     if record.state.is_over:
         took = span(record.started, record.ended)
         return f"ended after {duration(took)}" if took is not None else "ended"
+    if not steered:
+        return "nothing steers it"
     if record.state is not SearchState.RUNNING:
         return "not running"
     if ahead.end is None:

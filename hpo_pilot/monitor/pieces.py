@@ -13,6 +13,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from hpo_pilot.advice import Place
 from hpo_pilot.monitor.headline import headline
 from hpo_pilot.monitor.library import Library, View
 from hpo_pilot.monitor.newsroom import News
@@ -20,8 +21,9 @@ from hpo_pilot.monitor.rendering import fragments
 from hpo_pilot.monitor.svg import sparkline
 from hpo_pilot.service.outlook import optimizer_words
 from hpo_pilot.service.remarks import remarks_of
+from hpo_pilot.service.steered import is_steered, steering_commands, why_not
 from hpo_pilot.store import SearchState, Store
-from hpo_pilot.store.lease import holder
+from hpo_pilot.store.lease import Holder, holder
 
 #: The topic of the page of all searches; no search has an empty name.
 ALL = ""
@@ -51,9 +53,17 @@ class Edition:
 class Pieces:
     """Makes the pieces. Safe to use from any thread."""
 
-    def __init__(self, library: Library) -> None:
-        """Shows what `library` has."""
+    def __init__(self, library: Library, place: Place | None, here: Place) -> None:
+        """Prepares.
+
+        Args:
+            library: what is shown.
+            place: where commands find the searches; None: they name no place.
+            here: where a command on this machine finds the store.
+        """
         self._library = library
+        self._place = place or Place()
+        self._here = here
         self._lock = threading.Lock()
         self._rows: OrderedDict[int, tuple[str, dict[str, Markup]]] = OrderedDict()
         self._searches: OrderedDict[int, tuple[str, Edition]] = OrderedDict()
@@ -68,7 +78,8 @@ class Pieces:
         if topic == ALL:
             views = self._library.views()
             edition = self.of_all(views)
-            texts = "".join(self._stamp(view, view.record.state.is_over) for view in views)
+            steers = holder(self._library.store.engine)
+            texts = "".join(f"{self._stamp(view)}{is_steered(view.record, steers)}" for view in views)
         else:
             view = self._library.view(topic)
             edition = self.of_search(view)
@@ -78,22 +89,24 @@ class Pieces:
     def of_all(self, views: Sequence[View]) -> Edition:
         """The pieces of the page of all searches."""
         html: dict[str, Markup] = {"f-summary": summary(views)}
+        steers = holder(self._library.store.engine)
         for view in views:
-            html |= self.of_row(view)
+            html |= self.of_row(view, steers)
         return Edition(html, "", str(len(views)))
 
-    def of_row(self, view: View) -> dict[str, Markup]:
-        """The pieces of a search's row."""
-        number, stamp = view.record.id, self._stamp(view, view.record.state.is_over)
+    def of_row(self, view: View, steers: Holder | None) -> dict[str, Markup]:
+        """The pieces of a search's row; `steers`: who steers the store."""
+        number, unsteered = view.record.id, why_not(view.record, steers)
+        stamp = f"{self._stamp(view)}{unsteered}"
         with self._lock:
             known = self._rows.get(number)
         if known is not None and known[0] == stamp:
             return known[1]
         templates = fragments("pieces.j2")
-        seen = headline(view, datetime.now(UTC), steered=True)
+        seen = headline(view, datetime.now(UTC), unsteered)
         spark = sparkline(view.steps, f"best so far, {seen.best}") if len(view.steps) > 1 else Markup("")
         html = {
-            f"s{number}-state": templates.state(view.record.state.value),
+            f"s{number}-state": templates.state(view.record.state.value, not unsteered),
             f"s{number}-progress": templates.row_progress(seen, view.counts),
             f"s{number}-best": templates.row_best(view, seen),
             f"s{number}-spark": spark,
@@ -106,27 +119,30 @@ class Pieces:
     def of_search(self, view: View) -> Edition:
         """The pieces of a search's page."""
         number, store = view.record.id, self._library.store
-        steered = view.record.state.is_over or holder(store.engine) is not None
-        stamp = f"{self._stamp(view, view.record.state.is_over)}{steered}{view.took}"
+        unsteered = why_not(view.record, holder(store.engine))
+        stamp = f"{self._stamp(view)}{unsteered}{view.took}"
         with self._lock:
             known = self._searches.get(number)
         if known is not None and known[0] == stamp:
             return known[1]
         templates = fragments("pieces.j2")
-        seen = headline(view, datetime.now(UTC), steered=steered)
+        if unsteered:
+            unsteered = f"{unsteered}: {self._here.completed(steering_commands(view.record))}"
+        seen = headline(view, datetime.now(UTC), unsteered)
         events = list(reversed(store.events(number)))
-        remarks = remarks_of(store, view.record)
+        remarks = [self._place.completed(remark) for remark in remarks_of(store, view.record)]
+        words = optimizer_words(view.search, view.record.state, view.trials, steered=not unsteered)
         html: dict[str, Markup] = {
-            "f-state": templates.state(view.record.state.value),
+            "f-state": templates.state(view.record.state.value, not unsteered),
             "f-trials": Markup("{:,}").format(len(view.trials)),
             "f-failed": Markup("{:,}").format(len(view.failures)) if view.failures else Markup(""),
-            "f-verdict": templates.verdict(seen),
+            "f-verdict": templates.verdict(seen, self._place.completed(seen.verdict)),
             "f-progress": templates.progress(view, seen),
             "f-best": templates.best(view, seen),
             "f-cost": templates.cost(view, seen),
             "f-trouble": templates.trouble(view, seen, remarks),
-            "f-optimizer": templates.optimizer(optimizer_words(view.search, view.record.state, view.trials)),
-            "f-point": templates.point(view),
+            "f-optimizer": templates.optimizer(words),
+            "f-point": templates.point(view, self._place.command),
             "f-waiting": templates.waiting(_wishes(store, number)),
             "f-events": templates.events(events[:EVENTS], len(events)),
         }
@@ -135,8 +151,8 @@ class Pieces:
         return edition
 
     @staticmethod
-    def _stamp(view: View, is_over: bool) -> str:
-        return view.tag if is_over else f"{view.tag}.{int(time.time()) // _STEP}"
+    def _stamp(view: View) -> str:
+        return view.tag if view.record.state.is_over else f"{view.tag}.{int(time.time()) // _STEP}"
 
 
 def summary(views: Sequence[View]) -> Markup:

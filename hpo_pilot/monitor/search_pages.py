@@ -44,8 +44,9 @@ def searches(request: Request) -> Response:
     shown = [view for view in views if _is_wanted(view, given)]
     found = paged(shown, SEARCHES, request.query_params.get("page", ""), "/", given)
     html: dict[str, Any] = {"f-summary": summary(views)}
+    steers = holder(parts.library.store.engine)
     for view in found.rows:
-        html |= parts.live.pieces.of_row(view)
+        html |= parts.live.pieces.of_row(view, steers)
     return page(
         request,
         "searches.j2",
@@ -57,7 +58,7 @@ def searches(request: Request) -> Response:
             "filter": given,
             "filtered": any(given.values()),
             "owners": sorted({view.record.owner for view in views}),
-            "steered": bool(views) or holder(parts.library.store.engine) is not None,
+            "steered": steers is not None and steers.searches is None,
         },
     )
 

@@ -6,7 +6,15 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from hpo_pilot.client.documents import OVER_SEARCHES, StatusDocument, TrialDocument, over_count, planned_count
+from hpo_pilot.advice import Place
+from hpo_pilot.client.documents import (
+    OVER_SEARCHES,
+    StatusDocument,
+    TrialDocument,
+    is_unsteered,
+    over_count,
+    planned_count,
+)
 from hpo_pilot.client.search_client import SearchClient
 from hpo_pilot.client.subjects import search_of, subject_of
 from hpo_pilot.errors import InputError
@@ -62,7 +70,7 @@ def open_search(
         if token_file is None:
             raise InputError("token_file is missing: it holds your token for the service")
         client = connect(service, token_file, ca=ca)
-    return OpenedSearch(client, str(identity))
+    return OpenedSearch(client, str(identity), Place(workdir, store, service, token_file, ca))
 
 
 class OpenedSearch:
@@ -72,13 +80,19 @@ class OpenedSearch:
     TryAgainError where the store or the service is out of reach.
     """
 
-    def __init__(self, client: SearchClient, identity: str) -> None:
+    def __init__(self, client: SearchClient, identity: str, place: Place) -> None:
         """Looks the search up.
+
+        Args:
+            client: where it is.
+            identity: its name or number.
+            place: how commands name where it is.
 
         Raises:
             InputError: there is no such search, or it is a family of several.
         """
         self._client = client
+        self._place = place
         status = client.status(identity)
         self._search = search_of(status)
         self._identity = str(status["id"])
@@ -235,10 +249,10 @@ class OpenedSearch:
         return f"<table><caption>search {escape(self.name)}</caption><tbody>{rows}</tbody></table>"
 
     def _facts(self) -> list[tuple[str, str]]:
-        status = self.status
+        status, advised = self.status, self._place.completed
         over, planned, failed = over_count(status), planned_count(status), status["trials"].get("failed", 0)
         facts = [
-            ("state", status["state"] + (f" ({status['message']})" if status["message"] else "")),
+            ("state", status["state"] + (f" ({advised(status['message'])})" if status["message"] else "")),
             ("trials", f"{over} of {planned} over, {failed} failed"),
         ]
         best = status["best"]
@@ -248,7 +262,10 @@ class OpenedSearch:
             facts += [(name, scalar(value)) for name, value in best["point"].items()]
         if front := status.get("front"):
             facts.append(("front", f"{len(front['trials'])} trials, hypervolume {number(front['hypervolume'])}"))
-        if status["state"] not in OVER_SEARCHES:
+        if is_unsteered(status):
+            commands = advised(self._client.how_to_steer(self._identity))
+            facts.append(("steering", f"nothing steers it now: {commands}"))
+        elif status["state"] not in OVER_SEARCHES:
             facts.append(("next", ".watch() shows how far it is"))
         return facts
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any
 
-from hpo_pilot.client.documents import ProgressDocument, over_count
+from hpo_pilot.client.documents import ProgressDocument, is_unsteered, over_count
 from hpo_pilot.figures.wording import count, number, plus_minus
 
 
@@ -40,6 +40,7 @@ def progress_line(now: ProgressDocument) -> str:
     failed = now["trials"].get("failed", 0)
     parts = [f"{now['name']}: {now['state']}, {over_count(now)} of {count(now['total'], 'trial')}"]
     parts += [f"{failed} failed"] if failed else []
+    parts += ["nothing steers it now"] if is_unsteered(now) else []
     if best := now["best"]:
         parts.append(f"best {now['metric']} {plus_minus(best['value'], best['std'])} (trial {best['number']})")
     if front := now.get("front"):

@@ -215,7 +215,7 @@ class JobBoard:
     def _connection(self) -> tuple[PandaServer, requests.Session]:
         found = read_address(self._workdir)
         if found is None:
-            raise NoServerError(f"no embedded PanDA server runs on {self._workdir}: start one with hpo-pilot serve")
+            raise NoServerError(f"no embedded PanDA server runs on {self._workdir}: start one with `hpo-pilot serve`")
         with self._lock:
             if self._session is None or found != self._server:
                 self._server, self._session = found, found.session()

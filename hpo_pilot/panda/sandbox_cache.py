@@ -116,9 +116,7 @@ class SandboxCache:
     def _upload(self, sandbox: Path) -> str:
         """Sends the file; returns the name under which the server has registered it."""
         if not sandbox.is_file():
-            raise GiveUpError(
-                f"the packed payload {sandbox} is gone; `hpo-pilot resume NAME --new-payload` packs it anew"
-            )
+            raise GiveUpError(f"the packed payload {sandbox} is gone; resume the search with --new-payload")
         for number in range(_NAMES):
             name = _name(sandbox, number)
             arguments = (str(sandbox), name, self._use_cache_server)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from hpo_pilot.advice import Place
 from hpo_pilot.search.cost import NO_COST, Cost
 
 
@@ -19,6 +20,7 @@ class ReportFacts:
         state: the search's state, in the word that commands show.
         message: why it is in that state, for people; empty where there is nothing to say.
         command: the command line that ran it, to copy.
+        place: where commands in its texts find the search.
         versions: software by name, for example ``{"hpo-pilot": "0.1.0", "Python": "3.11.7"}``.
         cost: what all jobs took, attempts that were lost or repeated included.
         store: where the search is kept, for people; without passwords.
@@ -31,6 +33,7 @@ class ReportFacts:
     state: str = ""
     message: str = ""
     command: str = ""
+    place: Place = field(default_factory=Place)
     versions: Mapping[str, str] = field(default_factory=dict)
     cost: Cost = NO_COST
     store: str = ""

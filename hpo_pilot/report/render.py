@@ -30,6 +30,7 @@ from hpo_pilot.report.citation import citation
 from hpo_pilot.report.facts import ReportFacts
 from hpo_pilot.report.payload_versions import payload_versions
 from hpo_pilot.search import KnownResult, Point, Search, Trial, TrialState
+from hpo_pilot.search.extent import extent_of
 
 TOP = 10
 FRONT_LIMIT = 100
@@ -67,7 +68,6 @@ def render_report(
 
     trials = sorted(trials, key=lambda trial: trial.number)
     standings = ranking(search, trials)
-    states = Counter(trial.state for trial in trials if trial.confirms is None)
     several = len(search.objectives) > 1
     subject = Subject(search, trials, reports or {}, peers, facts.ended)
     # Kinds that make no sense for this search, such as pairs of its one parameter, have no figures.
@@ -95,7 +95,7 @@ def render_report(
         outcome=_front_outcome(search, trials, front) if front else _outcome(search, trials, standings),
         seconds=wording.span(facts.started, facts.ended),
         gain=search_gain(search, trials, facts.cost),
-        states=states,
+        extent=extent_of(search, trials, is_over=facts.state in ("done", "failed", "stopped")),
         best=standings[0] if standings and not several else None,
         best_json=_point_json(standings[0].trial.point) if standings else "",
         best_yaml=_yaml(standings[0].trial.point) if standings else "",
@@ -127,7 +127,8 @@ def render_report(
 
 def _outcome(search: Search, trials: Sequence[Trial], standings: Sequence[Standing]) -> str:
     """The result in one sentence."""
-    scanned = [trial for trial in trials if trial.confirms is None]
+    # Those that were stopped together with the search count for nothing.
+    scanned = [trial for trial in trials if trial.confirms is None and (trial.is_result or not trial.state.is_over)]
     if not scanned:
         return "No trial has been made yet."
     others = _others(scanned)
@@ -147,7 +148,8 @@ def _outcome(search: Search, trials: Sequence[Trial], standings: Sequence[Standi
 def _others(scanned: Sequence[Trial]) -> str:
     """How many have not finished, in brackets; empty where all have."""
     ends = Counter(trial.state for trial in scanned)
-    parts = [f"{ends[state]:,} {state}" for state in (TrialState.FAILED, TrialState.STOPPED) if ends[state]]
+    words = {TrialState.FAILED: "failed", TrialState.STOPPED: "stopped early"}
+    parts = [f"{ends[state]:,} {word}" for state, word in words.items() if ends[state]]
     out = ends[TrialState.PENDING] + ends[TrialState.RUNNING]
     parts += [f"{out:,} not ended yet"] if out else []
     return f" ({', '.join(parts)})" if parts else ""

@@ -88,6 +88,8 @@ def _run(options: argparse.Namespace) -> None:
             # Nobody else has the certificate: cookies get to no stranger who takes the port.
             sessions=Sessions(options.tokens, run="" if secure else options.run or secrets.token_hex(16)),
             behind_proxy=options.insecure_behind_proxy,
+            # Others read these pages too, and the work folder is not theirs.
+            place=None if secure else workdir.place(),
         )
         serve(api, listener, options.lifeline_fd, certificate)
 

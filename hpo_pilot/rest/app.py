@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hpo_pilot import __version__
+from hpo_pilot.advice import Place
 from hpo_pilot.client.local_client import LocalClient
 from hpo_pilot.monitor.app import Monitor
 from hpo_pilot.monitor.sessions import Sessions
@@ -50,6 +51,7 @@ class Api:
         *,
         sessions: Sessions,
         behind_proxy: bool = False,
+        place: Place | None = None,
     ) -> None:
         """Joins the parts; nothing runs yet.
 
@@ -61,6 +63,7 @@ class Api:
             unpacked_limit: and its files; default: as many as a pilot takes.
             sessions: of the pages.
             behind_proxy: whether a TLS proxy is in front.
+            place: where commands on the pages find the searches; None: behind the service.
 
         Raises:
             InputError: the work folder cannot be written.
@@ -70,7 +73,7 @@ class Api:
         self._context = Context(
             store, workdir, Uploads(workdir.uploads, upload_limit, unpacked_limit), progress_news(everybody.progress)
         )
-        self._monitor = Monitor(store, workdir, gate, sessions, behind_proxy=behind_proxy)
+        self._monitor = Monitor(store, workdir, gate, sessions, behind_proxy=behind_proxy, place=place)
 
     def application(self) -> ASGIApp:
         """The application, behind its guard."""

@@ -134,6 +134,11 @@ class Trial:
         return self.state is TrialState.STOPPED and self.told is not None
 
     @property
+    def is_result(self) -> bool:
+        """Whether it is over by itself: finished, failed or stopped early, and not stopped together with its search."""
+        return self.state.is_over and (self.state is not TrialState.STOPPED or self.stopped_early)
+
+    @property
     def figures(self) -> tuple[float, ...] | None:
         """One figure of merit for each objective; None where there is none."""
         return (self.value,) if self.values is None and self.value is not None else self.values

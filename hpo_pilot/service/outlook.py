@@ -10,6 +10,7 @@ from hpo_pilot.optimizers.phase import Knowledge, phase
 from hpo_pilot.search import Search, Trial, TrialState, point_key
 from hpo_pilot.search.cost import Cost
 from hpo_pilot.search.eta import estimate, spans_of, window
+from hpo_pilot.search.extent import extent_of
 from hpo_pilot.store import SearchState
 
 #: Beyond ten years, in seconds, nobody waits, and a date may not be to be had.
@@ -24,8 +25,8 @@ class Outlook:
     """How far a search is, and where it goes.
 
     Attributes:
-        over: trials and confirmation runs that are over.
-        planned: how many there will be, as far as one can tell.
+        over: trials that are over, as `hpo_pilot.search.extent.Extent` counts them.
+        planned: how many there will be, counted alike.
         end: when its budget will be spent at that pace; None: nobody can tell, or it does not run.
         limit: what ends it then: `trials`, `hours`, `gpu_hours` or `core_hours`.
         basis: by what that is judged, in words.
@@ -40,20 +41,6 @@ class Outlook:
     since_best: int | None
 
 
-def planned(search: Search, state: SearchState, over: int) -> int:
-    """How many trials and confirmation runs there will be, as far as one can tell.
-
-    Args:
-        search: the search.
-        state: its state.
-        over: how many are over; those that were stopped with their search do not count.
-    """
-    if state.is_over:
-        return over
-    confirming = search.confirm.top * search.confirm.repeats if len(search.objectives) == 1 else 0
-    return max(search.budget.trials + confirming, over)
-
-
 def outlook(
     search: Search,
     state: SearchState,
@@ -63,6 +50,7 @@ def outlook(
     cost: Cost,
     best: int | None,
     now: datetime,
+    steered: bool = True,
 ) -> Outlook:
     """How far a search is.
 
@@ -74,17 +62,19 @@ def outlook(
         cost: what its jobs took so far.
         best: the number of its best trial.
         now: the present.
+        steered: whether anything steers it; else nobody can tell when it will end.
     """
-    over = [trial for trial in trials if trial.state.is_over and (trial.counts or trial.confirms is not None)]
+    over = [trial for trial in trials if trial.is_result]
+    extent = extent_of(search, over, is_over=state.is_over)
     told = max((trial.told for trial in trials if trial.told is not None), default=0)
     of_best = next((trial.told for trial in trials if trial.number == best), None)
     expected = None
-    if state is SearchState.RUNNING:
+    if state is SearchState.RUNNING and steered:
         expected = estimate(
             search,
             spans_of(over, window(search)),
-            over=sum(trial.confirms is None for trial in over),
-            confirmed=sum(trial.confirms is not None for trial in over),
+            over=extent.over - extent.confirmations,
+            confirmed=extent.confirmations,
             out=[trial.started.timestamp() for trial in trials if trial.started and not trial.state.is_over],
             job_seconds=cost.job_seconds,
             clock=None if clock is None else clock.timestamp(),
@@ -94,11 +84,13 @@ def outlook(
     if expected is not None and expected.seconds < _FURTHEST:
         end, limit, basis = now + timedelta(seconds=expected.seconds), expected.limit, expected.basis
     since_best = None if of_best is None else told - of_best
-    return Outlook(len(over), planned(search, state, len(over)), end, limit, basis, since_best)
+    return Outlook(extent.over, extent.planned, end, limit, basis, since_best)
 
 
-def optimizer_words(search: Search, state: SearchState, trials: Sequence[Trial]) -> str:
+def optimizer_words(search: Search, state: SearchState, trials: Sequence[Trial], *, steered: bool = True) -> str:
     """What the search's optimizer does at the moment, in words; folds are not needed."""
+    if not (steered or state.is_over):
+        return "nothing steers the search: proposes no points"
     scanned = [trial for trial in trials if trial.confirms is None]
     out = [trial for trial in scanned if not trial.state.is_over]
     confirmations = [trial for trial in trials if trial.confirms is not None]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from hpo_pilot.advice import command
 from hpo_pilot.config import load_search, payload_folder
 from hpo_pilot.config.payload_inputs import absolute_inputs
 from hpo_pilot.errors import InputError, TryAgainError
@@ -17,10 +18,12 @@ from hpo_pilot.panda.sandbox import build_sandbox, same_payload
 from hpo_pilot.search import Budget, Search, Trial, TrialState
 from hpo_pilot.search.limits import MOST_MACHINE_HOURS
 from hpo_pilot.service.local_queue import DEFAULT_QUEUE
+from hpo_pilot.service.steered import is_steered
 from hpo_pilot.service.warm_start import earlier_results, result_files
 from hpo_pilot.service.wishes import with_budget
 from hpo_pilot.service.workdir import WorkDir
 from hpo_pilot.store import EMBEDDED, NameTakenError, SearchRecord, SearchState, Store
+from hpo_pilot.store.lease import holder
 from hpo_pilot.transformation.environment import keep_environment
 
 #: What may be added to, and what of it is counted.
@@ -197,13 +200,7 @@ def register_packed(
             found = store.search(search.name)  # by a call at the same time, perhaps this one's repetition
     if uid is not None and found.uid == uid and found.owner == who:
         return found
-    if not go_on:
-        raise InputError(
-            f"the store already has a search {search.name!r} ({found.state.value}); `hpo-pilot run {packed.file}` "
-            "goes on with it, `hpo-pilot extend` gives it more budget, another name in the file starts a new one"
-        )
-    check(found)
-    check_same(found, search, packed.sandbox, packed.file)
+    check_registered(found, packed, go_on=go_on, check=check)
     if packed.environments is not None:
         note_environment(packed.environments, found.uid)
     if found.filed.budget != search.budget:
@@ -226,6 +223,36 @@ def note_environment(folder: Path, uid: str) -> None:
         keep_environment(str(folder), uid, os.environ)
     except OSError as error:
         raise TryAgainError(f"cannot keep the environment in {folder}: {error.strerror or error}") from error
+
+
+def check_registered(
+    found: SearchRecord,
+    packed: PackedSearch,
+    *,
+    go_on: bool,
+    check: Callable[[SearchRecord], None] = lambda _found: None,
+) -> None:
+    """Makes sure that a search can go on which the store has already.
+
+    Args:
+        found: the search as the store has it.
+        packed: the search as its file says it.
+        go_on: as for `register_packed`.
+        check: as for `register_packed`.
+
+    Raises:
+        InputError: it may not go on, or it differs from the registered one in more than a larger budget.
+    """
+    if not go_on:
+        name = found.name
+        raise InputError(
+            f"the store already has a search {name!r} ({found.state.value}); {command('run', packed.file)} "
+            f"goes on with it, `hpo-pilot extend {name} --trials +N` gives it more budget, another name in the file "
+            "starts a new one"
+        )
+    check(found)
+    check_same(found, packed.search, packed.sandbox, packed.file)
+    _refiled(found, packed.search, packed.file)
 
 
 def check_same(found: SearchRecord, search: Search, sandbox: Path, search_file: str) -> None:
@@ -331,12 +358,19 @@ def resume(store: Store, record: SearchRecord, who: str, *, sandbox: Path | None
 def stop(store: Store, record: SearchRecord, who: str) -> None:
     """Kills the search's jobs and ends it; `who` says so.
 
+    A search without jobs that nothing steers is ended at once. One with jobs is `stopping` until something steers it.
+
     Raises:
-        InputError: it is over already.
+        InputError: it is over already, or is being stopped.
     """
+    if store.stop_idle(record.id, who, "stopped on request"):
+        return
     alive = (SearchState.RUNNING, SearchState.SUBMITTED, SearchState.PAUSED)
-    if not store.set_state(record.id, SearchState.STOPPING, who, only_from=alive):
-        raise InputError(f"search {record.name!r} is {store.search(record.id).state.value} already")
+    if store.set_state(record.id, SearchState.STOPPING, who, only_from=alive):
+        return
+    now = store.search(record.id)
+    if is_steered(now, holder(store.engine)) is not False:
+        raise InputError(f"search {record.name!r} is {now.state.value} already")
 
 
 def extend(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
+from hpo_pilot.advice import Place
 from hpo_pilot.config.site_power import price_of
 from hpo_pilot.errors import HpoPilotError, TryAgainError
 from hpo_pilot.figures.learning_curves import drawn_trials
@@ -97,7 +98,7 @@ def result_of(store: Store, workdir: WorkDir, record: SearchRecord) -> RunResult
     trials = store.trials(record.id)
     path = workdir.report(record.name)
     try:
-        text = render(store, record, trials)
+        text = render(store, record, trials, workdir.place(shown(store.engine.url)))
     except HpoPilotError:
         raise
     except Exception as error:
@@ -119,15 +120,16 @@ def result_of(store: Store, workdir: WorkDir, record: SearchRecord) -> RunResult
     return RunResult(record, best, trials, path, front, remarks_of(store, record))
 
 
-def render(store: Store, record: SearchRecord, trials: list[Trial]) -> str:
-    """The search's HTML report."""
+def render(store: Store, record: SearchRecord, trials: list[Trial], place: Place) -> str:
+    """The search's HTML report; `place`: where commands in it find the search."""
     cost = price_of(record.search).cost(spent(store.engine, record.id))
     facts = ReportFacts(
         started=record.started,
         ended=record.ended,
         state=record.state.value,
         message=record.message,
-        command=f"hpo-pilot run {record.source}",
+        command=place.command("run", record.source),
+        place=place,
         versions=_versions(),
         cost=cost,
         store=shown(store.engine.url),

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -13,18 +14,21 @@ from pathlib import Path
 from hpo_pilot.config import load_search
 from hpo_pilot.errors import HpoPilotError, InputError, TryAgainError
 from hpo_pilot.panda.workflow_manager import WorkflowManager, workflow_manager
+from hpo_pilot.search import Search
 from hpo_pilot.service.api_process import ApiProcess
 from hpo_pilot.service.embedded import EmbeddedPanda, default_slots
 from hpo_pilot.service.exposure import exposures
-from hpo_pilot.service.families import register_all
+from hpo_pilot.service.families import check_family, register_family
 from hpo_pilot.service.local_queue import DEFAULT_QUEUE
 from hpo_pilot.service.metrics import snapshots
+from hpo_pilot.service.nickname import nickname
 from hpo_pilot.service.reach import Reach
+from hpo_pilot.service.registration import PackedSearch, pack_searches
 from hpo_pilot.service.result import ReportWriter, RunResult, result_of
 from hpo_pilot.service.service import Service
 from hpo_pilot.service.target import bind, check_steered, chosen_server, connected
 from hpo_pilot.service.workdir import WorkDir
-from hpo_pilot.store import EMBEDDED, SearchRecord, SteeringStore, Store
+from hpo_pilot.store import EMBEDDED, SearchRecord, SearchState, SteeringStore, Store
 from hpo_pilot.store.lease import LeaseHeldError, held, holder
 
 Progress = Callable[[Store, SearchRecord], None]
@@ -91,18 +95,16 @@ def run_all(
     folder = WorkDir.make(workdir)
     database = SteeringStore.open(folder.store_url(store))
     try:
-        records = register_all(database, folder, Path(search_file), go_on=True)
-        going_on = [record for record in records if not record.state.is_over]
-        if going_on:
-            target = chosen_server(server, going_on)
+        family = _Family(database, pack_searches(Path(search_file), folder))
+        if family.goes_on:
+            target = chosen_server(server, family.bound)
             _check_slots(target, slots)
-            if server is not None:
-                bind(database, going_on, target)  # before a service that has this store takes them elsewhere
+            family.server = target if server is not None else None
             on_server(target)
-            _steer_to_the_end(database, folder, going_on, target, slots, on_progress)
+            _steer_to_the_end(database, folder, family, target, slots, on_progress)
         results: list[RunResult] = []
         failures: list[HpoPilotError] = []
-        for record in [database.search(record.id) for record in records]:
+        for record in [database.search(record.id) for record in family.registered()]:
             on_progress(database, record)
             try:
                 results.append(result_of(database, folder, record))
@@ -115,6 +117,61 @@ def run_all(
         database.close()
 
 
+class _Family:
+    """The searches of a file, which are registered once all that could refuse them has been asked."""
+
+    def __init__(self, store: SteeringStore, packed: Sequence[PackedSearch]) -> None:
+        """Checks them and registers nothing.
+
+        Raises:
+            InputError: one of them differs from a registered search in more than a larger budget.
+        """
+        self._store = store
+        self._packed = packed
+        self._records: list[SearchRecord] | None = None
+        known = check_family(store, packed, go_on=True)
+        #: Those that the store has and that are to go on.
+        self.bound = [
+            record
+            for record, one in zip(known, packed, strict=True)
+            if record is not None and (record.state is not SearchState.DONE or record.filed.budget != one.search.budget)
+        ]
+        #: Whether any is to run.
+        self.goes_on = bool(self.bound) or None in known
+        #: The server that they are to be tied to, where one was asked for.
+        self.server: str | None = None
+
+    @property
+    def search(self) -> Search:
+        """The first of them; those of a family need and name the same."""
+        return self._packed[0].search
+
+    @property
+    def servers(self) -> dict[str, str | None]:
+        """The server that each is tied to, or will be, by name."""
+        bound = {record.name: record.server for record in self.bound}
+        return {one.search.name: self.server or bound.get(one.search.name) for one in self._packed}
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether `registered` was called."""
+        return self._records is not None
+
+    def registered(self) -> list[SearchRecord]:
+        """All of them, registered with the first call."""
+        if self._records is None:
+            self._records = register_family(self._store, self._packed, go_on=True, who=nickname())
+            if self.server is not None:
+                going_on = [record for record in self._records if not record.state.is_over]
+                bind(self._store, going_on, self.server)  # before a service that has this store takes them elsewhere
+        return self._records
+
+    def going_on(self) -> list[SearchRecord]:
+        """Those that are not over, as they are now."""
+        now = [self._store.search(record.id) for record in self.registered()]
+        return [record for record in now if not record.state.is_over]
+
+
 def _check_slots(server: str, slots: int | None) -> None:
     if server != EMBEDDED and slots:
         raise InputError(f"--slots {slots}: the jobs run where {server} sends them; no pilot is started here")
@@ -123,42 +180,41 @@ def _check_slots(server: str, slots: int | None) -> None:
 def _steer_to_the_end(
     store: SteeringStore,
     workdir: WorkDir,
-    records: Sequence[SearchRecord],
+    family: _Family,
     server: str,
     slots: int | None,
     on_progress: Progress,
 ) -> None:
     def over() -> bool:
-        now = [store.search(record.id) for record in records]
+        now = [store.search(record.id) for record in family.registered()]
         for record in now:
             on_progress(store, record)
         return all(record.state.is_over for record in now)
 
-    while True:
+    while not (family.is_registered and over()):
         try:
-            _steer(store, workdir, records, server, slots, over)
+            _steer(store, workdir, family, server, slots, over)
             return
         except LeaseHeldError as error:
             if error.mode != "serve":
                 raise
         # A service has this store: it runs the search, we watch; if it ends first, we go on ourselves.
-        if _watch(store, records, over):
+        if _watch(store, family, over):
             return
 
 
 def _steer(
     store: SteeringStore,
     workdir: WorkDir,
-    records: Sequence[SearchRecord],
+    family: _Family,
     server: str,
     slots: int | None,
     over: Callable[[], bool],
 ) -> None:
-    first = records[0].search  # those of a family need and name the same
+    first = family.search
     with contextlib.ExitStack() as stack:
         workdir.check_space()
         lease = stack.enter_context(held(store.engine, "run", server))
-        bind(store, records, server)
         supervise: Callable[[], None] = workdir.check_space
         if server == EMBEDDED:
             count = slots or default_slots(first.resources.cores)
@@ -173,36 +229,90 @@ def _steer(
             supervise = check
         else:
             manager = stack.enter_context(connected(server, workdir))
-        service = Service(
-            store, manager, lease, supervise=supervise, only=[record.id for record in records], server=server
-        )
+        # Not before: a run that is refused, for whatever reason, leaves nothing in the store.
+        records = family.going_on()
+        bind(store, records, server)
+        numbers = [record.id for record in records]
+        lease.steer_only(numbers)
+        service = Service(store, manager, lease, supervise=supervise, only=numbers, server=server)
         with _signals(service) as stopped:
             service.run(over)
-        if stopped.is_set() and not all(store.search(record.id).state.is_over for record in records):
+        if stopped.is_set() and not all(store.search(number).state.is_over for number in numbers):
             raise InterruptedRunError(
                 f"interrupted; nothing is lost: the same command goes on with search {_names(records)}"
             )
+
+
+#: How long `stop` tries to end the jobs of a search that nothing steers, in seconds.
+_STOP_SECONDS = 60.0
+
+
+def end_stopping(store: str, workdir: WorkDir, records: Sequence[SearchRecord]) -> None:
+    """Ends searches that are `stopping` and that nothing steers: steers them until their jobs are killed.
+
+    Where that is not possible within a minute, or another process begins to steer meanwhile, they stay `stopping`.
+
+    Args:
+        store: the store's SQLAlchemy URL.
+        workdir: whose embedded server has their jobs, where these are not at another.
+        records: the searches.
+
+    Raises:
+        TryAgainError: their server does not answer; the message says so.
+        InputError: the user's settings for that server do not do.
+    """
+    database = SteeringStore.open(store)
+    try:
+        stopping = [now for record in records if (now := database.search(record.id)).state is SearchState.STOPPING]
+        by_server: dict[str, list[int]] = {}
+        for record in stopping:
+            by_server.setdefault(record.server or EMBEDDED, []).append(record.id)
+        for server, numbers in by_server.items():
+            _end_at(database, workdir, server, numbers)
+    finally:
+        database.close()
+
+
+def _end_at(store: SteeringStore, workdir: WorkDir, server: str, numbers: Sequence[int]) -> None:
+    end = time.monotonic() + _STOP_SECONDS
+
+    def over() -> bool:
+        return time.monotonic() > end or all(store.search(number).state.is_over for number in numbers)
+
+    with contextlib.ExitStack() as stack:
+        try:
+            lease = stack.enter_context(held(store.engine, "stop", server))
+        except LeaseHeldError:
+            return  # what has just begun to steer ends them
+        lease.steer_only(numbers)
+        if server == EMBEDDED:
+            manager = stack.enter_context(_started(EmbeddedPanda(workdir, slots=0), workdir))
+        else:
+            manager = stack.enter_context(connected(server, workdir))
+        service = Service(store, manager, lease, only=numbers, server=server)
+        with _signals(service):
+            service.run(over)
 
 
 def _names(records: Sequence[SearchRecord]) -> str:
     return ", ".join(repr(record.name) for record in records)
 
 
-def _watch(store: SteeringStore, records: Sequence[SearchRecord], over: Callable[[], bool]) -> bool:
+def _watch(store: SteeringStore, family: _Family, over: Callable[[], bool]) -> bool:
     """Watches searches that a service steers; True when they are over, False when nobody steers them any more.
 
     Raises:
         InputError: the service takes tasks to another server than theirs, so that there would be nothing to see.
     """
     with _watching() as stopped:
-        while not over():
-            service = holder(store.engine)
-            if service is None:
-                return False
-            check_steered([store.search(record.id) for record in records], service.server)
+        while (service := holder(store.engine)) is not None:
+            check_steered(family.servers, service.server)
+            if over():
+                return True
             if stopped.wait(0.5):
-                raise InterruptedRunError(f"no longer watching; the service goes on with search {_names(records)}")
-    return True
+                names = _names(family.registered())
+                raise InterruptedRunError(f"no longer watching; the service goes on with search {names}")
+    return False
 
 
 def serve(

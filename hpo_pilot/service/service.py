@@ -243,7 +243,8 @@ class Service:
         except Exception as error:
             # A defect met by one search must not end the others; it is logged whole, and shown to the user.
             log.exception("search %d", number, extra={"search": steering.record.name if steering else number})
-            message = f"{internal_error(error)}; mended, `hpo-pilot resume` goes on with it"
+            name = self._store.search(number).name if steering is None else steering.record.name
+            message = f"{internal_error(error)}; mended, `hpo-pilot resume {name}` goes on with it"
             if steering is not None:
                 steering.abandon(message)
             else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.panda.client_process import ClientProcess
 from hpo_pilot.panda.panda_server import PandaServer, address, environment_server
 from hpo_pilot.panda.workflow_manager import WorkflowManager, workflow_manager
+from hpo_pilot.service.steered import called
 from hpo_pilot.service.workdir import WorkDir
 from hpo_pilot.store import EMBEDDED, SearchRecord, Store
 
@@ -57,30 +58,30 @@ def bind(store: Store, records: Sequence[SearchRecord], server: str) -> None:
         store.bind_server(record.id, server)
 
 
-def check_steered(records: Sequence[SearchRecord], server: str | None) -> None:
+def check_steered(wanted: Mapping[str, str | None], server: str | None) -> None:
     """Makes sure that a service which takes tasks to `server` (None: it does not say) will steer these searches.
+
+    Args:
+        wanted: names of searches, with the server that each is tied to; None: to none yet.
+        server: the service's.
 
     Raises:
         InputError: it leaves one alone.
     """
-    for record in records:
-        if None not in (server, record.server) and record.server != server:
+    for name, own in wanted.items():
+        if None not in (server, own) and own != server:
             raise InputError(
-                f"search {record.name!r} goes to {_called(str(record.server))}, and the service that has this store "
-                f"steers at {_called(str(server))} alone: stop it, or take the search to another --workdir"
+                f"search {name!r} goes to {called(str(own))}, and the service that has this store "
+                f"steers at {called(str(server))} alone: stop it, or take the search to another --workdir"
             )
 
 
 def _check_bound(record: SearchRecord, server: str) -> None:
     if record.server is not None and record.server != server:
         raise InputError(
-            f"search {record.name!r} has its tasks at {_called(record.server)}, and cannot go on at {_called(server)}: "
+            f"search {record.name!r} has its tasks at {called(record.server)}, and cannot go on at {called(server)}: "
             f"give --server {record.server}, or give the search another name in its file"
         )
-
-
-def _called(server: str) -> str:
-    return "the embedded PanDA server" if server == EMBEDDED else f"the PanDA server {server}"
 
 
 @contextlib.contextmanager

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from hpo_pilot.advice import command
 from hpo_pilot.figures.summary import best_trial
-from hpo_pilot.search import Search, Trial
+from hpo_pilot.search import Budget, Search, Trial
 from hpo_pilot.store import SearchState
 
 
@@ -24,7 +25,8 @@ def search_verdict(
     state, message = _verdict(search, trials, told, exhausted=exhausted)
     if waiting:
         wait = "a point that was asked for waits" if waiting == 1 else f"{waiting} points that were asked for wait"
-        message = f"{message}; {wait}: `hpo-pilot extend {search.name}` with more of what was spent".removeprefix("; ")
+        more = extend_command(search.name, search.budget)
+        message = f"{message}; {wait}: {more} gives more of what was spent".removeprefix("; ")
     return state, message
 
 
@@ -52,3 +54,15 @@ def overspent(search: Search, trials: Mapping[int, Trial], limits: str, out: int
     state = SearchState.FAILED if best_trial(search, list(trials.values())) is None else SearchState.DONE
     others = "the trial that was still out was" if out == 1 else f"the {out} trials that were still out were"
     return state, f"the budget of {limits} is used up; {others} stopped"
+
+
+def extend_command(name: str, budget: Budget, *limits: str) -> str:
+    """The command that adds to the limits of a search's time.
+
+    Args:
+        name: the search's.
+        budget: the search's; limits that it does not have are left out.
+        limits: those that matter, of hours, gpu_hours and core_hours; none named: all.
+    """
+    spent = [limit for limit in limits or ("hours", "gpu_hours", "core_hours") if getattr(budget, limit) is not None]
+    return command("extend", name, *(word for limit in spent for word in (f"--{limit.replace('_', '-')}", "+H")))

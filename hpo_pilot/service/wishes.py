@@ -15,6 +15,7 @@ from hpo_pilot.search.cost import seconds_allowed, width_misfits
 from hpo_pilot.search.limits import MOST_PARALLEL
 from hpo_pilot.search.misfit import Misfit
 from hpo_pilot.search.wording import misfits_of
+from hpo_pilot.service.verdict import extend_command
 from hpo_pilot.store import NewWish, SearchRecord, SearchState, Store, Wish
 
 #: So many trials are named in the log, others are counted.
@@ -187,7 +188,8 @@ def _check_room(store: Store, record: SearchRecord) -> None:
             )
     if store.job_seconds(record.id) >= seconds_allowed(budget, record.search.resources):
         raise InputError(
-            f"search {name!r} has spent its GPU-hours or core-hours: `hpo-pilot extend {name}` with more of them first"
+            f"search {name!r} has spent its GPU-hours or core-hours: "
+            f"{extend_command(name, budget, 'gpu_hours', 'core_hours')} first"
         )
 
 

@@ -8,6 +8,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpo_pilot.advice import Place
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.pilot.settings import PilotSettings
 from hpo_pilot.private_folder import make_private
@@ -91,6 +92,15 @@ class WorkDir:
     def store_url(self, given: str | None = None) -> str:
         """The store's URL: as given, else from HPO_PILOT_STORE, else SQLite in the work folder."""
         return given or os.environ.get(STORE_VARIABLE) or f"sqlite:///{self.store_file}"
+
+    def place(self, store: str | None = None) -> Place:
+        """The options that name this work folder and its store from anywhere on this machine.
+
+        Args:
+            store: another store's SQLAlchemy URL.
+        """
+        url = self.store_url(store)
+        return Place(workdir=self.root, store=None if url == f"sqlite:///{self.store_file}" else url)
 
     @property
     def store_file(self) -> Path:

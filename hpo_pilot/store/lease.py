@@ -5,12 +5,12 @@ from __future__ import annotations
 import secrets
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import psutil
-from sqlalchemy import Engine, delete, insert, select, update
+from sqlalchemy import Connection, Engine, delete, func, insert, select, update
 
 from hpo_pilot.errors import TryAgainError
 from hpo_pilot.store.engine import reading, writing
@@ -18,7 +18,15 @@ from hpo_pilot.store.tables import leases
 
 #: How long a lease outlives its last renewal, in seconds; only where its holder is on another host.
 LEASE_SECONDS = 60.0
+
+#: A lease that expired less than this many seconds ago still counts as held for those who only look: its holder may
+#: renew it late.
+LATE_SECONDS = 15.0
+
 _NAME = "steering"
+
+#: A holder that steers some searches only has one more row for each of them: this and the search's number.
+_OF_SEARCH = "steering search "
 
 
 class LeaseHeldError(TryAgainError):
@@ -42,12 +50,20 @@ class Holder:
     """Who steers the store.
 
     Attributes:
-        mode: the command that it was started by, `run` or `serve`.
-        server: the PanDA server that it takes tasks to.
+        mode: the command that it was started by: `run`, `serve` or `stop`.
+        server: the PanDA server that it takes tasks to; None: it does not say.
+        searches: the numbers of the searches that it steers; None: all.
     """
 
     mode: str
     server: str | None
+    searches: frozenset[int] | None = None
+
+    def steers(self, search_id: int, server: str | None) -> bool:
+        """Whether it steers a search that is tied to `server` (None: to none yet)."""
+        if self.searches is not None and search_id not in self.searches:
+            return False
+        return None in (server, self.server) or server == self.server
 
 
 @dataclass(frozen=True)
@@ -68,15 +84,32 @@ class Lease:
             held = connection.execute(
                 update(leases)
                 .where(leases.c.name == _NAME, leases.c.holder == self.holder)
-                .values(expires=time.time() + LEASE_SECONDS)
+                .values(expires=_now(connection) + LEASE_SECONDS)
             )
             if not held.rowcount:
                 raise LeaseLostError("another service has taken over this store; this one stops steering")
 
+    def steer_only(self, searches: Collection[int]) -> None:
+        """Notes that the holder steers these searches and no others.
+
+        Raises:
+            StoreAwayError: the store cannot be reached now.
+        """
+        with writing(self.engine) as connection:
+            mine = connection.execute(select(leases).where(leases.c.holder == self.holder)).mappings().all()
+            own = next((dict(row) for row in mine if row["name"] == _NAME), None)
+            if own is None:
+                return  # lost meanwhile: `renew` says so
+            connection.execute(delete(leases).where(leases.c.holder == self.holder, leases.c.name != _NAME))
+            rows = [{**own, "name": f"{_OF_SEARCH}{number}"} for number in searches]
+            connection.execute(delete(leases).where(leases.c.name.in_([row["name"] for row in rows])))
+            if rows:
+                connection.execute(insert(leases), rows)
+
     def release(self) -> None:
         """Gives the lease back."""
         with writing(self.engine) as connection:
-            connection.execute(delete(leases).where(leases.c.name == _NAME, leases.c.holder == self.holder))
+            connection.execute(delete(leases).where(leases.c.holder == self.holder))
 
 
 def acquire(engine: Engine, mode: str, server: str | None = None) -> Lease:
@@ -97,13 +130,14 @@ def acquire(engine: Engine, mode: str, server: str | None = None) -> Lease:
         "host": host,
         "pid": me.pid,
         "pid_started": me.create_time(),
-        "expires": time.time() + LEASE_SECONDS,
     }
     with writing(engine) as connection:
+        now = _now(connection)
+        values["expires"] = now + LEASE_SECONDS
         row = connection.execute(select(leases).where(leases.c.name == _NAME)).one_or_none()
         if row is None:
             connection.execute(insert(leases).values(name=_NAME, **values))
-        elif _is_live(row.host, row.pid, row.pid_started, row.expires, host):
+        elif _is_live(row.host, row.pid, row.pid_started, now < row.expires, host):
             raise LeaseHeldError(
                 row.mode,
                 f"`hpo-pilot {row.mode}` (process {row.pid} on {row.host}) is steering this store: "
@@ -114,28 +148,58 @@ def acquire(engine: Engine, mode: str, server: str | None = None) -> Lease:
             mine = (leases.c.name == _NAME) & (leases.c.holder == row.holder)
             if not connection.execute(update(leases).where(mine).values(**values)).rowcount:
                 raise LeaseHeldError("service", "another service has just taken this store; wait for it, or stop it")
+            connection.execute(delete(leases).where(leases.c.holder == row.holder))
     return Lease(engine, identity)
 
 
 def holder(engine: Engine) -> Holder | None:
-    """The live service that steers the store; None: there is none."""
+    """The live service that steers the store; None: there is none.
+
+    A lease that expired less than `LATE_SECONDS` ago still counts.
+    """
     with reading(engine) as connection:
-        row = connection.execute(select(leases).where(leases.c.name == _NAME)).one_or_none()
-    if row is None or not _is_live(row.host, row.pid, row.pid_started, row.expires, socket.gethostname()):
+        return holder_in(connection)
+
+
+def holder_in(connection: Connection) -> Holder | None:
+    """The same within a transaction."""
+    rows = connection.execute(select(leases)).all()
+    row = next((row for row in rows if row.name == _NAME), None)
+    if row is None:
         return None
-    return Holder(row.mode, row.server)
+    in_time = _now(connection) < row.expires + LATE_SECONDS
+    if not _is_live(row.host, row.pid, row.pid_started, in_time, socket.gethostname()):
+        return None
+    named = [each.name.removeprefix(_OF_SEARCH) for each in rows if each.holder == row.holder and each.name != _NAME]
+    return Holder(row.mode, row.server, frozenset(map(int, named)) if named else None)
 
 
-def _is_live(host: str, pid: int, started: float, expires: float, here: str) -> bool:
+def _now(connection: Connection) -> float:
+    """Seconds since the epoch, by the clock of the store's database: hosts that share it compare times by that."""
+    if connection.dialect.name == "postgresql":
+        return float(connection.execute(select(func.extract("epoch", func.clock_timestamp()))).scalar_one())
+    return time.time()  # SQLite has no clock of its own
+
+
+def _is_live(host: str, pid: int, started: float, in_time: bool, here: str) -> bool:
+    """Whether a lease's holder lives.
+
+    Args:
+        host: where it runs.
+        pid: its process there.
+        started: when that began, in seconds since the epoch.
+        in_time: whether the lease has not expired.
+        here: this host.
+    """
     if host != here:
-        return time.time() < expires
+        return in_time
     try:
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE:
             return False
         # A process id may have been given to another process since. Or somebody has set the clock, which moves the
         # times at which processes began: then this one renews its lease.
-        return abs(process.create_time() - started) < 2.0 or time.time() < expires
+        return abs(process.create_time() - started) < 2.0 or in_time
     except psutil.NoSuchProcess:
         return False
 

@@ -11,9 +11,12 @@ from hpo_pilot.search.eta import Span
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.engine import reading
 
+#: Failures among which different reasons are looked for, and characters of a reason that are read.
+_FIRST, _REASON = 200, 600
+
 
 class Failure(NamedTuple):
-    """The failed trial that ended last, in seconds since the epoch."""
+    """A failed trial; `ended` in seconds since the epoch."""
 
     trial: int
     error: str
@@ -56,6 +59,26 @@ def last_failure(engine: Engine, search_id: int) -> Failure | None:
     with reading(engine) as connection:
         row = connection.execute(query).one_or_none()
     return None if row is None else Failure(row.number, row.error or "", row.ended)
+
+
+def first_failures(engine: Engine, search_id: int, forgiven: int) -> list[Failure]:
+    """The first failed trials of a search in the order of results, at most 200, with the beginning of their reasons.
+
+    Args:
+        engine: of the store.
+        search_id: the search.
+        forgiven: results up to this one are left out.
+    """
+    trials = t.trials.c
+    query = (
+        select(trials.number, func.substr(trials.error, 1, _REASON).label("error"), trials.ended)
+        .where(trials.search_id == search_id, trials.state == TrialState.FAILED.value)
+        .where(or_(trials.told.is_(None), trials.told > forgiven))
+        .order_by(func.coalesce(trials.told, 2**31 - 1), trials.number)
+        .limit(_FIRST)
+    )
+    with reading(engine) as connection:
+        return [Failure(row.number, row.error or "", row.ended) for row in connection.execute(query)]
 
 
 def course(engine: Engine, search_id: int, sign: int, points: int) -> list[float]:

@@ -8,10 +8,11 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, func, insert, select, update
 
-from hpo_pilot.search import Search, Trial
+from hpo_pilot.search import Search, Trial, TrialState
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.engine import reading, writing
-from hpo_pilot.store.records import EMBEDDED, NewWish, SearchRecord, SearchState, Wish
+from hpo_pilot.store.lease import holder_in
+from hpo_pilot.store.records import EMBEDDED, NewWish, SearchRecord, SearchState, TaskStage, Wish
 from hpo_pilot.store.rows import search_record, trial_record, wish_record
 
 #: Makes the new definition of a search, the points that are asked for, and a text for the log, from the present
@@ -56,6 +57,27 @@ class SearchLife:
             if state is SearchState.RUNNING:
                 self._note_start(connection, search_id, now)
             self._event(connection, search_id, who, state.value + (f": {message}" if message else ""))
+        return True
+
+    def stop_idle(self, search_id: int, who: str, message: str) -> bool:
+        """Ends a search that is not over, that nothing steers and that has neither open tasks nor open trials.
+
+        Returns:
+            Whether it was ended.
+        """
+        over = [state.value for state in TrialState if state.is_over]
+        tasks = select(t.tasks.c.id).where(t.tasks.c.search_id == search_id, t.tasks.c.state != TaskStage.ENDED.value)
+        trials = select(t.trials.c.id).where(t.trials.c.search_id == search_id, t.trials.c.state.not_in(over))
+        with writing(self.engine) as connection:
+            row = self._locked(connection, search_id)
+            steers = holder_in(connection)
+            if SearchState(row.state).is_over or (steers is not None and steers.steers(search_id, row.server)):
+                return False
+            if connection.execute(tasks.limit(1)).first() or connection.execute(trials.limit(1)).first():
+                return False
+            values = {"state": SearchState.STOPPED, "message": message, "ended": time.time()}
+            connection.execute(update(t.searches).where(t.searches.c.id == search_id).values(**values))
+            self._event(connection, search_id, who, f"{SearchState.STOPPED.value}: {message}")
         return True
 
     @staticmethod

@@ -5,38 +5,41 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from sqlalchemy import Engine, case, func, select, text
+from sqlalchemy import Engine, and_, case, func, or_, select, text
 
 from hpo_pilot.jobs import JobState
-from hpo_pilot.search import TrialState
+from hpo_pilot.search import Search, TrialState
 from hpo_pilot.search.cost import Spent
+from hpo_pilot.search.extent import Extent, extent
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.engine import reading
 from hpo_pilot.store.records import TaskStage
 
 
-def confirmations_over(engine: Engine, search_id: int) -> int:
-    """How many confirmation runs of a search are over: its budget does not count them."""
-    over = [state.value for state in TrialState if state.is_over]
+def extent_in(engine: Engine, search_id: int, search: Search, *, is_over: bool) -> Extent:
+    """The counters of a search, as `hpo_pilot.search.extent.extent_of` has them, without reading its trials.
+
+    Args:
+        engine: of the store.
+        search_id: the search's number.
+        search: the search.
+        is_over: whether it has ended.
+    """
+    trials = t.trials.c
+    ended = (TrialState.FINISHED.value, TrialState.FAILED.value)
+    stopped_early = and_(trials.state == TrialState.STOPPED.value, trials.told.is_not(None))
     query = (
-        select(func.count())
+        select(
+            func.count(),
+            func.sum(case((trials.state == TrialState.FAILED.value, 1), else_=0)),
+            func.sum(case((trials.confirms.is_not(None), 1), else_=0)),
+        )
         .select_from(t.trials)
-        .where(t.trials.c.search_id == search_id, t.trials.c.confirms.is_not(None), t.trials.c.state.in_(over))
+        .where(trials.search_id == search_id, or_(trials.state.in_(ended), stopped_early))
     )
     with reading(engine) as connection:
-        return int(connection.execute(query).scalar_one())
-
-
-def stopped_with_search(engine: Engine, search_id: int) -> int:
-    """How many trials, confirmation runs aside, were stopped together with their search: they count for nothing."""
-    query = (
-        select(func.count())
-        .select_from(t.trials)
-        .where(t.trials.c.search_id == search_id, t.trials.c.state == TrialState.STOPPED.value)
-        .where(t.trials.c.confirms.is_(None), t.trials.c.told.is_(None))
-    )
-    with reading(engine) as connection:
-        return int(connection.execute(query).scalar_one())
+        over, failed, confirmations = (int(number or 0) for number in connection.execute(query).one())
+    return extent(search, is_over=is_over, over=over, failed=failed, confirmations=confirmations)
 
 
 def reported_a_number(engine: Engine, search_id: int) -> bool:

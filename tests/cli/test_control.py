@@ -11,7 +11,7 @@ from hpo_pilot.cli.main import app
 from hpo_pilot.cli.point_words import point_of
 from hpo_pilot.errors import InputError
 from hpo_pilot.store import SearchState
-from tests.rest_api import add_results, set_state, store_of, write_search
+from tests.rest_api import add_results, set_state, steered, store_of, write_search
 
 
 @pytest.fixture
@@ -22,7 +22,8 @@ def work(tmp_path, monkeypatch):
     store_of(tmp_path / "hpo-pilot").close()
     said("submit", str(write_search(tmp_path, "demo")))
     add_results(tmp_path / "hpo-pilot", "demo")
-    return tmp_path / "hpo-pilot"
+    with steered(tmp_path / "hpo-pilot"):
+        yield tmp_path / "hpo-pilot"
 
 
 def said(*words):
@@ -44,7 +45,7 @@ def test_logs(work):
             said("logs", "demo", *words)
 
 
-RUNS = "`hpo-pilot serve` runs it; `hpo-pilot status demo --watch` shows how it goes"
+RUNS = "`hpo-pilot status demo --watch` shows how it goes"
 
 
 def test_retry(work):

@@ -20,9 +20,10 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from hpo_pilot.cli.dashboard import dashboard
+from hpo_pilot.cli.next_step import next_step
 from hpo_pilot.client.local_client import LocalClient
 from hpo_pilot.store import SearchState
-from tests.rest_api import add_results, set_state, store_of, write_search
+from tests.rest_api import add_results, set_state, steered, store_of, write_search
 
 NOW = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
 EVIL = "exit \x1b[2J\x1b]0;title\x07 1 \r\n" + "x" * 400
@@ -35,19 +36,21 @@ def client(tmp_path, monkeypatch):
     with LocalClient(tmp_path / "hpo-pilot") as opened:
         opened.submit(write_search(tmp_path, "demo", budget={"trials": 40, "parallel": 4, "hours": 5, "core_hours": 2}))
         add_results(tmp_path / "hpo-pilot", "demo", 12)
-        yield opened
+        with steered(tmp_path / "hpo-pilot"):
+            yield opened
 
 
-def drawn(search, width, **more):
+def drawn(search, width, step="", **more):
     out = io.StringIO()
     console = Console(file=out, width=width, force_terminal=False, color_system=None)
-    console.print(dashboard(search, "`hpo-pilot serve`", width, now=NOW, **more))
+    console.print(dashboard(search, step, width, now=NOW, **more))
     return out.getvalue().splitlines()
 
 
 @pytest.mark.parametrize("width", [32, 60, 80, 120])
 def test_it_fits_and_says_what_matters(client, width):
-    lines = drawn(client.status("demo"), width)
+    status = client.status("demo")
+    lines = drawn(status, width, next_step(client, status))
     assert max(map(cell_len, lines)) <= width
     assert len(lines) <= (24 if width >= 60 else 40)
     text = " ".join(" ".join(lines).split())
@@ -75,7 +78,8 @@ def test_texts_of_payloads_steer_no_terminal(client):
 @pytest.mark.parametrize("state", list(SearchState))
 def test_every_state_says_what_to_do_next(client, state, tmp_path):
     set_state(tmp_path / "hpo-pilot", "demo", state, "because")
-    text = " ".join(drawn(client.status("demo"), 100))
+    status = client.status("demo")
+    text = " ".join(drawn(status, 100, next_step(client, status)))
     assert state.value in text
     assert "next" in text
     assert "`hpo-pilot" in text

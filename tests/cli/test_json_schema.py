@@ -14,7 +14,7 @@ from hpo_pilot.cli.json_schema import _PRINTED, schema_of, stale_schemas
 from hpo_pilot.cli.main import app
 from hpo_pilot.cli.show import JSON_VERSION
 from hpo_pilot.store import SearchState
-from tests.rest_api import add_results, set_state, store_of, write_search
+from tests.rest_api import add_results, set_state, steered, store_of, write_search
 
 SCHEMAS = Path(__file__).parents[2] / "schemas" / "cli"
 
@@ -67,7 +67,12 @@ def test_searches(work):
     add_results(work / "hpo-pilot", "two", log="Traceback\x1b[31m")
     status = printed("status.json", "status", "two")
     assert status["last_failure"]["trial"] == 1
+    assert status["eta"] is None, "nothing steers it"
+    assert status["steered"] is False
+    with steered(work / "hpo-pilot"):
+        status = printed("status.json", "status", "two")
     assert status["eta"]["seconds"] >= 0
+    assert status["steered"] is True
     assert len(printed("trials.json", "trials", "two")) == 3
     assert printed("trial.json", "best", "two")["number"] == 2
     assert printed("log.json", "log", "two")[0]["what"] == "submitted"
@@ -102,7 +107,8 @@ def test_changes(work):
     assert printed("search.json", "pause", "one")["state"] == "paused"
     assert printed("search.json", "resume", "one")["state"] == "running"
     assert len(printed("status.json", "status", "one")["wishes"]) == 2
-    assert printed("search.json", "stop", "one")["state"] == "stopping"
+    with steered(work / "hpo-pilot"):
+        assert printed("search.json", "stop", "one")["state"] == "stopping"
 
 
 def test_machines_and_sites(work, monkeypatch):

@@ -19,7 +19,7 @@ from hpo_pilot.search import TrialState
 from hpo_pilot.search.cost import NO_COST
 from hpo_pilot.service.outlook import outlook
 from hpo_pilot.store import JobOutcome, NewTask, NewTrial, SearchState, TrialEnd
-from tests.rest_api import add_results, store_of, write_search
+from tests.rest_api import add_results, steered, store_of, write_search
 
 NOTHING = "no trial reported a number 'loss' in progress.jsonl: nothing could be stopped early"
 
@@ -27,6 +27,7 @@ NOTHING = "no trial reported a number 'loss' in progress.jsonl: nothing could be
 @pytest.fixture
 def client(tmp_path, monkeypatch):
     monkeypatch.delenv("HPO_PILOT_STORE", raising=False)
+    (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path)
     with LocalClient(tmp_path / "work") as opened:
         yield opened
@@ -40,7 +41,14 @@ def report_values(workdir, name, *values):
     store.close()
 
 
-def test_early_stopping_without_a_value_to_go_by_is_said(client, tmp_path):
+@pytest.fixture
+def service(client, tmp_path):
+    store_of(tmp_path / "work").close()
+    with steered(tmp_path / "work"):
+        yield
+
+
+def test_early_stopping_without_a_value_to_go_by_is_said(client, tmp_path, service):
     (tmp_path / "old.csv").write_text("value,x\n0.5,0.25\n0.125,0.75\n")
     more = {"early_stopping": "asha", "warm_start": "old.csv"}
     client.submit(write_search(tmp_path, "s", **more))

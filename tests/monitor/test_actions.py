@@ -16,7 +16,7 @@ from hpo_pilot.jobs import Member
 from hpo_pilot.search import TrialState
 from hpo_pilot.server.access.auth import Role
 from hpo_pilot.service import registration
-from hpo_pilot.store import NewTask, NewTrial, SearchState, StoreAwayError, TrialEnd
+from hpo_pilot.store import NewTask, NewTrial, SearchState, StoreAwayError, TrialEnd, lease
 from tests.monitor.conftest import BASE, form_token
 
 
@@ -32,11 +32,12 @@ def events(pages, name: str) -> list[tuple[str, str]]:
 
 def test_pause_resume_and_stop(pages):
     name, alice = pages.submit("steered"), pages.browser("alice")
-    for action, state in (("pause", "paused"), ("resume", "running"), ("stop", "stopping")):
-        answer = send(alice, name, action)
-        assert (answer.status_code, answer.headers["location"]) == (303, f"/searches/{name}?done={action}")
-        assert pages.store.search(name).state == state
-        assert 'class="notice good"' in alice.get(answer.headers["location"]).text
+    with lease.held(pages.store.engine, "serve"):
+        for action, state in (("pause", "paused"), ("resume", "running"), ("stop", "stopping")):
+            answer = send(alice, name, action)
+            assert (answer.status_code, answer.headers["location"]) == (303, f"/searches/{name}?done={action}")
+            assert pages.store.search(name).state == state
+            assert 'class="notice good"' in alice.get(answer.headers["location"]).text
     assert [who for who, _ in events(pages, name)] == ["alice"] * 4
 
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from hpo_pilot.advice import Place
 from hpo_pilot.errors import TryAgainError
 from hpo_pilot.jobs import JobState
 from hpo_pilot.monitor import live as live_module
@@ -116,7 +117,7 @@ def test_changes_arrive_with_the_filter_of_the_page(pages, board, monkeypatch):
     monkeypatch.setattr(live_module, "_BOARD_LOOK", 0.05)
 
     async def watch() -> None:
-        desk = LiveDesk(Pieces(Library(pages.store)), BoardPieces(board))
+        desk = LiveDesk(Pieces(Library(pages.store), None, Place()), BoardPieces(board))
         topic = JOBS + JobFilter(search="demo", state="running").query
         stream = desk.answer(request(b"search=demo"), topic, "alice", lambda: True).body_iterator
         first = await event(stream)
@@ -147,7 +148,7 @@ def test_many_who_watch_ask_the_server_once(pages, board, monkeypatch):
     monkeypatch.setattr(pieces, "look", lambda topic, look=pieces.look: [looks.append(topic), look(topic)][1])
 
     async def watch() -> None:
-        desk = LiveDesk(Pieces(Library(pages.store)), pieces)
+        desk = LiveDesk(Pieces(Library(pages.store), None, Place()), pieces)
         streams = [desk.answer(request(), PILOTS, "alice", lambda: True).body_iterator for _ in range(20)]
         await asyncio.gather(*(event(stream) for stream in streams))
         for stream in streams:

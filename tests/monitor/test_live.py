@@ -7,6 +7,7 @@ import json
 
 from starlette.requests import Request
 
+from hpo_pilot.advice import Place
 from hpo_pilot.errors import TryAgainError
 from hpo_pilot.monitor import live as live_module
 from hpo_pilot.monitor.library import Library
@@ -32,7 +33,7 @@ def test_changes_arrive_alone(pages):
     name = pages.submit("watched")
 
     async def watch() -> None:
-        desk = LiveDesk(Pieces(Library(pages.store)))
+        desk = LiveDesk(Pieces(Library(pages.store), None, Place()))
         stream = desk.answer(request(), name, "alice", lambda: True).body_iterator
         first = await event(stream)
         assert "submitted" in first["html"]["f-state"]
@@ -60,7 +61,7 @@ def test_the_list_tells_of_the_rows_that_are_shown(pages):
     shown, hidden = (pages.store.search(one).id for one in (name, other))
 
     async def watch() -> None:
-        desk = LiveDesk(Pieces(Library(pages.store)))
+        desk = LiveDesk(Pieces(Library(pages.store), None, Place()))
         stream = desk.answer(request(f"rows={shown}".encode()), ALL, "alice", lambda: True).body_iterator
         first = await event(stream)
         assert f"s{shown}-state" in first["html"]
@@ -81,7 +82,7 @@ def test_connections_are_bounded_and_given_back(pages, monkeypatch):
     monkeypatch.setattr(live_module, "_MOST_EACH", 2)
 
     async def watch() -> None:
-        desk = LiveDesk(Pieces(Library(pages.store)))
+        desk = LiveDesk(Pieces(Library(pages.store), None, Place()))
         streams = [desk.answer(request(), name, "alice", lambda: True).body_iterator for _ in range(2)]
         for stream in streams:
             await event(stream)
@@ -100,7 +101,7 @@ def test_a_stream_ends_with_its_session(pages):
     good = [True]
 
     async def watch() -> None:
-        desk = LiveDesk(Pieces(Library(pages.store)))
+        desk = LiveDesk(Pieces(Library(pages.store), None, Place()))
         stream = desk.answer(request(), name, "alice", lambda: good[0]).body_iterator
         await event(stream)
         good[0] = False

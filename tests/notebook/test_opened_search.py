@@ -8,7 +8,7 @@ import pytest
 from hpo_pilot import open_search
 from hpo_pilot.errors import InputError
 from hpo_pilot.notebook.progress import progress_line, show_progress
-from tests.rest_api import start_api
+from tests.rest_api import start_api, steered
 
 PLOTS = ("convergence", "parallel", "importance", "slices", "contours", "folds", "curves", "slots", "front", "failures")
 
@@ -90,7 +90,10 @@ def test_it_shows_itself(workdir: Path) -> None:
         page = search._repr_html_()
         assert page.startswith("<table>") and '<td style="text-align:left">0.0002</td>' in page
     with open_search("fresh", workdir) as search:
-        assert ".watch() shows how far it is" in repr(search)
+        assert "nothing steers it now" in repr(search)
+        assert f"--workdir {workdir}`" in repr(search)
+        with steered(workdir):
+            assert ".watch() shows how far it is" in repr(search)
 
 
 def test_watching_in_a_script_prints_lines(workdir: Path, capsys: pytest.CaptureFixture[str]) -> None:

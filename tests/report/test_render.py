@@ -161,7 +161,7 @@ def test_one_trial(search: Search, trial_of: Callable[..., Trial], facts: Report
 
 
 def test_trials_that_are_still_out(search: Search, trials: list[Trial], facts: ReportFacts) -> None:
-    out = [replace(trials[0], number=49, state=state, value=None, std=None, told=None) for state in ("pending",)]
+    out = [replace(trials[0], number=49, state=TrialState.PENDING, value=None, std=None, told=None)]
     running = replace(trials[0], number=50, state=TrialState.RUNNING, value=None, std=None, told=None, ended=None)
     page = assert_sound(render_report(search, [*trials, *out, running], [], replace(facts, ended=None)))
     assert "(4 failed, 2 not ended yet)" in page.text

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from hpo_pilot.service.families import register_all
-from hpo_pilot.service.registration import extend
+from hpo_pilot.service.families import register_family
+from hpo_pilot.service.registration import extend, pack_searches
 from hpo_pilot.service.workdir import WorkDir
 from hpo_pilot.store import Store
 
@@ -30,7 +30,7 @@ def test_what_commands_have_added_stays_when_the_file_grows(tmp_path, folder, st
         space = {"x": {"type": "real", "low": 0.0, "high": 1.0}}
         document = {"search": "demo", "space": space, "budget": budget, "payload": {"command": "true"}}
         file.write_text(yaml.safe_dump(document))
-        return register_all(store, folder, file, go_on=True)[0]
+        return register_family(store, pack_searches(file, folder), go_on=True, who="me")[0]
 
     record = register(trials=10, hours=1.0, failures=5)
     extend(store, record, "me", {"trials": 20, "failures": 7})

@@ -62,10 +62,10 @@ def test_a_family_is_tied_as_a_whole_or_not_at_all(store, record):
 
 
 def test_a_service_leaves_searches_of_other_servers_alone(record):
-    check_steered([record, replace(record, server=REAL)], REAL)
-    check_steered([replace(record, server=REAL)], None)
+    check_steered({"new": None, "demo": REAL}, REAL)
+    check_steered({"demo": REAL}, None)
     with pytest.raises(InputError, match=f"goes to the embedded PanDA server.*steers at the PanDA server {REAL} alone"):
-        check_steered([record, replace(record, server=EMBEDDED)], REAL)
+        check_steered({"new": None, "demo": EMBEDDED}, REAL)
 
 
 def test_a_search_of_before_there_were_others_is_at_the_embedded_one(store, record):

@@ -251,7 +251,7 @@ def test_what_waits_when_the_budget_is_spent_is_said(steer, store, panda):
     go(steering, 3)
     assert now(store).state is SearchState.DONE
     assert now(store).message.endswith(
-        "a point that was asked for waits: `hpo-pilot extend demo` with more of what was spent"
+        "a point that was asked for waits: `hpo-pilot extend demo --hours +H` gives more of what was spent"
     )
 
 

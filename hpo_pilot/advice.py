@@ -1,0 +1,79 @@
+"""Commands in messages, and the options that they need to work as printed.
+
+A message names a command between backquotes, without the options that say where the searches are (`--workdir` and its
+like): it may be stored, or come from a service, and its reader may name that place in another way than its writer.
+What shows a message adds them: `Place.completed`.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+#: Commands that work on a store here or on a service, and others with the options that they take.
+_ON_CLIENT = (
+    *("validate", "run", "submit", "list", "status", "trials", "best", "log", "logs", "report", "export", "pause"),
+    *("resume", "stop", "extend", "retry", "try", "fetch", "doctor", "monitor"),
+)
+_ON_STORE = {"serve": ("workdir", "store"), "pilots": ("workdir",), "token": ("workdir",), "plan": ("workdir",)}
+
+_COMMAND = re.compile(r"`hpo-pilot ([a-z]+)([^`]*)`")
+_NAMED = re.compile(r" --(?:workdir|store|service)\b")
+_PASSWORD = re.compile(r"(//[^/@:\s]*:)[^@\s]*@")
+
+
+def command(*words: str | Path) -> str:
+    """A command of `hpo-pilot` as a shell takes it, between backquotes."""
+    return f"`hpo-pilot {shlex.join(map(str, words))}`"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where searches are, as options name it; None: not named, so that a command without the option means the same.
+
+    Attributes:
+        workdir: the work folder.
+        store: the store's SQLAlchemy URL; its password is not shown.
+        service: the service's URL; then the store is the service's.
+        token_file: the user's token for the service.
+        ca: the authority of the service's certificate.
+    """
+
+    workdir: str | Path | None = None
+    store: str | None = None
+    service: str | None = None
+    token_file: str | Path | None = None
+    ca: str | Path | None = None
+
+    def completed(self, text: str) -> str:
+        """`text` with the options that the commands in it need; a command that names a place is left as it is."""
+        return _COMMAND.sub(self._complete, text)
+
+    def command(self, *words: str | Path) -> str:
+        """A command with the options that it needs, as a shell takes it."""
+        return self.completed(command(*words)).strip("`")
+
+    def _complete(self, found: re.Match[str]) -> str:
+        name, words = found[1], found[2]
+        options = self._options(name)
+        if not options or _NAMED.search(words):
+            return found[0]
+        return f"`hpo-pilot {name}{words} {shlex.join(options)}`"
+
+    def _options(self, name: str) -> list[str]:
+        given: dict[str, Any] = {"workdir": self.workdir}
+        if self.store is not None:
+            given["store"] = _PASSWORD.sub(r"\1***@", self.store)
+        takes = _ON_STORE.get(name, ())
+        if name in _ON_CLIENT:
+            takes = tuple(given)
+            if self.service is not None:
+                given = {"service": self.service, "token-file": self.token_file, "ca": self.ca, **given}
+                takes = ("service", "token-file", "ca", "workdir")
+        elif self.service is not None:
+            takes = ()  # it is for a machine that has the store
+        named = [(option, given[option]) for option in takes if given.get(option) is not None]
+        return [word for option, value in named for word in (f"--{option}", str(value))]
