@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 
 import pytest
+import yaml
 
-from hpo_pilot.errors import InputError
+from hpo_pilot.errors import HpoPilotError, InputError, TryAgainError
+from hpo_pilot.search import Search
 from hpo_pilot.service.run import run
 from hpo_pilot.store import SearchState, Store
 from hpo_pilot.store.lease import acquire
@@ -68,3 +70,42 @@ def test_a_search_that_no_server_has_goes_where_the_service_is(file, store, tmp_
     thread.start()
     thread.join(20)
     assert result[0].record.state is SearchState.STOPPED
+
+
+@pytest.mark.parametrize(
+    ("options", "lease"),
+    [
+        ({"server": "https://panda.example.org:25443", "slots": 4}, None),
+        ({"server": "no URL"}, None),
+        ({}, "run"),  # another run in this work folder
+        ({"server": "embedded"}, "serve"),  # a service that takes tasks elsewhere
+    ],
+)
+def test_a_run_that_is_refused_registers_nothing(file, store, tmp_path, options, lease):
+    held = None if lease is None else acquire(store.engine, lease, REAL)
+    with pytest.raises(HpoPilotError):
+        run(file, tmp_path / "work", **options)
+    if held is not None:
+        held.release()
+    assert store.searches() == []
+
+
+def test_a_run_whose_server_does_not_start_registers_nothing(file, store, tmp_path, monkeypatch):
+    def broken(_: object) -> None:
+        raise TryAgainError("no free port")
+
+    monkeypatch.setattr("hpo_pilot.service.embedded.EmbeddedPanda.start", broken)
+    with pytest.raises(TryAgainError, match="no free port"):
+        run(file, tmp_path / "work")
+    assert store.searches() == []
+
+
+def test_a_run_that_is_refused_leaves_a_search_as_it_was(file, store, tmp_path):
+    search = Search.model_validate(yaml.safe_load(FILE))
+    record = store.create_search(search, source=str(file), sandbox=None, owner="me")
+    store.set_state(record.id, SearchState.PAUSED, "me")
+    held = acquire(store.engine, "run")
+    with pytest.raises(HpoPilotError):
+        run(file, tmp_path / "work")
+    held.release()
+    assert store.search("demo").state is SearchState.PAUSED

@@ -86,3 +86,38 @@ def test_a_process_that_was_given_the_holders_number_does_not_keep_it(store):
     with writing(store.engine) as connection:
         connection.execute(update(leases).values(pid_started=time.time() - 7200.0, expires=time.time() - 1.0))
     lease.acquire(store.engine, "run").renew()
+
+
+def elsewhere(store, expires):
+    with writing(store.engine) as connection:
+        connection.execute(update(leases).values(host=socket.gethostname() + "-other", expires=expires))
+
+
+def test_a_lease_that_is_renewed_a_little_late_still_counts_for_those_who_look(store):
+    lease.acquire(store.engine, "serve")
+    elsewhere(store, time.time() - lease.LATE_SECONDS / 2)
+    assert lease.holder(store.engine) == lease.Holder("serve", None)
+    elsewhere(store, time.time() - 2 * lease.LATE_SECONDS)
+    assert lease.holder(store.engine) is None
+
+
+def test_a_holder_of_some_searches_steers_no_others(store):
+    mine = lease.acquire(store.engine, "run", "embedded")
+    mine.steer_only([3, 5])
+    holder = lease.holder(store.engine)
+    assert holder is not None
+    assert (holder.steers(3, "embedded"), holder.steers(3, None), holder.steers(4, None)) == (True, True, False)
+    assert not holder.steers(3, "https://panda:25443"), "its tasks are elsewhere"
+    mine.renew()
+    mine.release()
+    assert lease.holder(store.engine) is None
+    other = lease.acquire(store.engine, "serve")
+    assert lease.holder(store.engine) == lease.Holder("serve", None), "all searches: nothing is left of the others"
+    other.release()
+
+
+def test_what_a_dead_holder_steered_goes_with_it(store):
+    lease.acquire(store.engine, "run").steer_only([3])
+    elsewhere(store, time.time() - 100)
+    lease.acquire(store.engine, "serve")
+    assert lease.holder(store.engine) == lease.Holder("serve", None)

@@ -1,0 +1,93 @@
+"""What `run` prints while it runs: how far it is, each new reason of failures at once, and that nothing steers it."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from hpo_pilot.cli.progress import RunProgress
+from hpo_pilot.client.local_client import LocalClient
+from hpo_pilot.jobs import Member
+from hpo_pilot.search import TrialState
+from hpo_pilot.store import NewTask, NewTrial, TrialEnd
+from tests.rest_api import steered, store_of, write_search
+
+
+@pytest.fixture
+def client(tmp_path, monkeypatch):
+    monkeypatch.delenv("HPO_PILOT_STORE", raising=False)
+    store_of(tmp_path / "work").close()
+    with LocalClient(tmp_path / "work") as opened:
+        opened.submit(write_search(tmp_path, "demo", budget={"trials": 300, "parallel": 300}, folds=1))
+        yield opened
+
+
+def fail(store, reasons):
+    """Ends one more trial for each reason as failed."""
+    record = store.search("demo")
+    before = len(store.trials(record.id))
+    numbers = range(before + 1, before + 1 + len(reasons))
+    trials = [NewTrial(number, {"x": number / 1000, "kind": "a"}, seed=number) for number in numbers]
+    generation = record.version * 1000 + before + 1
+    name = f"user.me.demo.{record.uid}.g{generation}/"
+    jobs = tuple((Member(number, 0, number),) for number in numbers)
+    task = NewTask(name, generation, 0, jobs)
+    made = store.add_generation(record.id, history=before, pending=[], trials=trials, task=task)
+    ends = [
+        TrialEnd(number, TrialState.FAILED, None, None, reason, number, 1000.0 + number)
+        for number, reason in zip(numbers, reasons, strict=True)
+    ]
+    store.record(record.id, [], ends, ended_tasks=[made.id])
+
+
+def test_each_reason_is_said_once_and_at_once(client, tmp_path):
+    out = io.StringIO()
+    progress = RunProgress(Console(file=out, width=300), client)
+    store = store_of(tmp_path / "work")
+    with steered(tmp_path / "work"):
+        progress(client.progress("demo"))
+        assert "failed" not in out.getvalue()
+        fail(store, ["fold 0: exit status 1 after 3 s: no module named torch\x1b[2J", "fold 0: NaN"])
+        progress(client.progress("demo"))
+        progress(client.progress("demo"))
+        fail(store, ["fold 0: exit status 1 after 7 s: no module named torch\x1b[2J"])
+        progress(client.progress("demo"))
+        lines = [line for line in out.getvalue().splitlines() if "trial " in line]
+        assert [line.partition(" failed")[0] for line in lines] == ["demo: trial 1", "demo: trial 2"]
+        assert "no module named torch" in lines[0]
+        assert "\x1b" not in out.getvalue()
+        assert "`hpo-pilot trials demo --log`" in lines[0]
+
+
+def test_it_stays_short_whatever_fails(client, tmp_path):
+    store = store_of(tmp_path / "work")
+    fail(store, [f"reason {chr(97 + n % 26)}{chr(97 + n // 26)}: " + "x" * 5000 for n in range(250)])
+    failures = client.progress("demo")["failures"]
+    assert [failure["trial"] for failure in failures] == [1, 2, 3, 4, 5]
+    out = io.StringIO()
+    RunProgress(Console(file=out, width=300), client)(client.progress("demo"))
+    assert len(out.getvalue()) < 3000
+
+
+def test_failures_before_a_resume_are_not_told_again(client, tmp_path):
+    store = store_of(tmp_path / "work")
+    fail(store, ["old"])
+    client.pause("demo")
+    client.resume("demo")
+    assert client.progress("demo")["failures"] == []
+    fail(store, ["new"])
+    assert [failure["error"] for failure in client.progress("demo")["failures"]] == ["new"]
+
+
+def test_nothing_steers_it_is_said_once(client, tmp_path):
+    out = io.StringIO()
+    progress = RunProgress(Console(file=out, width=300), client)
+    for _ in range(3):
+        progress(client.progress("demo"))
+    assert out.getvalue().count("nothing steers it now") == 1
+    with steered(tmp_path / "work"):
+        progress(client.progress("demo"))
+    progress(client.progress("demo"))
+    assert out.getvalue().count("nothing steers it now") == 2
