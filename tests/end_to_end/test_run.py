@@ -6,6 +6,7 @@ import csv
 import io
 import statistics
 import tarfile
+import time
 
 import pytest
 
@@ -217,3 +218,22 @@ def test_tokens_are_private_and_stay_the_same(scan):
     scan.write({"budget": {"trials": 2}})
     scan("run", str(scan.file))
     assert {path.name: path.read_text() for path in folder.glob("*.token")} == tokens
+
+
+def test_a_search_whose_run_was_killed_can_be_stopped(scan):
+    scan.write({"budget": {"trials": 50, "parallel": 2}}, "import time; time.sleep(60)")
+    process = scan.start("run", str(scan.file))
+    try:
+        end = time.monotonic() + 120
+        while not (scan.workdir / "hpo-pilot.db").exists() or not any(
+            one["trials"].get("running") for one in scan.json("list")
+        ):
+            assert time.monotonic() < end, scan.logs()
+            time.sleep(0.2)
+    finally:
+        process.kill()
+        process.wait()
+    assert scan.json("status", "demo")["steered"] is False
+    assert "is stopped" in scan("stop", "demo").stdout
+    status = scan.json("status", "demo")
+    assert (status["state"], status["trials"]) == ("stopped", {"stopped": 2})
