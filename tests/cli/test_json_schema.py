@@ -142,7 +142,7 @@ def _wrong(folder):
     return path
 
 
-def _findings(_self):
+def _findings(*_arguments):
     return [{"what": "store", "ok": True, "detail": "fine", "needed": True}]
 
 

@@ -85,7 +85,7 @@ def test_why_tasks_wait_is_said_everywhere(client, tmp_path):
     shown = CliRunner().invoke(app, ["status", "s", "--workdir", str(tmp_path / "work")]).output
     assert "user sandbox file unavailable" in shown
     console = Console(file=io.StringIO(), width=200)
-    progress = RunProgress(console)
+    progress = RunProgress(console, client)
     for _ in range(3):
         progress(client.progress("s"))
     assert console.file.getvalue().count("user sandbox file unavailable") == 1
