@@ -402,7 +402,7 @@ def extend(
         if name not in _EXTENDABLE:
             raise InputError(f"{name}: there is no such limit; there is {', '.join(_EXTENDABLE)}")
         if amount > MOST_MACHINE_HOURS:
-            raise InputError(f"{name}: so much does not extend the budget, which holds at most {MOST_MACHINE_HOURS:g}")
+            raise InputError(f"{name}: the budget holds at most {MOST_MACHINE_HOURS:g}")
         if not amount > 0:  # NaN is not
             raise InputError(f"{name}: {_shown(amount)} does not extend the budget; a budget may only grow")
         if name in _WHOLE and amount != int(amount):

@@ -110,7 +110,7 @@ def test_everything_with_a_url_and_a_token(group, tmp_path):
     )
     assert "is valid" in alice("validate", file).stdout
     assert json.loads(alice("submit", file, "--dry-run").stdout)["nEvents"] == 4
-    assert "the service runs it" in alice("submit", file).stdout
+    assert "status remote --watch" in alice("submit", file).stdout
     assert "4 of 4 trials" in alice("status", "remote", "--watch").stdout
     status = json.loads(alice("status", "remote", "--json").stdout)
     assert (status["state"], status["owner"]) == ("done", "alice")

@@ -77,7 +77,8 @@ def test_a_family_is_shown_and_changed_by_its_name(scan) -> None:
     shown = scan.json("status", "demo")
     assert (shown["state"], shown["budget"]["trials"]) == ("submitted", 8)
     listed = scan.here("list").stdout
-    assert [line.split()[0] for line in listed.splitlines()[1:]] == ["demo", "1", "2"]
+    assert [line.split()[0] for line in listed.splitlines()[1:4]] == ["demo", "1", "2"]
+    assert "nothing steers" in listed
     scan.here("pause", "demo-arm")
     scan.here("pause", "demo")  # the other one; the first is paused already
     assert {search["state"] for search in scan.json("list")} == {"paused"}
@@ -88,7 +89,7 @@ def test_a_family_is_shown_and_changed_by_its_name(scan) -> None:
     assert [search["budget"]["trials"] for search in scan.json("list")] == [6, 6]
     assert "name one of demo-arm, demo-leg" in scan.here("trials", "demo", status=2).stderr
     scan.here("stop", "demo")
-    assert {search["state"] for search in scan.json("list")} == {"stopping"}
+    assert {search["state"] for search in scan.json("list")} == {"stopped"}
 
 
 def test_a_family_and_a_search_have_different_names(scan) -> None:

@@ -37,6 +37,7 @@ def test_what_is_packed(payload, tmp_path):
         "hpo_pilot_runner.py": 0o644,
         "hpo_pilot_idds.py": 0o644,
         "hpo_pilot_ranks.py": 0o644,
+        "hpo_pilot_python.py": 0o644,
         "hpo_pilot_efficiency.py": 0o644,
         "hpo_pilot_energy.py": 0o644,
         "hpo_pilot_payload.json": 0o644,
