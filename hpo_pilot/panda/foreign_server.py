@@ -35,6 +35,14 @@ METADATA_SECONDS = 900.0
 #: be the server's database that had a bad moment.
 UNKNOWN_SECONDS = 3600.0
 
+#: Jobs that the server has made and keeps from all pilots are told of after so long, in seconds. They wait for ever
+#: where the server stopped while JEDI made them, unless its own daemon ends them (panda-server 1.0.4, `copyArchive.py`:
+#: after an hour), whereupon JEDI makes new ones.
+KEPT_BACK_SECONDS = 300.0
+
+#: So many of them are named.
+_NAMED = 5
+
 #: What a look found is good for the calls that follow it at once, in seconds. A newer state than that from before the
 #: jobs were read would not go with them: a task that is done has jobs that nobody has heard of.
 _FRESH = 10.0
@@ -70,6 +78,7 @@ class ForeignServerReader:
         self._looks: dict[int, _Look] = {}
         self._unknown_since: dict[int, float] = {}
         self._bare_since: dict[int, float] = {}
+        self._kept_back: dict[int, dict[int, tuple[float, str]]] = {}  # by task: since when a job is, and its state
 
     def status(self, refs: Collection[TaskRef]) -> dict[int, TaskState]:
         """The states of the tasks that the server knows."""
@@ -80,15 +89,27 @@ class ForeignServerReader:
         return found
 
     def why_waits(self, ref: TaskRef) -> str:
-        """What the server said of the task at the last look, where that waited."""
+        """What the server said of the task at the last look, if it waited; else what is to say of jobs that wait."""
         look = self._looks.get(ref.jedi_task_id)
-        return look.dialog if look is not None and look.state.is_waiting else ""
+        if look is not None and look.state.is_waiting:
+            return look.dialog
+        kept = self._kept_back.get(ref.jedi_task_id, {})
+        now = self._clock()
+        long = {job: state for job, (since, state) in sorted(kept.items()) if now - since >= KEPT_BACK_SECONDS}
+        if not long:
+            return ""
+        named = ", ".join(map(str, list(long)[:_NAMED])) + (", …" if len(long) > _NAMED else "")
+        return (
+            f"it has made {len(long)} of the task's jobs ({named}) and does not release them to pilots (state "
+            f"{', '.join(sorted(set(long.values())))}). A PanDA server ends such jobs after an hour and makes new "
+            "ones; if they wait for longer, ask its operators"
+        )
 
     def results(self, ref: TaskRef, missing: Collection[int], *, values: bool = False) -> list[JobReport]:
         """What is known of the jobs, where that has changed; nothing where it has not and the task goes on."""
         look = self._look(ref)
         over = look.state.is_over
-        waits = look.state.is_waiting
+        waits = look.state.is_waiting or bool(self._kept_back.get(ref.jedi_task_id))
         if not self._watches.looked(ref.jedi_task_id, look.face, missing, values=values, waits=waits) and not over:
             return []
         metadata = finished_metadata(self._client, ref)
@@ -96,6 +117,7 @@ class ForeignServerReader:
             raise TryAgainError(f"the server does not give the results of task {ref.jedi_task_id}")
         jobs = described_jobs(self._client, ref)
         reports = [self._report(job, metadata.get(str(job["PandaID"]))) for job in jobs]
+        self._note_kept_back(ref, reports, jobs)
         # A job leaves these states without its task's being any different.
         unready = any(report.state in (JobState.HOLDING, JobState.TRANSFERRING) for report in reports)
         told = {number for report in reports if report.verdicts and (number := report.number) is not None}
@@ -104,6 +126,16 @@ class ForeignServerReader:
         if over and all(report.state.is_over for report in reports):
             self._watches.forget(ref.jedi_task_id)
         return reports
+
+    def _note_kept_back(self, ref: TaskRef, reports: list[JobReport], jobs: list[dict[str, Any]]) -> None:
+        before, now = self._kept_back.pop(ref.jedi_task_id, {}), self._clock()
+        kept = {
+            report.panda_id: (before.get(report.panda_id, (now, ""))[0], str(job.get("jobStatus")))
+            for report, job in zip(reports, jobs, strict=True)
+            if report.state is JobState.DEFINED
+        }
+        if kept:
+            self._kept_back[ref.jedi_task_id] = kept
 
     def _report(self, job: dict[str, Any], metadata: object) -> JobReport:
         report = replace(read_description(job, metadata), output=output_did(job))

@@ -153,9 +153,9 @@ class WorkflowManager(ABC):
 
     @abstractmethod
     def why_waits(self, ref: TaskRef) -> str:
-        """What the server said, on one line, of a task that had no jobs to run at the last `results`; sends nothing.
+        """Why the task, or jobs that no pilot could get, waited at the last `results`, on one line; sends nothing.
 
-        Empty: the task did not wait, or the server does not say why.
+        Empty: nothing waited at the server, or it is not known why.
         """
 
     @abstractmethod

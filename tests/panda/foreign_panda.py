@@ -28,6 +28,7 @@ class Quirks:
         hidden: seconds for which a new task is known to the submission's database alone.
         brokerage: further seconds for which it is pending and has no jobs.
         why: what the server says of it then.
+        kept_back: jobs stay pending, as where the server stopped while JEDI made them: no pilot would get them.
         holding: seconds that a finished job is holding, without metadata.
         throttled: so many of the next submissions are refused.
         lost: so many of the next submissions are acted on and not answered.
@@ -40,6 +41,7 @@ class Quirks:
     hidden: float = 0.0
     brokerage: float = 0.0
     why: str = ""
+    kept_back: bool = False
     holding: float = 0.0
     throttled: int = 0
     lost: int = 0
@@ -209,6 +211,8 @@ class ForeignPanda:
     def _job(self, job: dict[str, Any]) -> dict[str, Any]:
         if job["jobStatus"] == "finished" and self._is_holding(job["PandaID"]):
             job["jobStatus"] = "holding"
+        if job["jobStatus"] == "activated" and self.quirks.kept_back:
+            job["jobStatus"] = "pending"
         for file in job["Files"]:
             if file["type"] in ("output", "log"):
                 # JEDI gives every attempt the next free number.

@@ -122,6 +122,23 @@ def test_a_task_that_waits_says_why_until_it_runs(far, quirks):
     until(lambda: (far.manager.results(ref, [1, 2]), far.manager.why_waits(ref))[1], "")
 
 
+def test_jobs_that_no_pilot_gets_are_told_of_until_they_are_released(far, quirks, monkeypatch):
+    monkeypatch.setattr(foreign_server, "KEPT_BACK_SECONDS", 0.5)
+    monkeypatch.setattr(watches, "WHOLE_SECONDS", 0.2)
+    quirks.kept_back = True
+    ref = far.manager.submit(far.task())
+    ids = [str(report.panda_id) for report in far.manager.results(ref, [1, 2])]
+
+    def told():
+        far.manager.results(ref, [1, 2])
+        return far.manager.why_waits(ref)
+
+    assert told() == "", "every job is pending for a moment"
+    until(lambda: all(word in told() for word in [*ids, "pending", "operators"]), True)
+    quirks.kept_back = False
+    until(told, "")
+
+
 def test_jobs_are_held_before_they_are_finished(far, quirks):
     quirks.holding = 1.0
     ref = far.manager.submit(far.task(jobs=[(1, 0)]))
