@@ -263,9 +263,11 @@ def test_what_the_search_file_declares_is_all_that_a_killed_training_goes_on_fro
 
 def test_two_passes_and_two_ranks_train_what_one_process_does_in_one_pass(train: Any) -> None:
     """Two passes a step of 15 images, of which the ranks have 8 and 7; a step has 30."""
-    one = losses(train("one", GROUPED, {**POINT, "batch": 30}))
+    # At 0.3 the training magnifies rounding, which differs between processors, to 4e-4.
+    point = {**POINT, "learning_rate": 0.1}
+    one = losses(train("one", GROUPED, {**point, "batch": 30}))
     assert one[1] < one[0]
-    two = {**POINT, "batch": 15, "accumulation": 2}
+    two = {**point, "batch": 15, "accumulation": 2}
     assert losses(train("passes", GROUPED, two)) == pytest.approx(one, rel=1e-4)
     both = train("ranks", GROUPED, two, ranks=2)
     assert "2 ranks, Horovod over gloo, " in both["said"]
