@@ -33,8 +33,10 @@ if [ -d "$hpo_pilot_bin/../conda-meta" ]; then CONDA_PREFIX=${hpo_pilot_bin%%/*}
 
 #: The word of a command that starts a Python.
 WORD = re.compile(r"(?:^|[\s;&|('\"])((?:[\w.+/-]*/)?python[0-9.]*)(?=$|[\s;&|)'\"])")
-#: What a payload's end looks like where something is missing in its environment; 127 is the shell's word for a program.
-MISSING = re.compile(r"ModuleNotFoundError|ImportError|No module named|exit code 127")
+#: What a payload says that lacks a module.
+NO_MODULE = re.compile(r"ModuleNotFoundError|ImportError|No module named")
+#: How a payload ends whose shell finds no program of a name.
+NO_PROGRAM = "exit code 127"
 
 
 def command_with(python: str, command: str, here: str) -> str:
@@ -65,9 +67,10 @@ def which(payload: "Dict[str, Any]", command: str, said: str, is_inside: bool) -
         said: the message so far and the end of its log.
         is_inside: whether the payload ran where this does, not in a container around it alone.
     """
-    if not MISSING.search(said) or not is_inside:
-        return ""
     found = WORD.search(command)
+    is_why = NO_MODULE.search(said) or (NO_PROGRAM in said and (found or payload.get("python")))
+    if not is_why or not is_inside:
+        return ""
     word = found.group(1) if found else "python"
     named = payload.get("python") if word in ("python", "python3") else None
     path = shutil.which(named or word)
