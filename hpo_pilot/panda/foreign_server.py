@@ -100,7 +100,7 @@ class ForeignServerReader:
             return ""
         named = ", ".join(map(str, list(long)[:_NAMED])) + (", …" if len(long) > _NAMED else "")
         return (
-            f"it has made {len(long)} of the task's jobs ({named}) and does not release them to pilots (state "
+            f"the server has made {len(long)} of the task's jobs ({named}) and does not release them to pilots (state "
             f"{', '.join(sorted(set(long.values())))}). A PanDA server ends such jobs after an hour and makes new "
             "ones; if they wait for longer, ask its operators"
         )
