@@ -16,7 +16,7 @@ from hpo_pilot.config.payload_inputs import absolute_inputs
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.panda.sandbox import build_sandbox, same_payload
 from hpo_pilot.search import Budget, Search, Trial, TrialState
-from hpo_pilot.search.limits import MOST_MACHINE_HOURS
+from hpo_pilot.search.limits import MOST_HOURS, MOST_MACHINE_HOURS, MOST_TRIALS
 from hpo_pilot.service.local_queue import DEFAULT_QUEUE
 from hpo_pilot.service.steered import is_steered
 from hpo_pilot.service.warm_start import earlier_results, result_files
@@ -26,8 +26,14 @@ from hpo_pilot.store import EMBEDDED, NameTakenError, SearchRecord, SearchState,
 from hpo_pilot.store.lease import holder
 from hpo_pilot.transformation.environment import keep_environment
 
-#: What may be added to, and what of it is counted.
-_EXTENDABLE = ("trials", "hours", "gpu_hours", "core_hours", "failures")
+#: The limits that may be extended, with the most that each holds; and those that count things.
+_EXTENDABLE = {
+    "trials": MOST_TRIALS,
+    "hours": MOST_HOURS,
+    "gpu_hours": MOST_MACHINE_HOURS,
+    "core_hours": MOST_MACHINE_HOURS,
+    "failures": MOST_TRIALS,
+}
 _WHOLE = ("trials", "failures")
 
 #: The states in which a search waits for its owner.
@@ -401,8 +407,10 @@ def extend(
     for name, amount in changes.items():
         if name not in _EXTENDABLE:
             raise InputError(f"{name}: there is no such limit; there is {', '.join(_EXTENDABLE)}")
-        if amount > MOST_MACHINE_HOURS:
-            raise InputError(f"{name}: the budget holds at most {MOST_MACHINE_HOURS:g}")
+        if amount > _EXTENDABLE[name]:
+            raise InputError(
+                f"{name}: so large an amount does not extend the budget: {_EXTENDABLE[name]:,} is the most"
+            )
         if not amount > 0:  # NaN is not
             raise InputError(f"{name}: {_shown(amount)} does not extend the budget; a budget may only grow")
         if name in _WHOLE and amount != int(amount):
