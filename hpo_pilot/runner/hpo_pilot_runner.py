@@ -179,6 +179,14 @@ def start(command: str, env: "Dict[str, str]", output: int, launch: "Any") -> in
         os._exit(127)
 
 
+def adopt_orphans() -> None:
+    """Become the parent of the payload's processes that lose theirs, to reap them; only Linux can."""
+    try:
+        __import__("ctypes").CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+    except (ImportError, AttributeError) as error:
+        del error  # no ctypes, not Linux
+
+
 class Life:
     """The payload from its start to the end of its process group, and its log."""
 
@@ -235,6 +243,24 @@ class Life:
         except OSError:
             return False
 
+    def is_running(self) -> bool:
+        """Whether the payload's group has a process that has not ended; an ended one may wait to be reaped."""
+        if not self.tell(0):
+            return False
+        try:
+            pids = [name for name in os.listdir("/proc") if name.isdigit()]
+        except OSError:
+            return True  # not Linux
+        for pid in pids:
+            try:
+                with open("/proc/%s/stat" % pid, "rb") as file:  # proc(5); the name, in brackets, may have any others
+                    state, _, group = file.read().rpartition(b")")[2].split()[:3]
+            except (OSError, ValueError):
+                continue  # it has just ended
+            if int(group) == self.pid and state not in (b"Z", b"X"):
+                return True
+        return False
+
     def watch(self) -> str:
         """Wait until the payload ended ("") or must end: limit, term, lifeline."""
         while True:
@@ -259,27 +285,29 @@ class Life:
         """End what is left of the group, keep the checkpoints; returns the leader's wait status."""
         which = 0 if cause and self.launch and self.launch.tell("TERM") else signal.SIGTERM
         status, until = None, time.monotonic() + GRACE  # type: Optional[int], float
-        try:
-            if cause:
-                # PR_SET_CHILD_SUBREAPER: the payload's orphans are ours to reap
-                __import__("ctypes").CDLL(None).prctl(36, 1, 0, 0, 0)
-            while cause and time.monotonic() < until and self.tell(which):
-                which = 0  # from now on only: is anybody left?
+        if cause:
+            adopt_orphans()
+        while cause and time.monotonic() < until and self.tell(which):
+            which = 0  # from now on only: is anybody left?
+            try:
                 reaped, ended = os.waitpid(-1, os.WNOHANG)
-                status = ended if reaped == self.pid else status
-                while self.read_log():
-                    pass
-                time.sleep(0 if reaped else 0.01)
-        except (ImportError, AttributeError, ChildProcessError):
-            pass  # no ctypes, not Linux: then without ceremony
-        killed = self.tell(signal.SIGKILL)
-        if cause and killed and self.launch:
+            except ChildProcessError:  # the pilot has adopted the others, whose parents ended before we could
+                reaped, ended = 0, 0
+                if not self.is_running():
+                    break
+            status = ended if reaped == self.pid else status
+            while self.read_log():
+                pass
+            time.sleep(0 if reaped else 0.01)
+        killed = bool(cause) and self.is_running()
+        self.tell(signal.SIGKILL)
+        if killed and self.launch:
             self.launch.tell("KILL")
         status = os.waitpid(self.pid, 0)[1] if status is None else status
         any(not self.read_log() for _ in range(1024))  # 64 MB: one who left the group may go on writing
         if self.checkpoints:
             self.checkpoints.changed = 0.0
-            self.checkpoints.save(settled=os.WIFEXITED(status) and not (cause and killed))
+            self.checkpoints.save(settled=os.WIFEXITED(status) and not killed)
         return status
 
 

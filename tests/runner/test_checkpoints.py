@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +147,47 @@ def test_a_checkpoint_written_on_term_is_kept(quick: Any, until: Any) -> None:
     process, folder = terminated(quick, until, script)
     assert quick.finish(process, folder, time.monotonic()).code == 1
     assert (kept(quick) / "best.bin").read_text() == "saved on term"
+
+
+@pytest.fixture
+def adopting() -> Iterator[None]:
+    """Makes this process the parent of orphans, as a pilot is; it never reaps them before the end."""
+    prctl = ctypes.CDLL(None).prctl
+    prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+    yield
+    prctl(36, 0, 0, 0, 0)
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+@pytest.mark.usefixtures("adopting")
+def test_what_waits_for_its_adopter_does_not_count_as_running(quick: Any, until: Any) -> None:
+    """As where a batch system ends all at once: srun's helper has lost srun before the runner hears of it."""
+    script = (
+        "import os, signal, subprocess, sys, time\n"
+        "subprocess.run('sleep 300 &', shell=True)\n"
+        "def save(*_):\n    open('best.bin', 'w').write('saved on term')\n    sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, save)\nopen('ready', 'w')\ntime.sleep(60)\n"
+    )
+    process, folder = terminated(quick, until, script)
+    assert quick.finish(process, folder, time.monotonic()).code == 1
+    assert (kept(quick) / "best.bin").read_text() == "saved on term"
+
+
+@pytest.mark.usefixtures("adopting")
+def test_what_another_has_adopted_gets_its_time_to_save(quick: Any, until: Any) -> None:
+    script = (
+        "import signal, sys, time\n"
+        "def save(*_):\n    time.sleep(0.5)\n    open('best.bin', 'w').write('late')\n    sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, save)\nopen('ready', 'w')\ntime.sleep(60)\n"
+    )
+    command = f"({sys.executable} train.py &); trap 'exit 1' TERM; while true; do sleep 0.05; done"
+    process, folder = quick.start(command, files={"train.py": script}, checkpoint=["best.bin"])
+    until((folder / "ready").exists)
+    process.terminate()
+    assert quick.finish(process, folder, time.monotonic()).code == 1
+    assert (kept(quick) / "best.bin").read_text() == "late"
 
 
 def test_a_half_written_checkpoint_does_not_replace_a_whole_one(quick: Any, until: Any) -> None:
