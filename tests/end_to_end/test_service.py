@@ -36,12 +36,13 @@ def serving(scan):
             process.communicate()
 
 
-def wait_for(scan, state, name="demo", seconds=60.0, trials=0):
+def wait_for(scan, state, name="demo", seconds=120.0, trials=0, *, idle=False):
+    """Waits for a state; `trials`: with so many that are over; `idle`: with none that is not."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         status = scan.json("status", name)
         over = sum(n for kind, n in status["trials"].items() if kind in ("finished", "failed"))
-        if status["state"] == state and over >= trials:
+        if status["state"] == state and over >= trials and not (idle and over < sum(status["trials"].values())):
             return status
         time.sleep(0.2)
     raise AssertionError(f"{name} never became {state}: {status}; {scan.logs()}")
@@ -56,9 +57,8 @@ def test_a_search_is_steered_by_the_service(scan):
         wait_for(scan, "running", trials=2)
         scan("pause", "demo")
         wait_for(scan, "paused")
-        time.sleep(1.5)
-        paused = scan.json("status", "demo")["trials"]
-        time.sleep(1.5)
+        paused = wait_for(scan, "paused", idle=True)["trials"]
+        time.sleep(1.5)  # nothing new begins meanwhile
         assert scan.json("status", "demo")["trials"] == paused
         assert set(paused) == {"finished"}
         scan("resume", "demo")
