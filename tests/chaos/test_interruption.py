@@ -90,26 +90,34 @@ def test_the_same_points_as_an_undisturbed_run(scan, tmp_path, optimizer):
     assert disturbed == [(trial["point"], trial["value"]) for trial in quiet.trials()]
 
 
+def when_training(scan, process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """Waits until the first payload runs; returns the processes below the run."""
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
+        below = psutil.Process(process.pid).children(recursive=True)
+        try:
+            if any("train.py" in child.cmdline() for child in below):
+                return below
+        except psutil.NoSuchProcess:
+            pass  # one of them has just ended
+        time.sleep(0.1)
+    raise AssertionError(scan.logs())
+
+
 def test_nothing_is_left_running_after_a_kill(scan):
     scan.write({"budget": {"trials": 50}}, "import time; time.sleep(30)")
     process = scan.start("run", str(scan.file))
-    mine: list[psutil.Process] = []
-    for _ in range(100):
-        time.sleep(0.1)
-        mine = psutil.Process(process.pid).children(recursive=True)
-        if any("train.py" in " ".join(child.cmdline()) for child in mine if child.is_running()):
-            break
-    assert any("train.py" in " ".join(child.cmdline()) for child in mine), scan.logs()
+    mine = when_training(scan, process)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
-    _, alive = psutil.wait_procs(mine, timeout=15)
+    _, alive = psutil.wait_procs(mine, timeout=60)
     assert not alive, [child.cmdline() for child in alive]
 
 
 def test_ctrl_c_ends_in_order_and_the_same_command_goes_on(scan):
     scan.write({"budget": {"trials": 40, "parallel": 2}}, SLOW_BOWL)
     process = scan.start("run", str(scan.file))
-    time.sleep(3.0)
+    next(line for line in process.stdout if "trials, best" in line)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 3, output
@@ -136,10 +144,10 @@ def test_a_lost_panda_database_costs_no_result(scan):
 
 
 def test_a_second_run_in_the_same_folder_is_told_who_has_it(scan):
-    scan.write({"budget": {"trials": 50}}, SLOW_BOWL)
+    scan.write({"budget": {"trials": 50}}, "import time; time.sleep(300)")
     process = scan.start("run", str(scan.file))
     try:
-        time.sleep(2.5)
+        when_training(scan, process)
         refused = scan("run", str(scan.file), status=3)
         assert f"process {process.pid}" in refused.stderr
     finally:
