@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,22 +17,33 @@ from hpo_pilot.pilot.settings import PilotSettings
 class Server:
     def __init__(self) -> None:
         self.reports: list[tuple[int, str]] = []
+        self.times: list[tuple[int, float]] = []
         self.others: set[int] = set()
 
     def update(self, report: dict[str, Any]) -> str:
         if report["job_id"] in self.others:
             raise NotOurs("another pilot has it")
+        self.times.append((report["job_id"], time.monotonic()))
         self.reports.append((report["job_id"], report.get("job_metrics", "")))
         return ""
 
     def of(self, panda_id: int) -> list[str]:
         return [metrics for job, metrics in self.reports if job == panda_id]
 
+    def pauses(self, panda_id: int) -> list[float]:
+        """Seconds between the reports of a job."""
+        times = [at for job, at in self.times if job == panda_id]
+        return [after - before for before, after in itertools.pairwise(times)]
+
 
 @pytest.fixture
-def beats(tmp_path: Path) -> Any:
-    """Jobs that are reported on: `add(panda_id, report_seconds)` gives its folder."""
-    options: dict[str, Any] = {"heartbeat": 1.0, "shortest_report": 0.05, "first_report": 0.01}
+def beats(tmp_path: Path, request: pytest.FixtureRequest) -> Any:
+    """Jobs that are reported on: `add(panda_id, report_seconds)` gives its folder. Its parameter: the heartbeat."""
+    options: dict[str, Any] = {
+        "heartbeat": getattr(request, "param", 1.0),
+        "shortest_report": 0.05,
+        "first_report": 0.01,
+    }
     settings = PilotSettings("http://x", "Q", 1, tmp_path / "token", tmp_path / "w", **options)
     server = Server()
     thread = Heartbeats(settings, server)  # type: ignore[arg-type]
@@ -65,32 +77,31 @@ def report(folder: Path, step: int) -> None:
         file.write(f'{{"step": {step}, "value": {step}}}\n')
 
 
-def test_new_values_are_reported_soon_where_they_are_wanted(beats: Any) -> None:
+@pytest.mark.parametrize("beats", [300.0], indirect=True)
+def test_new_values_are_reported_soon_where_they_are_wanted(beats: Any, until: Any) -> None:
     wanted, usual, foreign = beats.add(1, 0.01), beats.add(2, 0.0), beats.add(3, 0.01, ours=False)
+    until(lambda: beats.server.of(1) and beats.server.of(2) and beats.server.of(3))
     for step in range(1, 5):
-        time.sleep(0.15)
         for folder in (wanted, usual, foreign):
             report(folder, step)
-    time.sleep(0.15)
+        until(lambda step=step: len(beats.server.of(1)) > step)
     assert [metrics[:9] for metrics in beats.server.of(1)] == ["", *(f"hpoStep={step}" for step in range(1, 5))]
     assert beats.server.of(2) == [""]
-    assert 1 <= len(beats.server.of(3)) <= 3  # ten times as patient: another's server
+    assert all(pause >= 0.5 for pause in beats.server.pauses(3))  # ten times as patient: another's server
 
 
-def test_without_news_the_usual_heartbeats_go_on(beats: Any) -> None:
+def test_without_news_the_usual_heartbeats_go_on(beats: Any, until: Any) -> None:
     beats.add(1, 0.05)
-    time.sleep(2.3)
-    assert 2 <= len(beats.server.of(1)) <= 4
+    until(lambda: len(beats.server.of(1)) > 2)
+    assert all(pause >= 0.9 for pause in beats.server.pauses(1))
     beats.thread.remove(beats.jobs[0])
     assert beats.thread._owed == {}
 
 
-def test_a_job_that_another_pilot_has_ends_without_a_report(beats: Any) -> None:
+def test_a_job_that_another_pilot_has_ends_without_a_report(beats: Any, until: Any) -> None:
     beats.server.others.add(1)
     beats.add(1, 0.05)
-    end = time.monotonic() + 10
-    while not beats.jobs[0].stopped and time.monotonic() < end:
-        time.sleep(0.05)
+    until(lambda: beats.jobs[0].stopped)
     (why,) = beats.jobs[0].stopped
     assert isinstance(why, Forgotten) and "another pilot" in str(why)
     assert beats.server.reports == []
