@@ -94,7 +94,7 @@ def families(text: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
     return found
 
 
-def eventually(look, seconds=20.0):
+def eventually(look, seconds=60.0):
     end = time.monotonic() + seconds
     while True:
         try:

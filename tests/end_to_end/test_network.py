@@ -51,7 +51,7 @@ def test_pilots_elsewhere_over_tls(scan, tmp_path):
         with log.open("w") as said:
             pilot = subprocess.Popen([*HPO_PILOT, "pilot", *options], stdout=said, stderr=said)
         try:
-            end = time.monotonic() + 60
+            end = time.monotonic() + 180
             while scan.json("status", "demo")["state"] != "done":
                 assert time.monotonic() < end, (scan.logs(), log.read_text())
                 assert pilot.poll() is None, log.read_text()
@@ -67,7 +67,7 @@ def test_everything_of_a_laptop_over_tls(scan):
     scan.write(GRID)
     with serving(scan, "--tls", "self"):
         scan("submit", str(scan.file))
-        end = time.monotonic() + 60
+        end = time.monotonic() + 180
         while scan.json("status", "demo")["state"] != "done":
             assert time.monotonic() < end, scan.logs()
             time.sleep(1)

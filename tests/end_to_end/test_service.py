@@ -117,7 +117,7 @@ def test_a_run_that_watches_takes_over_when_the_service_dies(scan):
         run = scan.start("run", str(scan.file))
         wait_for(scan, "running", trials=1)
         service.kill()
-        output, _ = run.communicate(timeout=90)
+        output, _ = run.communicate(timeout=180)
         assert run.returncode == 0, output
     assert [trial["state"] for trial in scan.trials()] == ["finished"] * 10
 

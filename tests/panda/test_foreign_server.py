@@ -52,7 +52,7 @@ def far(tmp_path, monkeypatch, quirks, kept_server):
     foreign.stop()
 
 
-def until(look, wanted, seconds=10.0):
+def until(look, wanted, seconds=60.0):
     """Looks until it sees what is wanted."""
     end = time.monotonic() + seconds
     while (seen := look()) != wanted:

@@ -127,7 +127,7 @@ class FakePanda:
         with self.changed:
             return [r for r in self.reports if r["job_id"] == panda_id and status in (None, r["job_status"])]
 
-    def final(self, panda_id: int, seconds: float = 20.0) -> dict[str, Any]:
+    def final(self, panda_id: int, seconds: float = 60.0) -> dict[str, Any]:
         end = time.monotonic() + seconds
         with self.changed:
             while True:
@@ -264,7 +264,7 @@ class PilotProcess:
 
     def end(self) -> int:
         self.processes[-1].terminate()
-        return self.processes[-1].wait(30)
+        return self.processes[-1].wait(60)
 
 
 @pytest.fixture
@@ -279,7 +279,7 @@ def pilot(tmp_path: Path, panda: FakePanda) -> Iterator[PilotProcess]:
 
 @pytest.fixture
 def until() -> Callable[..., None]:
-    def wait(condition: Callable[[], object], seconds: float = 20.0) -> None:
+    def wait(condition: Callable[[], object], seconds: float = 60.0) -> None:
         end = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < end, "waited in vain"

@@ -74,7 +74,7 @@ def test_a_trial_goes_on_at_another_pilot(
     cache = embedded.folder / "files" / "cache"
     process = one.start("--harvester-id", "one", "--checkpoint-every", "0.5", "--drain-seconds", "0", slots=1)
     if how is signal.SIGKILL:
-        until(lambda: list(cache.glob("hpo_cp_*")), 30)
+        until(lambda: list(cache.glob("hpo_cp_*")))
     else:
         until(lambda: trained.exists() and len(trained.read_text().split()) >= 2)
     os.kill(process.pid, how)
@@ -83,17 +83,17 @@ def test_a_trial_goes_on_at_another_pilot(
         _said_dead(embedded, one, "one")
     assert [path.name for path in cache.glob("hpo_cp_*")] == [f"hpo_cp_{task}_1"]
     # The runner ends its payload when it notices; what that still trains the server does not know of.
-    until(lambda: _is_quiet(trained), 30)
+    until(lambda: _is_quiet(trained))
     before = [int(line) for line in trained.read_text().split()]
     other.start("--harvester-id", "other", slots=1)
-    until(lambda: len(trained.read_text().split()) > len(before), 30)
+    until(lambda: len(trained.read_text().split()) > len(before))
     went_on_at = int(trained.read_text().split()[len(before)])
     assert 1 < went_on_at <= max(before) + 2
     if how is signal.SIGTERM:
         assert went_on_at > max(before), "saved when it was told to end, and sent before it was reported"
     assert "goes on from the checkpoint" in other.said()
     gate.touch()
-    until(lambda: embedded.state(task) == "done", 30)
+    until(lambda: embedded.state(task) == "done")
     assert [verdict["attempt"] for verdict in embedded.verdicts(task)] == [2]
     assert list(cache.glob("hpo_cp_*")) == [], "it has its result"
 

@@ -47,7 +47,7 @@ class Bench:
 
     def second_attempt_ends_well(self) -> None:
         """And did not begin beside the first."""
-        self.until(lambda: outliving.runs(self.folder, 2), 40)
+        self.until(lambda: outliving.runs(self.folder, 2))
         assert not outliving.overlap(self.folder)
         (self.folder / "over").touch()
         self.until(lambda: self.panda.of(self.job["PandaID"], "finished"))
@@ -79,7 +79,7 @@ def test_a_killed_pilot(bench: Bench, kind: str, with_runner: bool) -> None:
     process = bench.start(kind)
     runner = bench.runner(process)
     outliving.kill_at_once([psutil.Process(process.pid), *([runner] if with_runner else [])])
-    bench.until(bench.is_clear, 40)
+    bench.until(bench.is_clear)
 
 
 @pytest.mark.parametrize("kind", outliving.KINDS)

@@ -250,7 +250,7 @@ def test_kill_9_of_the_pilot_is_the_end_of_its_payloads(
     until(lambda: panda.of(job, "running"))
     process.kill()
     process.wait()
-    until(lambda: not alive(pilot.workdir / "jobs"), 10)
+    until(lambda: not alive(pilot.workdir / "jobs"))
     assert list(pilot.workdir.glob("jobs/*/*/"))
     pilot.start("--worker-id", "2")
     until(lambda: panda.workers)  # what the dead one had is lost now, not after a timeout

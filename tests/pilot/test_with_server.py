@@ -149,7 +149,7 @@ def test_searches_with_several_core_counts_share_the_machine(
         for cores in (1, 2, 3)
     ]
     pilot.start("--cores", "3", slots=4)
-    until(lambda: {embedded.state(task) for task in tasks} == {"done"}, 60)
+    until(lambda: {embedded.state(task) for task in tasks} == {"done"})
     running, most = 0, 0
     for sign in log.read_text().split():
         running += int(sign)
@@ -184,7 +184,7 @@ def test_kill_9_of_pilot_and_server_costs_an_attempt_and_no_result(
     process.wait()
     embedded.start()
     pilot.start()
-    until(lambda: embedded.state(task) == "done", 40)
+    until(lambda: embedded.state(task) == "done")
     verdicts = embedded.verdicts(task)
     assert sorted(v["trial"] for v in verdicts) == [0, 1, 2]
     assert all(v["value"] == 12 for v in verdicts)
@@ -204,12 +204,12 @@ def test_a_report_that_a_killed_pilot_kept_counts(embedded: Embedded, pilot: Pil
     before = key.read_text()
     embedded.kill()
     gate.touch()
-    until(lambda: list(pilot.workdir.glob("unsent/*/*.json")), 30)
+    until(lambda: list(pilot.workdir.glob("unsent/*/*.json")))
     process.kill()
     process.wait()
     embedded.start()
     pilot.token_file.write_text(token("renamed", Role.PILOT))
     pilot.start()
-    until(lambda: embedded.state(task) == "done", 30)
+    until(lambda: embedded.state(task) == "done")
     assert [verdict["attempt"] for verdict in embedded.verdicts(task)] == [1]
     assert key.read_text() == before

@@ -109,7 +109,7 @@ class Slurm:
         """The state of a job, e.g. RUNNING; also of one that ended up to five minutes ago."""
         return self.run("squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={job}")
 
-    def wait(self, job: str, *states: str, timeout: float = 30.0) -> str:
+    def wait(self, job: str, *states: str, timeout: float = 60.0) -> str:
         """Waits for a job to be in one of these states; returns which."""
         end = time.monotonic() + timeout
         while (state := self.state(job)) not in states:

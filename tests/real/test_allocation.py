@@ -142,7 +142,7 @@ def test_trials_of_several_shapes_run_side_by_side(
         embedded.submit("python3 ranks.py 0.5", 1, needs=single, files=files, search="single"),
     ]
     job = allocation()
-    until(lambda: all(embedded.state(task) == "done" for task in tasks), 40)
+    until(lambda: all(embedded.state(task) == "done" for task in tasks))
     slurm.run("scancel", "--batch", "--signal=TERM", job)
     slurm.wait(job, "COMPLETED", "FAILED", "CANCELLED")
     verdicts = [embedded.verdicts(task) for task in tasks]
@@ -177,7 +177,7 @@ def test_a_rank_that_dies_ends_all_and_its_words_are_the_reason(
     needs = JobNeeds(nodes=2, ranks_per_node=1, cores=1, memory_mb=500, minutes=1.0)
     task = embedded.submit("python3 die.py", 1, needs=needs, files=files)
     allocation()
-    until(lambda: embedded.state(task) == "done", 30)
+    until(lambda: embedded.state(task) == "done")
     (verdict,) = embedded.verdicts(task)
     assert verdict["status"] == 1 and verdict["message"].endswith("rank 1: ValueError: boom")
 
@@ -196,7 +196,7 @@ def test_a_trial_goes_on_in_the_next_allocation(
     needs = JobNeeds(nodes=1, ranks_per_node=1, cores=1, memory_mb=500, minutes=1.0)
     task = embedded.submit("python3 counting.py 60", 1, needs=needs, files=files, checkpoint=["count"])
     first = allocation(warning=4)
-    until(lambda: list(tmp_path.glob("work/jobs/*/*/hpo_pilot_launch.json")), 30)
+    until(lambda: list(tmp_path.glob("work/jobs/*/*/hpo_pilot_launch.json")))
     until(lambda: slurm.run("squeue", "--steps", "--noheader", "--format=%j").count("hpo-pilot-"))
     until(lambda: any(int(path.read_text()) >= 5 for path in tmp_path.glob("work/jobs/*/*/count")))
     slurm.run("scancel", *end, first)
@@ -206,7 +206,7 @@ def test_a_trial_goes_on_in_the_next_allocation(
     assert ("the batch system warns" in said) == bool(end)
     assert "is in the queue again" in said and "1 checkpointed" in said
     allocation()
-    until(lambda: embedded.state(task) == "done", 30)
+    until(lambda: embedded.state(task) == "done")
     (verdict,) = embedded.verdicts(task)
     assert verdict["metrics"]["count"] == 60 and 5 <= verdict["metrics"]["began"] < 60
     assert verdict["attempt"] in (2, 3)  # a pilot that is just ending may have been handed it, and have given it back
@@ -264,10 +264,10 @@ def test_a_node_that_is_lost_takes_its_own_jobs_along(
     go, waits = tmp_path / "go", "while [ ! -e {} ]; do sleep 0.2; done; echo '{{\"loss\": 1.5}}' > output.json"
     long = embedded.submit(waits.format(go), 1, needs=needs, search="long")
     job = allocation(nodes=3)
-    until(lambda: set(running()) == {"n1"}, 30)
+    until(lambda: set(running()) == {"n1"})
     counting = {"needs": needs, "files": files, "checkpoint": ["count"]}
     lost = embedded.submit("python3 counting.py 100", 1, first=1, **counting)
-    until(lambda: set(running()) == {"n1", "n2"}, 30)
+    until(lambda: set(running()) == {"n1", "n2"})
     until(lambda: any(int(path.read_text()) >= 5 for path in tmp_path.glob("work/jobs/*/*/count")))
     if how == "killed":
         three.kill_node("n2")
@@ -275,15 +275,15 @@ def test_a_node_that_is_lost_takes_its_own_jobs_along(
         three.run("scontrol", "update", "nodename=n2", "state=down", "reason=test")
     until(lambda: "node n2 gets no more jobs, 2 nodes are left: the batch system took it away" in said(), 90)
     # Idle ones go on, though Slurm keeps the cores of n1.
-    until(lambda: embedded.state(lost) == "done", 60)
+    until(lambda: embedded.state(lost) == "done")
     assert "n1" in running()
     assert "1 nodes (n1) get no new jobs until all that runs there has ended" in said()
     go.touch()
-    until(lambda: embedded.state(long) == "done", 60)
+    until(lambda: embedded.state(long) == "done")
     # So does n1 when its own job has ended: a job that needs both comes to its end.
     wide = JobNeeds(nodes=2, ranks_per_node=1, cores=CPUS, memory_mb=500, minutes=5.0)
     last = embedded.submit("python3 ranks.py 1.0", 2, needs=wide, files=files, first=2)
-    until(lambda: embedded.state(last) == "done", 60)
+    until(lambda: embedded.state(last) == "done")
     for verdict in embedded.verdicts(last):
         assert {"on_n1", "on_n3"} <= verdict["metrics"].keys()
     (verdict,) = embedded.verdicts(long)
@@ -302,16 +302,16 @@ def test_jobs_wait_while_slurms_controller_is_away(
     needs = JobNeeds(nodes=1, ranks_per_node=1, cores=1, memory_mb=500, minutes=5.0)
     running = embedded.submit("python3 counting.py 80", 1, needs=needs, files=files)
     job = allocation()
-    until(lambda: slurm.run("squeue", "--steps", "--noheader", "--format=%j").count("hpo-pilot-") == 1, 30)
+    until(lambda: slurm.run("squeue", "--steps", "--noheader", "--format=%j").count("hpo-pilot-") == 1)
     slurm.stop_controller()
     later = embedded.submit("python3 counting.py 1", 5, needs=needs, files=files, search="later")
 
     def said() -> str:
         return (tmp_path / f"pilot-{job}.log").read_text()
 
-    until(lambda: "so no jobs are taken for now: srun: error: Unable to" in said(), 40)
-    until(lambda: embedded.state(running) == "done", 40)
+    until(lambda: "so no jobs are taken for now: srun: error: Unable to" in said())
+    until(lambda: embedded.state(running) == "done")
     slurm.start_controller()
     until(lambda: "the launcher works again after" in said(), 90)
-    until(lambda: embedded.state(later) == "done", 40)
+    until(lambda: embedded.state(later) == "done")
     assert all(verdict["status"] == 0 for verdict in [*embedded.verdicts(running), *embedded.verdicts(later)])

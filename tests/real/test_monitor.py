@@ -223,7 +223,7 @@ def sign_in(site: Site, browser: Browser) -> Callable[..., Any]:
     return begin
 
 
-def _until(holds: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
+def _until(holds: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end, what

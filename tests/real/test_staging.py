@@ -111,7 +111,7 @@ def test_trials_share_one_copy_per_node(
     needs = JobNeeds(nodes=1, ranks_per_node=1, cores=4, memory_mb=500, minutes=1.0)
     task = embedded.submit("sh look.sh", 6, needs=needs, files=files, inputs=[str(data)], container=str(image))
     job = allocation(**scratch)
-    until(lambda: embedded.state(task) == "done", 30)
+    until(lambda: embedded.state(task) == "done")
     verdicts = embedded.verdicts(task)
     copies = {node: ours(tmp_path, node) for node in NODES}
     said = end(slurm, job, tmp_path)
@@ -146,7 +146,7 @@ def test_a_full_scratch_is_no_failure(
         embedded.submit("[ $SLURM_PROCID = 1 ] || sh look.sh", 1, needs=wide, files=files, inputs=inputs),
     ]
     job = allocation("--staging-mb", "3", **scratch)
-    until(lambda: all(embedded.state(task) == "done" for task in tasks), 30)
+    until(lambda: all(embedded.state(task) == "done" for task in tasks))
     found = [[v["metrics"]["copies"] for v in embedded.verdicts(task)] for task in tasks]
     said = end(slurm, job, tmp_path)
     assert found[0] in ([1010, 1010], [1000, 1000]) and found[1] == [1000], "by chance the one or the other fits"
