@@ -26,6 +26,7 @@ class Checkpoints:
         self.next = time.monotonic() + SAVE_EVERY
         self.copy(self.kept if os.path.isdir(self.kept) else self.old, ".")
         self.saved = self.look()
+        self.marked = None  # type: List[Tuple[str, int, float]] | None
 
     def copy(self, source: str, target: str) -> None:
         """Copy what is declared from one folder to another."""
@@ -36,6 +37,20 @@ class Checkpoints:
     def look(self) -> "List[Tuple[str, int, float]]":
         """What is there: (file, bytes, unix time of its last change)."""
         return sorted((f, os.stat(f).st_size, os.stat(f).st_mtime) for f in self.files_in(".", self.names))
+
+    def mark(self) -> None:
+        """Note what is there when the payload has been told to end."""
+        try:
+            self.marked = self.look()
+        except OSError:  # a file went away
+            self.marked = None
+
+    def has_changed(self) -> bool:
+        """Whether anything was written after `mark`, which only a process does that takes the signal to save."""
+        try:
+            return self.marked is not None and self.look() != self.marked
+        except OSError:
+            return False
 
     def save(self, settled: bool = False) -> None:
         """Keep what changed, unless it may be half-written; `settled`: no writer is left."""

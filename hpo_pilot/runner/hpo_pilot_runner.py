@@ -285,10 +285,14 @@ class Life:
         """End what is left of the group, keep the checkpoints; returns the leader's wait status."""
         which = 0 if cause and self.launch and self.launch.tell("TERM") else signal.SIGTERM
         status, until = None, time.monotonic() + GRACE  # type: Optional[int], float
+        told, exited = False, False
         if cause:
             adopt_orphans()
         while cause and time.monotonic() < until and self.tell(which):
             which = 0  # from now on only: is anybody left?
+            if self.checkpoints and not told:
+                self.checkpoints.mark()
+            told = True
             try:
                 reaped, ended = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:  # the pilot has adopted the others, whose parents ended before we could
@@ -296,6 +300,7 @@ class Life:
                 if not self.is_running():
                     break
             status = ended if reaped == self.pid else status
+            exited = exited or (reaped != 0 and os.WIFEXITED(ended))
             while self.read_log():
                 pass
             time.sleep(0 if reaped else 0.01)
@@ -307,7 +312,9 @@ class Life:
         any(not self.read_log() for _ in range(1024))  # 64 MB: one who left the group may go on writing
         if self.checkpoints:
             self.checkpoints.changed = 0.0
-            self.checkpoints.save(settled=os.WIFEXITED(status) and not killed)
+            # A shell before the training dies of the signal; the training itself may save, and end with an exit code.
+            saved = exited and self.checkpoints.has_changed()
+            self.checkpoints.save(settled=not killed and (os.WIFEXITED(status) or saved))
         return status
 
 

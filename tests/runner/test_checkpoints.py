@@ -38,7 +38,7 @@ json.dump({'status': 0, 'loss': first}, open('output.json', 'w'))
 
 @pytest.fixture
 def quick(bench: Any) -> Any:
-    bench.quick = {"SAVE_EVERY": 0.2, "QUIET": 0.2, "GRACE": 3.0}
+    bench.quick = {"SAVE_EVERY": 1.0, "QUIET": 0.2, "GRACE": 3.0}
     return bench
 
 
@@ -108,12 +108,13 @@ def zombie(pid: int) -> bool:
 
 
 def test_one_that_writes_without_rest_is_kept_all_the_same(quick: Any, until: Any) -> None:
-    process, folder = count(quick, 1000, 0.06)
-    until(lambda: saved_step(quick) >= 20)
+    quick.quick["QUIET"] = 4.0  # longer than it ever pauses
+    process, folder = count(quick, 1000, 1.0)
+    until(lambda: saved_step(quick) >= 3)
     process.kill()
     process.wait()
     os.killpg(children_of_group(folder), signal.SIGKILL)
-    assert saved_step(quick) >= 20
+    assert saved_step(quick) >= 3
 
 
 def children_of_group(folder: Path) -> int:
@@ -147,6 +148,24 @@ def test_a_checkpoint_written_on_term_is_kept(quick: Any, until: Any) -> None:
     process, folder = terminated(quick, until, script)
     assert quick.finish(process, folder, time.monotonic()).code == 1
     assert (kept(quick) / "best.bin").read_text() == "saved on term"
+
+
+def test_a_shell_that_dies_of_term_does_not_cost_what_the_training_saves(quick: Any, until: Any) -> None:
+    script = (
+        "import os, signal, sys, time\n"
+        "shell = f'/proc/{os.getppid()}'\n"
+        "def save(*_):\n"
+        "    while os.path.exists(shell):\n        time.sleep(0.01)\n"
+        "    open('best.bin', 'w').write('late')\n    sys.exit(1)\n"
+        "signal.signal(signal.SIGTERM, save)\nopen('best.bin', 'w').write('at first')\n"
+        "open('ready', 'w')\ntime.sleep(60)\n"
+    )
+    command = f"true; {sys.executable} train.py; true"
+    process, folder = quick.start(command, files={"train.py": script}, checkpoint=["best.bin"])
+    until((folder / "ready").exists)
+    process.terminate()
+    assert quick.finish(process, folder, time.monotonic()).code == 1
+    assert (kept(quick) / "best.bin").read_text() == "late"
 
 
 @pytest.fixture
@@ -190,13 +209,20 @@ def test_what_another_has_adopted_gets_its_time_to_save(quick: Any, until: Any) 
     assert (kept(quick) / "best.bin").read_text() == "late"
 
 
-def test_a_half_written_checkpoint_does_not_replace_a_whole_one(quick: Any, until: Any) -> None:
+@pytest.mark.parametrize("helper", [False, True], ids=["alone", "beside one that ends well"])
+def test_a_half_written_checkpoint_does_not_replace_a_whole_one(quick: Any, until: Any, helper: bool) -> None:
     script = (
-        "import time\nopen('best.bin', 'w').write('whole')\ntime.sleep(1.2)\n"
+        "import os, time\nopen('best.bin', 'w').write('whole')\n"
+        "kept = os.environ['HPO_PILOT_CHECKPOINT_DIR'] + '/.kept/best.bin'\n"
+        "while not os.path.exists(kept):\n    time.sleep(0.05)\n"
         "f = open('best.bin', 'w')\nopen('ready', 'w')\n"
         "while True:\n    f.write('half')\n    f.flush()\n    time.sleep(0.01)\n"
     )
-    process, _ = terminated(quick, until, script)
+    helping = "(trap 'exit 0' TERM; while true; do sleep 0.05; done) & " if helper else ""
+    command = f"{helping}{sys.executable} train.py" + ("; true" if helper else "")
+    process, folder = quick.start(command, files={"train.py": script}, checkpoint=["best.bin"])
+    until((folder / "ready").exists)
+    process.terminate()
     process.wait()
     assert (kept(quick) / "best.bin").read_text() == "whole"
 
