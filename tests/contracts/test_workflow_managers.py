@@ -134,7 +134,7 @@ def test_values_of_running_jobs_are_told_as_they_come(ground):
     time.sleep(0.6)  # new values of one task are told of twice a second at most
     ground.pilot.end(one, "running", job_metrics="hpoStep=3 hpoValue=0.25 hpoPast=1:0.5")
     if not ground.foreign:
-        assert ground.manager.wait(5.0) == {ref.jedi_task_id}
+        assert ground.manager.wait(30.0) == {ref.jedi_task_id}
     ground.pilot.finish(two, 0.5)
     reports = {report.number: report for report in ground.manager.results(ref, [1, 2], values=True)}
     assert reports[1].progress == ((1, 0.5), (3, 0.25)) and reports[2].verdicts[0].value == 0.5
@@ -176,9 +176,9 @@ def test_a_server_of_ours_tells_which_tasks_have_results(ground):
     assert ground.manager.wait(0.1) == set()
     jobs = ground.pilot.acquire(4)
     ground.pilot.finish(jobs[-1], 1.0)
-    assert ground.manager.wait(5.0) == {second.jedi_task_id}
+    assert ground.manager.wait(30.0) == {second.jedi_task_id}
     ground.pilot.finish(jobs[0], 1.0)
-    assert ground.manager.wait(5.0) == {first.jedi_task_id}
+    assert ground.manager.wait(30.0) == {first.jedi_task_id}
 
 
 def test_a_server_that_is_gone_is_a_reason_to_try_again(ground):

@@ -117,7 +117,7 @@ def test_a_waiting_pilot_gets_the_job_the_moment_it_comes(server: Any, user: Any
     user.submit(params("user.me.long2/", 1, site="LONG"))
     for thread in threads:
         thread.join(10)
-    assert all(when - start < 2 for when, _ in got)
+    assert all(when - start < 15 for when, _ in got)  # before the 20 s are over
     assert len({reply["data"]["jobs"][0]["PandaID"] for _, reply in got}) == 3
 
 
@@ -161,7 +161,7 @@ def test_changes(server: Any, user: Any, pilot: Any, params: Params) -> None:
     (job,) = pilot.acquire(site_name="CHANGES", task_id=task_id)
     thread.join(10)
     when, data = got[0]
-    assert when - begin < 2
+    assert when - begin < 15  # before the 20 s are over
     assert data["task_ids"] == [task_id]
     assert data["cursor"] > start["cursor"]
     pilot.update(job["PandaID"], "finished")

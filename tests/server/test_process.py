@@ -167,8 +167,8 @@ def test_it_ends_in_order_and_quickly_though_somebody_waits(own_server: Callable
     start = time.monotonic()
     server.process.process.terminate()
     assert server.process.process.wait(10) == 0
-    waiting.join(5)
-    assert time.monotonic() - start < 5
+    waiting.join(10)
+    assert time.monotonic() - start < 20  # before the 30 s are over
     assert server.log.read_text() == ""
 
 

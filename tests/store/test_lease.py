@@ -46,7 +46,7 @@ def test_a_zombie_is_dead(store):
         holder.stdout.readline()
         assert lease.holder(store.engine) == lease.Holder("run", "https://panda:25443")
         holder.kill()
-        for _ in range(100):
+        for _ in range(600):
             if lease.holder(store.engine) is None:  # killed, and not waited for
                 break
             time.sleep(0.05)
