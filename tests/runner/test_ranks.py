@@ -231,9 +231,11 @@ def test_a_loader_is_timed_and_else_as_it_was(tmp_path):
 
     timed = hpo_pilot_ranks.loader(Slow([1, 2, 3]))
     assert (len(timed), timed.sampler) == (3, "its own")
+    begun = time.monotonic()
     assert [list(timed), list(timed)] == [[1, 2, 3], [1, 2, 3]]
+    took = time.monotonic() - begun
     hpo_pilot_ranks.stop()
-    assert of_rank(tmp_path)["input"] == pytest.approx(0.18, abs=0.05)
+    assert 0.17 < of_rank(tmp_path)["input"] < took + 0.01
 
 
 def test_an_optimizer_s_waiting_is_communication(tmp_path):
