@@ -1,21 +1,15 @@
-"""Searches of other tools: import, and what `export` writes for them."""
+"""Searches of other tools: import."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from hpo_pilot.cli.options import JsonOption
 from hpo_pilot.cli.show import dump
-
-if TYPE_CHECKING:
-    from hpo_pilot.client.search_client import SearchClient
-
-#: What `export` writes that is a search of another tool, not its results.
-CONFIGURATIONS = ("hpogrid", "phpo", "idds")
 
 
 def add_to(app: typer.Typer) -> None:
@@ -73,35 +67,3 @@ def _source(words: list[str]) -> tuple[Path | None, list[str]]:
     if words and not words[0].startswith("-") and Path(words[0]).name != "phpo":
         return Path(words[0]), words[1:]
     return None, words
-
-
-def export_configuration(client: SearchClient, identity: str, form: str, output: Path | None) -> None:
-    """Writes a search, from a search file or the store, as another tool has it."""
-    from hpo_pilot.cli.files import write_text
-    from hpo_pilot.config import load_search
-    from hpo_pilot.config.foreign import ExportOptions, export_search
-    from hpo_pilot.search import Search
-    from hpo_pilot.search.limits import stored
-    from hpo_pilot.service.nickname import nickname
-
-    results: list[tuple[dict[str, object], float | None]] = []
-    if Path(identity).is_file() or Path(identity).suffix in (".yaml", ".yml"):
-        search = load_search(identity)
-    else:
-        search = stored(Search, client.status(identity)["definition"])
-        trials = client.trials(identity, logs=False)
-        values = [(trial["point"], trial["value"]) for trial in trials]
-        results = [(point, value) for point, value in values if isinstance(value, int | float)]
-    stem = search.name if output is None else output.stem
-    exported = export_search(form, search, ExportOptions(stem=stem, owner=nickname(), results=results))
-    if output is None:
-        typer.echo(exported.text, nl=False)
-        for companion in exported.companions:
-            exported.warn(companion, "is a file of its own: give -o FILE, and it is written beside that")
-    else:
-        write_text(output, exported.text)
-        for companion, text in exported.companions.items():
-            write_text(output.with_name(companion), text)
-            typer.echo(str(output.with_name(companion)))
-    for warning in exported.warnings:
-        typer.echo(f"hpo-pilot: not carried over: {warning}", err=True)

@@ -11,11 +11,10 @@ import typer
 from rich.table import Table
 
 from hpo_pilot.cli.columns import Column, print_columns
-from hpo_pilot.cli.completion import complete_form, complete_search, complete_trial
+from hpo_pilot.cli.completion import complete_form, complete_trial
 from hpo_pilot.cli.costs import cost_rows
 from hpo_pilot.cli.figures import write_report_figures
 from hpo_pilot.cli.fitting import print_fitting
-from hpo_pilot.cli.foreign import CONFIGURATIONS, export_configuration
 from hpo_pilot.cli.next_step import next_step
 from hpo_pilot.cli.options import MOST_NUMBER, IdArgument, JsonOption, on_client
 from hpo_pilot.cli.show import (
@@ -48,7 +47,7 @@ from hpo_pilot.exports import FILE_FORMS, export_file
 _UNSTEERED = "not steered"
 
 #: What `export` writes.
-EXPORTS = (*FORMS, *FILE_FORMS, *CONFIGURATIONS)
+EXPORTS = (*FORMS, *FILE_FORMS)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -362,20 +361,12 @@ def report(
 
 def export(
     client: SearchClient,
-    identity: Annotated[
-        str,
-        typer.Argument(
-            metavar="ID|FILE",
-            help="The search; for other tools' configurations also a search file.",
-            autocompletion=complete_search,
-        ),
-    ],
+    identity: IdArgument,
     form: Annotated[
         str,
         typer.Option(
             "--format",
-            help=f"Results as {', '.join([*FORMS, *FILE_FORMS])}; the search as a configuration for "
-            f"{', '.join(CONFIGURATIONS)}.",
+            help=f"One of {', '.join(EXPORTS)}.",
             autocompletion=complete_form,
         ),
     ] = "csv",
@@ -390,9 +381,6 @@ def export(
     from hpo_pilot.cli.files import write_text
     from hpo_pilot.errors import InputError
 
-    if form in CONFIGURATIONS:
-        export_configuration(client, identity, form, output)
-        return
     if form in FILE_FORMS:
         typer.echo(export_file(client, identity, form, output))
         return

@@ -1,4 +1,4 @@
-"""`hpo-pilot import` and `export`: files of other tools, by the command line."""
+"""`hpo-pilot import`: files of other tools, by the command line."""
 
 from __future__ import annotations
 
@@ -77,31 +77,7 @@ def test_a_wrong_import_is_status_2(folder: Path, words: list[str], expected: st
     assert json.loads((folder / "code" / "task.json").read_text()) == TASK
 
 
-def test_export_of_a_search_file(folder: Path) -> None:
-    hpo_pilot(folder, "import", "phpo", "code/task.json", "-o", "search.yaml")
-    result = hpo_pilot(folder, "export", "search.yaml", "--format", "phpo", "-o", "again/phpo.json")
-    assert result.returncode == 0, result.stderr
-    assert json.loads((folder / "again" / "phpo.json").read_text())["maxPoints"] == 6
-    assert json.loads((folder / "again" / "phpo.space.json").read_text())["x"] == SPACE["x"]
-    printed = hpo_pilot(folder, "export", "search.yaml", "--format", "idds")
-    assert json.loads(printed.stdout)["max_points"] == 6
-    assert "payload: a request speaks of points alone" in printed.stderr
-
-
-def test_export_to_nowhere_is_status_2(folder: Path) -> None:
-    hpo_pilot(folder, "import", "phpo", "code/task.json", "-o", "search.yaml")
-    assert hpo_pilot(folder, "export", "nowhere.yaml", "--format", "phpo").returncode == 2
-    (folder / "bad.yaml").write_text("search: 5")
-    assert "bad.yaml:1:9" in hpo_pilot(folder, "export", "bad.yaml", "--format", "phpo").stderr
-
-
-def test_a_search_file_that_is_not_there_is_no_search_of_the_store(folder: Path) -> None:
-    result = hpo_pilot(folder, "export", "nosuch.yaml", "--format", "phpo")
-    assert result.returncode == 2
-    assert "nosuch.yaml: cannot be read" in result.stderr
-
-
 def test_an_unknown_form_is_told_with_every_one_that_there_is(folder: Path) -> None:
     result = hpo_pilot(folder, "export", "any", "--format", "xml")
     assert result.returncode == 2
-    assert "csv, json, hpogrid-report, parquet, mlflow, optuna, hpogrid, phpo, idds" in result.stderr
+    assert "csv, json, hpogrid-report, parquet, mlflow, optuna" in result.stderr

@@ -6,11 +6,12 @@ The keys are those of hpogrid 1.3.3 (`hpogrid/core/defaults.py`, `kHPOGridMetada
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from hpo_pilot.config.foreign.exported import check_single, json_text
+from hpo_pilot.errors import InputError
 from hpo_pilot.search import Search, Trial, TrialState
 
 _TIME = "%m/%d/%Y, %H:%M:%S"
@@ -22,7 +23,9 @@ def as_hpogrid_report(search: Search, trials: Sequence[Trial]) -> str:
     Raises:
         InputError: the search has several objectives, and hpogrid knows one.
     """
-    check_single(search, "hpogrid")
+    if len(search.objectives) > 1:
+        metrics = ", ".join(objective.metric for objective in search.objectives)
+        raise InputError(f"hpogrid takes one objective, and search {search.name!r} has {metrics}: export csv or json")
     done = [trial for trial in trials if trial.state is TrialState.FINISHED and trial.value is not None]
     metric, shape = search.objective.metric, search.payload.point
     searched = [trial for trial in done if trial.confirms is None]
@@ -55,7 +58,7 @@ def as_hpogrid_report(search: Search, trials: Sequence[Trial]) -> str:
         "best_metric_score": None if best is None else best.value,
         "result": result,
     }
-    return json_text(report)
+    return json.dumps(report, indent=1, ensure_ascii=False) + "\n"
 
 
 def _start(trial: Trial) -> datetime | None:
