@@ -38,7 +38,7 @@ def _body(spec: AllocationSpec) -> Iterator[str]:
     yield from site.setup
     if proxy := spec.proxy or site.network.proxy:
         yield from (f"export {name}={shlex.quote(proxy)}" for name in _PROXY_VARIABLES)
-        # A proxy, and a relay all the more, is no way to this machine itself.
+        # A proxy is no way to this machine itself.
         direct = shlex.quote(",".join(dict.fromkeys(("localhost", "127.0.0.1", *site.network.no_proxy))))
         yield from (f"export {name}={direct}" for name in ("no_proxy", "NO_PROXY"))
     # The pilot takes the shell's place: signals to the batch script are its own, and its end is the job's.

@@ -21,7 +21,6 @@ MODULES = {
     "foreign": ("import",),
     "steer": ("steer",),
     "plan": ("plan",),
-    "relay": ("relay",),
     "manual": ("manual",),
     "tokens": ("token",),
     "sites": ("sites",),

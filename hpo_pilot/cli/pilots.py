@@ -54,7 +54,7 @@ _CaOption = Annotated[
     Path | None, option("--ca", metavar="FILE", help="Authorities behind the server's certificate (PEM).")
 ]
 _ProxyOption = Annotated[
-    str | None, option("--proxy", metavar="URL", help="The compute nodes' way out, e.g. that of `hpo-pilot relay`.")
+    str | None, option("--proxy", metavar="URL", help="The facility's web proxy. Default: the profile's.")
 ]
 _FolderOption = Annotated[
     Path | None,

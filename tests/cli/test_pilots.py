@@ -135,11 +135,6 @@ def test_cancel_wants_to_know_which(book: Path) -> None:
     assert run("cancel", "--all", "--workdir", str(book)) == ""
 
 
-def test_the_relay_wants_addresses() -> None:
-    done = CliRunner().invoke(app, ["relay", "--listen", "localhost", "--to", "host:1"])
-    assert isinstance(done.exception, InputError) and "--listen" in str(done.exception)
-
-
 @pytest.mark.parametrize("command", [["submit", "--nodes", "1"], ["keep", "--max-nodes", "1"]])
 @pytest.mark.parametrize(
     ("options", "said"),

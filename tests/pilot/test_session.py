@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -44,3 +46,33 @@ def test_a_ca_file_that_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("x")
     with pytest.raises(InputError, match="--ca"):
         PilotSettings("https://x", "LOCAL", 1, tmp_path / "token", tmp_path, ca=tmp_path / "nothing.pem")
+
+
+def test_the_proxy_of_the_environment_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compute nodes without a way out reach the server through the facility's, and hosts of no_proxy directly."""
+    asked = []
+
+    class Proxy(BaseHTTPRequestHandler):
+        def do_CONNECT(self) -> None:
+            asked.append(self.path)
+            self.send_error(403)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as proxy:
+        thread = threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{proxy.server_port}")
+        monkeypatch.setenv("no_proxy", "127.0.0.1,direct.example.org")
+        try:
+            with (
+                open_session("https://panda.example.org:25443") as session,
+                pytest.raises(requests.exceptions.ProxyError, match="403"),
+            ):
+                session.get("https://panda.example.org:25443/", timeout=10)
+        finally:
+            proxy.shutdown()
+            thread.join()
+    assert asked == ["panda.example.org:25443"]
+    assert "https" not in open_session("https://direct.example.org").proxies
