@@ -4,7 +4,7 @@
     python3 build_root.py TARGET --requirements sklearn/requirements.txt
     python3 build_root.py TARGET --requirements sklearn/requirements.txt --base debian
 
-TARGET is what `payload.container` of a search file may name: charliecloud, bubblewrap, podman and apptainer run it.
+TARGET is what `payload.container` of a search file may name: charliecloud, podman and apptainer run it.
 It holds Python with the packages of the requirements, a shell and the usual small programs; no pip, no compiler. Two
 bases:
 

@@ -15,7 +15,7 @@ from hpo_pilot.jobs.site_section import Count, Folder, Line, Name, Section, Text
 
 GpuKind = Literal["nvidia", "amd", "none"]
 LauncherName = Literal["plain", "mpirun", "srun", "jsrun", "horovodrun", "torchrun"]
-RuntimeName = Literal["auto", "none", "apptainer", "charliecloud", "bubblewrap", "shifter", "podman-hpc", "podman"]
+RuntimeName = Literal["auto", "none", "apptainer", "charliecloud", "shifter", "podman-hpc", "podman"]
 
 
 class SiteGpus(Section):

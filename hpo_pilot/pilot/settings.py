@@ -59,7 +59,7 @@ class PilotSettings:
         input_cache_mb: the size to which fetched inputs are kept, and the largest single one.
         unpack_mb: the largest sandbox, unpacked.
         min_free_mb: with less free disk no job is taken.
-        container_runtime: `auto`, `none`, `apptainer`, `charliecloud`, `bubblewrap`.
+        container_runtime: a name of `RUNTIMES`, or `auto`.
         environments: a folder with the environments of searches that were submitted on this machine, by their uid:
             their jobs run in these; None: all jobs run in the pilot's own.
         staging: in an allocation whose site names the nodes' own scratch, what many jobs read is copied there.

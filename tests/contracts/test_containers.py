@@ -1,6 +1,6 @@
 """The container runtimes that cannot be installed here, against stubs that check their arguments.
 
-`tests/real/test_containers.py` runs the same with the real charliecloud, podman and bubblewrap.
+`tests/real/test_containers.py` runs the same with the real charliecloud and podman.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def ship(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Shi
 
 
 def test_all_are_checked_here_or_really() -> None:
-    assert set(RUNTIMES) == {"none", *STUBBED, "charliecloud", "podman", "bubblewrap"}
+    assert set(RUNTIMES) == {"none", *STUBBED, "charliecloud", "podman"}
 
 
 @pytest.mark.parametrize("name", STUBBED)

@@ -231,7 +231,7 @@ def test_what_cannot_run_fails_alone(
         panda.add_job(good, job={"container_name": str(image)}): f"and this machine is {platform.machine()}",
         panda.add_job(good): "horovodrun, which starts the ranks at site 'generic-slurm', is not in the pilot's PATH",
     }
-    allocation(path=str(tools), launcher={"name": "horovodrun"}, containers={"runtime": "bubblewrap"})
+    allocation(path=str(tools), launcher={"name": "horovodrun"}, containers={"runtime": "charliecloud"})
     for job, reason in reasons.items():
         report = panda.final(job)
         assert report["job_status"] == "failed" and reason in report["pilot_error_diag"]

@@ -31,7 +31,7 @@ from tests.transformation.test_transformation import Job
 
 __all__ = ["panda"]
 
-REAL = ("charliecloud", "podman", "bubblewrap")
+REAL = ("charliecloud", "podman")
 
 #: What podman needs to run as root in a container of its own, without systemd.
 CONTAINERS_CONF = """\

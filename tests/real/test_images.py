@@ -12,7 +12,7 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,6 @@ DIGITS = ROOT / "payloads" / "digits"
 REQUIREMENTS = CONTAINERS / "sklearn" / "requirements.txt"
 #: True in the image alone; this checkout may be in /tmp, which ch-run shows its containers.
 IN_IMAGE = "test -d /home/payload && test ! -e /etc/apt"
-PROGRAM = {"bubblewrap": "bwrap", "charliecloud": "ch-run"}
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hpo_pilot"
 
 
@@ -58,21 +57,21 @@ def test_the_root_is_of_this_machine_s_kind_and_small(image: Path) -> None:
 
 
 @pytest.fixture
-def alone(tmp_path: Path) -> Callable[[str], str]:
-    """A PATH that has all of /usr/bin but the other container runtimes: `run` takes the first that it finds."""
+def alone(tmp_path: Path) -> str:
+    """A PATH that has all of /usr/bin but the container runtimes other than Charliecloud: `run` takes the first one."""
+    check_charliecloud()
+    others = {program for kind in RUNTIMES.values() for program in kind.programs} - {"ch-run"}
+    for program in [*Path("/usr/bin").iterdir(), *Path("/bin").iterdir()]:
+        link = tmp_path / "programs" / program.name
+        link.parent.mkdir(exist_ok=True)
+        if program.name not in others and not link.is_symlink():
+            link.symlink_to(program)
+    return str(tmp_path / "programs")
 
-    def path(name: str) -> str:
-        if shutil.which(PROGRAM[name]) is None:
-            missing(f"{PROGRAM[name]}: `make test-real` installs it, if root")
-        others = {program for kind in RUNTIMES.values() for program in kind.programs} - {PROGRAM[name]}
-        for program in [*Path("/usr/bin").iterdir(), *Path("/bin").iterdir()]:
-            link = tmp_path / "programs" / program.name
-            link.parent.mkdir(exist_ok=True)
-            if program.name not in others and not link.is_symlink():
-                link.symlink_to(program)
-        return str(tmp_path / "programs")
 
-    return path
+def check_charliecloud() -> None:
+    if shutil.which("ch-run") is None:
+        missing("ch-run: `make test-real` installs it, if root")
 
 
 @pytest.fixture
@@ -91,10 +90,9 @@ def search(image: str, command: str) -> dict[str, Any]:
     return {**document, "search": "demo", "optimizer": "random", "budget": {"trials": 2, "parallel": 2}}
 
 
-@pytest.mark.parametrize("name", ["charliecloud", pytest.param("bubblewrap", marks=pytest.mark.long)])
-def test_a_search_in_it(folder: Path, image: Path, alone: Callable[[str], str], name: str) -> None:
+def test_a_search_in_it(folder: Path, image: Path, alone: str) -> None:
     """With its Python and its scikit-learn."""
-    scan = Scan(folder, {"PATH": alone(name)})
+    scan = Scan(folder, {"PATH": alone})
     scan.file.write_text(yaml.safe_dump(search(str(image), f"{IN_IMAGE} && python train.py")))
     scan("run", str(scan.file))
     trials = scan.trials()
@@ -102,7 +100,7 @@ def test_a_search_in_it(folder: Path, image: Path, alone: Callable[[str], str], 
     assert all(trial["value"] is not None and 0 < trial["value"] < 20 for trial in trials), trials
 
 
-def test_an_image_of_another_processor_fails_each_trial_and_says_so(folder: Path, tmp_path: Path, alone: Any) -> None:
+def test_an_image_of_another_processor_fails_each_trial_and_says_so(folder: Path, tmp_path: Path, alone: str) -> None:
     """Of POWER9, where nothing here runs its programs."""
     header = b"\x7fELF" + bytes([2, 1, 1]) + bytes(9)
     other = 21 if platform.machine() != "ppc64le" else 62  # or the other way round
@@ -112,7 +110,7 @@ def test_an_image_of_another_processor_fails_each_trial_and_says_so(folder: Path
     for name in ("sh", "python3"):
         (tmp_path / "other" / "bin" / name).write_bytes(header)
         (tmp_path / "other" / "bin" / name).chmod(0o755)
-    scan = Scan(folder, {"PATH": alone("bubblewrap")})
+    scan = Scan(folder, {"PATH": alone})
     document = search(str(tmp_path / "other"), "python train.py")
     scan.file.write_text(yaml.safe_dump(document))
     scan("run", str(scan.file), status=1)
@@ -122,12 +120,10 @@ def test_an_image_of_another_processor_fails_each_trial_and_says_so(folder: Path
         assert f"this machine is {platform.machine()}" in said
 
 
-@pytest.mark.parametrize("name", ["bubblewrap", pytest.param("charliecloud", marks=pytest.mark.long)])
-def test_two_ranks_of_horovod_in_it(folder: Path, image: Path, environment: dict[str, str], name: str) -> None:
+def test_two_ranks_of_horovod_in_it(folder: Path, image: Path, environment: dict[str, str]) -> None:
     """The launcher outside, a container around each rank; Horovod's venv is bound, and its Python is the image's."""
-    runtime, python = RUNTIMES[name], Path(environment["PATH"].split(":")[0]) / "python"
-    if shutil.which(PROGRAM[name]) is None:
-        missing(f"{PROGRAM[name]}: `make test-real` installs it, if root")
+    runtime, python = RUNTIMES["charliecloud"], Path(environment["PATH"].split(":")[0]) / "python"
+    check_charliecloud()
     if not (image / str(python.resolve()).lstrip("/")).exists():
         missing(f"Horovod was built for {python.resolve()}, the image has {sys.base_prefix}")
     shutil.copy(DIGITS / "train_horovod.py", folder)
@@ -156,14 +152,15 @@ def test_two_ranks_of_horovod_in_it(folder: Path, image: Path, environment: dict
 @pytest.mark.long
 def test_a_debian_of_its_own(tmp_path: Path) -> None:
     """Two minutes: it is fetched and configured."""
+    check_charliecloud()
     if shutil.which("mmdebstrap") is None:
         missing("mmdebstrap: `make test-real` installs it, if root")
     argv = [sys.executable, str(SCRIPT), str(tmp_path / "root"), "--base", "debian"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     code = "import sys; print(sys.version_info[:2], open('/etc/debian_version').read())"
-    argv = ["bwrap", "--ro-bind", str(tmp_path / "root"), "/", "--proc", "/proc", "--dev", "/dev", "--", "python"]
-    said = subprocess.run([*argv, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    argv = RUNTIMES["charliecloud"].wrap(["python", "-c", code], str(tmp_path / "root"), [tmp_path], {}, tmp_path)
+    said = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     assert said.stdout.startswith("(3, 11) 12."), said.stderr
 
 

@@ -15,6 +15,7 @@ import pytest
 import requests
 
 from tests.end_to_end.conftest import Scan
+from tests.image_root import make_image_root
 from tests.real.conftest import missing
 from tests.real.pilot3 import USER, Pilot3, check_isolation, sources
 
@@ -161,10 +162,11 @@ def test_a_stopped_search_ends_its_payload(scan: Scan, service: Service, pilot: 
 
 def test_the_payload_runs_in_its_image(scan: Scan, service: Service, pilot: Pilot3) -> None:
     """A Pilot 3 without an experiment's plugin starts no containers: the transformation does."""
-    if not shutil.which("bwrap"):
-        missing("bubblewrap is not installed")
-    # The image is this machine's own root, whose /tmp is the container's, and empty: so it does not see the search.
-    payload = PAYLOAD_SECTION | {"container": "/", "command": f"python3 -I -S train.py {scan.file}"}
+    if not shutil.which("ch-run"):
+        missing("ch-run: `make test-real` installs it, if root")
+    # The container's /tmp is its own, so that the payload does not see the search file.
+    image = make_image_root(scan.root / "image")
+    payload = PAYLOAD_SECTION | {"container": str(image), "command": f"python3 -I -S train.py {scan.file}"}
     scan.write({"budget": {"trials": 1, "parallel": 1}, "payload": payload}, WHERE)
     assert scan.file.is_file()
     scan("submit", str(scan.file))

@@ -27,7 +27,7 @@ __all__ = ["allocation", "embedded", "slurm", "until"]
 LOOK = r"""
 node=$SLURMD_NODENAME image= found=1
 while read -r _ _ _ from at _; do
-    [ "$at" != /usr ] || image=$from
+    [ "$at" != / ] || image=$from
 done < /proc/self/mountinfo
 for path in "$image" "$(readlink data.bin)" "$(readlink big.bin)"; do
     case $path in
@@ -62,11 +62,15 @@ def data(tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root with a shell and three programs."""
-    if shutil.which("bwrap") is None:
-        missing("bwrap: `make test-real` installs it, if root")
+    if shutil.which("ch-run") is None:
+        missing("ch-run: `make test-real` installs it, if root")
     root = tmp_path_factory.mktemp("image")
     for name in ("bin", "lib", "lib64"):
         (root / name).symlink_to(f"usr/{name}")
+    for name in ("dev", "etc", "proc", "sys", "tmp"):
+        (root / name).mkdir()
+    for name in ("group", "passwd"):
+        (root / "etc" / name).touch()
     wanted = {f"/usr/bin/{name}" for name in ("env", "readlink", "sleep")} | {"/usr/bin/sh"}
     for program in list(wanted):
         said = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
@@ -83,7 +87,7 @@ def scratch(tmp_path: Path) -> Iterator[dict[str, Any]]:
     for node in NODES:
         (tmp_path / "scratch" / node).mkdir(parents=True)
     (tmp_path / "scratch" / NODES[0] / "somebody's").touch()
-    yield {"scratch": {"node": f"{tmp_path}/scratch/$SLURMD_NODENAME"}, "containers": {"runtime": "bubblewrap"}}
+    yield {"scratch": {"node": f"{tmp_path}/scratch/$SLURMD_NODENAME"}, "containers": {"runtime": "charliecloud"}}
 
 
 def ours(tmp_path: Path, node: str) -> list[Path]:

@@ -29,13 +29,13 @@ def make_root(root: Path, header: bytes, program: str = "bin/sh") -> str:
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A machine with x86_64 that emulates nothing and has bubblewrap."""
+    """A machine with x86_64 that emulates nothing and has charliecloud."""
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(architecture, "_EMULATORS", tmp_path / "emulators")
     programs = tmp_path / "programs"
     programs.mkdir()
-    (programs / "bwrap").write_text("#!/bin/sh\n")
-    (programs / "bwrap").chmod(0o755)
+    (programs / "ch-run").write_text("#!/bin/sh\n")
+    (programs / "ch-run").chmod(0o755)
     monkeypatch.setenv("PATH", str(programs))
 
 
@@ -94,13 +94,13 @@ def test_sif_files(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("here")
 def test_the_wrong_one_is_refused_with_both_names(tmp_path: Path) -> None:
     root = make_root(tmp_path / "root", elf(21))
-    for name in ("auto", "bubblewrap"):
+    for name in ("auto", "charliecloud"):
         with pytest.raises(TransformationFailure, match="is of ppc64le, and this machine is x86_64") as caught:
             choose_runtime(name, root)
         assert caught.value.code is ExitCode.NO_CONTAINER_RUNTIME
     (tmp_path / "emulators").mkdir()
     (tmp_path / "emulators" / "qemu-ppc64le").touch()
-    assert choose_runtime("auto", root).name == "bubblewrap"
+    assert choose_runtime("auto", root).name == "charliecloud"
 
 
 @pytest.mark.usefixtures("here")

@@ -8,7 +8,7 @@ Sources:
     podman-hpc: github.com/NERSC/podman-hpc, etc/modules.d: gpu.yaml (--gpu), mpich.yaml (--mpi).
     Shifter: github.com/NERSC/shifter, doc/modules.rst (--module=gpu,mpich), doc/command/shifter.rst (--image, --volume,
         --workdir); NERSC, "Shifter".
-    ch-run(1); bwrap(1).
+    ch-run(1).
 """
 
 from __future__ import annotations
@@ -147,23 +147,10 @@ def test_charliecloud_that_writes_into_images(
     (tmp_path / "root" / "there").mkdir(parents=True)
     monkeypatch.setattr(charliecloud_module, "_has_write_fake", lambda _: has_fake)
     assert RUNTIMES["charliecloud"].makes_mount_points(str(tmp_path / image), [Path(job)]) is makes
-    assert not RUNTIMES["bubblewrap"].makes_mount_points(str(tmp_path / image), [Path(job)])
+    assert not RUNTIMES["podman"].makes_mount_points(str(tmp_path / image), [Path(job)])
 
 
-@pytest.mark.parametrize(("kind", "device"), [("nvidia", ["--dev-bind", "/dev", "/dev"]), ("none", ["--dev", "/dev"])])
-def test_bubblewrap(tmp_path: Path, kind: str, device: list[str], mpi: Path) -> None:
-    image = tmp_path / "image"
-    (image / "usr").mkdir(parents=True)
-    assert line("bubblewrap", str(image), Inside(kind, [Path("/data")], [mpi])) == [
-        *["bwrap", "--ro-bind", f"{image}/usr", "/usr", *device, "--proc", "/proc", "--tmpfs", "/tmp"],
-        *["--bind", str(JOB), str(JOB), "--ro-bind", "/data", "/data", "--ro-bind", str(mpi), str(mpi)],
-        *["--setenv", "LD_LIBRARY_PATH", f"{mpi}/lib:/old"],
-        *["--unsetenv", "TMPDIR", "--setenv", "PATH", IMAGE_PATH],
-        *["--die-with-parent", "--chdir", str(JOB), "--", *ARGV],
-    ]
-
-
-@pytest.mark.parametrize("name", ["apptainer", "charliecloud", "bubblewrap", "shifter"])
+@pytest.mark.parametrize("name", ["apptainer", "charliecloud", "shifter"])
 def test_the_active_environment_of_the_machine_stays_outside(name: str, tmp_path: Path) -> None:
     """Where the runtime would pass it on."""
     words = line(name, str(tmp_path), Inside("none"), {"USER": "me", "PYTHONPATH": "/mine", "VIRTUAL_ENV": "/venv"})
@@ -188,9 +175,7 @@ def test_apptainer_has_a_tmp_of_its_own(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_values_of_variables_stand_on_no_command_line(tmp_path: Path) -> None:
     for name in RUNTIMES:
-        words = line(
-            name, str(tmp_path) if name in ("bubblewrap", "charliecloud") else "example.org/x:1", Inside("none")
-        )
+        words = line(name, str(tmp_path) if name == "charliecloud" else "example.org/x:1", Inside("none"))
         assert not any("secret" in word for word in words), name
 
 

@@ -4,7 +4,6 @@ from typing import Dict
 
 from hpo_pilot.transformation.container.apptainer import Apptainer
 from hpo_pilot.transformation.container.architecture import check_architecture
-from hpo_pilot.transformation.container.bubblewrap import Bubblewrap
 from hpo_pilot.transformation.container.charliecloud import Charliecloud
 from hpo_pilot.transformation.container.no_container import NoContainer
 from hpo_pilot.transformation.container.podman import Podman, PodmanHpc
@@ -14,8 +13,7 @@ from hpo_pilot.transformation.failure import ExitCode, TransformationFailure
 
 #: By their names, in the order in which `auto` tries them: first those that need nothing set up.
 RUNTIMES: Dict[str, ContainerRuntime] = {
-    runtime.name: runtime
-    for runtime in (NoContainer(), Apptainer(), Charliecloud(), Bubblewrap(), Shifter(), PodmanHpc(), Podman())
+    runtime.name: runtime for runtime in (NoContainer(), Apptainer(), Charliecloud(), Shifter(), PodmanHpc(), Podman())
 }
 
 
