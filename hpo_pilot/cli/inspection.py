@@ -382,6 +382,8 @@ def export(
     from hpo_pilot.errors import InputError
 
     if form in FILE_FORMS:
+        if (note := FILE_FORMS[form].note) and output is not None:
+            typer.echo(f"hpo-pilot: {note}", err=True)
         typer.echo(export_file(client, identity, form, output))
         return
     if form not in FORMS:

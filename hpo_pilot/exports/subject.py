@@ -48,6 +48,21 @@ class Subject:
         return f"{self.search['name']} {self.search['created']}"
 
     @property
+    def over(self) -> list[TrialDocument]:
+        """The trials that are over, by number."""
+        return [trial for trial in self.trials if trial["state"] in ("finished", "failed", "stopped")]
+
+    def counted(self, written: int) -> str:
+        """`written` of the search's trials, for people: what else there is, and why it was not written."""
+        over = len(self.over)
+        there, running = over - written, len(self.trials) - over
+        return (
+            f"{written} of {len(self.trials)} trials"
+            + (f" ({there} were there)" if there else "")
+            + (f" ({running} not over: export again later)" if running else "")
+        )
+
+    @property
     def metrics(self) -> list[str]:
         """The objectives' names, in order."""
         return [objective["metric"] for objective in self.objectives]

@@ -37,7 +37,7 @@ def client():
 
 
 @pytest.mark.parametrize(
-    ("form", "name", "asked"), [("parquet", "t.parquet", False), ("mlflow", "runs", True), ("optuna", "s.db", True)]
+    ("form", "name", "asked"), [("parquet", "t.parquet", False), ("mlflow", "runs", True), ("optuna", "s.log", True)]
 )
 def test_each_is_written_and_says_what_opens_it(client, tmp_path, form, name, asked):
     said = export_file(client, "digits", form, tmp_path / name)
@@ -60,8 +60,8 @@ def test_a_folder_that_is_not_there(client, tmp_path):
     ("form", "module", "missing"),
     [
         ("parquet", "parquet", "pyarrow"),
-        ("optuna", "optuna_study", "optuna"),
-        ("mlflow", "mlflow_database", "sqlalchemy"),
+        ("optuna", "optuna", "optuna"),
+        ("mlflow", "mlflow", "sqlalchemy"),
     ],
 )
 def test_a_missing_library_is_named_with_its_remedy(client, tmp_path, monkeypatch, form, module, missing):

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 import os
 import shutil
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
@@ -15,9 +18,9 @@ import pytest
 from mlflow.entities import ViewType
 from mlflow.tracking import MlflowClient
 
-from hpo_pilot.errors import InputError
-from hpo_pilot.exports import mlflow_database, mlflow_files, mlflow_store
-from hpo_pilot.exports.mlflow_runs import MARK, key_of
+from hpo_pilot.errors import InputError, TryAgainError
+from hpo_pilot.exports import mlflow as mlflow_export
+from hpo_pilot.exports.mlflow import MARK, key_of
 from tests.exports.made import curves_of, every_kind, finished, search_of, subject_of
 
 
@@ -61,11 +64,11 @@ def place(new_place, empty_database):
 
 def test_runs_as_mlflow_knows_them(new_place):
     place = new_place
-    said = mlflow_store.write(subject_of(search_of(), every_kind(), curves_of([1])), place.path)
-    assert "16 of 16 runs" in said and place.uri in said
+    said = mlflow_export.write(subject_of(search_of(), every_kind(), curves_of([1])), place.path)
+    assert "14 of 16 trials (2 not over: export again later)" in said and place.uri in said
     client, runs = place.client(), place.runs()
-    assert [int(run.data.tags["trial"]) for run in runs] == list(range(1, 17))
-    statuses = ["FINISHED"] * 10 + ["FAILED", "KILLED", "KILLED", "RUNNING", "SCHEDULED", "FINISHED"]
+    assert [int(run.data.tags["trial"]) for run in runs] == [*range(1, 14), 16]
+    statuses = ["FINISHED"] * 10 + ["FAILED", "KILLED", "KILLED", "FINISHED"]
     assert [run.info.status for run in runs] == statuses
     first = runs[0]
     assert first.data.params["learning_rate"] == "0.0002" and first.data.params["solver"] == "sgd"
@@ -83,13 +86,12 @@ def test_runs_as_mlflow_knows_them(new_place):
     assert first.info.run_name == "digits-1"
     tags = first.data.tags
     assert (tags["state"], tags["generation"], tags["seed"], tags["owner"]) == ("finished", "1", "78", "alice")
-    assert tags["panda_ids"] == "1000 1001" and runs[15].data.tags["confirms"] == "1"
+    assert tags["panda_ids"] == "1000 1001" and runs[13].data.tags["confirms"] == "1"
     assert runs[10].data.tags["error"].startswith("fold 0: exit status 1")
-    assert runs[13].info.end_time is None
 
 
 def test_logs_and_the_definition_are_artifacts(place):
-    mlflow_store.write(subject_of(search_of(), every_kind()), place.path)
+    mlflow_export.write(subject_of(search_of(), every_kind()), place.path)
     failed = place.runs()[10]
     assert {one.path for one in place.client().list_artifacts(failed.info.run_id)} == {"search.yaml", "fold_0.log"}
     log = place.client().download_artifacts(failed.info.run_id, "fold_0.log")
@@ -99,7 +101,7 @@ def test_logs_and_the_definition_are_artifacts(place):
 
 
 def test_mlflow_s_own_search_finds_them(place):
-    mlflow_store.write(subject_of(search_of(), every_kind()), place.path)
+    mlflow_export.write(subject_of(search_of(), every_kind()), place.path)
     mlflow.set_tracking_uri(place.uri)
     found = mlflow.search_runs(
         experiment_names=["digits"], filter_string="metrics.loss < 0.71 and params.solver = 'sgd'", output_format="list"
@@ -109,32 +111,33 @@ def test_mlflow_s_own_search_finds_them(place):
 
 def test_several_objectives(place):
     search = search_of(objective=[{"metric": "loss"}, {"metric": "latency", "goal": "maximize"}])
-    mlflow_store.write(subject_of(search, [finished(2, objectives=2)]), place.path)
+    mlflow_export.write(subject_of(search, [finished(2, objectives=2)]), place.path)
     metrics = place.runs()[0].data.metrics
     assert (metrics["loss"], metrics["latency"], metrics["std_latency"], metrics["fold_1_latency"]) == (1, 10, 7, 15)
 
 
-def test_a_second_export_brings_it_up_to_date(place):
+def test_a_second_export_adds_what_is_over_now(place):
     trials = every_kind()
-    mlflow_store.write(subject_of(search_of(), trials[:14]), place.path)
+    mlflow_export.write(subject_of(search_of(), trials[:14]), place.path)
     before = place.runs()
-    client = place.client()
-    client.set_tag(before[13].info.run_id, "mlflow.note.content", "look here")
+    place.client().set_tag(before[3].info.run_id, "mlflow.note.content", "look here")
+    place.client().delete_run(before[4].info.run_id)
     trials[13] = finished(14)  # it was running
-    said = mlflow_store.write(subject_of(search_of(), trials), place.path)
-    assert "wrote 3 of 16 runs" in said
+    said = mlflow_export.write(subject_of(search_of(), trials), place.path)
+    assert "wrote 2 of 16 trials (13 were there) (1 not over: export again later)" in said
     after = place.runs()
-    assert len(after) == 16
-    assert [run.info.run_id for run in after[:14]] == [run.info.run_id for run in before]
+    assert len(after) == 15
+    assert [run.info.run_id for run in after[:13]] == [run.info.run_id for run in before]
     assert after[13].info.status == "FINISHED" and after[13].data.metrics["fold_1"] == pytest.approx(1 + 1 / 14)
-    assert after[13].data.tags["mlflow.note.content"] == "look here"
+    assert after[3].data.tags["mlflow.note.content"] == "look here"
+    assert after[4].info.lifecycle_stage == "deleted"
     assert len(place.client().search_experiments(filter_string="name = 'digits'")) == 1
-    assert "wrote 0 of 16 runs" in mlflow_store.write(subject_of(search_of(), trials), place.path)
+    assert "wrote 0 of 16 trials" in mlflow_export.write(subject_of(search_of(), trials), place.path)
 
 
 def test_several_searches_share_a_store(place):
-    mlflow_store.write(subject_of(search_of(), every_kind()[:2]), place.path)
-    mlflow_store.write(subject_of(search_of(search="other"), every_kind()[:3]), place.path)
+    mlflow_export.write(subject_of(search_of(), every_kind()[:2]), place.path)
+    mlflow_export.write(subject_of(search_of(search="other"), every_kind()[:3]), place.path)
     assert (len(place.runs()), len(place.runs("other"))) == (2, 3)
     experiment = place.client().get_experiment_by_name("other")
     assert experiment.tags[MARK].startswith("other ") and experiment.tags["goals"] == "minimize loss"
@@ -144,35 +147,58 @@ def test_nothing_of_others_is_overwritten(place):
     client = place.client()
     client.create_experiment("digits")
     with pytest.raises(InputError, match="experiment 'digits' that is no export"):
-        mlflow_store.write(subject_of(search_of(), every_kind()), place.path)
+        mlflow_export.write(subject_of(search_of(), every_kind()), place.path)
     assert place.runs() == []
 
 
 def test_other_files_and_folders_are_refused(tmp_path):
     (tmp_path / "notes.db").write_text("notes")
     with pytest.raises(InputError, match="no database of MLflow"):
-        mlflow_store.write(subject_of(search_of(), []), tmp_path / "notes.db")
+        mlflow_export.write(subject_of(search_of(), []), tmp_path / "notes.db")
     (tmp_path / "notes").write_text("notes")
     with pytest.raises(InputError, match="is a file"):
-        mlflow_store.write(subject_of(search_of(), []), tmp_path / "notes")
+        mlflow_export.write(subject_of(search_of(), []), tmp_path / "notes")
     with pytest.raises(InputError, match="no MLflow file store"):
-        mlflow_store.write(subject_of(search_of(), []), tmp_path)
+        mlflow_export.write(subject_of(search_of(), []), tmp_path)
     assert (tmp_path / "notes.db").read_text() == "notes" == (tmp_path / "notes").read_text()
 
 
-def test_a_failure_leaves_nothing_half_done(new_place, monkeypatch):
-    place = new_place
+def test_an_interrupted_export_is_completed_by_the_next(place, monkeypatch):
+    def full(client, subject, trial, run_id, scratch):
+        if trial["number"] == 5:
+            raise OSError(28, "No space left on device")
 
-    def runs(subject):
-        yield from list(runs_of(subject))[:1]
-        raise OSError(28, "No space left on device")
+    with monkeypatch.context() as context, pytest.raises(OSError, match="No space"):
+        context.setattr(mlflow_export, "_write_artifacts", full)
+        mlflow_export.write(subject_of(search_of(), every_kind()), place.path)
+    assert [run.info.status for run in place.runs()] == ["FINISHED"] * 4 + ["RUNNING"]
+    assert "wrote 10 of 16 trials (4 were there)" in mlflow_export.write(
+        subject_of(search_of(), every_kind()), place.path
+    )
+    runs = place.runs()
+    assert [int(run.data.tags["trial"]) for run in runs] == [*range(1, 14), 16]
+    assert runs[4].info.status == "FINISHED" and runs[4].data.metrics["loss"] == pytest.approx(0.7)
 
-    runs_of = mlflow_files.runs_of
-    monkeypatch.setattr(mlflow_files, "runs_of", runs)
-    monkeypatch.setattr(mlflow_database, "runs_of", runs)
-    with pytest.raises(OSError, match="No space"):
-        mlflow_store.write(subject_of(search_of(), every_kind()), place.path)
-    assert not place.path.exists() and not list(place.path.parent.glob(".*"))
+
+def test_many_metrics_and_parameters_go_in_several_calls(place):
+    space = {f"x{number}": {"type": "real", "low": 0, "high": 1} for number in range(130)}
+    trial = replace(finished(1), point=dict.fromkeys(space, 0.5))
+    subject = subject_of(search_of(space=space), [trial], curves_of([1], steps=1200))
+    mlflow_export.write(subject, place.path)
+    (run,) = place.runs()
+    assert len(run.data.params) == 130
+    assert len(place.client().get_metric_history(run.info.run_id, "intermediate_value")) == 1200
+
+
+def test_a_database_that_another_program_has_locked(place, monkeypatch):
+    if place.path.suffix != ".db":
+        pytest.skip("file stores have no locks")
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *given, **named: connect(*given, **{**named, "timeout": 0.01}))
+    with closing(connect(place.path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(TryAgainError, match="locked by another program"):
+            mlflow_export.write(subject_of(search_of(), [finished(1)]), place.path)
 
 
 @pytest.mark.parametrize(

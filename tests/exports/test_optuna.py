@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
-import sqlite3
 import warnings
+from dataclasses import replace
 
 import optuna
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
-from hpo_pilot.errors import InputError, TryAgainError
-from hpo_pilot.exports import optuna_study
-from hpo_pilot.exports.optuna_trials import distribution_of
+from hpo_pilot.errors import InputError
+from hpo_pilot.exports import optuna as optuna_export
 from tests.exports.made import curves_of, every_kind, finished, point_of, search_of, subject_of
+
+
+def journal(path):
+    return JournalStorage(JournalFileBackend(str(path)))
 
 
 @pytest.fixture
 def path(tmp_path):
-    return tmp_path / "study.db"
+    return tmp_path / "study.log"
 
 
 @pytest.fixture
@@ -28,8 +34,8 @@ def export(path):
     """Writes, and reads the study back."""
 
     def exported(subject, name="digits"):
-        optuna_study.write(subject, path)
-        return optuna.load_study(study_name=name, storage=f"sqlite:///{path}")
+        optuna_export.write(subject, path)
+        return optuna.load_study(study_name=name, storage=journal(path))
 
     return exported
 
@@ -37,12 +43,14 @@ def export(path):
 def test_trials_as_optuna_knows_them(export):
     study = export(subject_of(search_of(), every_kind(), curves_of([1, 12])))
     trials = study.trials
-    assert [trial.number for trial in trials] == list(range(16))
+    assert [trial.number for trial in trials] == list(range(14))
+    assert [trial.user_attrs["trial"] for trial in trials] == [*range(1, 14), 16]  # 14 runs, 15 waits
     assert study.direction.name == "MINIMIZE" and study.metric_names == ["loss"]
     states = [TrialState.COMPLETE] * 10 + [TrialState.FAIL, TrialState.PRUNED, TrialState.FAIL]
-    assert [trial.state for trial in trials] == [*states, TrialState.RUNNING, TrialState.WAITING, TrialState.COMPLETE]
+    assert [trial.state for trial in trials] == [*states, TrialState.COMPLETE]
     for trial in trials:
-        expected = point_of(1 if trial.number == 15 else trial.number + 1)
+        expected = point_of(1 if trial.number == 13 else trial.number + 1)
+        expected["odd"] = json.dumps(expected["odd"])  # 1 and true are one choice to Optuna
         assert trial.params == expected
         assert [type(value) for value in trial.params.values()] == [type(value) for value in expected.values()]
         trial._validate()
@@ -62,24 +70,9 @@ def test_trials_as_optuna_knows_them(export):
     assert study.user_attrs["definition"] == search_of().to_dict()
 
 
-def test_the_same_as_through_optuna_s_own_way(export):
-    """Whatever was written in bulk, Optuna writes the same of it."""
-    ours = export(subject_of(search_of(), every_kind(), curves_of(range(1, 13)))).trials
-    theirs = optuna.create_study(storage="sqlite://")
-    theirs.add_trials(ours)
-    for one, other in zip(ours, theirs.trials, strict=True):
-        one._trial_id = other._trial_id = 0
-        same = (one.state, one.params, one.distributions, one.user_attrs, one.datetime_start, one.datetime_complete)
-        assert same == (
-            *(other.state, other.params, other.distributions),
-            *(other.user_attrs, other.datetime_start, other.datetime_complete),
-        )
-        assert repr(one.intermediate_values) == repr(other.intermediate_values) and one.values == other.values
-
-
 def test_distributions_are_exact():
     space = search_of().to_dict()["space"]
-    assert {name: distribution_of(dimension) for name, dimension in space.items()} == {
+    assert {name: optuna_export._distribution(dimension) for name, dimension in space.items()} == {
         "learning_rate": FloatDistribution(1e-4, 1e-1, log=True),
         "dropout": FloatDistribution(0.0, 0.5, step=0.05),
         "layers": IntDistribution(1, 4),
@@ -87,7 +80,7 @@ def test_distributions_are_exact():
         "value": IntDistribution(0, 9, step=3),
         "solver": CategoricalDistribution(["adam", "sgd"]),
         "batch": CategoricalDistribution([32, 64, 128]),
-        "odd": CategoricalDistribution([1, True, "1", None, 1.5]),
+        "odd": CategoricalDistribution(["1", "true", '"1"', "null", "1.5"]),
         "momentum": FloatDistribution(0.5, 0.99),
     }
 
@@ -102,7 +95,7 @@ def test_distributions_are_exact():
 def test_steps_that_do_not_meet_the_end(low, high, step, expected):
     space = search_of(space={"x": {"type": "real", "low": low, "high": high, "step": step}}).space
     dimension = space.dimensions["x"]
-    found = distribution_of(dimension.model_dump())
+    found = optuna_export._distribution(dimension.model_dump())
     assert found == expected
     assert all(found._contains(value) for value in dimension.grid(100))
 
@@ -117,71 +110,72 @@ def test_several_objectives(export):
     assert len(study.best_trials) == 2
 
 
-def test_a_second_export_brings_it_up_to_date(export, path):
+def test_a_second_export_adds_what_is_over_now(export, path):
     trials = every_kind()
     export(subject_of(search_of(), trials[:3]))
-    # Somebody else's study in the same file, and a note of the dashboard's on a trial of ours.
-    other = optuna.create_study(study_name="mine", storage=f"sqlite:///{path}")
+    # Somebody else's study in the same file, and an attribute of theirs on ours.
+    other = optuna.create_study(study_name="mine", storage=journal(path))
     other.add_trial(optuna.trial.create_trial(value=1.0))
-    ids = {
-        trial.number: trial._trial_id
-        for trial in optuna.load_study(study_name="digits", storage=f"sqlite:///{path}").trials
-    }
+    optuna.load_study(study_name="digits", storage=journal(path)).set_user_attr("note", "look here")
     now = export(subject_of(search_of(), trials))
-    assert len(now.trials) == 16
-    assert {trial.number: trial._trial_id for trial in now.trials[:3]} == ids
-    assert optuna.load_study(study_name="mine", storage=f"sqlite:///{path}").trials[0].value == 1.0
-    again = export(subject_of(search_of(), trials))
-    assert [(trial._trial_id, trial.state, trial.params) for trial in again.trials] == [
-        (trial._trial_id, trial.state, trial.params) for trial in now.trials
-    ]
-
-
-def test_nothing_of_others_is_overwritten(export, path):
-    path.write_text("notes")
-    with pytest.raises(InputError, match="no storage of Optuna"):
-        export(subject_of(search_of(), every_kind()))
-    assert path.read_text() == "notes"
-    path.unlink()
-    sqlite3.connect(path).execute("CREATE TABLE mine (x)").connection.close()
+    assert [trial.user_attrs["trial"] for trial in now.trials] == [*range(1, 14), 16]
+    trials[13] = finished(14)  # it was running
+    now = export(subject_of(search_of(), trials))
+    assert [trial.user_attrs["trial"] for trial in now.trials] == [*range(1, 14), 16, 14]
+    assert now.trials[14].state is TrialState.COMPLETE and now.user_attrs["note"] == "look here"
+    assert optuna.load_study(study_name="mine", storage=journal(path)).trials[0].value == 1.0
     before = path.read_bytes()
-    with pytest.raises(InputError, match="no storage of Optuna"):
-        export(subject_of(search_of(), every_kind()))
+    export(subject_of(search_of(), trials))
     assert path.read_bytes() == before
-    path.unlink()
-    study = optuna.create_study(study_name="digits", storage=f"sqlite:///{path}")
+
+
+@pytest.mark.parametrize("content", [b"notes", b"notes\n", b"{}", b"[1]\n", b"SQLite format 3\0\n\xff"])
+def test_other_files_are_refused(path, content):
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="no journal file of Optuna"):
+        optuna_export.write(subject_of(search_of(), every_kind()), path)
+    assert path.read_bytes() == content
+
+
+def test_studies_of_others_are_refused(path):
+    optuna.create_study(study_name="digits", storage=journal(path))
     with pytest.raises(InputError, match="study 'digits' that is no export"):
-        export(subject_of(search_of(), every_kind()))
-    assert study.trials == []
+        optuna_export.write(subject_of(search_of(), every_kind()), path)
+    assert optuna.load_study(study_name="digits", storage=journal(path)).trials == []
 
 
-def test_a_study_that_somebody_went_on_with_is_left_alone(export):
-    study = export(subject_of(search_of(), every_kind()[:3]))
-    study.add_trial(optuna.trial.create_trial(value=0.001))
-    with pytest.raises(InputError, match="not from search 'digits'"):
-        export(subject_of(search_of(), every_kind()))
+def test_a_study_that_somebody_went_on_with_keeps_their_trials(export):
+    export(subject_of(search_of(), every_kind()[:3])).add_trial(optuna.trial.create_trial(value=0.001))
+    study = export(subject_of(search_of(), every_kind()))
     assert study.best_value == 0.001
+    assert [trial.user_attrs.get("trial") for trial in study.trials] == [1, 2, 3, None, *range(4, 14), 16]
 
 
-def test_a_failure_leaves_what_was_there(export, path, monkeypatch):
-    export(subject_of(search_of(), every_kind()[:3]))
+def test_an_interrupted_export_is_completed_by_the_next(export, path, monkeypatch):
+    trial_of = optuna_export._trial
 
-    def broken(trial):
-        raise OSError(28, "No space left on device")
+    def broken(subject, trial, space):
+        if trial["number"] == 5:
+            raise OSError(28, "No space left on device")
+        return trial_of(subject, trial, space)
 
-    monkeypatch.setattr(optuna_study, "_details", broken)
-    with pytest.raises(OSError, match="No space"):
-        optuna_study.write(subject_of(search_of(), every_kind()), path)
-    assert len(optuna.load_study(study_name="digits", storage=f"sqlite:///{path}").trials) == 3
-    fresh = path.with_name("fresh.db")
-    with pytest.raises(OSError, match="No space"):
-        optuna_study.write(subject_of(search_of(), every_kind()), fresh)
-    assert {entry.name for entry in path.parent.iterdir()} == {path.name}
+    with monkeypatch.context() as context, pytest.raises(OSError, match="No space"):
+        context.setattr(optuna_export, "_trial", broken)
+        optuna_export.write(subject_of(search_of(), every_kind()), path)
+    study = export(subject_of(search_of(), every_kind()))
+    assert [trial.user_attrs["trial"] for trial in study.trials] == [*range(1, 14), 16]
+
+
+def test_a_trial_that_optuna_refuses_is_named(path):
+    trials = every_kind()[:2]
+    trials[1] = replace(trials[1], point={**trials[1].point, "layers": 40})
+    with pytest.raises(InputError, match=r"Optuna refuses trial 2 of 'digits'.*layers"):
+        optuna_export.write(subject_of(search_of(), trials), path)
 
 
 def test_a_place_that_cannot_be_written_is_said_so(tmp_path):
-    with pytest.raises(OSError, match="unable to open database file"):
-        optuna_study.write(subject_of(search_of(), every_kind()), tmp_path / "nosuch" / "study.db")
+    with pytest.raises(OSError, match="No such file"):
+        optuna_export.write(subject_of(search_of(), every_kind()), tmp_path / "nosuch" / "study.log")
 
 
 def test_optuna_draws_it(export):
@@ -194,21 +188,3 @@ def test_optuna_draws_it(export):
     assert len(history.data[0].y) == 11
     assert set(re.findall("learning_rate|layers|solver", str(parallel))) == {"learning_rate", "layers", "solver"}
     assert len(curves.data) == 11  # those that are complete or pruned
-
-
-@pytest.mark.parametrize("level", ["EXCLUSIVE", "IMMEDIATE"])
-def test_a_storage_that_another_program_has_locked_is_no_other_file(export, path, level, monkeypatch):
-    subject = subject_of(search_of(), [finished(1, 0.5)])
-    export(subject)
-    connect = sqlite3.connect
-    # Nobody waits for it here.
-    monkeypatch.setattr(sqlite3, "connect", lambda *given, **named: connect(*given, **{**named, "timeout": 0.01}))
-    monkeypatch.setattr(sqlite3.dbapi2, "connect", sqlite3.connect)
-    other = connect(path, isolation_level=None)
-    other.execute(f"BEGIN {level}")
-    try:
-        with pytest.raises(TryAgainError, match="locked by another program"):
-            optuna_study.write(subject, path)
-    finally:
-        other.close()
-    assert len(export(subject).trials) == 1
