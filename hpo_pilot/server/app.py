@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,31 +13,22 @@ from typing import Any
 from sqlalchemy.exc import DBAPIError
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from hpo_pilot.server.access import discovery
 from hpo_pilot.server.access.auth import Role, TokenRefused
 from hpo_pilot.server.access.gate import Gate
 from hpo_pilot.server.access.ownership import check_owner
-from hpo_pilot.server.api import absent as api_absent
-from hpo_pilot.server.api import creds as api_creds
 from hpo_pilot.server.api import demand as api_demand
-from hpo_pilot.server.api import file_requests as api_file_requests
 from hpo_pilot.server.api import file_server as api_file_server
-from hpo_pilot.server.api import harvester as api_harvester
 from hpo_pilot.server.api import hpo_pilot as api_hpo_pilot
 from hpo_pilot.server.api import job as api_job
-from hpo_pilot.server.api import metaconfig as api_metaconfig
 from hpo_pilot.server.api import overview as api_overview
 from hpo_pilot.server.api import pilot as api_pilot
-from hpo_pilot.server.api import queues as api_queues
-from hpo_pilot.server.api import statistics as api_statistics
 from hpo_pilot.server.api import system as api_system
 from hpo_pilot.server.api import task as api_task
-from hpo_pilot.server.api import task_changes as api_task_changes
 from hpo_pilot.server.api import task_views as api_task_views
-from hpo_pilot.server.api import worker as api_worker
 from hpo_pilot.server.bigpanda import http as bigpanda_http
 from hpo_pilot.server.bigpanda.reading_key import KEY_FILE, ReadingKey
 from hpo_pilot.server.data.database import Database, Transaction
@@ -53,37 +43,27 @@ from hpo_pilot.server.taskbuffer.points import Capabilities
 from hpo_pilot.server.taskbuffer.queues import Queues
 from hpo_pilot.server.taskbuffer.retention import Housekeeping
 from hpo_pilot.server.taskbuffer.waiting import Changes, WaitingPilots
-from hpo_pilot.server.web import files_http, idds_http, metrics_http, openapi, queue_http, transformation_http
+from hpo_pilot.server.web import files_http, idds_http, metrics_http, queue_http, transformation_http
 from hpo_pilot.server.web.bodies import BodyRefused, json_object, pairs, read_body
 from hpo_pilot.server.web.call import NOBODY, Call
-from hpo_pilot.server.web.endpoints import PILOTS, TABLE, Access, ArgumentError, Endpoint
+from hpo_pilot.server.web.endpoints import TABLE, Access, ArgumentError, Endpoint
 
 log = logging.getLogger(__name__)
 
 #: Imported for what they put into the table of calls.
 API_MODULES = (
-    api_absent,
-    api_creds,
     api_demand,
-    api_file_requests,
     api_file_server,
-    api_harvester,
     api_hpo_pilot,
     api_job,
-    api_metaconfig,
     api_overview,
     api_pilot,
-    api_queues,
-    api_statistics,
     api_system,
     api_task,
-    api_task_changes,
     api_task_views,
-    api_worker,
 )
 
 _METHODS = ["GET", "POST", "PUT", "DELETE", "PATCH"]
-MESSAGE_PRODUCTION = "production or pilot role required"
 _DEFAULT_LIMITS = Limits()
 _MESSAGE_DATABASE = "database error in the PanDA server"
 
@@ -122,13 +102,12 @@ class Server:
         self.storage = Folder(files / "storage")
         self.capabilities = Capabilities(files / "points.key")
         self.reading_key = ReadingKey(files / KEY_FILE)
-        self.logs = Folder(files / "logs")
         self.queues = Queues(queues, files / "grid")
         self.pilots = WaitingPilots()
         self.pilot_book = PilotBook()
         self.changes = Changes()
         self.watch = HeartbeatWatch(database, heartbeat_timeout)
-        self.housekeeping = Housekeeping(database, self.cache, self.storage, self.logs, limits.retention_days)
+        self.housekeeping = Housekeeping(database, self.cache, self.storage, limits.retention_days)
         database.announce = self._announce
         with database.writing() as tx:
             api_file_server.reconcile(tx, self.cache)
@@ -165,12 +144,10 @@ class Server:
         return Starlette(
             routes=[
                 Route("/api/{version}/{group}/{function}", self._api, methods=_METHODS),
-                *(Route(path, _openapi, methods=["GET"]) for path in openapi.PATHS),
                 Route("/server/panda/{function}", partial(legacy_http.answer, self), methods=["GET", "POST"]),
                 *queue_http.routes(self),
                 transformation_http.route(),
                 metrics_http.route(self),
-                Route("/cache/jedilog/{name}", files_http.handler(self, files_http.log_file), methods=["GET"]),
                 Route("/cache/{name}", files_http.handler(self, files_http.cache_file), methods=["GET"]),
                 Route(
                     "/storage/{name}",
@@ -188,7 +165,7 @@ class Server:
         path = request.path_params
         endpoint = TABLE.get(f"{path['group']}/{path['function']}")
         if endpoint is None or path["version"] not in ("v1", "latest"):
-            return _reply(failure(f"method {path['function']} is forbidden"), 403)  # as a real server has it
+            return _reply(failure(f"{path['group']}/{path['function']} is not provided by this server"), 404)
         try:
             caller = self.gate.caller(request)
         except TokenRefused as error:
@@ -197,15 +174,13 @@ class Server:
             caller = NOBODY
         if endpoint.roles and caller.role not in endpoint.roles:
             return _reply(failure(_missing_role(endpoint)), 403)
-        if endpoint.production and caller.role not in PILOTS:
-            return _reply(failure(MESSAGE_PRODUCTION))
         if endpoint.method and request.method != endpoint.method:
             return _reply(failure(f"expecting {endpoint.method}, received {request.method}"))
         try:
             arguments = await _arguments(endpoint, request)
             with CALL_SECONDS.labels(endpoint.path).time():
                 answer = await self._run(endpoint, Call(caller, self, request), arguments)
-            return _text(answer, request) if isinstance(answer, str) else _reply(answer)
+            return _reply(answer)
         except ArgumentError as error:
             return _reply(failure(str(error)))
         except BodyRefused as error:
@@ -222,11 +197,11 @@ class Server:
             log.exception("%s failed", endpoint.path)
             return _reply(failure(f"{endpoint.path} failed in the server; its log says why"), 500)
 
-    async def _run(self, endpoint: Endpoint, call: Call, arguments: dict[str, Any]) -> Envelope | str:
-        def work(tx: Transaction) -> Envelope | str:
+    async def _run(self, endpoint: Endpoint, call: Call, arguments: dict[str, Any]) -> Envelope:
+        def work(tx: Transaction) -> Envelope:
             if endpoint.owner_of and (refused := check_owner(tx, call.caller, arguments[endpoint.owner_of])):
                 return refused
-            reply: Envelope | str = endpoint.handler(tx, call, **arguments)
+            reply: Envelope = endpoint.handler(tx, call, **arguments)
             return reply
 
         match endpoint.access:
@@ -235,10 +210,10 @@ class Server:
             case Access.WRITE:
                 return await self.database.write(work)
             case Access.WAIT:
-                waited: Envelope | str = await endpoint.handler(call, **arguments)
+                waited: Envelope = await endpoint.handler(call, **arguments)
                 return waited
             case Access.NOTHING:
-                reply: Envelope | str = endpoint.handler(call, **arguments)
+                reply: Envelope = endpoint.handler(call, **arguments)
                 return reply
 
 
@@ -246,19 +221,8 @@ def _reply(envelope: Envelope, status: int = 200) -> Response:
     return Response(to_json(envelope), status, media_type="application/json")
 
 
-async def _openapi(_: Request) -> Response:
-    return Response(json.dumps(openapi.description()), media_type="application/json")
-
-
-def _text(text: str, request: Request) -> Response:
-    """The few answers that are no envelopes; as JSON to whoever speaks JSON, as on a real server."""
-    if "application/json" in (request.headers.get("content-type"), request.headers.get("accept")):
-        return Response(json.dumps(text), media_type="application/json")
-    return PlainTextResponse(text)
-
-
 def _missing_role(endpoint: Endpoint) -> str:
-    return MESSAGE_PRODUCTION if Role.PILOT in endpoint.roles else "user role required"
+    return "production or pilot role required" if Role.PILOT in endpoint.roles else "user role required"
 
 
 def _complain(task: asyncio.Task[None]) -> None:

@@ -52,8 +52,7 @@ def _take(server: LoadServer, count: int) -> list[int]:
 
 def _report(server: LoadServer, ids: list[int], status: str) -> None:
     reports = [{"job_id": panda_id, "job_status": status, "attempt_nr": 1} for panda_id in ids]
-    answers = server.call(Role.PILOT, "pilot/update_jobs_bulk", job_list=reports)
-    commands = {answer["data"]["command"] for answer in answers}
+    commands = {server.call(Role.PILOT, "pilot/update_job", **report)["command"] for report in reports}
     assert commands == {None}, commands
 
 
@@ -72,6 +71,7 @@ def _check(server: LoadServer, active: list[int]) -> None:
     """Every job is where it was, and its pilot may go on."""
     for start in range(0, len(active), 200):
         some = active[start : start + 200]
-        states = server.call(Role.PILOT, "pilot/get_job_status", job_ids=some)
-        assert all((state["status"], state["attempt_number"]) == ("running", 1) for state in states), states
+        described = server.call(Role.USER, "job/get_description", job_ids=some)
+        states = {(job["jobStatus"], job["attemptNr"]) for job in described}
+        assert states == {("running", 1)}, states
     _report(server, active[:_BULK], "running")

@@ -193,21 +193,9 @@ def refused(
 
 _CLIENT = """
 import json, sys
-from pandaclient import Client, FileSpec, JobSpec
-def job_spec(fields):
-    job = JobSpec.JobSpec()
-    for name, value in fields.items():
-        if name != "Files":
-            setattr(job, name, value)
-    for file in fields.get("Files", []):
-        job.addFile(FileSpec.FileSpec())
-        for name, value in file.items():
-            setattr(job.Files[-1], name, value)
-    return job
+from pandaclient import Client
 for line in sys.stdin:
     name, args, kwargs = json.loads(line)
-    if name == "submitJobs":
-        args[0] = [job_spec(fields) for fields in args[0]]
     answer = getattr(Client, name)(*args, **kwargs)
     print("\\x01" + json.dumps(answer, default=lambda o: o.to_dict() if hasattr(o, "to_dict") else str(o)))
     sys.stdout.flush()

@@ -13,10 +13,8 @@ from hpo_pilot.server.data.database import Database
 from hpo_pilot.server.data.tables import cache_files, jobs
 from hpo_pilot.server.data.tables import tasks as tasks_table
 from hpo_pilot.server.taskbuffer import lost_jobs, task_commands, tasks
-from hpo_pilot.server.taskbuffer.attempts import task_row
 from hpo_pilot.server.taskbuffer.descriptions import describe_jobs
 from hpo_pilot.server.taskbuffer.dispatch import JobRequest, acquire
-from hpo_pilot.server.taskbuffer.task_changes import reassign
 from hpo_pilot.server.taskbuffer.updates import JobReport, update_job
 
 Params = Callable[..., dict[str, Any]]
@@ -52,15 +50,6 @@ class Queue:
     def command(self, task_id: int, name: str, caller: Caller | None = None, **more: Any) -> tuple[int, str]:
         with self.database.writing() as tx:
             return task_commands.command(tx, caller or self.me, task_id, name, **more)
-
-    def on_task(self, task_id: int, change: Callable[..., Any], *more: Any) -> Any:
-        """What `change` gives for the task's row."""
-        with self.database.writing() as tx:
-            return change(tx, task_row(tx, task_id), *more)
-
-    def reassign(self, task_id: int, site: str | None, mode: str | None = None) -> tuple[int, str]:
-        with self.database.writing() as tx:
-            return reassign(tx, self.me, task_id, site, mode)
 
     def status(self, task_id: int) -> str:
         with self.database.reading() as tx:

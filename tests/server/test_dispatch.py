@@ -12,7 +12,6 @@ from hpo_pilot.scheduling import Opening, Openings, Wish
 from hpo_pilot.server.brokerage.hardware import GpuOffer
 from hpo_pilot.server.data.database import Database
 from hpo_pilot.server.data.tables import jobs
-from hpo_pilot.server.taskbuffer import task_changes
 from hpo_pilot.server.taskbuffer.dispatch import JobRequest, acquire
 from hpo_pilot.server.taskbuffer.queue import Queue as QueueFact
 from tests.server.queue_driver import OPERATOR, Queue
@@ -123,23 +122,6 @@ def test_priority_comes_before_shares(queue: Queue) -> None:
     low = queue.submit(5, campaign="low.1", taskPriority=10)
     high = queue.submit(5, campaign="high.2", taskPriority=20)
     assert task_ids(queue.acquire(6)) == [high] * 5 + [low]
-
-
-def test_a_new_priority_counts_at_once(queue: Queue) -> None:
-    one = queue.submit(2, taskPriority=10)
-    two = queue.submit(2, taskPriority=5)
-    assert task_ids(queue.acquire()) == [one]
-    with queue.database.writing() as tx:
-        task_changes.set_priority(tx, two, 50)
-    assert task_ids(queue.acquire(3)) == [two, two, one]
-
-
-def test_waiting_jobs_follow_their_task_to_another_queue(queue: Queue) -> None:
-    task_id = queue.submit(2, site="A")
-    with queue.database.writing() as tx:
-        assert task_changes.reassign(tx, queue.me, task_id, "B", "soft")[0] == 0
-    assert queue.acquire(site="A") == []
-    assert task_ids(queue.acquire(5, site="B")) == [task_id, task_id]
 
 
 def test_paused_and_killed_jobs_do_not_go_out(queue: Queue) -> None:

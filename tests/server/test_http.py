@@ -44,9 +44,7 @@ def test_every_call_wants_the_right_token(server: Any, path: str) -> None:
     for token, (_, role) in TOKENS.items():
         answer = send(server, method, url, token, headers={"Origin": "hpo_pilot"})
         assert (answer.status_code == 403) is (role not in endpoint.roles)
-        if role in endpoint.roles and endpoint.production and role is Role.USER:
-            assert answer.json()["message"] == "production or pilot role required"
-        elif role in endpoint.roles and endpoint.required:
+        if role in endpoint.roles and endpoint.required:
             assert answer.json()["message"].startswith("Argument error: missing a required argument: '")
 
 
@@ -57,11 +55,10 @@ def test_a_pilot_cannot_submit_and_a_user_is_no_pilot(server: Any) -> None:
 
 
 def test_tokens_come_and_go_without_a_restart(server: Any) -> None:
-    path = "/api/v1/system/get_attributes"
+    path = "/api/v1/system/get_user_attributes"
     token, made = Authority(server.tokens).issue("new", Role.USER, 1)
     answer = send(server, "GET", path, token)
-    assert answer.json()["data"]["environment"]["SSL_CLIENT_S_DN"] == "new"
-    assert "Bearer" not in answer.text
+    assert answer.json()["data"]["user_dn_clean"] == "new"
     assert send(server, "GET", path, token).status_code == 200  # remembered
     Authority(server.tokens).revoke(made.id)
     answer = send(server, "GET", path, token)
@@ -79,10 +76,17 @@ def test_tokens_come_and_go_without_a_restart(server: Any) -> None:
 def test_wrong_method_and_wrong_call(server: Any, user: Any) -> None:
     assert user.get("task/kill", task_id=1)["message"] == "expecting POST, received GET"
     assert user.post("task/get_status", task_id=1)["message"] == "expecting GET, received POST"
-    unknown = send(server, "GET", "/api/v1/task/nothing", "token-of-me")
-    assert (unknown.status_code, unknown.json()["message"]) == (403, "method nothing is forbidden")
-    assert send(server, "GET", "/api/v7/task/get_status", "token-of-me").status_code == 403
+    assert send(server, "GET", "/api/v7/task/get_status", "token-of-me").status_code == 404
     assert send(server, "GET", "/api/latest/system/is_alive").status_code == 200
+
+
+@pytest.mark.parametrize("path", ["task/nothing", "job/submit", "statistics/job_stats_by_cloud", "creds/get_proxy"])
+def test_a_call_that_is_not_provided(server: Any, path: str) -> None:
+    refused = {"success": False, "message": f"{path} is not provided by this server", "data": None}
+    for method in ("GET", "POST"):
+        for who in (None, "token-of-me", "token-of-operator"):
+            answer = send(server, method, f"/api/v1/{path}", who)
+            assert (answer.status_code, answer.json()) == (404, refused)
 
 
 def test_wrong_arguments(user: Any, pilot: Any) -> None:
@@ -103,7 +107,6 @@ def test_wrong_arguments(user: Any, pilot: Any) -> None:
     )
     assert user.post("job/kill", job_ids=["1"])["message"] == "Type error: All elements in 'job_ids' must be int."
     assert user.get("job/get_description", job_ids=["7", "8"])["data"] == [None, None]
-    assert user.get("job/get_status", job_ids=7)["data"] == [{"status": "unknown", "command": "tobekilled"}]
     assert pilot.post("pilot/update_job", job_id=1, job_status="odd") == {
         "success": False,
         "message": "Invalid job status: odd",
@@ -298,8 +301,27 @@ def test_nothing_is_readable_by_others(server: Any, user: Any) -> None:
 
 
 def test_no_token_is_kept_or_logged(server: Any) -> None:
-    assert send(server, "GET", "/api/v1/system/get_attributes", "token-of-me").status_code == 200
+    assert send(server, "GET", "/api/v1/system/get_user_attributes", "token-of-me").status_code == 200
     kept = [*server.tokens.iterdir(), server.log, server.folder / "panda.db", server.folder / "panda.db-wal"]
     for path in kept:
         for alias in TOKENS:
             assert bearer(alias).rsplit(".", 1)[1].encode() not in path.read_bytes(), path
+
+
+@pytest.mark.parametrize("path", sorted(TABLE))
+def test_no_argument_breaks_a_call(server: Any, path: str) -> None:
+    """Numbers that are none, lists, emptiness, of the declared type or not: an answer below 500, always."""
+    endpoint = TABLE[path]
+    odd: list[Any] = ["", "NULL", "é", "../x", -1, 0, 2**63, 1e300, None, True, [], [None], [""], {}, {"a": []}]
+    fitting = {int: 1, str: "x", bool: False, float: 0.5, list: [], dict: {}}
+    good = {name: fitting[each.kinds[0]] for name, each in endpoint.parameters.items() if each.required}
+    method = endpoint.method or "POST"
+    who = "token-of-operator"
+    for name in endpoint.parameters:
+        for value in odd:
+            if path == "hpo_pilot/changes" and name == "timeout" and value is not None:
+                continue  # it would wait
+            given = good | {name: value}
+            how: dict[str, Any] = {"params": given} if method == "GET" else {"json": given}
+            answer = send(server, method, f"/api/v1/{path}", who, **how)
+            assert answer.status_code < 500, (given, answer.text)

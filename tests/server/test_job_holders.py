@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -89,22 +88,10 @@ def attacks(server: RunningServer, panda_id: int) -> dict[str, Callable[[Pilot],
         "failed": lambda pilot: pilot.post("pilot/update_job", job_status="failed", **forged),
         "without an attempt": lambda pilot: pilot.post("pilot/update_job", job_id=panda_id, job_status="failed"),
         "heartbeat": lambda pilot: pilot.post("pilot/update_job", job_status="running", stdout="lies", **forged),
-        "bulk": lambda pilot: pilot.post("pilot/update_jobs_bulk", job_list=[{"job_status": "finished", **forged}]),
         "legacy": lambda pilot: pilot.legacy("updateJob", **old),
-        "legacy bulk": lambda pilot: pilot.legacy("updateJobsInBulk", jobList=json.dumps([old]), harvester_id="h"),
         "given back": lambda pilot: pilot.post("hpo_pilot/give_back", jobs=[[panda_id, 1]], **WORKER),
         "worker gone": lambda pilot: pilot.post("pilot/update_worker_status", status="finished", **WORKER),
         "legacy worker": lambda pilot: pilot.legacy("updateWorkerPilotStatus", status="failed", site="S", **worker),
-        "harvester": lambda pilot: pilot.post(
-            "harvester/update_workers",
-            harvester_id=WORKER["harvester_id"],
-            workers=[{"workerID": WORKER["worker_id"], "status": "failed"}],
-        ),
-        "legacy harvester": lambda pilot: pilot.legacy(
-            "updateWorkers",
-            harvesterID=WORKER["harvester_id"],
-            workers=json.dumps([{"workerID": WORKER["worker_id"], "status": "missed"}]),
-        ),
         "output": lambda pilot: pilot.put(output),
         "log": lambda pilot: pilot.put(log),
         "checkpoint": lambda pilot: pilot.session.post(upload, files=checkpoint, timeout=30).json(),
@@ -191,14 +178,6 @@ def test_a_pilot3_is_known_by_its_token_and_node(server: RunningServer, site: st
     assert described(server, panda_id)["jobStatus"] == "finished"
 
 
-def test_a_harvester_takes_jobs_for_pilots_on_other_nodes(server: RunningServer, site: str) -> None:
-    harvester, pilot = Pilot(server, "pilot", node="harvester"), Pilot(server, "pilot", node="wn3")
-    (job,) = harvester.legacy("getJob", siteName=site, prodSourceLabel="user", nJobs=1)["jobs"]
-    report = {"jobId": job["PandaID"], "attemptNr": 1}
-    assert pilot.legacy("updateJob", state="running", **report)["StatusCode"] == 0
-    assert harvester.legacy("updateJob", state="finished", **report)["StatusCode"] == 0
-
-
 def test_a_restarted_pilot_with_a_renewed_token_reports(server: RunningServer, site: str) -> None:
     """What it could not send before is not lost: its key is the same."""
     panda_id = Pilot(server, "pilot", KEY).take(site)
@@ -225,7 +204,7 @@ def test_a_job_of_an_older_program_can_be_reported(queue: Queue, database: Datab
 def test_a_key_is_neither_kept_nor_logged(server: RunningServer, site: str) -> None:
     mine = Pilot(server, "pilot", KEY)
     mine.post("pilot/update_job", job_id=mine.take(site), job_status="finished", attempt_nr=1)
-    shown = mine.session.get(f"{server.url}/api/v1/system/get_attributes", timeout=30)
+    shown = mine.session.get(f"{server.url}/api/v1/system/get_user_attributes", timeout=30)
     assert shown.ok and KEY not in shown.text
     for path in (server.log, server.folder / "panda.db", server.folder / "panda.db-wal"):
         assert KEY.encode() not in path.read_bytes(), path

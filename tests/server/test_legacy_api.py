@@ -1,4 +1,4 @@
-"""The legacy API of pilots and Harvesters, as Pilot 3 and curl call it: forms in, forms or JSON out."""
+"""The legacy API of pilots, as Pilot 3 and curl call it: forms in, forms or JSON out."""
 
 from __future__ import annotations
 
@@ -91,27 +91,22 @@ def test_a_job_as_pilot3_takes_and_ends_it(user: Any, old: Legacy, params: Param
 
 
 def test_whoever_accepts_no_json_gets_a_form(user: Any, old: Legacy, params: Params) -> None:
-    user.submit(params("user.me.form/", 3, site="FORM"))
+    user.submit(params("user.me.form/", 2, site="FORM"))
     job = dict(parse_qsl(old.form("getJob", siteName="FORM", **GET_JOB), keep_blank_values=True))
     assert (job["StatusCode"], job["inFiles"], job["attemptNr"]) == ("0", "", "1")
     assert "--sourceURL" in job["jobPars"]
-    bulk = dict(parse_qsl(old.form("getJob", siteName="FORM", nJobs=5, **GET_JOB)))
-    assert len(json.loads(bulk["jobs"])) == 2
+    other = dict(parse_qsl(old.form("getJob", siteName="FORM", **GET_JOB), keep_blank_values=True))
     assert old.form("getJob", siteName="FORM", **GET_JOB) == "StatusCode=20"
     answer = old.form("updateJob", jobId=job["PandaID"], state="running", attemptNr=1)
     assert answer == "StatusCode=0&command=NULL"
-    ids = [int(job["PandaID"]), *(one["PandaID"] for one in json.loads(bulk["jobs"]))]
+    ids = [job["PandaID"], other["PandaID"]]
     states = parse_qs(old.form("getStatus", ids=f"{ids[0]} 987654321 {ids[1]}"))
     assert states == {"StatusCode": ["0"], "status": ["running+notfound+sent"], "attemptNr": ["1+0+1"]}
-    assert old.json("checkJobStatus", ids=f"{ids[0]},x") == {
-        "StatusCode": 0,
-        "data": [{"status": "running", "command": None}, {"status": "unknown", "command": "tobekilled"}],
-    }
 
 
 def test_commands_reach_the_pilot(user: Any, old: Legacy, params: Params) -> None:
     task_id = user.submit(params("user.me.command/", 1, site="COMMAND"))
-    (job,) = old.json("getJob", siteName="COMMAND", nJobs=1, **GET_JOB)["jobs"]
+    job = old.json("getJob", siteName="COMMAND", **GET_JOB)
     report = {"jobId": job["PandaID"], "state": "running"}
     assert old.json("updateJob", attemptNr=2, **report)["command"] == "badattemptnr"
     assert old.json("updateJob", attemptNr=1, **report | {"jobId": 987654321})["command"] == "tobekilled"
@@ -128,22 +123,6 @@ def test_commands_reach_the_pilot(user: Any, old: Legacy, params: Params) -> Non
     assert old.json("updateJob", jobId=job["PandaID"], state="odd") == {"StatusCode": 0}
 
 
-def test_reports_in_bulk(user: Any, old: Legacy, params: Params) -> None:
-    task_id = user.submit(params("user.me.oldbulk/", 2, site="OLDBULK"))
-    ids = [job["PandaID"] for job in old.json("getJob", siteName="OLDBULK", nJobs=2, **GET_JOB)["jobs"]]
-    wrong = [{"jobId": ids[0], "state": "finished"}, {"state": "finished"}]
-    ok, message = json.loads(old.form("updateJobsInBulk", jobList=json.dumps(wrong), harvester_id="h"))
-    assert (ok, "jobId" in message) == (False, True)
-    assert parse_qs(old.form("getStatus", ids=str(ids[0])))["status"] == ["sent"]
-    right = [{"jobId": panda_id, "state": "finished", "metaData": {"id": panda_id}} for panda_id in ids]
-    ok, answers = old.json("updateJobsInBulk", jobList=json.dumps(right), harvester_id="h")
-    assert ok
-    assert [json.loads(answer["content"])["command"] for answer in answers] == ["NULL", "NULL"]
-    assert user.get("task/get_status", task_id=task_id)["data"] == "done"
-    found = user.get("job/get_metadata_for_analysis_jobs", task_id=task_id)["data"]
-    assert found == {str(panda_id): {"id": panda_id} for panda_id in ids}
-
-
 def test_packed_json_arguments(server: Any, user: Any, params: Params) -> None:
     user.submit(params("user.me.packed/", 1, site="PACKED"))
     headers = {"Authorization": f"Bearer {bearer('token-of-pilot')}", "Content-Type": "application/json"}
@@ -158,14 +137,13 @@ def test_only_pilots_may(server: Any, old: Legacy) -> None:
         assert other.form("isAlive") == "alive=yes"
         assert other.json("getJob", siteName="ROLE", prodSourceLabel="user") == {"StatusCode": 60, "errorDialog": ROLE}
         assert other.form("updateJob", jobId=1, state="running") == "StatusCode=60"
-        assert other.json("updateJobsInBulk", jobList="[]") == [False, ROLE]
         worker = {"site": "S", "workerID": 1, "harvesterID": "h", "status": "started"}
         assert other.form("updateWorkerPilotStatus", **worker) == "production or pilot role is required"
     wrong = requests.post(f"{old.url}/getJob", headers={"Authorization": "Bearer nonsense"}, timeout=30)
     assert (wrong.status_code, wrong.text.startswith("ERROR : Token authentication failed")) == (403, True)
 
 
-def test_workers_and_nodes(user: Any, old: Legacy, params: Params) -> None:
+def test_workers(user: Any, old: Legacy, params: Params) -> None:
     task_id = user.submit(params("user.me.oldworker/", 1, site="OLDW", maxAttempt=1))
     worker = {"site": "OLDW", "workerID": "7", "harvesterID": "old"}
     assert old.json("updateWorkerPilotStatus", status="started", **worker) == {"StatusCode": 0}
@@ -174,62 +152,30 @@ def test_workers_and_nodes(user: Any, old: Legacy, params: Params) -> None:
     assert old.form("updateWorkerPilotStatus", status="finished", **worker) == "StatusCode=0"
     assert user.get("task/get_status", task_id=task_id)["data"] == "failed"
     assert parse_qs(old.form("getStatus", ids=str(job["PandaID"])))["status"] == ["failed"]
-    node = {"site": "S", "host_name": "slot1@wn", "cpu_model": "c", "n_logical_cpus": 4}
-    assert old.json("updateWorkerNode", **node) == {"StatusCode": 0}
-    gpu = {"site": "S", "host_name": "wn", "vendor": "NVIDIA", "model": "A100", "count": 2}
-    assert old.json("updateWorkerNodeGpu", **gpu) == {"StatusCode": 0}
 
 
-def test_what_a_harvester_says(old: Legacy, pilot: Any, user: Any, params: Params) -> None:
-    me = {"harvesterID": "harvester-1"}
-    assert old.json("harvesterIsAlive", data=json.dumps({"sw_version": "0.5"}), **me) == [True, "succeeded"]
-    task_id = user.submit(params("user.me.harvested/", 1, site="HARVESTED", maxAttempt=1))
-    old.json("getJob", siteName="HARVESTED", harvester_id="harvester-1", worker_id="12", **GET_JOB)
-    workers = [{"workerID": 12, "status": "running", "nodeID": "wn"}, {"status": "odd"}]
-    assert old.json("updateWorkers", workers=json.dumps(workers), **me) == [True, [True, False]]
-    assert user.get("task/get_status", task_id=task_id)["data"] == "running"
-    workers = [{"workerID": 12, "status": "missed"}]
-    assert pilot.post("harvester/update_workers", harvester_id="harvester-1", workers=workers)["data"] == [True]
-    assert user.get("task/get_status", task_id=task_id)["data"] == "failed"
-    counts = {"user": {"SCORE": {"running": 1}}}
-    report = {"siteName": "HARVESTED", "paramsList": json.dumps(counts)}
-    assert old.json("reportWorkerStats_jobtype", **report, **me) == [True, "OK"]
-    assert json.loads(old.form("getWorkerStats")) == {"HARVESTED": {"harvester-1": counts}}
-    assert pilot.get("harvester/get_worker_statistics")["data"] == {"HARVESTED": {"harvester-1": counts}}
-    assert old.form("get_max_worker_id", harvester_id="harvester-1") == "12"
-    assert old.json("addHarvesterDialogs", dialogs=json.dumps([{"diagID": 1}]), **me) == [True, ""]
-    assert old.json("updateServiceMetrics", metrics=json.dumps([["h", "t", "{}"]]), **me) == [True, [True]]
-    commands = {"harvester_id": "harvester-1", "n_commands": 5}
-    assert old.json("getCommands", **commands) == {"StatusCode": 0, "Returns": 0, "Commands": []}
-    assert pilot.post("harvester/acquire_commands", **commands)["data"] == []
-    assert old.json("ackCommands", command_ids="[1]") == {"StatusCode": 0, "Returns": 0}
+def test_what_the_server_has_of_resource_types_and_tokens(old: Legacy) -> None:
     names = [kind["resource_name"] for kind in old.json("getResourceTypes")["ResourceTypes"]]
     assert names == ["SCORE", "MCORE", "SCORE_HIMEM", "MCORE_HIMEM"]
-    refused = pilot.post("harvester/add_target_slots", panda_queue="HARVESTED", slots=10)
-    assert (refused["success"], "no commands" in refused["message"]) == (False, True)
-
-
-def test_what_is_not_here_is_refused(old: Legacy) -> None:
-    assert old.json("getKeyPair", publicKeyName="p", privateKeyName="q")["StatusCode"] == 80
-    assert old.json("getProxy", role="atlas")["StatusCode"] == 90
     assert old.json("get_access_token", client_name="c")["StatusCode"] == 90
-    assert old.json("get_token_key", client_name="c")["StatusCode"] == 80
-    for function in ("getEventRanges", "updateEventRange", "updateEventRanges", "checkEventsAvailability"):
-        assert old.json(function, pandaID=1)["StatusCode"] == 30
+
+
+@pytest.mark.parametrize("name", ["updateJobsInBulk", "harvesterIsAlive", "getEventRanges", "put_checkpoint", "x"])
+def test_any_other_call_is_answered_in_the_apis_own_form(old: Legacy, name: str) -> None:
+    for alias in (None, "token-of-pilot"):
+        headers = {"Authorization": f"Bearer {bearer(alias)}"} if alias else {}
+        answer = requests.post(f"{old.url}/{name}", data={"a": 1}, headers=headers, timeout=30)
+        assert (answer.status_code, answer.text) == (404, f"ERROR : {name} is not provided by this server")
 
 
 @pytest.mark.parametrize(
     ("function", "arguments", "status"),
     [
-        ("nonsense", {}, 403),
         ("getJob", {}, 400),
         ("updateJob", {"jobId": "x", "state": "running"}, 400),
         ("updateJob", {"jobId": "1" * 30, "state": "running"}, 400),
         ("updateJob", {"jobId": "1"}, 400),
         ("updateJob", {"jobId": "1", "state": "running", "node": "a\0b"}, 400),
-        ("updateWorkers", {"harvesterID": "h", "workers": "no JSON"}, 400),
-        ("updateWorkers", {"harvesterID": "h", "workers": "[1]"}, 400),
-        ("ackCommands", {"command_ids": "{}"}, 400),
     ],
 )
 def test_wrong_calls_get_an_error_that_says_so(
@@ -243,9 +189,8 @@ def test_wrong_calls_get_an_error_that_says_so(
 def test_every_function_survives_odd_arguments(server: Any, old: Legacy) -> None:
     """Numbers that are none, lists, emptiness: an answer below 500, always."""
     odd = ["", "NULL", "-1", "1e400", "nan", "[]", "{}", "9" * 40, "é", "None"]
-    names = ["siteName", "jobId", "state", "ids", "jobList", "harvesterID", "harvester_id", "workers", "dialogs"]
-    names += ["status", "workerID", "site", "host_name", "cpu_model", "vendor", "model", "metrics", "paramsList"]
-    names += ["attemptNr", "mem", "diskSpace", "nJobs", "remaining_time", "taskID", "command_ids", "data", "maxRSS"]
+    names = ["siteName", "jobId", "state", "ids", "harvesterID", "harvester_id", "status", "workerID", "attemptNr"]
+    names += ["mem", "diskSpace", "remaining_time", "taskID", "maxRSS", "client_name"]
     for function in LEGACY:
         for value in odd:
             arguments: dict[str, Any] = dict.fromkeys(names, value)

@@ -27,10 +27,6 @@ def test_is_alive(client: Any) -> None:
     assert client.hello() == [0, ""]
 
 
-def test_get_attributes(client: Any) -> None:
-    assert client.get_cert_attributes() == [0, {}]
-
-
 def test_submit_and_duplicate(client: Any, params: Params) -> None:
     status, (code, message) = client.insertTaskParams(params("user.me.submit/", site="SUBMIT"))
     assert (status, code) == (0, 0)
@@ -90,11 +86,10 @@ def test_jobs_and_their_results(client: Any, pilot: Any, params: Params) -> None
     failed = {"pilot_error_code": 1305, "pilot_error_diag": "no space", "trans_exit_code": 7, "meta_data": '{"no": 1}'}
     pilot.update(job["PandaID"], "failed", **failed)
     assert client.getUserJobMetadata(task_id) == [0, {str(panda_id): {"user_job_metadata": {"loss": 0.5}}}]
-    for call in ("getJobStatus", "getFullJobStatus"):
-        _, (first, second, unknown) = getattr(client, call)([panda_id, job["PandaID"], 987654])
-        assert (first["PandaID"], first["jobStatus"], first["attemptNr"]) == (panda_id, "finished", 1)
-        assert (second["jobStatus"], second["pilotErrorCode"], second["transExitCode"]) == ("failed", 1305, "7")
-        assert unknown is None
+    _, (first, second, unknown) = client.getJobStatus([panda_id, job["PandaID"], 987654])
+    assert (first["PandaID"], first["jobStatus"], first["attemptNr"]) == (panda_id, "finished", 1)
+    assert (second["jobStatus"], second["pilotErrorCode"], second["transExitCode"]) == ("failed", 1305, "7")
+    assert unknown is None
     _, jobs = client.get_job_descriptions(task_id, unsuccessful_only=True)
     assert [(job["pilotErrorDiag"], job["jediTaskID"]) for job in jobs] == [("no space", task_id)]
     assert [job["extendedProdSourceLabel"] for job in client.get_job_descriptions(task_id)[1]] == ["user_normal"] * 2

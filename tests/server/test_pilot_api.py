@@ -50,27 +50,6 @@ def test_everything_that_a_pilot_may_say(user: Any, pilot: Any, params: Params) 
     assert (len(described["modificationHost"]), len(described["jobMetrics"])) == (128, 500)
     assert (described["maxRSS"], described["totRCHAR"], described["jobSubStatus"]) == (10, 2.0, "s")
     assert described["startTime"] == {"__datetime__": "2025-01-01T10:00:00"}
-    assert pilot.get("pilot/get_job_status", job_ids=[panda_id, 987654])["data"] == [
-        {"job_id": panda_id, "status": "running", "attempt_number": 1},
-        {"job_id": 987654, "status": "not found", "attempt_number": 0},
-    ]
-    assert user.get("job/get_status", job_ids=[panda_id])["data"] == [{"status": "running", "command": None}]
-
-
-def test_reports_in_bulk(user: Any, pilot: Any, params: Params) -> None:
-    task_id = user.submit(params("user.me.bulk/", 2, site="BULK"))
-    ids = [job["PandaID"] for job in pilot.acquire(5, site_name="BULK")]
-    wrong = [{"job_id": ids[0], "job_status": "finished"}, {"job_status": "finished"}]
-    reply = pilot.post("pilot/update_jobs_bulk", job_list=wrong)
-    assert (reply["success"], reply["data"]) == (False, [])
-    assert "job_id" in reply["message"]
-    assert pilot.get("pilot/get_job_status", job_ids=[ids[0]])["data"][0]["status"] == "sent"
-    right = [{"job_id": panda_id, "job_status": "finished", "meta_data": {"a": panda_id}} for panda_id in ids]
-    reply = pilot.post("pilot/update_jobs_bulk", job_list=right, harvester_id="h")
-    assert [one["data"]["StatusCode"] for one in reply["data"]] == [0, 0]
-    assert user.get("task/get_status", task_id=task_id)["data"] == "done"
-    metadata = user.get("job/get_metadata_for_analysis_jobs", task_id=task_id)["data"]
-    assert metadata == {str(panda_id): {"a": panda_id} for panda_id in ids}
 
 
 def test_workers(user: Any, pilot: Any, params: Params) -> None:
@@ -86,11 +65,9 @@ def test_workers(user: Any, pilot: Any, params: Params) -> None:
     (again,) = pilot.acquire(site_name="WORKER", **worker)
     assert again["attemptNr"] == 2
     node = {"site": "S", "host_name": "slot1@node", "cpu_model": "c", "n_logical_cpus": 4, "clock_speed": 2000.0}
-    assert pilot.post("pilot/update_worker_node", **node)["message"] == "Inserted new worker node."
-    assert (
-        pilot.post("pilot/update_worker_node", **node | {"host_name": "node"})["message"]
-        == "Updated existing worker node."
-    )
+    assert pilot.post("pilot/update_worker_node", **node)["success"] is True
+    gpu = {"site": "S", "host_name": "node", "vendor": "NVIDIA", "model": "A100", "count": 2, "vram": 40960}
+    assert pilot.post("pilot/update_worker_node_gpu", **gpu)["success"] is True
 
 
 def test_cores_by_header(user: Any, pilot: Any, params: Params) -> None:
@@ -177,8 +154,8 @@ def test_many_jobs_are_quick(user: Any, pilot: Any, params: Params) -> None:
     start = time.monotonic()
     task_id = user.submit(params("user.me.many/", 2000, site="MANY"))
     jobs = [job for _ in range(2) for job in pilot.acquire(1000, site_name="MANY")]
-    reports = [{"job_id": job["PandaID"], "job_status": "finished", "meta_data": "{}"} for job in jobs]
-    assert pilot.post("pilot/update_jobs_bulk", job_list=reports)["success"] is True
+    for job in jobs:
+        assert pilot.post("pilot/update_job", job_id=job["PandaID"], job_status="finished", meta_data="{}")["success"]
     assert user.get("task/get_status", task_id=task_id)["data"] == "done"
     assert len(user.get("job/get_metadata_for_analysis_jobs", task_id=task_id)["data"]) == 2000
     assert len(user.get("task/get_job_descriptions", task_id=task_id)["data"]) == 2000

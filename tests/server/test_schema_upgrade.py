@@ -41,8 +41,8 @@ def test_an_old_database_becomes_a_new_one(tmp_path: Path, me: Caller, params: P
     database.close()
     Database(f"sqlite:///{fresh}").close()
     with sqlite3.connect(path) as connection:
-        # As version 1 had it: no secrets, no count of a task's attempts, no index over its end.
-        connection.execute("DROP TABLE secrets")
+        # As version 1 had it: no losses of points, no count of a task's attempts, no index over its end.
+        connection.execute("DROP TABLE point_losses")
         connection.execute("DROP INDEX ix_tasks_ended")
         connection.execute("ALTER TABLE tasks DROP COLUMN attempt_nr")
         connection.execute("UPDATE server_schema SET version = 1")
@@ -52,10 +52,22 @@ def test_an_old_database_becomes_a_new_one(tmp_path: Path, me: Caller, params: P
         with database.writing() as tx:
             assert tx.connection.scalar(select(tables.schema.c.version)) == tables.SCHEMA_VERSION
             assert tx.connection.scalar(select(tables.tasks.c.attempt_nr)) == 1
-            assert "secrets" in inspect(tx.connection).get_table_names()
+            assert "point_losses" in inspect(tx.connection).get_table_names()
             assert len(acquire(tx, JobRequest(site="LOCAL", n_jobs=9))) == 2
     finally:
         database.close()
+
+
+def test_a_database_with_tables_that_are_no_longer_used_opens(tmp_path: Path, me: Caller, params: Params) -> None:
+    path = tmp_path / "panda.db"
+    database = Database(f"sqlite:///{path}")
+    database.close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE secrets (user_name VARCHAR(128) PRIMARY KEY, data TEXT, updated FLOAT)")
+    database = Database(f"sqlite:///{path}")
+    with database.writing() as tx:
+        assert tasks.submit(tx, me, params("user.me.there/", 1))[0] == 0
+    database.close()
 
 
 def test_a_newer_database_is_left_alone(tmp_path: Path) -> None:

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from hpo_pilot.server.access.auth import Caller, Role
-from hpo_pilot.server.taskbuffer import job_commands, retries, task_changes, tasks
+from hpo_pilot.server.taskbuffer import job_commands, tasks
 from hpo_pilot.server.taskbuffer.retries import MAX_TASK_ATTEMPTS
-from hpo_pilot.server.taskbuffer.task_parameters import TaskParametersError
 from tests.server.queue_driver import OPERATOR, Queue
 
 
@@ -155,8 +154,6 @@ def test_a_task_retried_too_often_is_exhausted(queue: Queue, skip_scout: bool) -
     ("command", "accepted"),
     [
         ("incexec", {"done", "failed", "aborted"}),
-        ("release", {"running", "pending"}),
-        ("avalanche", set()),
         ("resume", {"paused"}),
         ("retry", {"failed", "running", "pending"}),
         ("pause", {"running", "pending"}),
@@ -183,81 +180,6 @@ def test_each_command_has_its_states(queue: Queue, command: str, accepted: set[s
         assert code in (0, 4)
 
 
-def test_reactivation_runs_everything_again(queue: Queue) -> None:
-    task_id = queue.submit(2, maxAttempt=1)
-    one, two = queue.acquire(2)
-    queue.report(one["PandaID"], "finished")
-    queue.report(two["PandaID"], "failed")
-    assert queue.on_task(task_id, retries.reactivate) == 2
-    assert queue.status(task_id) == "running"
-    for job in queue.acquire(9):
-        assert job["attemptNr"] == 2
-        queue.report(job["PandaID"], "finished", 2)
-    assert queue.status(task_id) == "done"
-
-
-def test_more_attempts(queue: Queue) -> None:
-    task_id = queue.submit(3, maxAttempt=1)
-    one, two = queue.acquire(2)
-    queue.report(one["PandaID"], "failed")
-    assert queue.on_task(task_id, retries.increase_attempts, 2) == (
-        0,
-        "increased attemptNr for 3 inputs (1 reactivated)",
-    )
-    queue.report(two["PandaID"], "failed")
-    again = queue.acquire(9)
-    assert sorted((job["attemptNr"], job["jobPars"][-3:-1]) for job in again) == [(1, "03"), (2, "01"), (2, "02")]
-    assert {queue.describe(job["PandaID"])["maxAttempt"] for job in again} == {3}
-    for job in again:
-        queue.report(job["PandaID"], "finished")
-    assert queue.status(task_id) == "done"
-    code, message = queue.on_task(task_id, retries.increase_attempts, 2)
-    assert (code, message) == (
-        2,
-        "command rejected since status=done or oldStatus=None not in ['ready', 'running', 'scouting']",
-    )
-
-
-def test_a_task_moves_to_another_queue(queue: Queue) -> None:
-    task_id = queue.submit(3, maxAttempt=1)
-    (running,) = queue.acquire()
-    assert queue.reassign(task_id, None) == (
-        4,
-        "Command rejected: the embedded PanDA server has no clouds and no nuclei, name a site",
-    )
-    assert queue.reassign(task_id, "B", "nokill")[0] == 0
-    assert queue.acquire(9, site="B") == []
-    assert queue.reassign(task_id, "B", "soft")[0] == 0
-    assert (queue.acquire(9), len(queue.acquire(1, site="B"))) == ([], 1)
-    assert queue.reassign(task_id, "C")[0] == 0
-    moved = queue.acquire(9, site="C")
-    assert sorted(job["attemptNr"] for job in moved) == [1, 2, 2]
-    assert queue.report(running["PandaID"], "running") == "tobekilled"
-    described = queue.describe(running["PandaID"])
-    assert (described["jobStatus"], described["taskBufferErrorCode"]) == ("closed", 51)
-    for job in moved:
-        queue.report(job["PandaID"], "finished")
-    assert queue.status(task_id) == "done"
-    assert queue.reassign(12345, "B")[0] == 2
-
-
-def test_changes_reach_the_jobs_that_wait(queue: Queue) -> None:
-    task_id = queue.submit(2)
-    (taken,) = queue.acquire()
-    with queue.database.writing() as tx:
-        assert task_changes.set_parameters(tx, task_id, {"ramCount": 5000, "coreCount": 2})
-        assert task_changes.set_priority(tx, task_id, 77)
-        with pytest.raises(TaskParametersError):
-            task_changes.set_parameters(tx, task_id, {"coreCount": -1})
-        assert not task_changes.set_parameters(tx, 12345, {})
-        assert not task_changes.set_priority(tx, 12345, 1)
-    assert queue.acquire(memory=4000) == []
-    (job,) = queue.acquire(memory=5000)
-    assert (job["minRamCount"], job["coreCount"], job["currentPriority"]) == (5000, 2, 77)
-    described = queue.describe(taken["PandaID"])
-    assert (described["minRamCount"], described["currentPriority"]) == (2000, 77)
-
-
 def test_killing_one_job(queue: Queue) -> None:
     task_id = queue.submit(3)
     one, two = queue.acquire(2)
@@ -278,19 +200,3 @@ def test_killing_one_job(queue: Queue) -> None:
     queue.report(ids[0], "failed")
     assert queue.status(task_id) == "failed"
     assert not kill(queue.me, ids[0])
-
-
-def test_commands_for_a_pilot(queue: Queue) -> None:
-    queue.submit(1)
-    (job,) = queue.acquire()
-
-    def send(panda_id: int, command: str) -> tuple[bool, str]:
-        with queue.database.writing() as tx:
-            return job_commands.set_command(tx, panda_id, command)
-
-    assert send(job["PandaID"], "x" * 99)[0] is False
-    assert send(999, "softkill") == (False, "no active job with PandaID=999")
-    assert send(job["PandaID"], "softkill") == (True, "command received")
-    assert queue.report(job["PandaID"], "running") == "softkill"
-    assert send(job["PandaID"], "tobekilled")[0]
-    assert send(job["PandaID"], "softkill") == (False, "job is being killed")

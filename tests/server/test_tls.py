@@ -220,27 +220,6 @@ def test_refused_options(
     assert (code, word in line) == (2, True), line
 
 
-def test_behind_a_proxy(tmp_path: Path) -> None:
-    """Its header is taken from its address and from nowhere else, whatever headers of forwarding say."""
-    make_token_folder(tmp_path / "tokens")
-    (tmp_path / "roles.json").write_text('{"Jane Doe": "user"}')
-    options = ("--dn-header", "X-SSL-Client-S-DN", "--dn-roles", str(tmp_path / "roles.json"))
-    given = {"X-SSL-Client-S-DN": "/DC=ch/CN=Jane Doe"}
-    path = "/api/v1/system/get_attributes"
-    seen = []
-    for more in ((), ("--trusted-proxy", "192.0.2.1")):
-        server = start(tmp_path, *options, *more)
-        assert server.stdout is not None
-        url = server.stdout.readline().rsplit(" ", 1)[1].strip()
-        forwarded = {"X-Forwarded-For": "192.0.2.1"}
-        seen += [requests.get(url + path, headers=headers, timeout=10) for headers in (given, given | forwarded, {})]
-        server.terminate()
-        server.communicate(timeout=20)
-    assert [answer.status_code for answer in seen] == [200, 200, 401, 401, 401, 401]
-    assert seen[0].json()["data"]["environment"]["SSL_CLIENT_S_DN"] == "Jane Doe"
-    assert "trusted proxy" in seen[3].json()["message"]
-
-
 def test_insecure_is_said_in_so_many_words(tmp_path: Path) -> None:
     """Listens on loopback only here, but for the option's sake."""
     make_token_folder(tmp_path / "tokens")
@@ -248,6 +227,6 @@ def test_insecure_is_said_in_so_many_words(tmp_path: Path) -> None:
     assert server.stdout is not None
     url = server.stdout.readline().rsplit(" ", 1)[1].strip()
     headers = {"Authorization": f"Bearer {token(*TOKENS['token-of-me'])}"}
-    assert requests.get(f"{url}/api/v1/system/get_attributes", headers=headers, timeout=10).ok
+    assert requests.get(f"{url}/api/v1/system/get_user_attributes", headers=headers, timeout=10).ok
     server.terminate()
     server.communicate(timeout=20)

@@ -1,4 +1,8 @@
-"""``file_server/*``: sandboxes come in here, and are kept until their jobs are over."""
+"""``file_server/*``: the file cache, with sandboxes and checkpoints.
+
+A sandbox is kept until its jobs are over. A checkpoint of a hyper-parameter point is the cache file
+``hpo_cp_<task>_<point>``.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +12,27 @@ import logging
 
 from sqlalchemy import delete, insert, select, update
 
+from hpo_pilot.server.access.auth import Role
+from hpo_pilot.server.access.ownership import check_owner
 from hpo_pilot.server.data.database import Transaction, in_slices
 from hpo_pilot.server.data.file_store import (
     CACHE_LIMIT,
+    CHECKPOINT_LIMIT,
     SOURCES_LIMIT,
     FileRefused,
     Folder,
     cache_limit,
+    checkpoint_name,
     checksum_of,
     is_sandbox_name,
     plain_name,
 )
-from hpo_pilot.server.data.tables import cache_files, cached_as
+from hpo_pilot.server.data.tables import cache_files, cached_as, tasks
 from hpo_pilot.server.envelope import Envelope, failure, success
+from hpo_pilot.server.taskbuffer.pilots_jobs import has_job
 from hpo_pilot.server.taskbuffer.tasks import release_pending, sandbox_arrived
 from hpo_pilot.server.web.call import Call
-from hpo_pilot.server.web.endpoints import USERS, Access, endpoint
+from hpo_pilot.server.web.endpoints import ANYBODY_KNOWN, USERS, Access, endpoint
 from hpo_pilot.server.web.multipart import receive_form_file
 
 log = logging.getLogger(__name__)
@@ -126,27 +135,6 @@ def _refusal(message: str) -> str:
     return f"ERROR: upload failure. {message} {advice}"
 
 
-@endpoint("file_server/delete_cache_file", "POST", USERS, Access.NOTHING)
-def delete_cache_file(call: Call, *, file_name: str) -> Envelope:
-    """Always a success without effect, as on a real server: another task may still need the sandbox."""
-    return success()
-
-
-@endpoint("file_server/register_cache_file", "POST", USERS, Access.WRITE, production=True)
-def register_cache_file(
-    tx: Transaction, call: Call, *, user_name: str, file_name: str, file_size: int, checksum: str
-) -> Envelope:
-    """Notes whose a file of the cache is, for servers with several caches; here it must be there."""
-    path = call.server.cache.find(plain_name(file_name))
-    if path is None or path.stat().st_size != file_size:
-        return failure(f"there is no file {file_name} of {file_size} bytes in the cache")
-    owner = tx.connection.scalar(select(cache_files.c.user_name).where(cache_files.c.name == file_name))
-    if owner:
-        return failure("file already registered" if owner == user_name else "file registered by another user")
-    register_file(tx, user_name, file_name, file_size, checksum)
-    return success()
-
-
 @endpoint("file_server/validate_cache_file", "POST", USERS, Access.READ)
 def validate_cache_file(tx: Transaction, call: Call, *, file_size: int, checksum: int | str) -> Envelope:
     """Says under which name the caller has uploaded a file of this size and checksum."""
@@ -171,4 +159,66 @@ def touch_cache_file(tx: Transaction, call: Call, *, file_name: str) -> Envelope
     """Marks a sandbox as still in use."""
     if not _touch(tx, plain_name(file_name)):
         return failure(f"Failed to touch file with: no such file {file_name}")
+    return success()
+
+
+def _may_change(tx: Transaction, call: Call, task_id: str, sub_id: str) -> Envelope | None:
+    """The refusal for callers who may not change a checkpoint: its job's pilot may, and the task's owner."""
+    if call.caller.role is Role.PILOT:
+        if has_job(tx, call.pilot, int(task_id), sub_id):
+            return None
+        return failure(f"this pilot has no job of jediTaskID={task_id} whose checkpoint {sub_id} could be")
+    return check_owner(tx, call.caller, int(task_id))
+
+
+@endpoint("file_server/upload_hpo_checkpoint", "POST", ANYBODY_KNOWN, Access.WAIT, raw_body=True)
+async def upload_hpo_checkpoint(call: Call) -> Envelope:
+    """Keeps a point's checkpoint, a file called ``<task>_<point>``, for its next attempt."""
+    database, length = call.server.database, content_length(call)
+    if not length:
+        return failure("Cannot get content-length")
+    if length > CHECKPOINT_LIMIT + _OVERHEAD:
+        return failure(f"{ERROR_SIZE_LIMIT} {length}>{CHECKPOINT_LIMIT}")
+
+    def limit(sent: str) -> int:
+        if checkpoint_name(*_ids(sent)) is None:
+            raise FileRefused("Failed to extract task and sub IDs")
+        return CHECKPOINT_LIMIT
+
+    try:
+        with call.server.cache.writing() as upload:
+            sent = await receive_form_file(call.header("content-type"), call.request.stream(), upload, limit)
+            task_id, sub_id = _ids(sent)
+            if refused := await database.read(lambda tx: _may_change(tx, call, task_id, sub_id)):
+                return refused
+            name = str(checkpoint_name(task_id, sub_id))
+            upload.keep(name)
+            size, checksum = upload.size, upload.checksum
+    except FileRefused as error:
+        return failure(str(error).replace("Exceeded size limit", ERROR_SIZE_LIMIT))
+    except OSError as error:
+        log.error("upload: %s", error)
+        return failure(f"{ERROR_WRITE}: {error.strerror}")
+    owner = select(tasks.c.user_name).where(tasks.c.task_id == int(task_id))
+    await database.write(lambda tx: register_file(tx, str(tx.connection.scalar(owner)), name, size, checksum))
+    url = f"{str(call.request.base_url).rstrip('/')}/cache/{name}"
+    return success(url, f"Successfully placed at {url}")
+
+
+def _ids(sent: str) -> tuple[str, str]:
+    """Task and point of a checkpoint's name as it was sent."""
+    task_id, _, sub_id = plain_name(sent).partition("_")
+    return task_id, sub_id
+
+
+@endpoint("file_server/delete_hpo_checkpoint", "POST", ANYBODY_KNOWN, Access.WRITE)
+def delete_hpo_checkpoint(tx: Transaction, call: Call, *, task_id: str, sub_id: str) -> Envelope:
+    """Removes a point's checkpoint."""
+    name = checkpoint_name(task_id, sub_id)
+    if name is None or call.server.cache.find(name) is None:
+        return failure(f"Failed to delete file due to no such checkpoint: {task_id}_{sub_id}")
+    if refused := _may_change(tx, call, task_id, sub_id):
+        return refused
+    tx.connection.execute(cache_files.delete().where(cache_files.c.name == name))
+    call.server.cache.remove(name)
     return success()

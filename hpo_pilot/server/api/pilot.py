@@ -7,21 +7,19 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import select
-
 from hpo_pilot.errors import InputError
 from hpo_pilot.server.access.ownership import NotThePilotsJob
 from hpo_pilot.server.brokerage.hardware import GpuOffer, HardwareError, offered_gpus
-from hpo_pilot.server.data.database import Transaction, in_slices
-from hpo_pilot.server.data.tables import jobs
+from hpo_pilot.server.data.database import Transaction
 from hpo_pilot.server.envelope import Envelope, failure, success
 from hpo_pilot.server.taskbuffer.dispatch import JobRequest
 from hpo_pilot.server.taskbuffer.job_reports import record_report, reported_state
+from hpo_pilot.server.taskbuffer.lost_jobs import WORKER_STATES, update_worker
 from hpo_pilot.server.taskbuffer.points import CAPABILITY_KEY
 from hpo_pilot.server.web.acquisition import UnknownQueue, cores_said, openings_said
 from hpo_pilot.server.web.acquisition import acquire_jobs as acquire_for
 from hpo_pilot.server.web.call import Call
-from hpo_pilot.server.web.endpoints import PILOTS, TABLE, Access, ArgumentError, endpoint
+from hpo_pilot.server.web.endpoints import PILOTS, Access, endpoint
 
 log = logging.getLogger(__name__)
 
@@ -177,36 +175,32 @@ def _update(tx: Transaction, call: Call, arguments: Mapping[str, Any]) -> Envelo
         return failure(str(error), {"StatusCode": _NO_PERMISSION, "command": "tobekilled"})
 
 
-@endpoint("pilot/update_jobs_bulk", "POST", PILOTS, Access.WRITE)
-def update_jobs_bulk(
-    tx: Transaction, call: Call, *, job_list: list[dict[str, Any]], harvester_id: str | None = None
+@endpoint("pilot/update_worker_status", "POST", PILOTS, Access.WRITE)
+def update_worker_status(
+    tx: Transaction,
+    call: Call,
+    *,
+    worker_id: int | str,
+    harvester_id: str,
+    status: str,
+    timeout: int = 60,
+    node_id: str | None = None,
 ) -> Envelope:
-    """Reports on many jobs, all or none; data holds one envelope for each."""
-    declared = TABLE["pilot/update_job"]
-    checked = []
-    try:
-        for job in job_list:
-            given = dict(job)
-            if "meta_data" in given and not isinstance(given["meta_data"], str):
-                given["meta_data"] = json.dumps(given["meta_data"])
-            checked.append(declared.check(given, from_query=False))
-    except ArgumentError as error:
-        return failure(f"failed with {error}", [])
-    return success([_update(tx, call, arguments) for arguments in checked])
+    """Notes that a worker started or ended; the jobs still at one that ended are lost at once."""
+    if status not in WORKER_STATES:
+        return failure(f"Invalid worker state. The worker state has to be in {WORKER_STATES}")
+    node = node_id[:128] if node_id else None
+    update_worker(tx, call.pilot, harvester_id[:128], str(worker_id)[:128], status, node)
+    return success()
 
 
-@endpoint("pilot/get_job_status", "GET", PILOTS, Access.READ)
-def get_job_status(tx: Transaction, call: Call, *, job_ids: list[int], timeout: int = 60) -> Envelope:
-    """State and attempt of each job."""
-    query = select(jobs.c.panda_id, jobs.c.status, jobs.c.attempt_nr)
-    found = {
-        row.panda_id: row
-        for some in in_slices(job_ids)
-        for row in tx.connection.execute(query.where(jobs.c.panda_id.in_(some)))
-    }
-    answer = []
-    for panda_id in job_ids:
-        job = found.get(panda_id)
-        status, attempt = (job.status, job.attempt_nr) if job else ("not found", 0)
-        answer.append({"job_id": panda_id, "status": status, "attempt_number": attempt})
-    return success(answer)
+@endpoint("pilot/update_worker_node", "POST", PILOTS, Access.NOTHING, any_argument=True)
+def update_worker_node(call: Call, *, arguments: dict[str, Any]) -> Envelope:
+    """Takes what a Pilot 3 says of its machine; nothing is kept of it."""
+    return success()
+
+
+@endpoint("pilot/update_worker_node_gpu", "POST", PILOTS, Access.NOTHING, any_argument=True)
+def update_worker_node_gpu(call: Call, *, arguments: dict[str, Any]) -> Envelope:
+    """Takes what a Pilot 3 says of its GPUs; nothing is kept of it."""
+    return success()

@@ -1,46 +1,21 @@
-"""``system/*``: is anybody there, and what does the server see of me."""
+"""``system/*`` and ``metaconfig/*``: whether the server answers, who the caller is, which queues there are."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from hpo_pilot.server.envelope import Envelope, success
-from hpo_pilot.server.web.call import KEY_HEADER, Call
+from hpo_pilot.server.taskbuffer.queue import Queue
+from hpo_pilot.server.web.call import Call
 from hpo_pilot.server.web.endpoints import ANYBODY_KNOWN, EVERYBODY, PILOTS, Access, endpoint
 
-_SECRET_HEADERS = frozenset({"authorization", "cookie", "proxy-authorization", "x-idds-auth-token", KEY_HEADER.lower()})
+_TYPE = "analysis"  # of every queue here
 
 
 @endpoint("system/is_alive", "GET", EVERYBODY, Access.NOTHING)
 def is_alive(call: Call) -> Envelope:
     """Answers."""
     return success()
-
-
-@endpoint("system/get_attributes", "GET", ANYBODY_KNOWN, Access.NOTHING, any_argument=True)
-def get_attributes(call: Call, *, arguments: dict[str, Any]) -> Envelope:
-    """The arguments and the environment as they arrived, secrets left out."""
-    parameters = {name: str(value) for name, value in sorted(arguments.items())}
-    environment = {
-        f"HTTP_{name.upper().replace('-', '_')}": value
-        for name, value in call.request.headers.items()
-        if name not in _SECRET_HEADERS
-    } | {
-        "REQUEST_METHOD": call.request.method,
-        "REMOTE_HOST": call.request.client.host if call.request.client else "",
-        "SSL_CLIENT_S_DN": call.caller.name,
-        "ROLE": call.caller.role.value,
-    }
-    environment = dict(sorted(environment.items()))
-    lines = ["===== param =====", *(f"{name} = {value}" for name, value in parameters.items())]
-    lines += ["====== env ======", *(f"{name} : {value}" for name, value in environment.items())]
-    return success({"parameters": parameters, "environment": environment}, "\n".join(lines) + "\n")
-
-
-@endpoint("system/get_voms_attributes", "GET", ANYBODY_KNOWN, Access.NOTHING)
-def get_voms_attributes(call: Call) -> Envelope:
-    """The VOMS attributes of the caller's proxy: tokens have none."""
-    return success({})
 
 
 @endpoint("system/get_user_attributes", "GET", ANYBODY_KNOWN, Access.NOTHING)
@@ -61,3 +36,26 @@ def get_user_attributes(call: Call) -> Envelope:
         "primary_working_group": None,
     }
     return success(attributes, text)
+
+
+@endpoint("metaconfig/get_site_specs", "GET", ANYBODY_KNOWN, Access.NOTHING)
+def get_site_specs(call: Call, *, type: str = _TYPE) -> Envelope:  # PanDA's word
+    """The queues of this type (or ``all``) as PanDA's SiteSpec has them, by name; none where no queue file says."""
+    if type not in ("all", _TYPE):
+        return success({})
+    return success({name: _site_spec(name, queue) for name, queue in sorted(call.server.queues.described.items())})
+
+
+def _site_spec(name: str, queue: Queue) -> dict[str, Any]:
+    return {
+        "sitename": name,
+        "nickname": name,
+        "pandasite": queue.site or name,
+        "type": _TYPE,
+        "status": queue.status,
+        "cloud": "hpo-pilot",
+        "coreCount": queue.cores or 0,
+        "maxrss": queue.memory_mb or 0,
+        "maxwdir": queue.disk_mb or 0,
+        "maxtime": int(queue.minutes * 60) if queue.minutes else 0,
+    }

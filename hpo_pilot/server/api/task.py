@@ -1,6 +1,6 @@
 """``task/*``: submitting tasks, and the commands to them.
 
-Where a real server wants a production role for a command (pause, resume, reactivate, …), here the task's owner may
+Where a real server wants a production role for a command (pause, resume, …), here the task's owner may
 give it as well: there are no operators of a laptop.
 """
 
@@ -9,25 +9,15 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from sqlalchemy import select
-
-from hpo_pilot.server.access.ownership import check_owner
 from hpo_pilot.server.data.database import Transaction
-from hpo_pilot.server.data.tables import jobs
 from hpo_pilot.server.envelope import Envelope, failure, success
 from hpo_pilot.server.json_text import load
 from hpo_pilot.server.taskbuffer import task_commands
 from hpo_pilot.server.taskbuffer import tasks as task_queue
-from hpo_pilot.server.taskbuffer.attempts import task_row
-from hpo_pilot.server.taskbuffer.job_commands import kill_job
-from hpo_pilot.server.taskbuffer.retries import increase_attempts as more_attempts
-from hpo_pilot.server.taskbuffer.retries import reactivate as run_again
-from hpo_pilot.server.taskbuffer.task_changes import reassign as send_elsewhere
 from hpo_pilot.server.web.call import Call
 from hpo_pilot.server.web.endpoints import USERS, Access, endpoint
 
 _CHANGED_WHILE_ACTIVE = 5
-_MAX_ATTEMPTS = 10_000  # more in one call are taken for this many
 _TASK_ID = re.compile(r"jediTaskID=(\d+)")
 
 
@@ -108,83 +98,7 @@ def retry(
     return success(code, message)
 
 
-@endpoint("task/release", "POST", USERS, Access.WRITE, owner_of="task_id")
-def release(tx: Transaction, call: Call, *, task_id: int) -> Envelope:
-    """Lets a task go that waits for staging: none does here."""
-    return _command(tx, call, task_id, "release")
-
-
-@endpoint("task/avalanche", "POST", USERS, Access.WRITE, owner_of="task_id")
-def avalanche(tx: Transaction, call: Call, *, task_id: int) -> Envelope:
-    """Ends a task's scouting: none scouts here."""
-    return _command(tx, call, task_id, "avalanche")
-
-
 @endpoint("task/reload_input", "POST", USERS, Access.WRITE, owner_of="task_id")
 def reload_input(tx: Transaction, call: Call, *, task_id: int, ignore_hard_exhausted: bool = False) -> Envelope:
     """Looks for more input of a task that is over and runs its unfinished jobs again."""
     return _outcome(task_commands.command(tx, call.caller, task_id, "incexec", ignore_limit=ignore_hard_exhausted))
-
-
-@endpoint("task/reassign", "POST", USERS, Access.WRITE, owner_of="task_id")
-def reassign(
-    tx: Transaction,
-    call: Call,
-    *,
-    task_id: int,
-    site: str | None = None,
-    cloud: str | None = None,
-    nucleus: str | None = None,
-    mode: str | None = None,
-) -> Envelope:
-    """Sends a task's jobs to another queue; `mode` says which: nokill, soft or, by default, all."""
-    if site is not None and (trouble := call.server.queues.unknown((site,))):
-        return failure(trouble, 4)
-    return _outcome(send_elsewhere(tx, call.caller, task_id, site, mode))
-
-
-@endpoint("task/reactivate", "POST", USERS, Access.WRITE)
-def reactivate(
-    tx: Transaction,
-    call: Call,
-    *,
-    task_id: int,
-    keep_attempt_nr: bool = False,
-    trigger_job_generation: bool = False,
-) -> Envelope:
-    """Runs all jobs of a task again. As on a real server an unknown task is a success with nothing done.
-
-    Attempts are always counted on, and jobs made at once, whatever the flags say.
-    """
-    task = task_row(tx, task_id)
-    if task is not None and (refused := check_owner(tx, call.caller, task_id)):
-        return refused
-    if task is not None and task.status in ("broken", "aborting", "finishing"):
-        refused_state = f"the reactivate command is not accepted if the task is in {task.status} status"
-        return failure(f"Command rejected: {refused_state}", 4)
-    n_inputs = run_again(tx, task) if task is not None else 0
-    return success(0, f"updated {n_inputs} inputs and task {task_id} was reactivated ")
-
-
-@endpoint("task/increase_attempts", "POST", USERS, Access.WRITE)
-def increase_attempts(tx: Transaction, call: Call, *, task_id: int, increase: int) -> Envelope:
-    """Allows the unfinished jobs of a running task more attempts."""
-    if increase < 0:
-        return failure(f"increase must be a positive integer, got {increase}")
-    task = task_row(tx, task_id)
-    if task is None:
-        return failure(f"jediTaskID={task_id} not found", 1)
-    if refused := check_owner(tx, call.caller, task_id):
-        return refused
-    return _outcome(more_attempts(tx, task, min(increase, _MAX_ATTEMPTS)))
-
-
-@endpoint("task/kill_unfinished_jobs", "POST", USERS, Access.WRITE)
-def kill_unfinished_jobs(
-    tx: Transaction, call: Call, *, task_id: int, code: int | None = None, use_email_as_id: bool = False
-) -> Envelope:
-    """Kills the jobs of a task, not the task; data tells of each attempt whether it was."""
-    panda_ids = tx.connection.scalars(
-        select(jobs.c.panda_id).where(jobs.c.task_id == task_id).order_by(jobs.c.panda_id)
-    ).all()
-    return success([kill_job(tx, call.caller, panda_id, code) for panda_id in panda_ids])

@@ -75,24 +75,6 @@ def get_detailed_info(tx: Transaction, call: Call, *, task_id: int) -> Envelope:
     return success(detailed(task))
 
 
-@endpoint("task/get_parent_detailed_info", "GET", USERS, Access.READ)
-def get_parent_detailed_info(tx: Transaction, call: Call, *, task_id: int) -> Envelope:
-    """All about the task that this one belongs to."""
-    if (task := _whole_row(tx, task_id)) is None:
-        return failure("Child task not found")
-    if task.parent_id is None or task.parent_id == task_id:
-        return failure("No parent task found")
-    if (parent := _whole_row(tx, task.parent_id)) is None:
-        return failure("Parent task not found")
-    return success(detailed(parent))
-
-
-@endpoint("task/get_jumbo_job_datasets", "GET", USERS, Access.READ)
-def get_jumbo_job_datasets(tx: Transaction, call: Call, *, from_offset: int, to_offset: int = 0) -> Envelope:
-    """The tasks with jumbo jobs: there are none here."""
-    return success({})
-
-
 @endpoint("task/get_job_ids", "GET", USERS, Access.READ)
 def get_job_ids(tx: Transaction, call: Call, *, task_id: int) -> Envelope:
     """The PandaIDs of all attempts."""

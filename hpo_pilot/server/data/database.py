@@ -86,19 +86,6 @@ class Transaction:
         """A cursor that no change had before."""
         return self._next_change()
 
-    @contextmanager
-    def attempt(self) -> Iterator[None]:
-        """A part that may fail alone: its exception undoes it, and passes on."""
-        before = self.activated.copy(), self.moved.copy(), self.users.copy()
-        try:
-            with self.connection.begin_nested():
-                yield
-        except BaseException:
-            self.activated, self.moved, self.users = before
-            # It may know tasks that never were, whose ids others get.
-            self.cache.clear()
-            raise
-
 
 def set_columns(tx: Transaction, key: Column[Any], value: int, columns: Mapping[str, Any]) -> int:
     """Writes `columns` of the row whose `key` column has `value`.

@@ -12,7 +12,6 @@ import re
 import struct
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,7 +20,7 @@ from hpo_pilot.errors import InputError
 MB = 1024 * 1024
 SOURCES_LIMIT = 768 * MB  # of sandboxes called sources.*
 CACHE_LIMIT = 10 * MB  # of other cache files
-LOG_LIMIT = 100 * MB  # of cache files called *.out, and of logs
+LOG_LIMIT = 100 * MB  # of cache files called *.out
 CHECKPOINT_LIMIT = 500 * MB  # of one hyper-parameter point's checkpoint
 STORAGE_LIMIT = 4096 * MB  # of one output
 
@@ -142,17 +141,13 @@ class Upload:
         self.stream.write(chunk)
         self._tail = (self._tail + chunk)[-8:]
 
-    def reading(self) -> BufferedReader:
-        """The file as it was received, from its beginning; before it is kept."""
-        return self._part.open("rb")
-
     def is_named_rightly(self, name: str) -> bool:
         """False for a name that is another content's digest; reads the file, so it is not for the event loop."""
         match = _DIGEST_NAME.fullmatch(name)
         if match is None:
             return True
         self.stream.flush()
-        with self.reading() as content:
+        with self._part.open("rb") as content:
             return hashlib.file_digest(content, "sha256").hexdigest() == match[1]
 
     def keep(self, name: str) -> None:

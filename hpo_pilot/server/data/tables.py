@@ -170,14 +170,6 @@ def cached_as(file_name: str) -> ColumnElement[bool]:
     return (sent == file_name) | sent.endswith(f"/{file_name}", autoescape=True)
 
 
-secrets = Table(
-    "secrets",
-    metadata,
-    C("user_name", String(128), primary_key=True),
-    C("data", Text, nullable=False),  # JSON: value by key
-    C("updated", Float, nullable=False),
-)
-
 workers = Table(
     "workers",
     metadata,
@@ -187,37 +179,6 @@ workers = Table(
     C("node_id", String(128), nullable=True),
     C("started", Float, nullable=True),
     C("ended", Float, nullable=True),
-)
-
-worker_nodes = Table(
-    "worker_nodes",
-    metadata,
-    C("site", String(128), primary_key=True),
-    C("host_name", String(128), primary_key=True),
-    C("cpu_model", String(128), primary_key=True),
-    C("description", Text, nullable=False),  # JSON
-    C("last_seen", Float, nullable=False),
-)
-
-worker_node_gpus = Table(
-    "worker_node_gpus",
-    metadata,
-    C("site", String(128), primary_key=True),
-    C("host_name", String(128), primary_key=True),
-    C("vendor", String(128), primary_key=True),
-    C("model", String(128), primary_key=True),
-    C("description", Text, nullable=False),  # JSON
-    C("last_seen", Float, nullable=False),
-)
-
-harvesters = Table(
-    "harvesters",
-    metadata,
-    C("harvester_id", String(128), primary_key=True),
-    C("user_name", String(128), nullable=False),
-    C("host", String(128), nullable=False),
-    C("reports", Text, nullable=False),  # JSON: the last one of each kind
-    C("last_seen", Float, nullable=False),
 )
 
 point_losses = Table(

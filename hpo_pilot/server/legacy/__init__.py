@@ -1,1 +1,1 @@
-"""The calls of `/server/panda`, which released pilots and older clients make; one implementation with the new API."""
+"""The calls of `/server/panda`, which released Pilot 3s make; one implementation with the new API."""

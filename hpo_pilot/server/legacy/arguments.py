@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hpo_pilot.server.json_text import load
 from hpo_pilot.server.taskbuffer.dispatch import JobRequest
 
 _INTEGER = 2**63 - 1  # what a database column holds
@@ -37,23 +36,6 @@ def whole(given: Mapping[str, Any], name: str) -> int:
     if number is None:
         raise LegacyArgumentError(f"{name} must be a whole number, not {given[name]!r}")
     return number
-
-
-def document(given: Mapping[str, Any], name: str) -> Any:
-    """An argument that holds JSON.
-
-    Raises:
-        LegacyArgumentError: it is missing, or does not.
-    """
-    value = given.get(name)
-    if not isinstance(value, str):
-        if value is None:
-            raise LegacyArgumentError(f"missing a required argument: '{name}'")
-        return value
-    try:
-        return load(value)
-    except ValueError as error:
-        raise LegacyArgumentError(f"failed to load JSON: {name}: {error}") from error
 
 
 def _whole(value: Any) -> int | None:
@@ -99,7 +81,6 @@ def job_request(given: Mapping[str, Any], cores: int) -> JobRequest:
     scheduler = _optional(given, "schedulerID")
     return JobRequest(
         site=text(given, "siteName"),
-        n_jobs=max(1, _whole(given.get("nJobs")) or 1),
         label=_optional(given, "prodSourceLabel"),
         memory=_amount(given, "mem"),
         cores=cores,
@@ -114,8 +95,7 @@ def job_request(given: Mapping[str, Any], cores: int) -> JobRequest:
         worker_id=_optional(given, "worker_id")[:128],
         scheduler_id=scheduler,
         patience=_PATIENCE,
-        # A Harvester, which says how many it wants, takes jobs for others.
-        only_node=given.get("nJobs") is None,
+        only_node=True,
     )
 
 

@@ -12,9 +12,7 @@ from starlette.responses import Response
 
 from hpo_pilot.server.access.auth import Caller, TokenRefused
 from hpo_pilot.server.data.database import Transaction
-from hpo_pilot.server.legacy import harvester as legacy_harvester
 from hpo_pilot.server.legacy import pilot as legacy_pilot
-from hpo_pilot.server.legacy import user as legacy_user
 from hpo_pilot.server.legacy.arguments import LegacyArgumentError
 from hpo_pilot.server.legacy.replies import JSON, Reply, wrong
 from hpo_pilot.server.legacy.table import LEGACY, Ask, LegacyCall, with_truth_as_text
@@ -27,8 +25,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Imported for what they put into the table of calls.
-LEGACY_MODULES = (legacy_harvester, legacy_pilot, legacy_user)
+#: Imported for what it puts into the table of calls.
+LEGACY_MODULES = (legacy_pilot,)
 
 _GZIP = b"\x1f\x8b"
 
@@ -43,7 +41,7 @@ async def _answer(server: Server, request: Request) -> Reply:
     name = request.path_params["function"]
     function = LEGACY.get(name)
     if function is None:
-        return wrong(f"method {name} is forbidden", 403)
+        return wrong(f"{name} is not provided by this server", 404)
     try:
         ask = Ask(Call(_caller(server, request), server, request), {}, JSON in request.headers.get("accept", ""))
         # Before the body is read: what somebody sends who may not is not worth its memory.
@@ -97,8 +95,6 @@ async def _run(server: Server, function: LegacyCall, ask: Ask) -> Reply:
 async def _arguments(request: Request) -> dict[str, Any]:
     if request.method in ("GET", "HEAD"):
         return pairs(str(request.url.query))
-    if request.headers.get("content-type", "").startswith("multipart/"):
-        return {}  # a file, for the function to read
     body = await read_body(request)
     if "json" in request.headers.get("content-type", ""):
         # Old clients pack JSON without saying so.

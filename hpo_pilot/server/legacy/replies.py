@@ -19,13 +19,9 @@ class StatusCode(IntEnum):
     """What became of a call."""
 
     SUCCESS = 0
-    TIMEOUT = 10
     NO_JOBS = 20  #: there is no job for this pilot
-    FAILED = 30  #: the server cannot do it
-    INVALID = 50  #: an argument makes no sense
     ROLE = 60  #: the caller is no pilot
     PERMISSION = 70  #: the caller may not have this
-    MISSING_KEY = 80  #: there is no such key
     PROXY_ERROR = 90  #: there is no such proxy or token
 
 
@@ -57,11 +53,6 @@ def coded(code: StatusCode, dialog: str | None = None, *, as_json: bool, **more:
     """A status code with whatever belongs to it."""
     said = {} if dialog is None else {"errorDialog": dialog}
     return values({"StatusCode": int(code), **said, **more}, as_json=as_json)
-
-
-def listed(*items: Any) -> Reply:
-    """A JSON list as plain text, which is how the calls of Harvester answer."""
-    return Reply(json.dumps(items))
 
 
 def wrong(message: str, status: int = 400) -> Reply:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
 
-from hpo_pilot.server.legacy.replies import MESSAGE_ROLE, Reply, StatusCode, coded, listed
+from hpo_pilot.server.legacy.replies import MESSAGE_ROLE, Reply, StatusCode, coded
 from hpo_pilot.server.web.call import Call
 from hpo_pilot.server.web.endpoints import PILOTS, Access
 
@@ -33,7 +32,6 @@ class Refusal(Enum):
 
     CODE = "code"  #: by StatusCode
     TEXT = "text"  #: by a sentence
-    LIST = "list"  #: by ``[false, message]``
     NEVER = "never"  #: anybody may make it, without a token
 
 
@@ -56,12 +54,10 @@ class LegacyCall:
             return None
         if self.refusal is Refusal.TEXT:
             return Reply("production or pilot role is required")
-        if self.refusal is Refusal.LIST:
-            return listed(False, MESSAGE_ROLE)
         return coded(StatusCode.ROLE, MESSAGE_ROLE if ask.as_json else None, as_json=ask.as_json)
 
 
-#: Every function by its name. The modules `legacy_*` fill it when they are imported.
+#: Every function by its name. The module `pilot` fills it when it is imported.
 LEGACY: dict[str, LegacyCall] = {}
 
 _Handler = TypeVar("_Handler", bound=Callable[..., Any])
@@ -80,8 +76,3 @@ def legacy(name: str, access: Access, refusal: Refusal = Refusal.CODE) -> Callab
 def with_truth_as_text(given: Mapping[str, Any]) -> dict[str, Any]:
     """JSON arguments as the form would have had them: old functions compare with ``"True"``."""
     return {name: str(value) if isinstance(value, bool) else value for name, value in given.items()}
-
-
-def packed(content: Any) -> str:
-    """JSON text."""
-    return json.dumps(content)

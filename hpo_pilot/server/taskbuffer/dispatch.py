@@ -13,7 +13,6 @@ The cost grows neither with the number of jobs nor of pilots: see `board`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +35,6 @@ from hpo_pilot.server.taskbuffer.open_tasks import read_loads, refresh
 from hpo_pilot.server.taskbuffer.queue import Queue
 from hpo_pilot.server.taskbuffer.queues import UNDESCRIBED
 from hpo_pilot.server.taskbuffer.resource_types import HIGH_MEMORY
-from hpo_pilot.server.taskbuffer.user_secrets import secrets_of
 
 MAX_JOBS = 1000  # in one answer
 
@@ -109,7 +107,7 @@ def acquire(tx: Transaction, request: JobRequest) -> list[dict[str, Any]]:
         return []
     tx.connection.execute(_SEND, [{"id": job.panda_id} | _sent(tx, request) for job in found])
     _note(tx, {job.task_id for job in found})
-    return [_described(tx, job) for job in found]
+    return [pilot_job(known_task(tx, job.task_id), job) for job in found]
 
 
 class _Offer:
@@ -372,11 +370,3 @@ def _note(tx: Transaction, task_ids: Iterable[int]) -> None:
     for task_id in task_ids:
         if (task := task_row(tx, task_id)) is not None:
             change_task(tx, task, started=task.started or tx.now)
-
-
-def _described(tx: Transaction, job: AnyRow) -> dict[str, Any]:
-    known = known_task(tx, job.task_id)
-    answer = pilot_job(known, job)
-    if known.parameters.params.get("useSecrets") and (kept := secrets_of(tx, known.user_name)):
-        answer["secrets"] = json.dumps(kept)
-    return answer

@@ -1,6 +1,6 @@
-"""Commands to single jobs: kill them, talk to their pilots.
+"""Commands to single jobs: kill, debug mode.
 
-After `killJob`, `send_command_to_job` and `setDebugMode` of panda-server 1.0.4. Of the kill codes, which tell its
+After `killJob` and `setDebugMode` of panda-server 1.0.4. Of the kill codes, which tell its
 daemons apart, one matters here: an operator's 99 ends a job at once, whatever its pilot does.
 """
 
@@ -18,7 +18,6 @@ from hpo_pilot.server.taskbuffer.attempts import end_attempt, job_row
 
 _KILLED = 100  # taskBufferErrorCode of a job killed on request
 _FORCE = 99
-_COMMAND_LIMIT = 32  # characters
 _CHANGEABLE = ("defined", "activated", "running", "sent", "starting", "assigned")
 
 
@@ -56,19 +55,6 @@ def kill_job(
     else:
         set_columns(tx, jobs.c.panda_id, panda_id, {"command": "tobekilled", **values})
     return True
-
-
-def set_command(tx: Transaction, panda_id: int, command: str) -> tuple[bool, str]:
-    """Leaves a command for a job's pilot, which gets it with the answer to each heartbeat."""
-    if len(command) > _COMMAND_LIMIT:
-        return False, f"command string too long. must be less than {_COMMAND_LIMIT} chars"
-    job = job_row(tx, panda_id)
-    if job is None or JobState(job.status).is_over:
-        return False, f"no active job with PandaID={panda_id}"
-    if job.command == "tobekilled":
-        return False, "job is being killed"
-    set_columns(tx, jobs.c.panda_id, panda_id, {"command": command or None})
-    return True, "command received"
 
 
 def set_debug(tx: Transaction, caller: Caller, panda_id: int, on: bool) -> str:

@@ -19,7 +19,6 @@ from hpo_pilot.server.data.database import AnyRow, Transaction
 from hpo_pilot.server.data.tables import AT_PILOT, jobs, workers
 from hpo_pilot.server.taskbuffer.dispatch import JobRequest
 from hpo_pilot.server.taskbuffer.offers import Offer, most_of, offer_of
-from hpo_pilot.server.taskbuffer.worker_reports import host
 
 #: Seconds without a word after which one that has no jobs counts as silent: ours ask every minute at least.
 SILENT = 120.0
@@ -29,6 +28,11 @@ MOST = 4096
 
 _OURS = "hpo-pilot"
 _UNKNOWN = "unknown"
+
+
+def host(name: str) -> str:
+    """The machine's name without the slot: ``slot1@node`` and ``node`` are the same machine."""
+    return name.rsplit("@", 1)[-1][:128]
 
 
 def key_of(harvester: str | None, worker: str | None, node: str | None, queue: str | None) -> str:

@@ -1,4 +1,4 @@
-"""Old data goes: tasks that have been over for long, with their jobs, outputs, sandboxes and logs.
+"""Old data goes: tasks that have been over for long, with their jobs, outputs and sandboxes.
 
 Slice by slice, each one short transaction, so that pilots' calls get in between. What a task needs that is still kept
 stays, however old: a sandbox goes when it was not touched for as long and no task names it. Checkpoints of points go
@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 from hpo_pilot.jobs import TaskState
 from hpo_pilot.server.data.database import Database, Transaction, in_slices
 from hpo_pilot.server.data.file_store import CHECKPOINT_START, Folder, checkpoint_task, plain_name
-from hpo_pilot.server.data.tables import cache_files, job_documents, jobs, metadata, tasks, worker_nodes, workers
+from hpo_pilot.server.data.tables import cache_files, job_documents, jobs, metadata, tasks, workers
 from hpo_pilot.server.taskbuffer.known_tasks import known_task
 
 log = logging.getLogger(__name__)
@@ -36,20 +36,18 @@ _OVER = [state.value for state in TaskState if state.is_over]
 class Housekeeping:
     """Removes what is older than the server keeps it."""
 
-    def __init__(self, database: Database, cache: Folder, storage: Folder, logs: Folder, days: float) -> None:
+    def __init__(self, database: Database, cache: Folder, storage: Folder, days: float) -> None:
         """Removes nothing until `run` runs.
 
         Args:
             database: of the tasks.
             cache: the folder of sandboxes.
             storage: the folder of outputs.
-            logs: the folder of operators' logs.
             days: how long things are kept; 0: for ever.
         """
         self._database = database
         self._cache = cache
         self._storage = storage
-        self._logs = logs
         self._seconds = days * _DAY
 
     async def run(self) -> None:
@@ -137,10 +135,7 @@ class Housekeeping:
         return bool(names)
 
     def _remove_rest(self, tx: Transaction, before: float) -> bool:
-        for path in self._logs:
-            _remove_old(self._logs, path.name, before)
         tx.connection.execute(delete(workers).where(workers.c.ended < before))
-        tx.connection.execute(delete(worker_nodes).where(worker_nodes.c.last_seen < before))
         return False
 
 

@@ -1,8 +1,7 @@
 """New attempts for jobs that were given up, when their owner asks.
 
-After `retryTask_JEDI`, `reactivateTask`, `increaseAttemptNrPanda` and the incremental execution of
-`insertTaskParamsPanda` in panda-server 1.0.4. Attempt numbers only ever grow here, whereas JEDI counts anew after a
-reactivation: a pilot that still has an old attempt can never be taken for one with the new.
+After `retryTask_JEDI` and the incremental execution of `insertTaskParamsPanda` in panda-server 1.0.4. Attempt numbers
+only ever grow: a pilot that still has an old attempt can never be taken for one with the new.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Select, func, select, update
+from sqlalchemy import func, select
 
 from hpo_pilot.jobs import JobState, TaskState
 from hpo_pilot.server.data.database import AnyRow, Transaction
@@ -32,20 +31,15 @@ from hpo_pilot.server.taskbuffer.task_parameters import TaskParameters
 #: A task that was retried as often as this is exhausted, JEDI's ``TASK_MAX_ATTEMPT``; see `retry_over`.
 MAX_TASK_ATTEMPTS = 10
 
-_GIVEN_UP = frozenset({JobState.FAILED, JobState.CANCELLED, JobState.CLOSED})
-_ACTIVE_TASK = frozenset({"running", "scouting", "ready"})
+_GIVEN_UP = (JobState.FAILED, JobState.CANCELLED, JobState.CLOSED)
 
 
-def last_attempts(task_id: int) -> Select[tuple[int]]:
-    """A query for the PandaIDs of the last attempt of each of a task's jobs."""
-    return select(func.max(jobs.c.panda_id)).where(jobs.c.task_id == task_id).group_by(jobs.c.number)
-
-
-def _in_states(tx: Transaction, task_id: int, states: frozenset[JobState]) -> list[AnyRow]:
-    """The last attempts of a task's jobs that are in one of `states`, by number."""
+def _given_up(tx: Transaction, task_id: int) -> list[AnyRow]:
+    """The last attempts of a task's jobs that did not finish and have ended, by number."""
+    last = select(func.max(jobs.c.panda_id)).where(jobs.c.task_id == task_id).group_by(jobs.c.number)
     ids = tx.connection.scalars(
         select(jobs.c.panda_id)
-        .where(jobs.c.panda_id.in_(last_attempts(task_id)), jobs.c.status.in_([state.value for state in states]))
+        .where(jobs.c.panda_id.in_(last), jobs.c.status.in_([state.value for state in _GIVEN_UP]))
         .order_by(jobs.c.number)
     ).all()
     return [row for panda_id in ids if (row := job_row(tx, panda_id)) is not None]
@@ -71,7 +65,7 @@ def retry_over(tx: Transaction, task: AnyRow, *, ignore_limit: bool = False) -> 
 
 def retry_jobs(tx: Transaction, task: AnyRow) -> None:
     """Another round of attempts for every job of the task whose last attempt did not finish."""
-    given_up = _in_states(tx, task.task_id, _GIVEN_UP)
+    given_up = _given_up(tx, task.task_id)
     if not given_up:
         if task.status not in (TaskState.RUNNING, TaskState.PENDING) and not task.n_finished:
             _start_over(tx, task)
@@ -137,48 +131,3 @@ def _existing(tx: Transaction, task_id: int) -> AnyRow:
     if row is None:
         raise LookupError(f"task {task_id} vanished")
     return row
-
-
-def reactivate(tx: Transaction, task: AnyRow) -> int:
-    """Runs every job that is over once more, finished ones too.
-
-    Returns:
-        How many there are.
-    """
-    over = _in_states(tx, task.task_id, _GIVEN_UP | {JobState.FINISHED})
-    if not over:
-        if TaskState(task.status).is_over:
-            _start_over(tx, task)
-            return int(task.n_jobs)
-        return 0
-    max_attempt = known_task(tx, task.task_id).parameters.max_attempt
-    for job in over:
-        add_attempt(tx, task, job, job.attempt_nr + max_attempt)
-    values: dict[str, Any] = {"n_finished": 0, "n_failed": 0, "error_dialog": None, "ended": None}
-    if task.status != TaskState.PAUSED:
-        values["status"] = TaskState.RUNNING.value
-    change_task(tx, task, attempt_nr=task.attempt_nr + 1, **values)
-    return len(over)
-
-
-def increase_attempts(tx: Transaction, task: AnyRow, increase: int) -> tuple[int, str]:
-    """Allows the unfinished jobs of a running task more attempts; those that had used up theirs start again.
-
-    Returns:
-        0 with a message; 2: the task does not run.
-    """
-    if task.status not in _ACTIVE_TASK and task.old_status not in _ACTIVE_TASK:
-        states = sorted(_ACTIVE_TASK)
-        return 2, f"command rejected since status={task.status} or oldStatus={task.old_status} not in {states}"
-    given_up = _in_states(tx, task.task_id, _GIVEN_UP) if increase else []
-    going_on = jobs.c.status.not_in([state.value for state in _GIVEN_UP | {JobState.FINISHED}])
-    n_going_on = tx.connection.execute(
-        update(jobs)
-        .where(jobs.c.panda_id.in_(last_attempts(task.task_id)), going_on)
-        .values(max_attempt=jobs.c.max_attempt + increase)
-    ).rowcount
-    for job in given_up:
-        add_attempt(tx, task, job, job.attempt_nr + increase)
-    change_task(tx, task, n_failed=task.n_failed - len(given_up))
-    n_inputs = n_going_on + len(given_up)
-    return 0, f"increased attemptNr for {n_inputs} inputs ({len(given_up)} reactivated)"

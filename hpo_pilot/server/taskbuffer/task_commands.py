@@ -1,8 +1,7 @@
 """Commands to tasks. Codes and messages are those of panda-server 1.0.4.
 
 Source: `pandaserver/taskbuffer/db_proxy_mods/task_event_module.py`, `sendCommandTaskPanda`. Unlike there a command is
-carried out at once, before its answer. No task here is ever scouting and none waits for staging, so avalanche is
-always refused, and release changes nothing in the states in which PanDA accepts it.
+carried out at once, before its answer.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from hpo_pilot.server.taskbuffer.tasks import Outcome, release_pending
 _ENDED = frozenset({"finished", "done", "prepared", "broken", "aborted", "toabort", "aborting", "failed"})
 _RETRYABLE = frozenset({"finished", "failed", "exhausted"})
 _INCREMENTAL = frozenset({"finished", "failed", "aborted", "done", "exhausted"})
-_REASSIGNABLE = frozenset({"defined", "ready", "running", "scouting", "scouted", "pending", "assigning", "exhausted"})
 
 
 def refusal(command: str, status: str, caller: Caller) -> str | None:
@@ -39,12 +37,6 @@ def refusal(command: str, status: str, caller: Caller) -> str | None:
             refused = status in _ENDED or status in (TaskState.PAUSED, TaskState.EXHAUSTED, TaskState.FINISHING)
         case "resume":
             refused = status not in ("paused", "throttled", "staging")
-        case "avalanche":
-            refused = status != TaskState.SCOUTING
-        case "release":
-            refused = status not in ("scouting", "pending", "running", "ready", "assigning", "defined")
-        case "reassign":
-            refused = status not in _REASSIGNABLE
     if not refused:
         return None
     return f"Command rejected: the {command} command is not accepted if the task is in {status} status {extra}".strip()
@@ -53,7 +45,7 @@ def refusal(command: str, status: str, caller: Caller) -> str | None:
 def command(
     tx: Transaction, caller: Caller, task_id: int, name: str, *, soft: bool = False, ignore_limit: bool = False
 ) -> Outcome:
-    """Carries out kill, finish, retry, incexec, pause, resume, avalanche or release.
+    """Carries out kill, finish, retry, incexec, pause or resume.
 
     Args:
         tx: a writing transaction.

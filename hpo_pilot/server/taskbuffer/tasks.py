@@ -216,6 +216,8 @@ def _insert(
     try:
         parameters = TaskParameters(params)
         _check_queues(parameters, queues)
+        if params.get("useSecrets"):
+            raise TaskParametersError("useSecrets is not for the embedded PanDA server: it keeps no secrets")
         if parameters.n_jobs > MOST_NEW_JOBS:
             raise TaskParametersError(f"{parameters.n_jobs} jobs in one task; at most {MOST_NEW_JOBS}: split it")
     except TaskParametersError as error:

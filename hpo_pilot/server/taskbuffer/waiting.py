@@ -96,10 +96,6 @@ class WaitingPilots:
                 waiter.rouse(site)
                 count -= 1
 
-    def asking(self) -> Counter[str]:
-        """How many pilots wait, by queue."""
-        return Counter(waiter.site for waiter in self._waiters)
-
     def close(self) -> None:
         """Sends everybody away."""
         self._closed = True

@@ -59,7 +59,6 @@ class Endpoint:
         method: the HTTP methods it answers to; empty: any.
         roles: whose tokens may call it; empty: anybody, without a token.
         access: where `handler` runs.
-        production: whether PanDA's production role is wanted: a user's token gets PanDA's refusal then.
         owner_of: the argument that names a task which must be the caller's own; empty: no such rule.
         raw_body: True where the handler reads the request's body itself.
     """
@@ -70,7 +69,6 @@ class Endpoint:
     access: Access
     handler: Callable[..., Any]
     parameters: Mapping[str, Parameter]
-    production: bool
     owner_of: str
     raw_body: bool
     any_argument: bool
@@ -126,7 +124,6 @@ def endpoint(
     roles: frozenset[Role],
     access: Access,
     *,
-    production: bool = False,
     owner_of: str = "",
     raw_body: bool = False,
     any_argument: bool = False,
@@ -139,9 +136,7 @@ def endpoint(
 
     def register(handler: _Handler) -> _Handler:
         parameters = {} if any_argument else _declared(handler)
-        TABLE[path] = Endpoint(
-            path, method, roles, access, handler, parameters, production, owner_of, raw_body, any_argument
-        )
+        TABLE[path] = Endpoint(path, method, roles, access, handler, parameters, owner_of, raw_body, any_argument)
         return handler
 
     return register

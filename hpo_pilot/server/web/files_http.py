@@ -69,11 +69,6 @@ async def cache_file(server: Server, request: Request, caller: Caller, name: str
     return _send(server.cache.find(name), name)
 
 
-async def log_file(server: Server, request: Request, caller: Caller, name: str) -> Response:
-    """A log that an operator keeps here, for everybody known."""
-    return _send(server.logs.find(name), name)
-
-
 async def storage_file(server: Server, request: Request, caller: Caller, name: str) -> Response:
     """An output or log: written by the pilot whose job makes it, read by users, removed by its owner."""
     if request.method == "PUT":

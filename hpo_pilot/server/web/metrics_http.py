@@ -15,17 +15,17 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
-from sqlalchemy import func, select, text
+from sqlalchemy import and_, func, select, text
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from hpo_pilot import __version__
+from hpo_pilot.jobs import JobState, TaskState
 from hpo_pilot.server.access.auth import TokenRefused
 from hpo_pilot.server.data.database import Transaction
-from hpo_pilot.server.data.tables import AT_PILOT, jobs
+from hpo_pilot.server.data.tables import AT_PILOT, WAITS, jobs, tasks
 from hpo_pilot.server.metrics import REGISTRY
-from hpo_pilot.server.taskbuffer.job_statistics import counts
 
 if TYPE_CHECKING:
     from hpo_pilot.server.app import Server
@@ -80,12 +80,12 @@ def _in_database(tx: Transaction) -> list[Metric]:
     )
     by_queue: Counter[tuple[str, str]] = Counter()
     sizes: Counter[str] = Counter()
-    active = counts(tx)
-    for count in active:
-        sizes[count.site] += count.n_jobs
+    active = _active(tx)
+    for (queue, _), number in active.items():
+        sizes[queue] += number
     named = {queue for queue, _ in sizes.most_common(_QUEUES)}
-    for count in active:
-        by_queue[count.site if count.site in named else "other", count.status] += count.n_jobs
+    for (queue, state), number in active.items():
+        by_queue[queue if queue in named else "other", state] += number
     for labels, number in sorted(by_queue.items()):
         of_jobs.add_metric(labels, number)
     pilots = select(jobs.c.harvester_id, jobs.c.worker_id).where(AT_PILOT).distinct().subquery()
@@ -95,6 +95,19 @@ def _in_database(tx: Transaction) -> list[Metric]:
         GaugeMetricFamily("hpo_pilot_server_pilots_busy", "Pilots that have jobs.", busy),
         GaugeMetricFamily("hpo_pilot_server_database_bytes", "Size of the server's database.", _size(tx)),
     ]
+
+
+def _active(tx: Transaction) -> Counter[tuple[str, str]]:
+    """Jobs that are not over, by queue and state; counted through the partial indices."""
+    paused = select(tasks.c.task_id).where(tasks.c.status == TaskState.PAUSED.value)
+    aside = and_(jobs.c.task_id.in_(paused), jobs.c.status == JobState.DEFINED.value)
+    columns = (func.coalesce(jobs.c.site, jobs.c.queue).label("queue"), jobs.c.status)
+    counts: Counter[tuple[str, str]] = Counter()
+    for condition in (WAITS, AT_PILOT, aside):
+        query = select(*columns, func.count().label("n_jobs")).where(condition).group_by(*columns)
+        for row in tx.connection.execute(query):
+            counts[row.queue, row.status] += row.n_jobs
+    return counts
 
 
 def _size(tx: Transaction) -> int:
