@@ -20,6 +20,7 @@ from hpo_pilot.search import TrialState
 from hpo_pilot.server.access.auth import Role
 from hpo_pilot.store import JobOutcome, NewTask, NewTrial, SearchState, SteeringStore, TrialEnd, lease
 from tests.bearer import make_token_folder, token
+from tests.certificates import self_signed
 
 _READY = " ready on "
 
@@ -66,7 +67,7 @@ def start_api(root: Path, *more: str, tls: bool = False, port: int = 0) -> Runni
     command = [sys.executable, "-m", "hpo_pilot.rest", "--workdir", str(root / "work"), "--port", str(port), *more]
     command += ["--tokens", str(root / "tokens")]
     if tls:
-        command += ["--tls", "self", "--tls-folder", str(root / "tls")]
+        command += self_signed(root / "tls").options
     with (root / "api.log").open("a") as log:
         process = subprocess.Popen(
             command,
@@ -78,7 +79,7 @@ def start_api(root: Path, *more: str, tls: bool = False, port: int = 0) -> Runni
     assert process.stdout is not None
     line = process.stdout.readline()
     assert _READY in line, (line, (root / "api.log").read_text())
-    return RunningApi(process, line.strip().rsplit(" ", 1)[1], root, root / "tls" / "ca" / "ca.pem" if tls else None)
+    return RunningApi(process, line.strip().rsplit(" ", 1)[1], root, root / "tls" / "cert.pem" if tls else None)
 
 
 def write_search(folder: Path, name: str, /, **document: Any) -> Path:

@@ -11,15 +11,11 @@ import typer
 from hpo_pilot.cli.network import (
     AuthorityOption,
     BehindProxyOption,
-    DnHeaderOption,
-    DnRolesOption,
     HostOption,
     IssuersOption,
     PublicUrlOption,
     TlsCertOption,
     TlsKeyOption,
-    TlsOption,
-    TrustedProxyOption,
 )
 from hpo_pilot.cli.options import (
     TOKEN_FILE_VARIABLE,
@@ -48,16 +44,12 @@ def monitor(
         int | None, typer.Option(min=1, max=65535, help="The port. Default: a free one.", show_default=False)
     ] = None,
     host: HostOption = "127.0.0.1",
-    tls: TlsOption = None,
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
     ca: AuthorityOption = None,
     public_url: PublicUrlOption = None,
     insecure_behind_proxy: BehindProxyOption = False,
     issuers: IssuersOption = None,
-    dn_header: DnHeaderOption = None,
-    dn_roles: DnRolesOption = None,
-    trusted_proxy: TrustedProxyOption = None,
     workdir: WorkDirOption = None,
     store: StoreOption = None,
     service: ServiceOption = None,
@@ -81,16 +73,12 @@ def monitor(
     reach = Reach(
         host=host,
         port=port,
-        self_made=tls is not None,
         certificate=tls_cert,
         key=tls_key,
         authority=ca,
         public_url=public_url,
         behind_proxy=insecure_behind_proxy,
         issuers=issuers,
-        dn_header=dn_header,
-        dn_roles=dn_roles,
-        trusted_proxies=tuple(trusted_proxy or ()),
     )
 
     def ready(pages: ApiProcess) -> None:
@@ -138,13 +126,14 @@ def _of_service(url: str, token_file: Path | None, ca: Path | None) -> None:
 
 def _print_link(workdir: Path | None, token_file: Path | None, ca: Path | None) -> None:
     from hpo_pilot.service.one_time_link import one_time_link
+    from hpo_pilot.service.reach import AUTHORITIES
     from hpo_pilot.service.watching import address_of_pages
     from hpo_pilot.service.workdir import WorkDir
 
     folder = WorkDir.at(workdir)
     url, token = address_of_pages(workdir), _token_of(token_file) or folder.tokens / "user.token"
-    own = folder.tls / "ca" / "ca.pem"
-    typer.echo(one_time_link(url, token, ca or (own if own.exists() else None)))
+    given = folder.tls / AUTHORITIES
+    typer.echo(one_time_link(url, token, ca or (given if given.exists() else None)))
 
 
 def _token_of(token_file: Path | None) -> Path | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -10,21 +9,11 @@ from typing import Annotated
 import typer
 
 _network = partial(typer.Option, rich_help_panel="Network", show_default=False)
-_issuers = partial(typer.Option, rich_help_panel="Other issuers and certificates", show_default=False)
-
-
-class TlsChoice(StrEnum):
-    """What `--tls` takes."""
-
-    SELF = "self"  #: a certificate of the server's own making
+_issuers = partial(typer.Option, rich_help_panel="Other issuers", show_default=False)
 
 
 HostOption = Annotated[
     str, _network(help="Address to listen on. Anything but this machine wants TLS.", show_default=True)
-]
-TlsOption = Annotated[
-    TlsChoice | None,
-    _network(help="TLS with a certificate of the server's own making, kept and renewed in the work folder."),
 ]
 TlsCertOption = Annotated[
     Path | None, _network(metavar="FILE", help="TLS with this certificate, chain included (PEM).")
@@ -46,13 +35,4 @@ BehindProxyOption = Annotated[
 ]
 IssuersOption = Annotated[
     Path | None, _issuers(metavar="FILE", help="OIDC issuers whose tokens are taken as well (JSON).")
-]
-DnHeaderOption = Annotated[
-    str | None,
-    _issuers(metavar="NAME", help="Header in which a trusted proxy hands on the name of a verified certificate."),
-]
-DnRolesOption = Annotated[Path | None, _issuers(metavar="FILE", help="Roles by that name (JSON).")]
-TrustedProxyOption = Annotated[
-    list[str] | None,
-    _issuers(metavar="ADDRESS", help="Whence that header is taken (default: this machine). May be repeated."),
 ]

@@ -13,15 +13,11 @@ from hpo_pilot.cli.monitor import say_link
 from hpo_pilot.cli.network import (
     AuthorityOption,
     BehindProxyOption,
-    DnHeaderOption,
-    DnRolesOption,
     HostOption,
     IssuersOption,
     PublicUrlOption,
     TlsCertOption,
     TlsKeyOption,
-    TlsOption,
-    TrustedProxyOption,
 )
 from hpo_pilot.cli.options import (
     JsonOption,
@@ -55,7 +51,6 @@ def serve(
         int | None, typer.Option(min=1, max=65535, help="The REST API's port.", show_default=False)
     ] = None,
     host: HostOption = "127.0.0.1",
-    tls: TlsOption = None,
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
     ca: AuthorityOption = None,
@@ -72,9 +67,6 @@ def serve(
     ] = None,
     server: ServerOption = None,
     issuers: IssuersOption = None,
-    dn_header: DnHeaderOption = None,
-    dn_roles: DnRolesOption = None,
-    trusted_proxy: TrustedProxyOption = None,
     log_format: LogFormatOption = None,
     workdir: WorkDirOption = None,
     store: StoreOption = None,
@@ -90,16 +82,12 @@ def serve(
     reach = Reach(
         host=host,
         port=port,
-        self_made=tls is not None,
         certificate=tls_cert,
         key=tls_key,
         authority=ca,
         public_url=public_url,
         behind_proxy=insecure_behind_proxy,
         issuers=issuers,
-        dn_header=dn_header,
-        dn_roles=dn_roles,
-        trusted_proxies=tuple(trusted_proxy or ()),
     )
 
     def ready(panda: EmbeddedPanda | str, api: ApiProcess) -> None:

@@ -125,7 +125,7 @@ class PilotSettings:
             raise InputError(f"--server {self.server!r}: give a URL such as https://panda.example.org:25443")
         object.__setattr__(self, "server", self.server.rstrip("/"))
         if self.ca is not None and not self.ca.is_file():
-            raise InputError(f"--ca {self.ca}: there is no such file; the server's operator has it (tls/ca/ca.pem)")
+            raise InputError(f"--ca {self.ca}: there is no such file; the server's operator has it")
         if self.slots < 1:
             raise InputError(f"--slots {self.slots}: at least one")
         if self.allocation and self.site is None:

@@ -28,7 +28,6 @@ class ServerProcess:
         port: int = 0,
         host: str = "127.0.0.1",
         heartbeat_timeout: float = 60.0,
-        tls_folder: Path | None = None,
         options: Sequence[str] = (),
         stderr: Path | None = None,
     ) -> None:
@@ -41,7 +40,6 @@ class ServerProcess:
             port: 0: any free one; `url` says which.
             host: address to listen on.
             heartbeat_timeout: seconds of silence that make a job lost.
-            tls_folder: where a certificate of its own is kept (`authorities` is for its clients); None: no TLS.
             options: further options of ``python -m hpo_pilot.server``.
             stderr: where its log goes; this process's own by default.
 
@@ -49,13 +47,10 @@ class ServerProcess:
             TryAgainError: port or database are taken.
             GiveUpError: it did not start; the message is its own.
         """
-        self._tls_folder = tls_folder
         end, self._lifeline = os.pipe()
         command = [sys.executable, "-m", "hpo_pilot.server", "--database", database, "--files", str(files)]
         command += ["--tokens", str(tokens), "--host", host, "--port", str(port)]
         command += ["--heartbeat-timeout", str(heartbeat_timeout), "--lifeline-fd", str(end)]
-        if tls_folder is not None:
-            command += ["--tls", "self", "--tls-folder", str(tls_folder)]
         command += options
         log = stderr.open("ab") if stderr else None
         try:
@@ -78,11 +73,6 @@ class ServerProcess:
     def pid(self) -> int:
         """The process id."""
         return self.process.pid
-
-    @property
-    def authorities(self) -> Path | None:
-        """The folder of certificate authorities that clients must trust; None: none of our own."""
-        return self._tls_folder and self._tls_folder / "ca"
 
     def _wait_until_ready(self) -> str:
         assert self.process.stdout is not None  # tells the type checker

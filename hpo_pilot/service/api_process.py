@@ -56,14 +56,14 @@ class ApiProcess:
         number = port or free_port()
         own = replace(reach, port=number)
         self.url = _url(own, number)
-        self.authority_file = own.authority_file(workdir)
+        self.authority_file = own.authority
         self._authorities = own.authorities(workdir)
         self._own = OwnTokens(workdir.tokens, nickname())
         self._child = Child(
             "REST API",
             [
                 *(sys.executable, "-m", "hpo_pilot.rest", "--workdir", str(workdir.root), "--port", str(number)),
-                *("--tokens", str(workdir.tokens), "--lifeline-fd", "{lifeline}", *own.server_options(workdir)),
+                *("--tokens", str(workdir.tokens), "--lifeline-fd", "{lifeline}", *own.server_options()),
                 # Whoever is signed in stays so when it is started again, but not when the service is.
                 *("--run", secrets.token_hex(16)),
             ],

@@ -79,7 +79,7 @@ class EmbeddedPanda:
         reach = reach or Reach()
         self._port = reach.port or _port_of_before(workdir) or free_port()
         self.url = reach.url(self._port)
-        self.authority_file = reach.authority_file(workdir)
+        self.authority_file = reach.authority
         self._own = OwnTokens(workdir.tokens, nickname())
         self._tokens = self._own.files
         self.server = PandaServer(self.url, self._tokens[Role.USER], nickname(), authorities=reach.authorities(workdir))
@@ -90,7 +90,7 @@ class EmbeddedPanda:
                 *(python, "-m", "hpo_pilot.server", "--database", f"sqlite:///{workdir.panda_database}"),
                 *("--files", str(workdir.panda_files), "--port", str(self._port)),
                 *("--tokens", str(workdir.tokens), "--lifeline-fd", "{lifeline}"),
-                *reach.server_options(workdir),
+                *reach.server_options(),
                 *(("--queues", str(_described_queues(workdir, queues, queue if slots else ""))) if queues else ()),
             ],
             workdir.log("server"),

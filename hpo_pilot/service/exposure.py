@@ -1,4 +1,4 @@
-"""Whether others' payloads could take what is the service's: its tokens, or the name of a proxy."""
+"""Whether others' payloads could take what is the service's: its tokens."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ def exposures(workdir: WorkDir, reach: Reach, slots: int) -> list[str]:
     """What to warn whoever runs the service of.
 
     A payload of the local pilot is a process of the service's account: it can read the signing key of tokens, and with
-    that be anybody. A payload on this machine, whosever, can call the server as a proxy here does. That is no harm
-    where all payloads are the account's own.
+    that be anybody. That is no harm where all payloads are the account's own.
 
     Args:
         workdir: the service's.
@@ -30,11 +29,6 @@ def exposures(workdir: WorkDir, reach: Reach, slots: int) -> list[str]:
             f"the signing key of tokens in {workdir.tokens}: whoever may submit could become anybody. For a group "
             "give --slots 0, and run `hpo-pilot pilot` as another account (deploy/README.md)"
         )
-    if reach.dn_header and reach.trusts_this_machine:
-        found.append(
-            f"any process of this machine can claim any name in the header {reach.dn_header}: let no users and no jobs "
-            "onto it, or put the proxy elsewhere and name it with --trusted-proxy"
-        )
     return found
 
 
@@ -43,8 +37,8 @@ def _others(workdir: WorkDir, reach: Reach) -> list[str]:
     reasons = []
     if reach.is_open:
         reasons.append("the servers can be reached from elsewhere")
-    if reach.issuers or reach.dn_header:
-        reasons.append("others' issuers or certificates are taken")
+    if reach.issuers:
+        reasons.append("tokens of other issuers are taken")
     others = sorted({token.name for token in Authority(workdir.tokens).issued() if not token.revoked} - {nickname()})
     if others:
         reasons.append(f"there are tokens of {', '.join(others[:3])}{', …' if len(others) > 3 else ''}")

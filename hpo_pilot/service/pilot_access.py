@@ -15,6 +15,7 @@ from hpo_pilot.pilot.settings import PilotSettings
 from hpo_pilot.server.access.auth import Role
 from hpo_pilot.service.embedded import running_server
 from hpo_pilot.service.local_queue import DEFAULT_QUEUE
+from hpo_pilot.service.reach import AUTHORITIES
 from hpo_pilot.service.workdir import WorkDir
 
 
@@ -53,7 +54,7 @@ def pilot_access(
         server: a PanDA server's URL; None: the embedded one.
         queue: None: the embedded server's own.
         token_file: None: that of the work folder's own pilots.
-        ca: None: that of the work folder's own certificate.
+        ca: None: what `serve --ca` was given.
         warn: is told what may not work.
 
     Raises:
@@ -68,20 +69,16 @@ def pilot_access(
     found = running_server(workdir)
     if found is None:
         raise InputError(
-            f"no service runs in {workdir.root}: start `hpo-pilot serve --host 0.0.0.0 --tls self` there, or name "
-            "--server, --token-file and --panda-queue"
+            f"no service runs in {workdir.root}: start `hpo-pilot serve --host 0.0.0.0 --tls-cert FILE --tls-key FILE` "
+            "there, or name --server, --token-file and --panda-queue"
         )
     if _is_loopback(found.url):
         warn(
             f"the embedded server is at {found.url}, which compute nodes cannot reach unless they are this machine: "
-            "start it with `hpo-pilot serve --host 0.0.0.0 --tls self`"
+            "start it with `hpo-pilot serve --host 0.0.0.0 --tls-cert FILE --tls-key FILE`"
         )
     if ca is None and found.authorities is not None:
-        ca = found.authorities / "ca.pem"
-        if not ca.is_file():
-            raise InputError(
-                f"give --ca, the authorities of {found.url} as one PEM file: the one that `serve` was given"
-            )
+        ca = found.authorities / AUTHORITIES
     token = token_file or workdir.tokens / f"{Role.PILOT.value}.token"
     return PilotAccess(found.url, queue or DEFAULT_QUEUE, token, ca, found.vo)
 

@@ -149,7 +149,7 @@ class WorkDir:
 
     @property
     def tls(self) -> Path:
-        """The certificates that we make ourselves, and whom our own processes trust."""
+        """The certificate authorities that our own processes trust, where they are not the usual ones."""
         return self.root / "tls"
 
     @property

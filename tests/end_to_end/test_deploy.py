@@ -7,12 +7,7 @@ import re
 import shlex
 from pathlib import Path
 
-import pytest
-from starlette.requests import Request
-
 from hpo_pilot.config.queue_file import load_queues
-from hpo_pilot.server.access.auth import Role
-from hpo_pilot.server.access.distinguished_name import ProxyHeader
 from hpo_pilot.server.access.oidc import Issuers
 from tests.command_here import command_here
 
@@ -60,24 +55,6 @@ def test_the_issuers():
     settings = issuers.client_settings("atlas")
     assert settings is not None
     assert settings["oidc_config_url"].startswith("https://")
-
-
-@pytest.mark.parametrize(
-    ("name", "role"),
-    [
-        ("CN=Ada Lovelace,CN=123456,CN=ada,OU=Users,DC=example,DC=org", Role.OPERATOR),
-        ("CN=pilot.site.example.org,O=Example Grid,C=ch", Role.PILOT),
-        ("CN=Somebody Else,O=Example Grid,C=ch", Role.USER),
-    ],
-)
-def test_the_roles_by_certificate(name: str, role: Role):
-    (header,) = set(re.findall(r"proxy_set_header (X-\S+)", (DEPLOY / "nginx.conf").read_text()))
-    assert f"--dn-header {header} " in (DEPLOY / "nginx.conf").read_text()
-    proxy = ProxyHeader(header, DEPLOY / "dn-roles.json")
-    scope = {"type": "http", "headers": [(header.lower().encode(), name.encode())], "client": ("127.0.0.1", 1)}
-    caller = proxy.caller(Request(scope))
-    assert caller is not None
-    assert caller.role is role
 
 
 def test_a_pilot_3_is_set_up_as_the_tests_do_it():

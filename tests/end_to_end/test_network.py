@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import requests
 
+import hpo_pilot.manual
+from tests.certificates import self_signed
 from tests.end_to_end.conftest import HPO_PILOT
 from tests.end_to_end.test_points import FETCHING, GRID
 
+MANUAL = Path(hpo_pilot.manual.__file__).parent
 EVERYWHERE = "0.0.0.0"  # noqa: S104  # what is refused
 
 
@@ -33,9 +38,10 @@ def serving(scan, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 def test_pilots_elsewhere_over_tls(scan, tmp_path):
     """A pilot that has a URL, a CA file and a token of its own, and nothing else of the service."""
     scan.write(GRID, FETCHING)
-    with serving(scan, "--host", "localhost", "--tls", "self", "--slots", "0") as (service, url):
-        assert url.startswith("https://")
-        authority = scan.workdir / "tls" / "ca" / "ca.pem"
+    made = self_signed(tmp_path / "tls", ["localhost"])
+    authority = made.chain
+    with serving(scan, "--host", "localhost", *made.options, "--ca", str(authority), "--slots", "0") as (service, url):
+        assert url.startswith("https://localhost:")
         assert "the REST API is at https://" in service.stdout.readline()
         assert "the monitor is at https://" in service.stdout.readline()
         lines = iter(service.stdout.readline, "")
@@ -62,10 +68,18 @@ def test_pilots_elsewhere_over_tls(scan, tmp_path):
         assert scan.json("best", "demo")["value"] == 0.0
 
 
-def test_everything_of_a_laptop_over_tls(scan):
-    """Local pilot, panda-client and the service itself trust the authority of the work folder."""
+def test_everything_of_a_laptop_over_tls(scan, tmp_path):
+    """Local pilot, panda-client and the service itself trust what --ca names; the certificate is as in the manual."""
     scan.write(GRID)
-    with serving(scan, "--tls", "self"):
+    folder = tmp_path / "tls"
+    folder.mkdir()
+    (line,) = re.findall(r"^openssl req .*$", (MANUAL / "service.md").read_text(), re.MULTILINE)
+    made = subprocess.run(
+        line.replace("$(hostname -f)", "localhost").split(), cwd=folder, capture_output=True, check=False
+    )
+    assert made.returncode == 0, made.stderr
+    options = ("--tls-cert", str(folder / "cert.pem"), "--tls-key", str(folder / "key.pem"))
+    with serving(scan, *options, "--ca", str(folder / "cert.pem")):
         scan("submit", str(scan.file))
         end = time.monotonic() + 180
         while scan.json("status", "demo")["state"] != "done":
@@ -77,8 +91,8 @@ def test_everything_of_a_laptop_over_tls(scan):
 @pytest.mark.parametrize(
     ("options", "word"),
     [
-        (("--host", EVERYWHERE), "add --tls self"),
-        (("--host", "192.0.2.1"), "add --tls self"),
+        (("--host", EVERYWHERE), "add --tls-cert"),
+        (("--host", "192.0.2.1"), "add --tls-cert"),
         (("--host", EVERYWHERE, "--insecure-behind-proxy"), "--public-url"),
         (("--tls-cert", "x"), "go together"),
         (("--tls-cert", "x", "--tls-key", "y"), "certificate x"),

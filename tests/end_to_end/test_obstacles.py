@@ -31,7 +31,6 @@ def test_a_port_that_is_taken(scan):
 def test_options_of_the_server_that_are_wrong_stay_wrong(scan, tmp_path):
     line = one_line(scan("serve", "--issuers", str(tmp_path / "nosuch.json"), status=2))
     assert "nosuch.json" in line
-    assert "--dn-roles" in one_line(scan("serve", "--dn-header", "X-DN", status=2))
 
 
 def test_looking_into_a_work_folder_that_is_a_file(scan):

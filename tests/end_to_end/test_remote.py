@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import requests
 
+from tests.certificates import self_signed
 from tests.command_here import command_here
 from tests.end_to_end.conftest import BOWL, Scan
 
@@ -84,7 +85,8 @@ class Group:
 @pytest.fixture(scope="module")
 def group(tmp_path_factory) -> Iterator[Group]:
     scan = Scan(tmp_path_factory.mktemp("group"))
-    process = scan.start("serve", "--slots", "2", "--tls", "self")
+    made = self_signed(tmp_path_factory.mktemp("tls"))
+    process = scan.start("serve", "--slots", "2", *made.options, "--ca", str(made.chain))
     try:
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(3)]
@@ -92,7 +94,7 @@ def group(tmp_path_factory) -> Iterator[Group]:
         assert "REST API is at https://" in lines[1]
         url = (scan.workdir / "service.url").read_text().strip()
         assert url in lines[1]
-        yield Group(scan, process, url, scan.workdir / "tls" / "ca" / "ca.pem")
+        yield Group(scan, process, url, made.chain)
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
         assert process.returncode == 0

@@ -11,10 +11,8 @@ import time
 import pytest
 
 from hpo_pilot.monitor.sessions import CODE_SECONDS, Codes, Login, Sessions
-from hpo_pilot.server.access.auth import Caller, Role, Tokens
+from hpo_pilot.server.access.auth import Caller, Role
 from hpo_pilot.server.access.authority import Authority, write_private
-from hpo_pilot.server.access.distinguished_name import ProxyHeader
-from hpo_pilot.server.access.gate import Gate
 from tests.bearer import make_token_folder, token
 from tests.monitor.conftest import form_token
 
@@ -243,25 +241,6 @@ def test_the_key_is_for_its_owner_alone_and_cookies_of_others_are_worth_nothing(
     assert Sessions(one, run="one").of_cookie(cookie) is not None
     for wrong in (cookie[:-2] + "AA", "", "x.y.z", cookie.replace(cookie.split(".")[0], "eyJhbGciOiJub25lIn0")):
         assert here.of_cookie(wrong) is None
-
-
-def test_a_proxys_callers_need_no_session(pages, tmp_path):
-    roles = tmp_path / "roles.json"
-    roles.write_text(json.dumps({"Jane Doe": "user"}))
-    from starlette.testclient import TestClient
-
-    from hpo_pilot.monitor.app import Monitor
-    from hpo_pilot.service.workdir import WorkDir
-
-    gate = Gate(Tokens(pages.root / "tokens"), ProxyHeader("X-DN", roles, ["127.0.0.1"]))
-    monitor = Monitor(pages.store, WorkDir.at(pages.workdir), gate, pages.sessions, behind_proxy=True)
-    client = TestClient(monitor.application(), client=("127.0.0.1", 9), follow_redirects=False)
-    headers = {"X-DN": "/DC=ch/CN=Jane Doe", "accept": "text/html"}
-    assert "Jane Doe" in client.get("/", headers=headers).text
-    assert client.get("/", headers={"X-DN": "/CN=Who Else", "accept": "text/html"}).status_code == 303
-    here = {"sec-fetch-site": "same-origin"}
-    signed_in = client.post("/login", data={"token": token("alice", Role.USER)}, headers=here)
-    assert "; secure" in signed_in.headers["set-cookie"].lower()
 
 
 # --- forms ---

@@ -15,7 +15,7 @@ from hpo_pilot.pilot.client import CallRefused, HttpJobServer, ServerAway, Token
 from hpo_pilot.pilot.gpus import Gpu
 from hpo_pilot.pilot.room import Free
 from hpo_pilot.pilot.settings import PilotSettings
-from hpo_pilot.server.access.tls import self_made
+from tests.certificates import self_signed
 from tests.pilot.conftest import TOKEN, FakePanda
 
 REPORT = {"job_id": 1, "attempt_nr": 1, "job_status": "running"}
@@ -137,7 +137,7 @@ def test_settings_that_make_no_sense(tmp_path: Path, changes: dict[str, object])
 
 def test_a_certificate_that_is_not_trusted_is_told_with_the_option(tmp_path: Path) -> None:
     (tmp_path / "token").write_text(TOKEN)
-    own = self_made(tmp_path / "tls", ("127.0.0.1",))
+    own = self_signed(tmp_path / "tls", ("127.0.0.1",))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(own.chain, own.key)
     listener = socket.create_server(("127.0.0.1", 0))

@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 from hpo_pilot.server.access.auth import Role
 from hpo_pilot.server.process import ServerProcess
 from tests.bearer import make_token_folder, token
+from tests.certificates import self_signed
 from tests.panda_environment import panda_environment
 
 #: Seconds of silence after which the embedded server gives a job up.
@@ -166,16 +167,17 @@ def embedded_target(folder: Path) -> Iterator[Target]:
         path = folder / f"{name}.token"
         path.touch(mode=0o600)
         path.write_text(token("ada", role))
+    certificate = self_signed(folder / "tls")
     with ServerProcess(
         database=f"sqlite:///{folder}/panda.db",
         files=folder / "files",
         tokens=make_token_folder(folder / "tokens"),
-        tls_folder=folder / "tls",
+        options=certificate.options,
         heartbeat_timeout=HEARTBEAT_TIMEOUT,
         stderr=folder / "server.log",
     ) as server:
-        environment = panda_environment(server.url, folder / "user.token", server.authorities)
-        authority = ["--ca", str(folder / "tls" / "ca" / "ca.pem")]
+        environment = panda_environment(server.url, folder / "user.token", certificate.folder)
+        authority = ["--ca", str(certificate.chain)]
         yield Target(server.url, environment, "LOCAL", folder / "pilot.token", "hpo_pilot", True, 120.0, authority)
     assert "Traceback" not in (folder / "server.log").read_text()
 

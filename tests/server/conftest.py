@@ -20,6 +20,7 @@ from hpo_pilot.server.access.auth import Caller, Role
 from hpo_pilot.server.data.database import Database
 from hpo_pilot.server.process import ServerProcess
 from tests.bearer import make_token_folder, token
+from tests.certificates import self_signed
 from tests.clock import Clock
 from tests.panda_environment import panda_environment
 from tests.server.queue_driver import Queue
@@ -111,8 +112,8 @@ class RunningServer:
     ) -> None:
         self.folder = folder
         self.heartbeat_timeout = heartbeat_timeout
-        self.tls = folder / "tls" if tls else None
-        self.options = options
+        self.tls = self_signed(folder / "tls") if tls else None
+        self.options = [*options, *(self.tls.options if self.tls else ())]
         self.tokens = make_token_folder(folder / "tokens")
         self.log = folder / "server.log"
         self._port = 0
@@ -125,7 +126,6 @@ class RunningServer:
             tokens=self.tokens,
             port=self._port,
             heartbeat_timeout=self.heartbeat_timeout,
-            tls_folder=self.tls,
             options=self.options,
             stderr=self.log,
         )
@@ -141,7 +141,7 @@ class RunningServer:
         return self.process.stop()
 
     def api(self, name: str | None) -> Api:
-        return Api(self.url, f"token-of-{name}" if name else None, self.process.authorities)
+        return Api(self.url, f"token-of-{name}" if name else None, self.tls and self.tls.folder)
 
 
 @pytest.fixture(scope="module")

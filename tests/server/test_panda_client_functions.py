@@ -47,7 +47,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 def connect(server: RunningServer, folder: Path) -> PandaClient:
     assert server.url.startswith("https://")
-    return PandaClient(server.url, "token-of-me", folder, server.process.authorities)
+    assert server.tls
+    return PandaClient(server.url, "token-of-me", folder, server.tls.folder)
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -19,9 +20,11 @@ from hpo_pilot.service.workdir import WorkDir
     [
         ({}, "http://127.0.0.1:8443"),
         ({"host": "::1"}, "http://[::1]:8443"),
-        ({"self_made": True, "host": "127.0.0.1"}, "https://127.0.0.1:8443"),
         (
-            {"self_made": True, "host": "0.0.0.0", "public_url": "https://hpo.example.org:25443"},  # noqa: S104
+            {
+                **{"certificate": Path("c"), "key": Path("k")},
+                **{"host": "0.0.0.0", "public_url": "https://hpo.example.org:25443"},  # noqa: S104
+            },
             "https://hpo.example.org:8443",
         ),
         (

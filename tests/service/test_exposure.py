@@ -31,10 +31,9 @@ def test_ones_own_laptop_gets_no_warning(workdir: WorkDir) -> None:
 @pytest.mark.parametrize(
     ("reach", "why"),
     [
-        (Reach(host="0.0.0.0", self_made=True), "reached from elsewhere"),  # noqa: S104
+        (Reach(host="0.0.0.0", certificate=Path("c"), key=Path("k")), "reached from elsewhere"),  # noqa: S104
         (Reach(host="127.0.0.1", behind_proxy=True, public_url="https://hpo.example.org"), "reached from elsewhere"),
-        (Reach(issuers=Path("issuers.json")), "others' issuers"),
-        (Reach(dn_header="X-DN", dn_roles=Path("roles.json")), "others' issuers"),
+        (Reach(issuers=Path("issuers.json")), "other issuers"),
     ],
 )
 def test_a_service_for_others_is_warned_of_its_local_pilot(workdir: WorkDir, reach: Reach, why: str) -> None:
@@ -49,16 +48,3 @@ def test_tokens_of_others_are_a_reason_until_they_are_revoked(workdir: WorkDir) 
     assert "tokens of alice" in exposures(workdir, Reach(), 1)[0]
     authority.revoke(issued.id)
     assert exposures(workdir, Reach(), 1) == []
-
-
-@pytest.mark.parametrize(
-    ("proxies", "warned"),
-    [((), True), (("127.0.0.1",), True), (("10.0.0.0/8", "::1"), True), (("0.0.0.0/0",), True), (("10.0.0.7",), False)],
-)
-def test_a_proxys_header_that_any_process_here_may_send(
-    workdir: WorkDir, proxies: tuple[str, ...], warned: bool
-) -> None:
-    reach = Reach(dn_header="X-DN", dn_roles=Path("roles.json"), trusted_proxies=proxies)
-    found = exposures(workdir, reach, 0)
-    assert bool(found) is warned
-    assert not warned or "X-DN" in found[0]

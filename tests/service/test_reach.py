@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.server.access.tls import self_made
-from hpo_pilot.service.reach import Reach
+from hpo_pilot.service.reach import AUTHORITIES, Reach, _own_name
 from hpo_pilot.service.workdir import WorkDir
+from tests.certificates import self_signed
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104  # nothing listens here
 
@@ -24,8 +24,7 @@ def test_a_laptop(workdir: WorkDir) -> None:
     reach = Reach()
     assert reach.url(1234) == "http://127.0.0.1:1234"
     assert reach.authorities(workdir) is None
-    assert reach.authority_file(workdir) is None
-    assert reach.server_options(workdir) == ["--host", "127.0.0.1"]
+    assert reach.server_options() == ["--host", "127.0.0.1"]
 
 
 @pytest.mark.parametrize(
@@ -33,8 +32,6 @@ def test_a_laptop(workdir: WorkDir) -> None:
     [
         ({"host": "localhost"}, "http://localhost:7"),
         ({"host": "::1"}, "http://[::1]:7"),
-        ({"host": "panda.example.org", "self_made": True}, "https://panda.example.org:7"),
-        ({"host": "10.0.0.1", "self_made": True}, "https://10.0.0.1:7"),
         ({"public_url": "https://proxy.example.org/"}, "https://proxy.example.org"),
         (
             {"host": EVERYWHERE, "behind_proxy": True, "public_url": "https://proxy.example.org:444"},
@@ -66,47 +63,30 @@ def test_a_name_of_ones_own(
     monkeypatch.setattr("socket.getfqdn", lambda: full)
     monkeypatch.setattr("socket.gethostname", lambda: short)
     monkeypatch.setattr("socket.getaddrinfo", look_up)
-    assert Reach(host=EVERYWHERE, self_made=True).url(7) == f"https://{expected}:7"
-
-
-def test_a_certificate_of_our_own(workdir: WorkDir) -> None:
-    reach = Reach(host=EVERYWHERE, self_made=True)
-    folder, file = reach.authorities(workdir), reach.authority_file(workdir)
-    assert folder == workdir.tls / "ca"
-    assert file == workdir.tls / "ca" / "ca.pem"
-    assert len(list(folder.glob("*.0"))) == 1
-    assert reach.server_options(workdir)[2:] == ["--tls", "self", "--tls-folder", str(workdir.tls)]
+    assert _own_name() == expected
 
 
 def test_a_given_certificate(workdir: WorkDir, tmp_path: Path) -> None:
-    made = self_made(tmp_path / "site", {"panda.example.org"})
+    made = self_signed(tmp_path / "site", ["panda.example.org"])
     reach = Reach(host=EVERYWHERE, certificate=made.chain, key=made.key)
     assert reach.url(443) == "https://panda.example.org:443"
     assert reach.authorities(workdir) is None, "an authority that everybody knows"
-    private = Reach(host=EVERYWHERE, certificate=made.chain, key=made.key, authority=made.authority)
+    private = Reach(host=EVERYWHERE, certificate=made.chain, key=made.key, authority=made.chain)
     folder = private.authorities(workdir)
     assert folder is not None
     assert len(list(folder.glob("*.0"))) == 1
-    assert private.server_options(workdir)[2:] == ["--tls-cert", str(made.chain), "--tls-key", str(made.key)]
-
-
-def test_who_else_is_let_in(workdir: WorkDir, tmp_path: Path) -> None:
-    reach = Reach(dn_header="X-DN", dn_roles=tmp_path / "roles", trusted_proxies=("10.0.0.1", "10.0.0.2"))
-    assert reach.server_options(workdir)[2:] == [
-        *("--dn-header", "X-DN", "--dn-roles", str(tmp_path / "roles")),
-        *("--trusted-proxy", "10.0.0.1", "--trusted-proxy", "10.0.0.2"),
-    ]
+    assert (folder / AUTHORITIES).read_bytes() == made.chain.read_bytes()
+    assert private.server_options()[2:] == ["--tls-cert", str(made.chain), "--tls-key", str(made.key)]
 
 
 @pytest.mark.parametrize(
     ("options", "word"),
     [
-        ({"host": EVERYWHERE}, "add --tls self"),
-        ({"host": "panda.example.org"}, "add --tls self"),
+        ({"host": EVERYWHERE}, "add --tls-cert"),
+        ({"host": "panda.example.org"}, "add --tls-cert"),
         ({"behind_proxy": True}, "--public-url"),
         ({"certificate": Path("c")}, "go together"),
         ({"key": Path("k")}, "go together"),
-        ({"self_made": True, "certificate": Path("c"), "key": Path("k")}, "not both"),
         ({"public_url": "ftp://x"}, "give a URL"),
         ({"public_url": "https://x/path"}, "give a URL"),
     ],

@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from hpo_pilot.server.access.tls import self_made
 from hpo_pilot.transformation import input_fetch, stage_in
 from hpo_pilot.transformation.stage_in import StageIn
+from tests.certificates import self_signed
 
 from .conftest import listed, refused
 from .web import Web
@@ -114,7 +114,7 @@ def test_redirects_stay_on_the_web_and_carry_no_credentials(web, staging, work, 
 
 
 def test_an_unknown_certificate_is_refused(staging, work, tmp_path, patient):
-    made = self_made(tmp_path / "tls", ["localhost"])
+    made = self_signed(tmp_path / "tls", ["localhost"])
     secure = Web()
     secure.files["/a.csv"] = b"1"
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -1,1 +1,1 @@
-"""Who calls and what they may: tokens, other issuers, certificate names; TLS."""
+"""Who calls and what they may: tokens, other issuers; TLS."""

@@ -42,7 +42,7 @@ def listen(host: str, port: int, *, secure: bool) -> socket.socket:
     if not (secure or ipaddress.ip_address(str(address[0]).split("%")[0]).is_loopback):
         raise InputError(
             f"--host {host} is more than this machine, and without TLS whoever reads the network reads the tokens: "
-            "add --tls self, or --tls-cert and --tls-key; with a TLS proxy in front, --insecure-behind-proxy"
+            "add --tls-cert and --tls-key; with a TLS proxy in front, --insecure-behind-proxy"
         )
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -142,7 +142,6 @@ def serve(
         certificate: for TLS; None: plain HTTP.
     """
     _allow_many_connections()
-    files = certificate.certificate if certificate is not None else None
     config = uvicorn.Config(
         server.application(),
         http=BoundedConnection,
@@ -156,8 +155,8 @@ def serve(
         timeout_graceful_shutdown=_GRACE,
         # A caller's address is that of the connection: whom we trust as a proxy must not be a matter of a header.
         proxy_headers=False,
-        ssl_certfile=files.chain if files else None,
-        ssl_keyfile=files.key if files else None,
+        ssl_certfile=certificate.chain if certificate else None,
+        ssl_keyfile=certificate.key if certificate else None,
     )
     # What starting made stays until the end: no collection needs to look through it, the last one neither.
     gc.freeze()
