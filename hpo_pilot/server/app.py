@@ -35,6 +35,7 @@ from hpo_pilot.server.data.database import Database, Transaction
 from hpo_pilot.server.data.file_store import Folder
 from hpo_pilot.server.envelope import Envelope, failure, to_json
 from hpo_pilot.server.legacy import http as legacy_http
+from hpo_pilot.server.legacy import pilot as legacy_pilot
 from hpo_pilot.server.metrics import CALL_FAILURES, CALL_SECONDS
 from hpo_pilot.server.taskbuffer.limits import Limits
 from hpo_pilot.server.taskbuffer.lost_jobs import HeartbeatWatch
@@ -50,7 +51,7 @@ from hpo_pilot.server.web.endpoints import TABLE, Access, ArgumentError, Endpoin
 
 log = logging.getLogger(__name__)
 
-#: Imported for what they put into the table of calls.
+#: Imported for what they put into the tables of calls.
 API_MODULES = (
     api_demand,
     api_file_server,
@@ -61,6 +62,7 @@ API_MODULES = (
     api_system,
     api_task,
     api_task_views,
+    legacy_pilot,
 )
 
 _METHODS = ["GET", "POST", "PUT", "DELETE", "PATCH"]

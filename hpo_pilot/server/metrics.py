@@ -5,7 +5,8 @@ One server is one process, so that its instruments are the module's.
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client import CollectorRegistry, Histogram, ProcessCollector
+from prometheus_client import Counter as PrometheusCounter
 
 REGISTRY = CollectorRegistry()
 ProcessCollector(registry=REGISTRY)
@@ -18,12 +19,12 @@ CALL_SECONDS = Histogram(
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
     registry=REGISTRY,
 )
-CALL_FAILURES = Counter(
+CALL_FAILURES = PrometheusCounter(
     "hpo_pilot_server_call_failures", "Calls that the server could not answer (5xx).", ["call"], registry=REGISTRY
 )
-ATTEMPTS_ENDED = Counter(
+ATTEMPTS_ENDED = PrometheusCounter(
     "hpo_pilot_server_job_attempts_ended", "Attempts of jobs that have ended, by state.", ["state"], registry=REGISTRY
 )
-HEARTBEATS_LOST = Counter(
+HEARTBEATS_LOST = PrometheusCounter(
     "hpo_pilot_server_heartbeats_lost", "Attempts that ended since nothing was heard of them.", registry=REGISTRY
 )

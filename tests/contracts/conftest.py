@@ -20,9 +20,9 @@ from hpo_pilot.panda import foreign_server, watches
 from hpo_pilot.panda.manager import PandaManager
 from hpo_pilot.panda.sandbox import build_sandbox
 from hpo_pilot.server.access.auth import Role
-from hpo_pilot.server.process import ServerProcess
 from tests.bearer import make_token_folder, token
 from tests.panda.foreign_panda import ForeignPanda
+from tests.server_process import ServerProcess
 
 
 @dataclass

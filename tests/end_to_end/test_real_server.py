@@ -18,10 +18,10 @@ from hpo_pilot.cli.main import app
 from hpo_pilot.errors import HpoPilotError
 from hpo_pilot.panda import manager, watches
 from hpo_pilot.server.access.auth import Role
-from hpo_pilot.server.process import ServerProcess
 from hpo_pilot.store import SteeringStore
 from tests.bearer import make_token_folder, token
 from tests.panda.foreign_panda import ForeignPanda, Quirks
+from tests.server_process import ServerProcess
 
 #: A Rucio that has every file: an archive that says which it is.
 RUCIO = """#!{python}

@@ -25,8 +25,8 @@ from hpo_pilot.panda.board_values import PilotState
 from hpo_pilot.panda.panda_server import PandaServer
 from hpo_pilot.panda.task_parameters import encode_points
 from hpo_pilot.server.access.auth import Role
-from hpo_pilot.server.process import ServerProcess
 from tests.bearer import make_token_folder, token
+from tests.server_process import ServerProcess
 from tests.task_parameters import bare_params
 
 

@@ -18,9 +18,9 @@ from hpo_pilot.panda.task_parameters import encode_points
 from hpo_pilot.server.access.auth import Caller, Role
 from hpo_pilot.server.data.database import Database
 from hpo_pilot.server.data.tables import job_documents, jobs, tasks
-from hpo_pilot.server.process import ServerProcess
 from hpo_pilot.server.taskbuffer import tasks as queue
 from tests.bearer import make_token_folder, token
+from tests.server_process import ServerProcess
 from tests.task_parameters import bare_params
 
 _REPEATS = 5

@@ -22,10 +22,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from hpo_pilot.server.access.auth import Role
-from hpo_pilot.server.process import ServerProcess
 from tests.bearer import make_token_folder, token
 from tests.certificates import self_signed
 from tests.panda_environment import panda_environment
+from tests.server_process import ServerProcess
 
 #: Seconds of silence after which the embedded server gives a job up.
 HEARTBEAT_TIMEOUT = 6.0

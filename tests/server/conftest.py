@@ -18,12 +18,12 @@ from hpo_pilot.pilot.session import open_session
 from hpo_pilot.server.__main__ import main
 from hpo_pilot.server.access.auth import Caller, Role
 from hpo_pilot.server.data.database import Database
-from hpo_pilot.server.process import ServerProcess
 from tests.bearer import make_token_folder, token
 from tests.certificates import self_signed
 from tests.clock import Clock
 from tests.panda_environment import panda_environment
 from tests.server.queue_driver import Queue
+from tests.server_process import ServerProcess
 from tests.task_parameters import make_params
 
 TOKENS = {

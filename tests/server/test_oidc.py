@@ -51,7 +51,11 @@ def signed(now: float, kid: str = "one", key: Any = KEY, algorithm: str = "RS256
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "keys.json").write_text(json.dumps({"keys": [public("one"), {"kty": "odd", "kid": "two"}]}))
+    (tmp_path / "keys.json").write_text(
+        json.dumps(
+            {"keys": [public("one"), {"kty": "odd", "kid": "two"}, {"kty": "oct", "kid": "two", "k": "c2VjcmV0"}]}
+        )
+    )
     settings = {"keys": "keys.json", "audience": "panda", "vo": "atlas", "roles": ROLES}
     (tmp_path / "issuers.json").write_text(json.dumps({ISSUER: settings}))
     return tmp_path

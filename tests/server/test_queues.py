@@ -12,11 +12,11 @@ import requests
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.search import wording
-from hpo_pilot.server.process import ServerProcess
 from hpo_pilot.server.taskbuffer import queue
 from hpo_pilot.server.taskbuffer.queuedata import place_of
 from hpo_pilot.server.taskbuffer.queues import Queues
 from tests.server.conftest import Api, RunningServer, bearer
+from tests.server_process import ServerProcess
 
 Params = Callable[..., dict[str, Any]]
 

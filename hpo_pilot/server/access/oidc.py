@@ -166,7 +166,11 @@ class Issuers:
 
 
 class _RemoteKeys:
-    """An issuer's keys from its web server, fetched by a thread so that no call waits for them."""
+    """An issuer's keys from its web server, fetched by a thread so that no call waits for them.
+
+    PyJWT's PyJWKClient would ask the issuer in the call itself, for each unknown key that somebody shows, and follow
+    redirects to plain HTTP.
+    """
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -209,14 +213,15 @@ class _RemoteKeys:
 
 def _key_set(content: Any) -> _Keys:
     """The keys of a JWKS by their names; those for other uses or of unknown kinds are passed over."""
-    found = {}
-    for key in content["keys"]:
-        if key.get("use", "sig") != "sig" or "kid" not in key or key.get("kty") not in ("RSA", "EC", "OKP"):
-            continue
-        try:
-            found[str(key["kid"])] = jwt.PyJWK(key)
-        except jwt.PyJWTError as error:
-            log.warning("the key %s is passed over: %s", key["kid"], error)
+    try:
+        keys = jwt.PyJWKSet.from_dict(content).keys
+    except jwt.PyJWTError as error:
+        raise ValueError(str(error)) from error
+    found = {
+        key.key_id: key
+        for key in keys
+        if key.key_id and key.public_key_use in (None, "sig") and key.key_type in ("RSA", "EC", "OKP")
+    }
     if not found:
         raise ValueError("there is no key in it that could verify a token")
     return found

@@ -12,8 +12,9 @@ from typing import Any
 from hpo_pilot.server.data.database import Transaction
 from hpo_pilot.server.envelope import Envelope, failure, success
 from hpo_pilot.server.json_text import load
-from hpo_pilot.server.taskbuffer import task_commands
-from hpo_pilot.server.taskbuffer import tasks as task_queue
+from hpo_pilot.server.taskbuffer.task_commands import command
+from hpo_pilot.server.taskbuffer.tasks import Outcome, incremental_execution
+from hpo_pilot.server.taskbuffer.tasks import submit as submit_task
 from hpo_pilot.server.web.call import Call
 from hpo_pilot.server.web.endpoints import USERS, Access, endpoint
 
@@ -25,20 +26,20 @@ _TASK_ID = re.compile(r"jediTaskID=(\d+)")
 def submit(tx: Transaction, call: Call, *, task_parameters: dict[str, Any], parent_tid: int | None = None) -> Envelope:
     """Registers a task; data is its id, or the code of the refusal."""
     most, queues = call.server.limits.most_active_tasks, call.server.queues
-    code, message = task_queue.submit(tx, call.caller, task_parameters, parent_tid, most_active=most, queues=queues)
+    code, message = submit_task(tx, call.caller, task_parameters, parent_tid, most_active=most, queues=queues)
     match = _TASK_ID.search(message)
     if code not in (0, 3) or match is None:
         return failure(message, code)
     return success(int(match[1]), message)
 
 
-def _outcome(outcome: task_queue.Outcome) -> Envelope:
+def _outcome(outcome: Outcome) -> Envelope:
     code, message = outcome
     return success(code, message) if code == 0 else failure(message, code)
 
 
 def _command(tx: Transaction, call: Call, task_id: int, name: str, *, soft: bool = False) -> Envelope:
-    return _outcome(task_commands.command(tx, call.caller, task_id, name, soft=soft))
+    return _outcome(command(tx, call.caller, task_id, name, soft=soft))
 
 
 @endpoint("task/kill", "POST", USERS, Access.WRITE, owner_of="task_id")
@@ -84,7 +85,7 @@ def retry(
     tasks, events, staging and shares, which are not here; they are taken and have no effect.
     """
     if not new_parameters:
-        code, message = task_commands.command(tx, call.caller, task_id, "retry", ignore_limit=ignore_hard_exhausted)
+        code, message = command(tx, call.caller, task_id, "retry", ignore_limit=ignore_hard_exhausted)
         return success(code, message)
     try:
         new = load(new_parameters) if isinstance(new_parameters, str) else new_parameters
@@ -92,7 +93,7 @@ def retry(
             raise ValueError("an object is expected")
     except ValueError as error:
         return success(1, f"new parameter conversion failed with {error}")
-    code, message = task_queue.incremental_execution(tx, task_id, new, call.server.queues)
+    code, message = incremental_execution(tx, task_id, new, call.server.queues)
     if code == _CHANGED_WHILE_ACTIVE:
         return success(3, f"retry has been triggered for failed jobs while the task is still {message}")
     return success(code, message)
@@ -101,4 +102,4 @@ def retry(
 @endpoint("task/reload_input", "POST", USERS, Access.WRITE, owner_of="task_id")
 def reload_input(tx: Transaction, call: Call, *, task_id: int, ignore_hard_exhausted: bool = False) -> Envelope:
     """Looks for more input of a task that is over and runs its unfinished jobs again."""
-    return _outcome(task_commands.command(tx, call.caller, task_id, "incexec", ignore_limit=ignore_hard_exhausted))
+    return _outcome(command(tx, call.caller, task_id, "incexec", ignore_limit=ignore_hard_exhausted))

@@ -12,7 +12,6 @@ from starlette.responses import Response
 
 from hpo_pilot.server.access.auth import Caller, TokenRefused
 from hpo_pilot.server.data.database import Transaction
-from hpo_pilot.server.legacy import pilot as legacy_pilot
 from hpo_pilot.server.legacy.arguments import LegacyArgumentError
 from hpo_pilot.server.legacy.replies import JSON, Reply, wrong
 from hpo_pilot.server.legacy.table import LEGACY, Ask, LegacyCall, with_truth_as_text
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
     from hpo_pilot.server.app import Server
 
 log = logging.getLogger(__name__)
-
-#: Imported for what it puts into the table of calls.
-LEGACY_MODULES = (legacy_pilot,)
 
 _GZIP = b"\x1f\x8b"
 
