@@ -21,8 +21,8 @@ from sqlalchemy.exc import (
     OperationalError,
 )
 
+from hpo_pilot.databases import WRITES, sqlite_engine
 from hpo_pilot.errors import GiveUpError, InputError, TryAgainError
-from hpo_pilot.sqlite import WRITES, sqlite_engine
 
 
 class NameTakenError(InputError):

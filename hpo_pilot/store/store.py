@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from sqlalchemy import Engine, Row, func, insert, select
 
+from hpo_pilot.databases import make_tables, tables_are_current
 from hpo_pilot.search import Generation, Search, Trial, TrialState
 from hpo_pilot.search.earlier import EarlierResults
 from hpo_pilot.store import tables as t
@@ -23,7 +24,6 @@ from hpo_pilot.store.identity import UnknownSearchError, is_number
 from hpo_pilot.store.records import Event, SearchRecord, SearchState
 from hpo_pilot.store.rows import from_seconds, search_record, trial_record
 from hpo_pilot.store.search_life import SearchLife
-from hpo_pilot.store.upgrade import upgrade
 
 
 class Store(SearchLife):
@@ -38,12 +38,18 @@ class Store(SearchLife):
         """Opens the store at a SQLAlchemy URL; makes or migrates its tables.
 
         Raises:
-            InputError: the URL is wrong, the place cannot be written, or the store is of a newer version.
+            InputError: the URL is wrong, the place cannot be written, or the store is of a newer version or too old.
             TryAgainError: the database is locked or out of reach.
         """
         engine = open_engine(url)
+        named = f"store {shown(engine.url)}"
         with database_errors(engine):
-            upgrade(engine)
+            with engine.connect() as connection:
+                current = tables_are_current(connection, "store", named)
+            if not current:
+                # The write lock first: of two processes that find a new store, the second finds the tables made.
+                with writing(engine) as connection:
+                    make_tables(connection, "store", t.metadata, named)
         return cls(engine)
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """The tables of the store. Times are seconds since the epoch (UTC), as floats; documents are JSON.
 
-A change here needs a migration in `migrations/versions/`; a test compares the two.
+A change here needs a migration in `databases/store/`; a test compares the two.
 """
 
 from __future__ import annotations

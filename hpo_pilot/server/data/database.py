@@ -28,7 +28,7 @@ from sqlalchemy import (
     bindparam,
     create_engine,
     func,
-    insert,
+    inspect,
     select,
     text,
     update,
@@ -36,11 +36,10 @@ from sqlalchemy import (
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
+from hpo_pilot.databases import WRITES, make_tables, sqlite_engine, stamp
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.server.brokerage.board import Board
 from hpo_pilot.server.data import tables
-from hpo_pilot.server.data.schema_upgrade import upgrade
-from hpo_pilot.sqlite import WRITES, sqlite_engine
 
 #: A row of whatever columns were asked for.
 AnyRow: TypeAlias = "Row[*tuple[Any, ...]]"
@@ -215,18 +214,12 @@ class Database:
 
     def _make_tables(self) -> None:
         with self._writing.begin():
-            tables.schema.create(self._writing, checkfirst=True)
-            version = self._writing.scalar(select(tables.schema.c.version))
-            if version is None:
-                tables.metadata.create_all(self._writing)
-                self._writing.execute(insert(tables.schema).values(version=tables.SCHEMA_VERSION))
-            elif version > tables.SCHEMA_VERSION:
-                raise InputError(
-                    f"the database {_shown(self._engine)} is of version {version}, this program knows "
-                    f"{tables.SCHEMA_VERSION}: use the newer hpo-pilot, or another work folder"
-                )
-            elif version < tables.SCHEMA_VERSION:
-                upgrade(self._writing)
+            # Development versions before 0.1.0 kept the version in a table of their own.
+            if inspect(self._writing).has_table("server_schema"):
+                version = self._writing.scalar(text("SELECT version FROM server_schema"))
+                stamp(self._writing, f"{version:04}")
+                self._writing.execute(text("DROP TABLE server_schema"))
+            make_tables(self._writing, "server", tables.metadata, f"database {_shown(self._engine)}")
 
 
 def _engine(url: str) -> Engine:

@@ -2,6 +2,8 @@
 
 A job's parameters and files are not stored: they follow from its task's parameters and its number
 (`task_parameters`), so that a job costs a few hundred bytes whatever its task carries.
+
+A change here needs a migration in `databases/server/`; a test compares the two.
 """
 
 from __future__ import annotations
@@ -9,17 +11,12 @@ from __future__ import annotations
 from sqlalchemy import BigInteger, Boolean, ColumnElement, Float, Index, Integer, MetaData, String, Table, Text, text
 from sqlalchemy import Column as C
 
-#: The version of what follows. A newer one in the database means a newer program wrote it.
-SCHEMA_VERSION = 3
-
 metadata = MetaData(
     naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "pk": "pk_%(table_name)s"},
 )
 
 # Ids never come back: a pilot may still hold one from before. AUTOINCREMENT wants SQLite's own INTEGER.
 _Id = BigInteger().with_variant(Integer, "sqlite")
-
-schema = Table("server_schema", metadata, C("version", Integer, primary_key=True))
 
 tasks = Table(
     "tasks",

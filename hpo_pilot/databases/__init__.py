@@ -1,0 +1,145 @@
+"""What the store and the embedded server's database share: SQLite's settings, and tables of today's version.
+
+A new database gets its tables as they are declared, and the newest version's number. An older one is upgraded by
+alembic with the migrations in the folder of its kind, `store/` or `server/`. A change to declared tables needs a
+migration there, named `<number>_<what>.py`; a test compares both ways (`tests/databases/`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from sqlalchemy import (
+    URL,
+    Column,
+    Connection,
+    Engine,
+    MetaData,
+    String,
+    Table,
+    create_engine,
+    event,
+    insert,
+    inspect,
+    select,
+)
+
+from hpo_pilot.errors import InputError
+
+_BUSY_MS = 30_000
+
+#: Alembic's own table.
+version_table = Table(
+    "alembic_version",
+    MetaData(naming_convention={"pk": "%(table_name)s_pkc"}),
+    Column("version_num", String(32), primary_key=True),
+)
+
+Kind = Literal["store", "server"]
+
+#: The execution option of connections whose transactions write.
+WRITES = "hpo_pilot_write"
+
+
+def sqlite_engine(url: URL, *, foreign_keys: bool = False) -> Engine:
+    """An engine in WAL mode, whose connections may pass from thread to thread, one at a time.
+
+    Args:
+        url: of a SQLite database.
+        foreign_keys: whether they are enforced.
+    """
+    # None: the driver's own transaction handling commits before DDL; ours (below) keeps migrations whole.
+    engine = create_engine(url, connect_args={"timeout": _BUSY_MS / 1000, "isolation_level": None})
+
+    @event.listens_for(engine, "connect")
+    def _configure(connection: Any, _record: Any) -> None:
+        cursor = connection.cursor()
+        cursor.execute(f"PRAGMA busy_timeout={_BUSY_MS}")
+        cursor.execute("PRAGMA journal_mode=WAL")
+        # NORMAL: a killed process loses nothing; a power cut may lose the last commits, never the file's integrity.
+        cursor.execute("PRAGMA synchronous=NORMAL")
+        # A write by one connection empties the page caches of the others: mapped, pages are read again without a call.
+        cursor.execute("PRAGMA mmap_size=1073741824")
+        if foreign_keys:
+            cursor.execute("PRAGMA foreign_keys=ON")
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        # IMMEDIATE takes the write lock at once: a transaction that reads first and writes later could not be retried.
+        write = connection.get_execution_options().get(WRITES, False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+    return engine
+
+
+def tables_are_current(connection: Connection, kind: Kind, shown: str) -> bool:
+    """Returns whether the database has the tables of this program's version.
+
+    Args:
+        connection: to the database.
+        kind: of database.
+        shown: the database as messages name it.
+
+    Raises:
+        InputError: the database is of a newer version, or of one too old to be upgraded.
+    """
+    if not inspect(connection).has_table(version_table.name):
+        return False
+    version = connection.scalar(select(version_table.c.version_num)) or ""
+    known = _versions(kind)
+    if version > known[-1]:
+        raise InputError(
+            f"the {shown} has version {version}, this program only knows up to {known[-1]}: upgrade hpo-pilot, or name "
+            f"another {_OPTION[kind]}"
+        )
+    if version not in known:
+        raise InputError(
+            f"the {shown} has version {version}, of a development version of hpo-pilot; this program upgrades from "
+            f"version {known[0]} on: use the hpo-pilot that made it, or name another {_OPTION[kind]}"
+        )
+    return version == known[-1]
+
+
+def make_tables(connection: Connection, kind: Kind, metadata: MetaData, shown: str) -> None:
+    """Makes the tables of a new database, or upgrades those of an older one, in the caller's transaction.
+
+    Args:
+        connection: to the database; it holds the write lock.
+        kind: of database.
+        metadata: the tables.
+        shown: the database as messages name it.
+
+    Raises:
+        InputError: the database is of a newer version, or of one too old to be upgraded.
+    """
+    if tables_are_current(connection, kind, shown):
+        return
+    if not inspect(connection).has_table(version_table.name):
+        metadata.create_all(connection)
+        stamp(connection, _versions(kind)[-1])
+        return
+    from alembic import command  # noqa: PLC0415 - alembic takes 0.3 s to import, and is seldom needed
+    from alembic.config import Config  # noqa: PLC0415
+
+    config = Config(attributes={"connection": connection})
+    folder = str(Path(__file__).parent).replace("%", "%%")
+    config.set_main_option("script_location", folder)
+    config.set_main_option("path_separator", "newline")
+    config.set_main_option("version_locations", f"{folder}/{kind}")
+    command.upgrade(config, "head")
+
+
+def stamp(connection: Connection, version: str) -> None:
+    """Writes the version of a database that has none yet."""
+    version_table.create(connection)
+    connection.execute(insert(version_table).values(version_num=version))
+
+
+_OPTION = {"store": "store with --store or --workdir", "server": "work folder with --workdir"}
+
+
+def _versions(kind: Kind) -> list[str]:
+    """Versions that this program knows, oldest first."""
+    return sorted(path.name.split("_")[0] for path in (Path(__file__).parent / kind).glob("[0-9]*.py"))

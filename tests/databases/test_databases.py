@@ -1,0 +1,105 @@
+"""A new database and an upgraded one have exactly the declared tables; an older one keeps what it holds."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Connection, MetaData
+
+from hpo_pilot.errors import InputError
+from hpo_pilot.jobs import TaskState
+from hpo_pilot.server.data import tables as server_tables
+from hpo_pilot.server.data.database import Database
+from hpo_pilot.server.taskbuffer.dispatch import JobRequest, acquire
+from hpo_pilot.store import SteeringStore
+from hpo_pilot.store import tables as store_tables
+
+HERE = Path(__file__).parent
+
+
+def made_from(script: str, path: Path) -> str:
+    """A database as an earlier version left it; its URL."""
+    with sqlite3.connect(path) as connection:
+        connection.executescript((HERE / script).read_text())
+    return f"sqlite:///{path}"
+
+
+def differences(connection: Connection, metadata: MetaData) -> Any:
+    """What is not as it is declared; tables that are no longer used may be left."""
+
+    def is_declared(item: Any, name: str | None, kind: str, reflected: bool, declared: Any) -> bool:
+        return not (kind == "table" and reflected and declared is None)
+
+    return compare_metadata(MigrationContext.configure(connection, opts={"include_object": is_declared}), metadata)
+
+
+def test_a_new_store_has_the_declared_tables(tmp_path):
+    store = SteeringStore.open(f"sqlite:///{tmp_path}/new.db")
+    with store.engine.connect() as connection:
+        assert differences(connection, store_tables.metadata) == []
+    store.close()
+
+
+def test_a_store_of_the_first_version_is_upgraded_and_keeps_its_searches(tmp_path):
+    url = made_from("store_0009.sql", tmp_path / "old.db")
+    for _ in range(2):  # the second time there is nothing to upgrade
+        store = SteeringStore.open(url)
+        with store.engine.connect() as connection:
+            assert differences(connection, store_tables.metadata) == []
+        assert store.open_tasks(1)[0].jobs == (((1, 0, 7),), ((1, 1, 7),))
+        store.close()
+
+
+def test_a_server_database_of_the_first_version_is_stamped_and_keeps_its_jobs(tmp_path):
+    url = made_from("server_0003.sql", tmp_path / "panda.db")
+    for count in (2, 0):
+        database = Database(url)
+        with database.writing() as tx:
+            assert differences(tx.connection, server_tables.metadata) == []
+            assert tx.connection.scalar(
+                server_tables.tasks.select().with_only_columns(server_tables.tasks.c.status)
+            ) == (TaskState.RUNNING)
+            assert len(acquire(tx, JobRequest(site="LOCAL", n_jobs=9))) == count
+        database.close()
+
+
+@pytest.mark.parametrize(
+    ("version", "remedy"), [("0008", "use the hpo-pilot that made it"), ("9999", "upgrade hpo-pilot")]
+)
+def test_other_versions_are_refused_and_left_alone(tmp_path, version, remedy):
+    store, server = tmp_path / "store.db", tmp_path / "panda.db"
+    made_from("store_0009.sql", store)
+    made_from("server_0003.sql", server)
+    for path, statement in (
+        (store, f"UPDATE alembic_version SET version_num = '{version}'"),
+        (server, f"UPDATE server_schema SET version = {int(version) if version == '9999' else 2}"),
+    ):
+        with sqlite3.connect(path) as connection:
+            connection.execute(statement)
+    with pytest.raises(InputError, match=f"version {version}, .*{remedy}.* --workdir"):
+        SteeringStore.open(f"sqlite:///{store}")
+    for _ in range(2):
+        with pytest.raises(InputError, match=f"{remedy}.* --workdir"):
+            Database(f"sqlite:///{server}")
+    with sqlite3.connect(store) as connection:
+        assert connection.execute("SELECT version_num FROM alembic_version").fetchall() == [(version,)]
+
+
+def test_alembic_is_not_imported_for_a_new_or_a_current_database(tmp_path):
+    program = """
+import sys
+from hpo_pilot.server.data.database import Database
+from hpo_pilot.store import SteeringStore
+for _ in range(2):
+    SteeringStore.open("sqlite:///hpo-pilot.db").close()
+    Database("sqlite:///panda.db").close()
+assert "alembic" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
