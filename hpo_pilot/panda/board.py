@@ -11,7 +11,6 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import requests
 
@@ -136,16 +135,6 @@ class JobBoard:
         text = self.log(panda_id, LOG_MOST).text.encode()
         return (text[start : start + _BLOCK] for start in range(0, len(text), _BLOCK))
 
-    def file_stream(self, name: str) -> Iterator[bytes]:
-        """A file that a job has written, `BoardFile.name`, in blocks.
-
-        Raises:
-            NoJobError: the server has no such file.
-            NoServerError, TryAgainError: see the class; all of them at once, but for a connection that breaks later.
-        """
-        answer = self._get(f"/storage/{quote(name, safe='')}", {}, stream=True)
-        return self._blocks(answer)
-
     def pilots(self) -> list[BoardPilot]:
         """The pilots that have called lately, by queue and name; those that ended or fell silent are kept for an hour.
 
@@ -181,7 +170,7 @@ class JobBoard:
             raise TryAgainError(f"the embedded PanDA server's answer to {call} makes no sense: is it of this version?")
         return data
 
-    def _get(self, path: str, given: Mapping[str, Any], *, stream: bool = False) -> requests.Response:
+    def _get(self, path: str, given: Mapping[str, Any]) -> requests.Response:
         server, session = self._connection()
         try:
             answer = session.get(
@@ -190,7 +179,6 @@ class JobBoard:
                 headers=server.headers(),
                 timeout=(_CONNECT_SECONDS, _SECONDS),
                 allow_redirects=False,
-                stream=stream,
             )
         except requests.exceptions.ConnectionError as error:
             # An address that nobody answers at was left by a server that was killed.
@@ -204,9 +192,6 @@ class JobBoard:
             raise NoServerError(
                 f"whoever answers at {server.url} does not take the token of {self._workdir}: its own server has ended"
             )
-        if answer.status_code == 404 and not path.startswith("/api/"):
-            answer.close()
-            raise NoJobError(f"the embedded PanDA server has no file {path.rsplit('/', 1)[-1]}")
         if not answer.ok:
             answer.close()
             raise TryAgainError(f"the embedded PanDA server answered {answer.status_code} to {path}")
@@ -220,11 +205,3 @@ class JobBoard:
             if self._session is None or found != self._server:
                 self._server, self._session = found, found.session()
             return found, self._session
-
-    @staticmethod
-    def _blocks(answer: requests.Response) -> Iterator[bytes]:
-        with answer:
-            try:
-                yield from answer.iter_content(_BLOCK)
-            except requests.RequestException as error:
-                raise TryAgainError(f"the file broke off: {error}") from error
