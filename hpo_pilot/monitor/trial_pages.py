@@ -18,8 +18,8 @@ from hpo_pilot.monitor.serving import download
 from hpo_pilot.monitor.svg import curves
 from hpo_pilot.search import Trial
 from hpo_pilot.search.cost import Spent
-from hpo_pilot.store import EMBEDDED
-from hpo_pilot.store.overview import Attempt, attempts_of
+from hpo_pilot.store import EMBEDDED, JobOutcome
+from hpo_pilot.store.overview import attempts_of
 
 #: Metrics shown: a payload may report any number of them.
 _METRICS = 60
@@ -47,13 +47,13 @@ def trial(request: Request) -> Response:
     store, record, search = parts.library.store, view.record, view.search
     attempts = attempts_of(store.engine, record.id, one.number)
     spent = Spent()
-    for attempt in attempts:
+    for _, attempt in attempts:
         spent = spent.and_one(attempt.seconds, attempt.joules)
     reported = search.early_stopping.metric or search.objective.metric
     numbers = [each.number for each in view.trials]
     place = numbers.index(one.number)
     rank, ranked = view.place_of(one)
-    metrics = sorted({name for attempt in attempts for name in attempt.metrics})
+    metrics = sorted({name for _, attempt in attempts for name in attempt.metrics or ()})
     values = {
         "view": view,
         "trial": one,
@@ -69,8 +69,8 @@ def trial(request: Request) -> Response:
         "ranked": ranked,
         "before": numbers[place - 1] if place else None,
         "after": numbers[place + 1] if place + 1 < len(numbers) else None,
-        "again": sum(attempt.number > 1 for attempt in attempts),
-        "kept": [attempt.output for attempt in attempts if attempt.output],
+        "again": sum(number > 1 for number, _ in attempts),
+        "kept": [attempt.output for _, attempt in attempts if attempt.output],
         "embedded": record.server in (None, EMBEDDED),
         "may_change": may_change(request, view),
         "now": datetime.now(UTC),
@@ -78,18 +78,18 @@ def trial(request: Request) -> Response:
     return page(request, "trial.j2", values)
 
 
-def _last_attempts(attempts: list[Attempt]) -> list[Attempt]:
+def _last_attempts(attempts: list[tuple[int, JobOutcome]]) -> list[JobOutcome]:
     """The last attempt of each fold that reported anything."""
-    return list({attempt.fold: attempt for attempt in attempts if attempt.metrics}.values())
+    return list({attempt.fold: attempt for _, attempt in attempts if attempt.metrics}.values())
 
 
 def trial_log(request: Request) -> Response:
     """The end of the log of one attempt, as the store has it."""
     parts, view = parts_of(request), view_of(request)
     one = trial_of(request, view)
-    fold, number = (request.query_params.get(name, "") for name in ("fold", "attempt"))
-    for attempt in attempts_of(parts.library.store.engine, view.record.id, one.number):
-        if (str(attempt.fold), str(attempt.number)) == (fold, number) and attempt.log_tail:
+    fold, wanted = (request.query_params.get(name, "") for name in ("fold", "attempt"))
+    for number, attempt in attempts_of(parts.library.store.engine, view.record.id, one.number):
+        if (str(attempt.fold), str(number)) == (fold, wanted) and attempt.log_tail:
             name = f"{view.record.name}-trial{one.number}-fold{fold}-attempt{number}.log"
             return download(attempt.log_tail, "text/plain; charset=utf-8", name)
     raise HTTPException(404, "the store has no log of that attempt")

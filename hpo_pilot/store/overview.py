@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from sqlalchemy import Engine, Row, case, func, null, select
@@ -12,8 +11,8 @@ from sqlalchemy import Engine, Row, case, func, null, select
 from hpo_pilot.search import Trial, TrialState
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.engine import reading
-from hpo_pilot.store.records import SearchRecord, SearchState
-from hpo_pilot.store.rows import search_record, trial_record
+from hpo_pilot.store.records import JobOutcome, SearchRecord, SearchState
+from hpo_pilot.store.rows import job_outcome, search_record, trial_record
 
 #: SQLite takes 32,766 variables in a statement, other databases fewer.
 _AT_ONCE = 500
@@ -47,35 +46,6 @@ class Pulse(NamedTuple):
     running: int
     over: int
     told: int
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """One attempt of one fold of a trial.
-
-    Attributes:
-        number: counted from 1 within the fold.
-        state: as `hpo_pilot.jobs.JobState` calls it.
-        log_tail: the end of the payload's log, where it was kept.
-        metadata: what the payload itself put there.
-    """
-
-    fold: int
-    number: int
-    state: str
-    panda_id: int | None
-    value: float | None
-    values: tuple[float, ...] | None
-    metrics: dict[str, Any]
-    metadata: dict[str, Any] | None
-    error: str | None
-    log_tail: str | None
-    output: str | None
-    node: str | None
-    seconds: float | None
-    joules: float | None
-    started: float | None
-    ended: float | None
 
 
 def search_heads(engine: Engine) -> list[SearchHead]:
@@ -162,35 +132,17 @@ def trials_with_folds(engine: Engine, search_id: int, numbers: Collection[int] |
     return [trial_record(row, attempts.get(row.number, {})) for row in sorted(rows, key=lambda row: row.number)]
 
 
-def attempts_of(engine: Engine, search_id: int, trial: int) -> list[Attempt]:
-    """All attempts of a trial's folds, by fold, oldest first; with logs and metadata."""
+def attempts_of(engine: Engine, search_id: int, trial: int) -> list[tuple[int, JobOutcome]]:
+    """All attempts of a trial's folds, by fold, oldest first, each with its number within the fold, from 1."""
     j = t.jobs.c
     query = select(t.jobs).where(j.search_id == search_id, j.trial == trial).order_by(j.fold, j.task_id, j.attempt)
-    found: list[Attempt] = []
-    counted: dict[int, int] = defaultdict(int)
     with reading(engine) as connection:
-        for row in connection.execute(query):
-            counted[row.fold] += 1
-            found.append(
-                Attempt(
-                    fold=row.fold,
-                    number=counted[row.fold],
-                    state=row.state,
-                    panda_id=row.panda_id,
-                    value=row.value,
-                    values=row.figures and tuple(row.figures),
-                    metrics=row.metrics or {},
-                    metadata=row.metadata,
-                    error=row.error,
-                    log_tail=row.log_tail,
-                    output=row.output,
-                    node=row.node,
-                    seconds=row.seconds,
-                    joules=row.joules,
-                    started=row.started,
-                    ended=row.ended,
-                )
-            )
+        outcomes = [job_outcome(row) for row in connection.execute(query)]
+    counted: Counter[int] = Counter()
+    found = []
+    for outcome in outcomes:
+        counted[outcome.fold] += 1
+        found.append((counted[outcome.fold], outcome))
     return found
 
 

@@ -10,7 +10,7 @@ from hpo_pilot.jobs import JobState, Member
 from hpo_pilot.search import EarlyStop, FoldResult, Search, Trial, TrialState
 from hpo_pilot.search.cost import Spent
 from hpo_pilot.search.limits import stored
-from hpo_pilot.store.records import SearchRecord, SearchState, TaskRecord, TaskStage, Wish, from_epoch
+from hpo_pilot.store.records import JobOutcome, SearchRecord, SearchState, TaskRecord, TaskStage, Wish, from_epoch
 
 
 def task_record(row: Row[Any]) -> TaskRecord:
@@ -117,4 +117,28 @@ def _fold(fold: int, attempts: list[Row[Any]]) -> FoldResult:
         node=job.node,
         started=from_epoch(job.started),
         ended=from_epoch(job.ended),
+    )
+
+
+def job_outcome(row: Row[Any]) -> JobOutcome:
+    """A row of `jobs` as a value; its progress is not in it."""
+    return JobOutcome(
+        task_id=row.task_id,
+        trial=row.trial,
+        fold=row.fold,
+        attempt=row.attempt,
+        state=JobState(row.state),
+        panda_id=row.panda_id,
+        value=row.value,
+        values=row.figures and tuple(row.figures),
+        metrics=row.metrics,
+        metadata=row.metadata,
+        error=row.error,
+        log_tail=row.log_tail,
+        output=row.output,
+        node=row.node,
+        seconds=row.seconds,
+        joules=row.joules,
+        started=row.started,
+        ended=row.ended,
     )

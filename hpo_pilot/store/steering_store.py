@@ -13,7 +13,7 @@ from hpo_pilot.search import EarlyStop, TrialState
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.engine import reading, writing
 from hpo_pilot.store.records import JobOutcome, NewTask, NewTrial, TaskRecord, TaskStage, TrialEnd
-from hpo_pilot.store.rows import task_record
+from hpo_pilot.store.rows import job_outcome, task_record
 from hpo_pilot.store.store import Store
 
 
@@ -168,7 +168,7 @@ class SteeringStore(Store):
             .order_by(t.jobs.c.id)
         )
         with reading(self.engine) as connection:
-            return [_outcome(row) for row in connection.execute(query)]
+            return [job_outcome(row) for row in connection.execute(query)]
 
     def record(
         self,
@@ -333,32 +333,20 @@ class SteeringStore(Store):
 
 _JOB_KEY = (t.jobs.c.task_id, t.jobs.c.trial, t.jobs.c.fold, t.jobs.c.attempt)
 _KEY_NAMES = [f"the_{column.name}" for column in _JOB_KEY]
-_FIXED = {"id", "search_id", *(column.name for column in _JOB_KEY)}
+_CHANGING = [
+    column.name for column in t.jobs.c if column.name not in {"id", "search_id", *(key.name for key in _JOB_KEY)}
+]
 
 
 def _job_values(outcome: JobOutcome) -> dict[str, Any]:
-    return {
-        "state": outcome.state,
-        "panda_id": outcome.panda_id,
-        "value": outcome.value,
-        "figures": outcome.values,
-        "metrics": outcome.metrics,
-        "metadata": outcome.metadata,
-        "error": outcome.error,
-        "log_tail": outcome.log_tail,
-        "output": outcome.output,
-        "node": outcome.node,
-        "seconds": outcome.seconds,
-        "joules": outcome.joules,
-        "started": outcome.started,
-        "ended": outcome.ended,
-    }
+    """Columns of `jobs` from the fields of the same name; `figures` holds `values`."""
+    return {name: getattr(outcome, "values" if name == "figures" else name) for name in _CHANGING}
 
 
 _CHANGE_JOB = (
     update(t.jobs)
     .where(*(column == bindparam(name) for column, name in zip(_JOB_KEY, _KEY_NAMES, strict=True)))
-    .values({column.name: bindparam(column.name) for column in t.jobs.c if column.name not in _FIXED})
+    .values({name: bindparam(name) for name in _CHANGING})
 )
 
 
@@ -370,26 +358,3 @@ def _record_progress(connection: Connection, search_id: int, outcome: JobOutcome
     if rows:
         where = {"search_id": search_id, "trial": outcome.trial, "fold": outcome.fold, "look": look}
         connection.execute(insert(table), [{**where, "step": step, "value": value} for step, value in rows.items()])
-
-
-def _outcome(row: Any) -> JobOutcome:
-    return JobOutcome(
-        task_id=row.task_id,
-        trial=row.trial,
-        fold=row.fold,
-        attempt=row.attempt,
-        state=JobState(row.state),
-        panda_id=row.panda_id,
-        value=row.value,
-        values=row.figures and tuple(row.figures),
-        metrics=row.metrics,
-        metadata=row.metadata,
-        error=row.error,
-        log_tail=row.log_tail,
-        output=row.output,
-        node=row.node,
-        seconds=row.seconds,
-        joules=row.joules,
-        started=row.started,
-        ended=row.ended,
-    )
