@@ -38,7 +38,7 @@ check: venv  ## format, lint, strict typing, import contracts, runner syntax, sc
 	$(BIN)/lint-imports --config setup.cfg
 	$(BIN)/vermin --quiet --no-tips --target=3.6- --violations hpo_pilot/runner hpo_pilot/transformation
 	$(BIN)/vermin --quiet --no-tips --target=3.9- --violations payloads
-	$(BIN)/python -m hpo_pilot.config.schema --check schemas
+	$(BIN)/python -m hpo_pilot.cli.schemas --check schemas
 	$(BIN)/python -m hpo_pilot.cli.json_schema --check schemas/cli
 	$(BIN)/python -m hpo_pilot.cli.reference --check
 
@@ -47,7 +47,7 @@ format: venv  ## mend what can be mended by a tool
 	$(BIN)/ruff format .
 
 schemas: venv  ## write schemas/ and the manual's reference from models and commands
-	$(BIN)/python -m hpo_pilot.config.schema schemas
+	$(BIN)/python -m hpo_pilot.cli.schemas schemas
 	$(BIN)/python -m hpo_pilot.cli.json_schema schemas/cli
 	$(BIN)/python -m hpo_pilot.cli.reference
 

@@ -9,12 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hpo_pilot.client.rest_client import connect
-    from hpo_pilot.config import load_search
-    from hpo_pilot.notebook import open_search
     from hpo_pilot.optimizers import create_optimizer
     from hpo_pilot.search import Search, SearchSpace, Trial
-    from hpo_pilot.service.run import run
+    from hpo_pilot.steering.search_file import load_search
+    from hpo_pilot.steering.service import run
+    from hpo_pilot.web.notebook import open_search
+    from hpo_pilot.web.rest_client import connect
 
 __version__ = "0.1.0"
 __all__ = ["Search", "SearchSpace", "Trial", "connect", "create_optimizer", "load_search", "open_search", "run"]
@@ -24,10 +24,10 @@ _HOMES = {
     "SearchSpace": "hpo_pilot.search",
     "Trial": "hpo_pilot.search",
     "create_optimizer": "hpo_pilot.optimizers",
-    "load_search": "hpo_pilot.config",
-    "open_search": "hpo_pilot.notebook",
-    "connect": "hpo_pilot.client.rest_client",
-    "run": "hpo_pilot.service.run",
+    "load_search": "hpo_pilot.steering.search_file",
+    "open_search": "hpo_pilot.web.notebook",
+    "connect": "hpo_pilot.web.rest_client",
+    "run": "hpo_pilot.steering.service",
 }
 
 

@@ -7,8 +7,7 @@ import tempfile
 from functools import lru_cache
 from pathlib import Path
 
-from hpo_pilot.server.access.auth import Role
-from hpo_pilot.server.access.authority import Authority
+from hpo_pilot.server.tokens import Authority, Role
 
 _HOME = tempfile.TemporaryDirectory(prefix="hpo-pilot-test-tokens-")
 

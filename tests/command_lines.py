@@ -12,8 +12,8 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpo_pilot.config.site_file import load_site
-from hpo_pilot.launchers import Launcher, Placement, make_launcher
+from hpo_pilot.hpc.launchers import Launcher, Placement, make_launcher
+from hpo_pilot.hpc.site_files import load_site
 
 SITES = Path(__file__).parents[1] / "deploy" / "sites"
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpo_pilot.launchers import Launcher, Placement
+from hpo_pilot.hpc.launchers import Launcher, Placement
 
 #: By what the programs tell a rank which one it is.
 RANK_VARIABLES = ("RANK", "HOROVOD_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")

@@ -14,11 +14,11 @@ from typing import Any
 
 import yaml
 
-from hpo_pilot.client.rest_client import RestClient
 from hpo_pilot.jobs import JobState, Member
 from hpo_pilot.search import TrialState
-from hpo_pilot.server.access.auth import Role
+from hpo_pilot.server.tokens import Role
 from hpo_pilot.store import JobOutcome, NewTask, NewTrial, SearchState, SteeringStore, TrialEnd, lease
+from hpo_pilot.web.rest_client import RestClient
 from tests.bearer import make_token_folder, token
 from tests.certificates import self_signed
 
@@ -64,7 +64,7 @@ def start_api(root: Path, *more: str, tls: bool = False, port: int = 0) -> Runni
     root.mkdir(parents=True, exist_ok=True)
     if not (root / "tokens").exists():
         make_token_folder(root / "tokens")
-    command = [sys.executable, "-m", "hpo_pilot.rest", "--workdir", str(root / "work"), "--port", str(port), *more]
+    command = [sys.executable, "-m", "hpo_pilot.web", "--workdir", str(root / "work"), "--port", str(port), *more]
     command += ["--tokens", str(root / "tokens")]
     if tls:
         command += self_signed(root / "tls").options
@@ -153,7 +153,7 @@ def add_results(workdir: Path, name: str, count: int = 3, log: str = "Traceback"
 @contextmanager
 def steered(workdir: Path, server: str | None = None) -> Iterator[None]:
     """This process is the service that steers the searches of a work folder, for the length of a block."""
-    with closing(store_of(workdir)) as store, lease.held(store.engine, "serve", server):
+    with closing(store_of(workdir)) as store, lease.held_lease(store.engine, "serve", server):
         yield
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from hpo_pilot import logs
 from hpo_pilot.errors import InputError
-from hpo_pilot.server.access.auth import Role
+from hpo_pilot.server.tokens import Role
 from tests.bearer import token
 
 LOG = logging.getLogger("hpo_pilot.test")

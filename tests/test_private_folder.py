@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.private_folder import close_to_others, make_private
+from hpo_pilot.files import close_to_others, make_private
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another account")
 STRANGER = 12345

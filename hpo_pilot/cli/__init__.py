@@ -1,1 +1,1 @@
-"""The command line: one thin module per command group. What the commands do is in `hpo_pilot.service` and below."""
+"""The command line: one thin module per command group. What the commands do is in `hpo_pilot.steering` and below."""

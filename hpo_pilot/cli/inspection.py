@@ -1,4 +1,4 @@
-"""Commands that look at searches: list, status, trials, best, log, report, export."""
+"""Commands that show searches: list, status, trials, best, log, logs, report, export."""
 
 from __future__ import annotations
 
@@ -10,44 +10,42 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from hpo_pilot.cli.columns import Column, print_columns
-from hpo_pilot.cli.completion import complete_form, complete_trial
-from hpo_pilot.cli.costs import cost_rows
-from hpo_pilot.cli.figures import write_report_figures
-from hpo_pilot.cli.fitting import print_fitting
-from hpo_pilot.cli.next_step import next_step
-from hpo_pilot.cli.options import MOST_NUMBER, IdArgument, JsonOption, on_client
-from hpo_pilot.cli.show import (
+from hpo_pilot.cli.options import MOST_NUMBER, IdArgument, JsonOption, complete_form, complete_trial, on_client
+from hpo_pilot.cli.output import (
     NOTHING_BEYOND,
+    Column,
     advised,
     console,
+    cost_rows,
     counted,
     dump,
     eta_text,
     front_text,
     metrics_of,
+    next_step,
+    print_columns,
+    print_fitting,
     printable,
     value_text,
     value_texts,
 )
-from hpo_pilot.client.documents import (
+from hpo_pilot.report.documents import (
     SearchDocument,
     StatusDocument,
     TrialDocument,
+    family_document,
     is_unsteered,
     over_count,
     planned_count,
 )
-from hpo_pilot.client.exports import FORMS
-from hpo_pilot.client.families import family_document
-from hpo_pilot.client.search_client import SearchClient
-from hpo_pilot.exports import FILE_FORMS, export_file
+from hpo_pilot.report.exports import FILE_FORMS, TEXT_FORMS, export_file
+from hpo_pilot.web.operations import SearchClient
 
 #: What `list` says of searches that are not over and that nothing steers.
 _UNSTEERED = "not steered"
 
 #: What `export` writes.
-EXPORTS = (*FORMS, *FILE_FORMS)
+EXPORTS = (*TEXT_FORMS, *FILE_FORMS)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -129,8 +127,7 @@ def status(
     as_json: JsonOption = False,
 ) -> None:
     """Show how a search stands."""
-    from hpo_pilot.cli.progress import RunProgress
-    from hpo_pilot.cli.watching import can_watch, watch_search
+    from hpo_pilot.cli.progress import RunProgress, can_watch, watch_search
 
     if watch and not as_json and can_watch(console()):
         watch_search(client, identity, console())
@@ -348,7 +345,7 @@ def report(
     ] = None,
 ) -> None:
     """Write the report: one self-contained HTML file."""
-    from hpo_pilot.cli.files import write_text
+    from hpo_pilot.cli.output import write_text
 
     if figures is not None:
         write_report_figures(client, identity, figures, output)
@@ -378,7 +375,7 @@ def export(
     ] = None,
 ) -> None:
     """Write a search and its trials in another form."""
-    from hpo_pilot.cli.files import write_text
+    from hpo_pilot.cli.output import write_text
     from hpo_pilot.errors import InputError
 
     if form in FILE_FORMS:
@@ -386,10 +383,32 @@ def export(
             typer.echo(f"hpo-pilot: {note}", err=True)
         typer.echo(export_file(client, identity, form, output))
         return
-    if form not in FORMS:
+    if form not in TEXT_FORMS:
         raise InputError(f"there is no export to {form!r}; there is {', '.join(EXPORTS)}")
     text = client.export(identity, form)
     if output is None:
         typer.echo(text, nl=False)
     else:
         write_text(output, text)
+
+
+def write_report_figures(client: SearchClient, identity: str, form: str, folder: Path | None) -> None:
+    """Writes each figure of a search into a folder, by default beside its report, and prints their paths.
+
+    Raises:
+        InputError: the form, the folder or the search is wrong, or what draws is missing; and what the client raises.
+        GiveUpError: the browser does not draw.
+    """
+    from hpo_pilot.report.catalogue import build, kinds
+    from hpo_pilot.report.figure_files import check_figure_format, write_figures
+    from hpo_pilot.web.figure_data import figure_data_of
+
+    check_figure_format(form)
+    subject = figure_data_of(client, identity)
+    figures = [figure for kind in kinds(subject.search) for figure in build(kind.key, subject)]
+    if not figures:
+        typer.echo(f"search {subject.search.name!r} has nothing to draw yet", err=True)
+        raise typer.Exit(1)
+    report = client.report_path(subject.search.name)
+    for path in write_figures(figures, folder or report.with_name(f"{report.stem}-figures"), form):
+        typer.echo(str(path))

@@ -1,22 +1,142 @@
-"""The JSON Schemas in `schemas/cli/`, of what commands print with ``--json``, generated from the documents' types.
-
-python -m hpo_pilot.cli.json_schema schemas/cli            writes them
-python -m hpo_pilot.cli.json_schema --check schemas/cli    exits 1 and names those that are stale, if there are any
-"""
+"""The JSON Schemas in `schemas/cli/`, generated from the types of the documents that `--json` prints."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NotRequired
 
 from pydantic import TypeAdapter
+from typing_extensions import TypedDict
 
-from hpo_pilot.cli import printed
-from hpo_pilot.cli.show import JSON_VERSION
-from hpo_pilot.client import documents
-from hpo_pilot.config.schema import DIALECT, tidy
-from hpo_pilot.config.schema_files import SchemaFiles
+from hpo_pilot.cli.output import JSON_VERSION
+from hpo_pilot.cli.schemas import DIALECT, SchemaFiles, tidy
+from hpo_pilot.report import documents
+from hpo_pilot.report.documents import CostDocument, ProblemDocument
+
+
+class SubmittedDocument(TypedDict):
+    """A search that was registered; for a file with segments `segments` are its searches, and the number is 0."""
+
+    id: int
+    name: str
+    state: str
+    segments: NotRequired[list[dict[str, Any]]]
+
+
+class FilesDocument(TypedDict):
+    """Files that were written, by path."""
+
+    files: list[str]
+
+
+class ImportedDocument(TypedDict):
+    """A search of another tool: as a search file says it, what was not carried over, and the file's text."""
+
+    search: dict[str, Any]
+    warnings: list[ProblemDocument]
+    text: str
+
+
+class LayoutDocument(TypedDict):
+    """Processes of a plan, in the words of the layout 1 + points x folds x workers."""
+
+    points: float
+    folds: int
+    workers: int
+    gpus_per_worker: float
+    processes: int
+    gpus: float
+
+
+class ChoiceDocument(TypedDict):
+    """An allocation of a plan; `minutes` is null where the site has no batch system."""
+
+    nodes: int
+    minutes: int | None
+    jobs_at_once: int
+
+
+class PlannedBudgetDocument(TypedDict):
+    """The limits of a plan's search, and how many trials they allow."""
+
+    gpu_hours: float | None
+    core_hours: float | None
+    hours: float | None
+    trials_within: int
+
+
+class PlanDocument(TypedDict):
+    """What a search would take at a site."""
+
+    search: str
+    searches: int
+    site: str
+    batch_system: str
+    queue: str | None
+    layout: LayoutDocument
+    trials: int
+    jobs: int
+    minutes_per_job: float
+    minutes_given: bool
+    allocation: ChoiceDocument
+    submissions: int
+    limits: dict[str, Any]
+    generations: int
+    hours: float
+    node_hours: float
+    node_hours_used: float
+    cost: CostDocument
+    budget: PlannedBudgetDocument
+    advice: dict[str, Any] | None
+    script: str | None
+
+
+class AllocationDocument(TypedDict):
+    """An allocation of a batch system with a pilot in it; times are seconds since the epoch."""
+
+    name: str
+    site: str
+    system: str
+    nodes: int
+    minutes: int
+    server: str
+    panda_queue: str
+    queue: str | None
+    folder: str
+    kept: bool
+    submitted: float
+    job_id: str | None
+    state: str | None
+    reason: str
+    started: float | None
+    changed: float
+    missing: float | None
+
+
+class TokenDocument(TypedDict):
+    """A token that was issued, but not itself; times are seconds since the epoch."""
+
+    id: str
+    name: str
+    role: str
+    vo: str
+    issued: float
+    expires: float
+    revoked: bool
+
+
+class SiteDocument(TypedDict):
+    """A site profile with all defaults filled in, and its file; `schemas/site.json` has its other keys."""
+
+    name: str
+    file: str
+
+
+# The JSON Schemas in `schemas/cli/`, of what commands print with ``--json``, generated from the documents' types.
+#
+# python -m hpo_pilot.cli.json_schema schemas/cli            writes them
+# python -m hpo_pilot.cli.json_schema --check schemas/cli    exits 1 and names those that are stale, if there are any
 
 #: What holds for all of them.
 _RULE = (
@@ -29,21 +149,21 @@ _RULE = (
 _PRINTED: dict[str, tuple[Any, str]] = {
     "validate.json": (documents.ExaminationDocument, "hpo-pilot validate"),
     "run.json": (documents.RunDocument, "hpo-pilot run"),
-    "submit.json": (printed.SubmittedDocument, "hpo-pilot submit"),
+    "submit.json": (SubmittedDocument, "hpo-pilot submit"),
     "list.json": (list[documents.SearchDocument], "hpo-pilot list"),
     "search.json": (documents.SearchDocument, "hpo-pilot pause, resume, stop, extend, retry, try"),
     "status.json": (documents.StatusDocument, "hpo-pilot status"),
     "trials.json": (list[documents.TrialDocument], "hpo-pilot trials; hpo-pilot best, with several objectives"),
     "trial.json": (documents.TrialDocument, "hpo-pilot best, with one objective"),
     "log.json": (list[documents.EventDocument], "hpo-pilot log"),
-    "fetch.json": (printed.FilesDocument, "hpo-pilot fetch"),
+    "fetch.json": (FilesDocument, "hpo-pilot fetch"),
     "doctor.json": (list[documents.FindingDocument], "hpo-pilot doctor"),
-    "import.json": (printed.ImportedDocument, "hpo-pilot import"),
-    "plan.json": (printed.PlanDocument, "hpo-pilot plan"),
-    "pilots-list.json": (list[printed.AllocationDocument], "hpo-pilot pilots list"),
-    "sites.json": (list[printed.SiteDocument], "hpo-pilot sites"),
-    "site.json": (printed.SiteDocument, "hpo-pilot sites show"),
-    "token-list.json": (list[printed.TokenDocument], "hpo-pilot token list"),
+    "import.json": (ImportedDocument, "hpo-pilot import"),
+    "plan.json": (PlanDocument, "hpo-pilot plan"),
+    "pilots-list.json": (list[AllocationDocument], "hpo-pilot pilots list"),
+    "sites.json": (list[SiteDocument], "hpo-pilot sites"),
+    "site.json": (SiteDocument, "hpo-pilot sites show"),
+    "token-list.json": (list[TokenDocument], "hpo-pilot token list"),
 }
 
 

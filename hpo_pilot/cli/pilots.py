@@ -1,4 +1,4 @@
-"""Pilots in allocations of a batch system: submitted, listed, cancelled, kept."""
+"""The commands `pilots` and `sites`: pilots in allocations, and site profiles."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hpo_pilot.cli.columns import Column, print_columns
 from hpo_pilot.cli.options import (
     MOST_NODES,
     MOST_NUMBER,
@@ -19,19 +18,20 @@ from hpo_pilot.cli.options import (
     JsonOption,
     LogFormatOption,
     WorkDirOption,
+    complete_site,
     option,
 )
-from hpo_pilot.cli.show import advised, console, dump, printable
+from hpo_pilot.cli.output import Column, advised, console, dump, print_columns, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hpo_pilot.batch.allocation import Allocation
-    from hpo_pilot.batch.allocation_spec import AllocationSpec
-    from hpo_pilot.batch.book import Book
-    from hpo_pilot.batch.fleet import Fleet
+    from hpo_pilot.hpc.allocations import AllocationFile, Fleet
+    from hpo_pilot.hpc.batch_system import Allocation, AllocationSpec
+    from hpo_pilot.hpc.site_profile import SiteProfile
     from hpo_pilot.jobs import JobNeeds
-    from hpo_pilot.service.pilot_access import PilotAccess
+    from hpo_pilot.steering.embedded import PilotAccess
+
 
 _SiteOption = Annotated[str, option("--site", metavar="S", help="The site profile (hpo-pilot sites).")]
 _WalltimeOption = Annotated[
@@ -68,7 +68,7 @@ _PilotOption = Annotated[
 ]
 
 
-def add_to(app: typer.Typer) -> None:
+def add_pilot_commands(app: typer.Typer) -> None:
     """Adds the commands."""
     group = typer.Typer(name="pilots", help="Pilots in allocations of a batch system.", no_args_is_help=True)
     group.command()(submit)
@@ -95,9 +95,7 @@ def submit(
     workdir: WorkDirOption = None,
 ) -> None:
     """Submit an allocation whose pilot runs jobs on all of its nodes, side by side."""
-    from hpo_pilot.batch import make_batch_system
-    from hpo_pilot.batch.admission import check_shape
-    from hpo_pilot.batch.fleet import new_name
+    from hpo_pilot.hpc.allocations import check_shape, make_batch_system, new_name
 
     _check(site, walltime)
     access = _access(workdir, server, panda_queue, token_file, ca)
@@ -120,7 +118,7 @@ def list_pilots(
     workdir: WorkDirOption = None,
 ) -> None:
     """List this work folder's allocations, as the batch systems show them now."""
-    from hpo_pilot.batch.batch_job import BatchState
+    from hpo_pilot.hpc.batch_system import BatchState
 
     now = time.time()
     found = [one for one in _fleet(workdir).refresh() if everything or not one.is_over or now - one.changed < 7 * 86400]
@@ -207,13 +205,12 @@ def keep(
     workdir: WorkDirOption = None,
 ) -> None:
     """Submit allocations while jobs wait, within the site's job limits, until stopped; running ones go on then."""
-    from hpo_pilot.batch.admission import check_shape
-    from hpo_pilot.batch.fleet import new_name
-    from hpo_pilot.batch.keeper import Keeper, Keeping
     from hpo_pilot.errors import InputError
+    from hpo_pilot.hpc.allocations import check_shape, new_name
+    from hpo_pilot.hpc.keeper import Keeper, KeeperSettings
+    from hpo_pilot.hpc.plan import jobs_at_once
     from hpo_pilot.logs import configure_logging
-    from hpo_pilot.planning.packing import at_once
-    from hpo_pilot.service.demand import DemandReader
+    from hpo_pilot.steering.embedded import DemandReader
 
     configure_logging("keeper", form=log_format)
     if nodes > max_nodes:
@@ -228,12 +225,12 @@ def keep(
     room = jobs or nodes * max(1, first.site.node.gpu_count)
 
     def most(spec: AllocationSpec, needs: JobNeeds) -> int:
-        found = at_once(spec.site, needs, spec.nodes, spec.minutes)
+        found = jobs_at_once(spec.site, needs, spec.nodes, spec.minutes)
         return min(found, jobs or found)
 
     keeper = Keeper(
         _fleet(workdir),
-        Keeping(access.server, access.queue, first.site.name, max_nodes, room, idle, settle),
+        KeeperSettings(access.server, access.queue, first.site.name, max_nodes, room, idle, settle),
         plan,
         DemandReader(access.server, access.queue, access.token_file, vo=access.vo, ca=access.ca),
         at_once=most,
@@ -256,19 +253,19 @@ def keep(
 
 def _check(site: str, walltime: str) -> None:
     """What is wrong with the options themselves comes before what is missing here."""
-    from hpo_pilot.batch import make_batch_system
-    from hpo_pilot.batch.walltime import minutes_of
-    from hpo_pilot.config.site_file import find_site
+    from hpo_pilot.hpc.allocations import make_batch_system
+    from hpo_pilot.hpc.batch_system import walltime_minutes
+    from hpo_pilot.hpc.site_files import find_site
 
     make_batch_system(find_site(site).batch.system)
-    minutes_of(walltime)
+    walltime_minutes(walltime)
 
 
 def _access(
     workdir: Path | None, server: str | None, queue: str | None, token_file: Path | None, ca: Path | None
 ) -> PilotAccess:
-    from hpo_pilot.service.pilot_access import pilot_access
-    from hpo_pilot.service.workdir import WorkDir
+    from hpo_pilot.steering.embedded import pilot_access
+    from hpo_pilot.steering.workdir import WorkDir
 
     return pilot_access(
         WorkDir.at(workdir),
@@ -282,9 +279,9 @@ def _access(
 
 def _root(site: str, folder: Path | None, workdir: Path | None) -> Path:
     """The folder that login and compute nodes share."""
-    from hpo_pilot.config.site_file import find_site
     from hpo_pilot.errors import InputError
-    from hpo_pilot.service.workdir import WorkDir
+    from hpo_pilot.hpc.site_files import find_site
+    from hpo_pilot.steering.workdir import WorkDir
 
     if folder is not None:
         return folder.absolute()
@@ -309,12 +306,11 @@ def _planner(
     options: tuple[str, ...],
 ) -> Callable[[str], AllocationSpec]:
     """Makes allocations of a name."""
-    from hpo_pilot.batch.allocation_spec import AllocationSpec, active_environment
-    from hpo_pilot.batch.pilot_command import PilotCommand
-    from hpo_pilot.batch.walltime import minutes_of
-    from hpo_pilot.config.site_file import find_site
+    from hpo_pilot.hpc.allocations import PilotCommand
+    from hpo_pilot.hpc.batch_system import AllocationSpec, active_environment, walltime_minutes
+    from hpo_pilot.hpc.site_files import find_site
 
-    profile, minutes = find_site(site), minutes_of(walltime)
+    profile, minutes = find_site(site), walltime_minutes(walltime)
     command = PilotCommand(access.server, access.queue, access.token_file, root, access.ca, access.vo, options)
     active = active_environment(os.environ)
     return lambda name: AllocationSpec(
@@ -322,22 +318,22 @@ def _planner(
     )
 
 
-def _book(workdir: Path | None) -> Book:
-    from hpo_pilot.batch.book import Book
-    from hpo_pilot.service.workdir import WorkDir
+def _book(workdir: Path | None) -> AllocationFile:
+    from hpo_pilot.hpc.allocations import AllocationFile
+    from hpo_pilot.steering.workdir import WorkDir
 
-    return Book(WorkDir.at(workdir).root)
+    return AllocationFile(WorkDir.at(workdir).root)
 
 
 def _fleet(workdir: Path | None) -> Fleet:
-    from hpo_pilot.batch.fleet import Fleet
+    from hpo_pilot.hpc.allocations import Fleet
 
     return Fleet(_book(workdir))
 
 
 def _last_line(path: Path) -> str:
     """What a failed allocation said last, and where the rest is."""
-    from hpo_pilot.pilot.log_end import last_line
+    from hpo_pilot.pilot.execution import last_line
 
     try:
         said = last_line(path)
@@ -347,18 +343,118 @@ def _last_line(path: Path) -> str:
 
 
 def _row(one: Allocation, now: float) -> tuple[str, ...]:
-    from hpo_pilot.batch.walltime import hours_and_minutes
+    from hpo_pilot.hpc.batch_system import walltime_text
 
     state = one.state.value if one.state is not None else "being submitted"
-    since = hours_and_minutes(max(0, int(now - (one.changed or one.submitted))) // 60)
+    since = walltime_text(max(0, int(now - (one.changed or one.submitted))) // 60)
     shown = f"{state} ({printable(one.reason)})" if one.reason else state
     return (
         one.name,
         one.job_id or "-",
         one.site,
         str(one.nodes),
-        hours_and_minutes(one.minutes),
+        walltime_text(one.minutes),
         shown,
         since,
         one.panda_queue,
     )
+
+
+def add_site_commands(app: typer.Typer) -> None:
+    """Adds the commands."""
+    group = typer.Typer(name="sites", help="Site profiles: what machines offer.", invoke_without_command=True)
+    group.callback()(list_sites)
+    group.command("show")(show_site)
+    group.command("check")(check_sites)
+    app.add_typer(group)
+
+
+def look_first_in(folder: Path) -> None:
+    """Has this process, and what it starts, look for profiles in a folder before all others.
+
+    Raises:
+        InputError: there is no such folder.
+    """
+    from hpo_pilot.errors import InputError
+    from hpo_pilot.hpc.site_folders import SITES_VARIABLE
+
+    if not folder.is_dir():
+        raise InputError(f"--sites {folder}: there is no such folder")
+    named = [str(folder.resolve()), os.environ.get(SITES_VARIABLE, "")]
+    os.environ[SITES_VARIABLE] = os.pathsep.join(name for name in named if name)
+
+
+def list_sites(context: typer.Context, as_json: JsonOption = False) -> None:
+    """List the site profiles that are known here."""
+    from hpo_pilot.hpc.site_files import SiteFileError, load_site, site_files
+
+    if context.invoked_subcommand is not None:
+        return
+    files = site_files()
+    profiles: dict[str, SiteProfile | None] = {}
+    for name, path in files.items():
+        try:
+            profiles[name] = load_site(path)
+        except SiteFileError as error:
+            profiles[name] = None
+            typer.echo(f"hpo-pilot: {error}", err=True)
+    if as_json:
+        sound = {name: profile for name, profile in profiles.items() if profile is not None}
+        dump([{**profile.model_dump(mode="json"), "file": str(files[name])} for name, profile in sound.items()])
+        return
+    table = [
+        Column("site"),
+        Column("node", least=16),
+        Column("batch", rank=1),
+        Column("launcher", rank=2),
+        Column("file", rank=3, least=12, tail=True),
+    ]
+    for name, profile in profiles.items():
+        cells = [name, "its file is wrong", "", "", str(files[name])]
+        if profile is not None:
+            cells[1:4] = _node(profile), profile.batch.system, profile.launcher.name
+        for column, cell in zip(table, cells, strict=True):
+            column.cells.append(printable(cell))
+    print_columns(console(), table)
+
+
+def _node(profile: SiteProfile) -> str:
+    node = profile.node
+    gpus = f"{node.gpus.count} x {node.gpus.model or node.gpus.kind}" if node.gpus is not None else None
+    parts = [
+        f"{node.cores} cores" if node.cores else None,
+        f"{node.memory_mb / 1000:g} GB" if node.memory_mb else None,
+        gpus,
+        node.architecture,
+    ]
+    shape = ", ".join(part for part in parts if part) or "not said"
+    return f"{node.count} nodes: {shape}" if node.count else shape
+
+
+def show_site(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="The profile's name.", show_default=False, autocompletion=complete_site),
+    ],
+    as_json: JsonOption = False,
+) -> None:
+    """Print a profile: its file as it stands, or as JSON with all defaults."""
+    from hpo_pilot.hpc.site_files import find_site, site_files
+
+    profile = find_site(name)
+    path = site_files()[name]
+    if as_json:
+        dump({**profile.model_dump(mode="json"), "file": str(path)})
+        return
+    typer.echo(f"# {path}")
+    typer.echo(path.read_text(encoding="utf-8-sig"), nl=False)
+
+
+def check_sites(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A site file (YAML).", show_default=False)],
+) -> None:
+    """Check a site file; every mistake is reported with its place."""
+    from hpo_pilot.hpc.site_files import load_site
+
+    profile = load_site(file)
+    typer.echo(f"{file}: site {profile.name!r} is valid: {_node(profile)}; {profile.batch.system}")

@@ -1,8 +1,9 @@
-"""`hpo-pilot plan`: what a search would take at a site; nothing is submitted."""
+"""The command `plan`: the time, nodes and budget that a search takes at a site."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,15 +11,12 @@ import typer
 from rich.table import Table
 
 from hpo_pilot.cli.options import MOST_NODES, JsonOption, client_of, option
-from hpo_pilot.cli.plan_text import plan_rows
-from hpo_pilot.cli.show import console, dump
+from hpo_pilot.cli.output import console, cost_text, counted, dump
 
 if TYPE_CHECKING:
-    from hpo_pilot.jobs.site_profile import SiteProfile
-    from hpo_pilot.planning.advice import Advice
-    from hpo_pilot.planning.plan import Plan
-    from hpo_pilot.planning.scaling_points import ScalingPoint
-    from hpo_pilot.planning.workload import Workload
+    from hpo_pilot.hpc.plan import Plan, Workload
+    from hpo_pilot.hpc.scaling import Advice, ScalingPoint
+    from hpo_pilot.hpc.site_profile import SiteProfile
     from hpo_pilot.search import Search
 
 
@@ -54,12 +52,10 @@ def plan(
     as_json: JsonOption = False,
 ) -> None:
     """Say what a search would take at a site: layout, nodes, time, cost, and the job script. Submits nothing."""
-    from hpo_pilot.config.search_file import load_search_for
-    from hpo_pilot.config.site_file import find_site
-    from hpo_pilot.config.site_power import job_watts
-    from hpo_pilot.planning.plan import make_plan
-    from hpo_pilot.planning.workload import Workload
-    from hpo_pilot.search.cost import Price
+    from hpo_pilot.hpc.plan import Workload, make_plan
+    from hpo_pilot.hpc.site_files import find_site, job_watts
+    from hpo_pilot.search.trials import Price
+    from hpo_pilot.steering.search_file import load_search_for
 
     profile = find_site(site)
     search = load_search_for(file, site)
@@ -69,7 +65,7 @@ def plan(
         made = _without_batch_system(work, profile, nodes, walltime, queue)
         script = None
     else:
-        minutes = _minutes(walltime)
+        minutes = _walltime_minutes(walltime)
         made = make_plan(work, profile, queue=queue, nodes=nodes, minutes=minutes)
         script = _script(profile, made, account)
     advice = None
@@ -88,20 +84,19 @@ def plan(
         typer.echo(script, nl=False)
 
 
-def _minutes(walltime: str | None) -> int | None:
-    from hpo_pilot.batch.walltime import minutes_of
+def _walltime_minutes(walltime: str | None) -> int | None:
+    from hpo_pilot.hpc.batch_system import walltime_minutes
 
-    return None if walltime is None else minutes_of(walltime)
+    return None if walltime is None else walltime_minutes(walltime)
 
 
 def _without_batch_system(
     work: Any, profile: SiteProfile, nodes: int | None, walltime: str | None, queue: str | None
 ) -> Plan:
-    from hpo_pilot.config.machine import this_machine
     from hpo_pilot.errors import InputError
-    from hpo_pilot.planning.packing import node_shape, nodes_for
-    from hpo_pilot.planning.plan import make_open_plan
-    from hpo_pilot.scheduling import NodeShape
+    from hpo_pilot.hpc.capacity import NodeShape
+    from hpo_pilot.hpc.plan import make_open_plan, node_shape, nodes_for
+    from hpo_pilot.steering.checks import this_machine
 
     given = [("--nodes", nodes), ("--walltime", walltime), ("--queue", queue)]
     if wrong := [name for name, value in given if value is not None]:
@@ -114,8 +109,8 @@ def _without_batch_system(
 
 
 def _script(profile: SiteProfile, made: Plan, account: str | None) -> str:
-    from hpo_pilot.batch import make_batch_system
-    from hpo_pilot.batch.allocation_spec import AllocationSpec
+    from hpo_pilot.hpc.allocations import make_batch_system
+    from hpo_pilot.hpc.batch_system import AllocationSpec
 
     words = ("--server", "SERVER", "--queue", "PANDA_QUEUE", "--token-file", "TOKEN_FILE", "--site", "SITE_FILE")
     spec = AllocationSpec(
@@ -133,8 +128,7 @@ def _script(profile: SiteProfile, made: Plan, account: str | None) -> str:
 
 def _points(sources: list[str], workdir: Path | None) -> list[ScalingPoint]:
     from hpo_pilot.errors import InputError
-    from hpo_pilot.planning.scaling_points import check_parts, read_points
-    from hpo_pilot.planning.scaling_searches import points_of
+    from hpo_pilot.hpc.scaling import check_parts, read_points, search_points
 
     points: list[ScalingPoint] = []
     for source in sources:
@@ -148,17 +142,17 @@ def _points(sources: list[str], workdir: Path | None) -> list[ScalingPoint]:
             continue
         with client_of(workdir=workdir) as client:
             definition = client.status(source)["definition"]
-            points += points_of(source, definition["resources"], client.trials(source, logs=False))
+            points += search_points(source, definition["resources"], client.trials(source, logs=False))
     check_parts(points, "--scaling")
     return points
 
 
 def _advice(points: list[ScalingPoint], search: Search, made: Plan, profile: SiteProfile) -> Advice:
-    from hpo_pilot.planning.advice import Asked, advise
+    from hpo_pilot.hpc.scaling import AdviceRequest, advise
 
     needs, work = search.resources, made.work
     longest = profile.batch.longest(needs.nodes)
-    asked = Asked(
+    asked = AdviceRequest(
         nodes=needs.nodes,
         minutes=work.seconds / 60 / needs.trials_per_job,
         ranks_per_node=work.needs.ranks_per_node,
@@ -189,8 +183,8 @@ def _document(
 ) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from hpo_pilot.client.cost_documents import cost_document
-    from hpo_pilot.search.cost import Spent, seconds_allowed
+    from hpo_pilot.report.documents import cost_document
+    from hpo_pilot.search.trials import Spent, seconds_allowed
 
     layout, allocation = made.layout, made.allocation
     work, allowed = made.work, seconds_allowed(search.budget, search.resources)
@@ -231,3 +225,97 @@ def _document(
         "advice": None if advice is None else asdict(advice),
         "script": script,
     }
+
+
+_Row = tuple[str, str]
+
+
+def plan_rows(plan: Mapping[str, Any]) -> Iterator[_Row]:
+    """(heading, text) of a plan's document."""
+    layout, allocation = plan["layout"], plan["allocation"]
+    family = f", {plan['searches']} segments side by side," if plan["searches"] > 1 else ""
+    yield "search", f"{plan['search']}{family} at {plan['site']}"
+    yield (
+        "jobs",
+        f"{counted(plan['jobs'], 'job')} for {counted(plan['trials'], 'trial')}, of {_minutes_text(plan)} each",
+    )
+    yield "layout", _layout(layout)
+    if allocation["minutes"]:
+        yield from _allocation_rows(plan)
+    elif plan["site"] == "local":
+        yield "site", "this machine: no allocation; `hpo-pilot run FILE` is all"
+        yield "at once", counted(allocation["jobs_at_once"], "job")
+    else:
+        yield "site", "no batch system of ours: PanDA's brokerage finds queues, and their pilots start the jobs"
+        yield "at once", f"{counted(allocation['jobs_at_once'], 'job')}, where as many slots are free"
+    yield "generations", f"{plan['generations']} after one another"
+    yield "time", f"{plan['hours']:.3g} h, without waiting for nodes"
+    yield "cost", cost_text(plan["cost"])
+    yield from _budget_rows(plan)
+    if plan["advice"] is not None:
+        yield from _advice_rows(plan["advice"])
+
+
+def _layout(layout: Mapping[str, Any]) -> str:
+    """The seeds' formula; of parts of trials it would make fractions."""
+    jobs, of_trials = round(layout["points"] * layout["folds"]), ""
+    running = f"N_G {layout['points']:g} x N_F {layout['folds']}"
+    if layout["points"] != int(layout["points"]):
+        running = f"{jobs} folds"
+        of_trials = f"; a trial has {layout['folds']} (N_F), of which {jobs} run at a time"
+        if jobs > layout["folds"]:
+            whole = counted(jobs // layout["folds"], "trial")
+            of_trials = f"; a trial has {layout['folds']} (N_F), so {whole} (N_G) and a part of another run at a time"
+    return (
+        f"1 + {running} x N_W {layout['workers']} = {layout['processes']} processes (the one is the steering "
+        f"service{of_trials}); N_GPU {layout['gpus_per_worker']:g}: {layout['gpus']} GPUs"
+    )
+
+
+def _minutes_text(plan: Mapping[str, Any]) -> str:
+    how = "" if plan["minutes_given"] else " (as long as they may; --minutes-per-trial says it better)"
+    return f"{plan['minutes_per_job']:.4g} minutes{how}"
+
+
+def _allocation_rows(plan: Mapping[str, Any]) -> Iterator[_Row]:
+    allocation, limits = plan["allocation"], plan["limits"]
+    hours, minutes = divmod(allocation["minutes"], 60)
+    where = f" in queue {plan['queue']}" if plan["queue"] else ""
+    yield "allocation", f"{counted(allocation['nodes'], 'node')} for {hours}:{minutes:02d}{where}"
+    yield "at once", counted(allocation["jobs_at_once"], "job")
+    said = [f"{value} {name}" for name, value in limits.items() if value is not None]
+    beside = f"; the queue takes {', '.join(said)} of a user" if said else ""
+    yield "submissions", f"{plan['submissions']}, one after another{beside}"
+    yield "node-hours", f"{plan['node_hours']:.4g}, of which jobs have {100 * plan['node_hours_used']:.0f}%"
+
+
+def _budget_rows(plan: Mapping[str, Any]) -> Iterator[_Row]:
+    budget = plan["budget"]
+    for name, unit in (("gpu_hours", "GPU-hours"), ("core_hours", "core-hours")):
+        if budget[name] is not None and plan["cost"][name] > budget[name]:
+            trials = counted(budget["trials_within"], "trial")
+            yield "budget", f"{budget[name]:g} {unit} are less than that: enough for {trials}"
+    if budget["hours"] is not None and plan["hours"] > budget["hours"]:
+        yield "budget", f"{budget['hours']:g} hours are less than it takes: the search ends before"
+
+
+def _advice_rows(advice: Mapping[str, Any]) -> Iterator[_Row]:
+    if model := advice["model"]:
+        a, b, c, d = model["coefficients"]
+        parts = f"compute {a:.4g} s, all-reduce {b:.4g} s + {c:.4g} s a rank, input and serial {d:.4g} s; "
+        parts = parts if model["has_parts"] else ""
+        yield (
+            "scaling",
+            f"{model['kind']}; {parts}off by at most {100 * model['error']:.1f}% on sizes "
+            f"held out, {100 * model['error_beyond']:.1f}% on the largest",
+        )
+    if advice["why_not"]:
+        yield "advice", f"none: {advice['why_not']}"
+    for key, what in (("thriftiest", "most trials per node-hour"), ("quickest", "shortest search")):
+        if (option := advice[key]) is not None:
+            beyond = "" if option["measured"] else " (beyond what was measured)"
+            yield (
+                what,
+                f"{counted(option['nodes'], 'node')} a trial{beyond}: {option['minutes']:.3g} minutes a job, "
+                f"{option['search_hours']:.3g} h, {option['gpu_hours']:.4g} GPU-hours",
+            )

@@ -15,7 +15,7 @@ import typer
 from typer.main import get_command
 
 from hpo_pilot.cli.main import app
-from hpo_pilot.config.schema import schema_of
+from hpo_pilot.cli.schemas import schema_of
 from hpo_pilot.manual import Page, page_named
 
 #: The sections of a search file, in the order of a file that people write.

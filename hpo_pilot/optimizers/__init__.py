@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.search import SearchSpace
-from hpo_pilot.search.misfit import listing
+from hpo_pilot.search.mistakes import listing
 
 if TYPE_CHECKING:
     from hpo_pilot.optimizers.base import BaseSettings, Observation, Optimizer
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 #: Name in a search file -> (module, class).
 _OPTIMIZERS = {
     "auto": ("auto", "AutoOptimizer"),
-    "random": ("random_search", "RandomSearch"),
-    "grid": ("grid", "GridSearch"),
-    "bayesian": ("bayesian.bayesian", "BayesianOptimizer"),
-    "evolutionary": ("evolution.evolutionary", "EvolutionaryOptimizer"),
-    "cma": ("evolution.cma", "CmaOptimizer"),
+    "random": ("grid_random", "RandomSearch"),
+    "grid": ("grid_random", "GridSearch"),
+    "bayesian": ("bayesian", "BayesianOptimizer"),
+    "evolutionary": ("evolutionary", "EvolutionaryOptimizer"),
+    "cma": ("cma", "CmaOptimizer"),
     "optuna": ("optuna_sampler", "OptunaOptimizer"),
 }
 

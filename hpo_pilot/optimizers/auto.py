@@ -7,9 +7,9 @@ from functools import cached_property
 from typing import Any
 
 from hpo_pilot.errors import ExhaustedError
-from hpo_pilot.optimizers.auto_rules import ALONE, MANY_DIMENSIONS
 from hpo_pilot.optimizers.base import Observation, Optimizer, Result
-from hpo_pilot.optimizers.bayesian.bayesian import BayesianOptimizer
+from hpo_pilot.optimizers.bayesian import BayesianOptimizer
+from hpo_pilot.optimizers.phase import ALONE, MANY_DIMENSIONS
 from hpo_pilot.search import Point, SearchSpace
 
 
@@ -32,8 +32,8 @@ class AutoOptimizer(Optimizer):
     @cached_property
     def _evolution(self) -> Optimizer:
         """Made when it is needed, for few searches ever do."""
-        from hpo_pilot.optimizers.evolution.cma import CmaOptimizer  # noqa: PLC0415 - loads DEAP
-        from hpo_pilot.optimizers.evolution.evolutionary import EvolutionaryOptimizer  # noqa: PLC0415 - loads DEAP
+        from hpo_pilot.optimizers.cma import CmaOptimizer  # noqa: PLC0415 - loads DEAP
+        from hpo_pilot.optimizers.evolutionary import EvolutionaryOptimizer  # noqa: PLC0415 - loads DEAP
 
         evolution = (CmaOptimizer if self.objectives == 1 else EvolutionaryOptimizer)(self.space, **self._shared)
         for source, observations in self.earlier.items():

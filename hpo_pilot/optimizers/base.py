@@ -1,21 +1,111 @@
-"""What every optimizer promises: ask and tell."""
+"""The ask/tell contract of all optimizers."""
 
 from __future__ import annotations
 
+import math
+import numbers
+import random
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
+from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]  # it ships no types
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.optimizers.placement import unit_vector
-from hpo_pilot.optimizers.proposals import Proposals
-from hpo_pilot.optimizers.slip import finite, is_several, slip_in
-from hpo_pilot.search import Point, SearchSpace, point_key
-from hpo_pilot.search.wording import misfits_of
+from hpo_pilot.optimizers.proposals import Proposals, unit_vector
+from hpo_pilot.search import Integer, Point, Real, SearchSpace, point_key
+from hpo_pilot.search.mistakes import did_you_mean, listing, mistakes_of
+from hpo_pilot.search.values import is_number, show
+
+
+def finite(value: Any) -> float | None:
+    """`value` as a finite number; None for whatever is none (None, NaN, ±inf, booleans, text, containers)."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:  # a whole number beyond 1.8e308
+        return None
+    return number if math.isfinite(number) else None
+
+
+def is_several(value: Any) -> bool:
+    """Whether `value` has one entry for each of several objectives."""
+    return isinstance(value, Sequence | np.ndarray) and not isinstance(value, str | bytes)
+
+
+def find_mistake(space: SearchSpace, objectives: int, point: Mapping[str, Any], value: Any) -> str:
+    """What is wrong with a result as it was told; empty where nothing is.
+
+    Values beyond the bounds, unknown choices and broken constraints are no slips, and neither is a failed trial.
+
+    Args:
+        space: the space.
+        objectives: how many figures a trial has.
+        point: the point, in native values.
+        value: its value, or one for each objective.
+    """
+    unknown = [name for name in point if name not in space.dimensions]
+    if unknown:
+        return f"{unknown[0]!r} is not a parameter of the space: {did_you_mean(str(unknown[0]), space.names)}"
+    missing = [name for name in space.names if name not in point and space.is_active(name, point)]
+    if missing:
+        return f"the point has no {listing(missing)}"
+    for name, dimension in space.dimensions.items():
+        if name in point and isinstance(dimension, Real | Integer) and not is_number(point[name]):
+            return f"{name} must be a number, not {show(point[name])}"
+    given = len(value) if is_several(value) else 1
+    if given == objectives or (not is_several(value) and finite(value) is None):
+        return ""
+    return f"{given} value{'s' * (given != 1)} for {objectives} objective{'s' * (objectives > 1)}"
+
+
+def stream(seed: int, *parts: int | str) -> random.Random:
+    """The random stream of a seed and a purpose (say, the number of known points)."""
+    return random.Random("/".join(map(str, (seed, *parts))))  # noqa: S311 - a search needs no secrets
+
+
+def array_stream(seed: int, *parts: int | str) -> np.random.Generator:
+    """The same for arrays."""
+    return np.random.default_rng(stream(seed, *parts).getrandbits(128))
+
+
+@cache
+def _controller() -> ThreadpoolController:
+    # Looking for the libraries takes milliseconds, so it is done once, after numpy and scipy have loaded theirs.
+    import numpy.linalg  # noqa: F401, PLC0415
+    import scipy.linalg  # noqa: F401, PLC0415
+
+    return ThreadpoolController()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Limits every BLAS of this process to one thread while the context lasts, or another thread's context does."""
+    with _LOCK:
+        if not _INSIDE:
+            _LIMITS.enter_context(_controller().limit(limits=1))
+        _INSIDE.append(True)
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _INSIDE.pop()
+            if not _INSIDE:
+                _LIMITS.close()
+
+
+#: The limit is the process's, and optimizers work in several threads: the last one to leave lifts it.
+_LOCK = threading.Lock()
+_INSIDE: list[bool] = []
+_LIMITS = ExitStack()
+
 
 #: (point, value), (point, value, standard error) or (point, value, standard error, stopped).
 Result: TypeAlias = (
@@ -124,7 +214,7 @@ class Optimizer(ABC):
         try:
             self.settings = self.check_settings(settings or {})
         except ValidationError as error:
-            wrong = "; ".join(map(str, misfits_of(error, dict(settings or {}), self.Settings)))
+            wrong = "; ".join(map(str, mistakes_of(error, dict(settings or {}), self.Settings)))
             raise InputError(f"optimizer settings: {wrong}") from error
         single = self.of_one_objective(self.settings)
         if objectives > 1 and single:
@@ -185,7 +275,7 @@ class Optimizer(ABC):
         for number, trial in enumerate(trials):
             seen = self._observed(trial)
             if seen.unit is None or seen.values is None:
-                slip = slip_in(self.space, self.objectives, seen.point, trial[1])
+                slip = find_mistake(self.space, self.objectives, seen.point, trial[1])
                 if slip:
                     raise InputError(f"result {number} of those told: {slip}")
             observed.append(seen)

@@ -16,14 +16,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ConfigDict, model_validator
 
-from hpo_pilot.optimizers.base import BaseSettings, Observation, Optimizer
+from hpo_pilot.optimizers.base import BaseSettings, Observation, Optimizer, one_thread, stream
 from hpo_pilot.optimizers.proposals import Proposals
-from hpo_pilot.optimizers.streams import stream
-from hpo_pilot.optimizers.threads import one_thread
-from hpo_pilot.search import Integer, Misfit, MisfitError, Point, Real
-from hpo_pilot.search.dimension import Dimension
-from hpo_pilot.search.misfit import did_you_mean, listing
-from hpo_pilot.search.point import is_number, show
+from hpo_pilot.search import Integer, Mistake, MistakeError, Point, Real
+from hpo_pilot.search.mistakes import did_you_mean, listing
+from hpo_pilot.search.parameters import Dimension
+from hpo_pilot.search.values import is_number, show
 
 if TYPE_CHECKING:
     import optuna
@@ -90,7 +88,7 @@ class OptunaSettings(BaseSettings):
             if module is not None and importlib.util.find_spec(module) is None:
                 message = f"needs {module}, which is not installed"
                 remedy = "pip install torch" if module == "torch" else "pip install 'hpo-pilot[optuna]'"
-                raise MisfitError([Misfit(() if module == "optuna" else ("sampler",), message, remedy)])
+                raise MistakeError([Mistake(() if module == "optuna" else ("sampler",), message, remedy)])
         import optuna  # noqa: PLC0415 - seldom wanted
 
         parameters = inspect.signature(getattr(optuna.samplers, _SAMPLERS[self.sampler]).__init__).parameters
@@ -98,20 +96,20 @@ class OptunaSettings(BaseSettings):
         known = [name for name, kind in kinds.items() if kind]
         unknown = [key for key in self.arguments if key not in known]
         if unknown:
-            raise MisfitError(
+            raise MistakeError(
                 [
-                    Misfit((key,), f"is no setting of optuna's {self.sampler} sampler", did_you_mean(key, known))
+                    Mistake((key,), f"is no setting of optuna's {self.sampler} sampler", did_you_mean(key, known))
                     for key in unknown
                 ]
             )
         wrong = [misfit for key, value in self.arguments.items() for misfit in _misfits(key, value, kinds[key])]
         if wrong:
-            raise MisfitError(wrong)
+            raise MistakeError(wrong)
         try:
             self._rehearse()
         except Exception as error:  # whatever optuna makes of the arguments
             message = f"optuna refuses these settings of {self.sampler}: {error}"
-            raise MisfitError([Misfit((), message)]) from error
+            raise MistakeError([Mistake((), message)]) from error
         return self
 
     def _rehearse(self) -> None:
@@ -169,7 +167,7 @@ def _kinds(parameter: inspect.Parameter) -> list[str]:
     return kinds if kinds != ["None"] else []
 
 
-def _misfits(key: str, value: Any, kinds: Sequence[str]) -> list[Misfit]:
+def _misfits(key: str, value: Any, kinds: Sequence[str]) -> list[Mistake]:
     """What is wrong with an argument of a sampler; optuna itself would tell in the middle of the search."""
     fits = [
         (kind == "float" and is_number(value))
@@ -181,9 +179,9 @@ def _misfits(key: str, value: Any, kinds: Sequence[str]) -> list[Misfit]:
         for kind in kinds
     ]
     if not any(fits):
-        return [Misfit((key,), f"must be {listing([_KINDS[kind] for kind in kinds], 'or')}, not {show(value)}")]
+        return [Mistake((key,), f"must be {listing([_KINDS[kind] for kind in kinds], 'or')}, not {show(value)}")]
     if is_number(value) and value < 0 and key != "inc_popsize":  # of which a negative one says that it is not used
-        return [Misfit((key,), f"must be 0 or more, not {show(value)}")]
+        return [Mistake((key,), f"must be 0 or more, not {show(value)}")]
     return []
 
 

@@ -1,9 +1,4 @@
-"""panda-client in a process of its own, under our deadline.
-
-panda-client has a time-out of 600 s, ends its process on some failures, and reads its environment at import. Worker
-processes keep all that away from the steering: a call that does not end in time ends its worker, and the next call
-starts a new one. There are a few workers for each server, so that a slow call of one search delays no other search.
-"""
+"""Calls panda-client in a process of its own, with a deadline and metrics."""
 
 from __future__ import annotations
 
@@ -16,12 +11,20 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
 from hpo_pilot.errors import TryAgainError
 from hpo_pilot.logs import LogFile
-from hpo_pilot.panda.metrics import measured
+
+# panda-client in a process of its own, under our deadline.
+#
+# panda-client has a time-out of 600 s, ends its process on some failures, and reads its environment at import. Worker
+# processes keep all that away from the steering: a call that does not end in time ends its worker, and the next call
+# starts a new one. There are a few workers for each server, so that a slow call of one search delays no other search.
 
 #: httpx's errors of a request that never left.
 _NOT_SENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol", "ProxyError"})
@@ -94,7 +97,7 @@ class ClientProcess:
             MissingCallError: it has no such call.
             TryAgainError: panda-client refused the call.
         """
-        with self.one_process(), measured(name):
+        with self.one_process(), time_call(name):
             return self._result(name, arguments, deadline)
 
     @contextlib.contextmanager
@@ -243,3 +246,31 @@ _LOGIN = (
     "nothing is lost: get a new token or proxy (`pbook` logs in and keeps one, `voms-proxy-init` makes one), "
     "and the search goes on"
 )
+
+
+CALL_METRICS = CollectorRegistry()
+
+_SECONDS = Histogram(
+    "hpo_pilot_panda_call_seconds",
+    "How long calls of panda-client took, by its name for them.",
+    ["call"],
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
+    registry=CALL_METRICS,
+)
+_ERRORS = Counter(
+    "hpo_pilot_panda_call_errors",
+    "Calls of panda-client that failed, by what came of them.",
+    ["call", "error"],
+    registry=CALL_METRICS,
+)
+
+
+@contextmanager
+def time_call(call: str) -> Iterator[None]:
+    """A call goes on meanwhile."""
+    with _SECONDS.labels(call).time():
+        try:
+            yield
+        except Exception as error:
+            _ERRORS.labels(call, type(error).__name__).inc()
+            raise

@@ -1,12 +1,14 @@
-"""The workflow manager `panda`: our tasks through panda-client, on a server of ours and on a real one."""
+"""The workflow manager `panda`: tasks and sandboxes through panda-client, on our server or a real one."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Self
@@ -18,22 +20,20 @@ from typing_extensions import override
 from hpo_pilot.errors import GiveUpError, TryAgainError
 from hpo_pilot.jobs import JobReport, TaskRef, TaskSpec, TaskState
 from hpo_pilot.panda import rucio
-from hpo_pilot.panda.change_feed import ChangeFeed
 from hpo_pilot.panda.client_process import ClientProcess, MissingCallError, NoAnswerError, RefusedError
-from hpo_pilot.panda.foreign_server import ForeignServerReader
-from hpo_pilot.panda.own_server import OwnServerReader
-from hpo_pilot.panda.panda_server import PandaServer, environment_vo
-from hpo_pilot.panda.sandbox_cache import SandboxCache
-from hpo_pilot.panda.task_info import error_dialog, submitted_parameters, task_details, task_state
+from hpo_pilot.panda.server import PandaServer, environment_vo
 from hpo_pilot.panda.task_parameters import points_document, submitted_points, task_parameters
-from hpo_pilot.panda.watches import Watches
-from hpo_pilot.panda.workflow_manager import (
-    EAGER,
-    Manners,
-    NameTakenError,
-    UnknownOutcomeError,
-    WorkflowManager,
+from hpo_pilot.panda.tasks import (
+    ChangeFeed,
+    ForeignServerReader,
+    OwnServerReader,
+    Watches,
+    error_dialog,
+    submitted_parameters,
+    task_details,
+    task_state,
 )
+from hpo_pilot.panda.workflow_manager import EAGER, NameTakenError, ServerPolicy, UnknownOutcomeError, WorkflowManager
 
 #: How far back a task of unknown outcome is looked for where it cannot be asked for by name.
 _LOOK_BACK = timedelta(days=30)
@@ -56,7 +56,7 @@ _KILLED_AT_ONCE = 200
 _LABEL = "user"
 
 #: How a real server is treated: a task costs its brokerage, and every call its database.
-POLITE = Manners(
+POLITE = ServerPolicy(
     refill=0.25,
     look_seconds=1800.0,
     retry_seconds=(10.0, 300.0),
@@ -103,7 +103,7 @@ class PandaManager(WorkflowManager):
 
     @property
     @override
-    def manners(self) -> Manners:
+    def manners(self) -> ServerPolicy:
         # Not known yet: where we made the token, the server is ours.
         if self._feed.known if self._feed.known is not None else self._server.token_file is not None:
             return EAGER
@@ -296,3 +296,135 @@ class PandaManager(WorkflowManager):
 def scouts(vo: str) -> int | None:
     """How many jobs of a task a real server of that virtual organisation sends ahead; None: none, as we ask it."""
     return SCOUTS if vo == _SCOUTING_VO else None
+
+
+# Sandboxes in a server's file cache, which forgets files that nobody touches.
+#
+# JEDI runs a task only where its sandbox is registered under the very name that the task's parameters have. A file
+# that
+# is in the cache need not be registered: panda-server 1.0.4 writes a file before it registers it, and never
+# overwrites
+# it. Such a file goes up once more under another name.
+
+#: A file that was touched this long ago is touched again, in seconds; caches keep files for days at least.
+_TOUCH_SECONDS = 12 * 3600.0
+
+#: How long an upload may take, in seconds: 768 MB at most.
+_UPLOAD_SECONDS = 600.0
+
+#: Under how many names one file goes up at most.
+_NAMES = 10
+
+
+@dataclass(frozen=True)
+class CachedSandbox:
+    """A sandbox that a server has.
+
+    Attributes:
+        source: scheme://host:port of the host that has it.
+        name: under which it is registered there.
+    """
+
+    source: str
+    name: str
+
+
+class SandboxCache:
+    """The sandboxes of this process at one server."""
+
+    def __init__(
+        self, client: ClientProcess, *, use_cache_server: bool, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Knows nothing yet of what the server has.
+
+        Args:
+            client: panda-client.
+            use_cache_server: whether files go to PANDACACHE_URL's host and not to the server's own.
+            clock: in seconds.
+        """
+        self._client = client
+        self._use_cache_server = use_cache_server
+        self._clock = clock
+        self._known: dict[str, tuple[CachedSandbox, float]] = {}
+        self._sending: dict[str, threading.Lock] = {}
+
+    def keep(self, sandbox: Path, *, again: bool = False) -> CachedSandbox:
+        """Makes sure that the server has the file, has registered it, and will not forget it soon.
+
+        Args:
+            sandbox: the file; its name is its content, so one of that name that is there is this one.
+            again: send it whatever is known of it; a server that has it lets that be.
+
+        Raises:
+            TryAgainError: the server takes no file now.
+            GiveUpError: the server no longer has it, and neither have we.
+        """
+        known = self._known.get(sandbox.name)
+        if known is not None and not again and self._clock() - known[1] < _TOUCH_SECONDS:
+            return known[0]
+        sending = self._sending.setdefault(sandbox.name, threading.Lock())
+        if not sending.acquire(blocking=False):
+            # Not waited for: a family of searches would hold up all others for as long as its sandbox is sent.
+            raise TryAgainError(f"the sandbox {sandbox.name} is being sent for another search")
+        try:
+            with self._client.one_process():
+                return self._sent(sandbox, again=again)
+        finally:
+            sending.release()
+
+    def _sent(self, sandbox: Path, *, again: bool) -> CachedSandbox:
+        known = self._known.pop(sandbox.name, None)
+        name = "" if again else self._registered(sandbox, known[0].name if known else sandbox.name)
+        if not name or not self._touch(name):
+            name = self._upload(sandbox)
+        found = CachedSandbox(str(self._client.call("sourceURL", self._use_cache_server)), name)
+        self._known[sandbox.name] = (found, self._clock())
+        return found
+
+    def _registered(self, sandbox: Path, name: str) -> str:
+        """The name under which the server has registered the file; empty: none.
+
+        Args:
+            sandbox: the file.
+            name: the answer where the server cannot tell, or the file is gone here.
+        """
+        if not sandbox.is_file():
+            return name
+        try:
+            found = str(self._client.call("registeredFile", str(sandbox)))
+        except MissingCallError:
+            return name
+        return found if any(found == _name(sandbox, number) for number in range(_NAMES)) else ""
+
+    def _touch(self, name: str) -> bool:
+        """Lets the file live on; False where the server does not have it, or is of before such calls."""
+        try:
+            return bool(self._client.call("touchFile", name, self._use_cache_server))
+        except MissingCallError:
+            return False
+
+    def _upload(self, sandbox: Path) -> str:
+        """Sends the file; returns the name under which the server has registered it."""
+        if not sandbox.is_file():
+            raise GiveUpError(f"the packed payload {sandbox} is gone; resume the search with --new-payload")
+        for number in range(_NAMES):
+            name = _name(sandbox, number)
+            arguments = (str(sandbox), name, self._use_cache_server)
+            status, answer = self._client.call("putFile", *arguments, deadline=_UPLOAD_SECONDS)
+            message = str(answer)
+            # Registered before, as one whose file the cache has forgotten: now the file is there again.
+            if status == 0 and (message == "True" or "file exist" in message):
+                return name
+            if status != 0 or "cannot overwrite" not in message:
+                raise TryAgainError(f"cannot upload the sandbox {sandbox.name}: {message}")
+            found = self._registered(sandbox, name)
+            if found == name or (found and self._touch(found)):
+                return found
+        raise TryAgainError(
+            f"cannot upload the sandbox {sandbox.name}: the server registers none of its {_NAMES} names"
+        )
+
+
+def _name(sandbox: Path, number: int) -> str:
+    """What the file is called at a server that has registered none of its names before: `sources.<digest>.1.tar.gz`."""
+    return f"{sandbox.name.removesuffix('.tar.gz')}.{number}.tar.gz" if number else sandbox.name

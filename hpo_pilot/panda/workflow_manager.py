@@ -26,7 +26,7 @@ class NameTakenError(TryAgainError):
 
 
 @dataclass(frozen=True)
-class Manners:
+class ServerPolicy:
     """How a server wants to be treated.
 
     Attributes:
@@ -51,7 +51,7 @@ class Manners:
 
 
 #: For a server of one's own: every answer is used at once.
-EAGER = Manners(refill=0.0, look_seconds=5.0, retry_seconds=(0.25, 60.0))
+EAGER = ServerPolicy(refill=0.0, look_seconds=5.0, retry_seconds=(0.25, 60.0))
 
 
 def workflow_manager(name: str) -> type[WorkflowManager]:
@@ -96,7 +96,7 @@ class WorkflowManager(ABC):
 
     @property
     @abstractmethod
-    def manners(self) -> Manners:
+    def manners(self) -> ServerPolicy:
         """How the server wants to be treated; may change once the server has answered. Sends nothing."""
 
     @abstractmethod

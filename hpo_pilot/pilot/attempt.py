@@ -12,36 +12,33 @@ from pathlib import Path
 from typing import Any, Generic
 
 from hpo_pilot.errors import HpoPilotError
-from hpo_pilot.pilot import metrics, report
-from hpo_pilot.pilot.checkpoint_shipping import CheckpointShipping
-from hpo_pilot.pilot.client import JobServer
-from hpo_pilot.pilot.delivery import Delivery
-from hpo_pilot.pilot.execution import Execution
-from hpo_pilot.pilot.failure import CutOff, GivenBack, JobFailure, LauncherAway, NodeLost, PilotErrorCode
-from hpo_pilot.pilot.giving_back import GivingBack
-from hpo_pilot.pilot.heartbeat import Forgotten, Heartbeats
-from hpo_pilot.pilot.job import Job, identity, parse_job
-from hpo_pilot.pilot.kept_checkpoint import kept_checkpoint
-from hpo_pilot.pilot.launched import Launched
-from hpo_pilot.pilot.launcher_outage import LauncherOutage
-from hpo_pilot.pilot.report import Outcome
-from hpo_pilot.pilot.room import C, Room, Seat
-from hpo_pilot.pilot.running import Running
-from hpo_pilot.pilot.sandbox import SandboxCache
-from hpo_pilot.pilot.settings import PilotSettings
-from hpo_pilot.pilot.site import Site
-from hpo_pilot.pilot.stage_out import store_log, store_outputs
-from hpo_pilot.pilot.staging import LARGE, Staging, note_stage_in
-from hpo_pilot.pilot.starting import Starting
-from hpo_pilot.pilot.storage import Storage
-from hpo_pilot.pilot.verdict import verdict_in
-from hpo_pilot.pilot.workdir import WorkDir
-from hpo_pilot.pilot.wrapping import InContainer, Wrapping
-from hpo_pilot.scheduling import Ending
-from hpo_pilot.transformation.failure import TransformationFailure
-from hpo_pilot.transformation.payload_document import PayloadDocument
-from hpo_pilot.transformation.preparation import Prepared, prepare
+from hpo_pilot.hpc.usage import Ending
+from hpo_pilot.pilot import report
+from hpo_pilot.pilot import report as metrics
+from hpo_pilot.pilot.checkpoints import CheckpointShipping, kept_checkpoint
+from hpo_pilot.pilot.client import Delivery, GivingBack, JobServer
+from hpo_pilot.pilot.execution import Execution, InContainer, Wrapping
+from hpo_pilot.pilot.job import (
+    CutOff,
+    GivenBack,
+    Job,
+    JobFailure,
+    LauncherAway,
+    NodeLost,
+    PilotErrorCode,
+    job_identity,
+    parse_job,
+)
+from hpo_pilot.pilot.job_files import SandboxCache, Storage, store_log, store_outputs
+from hpo_pilot.pilot.launch import Launched, LauncherOutage
+from hpo_pilot.pilot.machine import Assignment, C, Pool
+from hpo_pilot.pilot.report import Outcome, Starting, read_verdict
+from hpo_pilot.pilot.settings import PilotSettings, Site, WorkDir
+from hpo_pilot.pilot.staging import LARGE_FILE, Staging, note_stage_in
+from hpo_pilot.pilot.watchdog import Forgotten, Heartbeats, Running
+from hpo_pilot.transformation.job import PayloadDocument, TransformationFailure
 from hpo_pilot.transformation.stage_in import StageIn, wanted_inputs
+from hpo_pilot.transformation.transformation import Prepared, prepare
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +55,7 @@ class Attempts(Generic[C]):
         site: Site | None,
         server: JobServer,
         workdir: WorkDir,
-        room: Room[C],
+        room: Pool[C],
         *,
         running: Running,
         delivery: Delivery,
@@ -101,7 +98,7 @@ class Attempts(Generic[C]):
         root: Path | None = None
         claimed = True
         try:
-            panda_id, attempt = identity(data)
+            panda_id, attempt = job_identity(data)
             try:
                 root = self._workdir.new_job_folder(panda_id, attempt)
                 outcome, folder, stored = self._job(data, root, claim)
@@ -113,9 +110,9 @@ class Attempts(Generic[C]):
             if not outcome.finished:
                 log.info("job %s failed: %s", panda_id, outcome.failure or outcome.last_line)
             is_back = self._goes_back(panda_id, attempt, outcome.failure)
-            metrics.note_end(outcome, given_back=is_back)
+            metrics.count_job_end(outcome, given_back=is_back)
             if not isinstance(outcome.failure, Forgotten) and not is_back:
-                self._delivery.send(report.final(self._settings, panda_id, attempt, outcome, folder, stored))
+                self._delivery.send(report.final_report(self._settings, panda_id, attempt, outcome, folder, stored))
         except HpoPilotError as error:
             log.error("%s", error)
         except Exception:
@@ -150,7 +147,7 @@ class Attempts(Generic[C]):
             if not self._room.enter(claim, self._draining) or self._draining.is_set():
                 raise GivenBack(PilotErrorCode.SIGTERM, "the pilot was about to end when the job came")
             job = parse_job(data)
-            large = self._cache.copy_to(job.arguments, root, LARGE if self._staging is not None else 0)
+            large = self._cache.copy_to(job.arguments, root, LARGE_FILE if self._staging is not None else 0)
             document = PayloadDocument.read(str(root))
             seat, prepared, wrapping = self._ready(job, document, root, claim, large)
             folder = Path(prepared.folder)
@@ -179,12 +176,12 @@ class Attempts(Generic[C]):
         except OSError as error:
             why = JobFailure(PilotErrorCode.NO_LOCAL_SPACE, f"the job folder cannot be used: {error}")
         finally:
-            self._shipping.leave(identity(data)[0])
+            self._shipping.leave(job_identity(data)[0])
         return replace(outcome, failure=why, ended=time.time()), folder, {}
 
     def _ready(
         self, job: Job, document: PayloadDocument, root: Path, claim: C, large: Sequence[Path]
-    ) -> tuple[Seat, Prepared, Wrapping]:
+    ) -> tuple[Assignment, Prepared, Wrapping]:
         """Waits for what a job runs on, and makes it ready; if that takes time, the server is told that it starts."""
         starting = Starting(job, root, self._draining)
         stage_in = StageIn(str(self._workdir.inputs), self._settings.input_cache_mb << 20, starting.is_over)
@@ -199,14 +196,14 @@ class Attempts(Generic[C]):
                 staged = self._staging.stage(wrapping, root, Path(prepared.folder), large, starting)
                 self._room.note_staging(claim, staged.seconds or 0.0)
                 wrapping, prepared = replace(wrapping, staged=staged), staged.beside(prepared)
-            metrics.note_stage_in(time.monotonic() - begun)
+            metrics.observe_stage_in(time.monotonic() - begun)
             return seat, prepared, wrapping
         except TransformationFailure as failure:
             raise starting.failure or JobFailure.of(failure) from failure
         finally:
             self._heartbeats.remove(starting)
 
-    def _wrapping(self, job: Job, document: PayloadDocument, seat: Seat) -> Wrapping:
+    def _wrapping(self, job: Job, document: PayloadDocument, seat: Assignment) -> Wrapping:
         """What stands around the command: a container, and where the job has ranks or an allocation, a launcher."""
         settings, site = self._settings, self._site
         has_gpus = any(seat.gpus.values())
@@ -224,7 +221,7 @@ class Attempts(Generic[C]):
             return Launched(site, job, seat, document, container)
         return container
 
-    def _execute(self, job: Job, prepared: Prepared, root: Path, seat: Seat, wrapping: Wrapping) -> Outcome:
+    def _execute(self, job: Job, prepared: Prepared, root: Path, seat: Assignment, wrapping: Wrapping) -> Outcome:
         execution = Execution(self._settings, job, prepared, root, self._lifeline, seat.variables, wrapping)
         self._running.add(execution)
         try:
@@ -269,7 +266,7 @@ class Attempts(Generic[C]):
 
     def _launch_judged(self, outcome: Outcome, folder: Path, claim: C, wrapping: Launched) -> Outcome:
         """A launcher that failed is no verdict on the payload: the job is to run elsewhere."""
-        verdict = verdict_in(folder)
+        verdict = read_verdict(folder)
         failed = None if verdict is not None and verdict.is_good else wrapping.launch_failure(folder)
         if failed is None:
             self._room.note_launch(claim, None)
@@ -285,7 +282,7 @@ class Attempts(Generic[C]):
 
 def _is_good(outcome: Outcome, folder: Path) -> bool:
     """Whether the command ended well; of our runner, whether the payload did."""
-    verdict = verdict_in(folder)
+    verdict = read_verdict(folder)
     return outcome.exit_code == 0 and (verdict is None or verdict.is_good)
 
 

@@ -1,15 +1,15 @@
-"""The PanDA server as a pilot sees it.
-
-`JobServer` is the interface; `HttpJobServer` speaks `/api/v1` of panda-server 1.0.4.
-"""
+"""The PanDA server as a pilot calls it; final reports wait here until the server takes them."""
 
 from __future__ import annotations
 
 import json
 import logging
+import os
+import secrets
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,12 +19,52 @@ import requests
 from requests.adapters import HTTPAdapter
 
 from hpo_pilot import __version__
-from hpo_pilot.errors import GiveUpError, InputError, TryAgainError
-from hpo_pilot.pilot import metrics
-from hpo_pilot.pilot.form_file import FormFile
-from hpo_pilot.pilot.room import Free
-from hpo_pilot.pilot.session import open_session
-from hpo_pilot.pilot.settings import PilotSettings
+from hpo_pilot.errors import GiveUpError, HpoPilotError, InputError, TryAgainError
+from hpo_pilot.http import open_session
+from hpo_pilot.pilot import report as metrics
+from hpo_pilot.pilot.machine import FreeResources
+from hpo_pilot.pilot.settings import PilotSettings, WorkDir
+
+
+class FormFile:
+    """The body of a multipart form; what `requests` needs to send it: a length, and reading."""
+
+    def __init__(self, name: str, content: BinaryIO) -> None:
+        """Prepares.
+
+        Args:
+            name: the file's, without quotes or line ends.
+            content: from its beginning to its end.
+        """
+        boundary = secrets.token_hex(16)
+        self.content_type = f"multipart/form-data; boundary={boundary}"
+        head = f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n'
+        self._head = f"{head}Content-Type: application/octet-stream\r\n\r\n".encode()
+        self._tail = f"\r\n--{boundary}--\r\n".encode()
+        self._content = content
+        content.seek(0)
+        self._length = len(self._head) + content.seek(0, os.SEEK_END) + len(self._tail)
+        content.seek(0)
+        self._before, self._after = self._head, self._tail
+
+    def __len__(self) -> int:
+        return self._length
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes; none at the end."""
+        wanted = self._length if size < 0 else size
+        found, self._before = self._before[:wanted], self._before[wanted:]
+        if len(found) < wanted:
+            found += self._content.read(wanted - len(found))
+        if len(found) < wanted:
+            more = wanted - len(found)
+            found, self._after = found + self._after[:more], self._after[more:]
+        return found
+
+
+# The PanDA server as a pilot sees it.
+#
+# `JobServer` is the interface; `HttpJobServer` speaks `/api/v1` of panda-server 1.0.4.
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +103,7 @@ class JobServer(ABC):
     """
 
     @abstractmethod
-    def acquire(self, free: Free, wait: float, disk_mb: int, remaining: int) -> list[dict[str, Any]]:
+    def acquire(self, free: FreeResources, wait: float, disk_mb: int, remaining: int) -> list[dict[str, Any]]:
         """Asks for jobs; they are this pilot's when it returns.
 
         Args:
@@ -140,7 +180,7 @@ class HttpJobServer(JobServer):
         self._lock = threading.Lock()
         self._away_since: float | None = None
 
-    def acquire(self, free: Free, wait: float, disk_mb: int, remaining: int) -> list[dict[str, Any]]:
+    def acquire(self, free: FreeResources, wait: float, disk_mb: int, remaining: int) -> list[dict[str, Any]]:
         """See JobServer."""
         settings = self._settings
         body: dict[str, Any] = {
@@ -368,3 +408,119 @@ def _message(answer: requests.Response) -> str:
         return str(json.loads(answer.content).get("message"))[:300]
     except (ValueError, AttributeError, requests.RequestException):
         return answer.reason or ""
+
+
+class Delivery(threading.Thread):
+    """Sends final reports. What cannot be sent now is kept on disk and sent later, by this pilot or the next."""
+
+    def __init__(self, server: JobServer, workdir: WorkDir) -> None:
+        super().__init__(name="delivery", daemon=True)
+        self._server, self._workdir = server, workdir
+        self._waiting: deque[dict[str, Any]] = deque(workdir.kept_reports())
+        self._changed = threading.Condition()
+        self._sending = threading.Lock()
+        self._never = threading.Event()
+
+    def send(self, report: dict[str, Any]) -> None:
+        """Sends a report now; if the server is away, it is kept and this returns all the same."""
+        with self._changed:
+            queued = bool(self._waiting)
+        if not queued and self._try(report):
+            return
+        self._workdir.keep_report(report)
+        with self._changed:
+            self._waiting.append(report)
+            self._changed.notify()
+
+    def try_all(self) -> int:
+        """Tries once what is kept; returns how many reports are left."""
+        with self._sending:
+            while self._waiting and self._try(self._waiting[0]):
+                with self._changed:
+                    self._workdir.drop_report(self._waiting.popleft())
+            return len(self._waiting)
+
+    def run(self) -> None:
+        """Sends what is kept, whenever the server lets it."""
+        backoff = Backoff()
+        while True:
+            with self._changed:
+                while not self._waiting:
+                    backoff.reset()
+                    self._changed.wait()
+            if self.try_all():
+                backoff.pause(self._never)
+
+    def _try(self, report: dict[str, Any]) -> bool:
+        """True where nothing is left to be done with the report."""
+        try:
+            command = self._server.update(report)
+        except (TryAgainError, InputError):  # away, or the token is refused for now
+            return False
+        except HpoPilotError as error:
+            log.error("the report on job %s (%s) is lost: %s", report["job_id"], report["job_status"], error)
+            return True
+        if command:
+            log.info("job %s was reported %s: %s", report["job_id"], report["job_status"], command)
+        return True
+
+
+_MOST = 1000  # jobs in one call
+
+
+class _Return:
+    """One job's."""
+
+    def __init__(self, panda_id: int, attempt: int) -> None:
+        self.key = (panda_id, attempt)
+        self.is_done = False
+        self.is_given = False
+        self.error: HpoPilotError | None = None
+
+
+class GivingBack:
+    """Gathers those that come while a call is under way into the next one. Any thread may call."""
+
+    def __init__(self, server: JobServer) -> None:
+        """`server`: that takes them."""
+        self._server = server
+        self._lock = threading.Lock()
+        self._calling = threading.Lock()
+        self._wishes: list[_Return] = []
+
+    def give(self, panda_id: int, attempt: int) -> bool:
+        """Puts a job of this pilot's back into the queue, without counting the attempt.
+
+        Returns:
+            Whether it is there; False: it is this pilot's still, and is to be reported.
+
+        Raises:
+            ServerAway, TokenRefused: the server does not say.
+        """
+        wish = _Return(panda_id, attempt)
+        with self._lock:
+            self._wishes.append(wish)
+        with self._calling:
+            if not wish.is_done:
+                self._call()
+        if wish.error is not None:
+            raise wish.error
+        return wish.is_given
+
+    def _call(self) -> None:
+        """For the first of those who wait; whoever has the lock is among the first, or has been answered."""
+        while True:
+            with self._lock:
+                wishes, self._wishes = self._wishes[:_MOST], self._wishes[_MOST:]
+            if not wishes:
+                return
+            try:
+                given = self._server.give_back([wish.key for wish in wishes])
+                for wish in wishes:
+                    wish.is_given = wish.key[0] in given
+            except HpoPilotError as error:
+                for wish in wishes:
+                    wish.error = error
+            finally:
+                for wish in wishes:
+                    wish.is_done = True

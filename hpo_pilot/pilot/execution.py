@@ -1,4 +1,4 @@
-"""One job's command as a process: start, stop, end."""
+"""Starts, stops and ends the process of a job's command."""
 
 from __future__ import annotations
 
@@ -7,23 +7,94 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpo_pilot.pilot.failure import JobFailure, PilotErrorCode
-from hpo_pilot.pilot.job import Job
-from hpo_pilot.pilot.kept_checkpoint import kept_checkpoint
-from hpo_pilot.pilot.log_end import last_line
-from hpo_pilot.pilot.progress import Progress
-from hpo_pilot.pilot.report import Outcome
+from hpo_pilot.pilot.checkpoints import kept_checkpoint
+from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode
+from hpo_pilot.pilot.report import Outcome, Progress
 from hpo_pilot.pilot.settings import PilotSettings
-from hpo_pilot.pilot.wrapping import Wrapping
-from hpo_pilot.transformation.environment import kept_environment, without_secrets
-from hpo_pilot.transformation.leftovers import GRACE, SHORT_GRACE, WORKER_MARK, end_leftovers, has_orphans
-from hpo_pilot.transformation.payload_document import PayloadDocument
-from hpo_pilot.transformation.preparation import Prepared
+from hpo_pilot.transformation.container import Inside, choose_runtime
+from hpo_pilot.transformation.job import PayloadDocument, kept_environment, without_secrets
+from hpo_pilot.transformation.process import GRACE, SHORT_GRACE, WORKER_MARK, end_leftovers, has_orphans
+from hpo_pilot.transformation.transformation import Prepared
+
+
+def log_end(path: Path, size: int) -> str:
+    """The last `size` bytes of a log, as text.
+
+    Raises:
+        OSError: there is none.
+    """
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - size))
+        return file.read().decode(errors="replace")
+
+
+def last_line(path: Path) -> str:
+    """The last line of a log that is not blank; empty: it has none.
+
+    Raises:
+        OSError: there is no log.
+    """
+    lines = log_end(path, 2000).strip().splitlines()
+    return lines[-1] if lines else ""
+
+
+class Wrapping(ABC):
+    """Turns a job's command into the one that the pilot starts."""
+
+    @abstractmethod
+    def wrap(
+        self, argv: Sequence[str], env: Mapping[str, str], binds: Sequence[Path], folder: Path
+    ) -> tuple[list[str], dict[str, str]]:
+        """The command to start in `folder`, and its environment.
+
+        Args:
+            argv: the job's command.
+            env: what its processes are to find.
+            binds: folders that they write.
+            folder: where it runs.
+
+        Raises:
+            JobFailure: it cannot run so.
+            TransformationFailure: its image cannot be run here.
+        """
+
+
+def by_our_python(argv: Sequence[str]) -> list[str]:
+    """The command, its runner started by the Python that runs this: the user's `python3` is the payload's business."""
+    return [sys.executable, *argv[1:]] if list(argv[:3]) == ["python3", "-I", "-S"] else list(argv)
+
+
+@dataclass(frozen=True)
+class InContainer(Wrapping):
+    """The command in a container, if the job has an image, and else as it is.
+
+    Attributes:
+        runtime: of containers, or auto.
+        image: empty: none.
+        inside: what else is there.
+    """
+
+    runtime: str
+    image: str
+    inside: Inside = field(default_factory=Inside)
+
+    def wrap(
+        self, argv: Sequence[str], env: Mapping[str, str], binds: Sequence[Path], folder: Path
+    ) -> tuple[list[str], dict[str, str]]:
+        """See Wrapping."""
+        if not self.image:
+            return by_our_python(argv), dict(env)
+        runtime = choose_runtime(self.runtime, self.image)
+        return runtime.wrap(argv, self.image, binds, env, folder, self.inside), dict(env)
+
 
 log = logging.getLogger(__name__)
 

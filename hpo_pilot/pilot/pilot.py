@@ -1,4 +1,4 @@
-"""The pilot: room that is filled with jobs until somebody says stop."""
+"""The pilot process: takes jobs while resources are free, until it is told to stop."""
 
 from __future__ import annotations
 
@@ -7,41 +7,186 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 from typing import Any
 
-from hpo_pilot.errors import HpoPilotError
+from prometheus_client import Info, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from hpo_pilot import __version__
+from hpo_pilot.errors import HpoPilotError, InputError, TryAgainError
 from hpo_pilot.logs import about
-from hpo_pilot.pilot.acquisition import Acquisition
-from hpo_pilot.pilot.allocation import find_allocation
-from hpo_pilot.pilot.allocation_room import AllocationRoom
-from hpo_pilot.pilot.allocation_watch import AllocationWatch, ending_margin
+from hpo_pilot.pilot.allocation import AllocationPool, AllocationWatch, ending_margin, find_allocation
 from hpo_pilot.pilot.attempt import Attempts
-from hpo_pilot.pilot.checkpoint_shipping import CheckpointShipping
-from hpo_pilot.pilot.client import HttpJobServer, JobServer
-from hpo_pilot.pilot.delivery import Delivery
+from hpo_pilot.pilot.checkpoints import CheckpointShipping
+from hpo_pilot.pilot.client import Backoff, CallRefused, Delivery, HttpJobServer, JobServer, TokenRefused
 from hpo_pilot.pilot.execution import worker_mark
-from hpo_pilot.pilot.failure import CutOff, JobFailure, PilotErrorCode
-from hpo_pilot.pilot.gpus import choose_gpus, find_gpus
-from hpo_pilot.pilot.heartbeat import Heartbeats
-from hpo_pilot.pilot.job import Job
-from hpo_pilot.pilot.launcher_outage import LauncherOutage
-from hpo_pilot.pilot.launcher_probe import probe
-from hpo_pilot.pilot.machine_room import MachineRoom, machine_cores
-from hpo_pilot.pilot.metrics_endpoint import metrics_served
-from hpo_pilot.pilot.room import Claim, Room
-from hpo_pilot.pilot.running import Running
-from hpo_pilot.pilot.settings import PilotSettings
-from hpo_pilot.pilot.site import Site, load_site
+from hpo_pilot.pilot.job import CutOff, Job, JobFailure, PilotErrorCode
+from hpo_pilot.pilot.job_files import FolderStorage, ServerStorage, Storage
+from hpo_pilot.pilot.launch import LauncherOutage, probe_launcher
+from hpo_pilot.pilot.machine import C, Claim, MachinePool, Pool, choose_gpus, find_gpus, machine_cores
+from hpo_pilot.pilot.report import METRICS_REGISTRY
+from hpo_pilot.pilot.settings import PilotSettings, Site, WorkDir, load_site
 from hpo_pilot.pilot.staging import Staging
-from hpo_pilot.pilot.storage import FolderStorage, ServerStorage, Storage
-from hpo_pilot.pilot.watchdog import Watchdog
-from hpo_pilot.pilot.workdir import WorkDir
-from hpo_pilot.transformation.leftovers import GRACE, SHORT_GRACE, Keeper, end_leftovers
+from hpo_pilot.pilot.watchdog import Heartbeats, Running, Watchdog
+from hpo_pilot.transformation.process import GRACE, SHORT_GRACE, Keeper, end_leftovers
 
 log = logging.getLogger(__name__)
+
+_PAUSE = 5.0  # seconds until a disk without room is looked at again
+
+
+class Acquisition(threading.Thread):
+    """Fills free room until the pilot drains."""
+
+    def __init__(
+        self,
+        settings: PilotSettings,
+        server: JobServer,
+        workdir: WorkDir,
+        room: Pool[C],
+        *,
+        draining: threading.Event,
+        begin: Callable[[list[dict[str, Any]]], None],
+        give_up: Callable[[HpoPilotError], None],
+        remaining: Callable[[], int],
+    ) -> None:
+        """Prepares; `start` starts it.
+
+        Args:
+            settings: of the pilot.
+            server: that is asked.
+            workdir: whose disk must not be full.
+            room: that is to be filled.
+            draining: is set when no more jobs are wanted.
+            begin: takes what came.
+            give_up: is told when the server wants nothing of this pilot.
+            remaining: says for how many seconds the pilot still lives; 0: that is not known.
+        """
+        super().__init__(name="acquire", daemon=True)
+        self._settings, self._server, self._workdir, self._room = settings, server, workdir, room
+        self._draining, self._begin, self._give_up, self._remaining = draining, begin, give_up, remaining
+        self._trouble = ""  # with the disk
+
+    def run(self) -> None:
+        """Asks, again and again."""
+        backoff, idle = Backoff(), Backoff(0.2, self._settings.idle)
+        refused_since: float | None = None
+        while not self._draining.is_set():
+            free = self._room.wait_for_some(self._draining)
+            if self._draining.is_set() or not self._has_disk():
+                continue
+            asked = time.monotonic()
+            wait = min(self._settings.poll, free.patience)
+            try:
+                found = self._server.acquire(free, wait, self._workdir.free_mb(), self._remaining())
+            except TryAgainError as error:
+                log.debug("no jobs: %s", error)
+                backoff.pause(self._draining)
+                continue
+            except (TokenRefused, CallRefused, InputError) as error:
+                refused_since = refused_since or asked
+                if asked - refused_since >= self._settings.refused:
+                    self._give_up(error if isinstance(error, InputError) else InputError(str(error)))
+                    return
+                log.warning("%s", error)
+                backoff.pause(self._draining)
+                continue
+            refused_since = None
+            backoff.reset()
+            if found:
+                idle.reset()
+                self._begin(found)
+            elif time.monotonic() - asked < min(1.0, wait / 2):  # this server does not wait
+                idle.pause(self._draining)
+
+    def _has_disk(self) -> bool:
+        """Whether jobs would find a place; said when that changes."""
+        trouble = self._workdir.trouble(self._settings.min_free_mb)
+        if trouble != self._trouble:
+            log.warning("%s", f"{trouble}: no jobs are taken" if trouble else "there is room again, and jobs are taken")
+            self._trouble = trouble
+        if trouble:
+            self._draining.wait(_PAUSE)
+        return not trouble
+
+
+#: Whoever reaches the port reads the figures, without a token: nobody beyond this machine does.
+_HOST = "127.0.0.1"
+
+
+class _Now(Collector):
+    """What is looked up when somebody asks."""
+
+    def __init__(self, room: Pool[Any], running: Running, workdir: WorkDir) -> None:
+        self._room, self._running, self._workdir = room, running, workdir
+
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        """See Collector."""
+        running = self._running.all()
+        yield GaugeMetricFamily("hpo_pilot_pilot_jobs_running", "Jobs whose commands run.", len(running))
+        yield GaugeMetricFamily("hpo_pilot_pilot_slots", "Jobs that may be here at a time.", self._room.most)
+        free = self._workdir.free_mb() << 20
+        yield GaugeMetricFamily("hpo_pilot_pilot_disk_free_bytes", "Free disk of the work folder.", free)
+        if isinstance(self._room, AllocationPool):
+            yield from _of_allocation(self._room)
+
+
+def _of_allocation(room: AllocationPool) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+    waiting, spent = room.counts()[1], room.usage().nodes
+    yield GaugeMetricFamily("hpo_pilot_pilot_jobs_waiting", "Jobs that wait for nodes of the allocation.", waiting)
+    yield GaugeMetricFamily("hpo_pilot_pilot_nodes_up", "Nodes of the allocation that are of use.", len(room.up))
+    seconds = CounterMetricFamily(
+        "hpo_pilot_pilot_node_seconds", "Seconds of the allocation's nodes; their rate is how many.", labels=["use"]
+    )
+    for use in ("used", "lost", "idle"):
+        seconds.add_metric([use], getattr(spent, use))
+    yield seconds
+
+
+@contextmanager
+def metrics_served(settings: PilotSettings, room: Pool[Any], running: Running, workdir: WorkDir) -> Iterator[None]:
+    """Answers Prometheus for the length of a block, if the settings name a port.
+
+    Raises:
+        TryAgainError: the port is taken.
+    """
+    if settings.metrics_port is None:
+        yield
+        return
+    with _registered(settings, _Now(room, running, workdir)):
+        where = f"{_HOST}:{settings.metrics_port}"
+        try:
+            server, thread = start_http_server(settings.metrics_port, _HOST, METRICS_REGISTRY)
+        except OSError as error:
+            raise TryAgainError(
+                f"--metrics-port: {where} cannot be listened at: {error.strerror or error}; name another port"
+            ) from error
+        log.info("metrics are at http://%s:%d/metrics", _HOST, server.server_port)
+        try:
+            yield
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+
+@contextmanager
+def _registered(settings: PilotSettings, now: _Now) -> Iterator[None]:
+    told = Info("hpo_pilot_pilot", "This pilot.", registry=None)
+    told.info({"version": __version__, "queue": settings.queue, "worker": settings.worker_name})
+    for collector in (told, now):
+        METRICS_REGISTRY.register(collector)
+    try:
+        yield
+    finally:
+        for collector in (told, now):
+            METRICS_REGISTRY.unregister(collector)
+
 
 _LAST_WORDS = 5.0  # seconds that unsent reports get at the end; then they stay on disk for the next pilot
 
@@ -78,7 +223,7 @@ class Pilot:
         self._watch: AllocationWatch | None = None
         self._staging: Staging | None = None
         self._outage: LauncherOutage | None = None
-        self._room: Room[Any] = self._machine_room()
+        self._room: Pool[Any] = self._machine_room()
         if settings.allocation and self._site is not None:
             self._room = self._allocation_room(self._site)
         self._jobs = ThreadPoolExecutor(2 * self._room.most, "job")
@@ -106,9 +251,9 @@ class Pilot:
         self._fatal: HpoPilotError | None = None
         self._began = time.monotonic()
 
-    def _machine_room(self) -> MachineRoom:
+    def _machine_room(self) -> MachinePool:
         settings, found = self._settings, find_gpus()
-        return MachineRoom(
+        return MachinePool(
             settings.slots,
             settings.cores or max(settings.slots, machine_cores()),
             found if settings.gpus is None else choose_gpus(settings.gpus, found),
@@ -116,17 +261,17 @@ class Pilot:
             shows_gpus=settings.gpus is None,
         )
 
-    def _allocation_room(self, site: Site) -> AllocationRoom:
+    def _allocation_room(self, site: Site) -> AllocationPool:
         allocation = find_allocation(site, self._settings.lifetime)
         margin = ending_margin(allocation.seconds, self._settings.margin)
         names = [node.name for node in allocation.nodes]
         self._outage = outage = LauncherOutage(
-            lambda nodes: probe(site, nodes, names),
+            lambda nodes: probe_launcher(site, nodes, names),
             others=lambda: sorted(room.up),
             over=self._launcher_works,
             give_up=self._give_up_allocation,
         )
-        room = AllocationRoom(
+        room = AllocationPool(
             allocation, site, margin=margin, when_lost=self._running.stop, is_away=lambda: outage.is_on
         )
         self._watch = AllocationWatch(
@@ -189,7 +334,7 @@ class Pilot:
         os.close(self._lifeline_kept)
         if keeper is not None:
             keeper.wait()
-        if self._staging is not None and isinstance(self._room, AllocationRoom):
+        if self._staging is not None and isinstance(self._room, AllocationPool):
             self._staging.remove(self._room.up)
         self._watchdog.stop()
         if self._outage is not None:

@@ -1,15 +1,27 @@
-"""What a pilot is told when it starts."""
+"""Settings of a pilot, the site that it runs at, and its work folder."""
 
 from __future__ import annotations
 
+import fcntl
+import json
+import logging
 import os
+import re
+import secrets
+import shutil
+import signal
 import socket
+import time
 import zlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from hpo_pilot.errors import InputError
-from hpo_pilot.transformation.container import RUNTIMES
+from hpo_pilot.errors import InputError, TryAgainError
+from hpo_pilot.files import PRIVATE, close_to_others, make_private, write_whole
+from hpo_pilot.hpc.launchers import Launcher, Plain, make_launcher
+from hpo_pilot.transformation.container import RUNTIMES, Inside
 
 _CHECKPOINT_MB = 500  # what panda-server 1.0.4 takes
 
@@ -170,3 +182,280 @@ class PilotSettings:
         """The worker in file names and marks."""
         safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in self.harvester_id)
         return f"{safe}-{self.worker_id}"
+
+
+# What a pilot is told of its site: the profile as `hpo-pilot sites show NAME --json` prints it.
+#
+# Profiles are checked where they are read from YAML, by pydantic, which pilots install without; here only what they
+# need
+# is taken.
+
+#: How many GPUs in a row are close to each other on a node, where it is known: two of an MI250X, three on each socket
+#: of Summit (the guides that deploy/sites/ names). Else they count as alike.
+_CLOSE = {"MI250X": 2, "V100": 3}
+
+
+@dataclass(frozen=True)
+class EndWarning:
+    """The batch system's word before the end; `seconds` before it."""
+
+    number: signal.Signals
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Site:
+    """One site.
+
+    Attributes:
+        launcher: starts the ranks of payloads.
+        cores: of a node; 0: not said, as for the other numbers.
+        threads_per_core: hardware threads of a core, as the batch system counts CPUs.
+        memory_mb: of a node, in MB.
+        gpus: of a node.
+        gpu_kind: nvidia, amd or none.
+        gpu_model: empty: not said.
+        gpu_memory_mb: of one.
+        close: how many GPUs in a row are close to each other.
+        batch: slurm, lsf, pbs, flux or none.
+        warning: the signal before the end of an allocation; None: there is none.
+        job_steps: that an allocation can have side by side; 0: not limited.
+        runtime: of containers, or auto.
+        read_only: folders that payloads in containers see too.
+        mpi: folders of the node's MPI, which takes the place of the image's.
+        scratch: a folder on the node's own disk; empty: there is none.
+        environment: variables of every job.
+    """
+
+    name: str = ""
+    launcher: Launcher = field(default_factory=Plain)
+    cores: int = 0
+    threads_per_core: int = 1
+    memory_mb: int = 0
+    gpus: int = 0
+    gpu_kind: str = "none"
+    gpu_model: str = ""
+    gpu_memory_mb: int = 0
+    close: int = 1
+    batch: str = "none"
+    warning: EndWarning | None = None
+    job_steps: int = 0
+    runtime: str = "auto"
+    read_only: tuple[str, ...] = ()
+    mpi: tuple[str, ...] = ()
+    scratch: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def inside(self, *, gpus: bool) -> Inside:
+        """What payloads in containers find there; `gpus`: whether they have any."""
+        read_only, mpi = ([Path(os.path.expandvars(name)) for name in names] for names in (self.read_only, self.mpi))
+        kind = self.gpu_kind if gpus and self.gpu_kind != "none" else None if gpus else "none"
+        return Inside(kind, read_only, mpi)
+
+
+def load_site(path: Path) -> Site:
+    """Reads a site's file.
+
+    Raises:
+        InputError: it cannot be read, or is none.
+    """
+    remedy = f"write it with: hpo-pilot sites show NAME --json > {path.name}"
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(data, dict) or "launcher" not in data:
+            raise ValueError("no site profile")
+        return _site(data)
+    except InputError as error:
+        raise InputError(f"--site {path}: {error}") from error
+    except OSError as error:
+        raise InputError(f"--site {path}: {error.strerror or error}; {remedy}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InputError(f"--site {path} cannot be understood ({error}); {remedy}") from error
+
+
+def _site(data: Mapping[str, Any]) -> Site:
+    node, batch = _section(data, "node"), _section(data, "batch")
+    gpus, containers = _section(node, "gpus"), _section(data, "containers")
+    runtime, model = str(containers.get("runtime") or "auto"), str(gpus.get("model") or "")
+    if runtime not in ("auto", *RUNTIMES):
+        raise InputError(f"there is no container runtime {runtime!r}; there is auto, {', '.join(RUNTIMES)}")
+    threads = int(node.get("threads_per_core") or 1)
+    return Site(
+        name=str(data.get("name") or ""),
+        launcher=make_launcher(_section(data, "launcher"), threads),
+        cores=int(node.get("cores") or 0),
+        threads_per_core=threads,
+        memory_mb=int(node.get("memory_mb") or 0),
+        gpus=int(gpus.get("count") or 0),
+        gpu_kind=str(gpus.get("kind") or "none"),
+        gpu_model=model,
+        gpu_memory_mb=int(gpus.get("memory_mb") or 0),
+        close=next((close for name, close in _CLOSE.items() if name in model), 1),
+        batch=str(batch.get("system") or "none"),
+        warning=_warning(_section(batch, "warning")),
+        job_steps=int(batch.get("job_steps") or 0),
+        runtime=runtime,
+        read_only=tuple(map(str, containers.get("read_only") or ())),
+        mpi=tuple(map(str, containers.get("mpi") or ())),
+        scratch=str(_section(data, "scratch").get("node") or ""),
+        environment={str(name): str(value) for name, value in _section(data, "environment").items()},
+    )
+
+
+def _section(data: Mapping[str, Any], name: str) -> dict[str, Any]:
+    found = data.get(name) or {}
+    if not isinstance(found, dict):
+        raise ValueError(f"{name} is no mapping")
+    return found
+
+
+def _warning(said: Mapping[str, Any]) -> EndWarning | None:
+    if not said:
+        return None
+    name = f"SIG{said['signal']}"
+    if name not in signal.Signals.__members__:
+        raise InputError(f"there is no signal {said['signal']!r}")
+    return EndWarning(signal.Signals[name], float(said.get("seconds") or 0))
+
+
+log = logging.getLogger(__name__)
+
+#: How long a pilot waits for the one before it to end its jobs, in seconds.
+_TAKE_OVER_SECONDS = 30.0
+
+_SAMPLE = 4096  # bytes that are written to see whether that can be done
+
+_KEY_BYTES = 32
+
+
+def pilot_key(workdir: Path, worker_name: str) -> str:
+    """The secret by which a server knows the pilots of this work folder and worker again; makes it if need be.
+
+    It outlives the pilot: the next one of its name sends the reports that this one could not.
+
+    Raises:
+        InputError: it cannot be read or written.
+    """
+    file = workdir / "jobs" / f"{worker_name}.key"
+    try:
+        if not file.exists():
+            write_whole(file, secrets.token_urlsafe(_KEY_BYTES), mode=0o600)
+        key = file.read_text().strip()
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file} cannot be used: {error}; remove it, and another is made") from error
+    if not re.fullmatch(r"[A-Za-z0-9_-]{32,}", key):
+        raise InputError(f"{file} is damaged: remove it, and another is made")
+    return key
+
+
+class WorkDir:
+    """The work folder, which no other account looks into.
+
+    ::
+
+        cache/            unpacked sandboxes, for all pilots here
+        inputs/           fetched inputs, for all pilots here
+        jobs/WORKER/      one folder per running job
+        jobs/WORKER.lock  held while a pilot of that name lives
+        jobs/WORKER.key   what its server knows it by
+        unsent/WORKER/    reports that the server has not got yet
+        staging/WORKER/   what nodes copy: archives, and how they are told
+        checkpoints/      of trials, kept between attempts
+    """
+
+    def __init__(self, settings: PilotSettings) -> None:
+        """Makes the folders and takes the worker's name.
+
+        Raises:
+            InputError: the folder cannot be written, or belongs to another account.
+            TryAgainError: a pilot of this name lives.
+        """
+        self.root = settings.workdir
+        self.cache, self.inputs = self.root / "cache", self.root / "inputs"
+        self._jobs = self.root / "jobs" / settings.worker_name
+        self._unsent = self.root / "unsent" / settings.worker_name
+        self.staging = self.root / "staging" / settings.worker_name
+        try:
+            make_private(self.root)
+            # Their names are ours: where an owner lets others into the root, they still see no payload and no result.
+            for name in ("cache", "inputs", "jobs", "unsent", "staging", "storage"):
+                close_to_others(self.root / name)
+            for folder in (self._jobs, self._unsent, settings.checkpoint_root):
+                make_private(folder)
+            self._lock = self._jobs.with_name(self._jobs.name + ".lock").open("w")
+        except OSError as error:
+            raise InputError(f"--workdir {self.root} cannot be used: {error}") from error
+        # A pilot on a lifeline may follow one whose starter was killed, and which is still ending its jobs.
+        give_up = time.monotonic() + (_TAKE_OVER_SECONDS if settings.lifeline_fd is not None else 0.0)
+        while not self._locked():
+            if time.monotonic() >= give_up:
+                raise TryAgainError(
+                    f"a pilot {settings.worker_name} runs in {self.root} already; give this one another --worker-id"
+                )
+            time.sleep(0.1)
+        self.key = pilot_key(self.root, settings.worker_name)
+        self.stale = [entry for entry in self._jobs.iterdir() if entry.is_dir()]
+
+    def _locked(self) -> bool:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def new_job_folder(self, panda_id: int, attempt: int) -> Path:
+        """An empty folder for a job."""
+        folder = self._jobs / f"{panda_id}.{attempt}"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(mode=PRIVATE)
+        return folder
+
+    def free_mb(self) -> int:
+        """Free disk, in MB."""
+        about = os.statvfs(self.root)
+        return about.f_bavail * about.f_frsize >> 20
+
+    def trouble(self, least_mb: int) -> str:
+        """Why no job could run here; empty: one could. `least_mb`: that must be free."""
+        sample = self._jobs / ".sample"
+        try:
+            if (free := self.free_mb()) < least_mb:
+                return f"only {free // 50 * 50} MB or so of disk are free in {self.root}"
+            sample.write_bytes(bytes(_SAMPLE))
+            sample.unlink()
+        except OSError as error:
+            return f"{self._jobs} cannot be written: {error.strerror or error}"
+        return ""
+
+    def remove_stale(self) -> None:
+        """Deletes what an earlier pilot left; nothing of it runs any more."""
+        for folder in self.stale:
+            shutil.rmtree(folder, ignore_errors=True)
+        if self.stale:
+            log.info("%d job folders of an earlier pilot removed", len(self.stale))
+        self.stale = []
+
+    def keep_report(self, report: dict[str, Any]) -> None:
+        """Stores a report that could not be sent, for this pilot or the next of its name."""
+        try:
+            write_whole(self._report(report), json.dumps(report))
+        except OSError as error:
+            log.error("a report on job %s is in memory alone: %s", report["job_id"], error)
+
+    def drop_report(self, report: dict[str, Any]) -> None:
+        """Forgets a report: it was sent, or nobody wants it."""
+        self._report(report).unlink(missing_ok=True)
+
+    def kept_reports(self) -> Iterator[dict[str, Any]]:
+        """Reports that an earlier pilot of this name could not send."""
+        for path in sorted(self._unsent.glob("*.json")):
+            try:
+                report = json.loads(path.read_text())
+                report["job_id"], report["attempt_nr"], report["job_status"]
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                log.error("%s is no report and is left alone: %s", path, error)
+                continue
+            yield report
+
+    def _report(self, report: dict[str, Any]) -> Path:
+        return self._unsent / f"{int(report['job_id'])}.{int(report['attempt_nr'])}.json"

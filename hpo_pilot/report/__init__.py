@@ -1,5 +1,1 @@
-"""The report on a search. Making it is `render`, which takes its time to load."""
-
-from hpo_pilot.report.facts import ReportFacts
-
-__all__ = ["ReportFacts"]
+"""Shows results: figures, the HTML report, exports. `figure.py` has the drawing, `catalogue.py` the list of figures."""

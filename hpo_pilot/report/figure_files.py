@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from hpo_pilot.errors import GiveUpError, InputError
-from hpo_pilot.figures.figure import Figure
-from hpo_pilot.figures.plotly_figure import plotly_spec
-from hpo_pilot.whole_file import write_whole
+from hpo_pilot.files import write_whole
+from hpo_pilot.report.figure import Figure, plotly_spec
 
 #: What can be written.
-FORMS = ("pdf", "png")
+FIGURE_FORMATS = ("pdf", "png")
 
 #: Pixels of a figure; a PNG has twice as many in each direction.
 _WIDTH, _HEIGHT, _SCALE = 900, 480, 2
@@ -29,10 +28,10 @@ _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-sta
 _VARIABLE = "BROWSER_PATH"
 
 
-def check_form(form: str) -> None:
+def check_figure_format(form: str) -> None:
     """Raises InputError where figures cannot be written as `form`."""
-    if form not in FORMS:
-        raise InputError(f"there are no figures as {form!r}; there are {' and '.join(FORMS)}")
+    if form not in FIGURE_FORMATS:
+        raise InputError(f"there are no figures as {form!r}; there are {' and '.join(FIGURE_FORMATS)}")
 
 
 def write_figures(figures: Sequence[Figure], folder: Path, form: str) -> list[Path]:
@@ -50,7 +49,7 @@ def write_figures(figures: Sequence[Figure], folder: Path, form: str) -> list[Pa
         InputError: there is no such form, kaleido or the browser is missing, or the folder cannot be written.
         GiveUpError: the browser does not draw, or takes too long.
     """
-    check_form(form)
+    check_figure_format(form)
     browser = _browser()
     try:
         folder.mkdir(parents=True, exist_ok=True)

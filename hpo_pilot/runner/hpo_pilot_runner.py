@@ -14,17 +14,13 @@ need is imported where it is used. hpo_pilot_series.py runs several of it, one a
 
 import binascii
 import fcntl
+import json
 import os
 import select
+import signal
 import sys
 import time
 import zlib
-
-try:  # the parts written in C: `import signal` takes 5 ms more for its enums, `import json` 9 for regular expressions
-    import _json
-    import _signal as signal  # type: ignore[import-not-found]
-except ImportError:
-    import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,24 +45,13 @@ SHELL_SIGNS = set("\"'\\$`;&|<>()[]{}*?!#~=\n")
 
 
 def from_json(data: bytes) -> "Any":
-    """Decode JSON; ValueError, in json's words, where it is none."""
-    text = data.decode("utf-8-sig").strip(" \t\r\n")
-    try:
-        hooks = dict.fromkeys(("object_hook", "object_pairs_hook", "array_hook"))
-        how = type("", (), dict(hooks, strict=1, parse_float=float, parse_int=int, parse_constant=float))  # type: Any
-        value, end = _json.make_scanner(how)(text, 0)
-        return {len(text): value}[end]  # nothing may follow
-    except Exception:  # noqa: BLE001  whatever the short cut does not like, the public way decides
-        return __import__("json").loads(text)
+    """Decode JSON, in UTF-8 with or without a mark at its beginning; ValueError where it is none."""
+    return json.loads(data.decode("utf-8-sig"))
 
 
 def to_json(value: "Any") -> bytes:
     """Encode as JSON, in ASCII."""
-    try:
-        how = (None, None, _json.encode_basestring_ascii, None, ": ", ", ", False, False, True)  # type: Any
-        return "".join(_json.make_encoder(*how)(value, 0)).encode()
-    except Exception:  # noqa: BLE001  as above
-        return __import__("json").dumps(value).encode()  # type: ignore[no-any-return]
+    return json.dumps(value).encode()
 
 
 def read(path: str, limit: int) -> bytes:
@@ -115,8 +100,10 @@ def prepare(task: str, index: str) -> "Tuple[Dict[str, Any], Dict[str, Any]]":
         point, payload = table["points"][str(job["trial"])], from_json(read(PAYLOAD_FILE, FILE_LIMIT))
         command = payload["command"].replace("%FOLDS", str(job["folds"])).replace("%FOLD", str(job["fold"]))
         if payload.get("segment"):
+            import shlex  # noqa: PLC0415  only with segments
+
             job["segment"] = payload["segment"]
-            command = command.replace("%SEGMENT_NAME", __import__("shlex").quote(job["segment"]))
+            command = command.replace("%SEGMENT_NAME", shlex.quote(job["segment"]))
         names = dict(NAMES, **{key: name for key, name in (payload.get("file_names") or {}).items() if name})
         staged = from_json(read(STAGED_FILE, FILE_LIMIT)) if os.path.exists(STAGED_FILE) else payload.get("inputs")
     except Exception as error:
@@ -182,7 +169,9 @@ def start(command: str, env: "Dict[str, str]", output: int, launch: "Any") -> in
 def adopt_orphans() -> None:
     """Become the parent of the payload's processes that lose theirs, to reap them; only Linux can."""
     try:
-        __import__("ctypes").CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+        import ctypes  # noqa: PLC0415  only where a payload is ended
+
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
     except (ImportError, AttributeError) as error:
         del error  # no ctypes, not Linux
 
@@ -431,7 +420,9 @@ def run(options: "Dict[str, str]") -> None:
         os.rmdir(job["checkpoint_dir"])
     except OSError:
         if value is not None:  # after success nobody goes on from there
-            __import__("shutil").rmtree(job["checkpoint_dir"], ignore_errors=True)
+            import shutil  # noqa: PLC0415  only with checkpoints
+
+            shutil.rmtree(job["checkpoint_dir"], ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,8 @@
 """What is searched, and what was found: values without I/O."""
 
-from hpo_pilot.search.dimension import Categorical, Dimension, Integer, Ordinal, Real
-from hpo_pilot.search.early_stopping import EarlyStopping
-from hpo_pilot.search.misfit import Misfit, MisfitError
-from hpo_pilot.search.objective import Objective
-from hpo_pilot.search.payload import FileNames, Payload
-from hpo_pilot.search.point import Point, Scalar, point_key
-from hpo_pilot.search.point_shape import PointShape
-from hpo_pilot.search.resources import Resources
+from hpo_pilot.search.mistakes import Mistake, MistakeError
+from hpo_pilot.search.parameters import Categorical, Dimension, Integer, Ordinal, Real
+from hpo_pilot.search.payload import FileNames, Payload, PointShape
 from hpo_pilot.search.search import (
     Budget,
     Confirm,
@@ -18,9 +13,10 @@ from hpo_pilot.search.search import (
     Search,
     SiteChoice,
 )
-from hpo_pilot.search.segment import Segment, segment_search_name
+from hpo_pilot.search.sections import EarlyStopping, Objective, Resources, Segment, segment_search_name
 from hpo_pilot.search.space import SearchSpace
-from hpo_pilot.search.trial import EarlyStop, FoldResult, Generation, Trial, TrialState, mean_and_std
+from hpo_pilot.search.trials import EarlyStop, FoldResult, Generation, Trial, TrialState, mean_and_std
+from hpo_pilot.search.values import Point, Scalar, point_key
 
 __all__ = [
     "Budget",
@@ -35,8 +31,8 @@ __all__ = [
     "Generation",
     "Integer",
     "KnownResult",
-    "Misfit",
-    "MisfitError",
+    "Mistake",
+    "MistakeError",
     "Objective",
     "OptimizerChoice",
     "Ordinal",

@@ -56,7 +56,7 @@ MOST_REPORT_SECONDS = 1_000_000
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-def stored(model: type[_Model], data: Mapping[str, Any]) -> _Model:
+def read_stored(model: type[_Model], data: Mapping[str, Any]) -> _Model:
     """Reads a `model` that was written by an earlier version, which may have known no maxima: larger counts stay.
 
     Raises:

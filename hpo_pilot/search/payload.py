@@ -1,18 +1,150 @@
-"""What runs for each fold of each trial, and what it calls its files."""
+"""The payload of a search: its command, its input and output files, and the shape of its input."""
 
 from __future__ import annotations
 
+import copy
+import glob
+import json
 import re
-from typing import Annotated
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
 
 from pydantic import Field, field_validator, model_validator
 
+from hpo_pilot.errors import InputError
 from hpo_pilot.search import limits
-from hpo_pilot.search.misfit import Misfit, MisfitError
-from hpo_pilot.search.point import StrictStr
-from hpo_pilot.search.point_shape import PointShape
-from hpo_pilot.search.section import Section
-from hpo_pilot.search.wording import FILE_PATTERN
+from hpo_pilot.search.mistakes import FILE_PATTERN, Mistake, MistakeError, did_you_mean
+from hpo_pilot.search.parameters import Dimension
+from hpo_pilot.search.values import Point, Section, StrictStr, show
+from hpo_pilot.transformation.stage_in import InputKind, InputSource, parse_source
+
+# How the payload's input file is made of a point, where it is more than the parameters by name.
+#
+# A payload written for another tool may expect a list of numbers, a nested object or a constant. The search has plain
+# parameters; their shape in the payload's file is described here, and undone for points that come from such files.
+
+
+class PointShape(Section):
+    """The shape of a point in the payload's input file.
+
+    Attributes:
+        fixed: what stands in every point beside the parameters.
+        arrays: lists, nested ones too, whose members are names of parameters: these stand there and not by name.
+        values: for parameters with choices, what a choice that is text stands for; other choices stand for themselves.
+    """
+
+    fixed: dict[str, Any] = Field(default_factory=dict, description="What stands in every point as it is.")
+    arrays: dict[str, list[Any]] = Field(
+        default_factory=dict, description="Lists of parameters' names, also nested: they become one list of values."
+    )
+    values: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, description="By parameter, what its text choices stand for: lists, mappings, anything."
+    )
+
+    @property
+    def is_plain(self) -> bool:
+        """True where the payload gets the parameters by name and nothing else."""
+        return not (self.fixed or self.arrays or self.values)
+
+    def payload_point(self, point: Mapping[str, Any]) -> dict[str, Any]:
+        """What the payload's input file holds for `point`."""
+        if self.is_plain:
+            return dict(point)
+        plain = {name: self._meant(name, value) for name, value in point.items()}
+        within = {name for array in self.arrays.values() for name in _names(array)}
+        return {
+            **{name: value for name, value in plain.items() if name not in within},
+            **{key: _filled(array, plain) for key, array in self.arrays.items()},
+            **copy.deepcopy(self.fixed),
+        }
+
+    def search_point(self, payload_point: Mapping[str, Any]) -> Point:
+        """The point whose `payload_point` this is. Whether it is in the space is not looked at.
+
+        Raises:
+            ValueError: it has another shape; the message says where.
+        """
+        rest = dict(payload_point)
+        point: Point = {}
+        for key, value in self.fixed.items():
+            if key in rest and not _same(found := rest.pop(key), value):
+                raise ValueError(f"{key} is {show(value)} in every point, not {show(found)}")
+        for key, array in self.arrays.items():
+            if key not in rest:
+                raise ValueError(f"{key} is missing")
+            point.update(_taken(key, array, rest.pop(key)))
+        point.update(rest)
+        return {name: self._label(name, value) for name, value in point.items()}
+
+    def misfits(self, dimensions: Mapping[str, Dimension]) -> list[Mistake]:
+        """What does not fit the parameters of a space; the paths start at a key of the shape."""
+        misfits = []
+        for key, array in self.arrays.items():
+            for name in _names(array):
+                place = ("arrays", key)
+                if not isinstance(name, str) or name not in dimensions:
+                    hint = did_you_mean(str(name), dimensions)
+                    misfits.append(Mistake(place, f"{show(name)} is not a parameter of the space", hint))
+                elif dimensions[name].when:
+                    misfits.append(Mistake(place, f"{name} is not in every point (when), so it cannot be in a list"))
+        within = {name for array in self.arrays.values() for name in _names(array) if isinstance(name, str)}
+        taken = dimensions.keys() - within
+        for section, keys in (("fixed", self.fixed), ("arrays", self.arrays)):
+            misfits += [
+                Mistake((section, key), "there is a parameter of that name", "rename one of the two", at_key=True)
+                for key in keys
+                if key in taken or (section == "fixed" and key in self.arrays)
+            ]
+        for name, meanings in self.values.items():
+            choices = getattr(dimensions.get(name), "choices", None)
+            if choices is None:
+                hint = did_you_mean(name, [n for n, d in dimensions.items() if hasattr(d, "choices")])
+                misfits.append(Mistake(("values", name), "is not a parameter with choices", hint, at_key=True))
+                continue
+            misfits += [
+                Mistake(("values", name, label), f"is not one of the choices of {name}", at_key=True)
+                for label in meanings
+                if label not in [choice for choice in choices if isinstance(choice, str)]
+            ]
+        return misfits
+
+    def _meant(self, name: str, value: Any) -> Any:
+        meanings = self.values.get(name)
+        return copy.deepcopy(meanings[value]) if meanings and isinstance(value, str) and value in meanings else value
+
+    def _label(self, name: str, value: Any) -> Any:
+        for label, meaning in self.values.get(name, {}).items():
+            if _same(meaning, value):
+                return label
+        return value
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two JSON values are the same; the order of a mapping's keys says nothing, and true is not 1."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+def _names(array: list[Any]) -> Iterator[Any]:
+    for item in array:
+        if isinstance(item, list):
+            yield from _names(item)
+        else:
+            yield item
+
+
+def _filled(array: list[Any], values: Mapping[str, Any]) -> list[Any]:
+    return [_filled(item, values) if isinstance(item, list) else values[item] for item in array]
+
+
+def _taken(key: str, array: list[Any], values: Any) -> Point:
+    if not isinstance(values, list | tuple) or len(values) != len(array):
+        raise ValueError(f"{key} must be a list of {len(array)} members, not {show(values)}")
+    point: Point = {}
+    for item, value in zip(array, values, strict=True):
+        point.update(_taken(key, item, value) if isinstance(item, list) else {item: value})
+    return point
+
 
 _Text = Annotated[StrictStr, Field(min_length=1)]
 _FileName = Annotated[StrictStr, Field(pattern=FILE_PATTERN)]
@@ -42,19 +174,19 @@ class FileNames(Section):
 
     @model_validator(mode="after")
     def _check(self) -> FileNames:
-        misfits: list[Misfit] = []
+        misfits: list[Mistake] = []
         first: dict[str, str] = {}
         for key, name in self.named().items():
             # The payload's own userJobMetadata.json is read before ours takes its place.
             ours = OUR_FILES - ({"userJobMetadata.json"} if key == "metadata" else set())
             ours -= {"progress.jsonl"} if key == "progress" else set()
             if name in ours or name.startswith(OUR_PREFIX):
-                misfits.append(Misfit((key,), f"{name} is a file of hpo-pilot's own", "give it another name"))
+                misfits.append(Mistake((key,), f"{name} is a file of hpo-pilot's own", "give it another name"))
             elif first.setdefault(name, key) != key:
                 message = f"{name} is the {first[name]} file already"
-                misfits.append(Misfit((key,), message, "each of the payload's files needs a name of its own"))
+                misfits.append(Mistake((key,), message, "each of the payload's files needs a name of its own"))
         if misfits:
-            raise MisfitError(misfits)
+            raise MistakeError(misfits)
         return self
 
     def named(self) -> dict[str, str]:
@@ -103,17 +235,104 @@ class Payload(Section):
     def _interpreter(cls, name: str | None) -> str | None:
         if name is not None and not _PYTHON.fullmatch(name):
             message = f"must be an absolute path or a name in PATH, not {name!r}"
-            raise MisfitError([Misfit((), message, "as in /opt/conda/envs/torch/bin/python, or python3.12")])
+            raise MistakeError([Mistake((), message, "as in /opt/conda/envs/torch/bin/python, or python3.12")])
         return name
 
     @field_validator("outputs", "checkpoint")
     @classmethod
     def _inside(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         misfits = [
-            Misfit((index,), f"must be a path inside the job's folder, not {name!r}", "no '/' at the start, no '..'")
+            Mistake((index,), f"must be a path inside the job's folder, not {name!r}", "no '/' at the start, no '..'")
             for index, name in enumerate(names)
             if name.startswith(("/", "~")) or ".." in name.split("/")
         ]
         if misfits:
-            raise MisfitError(misfits)
+            raise MistakeError(misfits)
         return names
+
+
+def input_mistakes(inputs: Sequence[str], payload: Payload, base: Path | None) -> list[Mistake]:
+    """What is wrong with inputs in themselves and among each other; paths are indices.
+
+    Args:
+        inputs: as the search file has them.
+        payload: whose they are.
+        base: the search file's folder; None: its files are not looked at.
+    """
+    misfits = []
+    first: dict[str, int] = {}
+    own = dict.fromkeys(payload.file_names.named().values(), "is the payload's own file")
+    own |= dict.fromkeys(OUR_FILES, "is a file of hpo-pilot's own")
+    if base is not None and payload.files is not None:
+        folder = base / Path(payload.files).expanduser()
+        if folder.is_dir():
+            own = {path.name: f"is in {payload.files} too" for path in folder.iterdir()} | own
+    for index, text in enumerate(inputs):
+        try:
+            name = parse_source(text).name
+        except ValueError as error:
+            message, _, hint = str(error).partition(": ")
+            misfits.append(Mistake((index,), message, hint))
+            continue
+        if name is None:
+            continue
+        if name in own or name.startswith(OUR_PREFIX):
+            message = f"{name} {own.get(name, 'has a name like those of hpo-pilot')}"
+            misfits.append(Mistake((index,), message, "all are put into one folder: rename one of the two"))
+        elif first.setdefault(name, index) != index:
+            message = f"has the name of inputs[{first[name]}]: {name}"
+            misfits.append(Mistake((index,), message, "all are put into one folder: rename one of the two"))
+    return misfits
+
+
+def missing_paths(inputs: Sequence[str], base: Path) -> Iterator[tuple[int, str]]:
+    """The inputs that are paths or patterns of which nothing is there: index, and what to say."""
+    for index, text in enumerate(inputs):
+        source = _understood(text)
+        if source is None or source.kind is not InputKind.PATH:
+            continue
+        try:
+            where = _absolute(source.where, base)
+            if source.name is None and not glob.glob(where):  # noqa: PTH207  a pattern of any path, absolute ones too
+                yield index, f"no file matches {where}"
+            elif source.name is not None and not Path(where).exists():
+                yield index, f"there is no such file: {where}"
+        except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: no such user's home
+            yield index, f"{text} cannot be looked at: {error}"
+
+
+def absolute_inputs(inputs: Sequence[str], base: Path | None) -> list[str]:
+    """The inputs as workers are told them: they know no folder to which a path could be relative.
+
+    Args:
+        inputs: as the search file has them.
+        base: the search file's folder; None: it is on another machine.
+
+    Raises:
+        InputError: a path is relative, and nobody here knows to what.
+    """
+    found = []
+    for text in inputs:
+        source = _understood(text)
+        if source is None or source.kind is not InputKind.PATH:
+            found.append(text)
+        elif base is not None:
+            found.append(_absolute(source.where, base))
+        elif source.where.startswith("/"):
+            found.append(source.where)
+        else:
+            raise InputError(
+                f"payload.inputs: {text} is relative to a folder of yours: give the path as the workers see it"
+            )
+    return found
+
+
+def _understood(text: str) -> InputSource | None:
+    try:
+        return parse_source(text)
+    except ValueError:
+        return None
+
+
+def _absolute(path: str, base: Path) -> str:
+    return str(base.absolute() / Path(path).expanduser())

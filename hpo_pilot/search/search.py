@@ -26,18 +26,25 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from hpo_pilot.search import limits
-from hpo_pilot.search.dimension import Dimension
-from hpo_pilot.search.early_stopping import EarlyStopping, early_stopping_misfits
-from hpo_pilot.search.misfit import Misfit, MisfitError
-from hpo_pilot.search.objective import Objective, Objectives, known_value_misfits, objective_misfits
+from hpo_pilot.search.mistakes import NAME_PATTERN, QUEUE_PATTERN, QUEUES_PATTERN, Mistake, MistakeError
+from hpo_pilot.search.parameters import Dimension
 from hpo_pilot.search.payload import Payload
-from hpo_pilot.search.point import Scalar, StrictFloat, StrictInt, StrictStr, point_key
-from hpo_pilot.search.resources import Resources
-from hpo_pilot.search.section import Amount, Count, Section, Text
-from hpo_pilot.search.segment import LONGEST_NAME, Segments, segment_search_name
+from hpo_pilot.search.sections import (
+    LONGEST_NAME,
+    EarlyStopping,
+    Objective,
+    Objectives,
+    Resources,
+    Segments,
+    WarmStart,
+    early_stopping_mistakes,
+    known_value_mistakes,
+    objective_mistakes,
+    segment_search_name,
+    warm_start_mistakes,
+)
 from hpo_pilot.search.space import SearchSpace
-from hpo_pilot.search.warm_start import WarmStart, warm_start_misfits
-from hpo_pilot.search.wording import NAME_PATTERN, QUEUE_PATTERN, QUEUES_PATTERN
+from hpo_pilot.search.values import Amount, Count, Scalar, Section, StrictFloat, StrictInt, StrictStr, Text, point_key
 
 _Figure = Annotated[StrictFloat, Field(allow_inf_nan=False)]
 _Queue = Annotated[StrictStr, Field(pattern=QUEUE_PATTERN)]
@@ -120,7 +127,7 @@ class Folds(Section):
     def _check(self) -> Folds:
         if self.require is not None and self.require > self.k:
             message = f"{self.require} good folds cannot be required of k = {self.k}"
-            raise MisfitError([Misfit(("require",), message, f"use {self.k} or less")])
+            raise MistakeError([Mistake(("require",), message, f"use {self.k} or less")])
         return self
 
     @model_validator(mode="before")
@@ -170,7 +177,7 @@ class SiteChoice(Section):
             try:
                 json.loads(text)
             except ValueError as error:
-                raise MisfitError([Misfit((), f"has a brace and is no JSON: {error}", "quote its keys")]) from error
+                raise MistakeError([Mistake((), f"has a brace and is no JSON: {error}", "quote its keys")]) from error
         return text
 
 
@@ -213,10 +220,10 @@ class PandaOptions(Section):
     def _check(self) -> PandaOptions:
         if self.official and self.working_group is None:
             message = "outputs of a working group need one"
-            raise MisfitError([Misfit(("official",), message, "name it under panda.working_group")])
+            raise MistakeError([Mistake(("official",), message, "name it under panda.working_group")])
         if self.monitor is not None and not _WEB_ADDRESS.fullmatch(self.monitor):
             wanted = "https://panda-doma.cern.ch is one"
-            raise MisfitError([Misfit(("monitor",), "is no address of web pages", wanted)])
+            raise MistakeError([Mistake(("monitor",), "is no address of web pages", wanted)])
         return self
 
 
@@ -288,14 +295,14 @@ class Search(Section):
     @model_validator(mode="after")
     def _check(self) -> Search:
         misfits = [
-            *start_misfits(self.space, self.start),
-            *known_misfits(self.space, [known.point for known in self.known]),
-            *warm_start_misfits(self.name, self.warm_start),
+            *start_mistakes(self.space, self.start),
+            *known_mistakes(self.space, [known.point for known in self.known]),
+            *warm_start_mistakes(self.name, self.warm_start),
             *(misfit.under("payload", "point") for misfit in self.payload.point.misfits(self.space_dimensions)),
-            *confirm_misfits(self.confirm, self.budget),
-            *objective_misfits(self.objectives),
-            *known_value_misfits(len(self.objectives), [known.value for known in self.known]),
-            *early_stopping_misfits(
+            *confirm_mistakes(self.confirm, self.budget),
+            *objective_mistakes(self.objectives),
+            *known_value_mistakes(len(self.objectives), [known.value for known in self.known]),
+            *early_stopping_mistakes(
                 self.early_stopping,
                 trials_per_job=self.resources.trials_per_job,
                 folds=self.folds.k,
@@ -303,9 +310,9 @@ class Search(Section):
             ),
         ]
         if not misfits and self.segments:
-            misfits = segment_misfits(self)
+            misfits = segment_mistakes(self)
         if misfits:
-            raise MisfitError(misfits)
+            raise MistakeError(misfits)
         return self
 
     @field_serializer("objectives")
@@ -351,9 +358,9 @@ class Search(Section):
         return self.model_dump(mode="json", by_alias=True)
 
 
-def start_misfits(space: SearchSpace, start: Sequence[Mapping[str, Any] | None]) -> list[Misfit]:
+def start_mistakes(space: SearchSpace, start: Sequence[Mapping[str, Any] | None]) -> list[Mistake]:
     """What is wrong with the points to try first; paths are those of a search file. None: what is not even a point."""
-    misfits: list[Misfit] = []
+    misfits: list[Mistake] = []
     first: dict[str, int] = {}
     for index, point in enumerate(start):
         if point is None:
@@ -363,53 +370,55 @@ def start_misfits(space: SearchSpace, start: Sequence[Mapping[str, Any] | None])
         if not wrong:
             same = first.setdefault(point_key(space.canonical(point)), index)
             if same != index:
-                misfits.append(Misfit(("start", index), f"is the same point as start[{same}]", "remove one of the two"))
+                misfits.append(
+                    Mistake(("start", index), f"is the same point as start[{same}]", "remove one of the two")
+                )
     return misfits
 
 
-def known_misfits(space: SearchSpace, known: Sequence[Mapping[str, Any]]) -> list[Misfit]:
+def known_mistakes(space: SearchSpace, known: Sequence[Mapping[str, Any]]) -> list[Mistake]:
     """What is wrong with the points whose values are known; paths are those of a search file."""
     return [
         misfit.under("known", index, "point") for index, point in enumerate(known) for misfit in space.misfits(point)
     ]
 
 
-def segment_misfits(search: Search) -> list[Misfit]:
+def segment_mistakes(search: Search) -> list[Mistake]:
     """What is wrong with the segments of a search that is right in itself; paths are those of a search file."""
-    misfits: list[Misfit] = []
+    misfits: list[Mistake] = []
     first: dict[str, str] = {}
     for name, segment in (search.segments or {}).items():
         called = segment_search_name(search.name, name)
         if len(called) > LONGEST_NAME:
             message = f"its search would be called {called!r}, which is longer than {LONGEST_NAME} characters"
-            misfits.append(Misfit(("segments", name), message, "shorten one of the names", at_key=True))
+            misfits.append(Mistake(("segments", name), message, "shorten one of the names", at_key=True))
         elif first.setdefault(called.casefold(), name) != name:
             message = f"its search would have the name of that of {first[called.casefold()]!r}: {called!r}"
-            misfits.append(Misfit(("segments", name), message, "rename one of the two", at_key=True))
+            misfits.append(Mistake(("segments", name), message, "rename one of the two", at_key=True))
         elif segment.space is not None:
-            misfits += _own_space_misfits(search, name, segment.space)
+            misfits += _own_space_mistakes(search, name, segment.space)
     return misfits
 
 
-def _own_space_misfits(search: Search, segment: str, dimensions: Mapping[str, Dimension]) -> list[Misfit]:
+def _own_space_mistakes(search: Search, segment: str, dimensions: Mapping[str, Dimension]) -> list[Mistake]:
     try:
         space = SearchSpace(dimensions=dict(dimensions), constraints=search.constraints)
     except ValidationError as error:
-        return [Misfit(("segments", segment, "space"), str(error.errors()[0]["ctx"]["error"]))]
+        return [Mistake(("segments", segment, "space"), str(error.errors()[0]["ctx"]["error"]))]
     wrong = [
-        *start_misfits(space, search.start),
-        *known_misfits(space, [known.point for known in search.known]),
+        *start_mistakes(space, search.start),
+        *known_mistakes(space, [known.point for known in search.known]),
         *(misfit.under("payload", "point") for misfit in search.payload.point.misfits(dimensions)),
     ]
-    return [Misfit(("segments", segment, "space"), f"does not go with {misfit}") for misfit in wrong]
+    return [Mistake(("segments", segment, "space"), f"does not go with {misfit}") for misfit in wrong]
 
 
-def confirm_misfits(confirm: Confirm, budget: Budget) -> list[Misfit]:
+def confirm_mistakes(confirm: Confirm, budget: Budget) -> list[Mistake]:
     """Whether there are as many trials as are to be confirmed; paths are those of a search file."""
     if confirm.top > budget.trials:
         message = f"the best {confirm.top} cannot be confirmed of {budget.trials} trials (budget.trials)"
-        return [Misfit(("confirm", "top"), message, f"use {budget.trials} or less")]
+        return [Mistake(("confirm", "top"), message, f"use {budget.trials} or less")]
     if confirm.top * confirm.repeats > limits.MOST_TRIALS:
         message = f"{confirm.top} trials, {confirm.repeats} times each, are more than {limits.MOST_TRIALS}"
-        return [Misfit(("confirm", "repeats"), message, f"use {limits.MOST_TRIALS // confirm.top} or less")]
+        return [Mistake(("confirm", "repeats"), message, f"use {limits.MOST_TRIALS // confirm.top} or less")]
     return []

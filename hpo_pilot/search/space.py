@@ -1,23 +1,26 @@
-"""The search space: dimensions, the conditions between them, and the constraints over them."""
+"""The search space: parameters, conditions, constraints, and whether any point satisfies them."""
 
 from __future__ import annotations
 
+import ast
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import operator
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+import simpleeval
 from pydantic import ValidationError, model_validator
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.search.consistency import condition_misfits, constraint_misfits, name_misfits, value_hint
-from hpo_pilot.search.constraint import Constraint
-from hpo_pilot.search.dimension import DIMENSION, DIMENSION_TYPES, Dimension
-from hpo_pilot.search.misfit import Misfit, MisfitError, did_you_mean
-from hpo_pilot.search.point import Point, show, value_key
-from hpo_pilot.search.section import Section
-from hpo_pilot.search.wording import misfits_of
+from hpo_pilot.search.mistakes import Mistake, MistakeError, did_you_mean, listing, mistakes_of
+from hpo_pilot.search.parameters import DIMENSION, DIMENSION_TYPES, Dimension
+from hpo_pilot.search.values import Point, Section, show, value_key
 
 
 class SearchSpace(Section):
@@ -38,30 +41,30 @@ class SearchSpace(Section):
             InputError: a dimension, condition or constraint is wrong; the message has every mistake, with its name.
         """
         checked: dict[str, Dimension] = {}
-        misfits: list[Misfit] = []
+        misfits: list[Mistake] = []
         for name, value in dimensions.items():
             try:
                 checked[name] = DIMENSION.validate_python(value)
             except ValidationError as error:
-                misfits += [misfit.under(name) for misfit in misfits_of(error, value, DIMENSION_TYPES)]
+                misfits += [misfit.under(name) for misfit in mistakes_of(error, value, DIMENSION_TYPES)]
         if not misfits:
             try:
                 return cls(dimensions=checked, constraints=tuple(constraints))
             except ValidationError as error:
-                misfits += misfits_of(error, {"dimensions": dimensions, "constraints": constraints})
+                misfits += mistakes_of(error, {"dimensions": dimensions, "constraints": constraints})
         raise InputError("search space: " + "; ".join(str(misfit) for misfit in misfits))
 
     @model_validator(mode="after")
     def _check(self) -> SearchSpace:
         if not self.dimensions:
-            raise MisfitError([Misfit(("dimensions",), "the space is empty", "name at least one parameter")])
+            raise MistakeError([Mistake(("dimensions",), "the space is empty", "name at least one parameter")])
         misfits = [
-            *(m.under("dimensions") for m in name_misfits(self.dimensions)),
-            *(m.under("dimensions") for m in condition_misfits(self.dimensions)),
-            *(m.under("constraints") for m in constraint_misfits(self.constraints, self.dimensions)),
+            *(m.under("dimensions") for m in name_mistakes(self.dimensions)),
+            *(m.under("dimensions") for m in condition_mistakes(self.dimensions)),
+            *(m.under("constraints") for m in constraint_mistakes(self.constraints, self.dimensions)),
         ]
         if misfits:
-            raise MisfitError(misfits)
+            raise MistakeError(misfits)
         return self
 
     @property
@@ -126,13 +129,13 @@ class SearchSpace(Section):
             raise InputError("; ".join(str(misfit) for misfit in misfits))
         return values
 
-    def misfits(self, point: Mapping[str, Any]) -> list[Misfit]:
+    def misfits(self, point: Mapping[str, Any]) -> list[Mistake]:
         """Everything that is wrong with a point; paths start at a name, or are empty for the point as a whole."""
         return self._settle(point)[1]
 
-    def _settle(self, point: Mapping[str, Any]) -> tuple[Point, list[Misfit]]:
+    def _settle(self, point: Mapping[str, Any]) -> tuple[Point, list[Mistake]]:
         misfits = [
-            Misfit((name,), "is not a parameter of the space", did_you_mean(name, self.dimensions), at_key=True)
+            Mistake((name,), "is not a parameter of the space", did_you_mean(name, self.dimensions), at_key=True)
             for name in point
             if name not in self.dimensions
         ]
@@ -145,20 +148,20 @@ class SearchSpace(Section):
             elif not self.is_active(name, values):
                 if name in point:
                     misfits.append(
-                        Misfit((name,), f"is not active here: it needs {_condition(dimension)}", at_key=True)
+                        Mistake((name,), f"is not active here: it needs {_condition(dimension)}", at_key=True)
                     )
             elif name not in point:
-                misfits.append(Misfit((name,), "is missing"))
+                misfits.append(Mistake((name,), "is missing"))
                 unsure.add(name)
             else:
                 try:
                     values[name] = dimension.canonical(point[name])
                 except ValueError as error:
-                    misfits.append(Misfit((name,), str(error), value_hint(point[name], dimension)))
+                    misfits.append(Mistake((name,), str(error), value_hint(point[name], dimension)))
                     unsure.add(name)
         if not misfits:
             misfits = [
-                Misfit((), f"breaks the constraint {constraint.expression!r}")
+                Mistake((), f"breaks the constraint {constraint.expression!r}")
                 for constraint in self._constraints
                 if not constraint.holds(values)
             ]
@@ -210,3 +213,411 @@ class SearchSpace(Section):
 def _condition(dimension: Dimension) -> str:
     wanted = {p: v if isinstance(v, list) else [v] for p, v in dimension.when.items()}
     return " and ".join(f"{parent}: {' or '.join(show(v) for v in values)}" for parent, values in wanted.items())
+
+
+# Constraints: expressions over the hyper-parameters that every proposed point satisfies.
+#
+# Evaluated by simpleeval, which walks the expression's syntax tree. What may stand in the tree is listed here and
+# checked
+# when the expression is parsed: no attributes, no subscripts, no f-strings, no keyword arguments, no calls but the
+# functions named here. Arithmetic takes numbers only, and powers are bounded. User input never reaches ``eval``.
+
+#: An expression longer or deeper than this is no constraint that a person wrote.
+MAX_LENGTH = 1000
+MAX_DEPTH = 50
+
+#: Powers of whole numbers larger than this many bits are refused: they would take seconds and gigabytes.
+MAX_POWER_BITS = 4096
+
+
+def _number(value: Any) -> Any:
+    if not isinstance(value, int | float):  # bool is an int: `use_bias * width` is meant
+        raise TypeError(f"{value!r} is not a number")
+    return value
+
+
+def _arithmetic(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def checked(a: Any, b: Any) -> Any:
+        return function(_number(a), _number(b))
+
+    return checked
+
+
+def _power(a: Any, b: Any) -> Any:
+    if isinstance(_number(a), int) and isinstance(_number(b), int) and a.bit_length() * abs(b) > MAX_POWER_BITS:
+        raise OverflowError(f"{a} ** {b} is too large")
+    result = a**b
+    if isinstance(result, complex):
+        raise ValueError(f"{a} ** {b} is not a real number")
+    return result
+
+
+def _round(value: Any, digits: Any = 0) -> Any:
+    if abs(_number(digits)) > 300:
+        raise ValueError("round to at most 300 digits")
+    return round(_number(value), int(digits)) if digits else round(_number(value))
+
+
+def _of_number(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def checked(value: Any) -> Any:
+        return function(_number(value))
+
+    return checked
+
+
+#: The functions that a constraint may call.
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "abs": _of_number(abs),
+    "min": min,
+    "max": max,
+    "round": _round,
+    "sqrt": _of_number(math.sqrt),
+    "log": _of_number(math.log),
+    "log2": _of_number(math.log2),
+    "log10": _of_number(math.log10),
+    "exp": _of_number(math.exp),
+    "floor": _of_number(math.floor),
+    "ceil": _of_number(math.ceil),
+    "int": _of_number(int),
+    "float": _of_number(float),
+}
+
+#: What the operators of a constraint do.
+OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: _arithmetic(operator.add),
+    ast.Sub: _arithmetic(operator.sub),
+    ast.Mult: _arithmetic(operator.mul),
+    ast.Div: _arithmetic(operator.truediv),
+    ast.FloorDiv: _arithmetic(operator.floordiv),
+    ast.Mod: _arithmetic(operator.mod),
+    ast.Pow: _power,
+    ast.BitAnd: _arithmetic(operator.and_),
+    ast.BitOr: _arithmetic(operator.or_),
+    ast.USub: _of_number(operator.neg),
+    ast.UAdd: _of_number(operator.pos),
+    ast.Not: operator.not_,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda item, items: item in items,
+    ast.NotIn: lambda item, items: item not in items,
+    ast.Is: lambda a, b: a is b,
+    ast.IsNot: lambda a, b: a is not b,
+}
+
+_ALLOWED = (
+    *OPERATORS,
+    ast.BinOp,
+    ast.BoolOp,
+    ast.And,
+    ast.Or,
+    ast.UnaryOp,
+    ast.Compare,
+    ast.IfExp,
+    ast.Call,
+    ast.Name,
+    ast.Load,
+    ast.Constant,
+    ast.List,
+    ast.Tuple,
+)
+
+#: What an expression raises that has no value at a point.
+FAILURES = (simpleeval.InvalidExpression, ArithmeticError, ValueError, TypeError)
+
+#: What people write from other languages, and what is meant.
+_FOREIGN = (
+    (re.compile(r"&&"), "&&", "and"),
+    (re.compile(r"\|\|"), "||", "or"),
+    (re.compile(r"!(?!=)"), "!", "not"),
+    (re.compile(r"(?<![=<>!])=(?!=)"), "=", "=="),
+)
+
+# One evaluator per thread: it carries the names as state, and making one for each point costs more than evaluating.
+_threads = threading.local()
+
+
+def _evaluator(names: dict[str, Any]) -> simpleeval.SimpleEval:
+    evaluator = getattr(_threads, "evaluator", None)
+    if evaluator is None:
+        # EvalWithCompoundTypes adds its own to the functions it is given, so it gets a copy.
+        evaluator = simpleeval.EvalWithCompoundTypes(operators=dict(OPERATORS), functions=dict(FUNCTIONS))
+        _threads.evaluator = evaluator
+    evaluator.names = names
+    return evaluator
+
+
+def _depth(node: ast.AST) -> int:
+    deepest, level = 0, [node]
+    while level:
+        deepest += 1
+        level = [child for parent in level for child in ast.iter_child_nodes(parent)]
+    return deepest
+
+
+def _parse(expression: str) -> ast.expr:
+    if len(expression) > MAX_LENGTH:
+        raise ValueError(f"is longer than {MAX_LENGTH} characters: split it into several constraints")
+    try:
+        tree = ast.parse(expression.strip(), mode="eval").body
+    except SyntaxError as error:
+        for pattern, foreign, meant in _FOREIGN:
+            if pattern.search(expression):
+                raise ValueError(f"is not a valid expression: write {meant}, not {foreign}") from error
+        where = f" (character {error.offset})" if error.offset else ""
+        raise ValueError(f"is not a valid expression: {error.msg}{where}") from error
+    except (ValueError, MemoryError, RecursionError) as error:  # null bytes; hundreds of brackets
+        raise ValueError("is not a valid expression") from error
+    if _depth(tree) > MAX_DEPTH:
+        raise ValueError("is nested too deeply: split it into several constraints")
+    return tree
+
+
+def _check_tree(tree: ast.expr) -> None:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            if not isinstance(node.func, ast.Name) or node.func.id not in FUNCTIONS:
+                called = ast.unparse(node.func)
+                raise ValueError(f"calls {called}, which is not a function here: {did_you_mean(called, FUNCTIONS)}")
+            if node.keywords:
+                raise ValueError(f"{node.func.id} takes no named arguments")
+        elif isinstance(node, ast.BitXor):
+            raise ValueError("^ is not an operator here: write ** for a power")
+        elif isinstance(node, ast.Constant) and isinstance(node.value, bytes | complex | type(Ellipsis)):
+            raise ValueError(f"has {ast.unparse(node)}, which is neither a number nor text")
+        elif not isinstance(node, _ALLOWED):
+            what = ast.unparse(node) if isinstance(node, ast.expr) else type(node).__name__
+            raise ValueError(f"has {what}, which a constraint cannot: use comparisons, arithmetic, and, or, not, in")
+    is_arithmetic = isinstance(tree, ast.BinOp) and not isinstance(tree.op, ast.BitAnd | ast.BitOr)
+    if is_arithmetic or (isinstance(tree, ast.Constant) and not isinstance(tree.value, bool)):
+        raise ValueError("is a value, neither true nor false: compare it with something, as in a * b <= 1024")
+
+
+class Constraint:
+    """A parsed expression, true or false for a point."""
+
+    def __init__(self, expression: str) -> None:
+        """Parses `expression`.
+
+        Raises:
+            ValueError: it is not one expression, or has something that is not allowed; the message says what, to be
+                read after the expression.
+        """
+        self.expression = expression
+        tree = _parse(expression)
+        _check_tree(tree)
+        called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+        self.names: frozenset[str] = frozenset(
+            node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in called
+        )
+        """The hyper-parameters that the expression reads."""
+        self.tree = tree
+        """The parsed expression: nothing in it but what a constraint may have."""
+
+    def holds(self, point: Mapping[str, Any]) -> bool:
+        """Whether `point` satisfies the expression.
+
+        A constraint on an inactive dimension (absent from the point) holds: it says nothing there. An expression that
+        fails to evaluate (a division by zero, a comparison of text with a number) does not hold: the point is
+        infeasible, not an error, for the user cannot mend a single point; `failure` says why.
+        """
+        if not self.names <= point.keys():
+            return True
+        try:
+            return bool(self._evaluate(point))
+        except FAILURES:
+            return False
+
+    def failure(self, point: Mapping[str, Any]) -> str | None:
+        """Why the expression has no value at `point`; None where it has one."""
+        if not self.names <= point.keys():
+            return None
+        try:
+            self._evaluate(point)
+        except FAILURES as error:
+            return str(error)
+        return None
+
+    def _evaluate(self, point: Mapping[str, Any]) -> Any:
+        return _evaluator(dict(point)).eval(self.expression, previously_parsed=self.tree)
+
+
+# Whether the parts of a search fit each other: conditions, constraints, start points.
+#
+# Each function lists every mistake, with its path, and trusts each part to be right in itself. `faulty` names the
+# parameters that are declared but wrong: nothing is said about what depends on them.
+
+
+def name_mistakes(names: Collection[str]) -> list[Mistake]:
+    """What is wrong with the parameters' names; paths start at a name."""
+    return [
+        Mistake((name,), f"{name!r} is not a usable name", "leave out blanks at its ends", at_key=True)
+        for name in names
+        if not name or name != name.strip()
+    ]
+
+
+def condition_mistakes(dimensions: Mapping[str, Dimension], faulty: Collection[str] = ()) -> list[Mistake]:
+    """What is wrong with the conditions (`when`); paths start at a name."""
+    misfits = []
+    for name, dimension in dimensions.items():
+        for parent, wanted in dimension.when.items():
+            if parent in faulty or parent == name:  # the latter is a circle, see below
+                continue
+            if parent not in dimensions:
+                hint = did_you_mean(parent, [n for n in dimensions if n != name])
+                misfits.append(Mistake((name, "when", parent), f"{parent!r} is not in the space", hint, at_key=True))
+            else:
+                misfits += _impossible(name, parent, dimensions[parent], wanted)
+    return misfits + _circles(dimensions)
+
+
+def _impossible(name: str, parent: str, dimension: Dimension, wanted: Any) -> list[Mistake]:
+    path = (name, "when", parent)
+    if not dimension.is_discrete:
+        hint = f"give {parent} a step, or let the condition name a parameter with choices"
+        return [Mistake(path, f"{parent} is continuous, so it is never exactly one value", hint)]
+    if wanted == []:
+        return [Mistake(path, "lists no value, so it can never be", "list at least one value")]
+    misfits = []
+    for index, value in enumerate(wanted if isinstance(wanted, list) else [wanted]):
+        try:
+            dimension.canonical(value)
+        except ValueError as error:
+            place = (*path, index) if isinstance(wanted, list) else path
+            misfits.append(Mistake(place, f"can never be: {parent} {error}", value_hint(value, dimension)))
+    return misfits
+
+
+def _circles(dimensions: Mapping[str, Dimension]) -> list[Mistake]:
+    # Parents first; parents that are not there are another mistake, told elsewhere.
+    left = {name: {p for p in d.when if p in dimensions} for name, d in dimensions.items()}
+    while ready := [name for name, parents in left.items() if not parents & left.keys()]:
+        for name in ready:
+            del left[name]
+    if not left:
+        return []
+    # What only depends on a circle is not part of it.
+    while loose := [name for name in left if not any(name in parents for parents in left.values())]:
+        for name in loose:
+            del left[name]
+    circle = list(left)
+    message = f"the conditions of {listing(circle)} go round in a circle" if len(circle) > 1 else "depends on itself"
+    return [Mistake((circle[0], "when"), message, "take one of the conditions away")]
+
+
+def constraint_mistakes(
+    constraints: Sequence[str | None], names: Collection[str], faulty: Collection[str] = ()
+) -> list[Mistake]:
+    """What is wrong with each constraint by itself; paths start at its index. None: one that is not even text."""
+    misfits = []
+    known = {*names, *faulty}
+    for index, expression in enumerate(constraints):
+        if expression is None:
+            continue
+        try:
+            unknown = sorted(Constraint(expression).names - known)
+        except ValueError as error:
+            misfits.append(Mistake((index,), f"{expression!r} {error}"))
+            continue
+        if dashed := [name for name in known if "-" in name and set(name.split("-")) & set(unknown)]:
+            message = f"{expression!r} reads {dashed[0]} as a subtraction"
+            misfits.append(Mistake((index,), message, "name the parameter with '_' instead of '-'"))
+            continue
+        for name in unknown:
+            hint = did_you_mean(name, sorted(known))
+            if not hint.startswith("did") and f"= {name}" in expression:
+                hint = f"is it text? put it in quotes: '{name}'"
+            misfits.append(Mistake((index,), f"{expression!r} names {name}, which is not in the space", hint))
+    return misfits
+
+
+def value_hint(value: Any, dimension: Dimension) -> str:
+    """What a value outside `dimension` was meant to be, if that can be guessed."""
+    choices = [choice for choice in getattr(dimension, "choices", ()) if isinstance(choice, str)]
+    if isinstance(value, str) and choices:
+        hint = did_you_mean(value, choices)
+        return hint if hint.startswith("did") else ""
+    if isinstance(value, str):
+        try:
+            float(value)
+        except ValueError:
+            return ""
+        return f"write {value.strip()} without quotes"
+    if any(choice == show(value) for choice in choices):
+        return f"put it in quotes: '{show(value)}'"
+    return ""
+
+
+#: How many random points are tried. A thousandth of the space is missed with a chance of exp(-20).
+SAMPLES = 20_000
+
+#: Regular grids and finite spaces up to this size are tried in full.
+GRID = 20_000
+
+#: CPU seconds after which no more points are tried, if a tenth of them have been.
+PATIENCE = 2.0
+
+
+def feasibility_mistakes(space: SearchSpace) -> list[Mistake]:
+    """What makes the space infeasible, as far as trying can tell; nothing where a feasible point was found.
+
+    Random points and a coarse regular grid are tried; a small finite space in full, so that the answer is sure there.
+    Takes about two seconds at most, next to nothing where much of the space is feasible. The paths are those of a
+    search file: `constraints`, or one of its members where that one alone leaves nothing.
+    """
+    if not space.constraints:
+        return []
+    tried: list[Point] = []
+    for point in _candidates(space):
+        if space.is_feasible(point):
+            return []
+        tried.append(point)
+    return [_culprit([Constraint(expression) for expression in space.constraints], tried)]
+
+
+def _candidates(space: SearchSpace) -> Iterator[Point]:
+    free = SearchSpace(dimensions=space.dimensions)  # without the constraints
+    if space.size <= GRID:
+        yield from free.all_points()
+        return
+    deadline = time.thread_time() + PATIENCE
+    # The same points each time: whether a file is valid must not depend on luck.
+    numbers = random.Random(0)  # noqa: S311  nothing secret here
+    for number in range(SAMPLES):
+        if number >= SAMPLES // 10 and time.thread_time() > deadline:
+            break
+        yield space.decode([numbers.random() for _ in space.names])
+    yield from itertools.islice(free.grid(_grid_points(space)), GRID)
+
+
+def _grid_points(space: SearchSpace) -> int:
+    """The most points per dimension whose grid is not longer than `GRID`; at least the two ends."""
+    points = 2
+    while points < 100:
+        size = 1.0
+        for dimension in space.dimensions.values():
+            size *= len(dimension.grid(points + 1))
+        if size > GRID:
+            break
+        points += 1
+    return points
+
+
+def _culprit(constraints: list[Constraint], tried: list[Point]) -> Mistake:
+    """Which constraint, or pair of them, no point satisfied."""
+    count = f"none of the {len(tried)} points tried satisfies"
+    hold = [[constraint.holds(point) for point in tried] for constraint in constraints]
+    for index, (constraint, row) in enumerate(zip(constraints, hold, strict=True)):
+        if not any(row):
+            reasons = {constraint.failure(point) for point in tried}
+            why = "" if None in reasons or not reasons else f" (it fails: {min(str(r) for r in reasons)})"
+            return Mistake(("constraints", index), f"no feasible point: {count} {constraint.expression!r}{why}")
+    for (i, a), (j, b) in itertools.combinations(enumerate(hold), 2):
+        if not any(map(all, zip(a, b, strict=True))):
+            message = f"no feasible point: {count} both this and {constraints[i].expression!r}"
+            return Mistake(("constraints", j), message)
+    return Mistake(("constraints",), f"no feasible point: {count} all constraints together")

@@ -12,11 +12,10 @@ from pathlib import Path
 
 from hpo_pilot.errors import HpoPilotError, InputError
 from hpo_pilot.logs import FORMATS, configure_logging
-from hpo_pilot.server.access.security_options import add_security, certificate_of, gate_of
 from hpo_pilot.server.app import Server
-from hpo_pilot.server.data.database import Database
-from hpo_pilot.server.taskbuffer.limits import Limits
-from hpo_pilot.server.web.listening import listen, serve
+from hpo_pilot.server.database import Database
+from hpo_pilot.server.listening import add_security, certificate_of, gate_of, listen, serve
+from hpo_pilot.server.tasks import Limits
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

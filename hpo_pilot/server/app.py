@@ -16,38 +16,47 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from hpo_pilot.server.access import discovery
-from hpo_pilot.server.access.auth import Role, TokenRefused
-from hpo_pilot.server.access.gate import Gate
-from hpo_pilot.server.access.ownership import check_owner
-from hpo_pilot.server.api import demand as api_demand
-from hpo_pilot.server.api import file_server as api_file_server
-from hpo_pilot.server.api import hpo_pilot as api_hpo_pilot
-from hpo_pilot.server.api import job as api_job
-from hpo_pilot.server.api import overview as api_overview
-from hpo_pilot.server.api import pilot as api_pilot
-from hpo_pilot.server.api import system as api_system
-from hpo_pilot.server.api import task as api_task
-from hpo_pilot.server.api import task_views as api_task_views
-from hpo_pilot.server.bigpanda import http as bigpanda_http
-from hpo_pilot.server.bigpanda.reading_key import KEY_FILE, ReadingKey
-from hpo_pilot.server.data.database import Database, Transaction
-from hpo_pilot.server.data.file_store import Folder
+from hpo_pilot.server import bigpanda as bigpanda_http
+from hpo_pilot.server import file_calls, metrics, points
+from hpo_pilot.server import file_calls as api_file_server
+from hpo_pilot.server import legacy_calls as legacy_http
+from hpo_pilot.server import legacy_calls as legacy_pilot
+from hpo_pilot.server import monitoring as api_demand
+from hpo_pilot.server import monitoring as api_overview
+from hpo_pilot.server import pilot_calls as api_pilot
+from hpo_pilot.server import queues as discovery
+from hpo_pilot.server import queues as queue_http
+from hpo_pilot.server import queues as transformation_http
+from hpo_pilot.server import task_calls as api_hpo_pilot
+from hpo_pilot.server import task_calls as api_job
+from hpo_pilot.server import task_calls as api_system
+from hpo_pilot.server import task_calls as api_task
+from hpo_pilot.server import task_calls as api_task_views
+from hpo_pilot.server.attempts import check_owner
+from hpo_pilot.server.bigpanda import KEY_FILE, ReadingKey
+from hpo_pilot.server.calls import (
+    NOBODY,
+    TABLE,
+    Access,
+    ArgumentError,
+    BodyRefused,
+    Call,
+    Endpoint,
+    json_object,
+    pairs,
+    read_body,
+)
+from hpo_pilot.server.database import Database, Transaction
 from hpo_pilot.server.envelope import Envelope, failure, to_json
-from hpo_pilot.server.legacy import http as legacy_http
-from hpo_pilot.server.legacy import pilot as legacy_pilot
+from hpo_pilot.server.file_store import Folder
+from hpo_pilot.server.listening import Gate
 from hpo_pilot.server.metrics import CALL_FAILURES, CALL_SECONDS
-from hpo_pilot.server.taskbuffer.limits import Limits
-from hpo_pilot.server.taskbuffer.lost_jobs import HeartbeatWatch
-from hpo_pilot.server.taskbuffer.pilot_book import PilotBook
-from hpo_pilot.server.taskbuffer.points import Capabilities
-from hpo_pilot.server.taskbuffer.queues import Queues
-from hpo_pilot.server.taskbuffer.retention import Housekeeping
-from hpo_pilot.server.taskbuffer.waiting import Changes, WaitingPilots
-from hpo_pilot.server.web import files_http, idds_http, metrics_http, queue_http, transformation_http
-from hpo_pilot.server.web.bodies import BodyRefused, json_object, pairs, read_body
-from hpo_pilot.server.web.call import NOBODY, Call
-from hpo_pilot.server.web.endpoints import TABLE, Access, ArgumentError, Endpoint
+from hpo_pilot.server.pilots import Changes, PilotBook, WaitingPilots
+from hpo_pilot.server.points import Capabilities
+from hpo_pilot.server.queues import Queues
+from hpo_pilot.server.reports import HeartbeatWatch
+from hpo_pilot.server.tasks import Housekeeping, Limits
+from hpo_pilot.server.tokens import Role, TokenRefused
 
 log = logging.getLogger(__name__)
 
@@ -147,17 +156,17 @@ class Server:
             routes=[
                 Route("/api/{version}/{group}/{function}", self._api, methods=_METHODS),
                 Route("/server/panda/{function}", partial(legacy_http.answer, self), methods=["GET", "POST"]),
-                *queue_http.routes(self),
+                *queue_http.queue_routes(self),
                 transformation_http.route(),
-                metrics_http.route(self),
-                Route("/cache/{name}", files_http.handler(self, files_http.cache_file), methods=["GET"]),
+                metrics.route(self),
+                Route("/cache/{name}", file_calls.handler(self, file_calls.cache_file), methods=["GET"]),
                 Route(
                     "/storage/{name}",
-                    files_http.handler(self, files_http.storage_file),
+                    file_calls.handler(self, file_calls.storage_file),
                     methods=["GET", "PUT", "DELETE"],
                 ),
-                *discovery.routes(self.gate.tokens),
-                *idds_http.routes(self),
+                *discovery.key_routes(self.gate.tokens),
+                *points.routes(self),
                 *bigpanda_http.routes(self),
             ],
             lifespan=lifespan,

@@ -1,12 +1,35 @@
-"""What the embedded server counts for Prometheus; `web.metrics_http` shows it.
-
-One server is one process, so that its instruments are the module's.
-"""
+"""The server's metrics for Prometheus."""
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Histogram, ProcessCollector
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Histogram, ProcessCollector, generate_latest
 from prometheus_client import Counter as PrometheusCounter
+from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
+from sqlalchemy import and_, func, select, text
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from hpo_pilot import __version__
+from hpo_pilot.jobs import JobState, TaskState
+from hpo_pilot.server.database import AT_PILOT, WAITS, Transaction, jobs, tasks
+from hpo_pilot.server.tokens import TokenRefused
+
+if TYPE_CHECKING:
+    from hpo_pilot.server.app import Server
+
+
+# What the embedded server counts for Prometheus; `web.metrics_http` shows it.
+#
+# One server is one process, so that its instruments are the module's.
 
 REGISTRY = CollectorRegistry()
 ProcessCollector(registry=REGISTRY)
@@ -28,3 +51,96 @@ ATTEMPTS_ENDED = PrometheusCounter(
 HEARTBEATS_LOST = PrometheusCounter(
     "hpo_pilot_server_heartbeats_lost", "Attempts that ended since nothing was heard of them.", registry=REGISTRY
 )
+
+
+# ``/metrics``: the server's figures as Prometheus reads them.
+#
+# Any valid token will do, of whatever role: the figures tell of nobody's work but how much there is.
+
+PATH = "/metrics"
+
+#: Queues that are told apart; any name is one, so that all further ones are `other`.
+_QUEUES = 50
+
+
+class Found(Collector):
+    """Metrics that were looked up for one answer."""
+
+    def __init__(self, metrics: list[Metric]) -> None:
+        """Takes them."""
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        """See Collector."""
+        yield from self._metrics
+
+
+def exposition(found: list[Metric], *registries: CollectorRegistry, more: bytes = b"") -> Response:
+    """What Prometheus reads: `found`, what `registries` have, and `more`, which is in its format already."""
+    own = CollectorRegistry()
+    own.register(Found(found))
+    texts = [generate_latest(registry) for registry in (own, *registries)]
+    return Response(b"".join(texts) + more, media_type=CONTENT_TYPE_LATEST)
+
+
+def route(server: Server) -> Route:
+    """The route."""
+    return Route(PATH, partial(_metrics, server), methods=["GET"])
+
+
+async def _metrics(server: Server, request: Request) -> Response:
+    try:
+        server.gate.caller(request)
+    except TokenRefused as error:
+        return PlainTextResponse(f"{error}\n", 401, {"WWW-Authenticate": "Bearer"})
+    found = await server.database.read(_in_database)
+    waiting = GaugeMetricFamily("hpo_pilot_server_pilots_waiting", "Pilots that wait for a job.", server.pilots.waiting)
+    told = InfoMetricFamily("hpo_pilot_server", "The embedded PanDA server.", {"version": __version__})
+    return exposition([told, waiting, *found], REGISTRY)
+
+
+def _in_database(tx: Transaction) -> list[Metric]:
+    of_jobs = GaugeMetricFamily(
+        "hpo_pilot_server_jobs",
+        "Jobs that are not over; of more than 50 queues the rest is `other`.",
+        labels=("queue", "state"),
+    )
+    by_queue: Counter[tuple[str, str]] = Counter()
+    sizes: Counter[str] = Counter()
+    active = _active(tx)
+    for (queue, _), number in active.items():
+        sizes[queue] += number
+    named = {queue for queue, _ in sizes.most_common(_QUEUES)}
+    for (queue, state), number in active.items():
+        by_queue[queue if queue in named else "other", state] += number
+    for labels, number in sorted(by_queue.items()):
+        of_jobs.add_metric(labels, number)
+    pilots = select(jobs.c.harvester_id, jobs.c.worker_id).where(AT_PILOT).distinct().subquery()
+    busy = tx.connection.scalar(select(func.count()).select_from(pilots)) or 0
+    return [
+        of_jobs,
+        GaugeMetricFamily("hpo_pilot_server_pilots_busy", "Pilots that have jobs.", busy),
+        GaugeMetricFamily("hpo_pilot_server_database_bytes", "Size of the server's database.", _size(tx)),
+    ]
+
+
+def _active(tx: Transaction) -> Counter[tuple[str, str]]:
+    """Jobs that are not over, by queue and state; counted through the partial indices."""
+    paused = select(tasks.c.task_id).where(tasks.c.status == TaskState.PAUSED.value)
+    aside = and_(jobs.c.task_id.in_(paused), jobs.c.status == JobState.DEFINED.value)
+    columns = (func.coalesce(jobs.c.site, jobs.c.queue).label("queue"), jobs.c.status)
+    counts: Counter[tuple[str, str]] = Counter()
+    for condition in (WAITS, AT_PILOT, aside):
+        query = select(*columns, func.count().label("n_jobs")).where(condition).group_by(*columns)
+        for row in tx.connection.execute(query):
+            counts[row.queue, row.status] += row.n_jobs
+    return counts
+
+
+def _size(tx: Transaction) -> int:
+    """Bytes of the database, its journal included."""
+    engine = tx.connection.engine
+    if engine.dialect.name != "sqlite":
+        return int(tx.connection.scalar(text("SELECT pg_database_size(current_database())")) or 0)
+    path = Path(engine.url.database or "")
+    return sum(part.stat().st_size for part in (path, path.with_name(f"{path.name}-wal")) if part.exists())

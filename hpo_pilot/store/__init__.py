@@ -1,24 +1,23 @@
 """The SQL store: searches, generations, trials, jobs, intermediate values, events."""
 
-from hpo_pilot.store.engine import NameTakenError, StoreAwayError
-from hpo_pilot.store.identity import UnknownSearchError
+from hpo_pilot.store.database import NameTakenError, StoreAwayError
 from hpo_pilot.store.records import (
     EMBEDDED,
     Cut,
     Event,
     JobOutcome,
+    NewPointRequest,
     NewTask,
     NewTrial,
-    NewWish,
+    PointRequest,
     SearchRecord,
     SearchState,
     TaskRecord,
     TaskStage,
     TrialEnd,
-    Wish,
 )
 from hpo_pilot.store.steering_store import SteeringStore
-from hpo_pilot.store.store import Store
+from hpo_pilot.store.store import Store, UnknownSearchError
 
 __all__ = [
     "EMBEDDED",
@@ -26,9 +25,10 @@ __all__ = [
     "Event",
     "JobOutcome",
     "NameTakenError",
+    "NewPointRequest",
     "NewTask",
     "NewTrial",
-    "NewWish",
+    "PointRequest",
     "SearchRecord",
     "SearchState",
     "SteeringStore",
@@ -38,5 +38,4 @@ __all__ = [
     "TaskStage",
     "TrialEnd",
     "UnknownSearchError",
-    "Wish",
 ]

@@ -13,7 +13,7 @@ import psutil
 from sqlalchemy import Connection, Engine, delete, func, insert, select, update
 
 from hpo_pilot.errors import TryAgainError
-from hpo_pilot.store.engine import reading, writing
+from hpo_pilot.store.database import reading, writing
 from hpo_pilot.store.tables import leases
 
 #: How long a lease outlives its last renewal, in seconds; only where its holder is on another host.
@@ -152,16 +152,16 @@ def acquire(engine: Engine, mode: str, server: str | None = None) -> Lease:
     return Lease(engine, identity)
 
 
-def holder(engine: Engine) -> Holder | None:
+def lease_holder(engine: Engine) -> Holder | None:
     """The live service that steers the store; None: there is none.
 
     A lease that expired less than `LATE_SECONDS` ago still counts.
     """
     with reading(engine) as connection:
-        return holder_in(connection)
+        return lease_holder_in(connection)
 
 
-def holder_in(connection: Connection) -> Holder | None:
+def lease_holder_in(connection: Connection) -> Holder | None:
     """The same within a transaction."""
     rows = connection.execute(select(leases)).all()
     row = next((row for row in rows if row.name == _NAME), None)
@@ -205,7 +205,7 @@ def _is_live(host: str, pid: int, started: float, in_time: bool, here: str) -> b
 
 
 @contextmanager
-def held(engine: Engine, mode: str, server: str | None = None) -> Iterator[Lease]:
+def held_lease(engine: Engine, mode: str, server: str | None = None) -> Iterator[Lease]:
     """The lease for the length of a block."""
     lease = acquire(engine, mode, server)
     try:

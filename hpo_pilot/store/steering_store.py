@@ -11,9 +11,17 @@ from sqlalchemy import Connection, and_, bindparam, func, insert, or_, select, u
 from hpo_pilot.jobs import JobState
 from hpo_pilot.search import EarlyStop, TrialState
 from hpo_pilot.store import tables as t
-from hpo_pilot.store.engine import reading, writing
-from hpo_pilot.store.records import JobOutcome, NewTask, NewTrial, TaskRecord, TaskStage, TrialEnd
-from hpo_pilot.store.rows import job_outcome, task_record
+from hpo_pilot.store.database import reading, writing
+from hpo_pilot.store.records import (
+    JobOutcome,
+    NewTask,
+    NewTrial,
+    TaskRecord,
+    TaskStage,
+    TrialEnd,
+    job_outcome,
+    task_record,
+)
 from hpo_pilot.store.store import Store
 
 

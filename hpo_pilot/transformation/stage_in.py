@@ -1,21 +1,426 @@
-"""The payload's inputs, in the job's folder before its command starts.
+"""Brings the inputs of a payload into the job's folder before its command starts."""
 
-What is fetched is kept in a cache that many jobs share, and each job gets links to it. What is a path already is linked
-to. The names of all of them are left in a file for the payload runner, which lists them for the payload.
-"""
-
+import fcntl
 import glob
+import hashlib
+import http.client
 import json
 import os
+import re
 import shutil
+import subprocess
+import tempfile
 import time
-from typing import Callable, List, Mapping, Sequence, Tuple
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+from enum import Enum
+from typing import IO, Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from urllib.parse import unquote, urlsplit
 
-from hpo_pilot.transformation.failure import ExitCode, TransformationFailure
-from hpo_pilot.transformation.input_cache import CacheEntry, InputCache
-from hpo_pilot.transformation.input_fetch import Limits, fetch
-from hpo_pilot.transformation.input_source import InputKind, InputSource, parse_source
-from hpo_pilot.transformation.payload_document import NAME as PAYLOAD_DOCUMENT
+from hpo_pilot.transformation.job import PAYLOAD_DOCUMENT, Arguments, ExitCode, TransformationFailure
+
+#: scope:name, as Rucio writes its data identifiers.
+_DID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,29}:[A-Za-z0-9][A-Za-z0-9._:+/-]{0,249}")
+_FILE_NAME = re.compile(r"[^/\\\x00-\x1f\x7f]{1,250}")
+_PATH_STARTS = ("/", "./", "../", "~")
+
+
+class InputKind(Enum):
+    """How an input comes to a job."""
+
+    PATH = "path"  #: it is on the worker's file system
+    HTTP = "http"  #: by download
+    ROOT = "root"  #: with xrdcp
+    RUCIO = "rucio"  #: with rucio download
+
+
+class InputSource(NamedTuple):
+    """One entry of a payload's inputs, understood.
+
+    Attributes:
+        where: path, URL or data identifier.
+        name: of the file in the job's folder; None: nobody knows before it is there, for it may be several.
+    """
+
+    kind: InputKind
+    where: str
+    name: Optional[str]
+
+
+def parse_source(text: str) -> InputSource:
+    """What an entry means.
+
+    Raises:
+        ValueError: nothing that could be fetched; the message says what is wrong and what to do.
+    """
+    scheme, separator, rest = text.partition("://")
+    if separator and re.match(r"[A-Za-z][A-Za-z0-9+.-]*$", scheme):
+        return _url(text, scheme.lower(), rest)
+    if not text.startswith(_PATH_STARTS) and _DID.fullmatch(text.rstrip("/")):
+        return InputSource(InputKind.RUCIO, text.rstrip("/"), None)
+    return _path(text)
+
+
+def _url(text: str, scheme: str, rest: str) -> InputSource:
+    if scheme == "file":
+        return _path("/" + rest.lstrip("/"))
+    if scheme not in ("http", "https", "root", "roots", "xroot"):
+        raise ValueError(
+            "%s:// cannot be fetched: give a path, an http, https or root URL, or a Rucio dataset (scope:name)" % scheme
+        )
+    try:
+        parts = urlsplit(text)
+        host, secret = parts.hostname, parts.password
+    except ValueError as error:
+        raise ValueError("is no URL: %s" % error) from error
+    if not host or any(ord(sign) <= 32 or sign == "\x7f" for sign in text):
+        raise ValueError("is no URL: it names no server, or has blanks in it")
+    if secret is not None or (parts.username is not None and scheme in ("http", "https")):
+        raise ValueError(
+            "holds a user's name or password: whoever may see the search would; put the file where none is needed"
+        )
+    name = unquote(parts.path).rstrip("/").rpartition("/")[2]
+    _check_name(name)
+    return InputSource(InputKind.HTTP if scheme in ("http", "https") else InputKind.ROOT, text, name)
+
+
+def _path(text: str) -> InputSource:
+    if glob.has_magic(text):
+        return InputSource(InputKind.PATH, text, None)
+    name = os.path.basename(os.path.normpath(text))
+    _check_name(name)
+    return InputSource(InputKind.PATH, text, name)
+
+
+def _check_name(name: str) -> None:
+    if name in ("", ".", "..") or not _FILE_NAME.match(name) or name.startswith("-"):
+        raise ValueError("names no file")
+
+
+_TRIES = 4
+_STALLED = 60.0  # seconds without a byte
+_BLOCK = 1 << 20
+_LATER = frozenset([408, 425, 429, 500, 502, 503, 504, 507])
+_SAID = 400  # characters of what a tool said last
+
+#: What to do where a tool is missing.
+_REMEDY = {
+    "xrdcp": "install xrootd-client there, or name the file by a path or an http(s) URL",
+    "rucio": "install rucio-clients there and set them up, or name the files by paths or http(s) URLs",
+}
+
+
+class FetchLimits(NamedTuple):
+    """How far a fetch may go.
+
+    Attributes:
+        size: bytes.
+        until: on the monotonic clock.
+        stop: says whether to give up now.
+    """
+
+    size: int
+    until: float
+    stop: Callable[[], bool]
+
+    def check(self, source: str) -> None:
+        """Raises where it went too far."""
+        if self.stop():
+            raise TransformationFailure(ExitCode.NO_INPUT, "%s: told to stop while it was fetched" % source)
+        if time.monotonic() > self.until:
+            raise TransformationFailure(ExitCode.NO_INPUT, "%s: it did not come in time" % source)
+
+
+class _Later(Exception):
+    """It did not come now; it may, another time."""
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows the web to the web, and never from https to http."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
+    ) -> Optional[urllib.request.Request]:
+        allowed = ("https",) if req.type == "https" else ("http", "https")
+        if urlsplit(newurl).scheme not in allowed:
+            raise urllib.error.HTTPError(newurl, code, "a redirect to another protocol is not followed", headers, fp)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def fetch_input(
+    source: InputSource, folder: str, known: Optional[Dict[str, Any]], limits: FetchLimits
+) -> Optional[Dict[str, Any]]:
+    """Brings an input.
+
+    Args:
+        source: of any kind but a path.
+        folder: empty; its files go there.
+        known: what the last fetch of it gave back, if its files are still here.
+        limits: how far it may go.
+
+    Returns:
+        What tells later whether it is still the same; None: it is the same as `known`, and nothing was fetched.
+
+    Raises:
+        TransformationFailure: it does not come; the message says what to do.
+        OSError: the disk.
+    """
+    if source.kind is InputKind.HTTP:
+        return _fetch_http(source, folder, known or {}, limits)
+    if source.kind is InputKind.ROOT:
+        target = os.path.join(folder, source.name or "file")
+        _run(["xrdcp", "--nopbar", "--force", source.where, target], source.where, limits)
+    else:
+        _run(["rucio", "download", "--no-subdir", "--dir", folder, source.where], source.where, limits)
+    files = [os.path.join(where, name) for where, _, names in os.walk(folder) for name in names]
+    if not files:
+        raise TransformationFailure(ExitCode.NO_INPUT, "%s: it has no files" % source.where)
+    size = sum(os.path.getsize(path) for path in files)
+    if size > limits.size:
+        raise _too_large(source.where, size, limits)
+    return {}
+
+
+def _fetch_http(
+    source: InputSource, folder: str, known: Dict[str, Any], limits: FetchLimits
+) -> Optional[Dict[str, Any]]:
+    trouble = ""
+    for attempt in range(_TRIES):
+        try:
+            return _download(source, os.path.join(folder, source.name or "file"), known, limits)
+        except _Later as later:
+            trouble = str(later)
+        wake = time.monotonic() + 2**attempt
+        while time.monotonic() < wake and attempt < _TRIES - 1:
+            limits.check(source.where)
+            time.sleep(0.1)
+    raise TransformationFailure(ExitCode.NO_INPUT, "%s: %s" % (source.where, trouble))
+
+
+def _download(source: InputSource, target: str, known: Dict[str, Any], limits: FetchLimits) -> Optional[Dict[str, Any]]:
+    headers = {"User-Agent": "hpo-pilot", "Accept-Encoding": "identity"}
+    if known.get("etag"):
+        headers["If-None-Match"] = known["etag"]
+    elif known.get("modified"):
+        headers["If-Modified-Since"] = known["modified"]
+    request = urllib.request.Request(source.where, headers=headers)  # noqa: S310  http and https alone come here
+    try:
+        with urllib.request.build_opener(_Redirects).open(request, timeout=_STALLED) as answer:
+            announced = answer.headers.get("Content-Length")
+            if announced is not None and int(announced) > limits.size:
+                raise _too_large(source.where, int(announced), limits)
+            size = 0
+            with open(target, "wb") as file:
+                for block in iter(lambda: _read(answer), b""):
+                    limits.check(source.where)
+                    size += len(block)
+                    if size > limits.size:
+                        raise _too_large(source.where, size, limits)
+                    file.write(block)
+            if announced is not None and int(announced) != size:
+                raise _Later("it broke off after %d of %s bytes" % (size, announced))
+            return {"etag": answer.headers.get("ETag"), "modified": answer.headers.get("Last-Modified"), "size": size}
+    except urllib.error.HTTPError as error:
+        if error.code == 304:
+            return None
+        if error.code in _LATER:
+            raise _Later("the server answered %s %s" % (error.code, error.reason)) from error
+        said = "%s: the server answered %s %s" % (source.where, error.code, error.reason)
+        raise TransformationFailure(ExitCode.NO_INPUT, said) from error
+    except urllib.error.URLError as error:
+        raise _Later(str(error.reason)) from error
+    except (http.client.HTTPException, ConnectionError, ValueError) as error:
+        raise _Later(str(error) or type(error).__name__) from error
+
+
+def _read(answer: Any) -> bytes:
+    """The next part; what goes wrong here is the network's, not the disk's."""
+    try:
+        return bytes(answer.read(_BLOCK))
+    except (OSError, http.client.HTTPException) as error:
+        raise _Later(str(error) or type(error).__name__) from error
+
+
+def _too_large(source: str, size: int, limits: FetchLimits) -> TransformationFailure:
+    return TransformationFailure(
+        ExitCode.NO_INPUT,
+        "%s: it has %d MB, and a worker keeps at most %d MB" % (source, size >> 20, limits.size >> 20),
+    )
+
+
+def _run(command: Sequence[str], source: str, limits: FetchLimits) -> None:
+    """Runs a tool to its end."""
+    program = shutil.which(command[0])
+    if program is None:
+        raise TransformationFailure(
+            ExitCode.NO_INPUT, "%s: this worker has no %s: %s" % (source, command[0], _REMEDY[command[0]])
+        )
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            [program, *command[1:]], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+        )
+        try:
+            while True:
+                try:
+                    status = process.wait(0.2)
+                    break
+                except subprocess.TimeoutExpired:
+                    limits.check(source)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        if status:
+            output.seek(0)
+            said = " ".join(output.read().decode("utf-8", "replace").split())[-_SAID:]
+            raise TransformationFailure(
+                ExitCode.NO_INPUT, "%s: %s ended with %d: %s" % (source, command[0], status, said or "it said nothing")
+            )
+
+
+_LOOK = 0.2  # seconds between tries to get an entry that another job fetches
+
+
+class CacheEntry:
+    """One input. While it is held, nobody else fetches, replaces or removes it.
+
+    ::
+
+        KEY/files/     what was fetched
+        KEY/meta.json  where from, and what tells whether it is still the same
+        .KEY.new/      what is being fetched
+        KEY.lock
+    """
+
+    def __init__(self, cache: str, key: str) -> None:
+        self.folder, self.key = os.path.join(cache, key), key
+        self.new = os.path.join(cache, ".%s.new" % key)
+
+    @property
+    def meta(self) -> Optional[Dict[str, Any]]:
+        """What was noted when it was fetched; None: it is not there."""
+        try:
+            with open(os.path.join(self.folder, "meta.json")) as file:
+                found = json.load(file)
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    def files(self) -> List[str]:
+        """Its files, in order."""
+        return [
+            os.path.join(where, name)
+            for where, _, names in sorted(os.walk(os.path.join(self.folder, "files")))
+            for name in sorted(names)
+        ]
+
+    def begin(self) -> str:
+        """An empty folder to fetch into; what somebody who was killed left there is gone."""
+        shutil.rmtree(self.new, ignore_errors=True)
+        os.makedirs(os.path.join(self.new, "files"))
+        return os.path.join(self.new, "files")
+
+    def publish(self, meta: Dict[str, Any]) -> None:
+        """What was fetched is complete: it takes the place of what was there."""
+        for where, _, names in os.walk(self.new):
+            for name in names:
+                os.chmod(os.path.join(where, name), 0o444)  # jobs get links to it, and must not change it
+        self.note(meta, self.new)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        os.rename(self.new, self.folder)
+
+    def note(self, meta: Dict[str, Any], folder: str = "") -> None:
+        """Writes down when it was last known to be good, with `meta`."""
+        path = os.path.join(folder or self.folder, "meta.json")
+        with open(path + ".new", "w") as file:
+            json.dump(dict(meta, checked=time.time()), file)
+        os.rename(path + ".new", path)
+
+    def drop_new(self) -> None:
+        """Forgets a fetch that failed."""
+        shutil.rmtree(self.new, ignore_errors=True)
+
+
+class InputCache:
+    """A folder of entries, the least recently used going first when it grows too large.
+
+    Several pilots may share it.
+    """
+
+    def __init__(self, folder: str, limit: int) -> None:
+        """Makes the folder when it is first needed. `limit`: bytes that all entries may have."""
+        self.folder, self.limit = folder, limit
+
+    @contextmanager
+    def held(self, source: str, until: float, stop: Callable[[], bool]) -> Iterator[CacheEntry]:
+        """Holds the entry of a source for the length of a block.
+
+        Args:
+            source: path, URL or data identifier.
+            until: `time.monotonic` at which to give up waiting for another job that fetches it.
+            stop: says whether to give up now.
+
+        Raises:
+            TransformationFailure: it was not to be had in time.
+        """
+        key = hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest()[:40]
+        os.makedirs(self.folder, exist_ok=True)
+        lock = os.open(os.path.join(self.folder, key + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            while not _locked(lock):
+                if stop() or time.monotonic() > until:
+                    raise TransformationFailure(ExitCode.NO_INPUT, "%s: another job is still fetching it" % source)
+                time.sleep(_LOOK)
+            entry = CacheEntry(self.folder, key)
+            yield entry
+            if os.path.isdir(entry.folder):
+                os.utime(entry.folder, None)
+        finally:
+            os.close(lock)
+
+    def make_room(self) -> None:
+        """Removes entries until the rest fits; the newest always stays, and so do those that are held."""
+        entries = []
+        for name in os.listdir(self.folder):
+            path = os.path.join(self.folder, name)
+            if os.path.isdir(path) and not name.startswith("."):
+                entries.append((os.stat(path).st_mtime, name, _size(path)))
+        total = sum(size for _, _, size in entries)
+        for _, name, size in sorted(entries)[:-1]:
+            if total <= self.limit:
+                return
+            lock = os.open(os.path.join(self.folder, name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                if _locked(lock):
+                    shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
+                    total -= size
+            finally:
+                os.close(lock)
+
+
+def _locked(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _size(folder: str) -> int:
+    total = 0
+    for where, _, names in os.walk(folder):
+        for name in names:
+            path = os.path.join(where, name)
+            total += os.lstat(path).st_size if os.path.lexists(path) else 0
+    return total
+
+
+# The payload's inputs, in the job's folder before its command starts.
+#
+# What is fetched is kept in a cache that many jobs share, and each job gets links to it. What is a path already is
+# linked
+# to. The names of all of them are left in a file for the payload runner, which lists them for the payload.
 
 #: Names of the inputs in the job's folder, in order.
 STAGED_FILE = "hpo_pilot_inputs.json"
@@ -83,7 +488,7 @@ class StageIn:
         return elsewhere
 
     def _bring_cached(self, source: InputSource, cache: InputCache, work: str, names: List[str]) -> None:
-        limits = Limits(self._limit, time.monotonic() + PATIENCE, self._stop)
+        limits = FetchLimits(self._limit, time.monotonic() + PATIENCE, self._stop)
         with cache.held(source.where, limits.until, self._stop) as entry:
             fetched = self._update(source, entry, limits)
             for path in entry.files():
@@ -92,14 +497,14 @@ class StageIn:
             cache.make_room()
 
     @staticmethod
-    def _update(source: InputSource, entry: CacheEntry, limits: Limits) -> bool:
+    def _update(source: InputSource, entry: CacheEntry, limits: FetchLimits) -> bool:
         """Makes the entry there and up to date; whether anything was fetched."""
         known = entry.meta
         may_change = source.kind is InputKind.HTTP
         if known is not None and not (may_change and time.time() - known.get("checked", 0.0) > _FRESH):
             return False
         try:
-            meta = fetch(source, entry.begin(), known, limits)
+            meta = fetch_input(source, entry.begin(), known, limits)
             if meta is None:
                 entry.note(known or {})
                 return False
@@ -167,3 +572,34 @@ def _link_or_copy(path: str, target: str) -> None:
 def from_environment(environment: Mapping[str, str]) -> StageIn:
     """For a pilot that is not ours."""
     return StageIn(environment.get(CACHE_VARIABLE, ""))
+
+
+def link_inputs(arguments: Arguments, source: str, folder: str) -> Dict[str, str]:
+    """Links the job's inputs into the folder where the command runs, and writes their lists.
+
+    Args:
+        arguments: of the job.
+        source: where the pilot put them.
+        folder: where the command runs.
+
+    Returns:
+        What stands for `%NAME` in the command: names of files, separated by commas.
+
+    Raises:
+        TransformationFailure: one is missing.
+    """
+    streams = dict(arguments.input_map) or {"IN": arguments.inputs} if arguments.inputs or arguments.input_map else {}
+    found = {}
+    for name in set(arguments.inputs).union(*streams.values()):
+        path, link = os.path.join(source, name), os.path.join(folder, name)
+        if os.path.basename(name) != name or name in (".", "..") or not os.path.exists(path):
+            raise TransformationFailure(ExitCode.NO_INPUT, "the input file %s is not there" % name)
+        if not os.path.lexists(link):
+            os.symlink(os.path.relpath(path, os.path.realpath(folder)), link)
+    for stream, names in streams.items():
+        found[stream] = ",".join(names)
+        if stream in arguments.input_lists:
+            where = os.path.join(folder, os.path.basename(arguments.input_lists[stream]))
+            with open(where, "w") as file:
+                json.dump(list(names), file)
+    return found

@@ -1,33 +1,86 @@
-"""One job from its arguments to its job report: what a foreign pilot starts as `runGen-00-00-02`.
-
-::
-
-    JOB/                      where it is started; outputs and jobReport.json are left here
-    JOB/workDir/              the sandbox
-    JOB/workDir/RUN_DIR/      where the command runs
-
-A pilot that starts containers itself calls it twice, with `--preprocess` and `--postprocess`, and between them runs
-`__run_main_exec.sh` in the image. Else the image of the arguments, or of the payload's document, is started here.
-"""
+"""Runs one job from its arguments to its job report: a foreign pilot starts it as `runGen-00-00-02`."""
 
 import json
 import os
 import shutil
 import sys
 from pathlib import Path
-from typing import Mapping, Optional, Sequence
+from typing import List, Mapping, Optional, Sequence
 
-from hpo_pilot.transformation.archive import unpack
-from hpo_pilot.transformation.arguments import Arguments, parse
 from hpo_pilot.transformation.container import choose_runtime
-from hpo_pilot.transformation.environment import without_secrets
-from hpo_pilot.transformation.failure import ExitCode, TransformationFailure
-from hpo_pilot.transformation.fetch import fetch
-from hpo_pilot.transformation.job_report import REPORT, has_verdict, job_report
-from hpo_pilot.transformation.outputs import find_outputs, write_empty
-from hpo_pilot.transformation.payload_document import PayloadDocument
-from hpo_pilot.transformation.preparation import Prepared, prepare, run_folder
+from hpo_pilot.transformation.job import (
+    JOB_REPORT,
+    Arguments,
+    ExitCode,
+    PayloadDocument,
+    TransformationFailure,
+    find_outputs,
+    has_verdict,
+    job_report,
+    make_executable,
+    parse_arguments,
+    payload_argv,
+    shell_command,
+    without_secrets,
+    write_empty,
+)
 from hpo_pilot.transformation.process import run_payload
+from hpo_pilot.transformation.sandbox import fetch_sandbox, unpack
+from hpo_pilot.transformation.stage_in import StageIn, from_environment, link_inputs
+
+
+class Prepared:
+    """A job that may start.
+
+    Attributes:
+        folder: where the command runs.
+        argv: the command, as a program to be started.
+        script: the command, as lines for a shell.
+        elsewhere: what its inputs link to outside the job's folder.
+    """
+
+    def __init__(self, folder: str, argv: List[str], script: str, elsewhere: List[str]) -> None:
+        self.folder, self.argv, self.script, self.elsewhere = folder, argv, script, elsewhere
+
+
+def run_folder(arguments: Arguments, work: str) -> str:
+    """Where the command runs."""
+    return os.path.normpath(os.path.join(work, arguments.run_dir))
+
+
+def prepare(arguments: Arguments, here: str, work: str, stage_in: Optional[StageIn] = None) -> Prepared:
+    """Makes a job ready.
+
+    Args:
+        arguments: of the job.
+        here: where the pilot put its input files.
+        work: the folder with its sandbox, unpacked.
+        stage_in: brings what the payload's own document names under `inputs`; None: as the environment says.
+
+    Raises:
+        TransformationFailure: an input is missing.
+        OSError: the disk.
+    """
+    folder = run_folder(arguments, work)
+    os.makedirs(folder, exist_ok=True)
+    replacements = link_inputs(arguments, here, folder)
+    brought = [*arguments.inputs, *(name for names in arguments.input_map.values() for name in names)]
+    elsewhere = (stage_in or from_environment(os.environ)).bring(folder, list(dict.fromkeys(brought)))
+    make_executable(arguments.command, folder)
+    argv, script = payload_argv(arguments, replacements), shell_command(arguments, replacements)
+    return Prepared(folder, argv, script, elsewhere)
+
+
+# One job from its arguments to its job report: what a foreign pilot starts as `runGen-00-00-02`.
+#
+# ::
+#
+#     JOB/                      where it is started; outputs and jobReport.json are left here
+#     JOB/workDir/              the sandbox
+#     JOB/workDir/RUN_DIR/      where the command runs
+#
+# A pilot that starts containers itself calls it twice, with `--preprocess` and `--postprocess`, and between them runs
+# `__run_main_exec.sh` in the image. Else the image of the arguments, or of the payload's document, is started here.
 
 MAIN_SCRIPT = "__run_main_exec.sh"
 WORK_FOLDER = "workDir"
@@ -41,7 +94,7 @@ def main(words: Optional[Sequence[str]] = None) -> int:
     """Runs a job in the current folder; returns the exit status."""
     here = os.getcwd()
     try:
-        arguments = parse(sys.argv[1:] if words is None else words)
+        arguments = parse_arguments(sys.argv[1:] if words is None else words)
         for warning in arguments.warnings:
             print("WARNING : " + warning)
         return run(arguments, here, os.environ)
@@ -99,7 +152,7 @@ def _unpack_sandbox(arguments: Arguments, here: str, work: str, environment: Map
     if not os.path.isfile(path):  # the pilot did not bring it
         if arguments.library:
             raise TransformationFailure(ExitCode.NO_SANDBOX, "the sandbox %s is not there" % name)
-        fetch(arguments.source_url, name, path, UNPACKED_LIMIT, environment)
+        fetch_sandbox(arguments.source_url, name, path, UNPACKED_LIMIT, environment)
     unpack(path, work, UNPACKED_LIMIT)
 
 
@@ -134,7 +187,7 @@ def _deliver(arguments: Arguments, here: str, folder: str) -> None:
 
 
 def _write_report(here: str, text: str) -> None:
-    path = os.path.join(here, REPORT)
+    path = os.path.join(here, JOB_REPORT)
     with open(path + ".new", "w") as file:
         file.write(text)
     os.rename(path + ".new", path)

@@ -9,10 +9,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from hpo_pilot.batch import AllocationSpec, BatchJob, BatchState, BatchSystem
-from hpo_pilot.batch.book import Book
-from hpo_pilot.batch.fleet import Fleet
-from hpo_pilot.jobs.site_profile import SiteProfile
+from hpo_pilot.hpc.allocations import AllocationFile, Fleet
+from hpo_pilot.hpc.batch_system import AllocationSpec, BatchJob, BatchState, BatchSystem
+from hpo_pilot.hpc.site_profile import SiteProfile
 
 
 class FakeBatch(BatchSystem):
@@ -64,7 +63,7 @@ def now() -> list[float]:
 
 @pytest.fixture
 def fleet(tmp_path: Path, batch: FakeBatch, now: list[float]) -> Fleet:
-    return Fleet(Book(tmp_path / "work"), systems=lambda _: batch, clock=lambda: now[0])
+    return Fleet(AllocationFile(tmp_path / "work"), systems=lambda _: batch, clock=lambda: now[0])
 
 
 @pytest.fixture

@@ -10,12 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from hpo_pilot.batch import AllocationSpec, BatchJob, BatchState
-from hpo_pilot.batch import book as book_module
-from hpo_pilot.batch.book import Book
-from hpo_pilot.batch.fleet import Fleet, new_name
 from hpo_pilot.errors import InputError, TryAgainError
-from hpo_pilot.launchers.batch_commands import CommandFailedError
+from hpo_pilot.hpc import allocations as book_module
+from hpo_pilot.hpc.allocations import AllocationFile, Fleet, new_name
+from hpo_pilot.hpc.batch_system import AllocationSpec, BatchJob, BatchState, CommandFailedError
 from tests.batch.conftest import FakeBatch
 
 Plan = Callable[..., AllocationSpec]
@@ -90,7 +88,7 @@ def test_the_lock_outlives_the_submitting_process(fleet: Fleet, batch: FakeBatch
 
 def test_somebody_else_has_the_book(fleet: Fleet, plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(book_module, "_LOCK_SECONDS", 0.2)
-    with Book(tmp_path / "work").open(), pytest.raises(TryAgainError, match="another command"):
+    with AllocationFile(tmp_path / "work").open(), pytest.raises(TryAgainError, match="another command"):
         submit(fleet, plan("one"))
 
 

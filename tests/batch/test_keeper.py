@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from hpo_pilot.batch import AllocationSpec, BatchJob, BatchState
-from hpo_pilot.batch.book import Book
-from hpo_pilot.batch.fleet import Fleet
-from hpo_pilot.batch.keeper import Demand, Keeper, Keeping, Waiting
 from hpo_pilot.errors import GiveUpError, InputError, TryAgainError
+from hpo_pilot.hpc.allocations import AllocationFile, Fleet
+from hpo_pilot.hpc.batch_system import AllocationSpec, BatchJob, BatchState
+from hpo_pilot.hpc.keeper import Demand, Keeper, KeeperSettings, WaitingJobs
 from hpo_pilot.jobs import JobNeeds
 from tests.batch.conftest import FakeBatch
 
-KEEPING = Keeping("https://here", "Q", "here", max_nodes=6, room=4, idle=100.0, settle=30.0)
+KEEPING = KeeperSettings("https://here", "Q", "here", max_nodes=6, room=4, idle=100.0, settle=30.0)
 
 
 def at_once(spec: AllocationSpec, needs: JobNeeds) -> int:
@@ -36,7 +35,7 @@ class Bench:
         self.told: list[str] = []
         self.keeper = self.again()
 
-    def again(self, keeping: Keeping = KEEPING) -> Keeper:
+    def again(self, keeping: KeeperSettings = KEEPING) -> Keeper:
         """Another process that keeps the same."""
         self.keeper = Keeper(
             self.fleet,
@@ -49,10 +48,10 @@ class Bench:
         )
         return self.keeper
 
-    def look(self, waiting: int | tuple[Waiting, ...], going: int = 0, after: float = 1.0) -> list[str]:
+    def look(self, waiting: int | tuple[WaitingJobs, ...], going: int = 0, after: float = 1.0) -> list[str]:
         """One look; the states of all jobs then."""
         self.now[0] += after
-        self.demand = Demand((Waiting(waiting),) if isinstance(waiting, int) else waiting, going)
+        self.demand = Demand((WaitingJobs(waiting),) if isinstance(waiting, int) else waiting, going)
         self.keeper.look()
         return [job.state.value for job in self.batch.known.values()]
 
@@ -172,7 +171,7 @@ def test_it_runs_until_it_is_stopped(bench: Bench) -> None:
         if looks <= 2:
             raise TryAgainError("the server sleeps")
         stop.set()
-        return Demand((Waiting(4),), 0)
+        return Demand((WaitingJobs(4),), 0)
 
     clock, tell = lambda: bench.now[0], bench.told.append
     keeper = Keeper(bench.fleet, KEEPING, bench.plan, demand, at_once=at_once, tell=tell, clock=clock)
@@ -227,8 +226,8 @@ def test_jobs_that_no_allocation_takes(bench: Bench) -> None:
 
 def test_allocations_for_what_fits_them(bench: Bench) -> None:
     """Of two-node jobs of all cores each runs one, of small ones sixteen, and none of those with GPUs."""
-    wide, small = Waiting(2, JobNeeds(nodes=2, cores=8)), Waiting(16, JobNeeds(cores=1))
-    hopeless = Waiting(500, JobNeeds(gpus_per_node=2, minutes=30.0))
+    wide, small = WaitingJobs(2, JobNeeds(nodes=2, cores=8)), WaitingJobs(16, JobNeeds(cores=1))
+    hopeless = WaitingJobs(500, JobNeeds(gpus_per_node=2, minutes=30.0))
     assert bench.look((small, hopeless)) == ["waiting"]
     assert bench.look((small, hopeless, wide)) == ["waiting"] * 3
     (said,) = [told for told in bench.told if "is submitted" in told]
@@ -237,12 +236,12 @@ def test_allocations_for_what_fits_them(bench: Bench) -> None:
 
 
 def test_halves_of_two_shapes_share_one(bench: Bench) -> None:
-    assert bench.look((Waiting(8, JobNeeds(cores=1)), Waiting(4, JobNeeds(cores=2)))) == ["waiting"]
+    assert bench.look((WaitingJobs(8, JobNeeds(cores=1)), WaitingJobs(4, JobNeeds(cores=2)))) == ["waiting"]
 
 
 def test_work_that_never_fits_is_none(bench: Bench) -> None:
     """Allocations are given back, and it goes on looking: others may submit what fits."""
-    hopeless = (Waiting(500, JobNeeds(nodes=3)),)
+    hopeless = (WaitingJobs(500, JobNeeds(nodes=3)),)
     assert bench.look(hopeless) == []
     assert bench.look(4) == ["waiting"]
     bench.batch.turn("100", BatchState.RUNNING)
@@ -252,14 +251,14 @@ def test_work_that_never_fits_is_none(bench: Bench) -> None:
 
 def test_a_refusal_ends_it(bench: Bench) -> None:
     bench.section = {"account_required": True}
-    bench.demand = Demand((Waiting(1),), 0)
+    bench.demand = Demand((WaitingJobs(1),), 0)
     with pytest.raises(InputError, match="--account"):
         bench.keeper.run(threading.Event(), 0.01)
 
 
 def test_two_at_once(tmp_path: Path) -> None:
     """They would submit for the same jobs; of other sites each has its own."""
-    book = Book(tmp_path / "work")
+    book = AllocationFile(tmp_path / "work")
     with book.kept_by_one("https://here", "Q", "here"):
         twice = pytest.raises(TryAgainError, match="another `pilots keep` does this already")
         with twice, book.kept_by_one("https://here", "Q", "here"):

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.batch import AllocationSpec, BatchState, make_batch_system
-from hpo_pilot.batch.book import Book
-from hpo_pilot.batch.fleet import Fleet
-from hpo_pilot.config.site_file import find_site
 from hpo_pilot.errors import InputError
+from hpo_pilot.hpc.allocations import AllocationFile, Fleet, make_batch_system
+from hpo_pilot.hpc.batch_system import AllocationSpec, BatchState
+from hpo_pilot.hpc.site_files import find_site
 
 STUB = Path(__file__).parent / "stubs" / "lsf.py"
 
@@ -41,7 +40,7 @@ def summit(tmp_path: Path) -> AllocationSpec:
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Fleet:
-    return Fleet(Book(tmp_path / "work"))
+    return Fleet(AllocationFile(tmp_path / "work"))
 
 
 def jobs(lsf: Path) -> dict[str, Any]:

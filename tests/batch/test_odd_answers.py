@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hpo_pilot.batch import AllocationSpec, BatchState, make_batch_system
 from hpo_pilot.errors import TryAgainError
+from hpo_pilot.hpc.allocations import make_batch_system
+from hpo_pilot.hpc.batch_system import AllocationSpec, BatchState
 
 Commands = Callable[..., None]
 

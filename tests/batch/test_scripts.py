@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.batch import AllocationSpec, make_batch_system
-from hpo_pilot.batch.allocation_spec import active_environment
-from hpo_pilot.batch.pilot_command import PilotCommand
-from hpo_pilot.config.site_file import find_site
 from hpo_pilot.errors import InputError
-from hpo_pilot.jobs.site_profile import SiteProfile
+from hpo_pilot.hpc.allocations import PilotCommand, make_batch_system
+from hpo_pilot.hpc.batch_system import AllocationSpec, active_environment
+from hpo_pilot.hpc.site_files import find_site
+from hpo_pilot.hpc.site_profile import SiteProfile
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -37,7 +37,7 @@ def check(words):
     words = list(words)
     while hasattr(found, "commands") and words and not words[0].startswith("-"):
         assert words[0] in found.commands, words
-        found = found.commands[words.pop(0)]
+        found = found.get_command(None, words.pop(0))
     known = {name for parameter in found.params for name in parameter.opts}
     unknown = {word.partition("=")[0] for word in words if word.startswith("--")} - known - {"--help"}
     # The pilot reads its words itself.

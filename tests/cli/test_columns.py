@@ -9,8 +9,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from hpo_pilot.cli.columns import Column, print_columns
-from hpo_pilot.cli.sparkline import sparkline
+from hpo_pilot.cli.output import Column, print_columns
+from hpo_pilot.cli.progress import sparkline
 
 
 def printed(width):

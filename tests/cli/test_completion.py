@@ -13,7 +13,7 @@ from tests.rest_api import add_results, store_of, write_search
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    from hpo_pilot.client.local_client import LocalClient
+    from hpo_pilot.web.local_client import LocalClient
 
     root = tmp_path_factory.mktemp("completion")
     store_of(root / "hpo-pilot").close()

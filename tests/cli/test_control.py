@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hpo_pilot.cli.main import app
-from hpo_pilot.cli.point_words import point_of
+from hpo_pilot.cli.searches import point_of
 from hpo_pilot.errors import InputError
 from hpo_pilot.store import SearchState
 from tests.rest_api import add_results, set_state, steered, store_of, write_search

@@ -19,10 +19,10 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from hpo_pilot.cli.dashboard import dashboard
-from hpo_pilot.cli.next_step import next_step
-from hpo_pilot.client.local_client import LocalClient
+from hpo_pilot.cli.output import next_step
+from hpo_pilot.cli.progress import dashboard
 from hpo_pilot.store import SearchState
+from hpo_pilot.web.local_client import LocalClient
 from tests.rest_api import add_results, set_state, steered, store_of, write_search
 
 NOW = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)

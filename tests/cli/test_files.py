@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from hpo_pilot.cli.files import write_text
+from hpo_pilot.cli.output import write_text
 from hpo_pilot.errors import InputError
 
 

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from hpo_pilot.cli.fitting import print_fitting
+from hpo_pilot.cli.output import print_fitting
 
 VALUE = 0.123456789
 
@@ -53,7 +53,7 @@ def test_what_cannot_fit_is_left_whole():
 
 def test_a_pipe_gets_every_digit():
     code = (
-        "from hpo_pilot.cli.show import console; from rich.table import Table\n"
+        "from hpo_pilot.cli.output import console; from rich.table import Table\n"
         "t = Table(*(f'parameter_{n}' for n in range(30)), box=None); t.add_row(*['0.123456789'] * 30)\n"
         "console().print(t)"
     )

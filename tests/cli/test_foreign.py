@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpo_pilot.config import load_search
+from hpo_pilot.steering.search_file import load_search
 from tests.command_here import command_here
 
 SPACE = {

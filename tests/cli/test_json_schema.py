@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from hpo_pilot.cli.json_schema import _PRINTED, schema_of, stale_schemas
 from hpo_pilot.cli.main import app
-from hpo_pilot.cli.show import JSON_VERSION
+from hpo_pilot.cli.output import JSON_VERSION
 from hpo_pilot.store import SearchState
 from tests.rest_api import add_results, set_state, steered, store_of, write_search
 
@@ -84,7 +84,7 @@ def test_a_run_and_its_files(work, monkeypatch):
     add_results(work / "hpo-pilot", "one")
     set_state(work / "hpo-pilot", "one", SearchState.DONE)
     assert Path(printed("run.json", "run", str(file))["report"]).is_file()
-    monkeypatch.setattr("hpo_pilot.client.local_client.LocalClient.fetch", lambda *_: [Path("trial2/model.npz")])
+    monkeypatch.setattr("hpo_pilot.web.local_client.LocalClient.fetch", lambda *_: [Path("trial2/model.npz")])
     assert printed("fetch.json", "fetch", "best", "one")["files"] == ["trial2/model.npz"]
 
 
@@ -112,7 +112,7 @@ def test_changes(work):
 
 
 def test_machines_and_sites(work, monkeypatch):
-    monkeypatch.setattr("hpo_pilot.client.local_client.LocalClient.doctor", _findings)
+    monkeypatch.setattr("hpo_pilot.web.local_client.LocalClient.doctor", _findings)
     printed("doctor.json", "doctor")
     assert "local" in [site["name"] for site in printed("sites.json", "sites")]
     assert printed("site.json", "sites", "show", "summit")["name"] == "summit"
@@ -150,7 +150,7 @@ def test_every_command_with_json_has_a_schema():
     """And no schema is of none: whoever adds a command adds its schema and a test above."""
 
     def with_json(command, path):
-        commands = getattr(command, "commands", {})
+        commands = {name: command.get_command(None, name) for name in getattr(command, "commands", ())}
         found = {" ".join(path)} if any("--json" in option.opts for option in command.params) else set()
         return found.union(*(with_json(sub, [*path, name]) for name, sub in commands.items()))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from hpo_pilot.client.local_client import LocalClient
+from hpo_pilot.web.local_client import LocalClient
 from tests.rest_api import write_search
 
 

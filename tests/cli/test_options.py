@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from hpo_pilot.cli.options import client_of
-from hpo_pilot.client.local_client import LocalClient
-from hpo_pilot.client.rest_client import RestClient
 from hpo_pilot.errors import InputError
+from hpo_pilot.web.local_client import LocalClient
+from hpo_pilot.web.rest_client import RestClient
 
 URL = "https://127.0.0.1:1"
 

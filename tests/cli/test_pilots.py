@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from hpo_pilot.batch import BatchState
-from hpo_pilot.batch.allocation import Allocation
-from hpo_pilot.batch.book import Book
 from hpo_pilot.cli.main import app
 from hpo_pilot.errors import HpoPilotError, InputError
+from hpo_pilot.hpc.allocations import AllocationFile
+from hpo_pilot.hpc.batch_system import Allocation, BatchState
 
 SERVER = "https://panda.example.org:25443"
 
@@ -95,7 +94,7 @@ def test_no_service_runs(tmp_path: Path) -> None:
 def book(tmp_path: Path) -> Path:
     """A work folder with allocations that are over."""
     now = time.time()
-    with Book(tmp_path).open() as opened:
+    with AllocationFile(tmp_path).open() as opened:
         for name, ago, reason in (("hpo-old", 30 * 86400, ""), ("hpo-new", 3700, "Time\x1b[2J")):
             one = Allocation(
                 name, "here", "slurm", 2, 90, SERVER, "Q", None, "/f", False, now - ago, job_id=f"id-{name}"
@@ -119,7 +118,7 @@ def test_the_list_says_why_one_failed_and_where_more_is(book: Path, tmp_path: Pa
     now = time.time()
     for name in ("hpo-one", "hpo-two"):
         one = Allocation(name, "here", "slurm", 1, 9, SERVER, "Q", None, str(tmp_path / name), False, now, job_id=name)
-        with Book(book).open() as opened:
+        with AllocationFile(book).open() as opened:
             opened.put(one.now(BatchState.FAILED, "NonZeroExitCode", now))
     (tmp_path / "hpo-one").mkdir()
     (tmp_path / "hpo-one" / "output.log").write_text("starts\nno such option: --odd\x1b\n")

@@ -7,8 +7,7 @@ import yaml
 from typer.testing import CliRunner
 
 from hpo_pilot.cli.main import app
-from hpo_pilot.config import SearchFileError
-from hpo_pilot.errors import InputError
+from hpo_pilot.errors import InputError, SearchFileError
 
 RESOURCES = {"nodes": 6, "gpus_per_node": 6, "cores": 42, "memory_mb": 400_000, "minutes": 90}
 
@@ -94,7 +93,7 @@ def test_parts_of_trials_at_once(plan, folds, nodes, said):
 
 
 def test_the_script_is_what_pilots_submit_writes(plan):
-    from hpo_pilot.batch.slurm import Slurm
+    from hpo_pilot.hpc.slurm import Slurm
 
     script = json.loads(plan("--site", "perlmutter", "--json", gpus_per_node=4, memory_mb=200_000))["script"]
     assert script.startswith(f"#!/bin/bash\n{Slurm.mark} --job-name=hpo-plan\n{Slurm.mark} --nodes=48\n")

@@ -8,10 +8,10 @@ import pytest
 from rich.console import Console
 
 from hpo_pilot.cli.progress import RunProgress
-from hpo_pilot.client.local_client import LocalClient
 from hpo_pilot.jobs import Member
 from hpo_pilot.search import TrialState
 from hpo_pilot.store import NewTask, NewTrial, TrialEnd
+from hpo_pilot.web.local_client import LocalClient
 from tests.rest_api import steered, store_of, write_search
 
 

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from hpo_pilot.cli.main import app
-from hpo_pilot.config.site_file import SiteFileError
 from hpo_pilot.errors import InputError
+from hpo_pilot.hpc.site_files import SiteFileError
 
 
 @pytest.fixture

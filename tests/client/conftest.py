@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.client import connection
+from hpo_pilot.web import connection
 
 Answer = tuple[int, dict[str, str], bytes] | None
 

@@ -8,17 +8,17 @@ import time
 import pytest
 
 from hpo_pilot.advice import Place
-from hpo_pilot.client.local_client import LocalClient
-from hpo_pilot.client.local_documents import extent_in, run_document
 from hpo_pilot.jobs import Member
-from hpo_pilot.monitor.library import Library
-from hpo_pilot.monitor.pieces import Pieces
-from hpo_pilot.notebook.progress import progress_line
 from hpo_pilot.search import EarlyStop, TrialState
-from hpo_pilot.search.extent import Extent, extent_of
-from hpo_pilot.service.result import result_of
-from hpo_pilot.service.workdir import WorkDir
+from hpo_pilot.search.trials import TrialCounts, trial_counts_of
+from hpo_pilot.steering.results import result_of
+from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import NewTask, NewTrial, SearchState, TrialEnd
+from hpo_pilot.web.live import SearchFragments
+from hpo_pilot.web.local_client import LocalClient
+from hpo_pilot.web.local_documents import extent_in, run_document
+from hpo_pilot.web.notebook import progress_line
+from hpo_pilot.web.search_views import SearchCache
 from tests.command_here import command_here
 from tests.rest_api import set_state, steered, store_of, write_search
 
@@ -78,8 +78,8 @@ def test_they_agree_everywhere(work, state):
     with LocalClient(work) as client, steered(work):
         store = client._opened()
         record, trials = store.search("demo"), store.trials(1)
-        extents = {extent_in(store, record), extent_of(record.search, trials, is_over=state.is_over)}
-        assert extents == {Extent(over, planned, failed, 2)}
+        extents = {extent_in(store, record), trial_counts_of(record.search, trials, is_over=state.is_over)}
+        assert extents == {TrialCounts(over, planned, failed, 2)}
         ran = run_document(result_of(store, WorkDir.at(work), record))
         for document in (client.status("demo"), client.searches()[0], ran):
             assert (document["over"], document["planned"], document["trials"]["failed"]) == (over, planned, failed)
@@ -90,7 +90,7 @@ def test_they_agree_everywhere(work, state):
         assert f"{over} of {planned} over" in command_here("status", "demo", *where).stdout
         report = re.sub(r"<[^>]+>", " ", client.report("demo").partition("<main")[0])
         assert re.search(rf"trials over\s+{over} of {planned}\s+failed\s+{failed}\s", report)
-        html = Pieces(Library(store), None, Place()).look("demo").content.html
+        html = SearchFragments(SearchCache(store), None, Place()).look("demo").content.html
         page = {name: " ".join(re.sub(r"<[^>]+>", " ", text).split()) for name, text in html.items()}
         assert f"{over} of {planned} trials" in page["f-progress"]
         assert f"{failed} of {over} trials failed" in page["f-trouble"]

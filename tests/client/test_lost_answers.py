@@ -12,9 +12,9 @@ import pytest
 import requests
 
 from hpo_pilot import connect
-from hpo_pilot.client import rest_client
-from hpo_pilot.client.rest_client import RestClient
 from hpo_pilot.errors import TryAgainError
+from hpo_pilot.web import rest_client
+from hpo_pilot.web.rest_client import RestClient
 from tests.rest_api import start_api, write_search
 
 from .conftest import good, problem, search

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hpo_pilot.client.outputs import unpack_outputs
 from hpo_pilot.errors import GiveUpError
+from hpo_pilot.web.operations import unpack_outputs
 
 
 def archive(path: Path, *members: tarfile.TarInfo) -> Path:

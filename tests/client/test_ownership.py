@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpo_pilot.client.ownership import NotYoursError, User
+from hpo_pilot.web.operations import NotYoursError, User
 
 
 def test_a_user_changes_own_searches_alone():

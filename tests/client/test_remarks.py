@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 
 from hpo_pilot.cli.main import app
 from hpo_pilot.cli.progress import RunProgress
-from hpo_pilot.client.documents import over_count, planned_count
-from hpo_pilot.client.local_client import LocalClient
 from hpo_pilot.jobs import JobState, Member
+from hpo_pilot.report.documents import over_count, planned_count
 from hpo_pilot.search import TrialState
-from hpo_pilot.search.cost import NO_COST
-from hpo_pilot.service.outlook import outlook
+from hpo_pilot.search.trials import NO_COST
+from hpo_pilot.steering.status import outlook
 from hpo_pilot.store import JobOutcome, NewTask, NewTrial, SearchState, TrialEnd
+from hpo_pilot.web.local_client import LocalClient
 from tests.rest_api import add_results, steered, store_of, write_search
 
 NOTHING = "no trial reported a number 'loss' in progress.jsonl: nothing could be stopped early"

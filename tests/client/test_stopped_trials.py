@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from hpo_pilot.cli.inspection import _state
-from hpo_pilot.client.documents import trial_document
-from hpo_pilot.client.exports import exporter
-from hpo_pilot.figures.summary import best_trial, convergence
+from hpo_pilot.report.documents import trial_document
+from hpo_pilot.report.exports import exporter
+from hpo_pilot.report.summary import best_trial, convergence
 from hpo_pilot.search import EarlyStop, FoldResult, Search, Trial, TrialState
-from hpo_pilot.search.cost import Price
+from hpo_pilot.search.trials import Price
 
 STOP = EarlyStop(4, "loss 0.83 is 3rd of 3 at step 9, where 1 goes on (asha)", 10, 0.01, (0.7,))
 FOLD = FoldResult(0, error="pilot error 1144: killed by the server (tobekilled)", seconds=3.0)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 
 from hpo_pilot.advice import Place
-from hpo_pilot.client.local_client import LocalClient
 from hpo_pilot.errors import InputError
-from hpo_pilot.monitor.library import Library
-from hpo_pilot.monitor.pieces import ALL, Pieces
-from hpo_pilot.notebook.opened_search import OpenedSearch
-from hpo_pilot.notebook.progress import progress_line
 from hpo_pilot.store import SearchState
-from hpo_pilot.store.lease import held
+from hpo_pilot.store.lease import held_lease
+from hpo_pilot.web.live import ALL_SEARCHES, SearchFragments
+from hpo_pilot.web.local_client import LocalClient
+from hpo_pilot.web.notebook import OpenedSearch, progress_line
+from hpo_pilot.web.search_views import SearchCache
 from tests.command_here import command_here
 from tests.rest_api import add_results, set_state, steered, store_of, write_search
 
@@ -34,12 +33,12 @@ def places(work):
     """What each place shows of the search, by place."""
     with LocalClient(work) as client:
         store = client._opened()
-        pieces = Pieces(Library(store), Place(workdir=work), Place(workdir=work))
+        pieces = SearchFragments(SearchCache(store), Place(workdir=work), Place(workdir=work))
         return {
             "status": command_here("status", "demo", "--workdir", str(work)).stdout,
             "list": command_here("list", "--workdir", str(work)).stdout,
             "page": " ".join(pieces.look("demo").content.html.values()),
-            "row": " ".join(pieces.look(ALL).content.html.values()),
+            "row": " ".join(pieces.look(ALL_SEARCHES).content.html.values()),
             "notebook": repr(OpenedSearch(client, "demo", Place(workdir=work))),
             "progress": progress_line(client.progress("demo")),
         }
@@ -80,7 +79,7 @@ def test_a_run_of_another_search_does_not_steer_it(work, tmp_path):
     with LocalClient(work) as client:
         store = client._opened()
         other = client.submit(write_search(tmp_path, "other"))
-        with held(store.engine, "run", "embedded") as lease:
+        with held_lease(store.engine, "run", "embedded") as lease:
             lease.steer_only([other["id"]])
             assert client.status("other")["steered"] is True
             status = client.status("demo")

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hpo_pilot.config import Problem, SearchFileError, load_search
-from hpo_pilot.config.machine import Machine
+from hpo_pilot.errors import Problem, SearchFileError
+from hpo_pilot.steering.checks import Machine
+from hpo_pilot.steering.search_file import load_search
 
 GOOD = """\
 search: digits-mlp
@@ -38,7 +39,7 @@ site: {profile: local, queue: LOCAL}
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     """Eight cores, 16 GB, no GPU."""
     machine = Machine(cores=8, memory_mb=16_000, gpus=0)
-    monkeypatch.setattr("hpo_pilot.config.search_check.this_machine", lambda: machine)
+    monkeypatch.setattr("hpo_pilot.steering.search_file.this_machine", lambda: machine)
     return machine
 
 

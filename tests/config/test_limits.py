@@ -11,13 +11,12 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpo_pilot.config import SearchFileError, parse_search
-from hpo_pilot.config.queue_file import load_queues
-from hpo_pilot.config.search_file import examine_content
-from hpo_pilot.config.site_file import load_site
-from hpo_pilot.errors import InputError
+from hpo_pilot.errors import InputError, SearchFileError
+from hpo_pilot.hpc.site_files import load_site
 from hpo_pilot.search import Search
-from hpo_pilot.search.limits import stored
+from hpo_pilot.search.limits import read_stored
+from hpo_pilot.steering.embedded import load_queues
+from hpo_pilot.steering.search_file import examine_content, parse_search
 
 DOCUMENT: dict[str, Any] = {
     "search": "wide",
@@ -176,11 +175,11 @@ def test_a_search_of_before_there_were_maxima_can_still_be_read() -> None:
     search = Search.model_validate({**document, "folds": {"k": 2}}).to_dict()
     search["folds"]["k"], search["budget"]["trials"] = 20_000, 10_000_000
     search["budget"]["queued"] = 200_000
-    found = stored(Search, search)
+    found = read_stored(Search, search)
     assert (found.folds.k, found.budget.trials, found.budget.queued) == (20_000, 10_000_000, 200_000)
     assert found.to_dict() == search
     with pytest.raises(ValueError, match="trials"):
-        stored(Search, {**search, "budget": {**search["budget"], "trials": 0}})
+        read_stored(Search, {**search, "budget": {**search["budget"], "trials": 0}})
 
 
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])

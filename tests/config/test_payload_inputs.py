@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hpo_pilot.config import examine
-from hpo_pilot.config.payload_inputs import absolute_inputs
 from hpo_pilot.errors import InputError
+from hpo_pilot.search.payload import absolute_inputs
+from hpo_pilot.steering.search_file import examine
 
 from .conftest import GOOD
 

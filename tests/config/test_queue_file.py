@@ -9,10 +9,10 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from hpo_pilot.config.queue_file import QueueFileError, load_queues, write_queues
-from hpo_pilot.config.schema import schema_of
-from hpo_pilot.config.yaml_document import read_document
-from hpo_pilot.server.taskbuffer.queues import Queues
+from hpo_pilot.cli.schemas import schema_of
+from hpo_pilot.search.yaml_document import read_document
+from hpo_pilot.server.queues import Queues
+from hpo_pilot.steering.embedded import QueueFileError, load_queues, write_queues
 
 EXAMPLE = Path(__file__).parents[2] / "deploy" / "queues.yaml"
 

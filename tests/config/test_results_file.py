@@ -7,14 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from hpo_pilot.client.documents import trial_document
-from hpo_pilot.client.exports import as_csv, as_json
-from hpo_pilot.config.foreign.hpogrid_report import as_hpogrid_report
-from hpo_pilot.config.results_file import read_results
 from hpo_pilot.errors import InputError
+from hpo_pilot.report.documents import trial_document
+from hpo_pilot.report.exports import as_csv, as_json
+from hpo_pilot.report.hpogrid import as_hpogrid_report
 from hpo_pilot.search import Confirm, EarlyStop, EarlyStopping, FoldResult, Objective, Search, Trial, TrialState
-from hpo_pilot.search.cost import Price
-from hpo_pilot.search.earlier import fitted
+from hpo_pilot.search.earlier_results import fit_earlier_results, read_results
+from hpo_pilot.search.trials import Price
 
 SEARCH = Search.model_validate(
     {
@@ -100,7 +99,9 @@ def test_of_several_objectives_each_is_found_by_its_name(tmp_path, form):
     text = form(search, [whole, FAILED, stopped])
     assert [
         r[1:]
-        for r in fitted(read(tmp_path, text, objectives=search.objectives), SEARCH.space, search.objectives).results
+        for r in fit_earlier_results(
+            read(tmp_path, text, objectives=search.objectives), SEARCH.space, search.objectives
+        ).results
     ] == [
         ((0.2, -9.0), (pytest.approx(0.1 / 2**0.5), pytest.approx(1 / 2**0.5)), False),
         (None, None, False),
@@ -116,7 +117,7 @@ def test_a_search_with_fewer_or_other_objectives_takes_the_columns_that_it_has_n
         read(tmp_path, text)
     one = read(tmp_path, "value,rate\n0.5,0.01\n")
     with pytest.raises(InputError, match=r"1 figure of merit a result without saying .*'loss' and 'negative_loss'"):
-        fitted(one, SEARCH.space, FRONT.objectives)
+        fit_earlier_results(one, SEARCH.space, FRONT.objectives)
 
 
 def test_a_parameter_may_have_the_name_of_another_column(tmp_path):

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hpo_pilot.config import SearchFileError, examine, load_search, parse_search, payload_folder
-from hpo_pilot.config.machine import Machine, local_misfits, this_machine
+from hpo_pilot.errors import SearchFileError
 from hpo_pilot.search import Categorical, Ordinal, Real, Resources
+from hpo_pilot.steering.checks import Machine, local_mistakes, this_machine
+from hpo_pilot.steering.search_file import examine, load_search, parse_search, payload_folder
 
 from .conftest import GOOD
 
@@ -121,8 +122,8 @@ def test_this_machine_holds_a_small_job() -> None:
     machine = this_machine()
     assert machine.cores >= 1
     assert machine.memory_mb > 100
-    assert local_misfits(Resources(memory_mb=1), machine) == []
-    assert len(local_misfits(Resources(nodes=2, gpus_per_node=3, cores=9, memory_mb=9), Machine(8, 8, 2))) == 4
+    assert local_mistakes(Resources(memory_mb=1), machine) == []
+    assert len(local_mistakes(Resources(nodes=2, gpus_per_node=3, cores=9, memory_mb=9), Machine(8, 8, 2))) == 4
 
 
 def test_notes_on_objectives(tmp_path):

@@ -9,11 +9,11 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from hpo_pilot.config.schema import schema_of
-from hpo_pilot.config.site_file import SiteFileError, find_site, load_site, site_files
-from hpo_pilot.config.site_folders import shipped_folder, site_folders
-from hpo_pilot.config.yaml_document import read_document
+from hpo_pilot.cli.schemas import schema_of
 from hpo_pilot.errors import InputError
+from hpo_pilot.hpc.site_files import SiteFileError, find_site, load_site, site_files
+from hpo_pilot.hpc.site_folders import shipped_folder, site_folders
+from hpo_pilot.search.yaml_document import read_document
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = sorted((ROOT / "deploy" / "sites").glob("*.yaml"))

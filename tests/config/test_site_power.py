@@ -4,8 +4,7 @@ import os
 
 import pytest
 
-from hpo_pilot.config.site_file import find_site
-from hpo_pilot.config.site_power import job_watts, price_of
+from hpo_pilot.hpc.site_files import find_site, job_watts, price_of
 from hpo_pilot.search import Resources, Search
 
 POWER = "name: ours\nnode: {cores: 10, power: {idle: %d, per_core: 5, per_gpu: 0, source: meter}}\n"

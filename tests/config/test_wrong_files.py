@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hpo_pilot.config import Problem, SearchFileError, examine, load_search
+from hpo_pilot.errors import Problem, SearchFileError
+from hpo_pilot.steering.search_file import examine, load_search
 
 from .conftest import GOOD
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpo_pilot.config.yaml_document import parse_document
-from hpo_pilot.config.yaml_scalar import FLOAT, INT, STR, plain_tag, scalar_value
+from hpo_pilot.search.yaml_document import FLOAT, INT, STR, parse_document, plain_tag, scalar_value
 
 
 def read(text: str) -> Any:

@@ -16,10 +16,10 @@ import pytest
 import requests
 
 from hpo_pilot.jobs import JobNeeds, Member, TaskSpec
-from hpo_pilot.panda import foreign_server, watches
+from hpo_pilot.panda import tasks
 from hpo_pilot.panda.manager import PandaManager
 from hpo_pilot.panda.sandbox import build_sandbox
-from hpo_pilot.server.access.auth import Role
+from hpo_pilot.server.tokens import Role
 from tests.bearer import make_token_folder, token
 from tests.panda.foreign_panda import ForeignPanda
 from tests.server_process import ServerProcess
@@ -151,8 +151,8 @@ def ground(
         manager = PandaManager.connect(server.url, token_file, "me", log)
         yield Ground(manager, pilot, *more, sandbox, f"{number:08x}")
     else:
-        monkeypatch.setattr(watches, "INTERVAL", (0.2, 0.5))
-        monkeypatch.setattr(foreign_server, "UNKNOWN_SECONDS", 0.0)
+        monkeypatch.setattr(tasks, "INTERVAL", (0.2, 0.5))
+        monkeypatch.setattr(tasks, "UNKNOWN_SECONDS", 0.0)
         for name, value in (
             ("PANDA_AUTH", "oidc"),
             ("PANDA_AUTH_VO", "hpo_pilot"),

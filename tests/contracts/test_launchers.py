@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hpo_pilot.launchers import LAUNCHERS, make_launcher
+from hpo_pilot.hpc.launchers import LAUNCHERS, make_launcher
 from tests.launcher_contract import (
     Bench,
     a_rank_that_dies_ends_the_others,

@@ -12,9 +12,9 @@ import requests
 
 from hpo_pilot.errors import GiveUpError, TryAgainError
 from hpo_pilot.jobs import JobState, Member, TaskOptions, TaskRef, TaskState
-from hpo_pilot.panda.sandbox_cache import CachedSandbox, SandboxCache
+from hpo_pilot.panda.manager import CachedSandbox, SandboxCache
 from hpo_pilot.panda.workflow_manager import NameTakenError, UnknownTaskError
-from hpo_pilot.server.access.auth import Role
+from hpo_pilot.server.tokens import Role
 from tests.bearer import token
 
 

@@ -15,9 +15,9 @@ from sqlalchemy import Connection, MetaData
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.jobs import TaskState
-from hpo_pilot.server.data import tables as server_tables
-from hpo_pilot.server.data.database import Database
-from hpo_pilot.server.taskbuffer.dispatch import JobRequest, acquire
+from hpo_pilot.server import database as server_tables
+from hpo_pilot.server.database import Database
+from hpo_pilot.server.dispatch import JobRequest, acquire
 from hpo_pilot.store import SteeringStore
 from hpo_pilot.store import tables as store_tables
 
@@ -95,7 +95,7 @@ def test_other_versions_are_refused_and_left_alone(tmp_path, version, remedy):
 def test_alembic_is_not_imported_for_a_new_or_a_current_database(tmp_path):
     program = """
 import sys
-from hpo_pilot.server.data.database import Database
+from hpo_pilot.server.database import Database
 from hpo_pilot.store import SteeringStore
 for _ in range(2):
     SteeringStore.open("sqlite:///hpo-pilot.db").close()

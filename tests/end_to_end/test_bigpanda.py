@@ -11,10 +11,9 @@ import certifi
 import pytest
 
 from hpo_pilot.jobs import JobState
-from hpo_pilot.panda.board import JobBoard
-from hpo_pilot.service.embedded import EmbeddedPanda
-from hpo_pilot.service.nickname import nickname
-from hpo_pilot.service.workdir import WorkDir
+from hpo_pilot.steering.embedded import EmbeddedPanda
+from hpo_pilot.steering.workdir import WorkDir, nickname
+from hpo_pilot.web.server_jobs import ServerJobs
 from tests.end_to_end.conftest import BOWL, Scan
 from tests.panda_environment import panda_environment
 
@@ -48,7 +47,7 @@ def test_a_finished_search(scan: Scan) -> None:
         assert found == [(x, "a", pytest.approx(value)) for value, x in expected]
         assert all(trial["folds"][0]["metadata"] is None for trial in trials.values())  # nothing of it is the payload's
 
-        board = JobBoard(scan.workdir)
+        board = ServerJobs(scan.workdir)
         jobs = {job.members[0][0]: job for job in board.jobs(search="demo").jobs}
         failed = jobs[trials[0.9]["number"]]
         assert set(jobs) == {trial["number"] for trial in trials.values()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpo_pilot.service.submissions import LOOK_SECONDS
+from hpo_pilot.steering.submissions import LOOK_SECONDS
 
 #: The first trials are short; what comes after them would go on for longer than the budget has.
 TRAINING = """

@@ -7,8 +7,8 @@ import re
 import shlex
 from pathlib import Path
 
-from hpo_pilot.config.queue_file import load_queues
-from hpo_pilot.server.access.oidc import Issuers
+from hpo_pilot.server.issuers import Issuers
+from hpo_pilot.steering.embedded import load_queues
 from tests.command_here import command_here
 
 ROOT = Path(__file__).parents[2]

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from hpo_pilot.cli.main import app
 from hpo_pilot.errors import HpoPilotError
-from hpo_pilot.panda import manager, watches
-from hpo_pilot.server.access.auth import Role
+from hpo_pilot.panda import manager, tasks
+from hpo_pilot.server.tokens import Role
 from hpo_pilot.store import SteeringStore
 from tests.bearer import make_token_folder, token
 from tests.panda.foreign_panda import ForeignPanda, Quirks
@@ -66,7 +66,7 @@ def site(tmp_path, monkeypatch):
     for name in ("PANDA_AUTH_ID_TOKEN", "HPO_PILOT_STORE", "HPO_PILOT_SERVICE"):
         monkeypatch.delenv(name, raising=False)
     # Minutes at a real server; a test has seconds.
-    monkeypatch.setattr(watches, "INTERVAL", (0.2, 0.5))
+    monkeypatch.setattr(tasks, "INTERVAL", (0.2, 0.5))
     monkeypatch.setattr(manager, "POLITE", replace(manager.POLITE, retry_seconds=(0.2, 0.5)))
     yield foreign
     pilot.terminate()

@@ -187,7 +187,7 @@ def test_a_slow_or_dead_api_leaves_the_steering_alone(group, tmp_path):
     alice = group.user(tmp_path / "alice", "alice")
     alice("submit", alice.write("steady", SLOW, budget={"trials": 30, "parallel": 2}))
     children = psutil.Process(group.process.pid).children(recursive=True)
-    (api,) = [child for child in children if "hpo_pilot.rest" in child.cmdline()]
+    (api,) = [child for child in children if "hpo_pilot.web" in child.cmdline()]
     api.suspend()
     with pytest.raises(requests.RequestException):
         requests.get(f"{group.url}/api/v1/health", timeout=2, verify=str(group.ca))

@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hpo_pilot.config.foreign import ImportOptions, import_search
+from hpo_pilot.migrate.draft import ImportOptions
+from hpo_pilot.migrate.importing import import_search
 
 #: A payload as it was written for phpo: other file names, a list among the parameters, its segment as an argument.
 PHPO_PAYLOAD = """

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from hpo_pilot.client.documents import trial_document
-from hpo_pilot.config.site_power import price_of
-from hpo_pilot.exports.subject import Subject
+from hpo_pilot.hpc.site_files import price_of
+from hpo_pilot.report.documents import trial_document
+from hpo_pilot.report.exports import ExportedSearch
 from hpo_pilot.search import EarlyStop, FoldResult, Search, Trial, TrialState
-from hpo_pilot.search.cost import Spent
+from hpo_pilot.search.trials import Spent
 
 START = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
 
@@ -115,7 +115,7 @@ def every_kind() -> list[Trial]:
     ]
 
 
-def subject_of(search: Search, trials: Sequence[Trial], curves: Mapping[int, Any] | None = None) -> Subject:
+def subject_of(search: Search, trials: Sequence[Trial], curves: Mapping[int, Any] | None = None) -> ExportedSearch:
     objectives: list[Any] = [{"metric": one.metric, "goal": one.goal} for one in search.objectives]
     price = price_of(search)
     document: Any = {
@@ -127,7 +127,7 @@ def subject_of(search: Search, trials: Sequence[Trial], curves: Mapping[int, Any
         "created": "2026-01-05T09:29:58.000+00:00",
         "definition": search.to_dict(),
     }
-    return Subject(document, [trial_document(trial, price) for trial in trials], curves or {})
+    return ExportedSearch(document, [trial_document(trial, price) for trial in trials], curves or {})
 
 
 def curves_of(numbers: Sequence[int], steps: int = 3, folds: int = 2) -> dict[int, Any]:

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.exports import FILE_FORMS, export_file
+from hpo_pilot.report.exports import FILE_FORMS, export_file
 from tests.exports.made import curves_of, every_kind, search_of, subject_of
 
 
@@ -68,11 +68,11 @@ def test_a_missing_library_is_named_with_its_remedy(client, tmp_path, monkeypatc
     for name in [
         name
         for name in sys.modules
-        if name.startswith(f"hpo_pilot.exports.{form}") or name == f"hpo_pilot.exports.{module}"
+        if name.startswith(f"hpo_pilot.report.{form}") or name == f"hpo_pilot.report.{module}"
     ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, missing, None)
-    monkeypatch.delattr(f"hpo_pilot.exports.{module}", raising=False)
+    monkeypatch.delattr(f"hpo_pilot.report.{module}", raising=False)
     with pytest.raises(InputError, match=rf"{missing}.*pip install 'hpo-pilot\[(service,)?{form}\]'"):
         export_file(client, "digits", form, tmp_path / "x.db")
     assert not list(tmp_path.iterdir())

@@ -19,8 +19,8 @@ from mlflow.entities import ViewType
 from mlflow.tracking import MlflowClient
 
 from hpo_pilot.errors import InputError, TryAgainError
-from hpo_pilot.exports import mlflow as mlflow_export
-from hpo_pilot.exports.mlflow import MARK, key_of
+from hpo_pilot.report import mlflow as mlflow_export
+from hpo_pilot.report.mlflow import MARK, key_of
 from tests.exports.made import curves_of, every_kind, finished, search_of, subject_of
 
 

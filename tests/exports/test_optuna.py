@@ -16,7 +16,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.exports import optuna as optuna_export
+from hpo_pilot.report import optuna as optuna_export
 from tests.exports.made import curves_of, every_kind, finished, point_of, search_of, subject_of
 
 

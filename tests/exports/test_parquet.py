@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.exports import parquet
+from hpo_pilot.report import parquet
 from tests.exports.made import every_kind, finished, search_of, subject_of
 
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from hpo_pilot.search import FoldResult, Search, Trial, TrialState
-from hpo_pilot.search.trial import mean_and_std
+from hpo_pilot.search.trials import mean_and_std
 
 START = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 

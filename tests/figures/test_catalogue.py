@@ -13,9 +13,9 @@ import plotly.graph_objects as go
 import pytest
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.figures.catalogue import Subject, build, kinds, same_question
-from hpo_pilot.figures.figure import Figure
-from hpo_pilot.figures.plotly_figure import plotly_spec
+from hpo_pilot.report.catalogue import build, kinds
+from hpo_pilot.report.figure import Figure, plotly_spec
+from hpo_pilot.report.result_figures import FigureData, same_question
 from hpo_pilot.search import FoldResult, Search, Trial, TrialState
 from tests.figures.made_up import make_search, make_trial, make_trials, on_nodes
 
@@ -23,7 +23,7 @@ KEYS = ["convergence", "parallel", "importance", "slices", "contours", "folds", 
 HOSTILE = "<img src=x onerror=alert(1)>%{y}\"'&</script>"
 
 
-def all_of(subject: Subject) -> dict[str, list[Figure]]:
+def all_of(subject: FigureData) -> dict[str, list[Figure]]:
     return {kind.key: build(kind.key, subject) for kind in kinds(subject.search)}
 
 
@@ -62,12 +62,12 @@ def test_kinds_are_those_that_make_sense(search_of: Callable[..., Search]) -> No
 
 def test_an_unknown_kind_is_refused(search: Search) -> None:
     with pytest.raises(InputError, match="there is no figure 'pie'; there is convergence, front"):
-        build("pie", Subject(search, []))
+        build("pie", FigureData(search, []))
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 20, 120])
 def test_any_number_of_trials(search: Search, count: int) -> None:
-    subject = Subject(search, on_nodes(make_trials(search, count)))
+    subject = FigureData(search, on_nodes(make_trials(search, count)))
     drawn = all_of(subject)
     assert_sound(drawn)
     assert [key for key, figures in drawn.items() if figures] == {
@@ -82,7 +82,7 @@ def test_any_number_of_trials(search: Search, count: int) -> None:
 
 def test_ten_thousand_trials_stay_small(search: Search) -> None:
     trials = on_nodes(make_trials(search, 10_000))
-    drawn = {kind.key: build(kind.key, Subject(search, trials)) for kind in kinds(search)}
+    drawn = {kind.key: build(kind.key, FigureData(search, trials)) for kind in kinds(search)}
     assert_sound(drawn)
     assert "from 2,000 of 9,091 trials" in drawn["importance"][0].note
     assert "means over spans of" in drawn["slots"][0].note.lower()
@@ -90,12 +90,12 @@ def test_ten_thousand_trials_stay_small(search: Search) -> None:
 
 
 def test_no_trial_finished(search: Search, trial_of: Callable[..., Trial]) -> None:
-    drawn = all_of(Subject(search, [trial_of(1, None), trial_of(2, None)]))
+    drawn = all_of(FigureData(search, [trial_of(1, None), trial_of(2, None)]))
     assert_sound(drawn)
     assert [key for key, figures in drawn.items() if figures] == ["failures"]
     assert "nothing to compare with" in drawn["failures"][0].note
     running = [trial_of(1, None, state=TrialState.RUNNING, error=None, told=None)]
-    assert not any(all_of(Subject(search, running)).values())
+    assert not any(all_of(FigureData(search, running)).values())
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_values_of_every_kind(search: Search, values: list[float]) -> None:
         replace(trial, value=value, std=math.nan, folds=fold)
         for trial, value, fold in zip(base, values, folds, strict=True)
     ]
-    assert_sound(all_of(Subject(search, trials)))
+    assert_sound(all_of(FigureData(search, trials)))
 
 
 def test_hostile_names_stay_text() -> None:
@@ -129,7 +129,7 @@ def test_hostile_names_stay_text() -> None:
         )
         for n in range(1, 40)
     ]
-    drawn = all_of(Subject(search, on_nodes(trials, HOSTILE)))
+    drawn = all_of(FigureData(search, on_nodes(trials, HOSTILE)))
     assert_sound(drawn)
     assert all(drawn[key] for key in KEYS if key != "curves")
 
@@ -137,9 +137,9 @@ def test_hostile_names_stay_text() -> None:
 def test_trials_of_an_older_space_and_one_sided_parameters(search: Search) -> None:
     trials = make_trials(search, 40)
     old = [replace(t, point={"solver": "rmsprop", "layers": 9, "alpha": 7.0, "gone": 1}) for t in trials[:5]]
-    assert_sound(all_of(Subject(search, [*old, *trials[5:]])))
+    assert_sound(all_of(FigureData(search, [*old, *trials[5:]])))
     same = [replace(t, point=trials[0].point) for t in trials]
-    assert_sound(all_of(Subject(search, same)))
+    assert_sound(all_of(FigureData(search, same)))
 
 
 def test_several_objectives_have_each_their_own(search_of: Callable[..., Search]) -> None:
@@ -148,7 +148,7 @@ def test_several_objectives_have_each_their_own(search_of: Callable[..., Search]
         t if t.value is None else replace(t, values=(t.value, 1 / t.value), stds=(0.1, 0.2))
         for t in make_trials(search, 40)
     ]
-    drawn = all_of(Subject(search, trials))
+    drawn = all_of(FigureData(search, trials))
     assert_sound(drawn)
     assert [figure.key for figure in drawn["importance"]] == ["importance-0", "importance-1"]
     assert [figure.title for figure in drawn["contours"]][1].startswith("speed: ")
@@ -159,7 +159,7 @@ def test_a_hundred_parameters(search_of: Callable[..., Search]) -> None:
     search = search_of(
         space={f"p{n}": {"type": "real", "low": 0.0, "high": 1.0} for n in range(100)}, constraints=[], folds=1
     )
-    drawn = all_of(Subject(search, make_trials(search, 60)))
+    drawn = all_of(FigureData(search, make_trials(search, 60)))
     assert_sound(drawn)
     assert len(drawn["parallel"][0].spec["data"][0]["dimensions"]) == 13
     assert "88 parameters not shown" in drawn["parallel"][0].note

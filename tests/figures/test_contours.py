@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hpo_pilot.figures.contour_figure import GRID, contour_figures
+from hpo_pilot.report.parameter_figures import GRID, contour_figures
 from hpo_pilot.search import Search, Trial
 from tests.figures.made_up import make_search, make_trial
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.figures.efficiency import SHOWN, efficiencies
+from hpo_pilot.report.summary import MOST_EFFICIENCIES, efficiencies
 from hpo_pilot.search import FoldResult, Trial
 from tests.figures.made_up import make_trial
 
@@ -34,7 +34,7 @@ def measured(number: int, *changes: dict[str, Any], ranks: Any = RANKS) -> Trial
 def test_figures_are_means_over_the_folds_that_were_measured():
     trial = measured(3, {}, {"pop_parallel_efficiency": 0.8}, {"pop_parallel_efficiency": None, "ranks": 9.0})
     (found,) = efficiencies([make_trial(1, 0.5), trial])
-    figures = dict(zip((name for name, _, _ in SHOWN), found.figures, strict=True))
+    figures = dict(zip((name for name, _, _ in MOST_EFFICIENCIES), found.figures, strict=True))
     assert found.number == 3
     assert figures["pop_parallel_efficiency"] == pytest.approx(0.7)
     assert (figures["ranks"], figures["images_per_second"]) == (2.0, 100.0)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hpo_pilot.figures.failures import LOG_LIMIT, REASON_LIMIT, failure_groups
+from hpo_pilot.report.summary import LOG_LIMIT, REASON_LIMIT, failure_groups
 from hpo_pilot.search import FoldResult, Trial, TrialState
 
 TrialOf = Callable[..., Trial]

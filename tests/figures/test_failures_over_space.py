@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.figures.failure_figure import failure_figures
-from hpo_pilot.figures.separation import separations
+from hpo_pilot.report.importance import failure_figures, separations
 from hpo_pilot.search import Search, Trial, TrialState
 from tests.figures.made_up import make_search, make_trial
 

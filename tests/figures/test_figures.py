@@ -11,14 +11,20 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
-from hpo_pilot.figures.axis import choice_labels, figure_axis, parameter_axis, round_ticks, without_far
-from hpo_pilot.figures.convergence_figure import convergence_figure
-from hpo_pilot.figures.figure import FAILURE_LIMIT, FARTHEST, POINT_LIMIT, Figure
-from hpo_pilot.figures.fold_figure import fold_figure
-from hpo_pilot.figures.front_figure import front_figures
-from hpo_pilot.figures.objective_view import seen_by
-from hpo_pilot.figures.parameter_figure import PARAMETER_POINT_LIMIT, figures_by_objective, parameter_figures
-from hpo_pilot.figures.subject import PEER_LIMIT, Peer
+from hpo_pilot.report.figure import (
+    FAILURE_LIMIT,
+    FARTHEST,
+    POINT_LIMIT,
+    Figure,
+    choice_labels,
+    figure_axis,
+    parameter_axis,
+    round_ticks,
+    seen_by,
+    without_far,
+)
+from hpo_pilot.report.parameter_figures import PARAMETER_POINT_LIMIT, figures_by_objective, parameter_figures
+from hpo_pilot.report.result_figures import PEER_LIMIT, PeerSearch, convergence_figure, fold_figure, front_figures
 from hpo_pilot.search import EarlyStop, FoldResult, Search, Trial, TrialState
 
 SearchOf = Callable[..., Search]
@@ -59,10 +65,10 @@ def test_convergence_has_peers_that_ask_the_same_as_thin_lines(
     search: Search, search_of: SearchOf, trials: list[Trial], trials_of: TrialsOf
 ) -> None:
     peers = [
-        Peer("other <b>", search_of(seed=8), trials_of(search, 30, seed=2)),
-        Peer("another question", search_of(objective={"goal": "maximize"}), trials_of(search, 30, seed=3)),
-        Peer("nothing yet", search_of(), []),
-        Peer("latest", search_of(), trials_of(search, 20, seed=4)),
+        PeerSearch("other <b>", search_of(seed=8), trials_of(search, 30, seed=2)),
+        PeerSearch("another question", search_of(objective={"goal": "maximize"}), trials_of(search, 30, seed=3)),
+        PeerSearch("nothing yet", search_of(), []),
+        PeerSearch("latest", search_of(), trials_of(search, 20, seed=4)),
     ]
     figure = checked(convergence_figure(search, trials, peers))
     lines = [each for each in figure.spec["data"] if each.get("legendgroup") == "peers"]

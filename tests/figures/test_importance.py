@@ -3,8 +3,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from hpo_pilot.figures.importance import LEAST, QUICK, importances
-from hpo_pilot.figures.importance_figure import importance_figure, importance_figures
+from hpo_pilot.report.importance import LEAST_TRIALS, QUICK, importance_figure, importance_figures, importances
 from hpo_pilot.search import Search, Trial
 from tests.figures.made_up import make_search, make_trial
 
@@ -61,10 +60,10 @@ def test_one_far_trial_changes_little() -> None:
 
 
 def test_few_trials_and_equal_ones_say_nothing() -> None:
-    search, trials = scanned(LEAST - 1)
+    search, trials = scanned(LEAST_TRIALS - 1)
     figure = importance_figure(search, trials)
     assert figure.spec["data"] == []
-    assert figure.description == f"Needs {LEAST} finished trials; there are {LEAST - 1} so far."
+    assert figure.description == f"Needs {LEAST_TRIALS} finished trials; there are {LEAST_TRIALS - 1} so far."
     same = [make_trial(n, 0.5) for n in range(1, 30)]
     assert importance_figure(search, same).description == "All 29 finished trials have the same loss."
 

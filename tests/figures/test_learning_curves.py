@@ -11,7 +11,7 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
-from hpo_pilot.figures.learning_curves import CURVE_LIMIT, PLACE_LIMIT, curve_figure, drawn_trials, mean_curve
+from hpo_pilot.report.result_figures import CURVE_LIMIT, PLACE_LIMIT, curve_figure, drawn_trials, mean_curve
 from hpo_pilot.search import EarlyStop, Search, Trial, TrialState
 
 SearchOf = Callable[..., Search]

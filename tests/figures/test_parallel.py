@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from hpo_pilot.figures.figure import FAILURE_LIMIT
-from hpo_pilot.figures.parallel_figure import CELL_LIMIT, parallel_figure
+from hpo_pilot.report.figure import FAILURE_LIMIT
+from hpo_pilot.report.parameter_figures import CELL_LIMIT, parallel_figure
 from hpo_pilot.search import Search, Trial, TrialState
 
 

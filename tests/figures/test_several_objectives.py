@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from hpo_pilot.figures.front_figure import volume_figure
-from hpo_pilot.figures.summary import convergence, front_of, front_volume, ranking, reference_of, top_trials
+from hpo_pilot.report.result_figures import volume_figure
+from hpo_pilot.report.summary import convergence, front_of, front_volume, ranking, reference_of, top_trials
 from hpo_pilot.search import TrialState
 from tests.figures.made_up import make_search, make_trial
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from hpo_pilot.figures.slots_figure import JOB_LIMIT, PLACE_LIMIT, slots_figures
+from hpo_pilot.report.slot_figures import JOB_LIMIT, PLACE_LIMIT, slots_figures
 from hpo_pilot.search import FoldResult, Search, Trial, TrialState
 from tests.figures.made_up import START, make_trial, make_trials, on_nodes
 

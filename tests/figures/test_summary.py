@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hpo_pilot.figures.summary import best_trial, convergence, ranking, top_trials
+from hpo_pilot.report.summary import best_trial, convergence, ranking, top_trials
 from hpo_pilot.search import Search, Trial, TrialState
 
 TrialOf = Callable[..., Trial]

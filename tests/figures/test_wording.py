@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.figures import wording
+from hpo_pilot.report import formatting
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from hpo_pilot.figures import wording
     ],
 )
 def test_number(value: float | None, text: str) -> None:
-    assert wording.number(value) == text
+    assert formatting.number(value) == text
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_number(value: float | None, text: str) -> None:
     ],
 )
 def test_plus_minus(value: float, std: float | None, text: str) -> None:
-    assert wording.plus_minus(value, std) == text
+    assert formatting.plus_minus(value, std) == text
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_plus_minus(value: float, std: float | None, text: str) -> None:
     ],
 )
 def test_duration(seconds: float | None, text: str) -> None:
-    assert wording.duration(seconds) == text
+    assert formatting.duration(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_duration(seconds: float | None, text: str) -> None:
     [(True, "true"), (None, "null"), ("adam", "adam"), (1, "1"), (0.001, "0.001"), (1e-5, "1e-5")],
 )
 def test_scalar(value: Any, text: str) -> None:
-    assert wording.scalar(value) == text
+    assert formatting.scalar(value) == text
 
 
 @pytest.mark.parametrize(
@@ -76,17 +76,17 @@ def test_scalar(value: Any, text: str) -> None:
     [("adam", "adam"), ("1", '"1"'), ("true", '"true"'), (True, "true"), (1e-4, "0.0001"), (1.23456789, "1.23456789")],
 )
 def test_exact_keeps_kinds_apart(value: Any, text: str) -> None:
-    assert wording.exact(value) == text
+    assert formatting.exact(value) == text
 
 
 def test_moments_are_in_utc() -> None:
     aware = datetime(2026, 3, 1, 13, 0, 0, tzinfo=timezone(timedelta(hours=1)))
-    assert wording.when(aware) == "2026-03-01 12:00:00 UTC"
+    assert formatting.when(aware) == "2026-03-01 12:00:00 UTC"
     naive = datetime(2026, 3, 1, 12, 0, 0)
-    assert wording.when(naive) == wording.when(aware)
-    assert wording.span(naive, aware.astimezone(UTC) + timedelta(seconds=5)) == 5
-    assert wording.span(None, aware) is None
+    assert formatting.when(naive) == formatting.when(aware)
+    assert formatting.span(naive, aware.astimezone(UTC) + timedelta(seconds=5)) == 5
+    assert formatting.span(None, aware) is None
 
 
 def test_what_a_terminal_prints_becomes_printable() -> None:
-    assert wording.printable("\x1b[31mred\x1b[0m\r\n\x00\udc80tab\t") == "red\n\ufffd\ufffdtab\t"
+    assert formatting.printable("\x1b[31mred\x1b[0m\r\n\x00\udc80tab\t") == "red\n\ufffd\ufffdtab\t"

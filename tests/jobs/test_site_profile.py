@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from hpo_pilot.jobs.site_batch import Batch
-from hpo_pilot.jobs.site_profile import SiteProfile
+from hpo_pilot.hpc.site_profile import Batch, SiteProfile
 
 #: As on a machine where larger jobs may run longer, with a queue for small ones that run long.
 BATCH = Batch.model_validate(

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hpo_pilot.config.site_file import load_site
-from hpo_pilot.launchers import Launcher, Placement, make_launcher
+from hpo_pilot.hpc.launchers import Launcher, Placement, make_launcher
+from hpo_pilot.hpc.site_files import load_site
 
 SITES = Path(__file__).parents[2] / "deploy" / "sites"
 NODES = tuple(f"n{number}" for number in range(1, 9))

@@ -10,7 +10,7 @@ Each test names the document, its section and the line's shape.
 
 from __future__ import annotations
 
-from hpo_pilot.launchers import Placement, make_launcher
+from hpo_pilot.hpc.launchers import Placement, make_launcher
 from tests.command_lines import compare, nodes
 
 #: Every job step: -X 1 ends the others of a dead rank; by -E ranks get what they are to know.

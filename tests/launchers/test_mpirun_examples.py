@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import shlex
 
-from hpo_pilot.launchers import Placement, make_launcher
+from hpo_pilot.hpc.launchers import Placement, make_launcher
 from tests.command_lines import compare, nodes, options
 
 # Another site with PBS and Hydra's mpirun.

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.launchers import LAUNCHERS, Placement, make_launcher, site_variables
+from hpo_pilot.hpc.launchers import LAUNCHERS, Placement, make_launcher, site_variables
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ Each test names the document, its section and the line's shape.
 
 from __future__ import annotations
 
-from hpo_pilot.launchers import Placement, make_launcher
+from hpo_pilot.hpc.launchers import Placement, make_launcher
 from tests.command_lines import compare, nodes
 
 #: Every job step. --exact: steps of other jobs fit beside it; --kill-on-bad-exit: a dead rank ends the others;

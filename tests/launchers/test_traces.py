@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpo_pilot.launchers import make_launcher
+from hpo_pilot.hpc.launchers import make_launcher
 
 #: Slurm 22.05, whose controller had been ended.
 _SLURM = """\

@@ -14,10 +14,10 @@ from typer.main import get_command
 from hpo_pilot import load_search
 from hpo_pilot.cli import reference
 from hpo_pilot.cli.main import app
-from hpo_pilot.config.site_file import load_site
 from hpo_pilot.errors import InputError
+from hpo_pilot.hpc.site_files import load_site
 from hpo_pilot.manual import PAGES, page_named
-from hpo_pilot.manual.rendering import anchor, as_html
+from hpo_pilot.web.help_pages import anchor, as_html
 from tests.manual.pages import MANUAL, REPOSITORY, listings, prose
 
 FILES = sorted(MANUAL.glob("*.md"))

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from hpo_pilot.client.local_client import LocalClient
-from hpo_pilot.client.ownership import User
-from hpo_pilot.monitor.app import Monitor
-from hpo_pilot.monitor.sessions import Sessions
-from hpo_pilot.server.access.auth import Role, Tokens
-from hpo_pilot.server.access.gate import Gate
-from hpo_pilot.service.workdir import WorkDir
+from hpo_pilot.server.listening import Gate
+from hpo_pilot.server.tokens import Role, Tokens
+from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import SteeringStore
+from hpo_pilot.web.app import Pages as Monitor
+from hpo_pilot.web.local_client import LocalClient
+from hpo_pilot.web.operations import User
+from hpo_pilot.web.sessions import Sessions
 from tests.bearer import make_token_folder, token
 from tests.rest_api import add_results, set_state, store_of, write_search
 

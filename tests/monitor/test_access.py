@@ -10,9 +10,8 @@ import time
 
 import pytest
 
-from hpo_pilot.monitor.sessions import CODE_SECONDS, Codes, Login, Sessions
-from hpo_pilot.server.access.auth import Caller, Role
-from hpo_pilot.server.access.authority import Authority, write_private
+from hpo_pilot.server.tokens import Authority, Caller, Role, write_private
+from hpo_pilot.web.sessions import CODE_SECONDS, Codes, Login, Sessions
 from tests.bearer import make_token_folder, token
 from tests.monitor.conftest import form_token
 

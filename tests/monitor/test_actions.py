@@ -14,8 +14,8 @@ from anyio import to_thread
 
 from hpo_pilot.jobs import Member
 from hpo_pilot.search import TrialState
-from hpo_pilot.server.access.auth import Role
-from hpo_pilot.service import registration
+from hpo_pilot.server.tokens import Role
+from hpo_pilot.steering import registration
 from hpo_pilot.store import NewTask, NewTrial, SearchState, StoreAwayError, TrialEnd, lease
 from tests.monitor.conftest import BASE, form_token
 
@@ -32,7 +32,7 @@ def events(pages, name: str) -> list[tuple[str, str]]:
 
 def test_pause_resume_and_stop(pages):
     name, alice = pages.submit("steered"), pages.browser("alice")
-    with lease.held(pages.store.engine, "serve"):
+    with lease.held_lease(pages.store.engine, "serve"):
         for action, state in (("pause", "paused"), ("resume", "running"), ("stop", "stopping")):
             answer = send(alice, name, action)
             assert (answer.status_code, answer.headers["location"]) == (303, f"/searches/{name}?done={action}")

@@ -11,21 +11,18 @@ import pytest
 from hpo_pilot.advice import Place
 from hpo_pilot.errors import TryAgainError
 from hpo_pilot.jobs import JobState
-from hpo_pilot.monitor import live as live_module
-from hpo_pilot.monitor.board_pieces import JOBS, PILOTS, BoardPieces, JobFilter
-from hpo_pilot.monitor.library import Library
-from hpo_pilot.monitor.live import LiveDesk
-from hpo_pilot.monitor.pieces import Pieces
-from hpo_pilot.panda.board import NoServerError
-from hpo_pilot.panda.board_values import BoardJob, BoardPage, BoardPilot, BoardQueue, PilotState
+from hpo_pilot.web import live as live_module
+from hpo_pilot.web.live import JOBS_TOPIC, PILOTS_TOPIC, JobFilter, JobFragments, LiveUpdates, SearchFragments
+from hpo_pilot.web.search_views import SearchCache
+from hpo_pilot.web.server_jobs import NoServerError, PilotState, ServerJob, ServerJobsPage, ServerPilot, ServerQueue
 from tests.monitor.test_live import event, request
 from tests.monitor.test_pages import HOSTILE, check
 
 _AT = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
 
-def job(number: int, state: JobState = JobState.RUNNING) -> BoardJob:
-    return BoardJob(
+def job(number: int, state: JobState = JobState.RUNNING) -> ServerJob:
+    return ServerJob(
         **{"panda_id": number, "task_id": 1, "task": HOSTILE, "user": "me", "search": "demo", "uid": "u"},
         **{"generation": 1, "members": ((4, 0),), "number": 1, "attempt": 1, "attempts": 3, "state": state},
         **{"sub_state": "", "queue": "Q", "node": HOSTILE, "pilot": "p", "created": _AT, "changed": _AT},
@@ -38,26 +35,26 @@ class Board:
     """An embedded server of which a test says what it tells."""
 
     def __init__(self) -> None:
-        self.there: list[BoardJob] = []
+        self.there: list[ServerJob] = []
         self.asked: list[dict[str, object]] = []
         self.error: TryAgainError | None = None
 
-    def jobs(self, **given: object) -> BoardPage:
+    def jobs(self, **given: object) -> ServerJobsPage:
         self.asked.append(given)
         if self.error is not None:
             raise self.error
-        return BoardPage(tuple(self.there), 7 if self.there else None, {one.state: 1 for one in self.there})
+        return ServerJobsPage(tuple(self.there), 7 if self.there else None, {one.state: 1 for one in self.there})
 
-    def pilots(self) -> list[BoardPilot]:
+    def pilots(self) -> list[ServerPilot]:
         if self.error is not None:
             raise self.error
         return [
-            BoardPilot(HOSTILE, PilotState.BUSY, "wn1", "Q", "hpo-pilot", "1", _AT, _AT, 4, None, (one.panda_id,))
+            ServerPilot(HOSTILE, PilotState.BUSY, "wn1", "Q", "hpo-pilot", "1", _AT, _AT, 4, None, (one.panda_id,))
             for one in self.there
         ]
 
-    def queues(self) -> list[BoardQueue]:
-        return [BoardQueue("Q", "online", HOSTILE, 3, 0, 0, None, {"cores": 8})]
+    def queues(self) -> list[ServerQueue]:
+        return [ServerQueue("Q", "online", HOSTILE, 3, 0, 0, None, {"cores": 8})]
 
 
 @pytest.fixture
@@ -117,8 +114,8 @@ def test_changes_arrive_with_the_filter_of_the_page(pages, board, monkeypatch):
     monkeypatch.setattr(live_module, "_BOARD_LOOK", 0.05)
 
     async def watch() -> None:
-        desk = LiveDesk(Pieces(Library(pages.store), None, Place()), BoardPieces(board))
-        topic = JOBS + JobFilter(search="demo", state="running").query
+        desk = LiveUpdates(SearchFragments(SearchCache(pages.store), None, Place()), JobFragments(board))
+        topic = JOBS_TOPIC + JobFilter(search="demo", state="running").query
         stream = desk.answer(request(b"search=demo"), topic, "alice", lambda: True).body_iterator
         first = await event(stream)
         assert first["state"] == "there no-jobs"
@@ -144,18 +141,18 @@ def test_changes_arrive_with_the_filter_of_the_page(pages, board, monkeypatch):
 def test_many_who_watch_ask_the_server_once(pages, board, monkeypatch):
     monkeypatch.setattr(live_module, "_BOARD_LOOK", 0.5)
     looks: list[str] = []
-    pieces = BoardPieces(board)
+    pieces = JobFragments(board)
     monkeypatch.setattr(pieces, "look", lambda topic, look=pieces.look: [looks.append(topic), look(topic)][1])
 
     async def watch() -> None:
-        desk = LiveDesk(Pieces(Library(pages.store), None, Place()), pieces)
-        streams = [desk.answer(request(), PILOTS, "alice", lambda: True).body_iterator for _ in range(20)]
+        desk = LiveUpdates(SearchFragments(SearchCache(pages.store), None, Place()), pieces)
+        streams = [desk.answer(request(), PILOTS_TOPIC, "alice", lambda: True).body_iterator for _ in range(20)]
         await asyncio.gather(*(event(stream) for stream in streams))
         for stream in streams:
             await stream.aclose()
 
     asyncio.run(asyncio.wait_for(watch(), 20))
-    assert looks == [PILOTS]
+    assert looks == [PILOTS_TOPIC]
 
 
 def test_the_streams_need_a_session(pages):

@@ -8,16 +8,15 @@ import time
 import pytest
 
 from hpo_pilot.jobs import Member
-from hpo_pilot.monitor import figure_desk as desk_module
-from hpo_pilot.monitor.figure_desk import FigureDesk
-from hpo_pilot.monitor.library import Library
 from hpo_pilot.search import TrialState
 from hpo_pilot.store import NewTask, NewTrial, SearchState, TrialEnd
+from hpo_pilot.web import search_views as desk_module
+from hpo_pilot.web.search_views import FigureCache, SearchCache
 
 
 @pytest.fixture
-def library(pages) -> Library:
-    return Library(pages.store)
+def library(pages) -> SearchCache:
+    return SearchCache(pages.store)
 
 
 @pytest.fixture
@@ -48,7 +47,7 @@ def test_no_figure_waits_for_the_slow_one(pages, library, monkeypatch):
         return real(key, subject)
 
     monkeypatch.setattr(desk_module, "build", build)
-    desk, view = FigureDesk(library), library.view(name)
+    desk, view = FigureCache(library), library.view(name)
     slow = threading.Thread(target=desk.drawn, args=(view, "importance"))
     slow.start()
     assert begun.wait(20)
@@ -66,7 +65,7 @@ def test_no_figure_waits_for_the_slow_one(pages, library, monkeypatch):
 def test_the_slow_one_is_made_again_for_new_results_alone(pages, library, made):
     name = pages.submit("anew")
     pages.results(name, count=3)
-    desk = FigureDesk(library)
+    desk = FigureCache(library)
     for key in ("importance", "convergence"):
         desk.drawn(library.view(name), key)
         desk.drawn(library.view(name), key)

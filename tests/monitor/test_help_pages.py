@@ -10,7 +10,7 @@ import pytest
 from hpo_pilot.manual import PAGES
 from tests.monitor.test_pages import check, outline
 
-TEMPLATES = [path for path in (files("hpo_pilot.monitor") / "templates").iterdir() if path.name.endswith(".j2")]
+TEMPLATES = [path for path in (files("hpo_pilot.web") / "templates").iterdir() if path.name.endswith(".j2")]
 
 
 def test_the_list_has_every_page_by_group(pages):

@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import event
 
 from hpo_pilot.jobs import Member
-from hpo_pilot.monitor.library import Library
 from hpo_pilot.search import TrialState
 from hpo_pilot.store import NewTask, NewTrial, SearchState, TrialEnd, UnknownSearchError
+from hpo_pilot.web.search_views import SearchCache
 
 
 def generation(store, name: str, numbers: list[int], generation: int) -> int:
@@ -24,7 +24,7 @@ def generation(store, name: str, numbers: list[int], generation: int) -> int:
 
 def test_a_view_is_what_the_store_has_after_every_step(pages):
     name, store = pages.submit("steps"), pages.store
-    library = Library(store)
+    library = SearchCache(store)
 
     def same() -> None:
         view = library.view(name)
@@ -56,7 +56,7 @@ def test_what_is_over_is_not_read_again(pages):
     number = generation(store, name, list(range(1, 51)), 1)
     ends = [TrialEnd(n, TrialState.FINISHED, float(n), None, None, n, time.time()) for n in range(1, 50)]
     store.record(number, [], ends)
-    library = Library(store)
+    library = SearchCache(store)
     library.view(name)
     rows = []
 
@@ -78,6 +78,6 @@ def test_what_is_over_is_not_read_again(pages):
 
 def test_unknown_searches_are_said_so(pages):
     with pytest.raises(UnknownSearchError):
-        Library(pages.store).view("nosuch")
+        SearchCache(pages.store).view("nosuch")
     with pytest.raises(UnknownSearchError):
-        Library(pages.store).view("99999")
+        SearchCache(pages.store).view("99999")

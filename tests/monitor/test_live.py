@@ -9,11 +9,9 @@ from starlette.requests import Request
 
 from hpo_pilot.advice import Place
 from hpo_pilot.errors import TryAgainError
-from hpo_pilot.monitor import live as live_module
-from hpo_pilot.monitor.library import Library
-from hpo_pilot.monitor.live import LiveDesk
-from hpo_pilot.monitor.newsroom import News, Newsroom
-from hpo_pilot.monitor.pieces import ALL, Pieces
+from hpo_pilot.web import live as live_module
+from hpo_pilot.web.live import ALL_SEARCHES, ChangeWatcher, LiveUpdates, SearchFragments, Snapshot
+from hpo_pilot.web.search_views import SearchCache
 
 
 def request(query: bytes = b"") -> Request:
@@ -33,7 +31,7 @@ def test_changes_arrive_alone(pages):
     name = pages.submit("watched")
 
     async def watch() -> None:
-        desk = LiveDesk(Pieces(Library(pages.store), None, Place()))
+        desk = LiveUpdates(SearchFragments(SearchCache(pages.store), None, Place()))
         stream = desk.answer(request(), name, "alice", lambda: True).body_iterator
         first = await event(stream)
         assert "submitted" in first["html"]["f-state"]
@@ -61,8 +59,8 @@ def test_the_list_tells_of_the_rows_that_are_shown(pages):
     shown, hidden = (pages.store.search(one).id for one in (name, other))
 
     async def watch() -> None:
-        desk = LiveDesk(Pieces(Library(pages.store), None, Place()))
-        stream = desk.answer(request(f"rows={shown}".encode()), ALL, "alice", lambda: True).body_iterator
+        desk = LiveUpdates(SearchFragments(SearchCache(pages.store), None, Place()))
+        stream = desk.answer(request(f"rows={shown}".encode()), ALL_SEARCHES, "alice", lambda: True).body_iterator
         first = await event(stream)
         assert f"s{shown}-state" in first["html"]
         assert f"s{hidden}-state" not in first["html"]
@@ -82,7 +80,7 @@ def test_connections_are_bounded_and_given_back(pages, monkeypatch):
     monkeypatch.setattr(live_module, "_MOST_EACH", 2)
 
     async def watch() -> None:
-        desk = LiveDesk(Pieces(Library(pages.store), None, Place()))
+        desk = LiveUpdates(SearchFragments(SearchCache(pages.store), None, Place()))
         streams = [desk.answer(request(), name, "alice", lambda: True).body_iterator for _ in range(2)]
         for stream in streams:
             await event(stream)
@@ -101,7 +99,7 @@ def test_a_stream_ends_with_its_session(pages):
     good = [True]
 
     async def watch() -> None:
-        desk = LiveDesk(Pieces(Library(pages.store), None, Place()))
+        desk = LiveUpdates(SearchFragments(SearchCache(pages.store), None, Place()))
         stream = desk.answer(request(), name, "alice", lambda: good[0]).body_iterator
         await event(stream)
         good[0] = False
@@ -117,14 +115,14 @@ def test_a_store_that_is_away_is_said_and_waited_for(monkeypatch):
     answers = [TryAgainError("locked"), None]
 
     class Away:
-        def look(self, topic: str) -> News:
+        def look(self, topic: str) -> Snapshot:
             error = answers.pop(0) if answers else None
             if error is not None:
                 raise error
-            return News(live_module.Edition({"f-state": topic}, "", "x"), "tag")
+            return Snapshot(live_module.FragmentSet({"f-state": topic}, "", "x"), "tag")
 
     async def watch() -> None:
-        stream = LiveDesk(Away()).answer(request(), "s", "alice", lambda: True).body_iterator
+        stream = LiveUpdates(Away()).answer(request(), "s", "alice", lambda: True).body_iterator
         seen = [await anext(stream) for _ in range(3)]
         assert seen[1].startswith("event: away")
         assert json.loads(seen[2].removeprefix("data: "))["html"] == {"f-state": "s"}
@@ -136,12 +134,12 @@ def test_a_store_that_is_away_is_said_and_waited_for(monkeypatch):
 def test_many_who_watch_cost_one_look():
     looks = []
 
-    def look(topic: str) -> News[int]:
+    def look(topic: str) -> Snapshot[int]:
         looks.append(topic)
-        return News(len(looks), "same")
+        return Snapshot(len(looks), "same")
 
     async def watch() -> None:
-        room = Newsroom(look)
+        room = ChangeWatcher(look)
         await asyncio.gather(*(room.next("x", "same", 0.3) for _ in range(50)))
 
     asyncio.run(watch())

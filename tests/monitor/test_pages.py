@@ -12,7 +12,7 @@ import pytest
 
 from hpo_pilot.jobs import JobState, Member
 from hpo_pilot.search import TrialState
-from hpo_pilot.server.access.auth import Role
+from hpo_pilot.server.tokens import Role
 from hpo_pilot.store import JobOutcome, NewTask, NewTrial, SearchState, TrialEnd
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'><script>alert(2)</script>{{7*7}}\x1b[31m\x07"
@@ -100,17 +100,17 @@ def test_the_list_shows_filters_and_pages(pages):
 def test_an_empty_store_says_what_to_do(tmp_path):
     from starlette.testclient import TestClient
 
-    from hpo_pilot.monitor.app import Monitor
-    from hpo_pilot.monitor.sessions import Sessions
-    from hpo_pilot.server.access.auth import Tokens
-    from hpo_pilot.server.access.gate import Gate
-    from hpo_pilot.service.workdir import WorkDir
+    from hpo_pilot.server.listening import Gate
+    from hpo_pilot.server.tokens import Tokens
+    from hpo_pilot.steering.workdir import WorkDir
     from hpo_pilot.store import Store
+    from hpo_pilot.web.app import Pages
+    from hpo_pilot.web.sessions import Sessions
     from tests.bearer import make_token_folder, token
 
     folder = make_token_folder(tmp_path / "tokens")
     store = Store.open(f"sqlite:///{tmp_path / 'x.db'}")
-    monitor = Monitor(
+    monitor = Pages(
         store, WorkDir.make(tmp_path), Gate(Tokens(folder)), Sessions(folder, run="one"), behind_proxy=False
     )
     client = TestClient(monitor.application(), headers={"Authorization": f"Bearer {token('a', Role.USER)}"})

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hpo_pilot.client.local_client import LocalClient
 from hpo_pilot.store import SearchState
+from hpo_pilot.web.local_client import LocalClient
 from tests.figures.conftest import search_of
 from tests.rest_api import add_results, set_state, write_search
 

@@ -7,7 +7,7 @@ import pytest
 
 from hpo_pilot import open_search
 from hpo_pilot.errors import InputError
-from hpo_pilot.notebook.progress import progress_line, show_progress
+from hpo_pilot.web.notebook import progress_line, show_progress
 from tests.rest_api import start_api, steered
 
 PLOTS = ("convergence", "parallel", "importance", "slices", "contours", "folds", "curves", "slots", "front", "failures")

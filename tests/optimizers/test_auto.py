@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hpo_pilot.optimizers import auto, create_optimizer
-from hpo_pilot.optimizers.auto_rules import ALONE, rules
+from hpo_pilot.optimizers.phase import ALONE, auto_rules
 from hpo_pilot.search import Point, SearchSpace
 
 SPACE = SearchSpace.from_dict(
@@ -57,6 +57,6 @@ def test_an_evolution_that_comes_late_knows_all(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_rules_in_words() -> None:
-    assert rules(5, 1) == f"bayesian; from {ALONE:,} results on every other point by cma"
-    assert "NSGA-II" in rules(5, 2)
-    assert "more than 50 dimensions" in rules(51, 1)
+    assert auto_rules(5, 1) == f"bayesian; from {ALONE:,} results on every other point by cma"
+    assert "NSGA-II" in auto_rules(5, 2)
+    assert "more than 50 dimensions" in auto_rules(51, 1)

@@ -9,11 +9,11 @@ import warnings
 import numpy as np
 import pytest
 
-from hpo_pilot.config import parse_search
 from hpo_pilot.errors import InputError
 from hpo_pilot.optimizers import create_optimizer, feasible_region
 from hpo_pilot.optimizers.feasible_region import FeasibleRegion
 from hpo_pilot.search import SearchSpace
+from hpo_pilot.steering.search_file import parse_search
 
 UNIT = {"type": "real", "low": 0.0, "high": 1.0}
 ALL_KINDS = {

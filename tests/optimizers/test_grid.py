@@ -6,7 +6,7 @@ import pytest
 
 from hpo_pilot.errors import ExhaustedError
 from hpo_pilot.optimizers import create_optimizer
-from hpo_pilot.optimizers.grid import fitting_grid
+from hpo_pilot.optimizers.grid_random import fitting_grid
 from hpo_pilot.search import SearchSpace
 
 REAL = {"type": "real", "low": 0.0, "high": 1.0}

@@ -7,9 +7,7 @@ import pytest
 from deap import tools
 
 from hpo_pilot.optimizers import create_optimizer
-from hpo_pilot.optimizers.evolution.crowded_fitness import CrowdedPopulation, crowded_fitness
-from hpo_pilot.optimizers.evolution.evolutionary import EvolutionaryOptimizer
-from hpo_pilot.optimizers.evolution.recipe import Individual
+from hpo_pilot.optimizers.evolutionary import CrowdedPopulation, EvolutionaryOptimizer, Individual, crowded_fitness
 from hpo_pilot.optimizers.nondominated import costs_of, crowding, front, hypervolume, ranked, ranks
 from hpo_pilot.search import SearchSpace
 

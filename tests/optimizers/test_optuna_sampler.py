@@ -10,10 +10,10 @@ import sys
 import pytest
 from pydantic import ValidationError
 
-from hpo_pilot.config import examine
 from hpo_pilot.errors import InputError
 from hpo_pilot.optimizers import create_optimizer, optimizer_class
 from hpo_pilot.search import SearchSpace, point_key
+from hpo_pilot.steering.search_file import examine
 
 pytest.importorskip("optuna")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hpo_pilot.optimizers import create_optimizer
-from hpo_pilot.optimizers.bayesian.bayesian import BayesianOptimizer
-from hpo_pilot.optimizers.evolution.evolutionary import EvolutionaryOptimizer
-from hpo_pilot.optimizers.phase import Knowledge, phase
+from hpo_pilot.optimizers.bayesian import BayesianOptimizer
+from hpo_pilot.optimizers.evolutionary import EvolutionaryOptimizer
+from hpo_pilot.optimizers.phase import Knowledge, optimizer_phase
 from hpo_pilot.search import SearchSpace
 
 SPACE = SearchSpace.from_dict({f"x{i}": {"type": "real", "low": 0, "high": 1} for i in range(8)})
@@ -17,7 +17,7 @@ def said(name: str, known: int, told: int | None = None, good: int | None = None
     told = known if told is None else told
     settings = more.pop("settings", {})
     knowledge = Knowledge(known, told, told if good is None else good, more.pop("earlier", False))
-    return phase(name, settings, knowledge, dimensions=8, trials=more.pop("trials", 96), **more)
+    return optimizer_phase(name, settings, knowledge, dimensions=8, trials=more.pop("trials", 96), **more)
 
 
 def test_bayesian_explores_as_long_as_it_has_start_points():

@@ -11,7 +11,7 @@ import scipy.linalg
 from threadpoolctl import threadpool_info
 
 from hpo_pilot.optimizers import create_optimizer
-from hpo_pilot.optimizers.threads import one_thread
+from hpo_pilot.optimizers.base import one_thread
 from hpo_pilot.search import SearchSpace
 
 SPACE = SearchSpace.from_dict({name: {"type": "real", "low": 0.0, "high": 1.0} for name in ("x", "y", "z")})

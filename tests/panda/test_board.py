@@ -18,13 +18,11 @@ import requests
 
 from hpo_pilot.errors import TryAgainError
 from hpo_pilot.jobs import JobState, TaskSpec
-from hpo_pilot.panda import board_address
-from hpo_pilot.panda.board import JobBoard, NoJobError, NoServerError
-from hpo_pilot.panda.board_address import FILE, read_address, remove_address, write_address
-from hpo_pilot.panda.board_values import PilotState
-from hpo_pilot.panda.panda_server import PandaServer
+from hpo_pilot.panda import server as board_address
+from hpo_pilot.panda.server import ADDRESS_FILE, PandaServer, read_address, remove_address, write_address
 from hpo_pilot.panda.task_parameters import encode_points
-from hpo_pilot.server.access.auth import Role
+from hpo_pilot.server.tokens import Role
+from hpo_pilot.web.server_jobs import NoJobError, NoServerError, PilotState, ServerJobs
 from tests.bearer import make_token_folder, token
 from tests.server_process import ServerProcess
 from tests.task_parameters import bare_params
@@ -85,8 +83,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 @pytest.fixture
-def board(site: Site) -> JobBoard:
-    return JobBoard(site.workdir)
+def board(site: Site) -> ServerJobs:
+    return ServerJobs(site.workdir)
 
 
 def packed(**texts: str) -> bytes:
@@ -99,7 +97,7 @@ def packed(**texts: str) -> bytes:
     return made.getvalue()
 
 
-def test_jobs_of_a_search(site: Site, board: JobBoard, task: TaskSpec) -> None:
+def test_jobs_of_a_search(site: Site, board: ServerJobs, task: TaskSpec) -> None:
     task_id = site.submit("user.me.demo.cafecafe.g1/", task, 4, site="ONE", campaign="demo.cafecafe", nGPU=2)
     (given,) = site.acquire("ONE", harvester_id="h", worker_id=7, target_architecture={"gpus": [{}, {}]})
     metrics = "hpoStep=3 hpoValue=0.25 hpoPast=1:0.5,2:nan"
@@ -134,7 +132,7 @@ def test_jobs_of_a_search(site: Site, board: JobBoard, task: TaskSpec) -> None:
         board.job(123456789)
 
 
-def test_what_is_left_of_a_job_that_failed(site: Site, board: JobBoard) -> None:
+def test_what_is_left_of_a_job_that_failed(site: Site, board: ServerJobs) -> None:
     site.submit("user.me.other/", n_jobs=1, site="TWO")
     (given,) = site.acquire("TWO")
     site.keep(given["logFile"], packed(**{"payload.log": "before\x1b[31m\nit broke", "core.bin": "\x00"}))
@@ -163,7 +161,7 @@ def test_what_is_left_of_a_job_that_failed(site: Site, board: JobBoard) -> None:
     assert board.log(given["PandaID"]).text == "" and not board.job(given["PandaID"]).job.has_log
 
 
-def test_what_a_payload_said_last(site: Site, board: JobBoard) -> None:
+def test_what_a_payload_said_last(site: Site, board: ServerJobs) -> None:
     site.submit("user.me.said/", n_jobs=1, site="THREE")
     (given,) = site.acquire("THREE")
     verdict = {"trial": 3, "fold": 0, "log_tail": "Traceback: x"}
@@ -173,7 +171,7 @@ def test_what_a_payload_said_last(site: Site, board: JobBoard) -> None:
     assert board.log(given["PandaID"]).text == "==> payload.log of trial 3, fold 0 <==\nTraceback: x\n"
 
 
-def test_pilots_and_queues(site: Site, board: JobBoard) -> None:
+def test_pilots_and_queues(site: Site, board: ServerJobs) -> None:
     site.submit("user.me.pilots/", n_jobs=3, site="FOUR")
     jobs = site.acquire("FOUR", n_jobs=2, harvester_id="farm", worker_id=1)
     answer = requests.post(
@@ -203,35 +201,35 @@ def test_pilots_and_queues(site: Site, board: JobBoard) -> None:
 
 
 def test_who_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    board = JobBoard(tmp_path)
+    board = ServerJobs(tmp_path)
     assert board.url is None
     with pytest.raises(NoServerError, match="no embedded PanDA server runs"):
         board.jobs()
     server = PandaServer("http://127.0.0.1:9", None, "me", authorities=tmp_path / "ca")
     write_address(tmp_path, server)
-    assert stat.S_IMODE((tmp_path / FILE).stat().st_mode) == 0o600
-    assert (tmp_path / FILE).read_text().splitlines()[0] == board.url == server.url
+    assert stat.S_IMODE((tmp_path / ADDRESS_FILE).stat().st_mode) == 0o600
+    assert (tmp_path / ADDRESS_FILE).read_text().splitlines()[0] == board.url == server.url
     found = read_address(tmp_path)
     assert found and found.token_file == tmp_path / "tokens" / "user.token" and found.authorities == tmp_path / "ca"
 
-    lines = (tmp_path / FILE).read_text().splitlines()
+    lines = (tmp_path / ADDRESS_FILE).read_text().splitlines()
     for wrong in (
         [*lines[:3], "999999999", lines[4]],  # its process has ended
         [*lines[:4], "1.0"],  # another has its number
         [lines[0], "", "elsewhere.example", *lines[3:]],  # this machine's port is another's
         lines[:2],
     ):
-        (tmp_path / FILE).write_text("\n".join(wrong) + "\n")
+        (tmp_path / ADDRESS_FILE).write_text("\n".join(wrong) + "\n")
         assert read_address(tmp_path) is None
     far = ["https://elsewhere.example:1", "", "elsewhere.example", *lines[3:]]
-    (tmp_path / FILE).write_text("\n".join(far) + "\n")
+    (tmp_path / ADDRESS_FILE).write_text("\n".join(far) + "\n")
     assert read_address(tmp_path) is not None
     monkeypatch.setattr(os, "getpid", lambda: 1)
     remove_address(tmp_path)
-    assert (tmp_path / FILE).exists()  # another's
+    assert (tmp_path / ADDRESS_FILE).exists()  # another's
     monkeypatch.undo()
     remove_address(tmp_path)
-    assert not (tmp_path / FILE).exists() and board_address.read_address(tmp_path) is None
+    assert not (tmp_path / ADDRESS_FILE).exists() and board_address.read_address(tmp_path) is None
 
 
 def test_a_server_of_somebody_else(site: Site, tmp_path: Path) -> None:
@@ -239,16 +237,16 @@ def test_a_server_of_somebody_else(site: Site, tmp_path: Path) -> None:
     (tmp_path / "tokens" / "user.token").write_text("e30.e30.e30")
     write_address(tmp_path, PandaServer(site.process.url, None, "me"))
     with pytest.raises(NoServerError, match="does not take the token"):
-        JobBoard(tmp_path).pilots()
+        ServerJobs(tmp_path).pilots()
     write_address(tmp_path, PandaServer("http://127.0.0.1:9", None, "me"))
     with pytest.raises(NoServerError, match="does not answer"):
-        JobBoard(tmp_path).queues()
+        ServerJobs(tmp_path).queues()
     (tmp_path / "tokens" / "user.token").unlink()
     with pytest.raises(TryAgainError, match="cannot read the token file"):
-        JobBoard(tmp_path).jobs()
+        ServerJobs(tmp_path).jobs()
 
 
-def test_a_finished_job_whose_payload_failed(site: Site, board: JobBoard) -> None:
+def test_a_finished_job_whose_payload_failed(site: Site, board: ServerJobs) -> None:
     task_id = site.submit("user.me.verdicts/", n_jobs=4, site="SIX")
     given = [job["PandaID"] for job in site.acquire("SIX", n_jobs=4)]
 

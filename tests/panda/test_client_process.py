@@ -12,14 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from hpo_pilot.errors import TryAgainError
-from hpo_pilot.panda.client_process import (
-    ClientProcess,
-    DeniedError,
-    MissingCallError,
-    NoAnswerError,
-    RefusedError,
-)
-from hpo_pilot.panda.panda_server import PandaServer
+from hpo_pilot.panda.client_process import ClientProcess, DeniedError, MissingCallError, NoAnswerError, RefusedError
+from hpo_pilot.panda.server import PandaServer
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ import pytest
 
 from hpo_pilot.errors import TryAgainError
 from hpo_pilot.jobs import JobState, TaskState
-from hpo_pilot.panda import foreign_server, watches
+from hpo_pilot.panda import tasks
 from hpo_pilot.panda.client_process import DeniedError, NoAnswerError, RefusedError
 from hpo_pilot.panda.manager import PandaManager
 from hpo_pilot.panda.sandbox import build_sandbox
 from hpo_pilot.panda.workflow_manager import UnknownOutcomeError, UnknownTaskError
-from hpo_pilot.server.access.auth import Role
+from hpo_pilot.server.tokens import Role
 from tests.bearer import token
 from tests.contracts.conftest import Ground, HandPilot, KeptServer
 from tests.panda.foreign_panda import ForeignPanda, Quirks
@@ -36,7 +36,7 @@ def kept_server(tmp_path_factory):
 @pytest.fixture
 def far(tmp_path, monkeypatch, quirks, kept_server):
     """A manager, and a server that is none of ours."""
-    monkeypatch.setattr(watches, "INTERVAL", (0.2, 0.5))
+    monkeypatch.setattr(tasks, "INTERVAL", (0.2, 0.5))
     token_file = tmp_path / "user.token"
     token_file.write_text(token("me", Role.USER))
     settings = {"PANDA_AUTH": "oidc", "PANDA_AUTH_VO": "hpo_pilot", "OIDC_AUTH_TOKEN_FILE": str(token_file)}
@@ -123,8 +123,8 @@ def test_a_task_that_waits_says_why_until_it_runs(far, quirks):
 
 
 def test_jobs_that_no_pilot_gets_are_told_of_until_they_are_released(far, quirks, monkeypatch):
-    monkeypatch.setattr(foreign_server, "KEPT_BACK_SECONDS", 0.5)
-    monkeypatch.setattr(watches, "WHOLE_SECONDS", 0.2)
+    monkeypatch.setattr(tasks, "KEPT_BACK_SECONDS", 0.5)
+    monkeypatch.setattr(tasks, "WHOLE_SECONDS", 0.2)
     quirks.kept_back = True
     ref = far.manager.submit(far.task())
     ids = [str(report.panda_id) for report in far.manager.results(ref, [1, 2])]
@@ -153,7 +153,7 @@ def test_metadata_may_come_after_its_job(far, monkeypatch):
     far.pilot.end(*far.pilot.acquire(), "finished")
     (report,) = far.manager.results(ref, [1])
     assert report.state is JobState.HOLDING
-    monkeypatch.setattr(foreign_server, "METADATA_SECONDS", 0.0)
+    monkeypatch.setattr(tasks, "METADATA_SECONDS", 0.0)
     (report,) = far.manager.results(ref, [1])
     assert (report.state, report.verdicts) == (JobState.FINISHED, ()), "it never comes: a payload of somebody else's"
 
@@ -219,7 +219,7 @@ def test_a_task_that_is_gone_is_given_up_only_after_long(far, monkeypatch):
     gone = type(ref)(ref.name, 4711)
     assert far.manager.results(gone, [1]) == []
     assert far.manager.status([gone]) == {4711: TaskState.REGISTERED}
-    monkeypatch.setattr(foreign_server, "UNKNOWN_SECONDS", 0.0)
+    monkeypatch.setattr(tasks, "UNKNOWN_SECONDS", 0.0)
     with pytest.raises(UnknownTaskError):
         far.manager.results(gone, [1])
 

@@ -7,7 +7,7 @@ from math import inf
 import pytest
 
 from hpo_pilot.jobs import JobState
-from hpo_pilot.panda.job_report import finished_report, job_state, read_description, read_verdicts
+from hpo_pilot.jobs.results import finished_report, job_state, read_description, read_verdicts
 
 OURS = {
     "version": 1, "search": "demo", "uid": "cafecafe", "generation": 1, "trial": 2, "fold": 1, "number": 4,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpo_pilot.errors import InputError, TryAgainError
-from hpo_pilot.panda.panda_server import PandaServer, address, environment_server, environment_vo
+from hpo_pilot.panda.server import PandaServer, address, environment_server, environment_vo
 
 VARIABLES = ("PANDA_URL", "PANDA_URL_SSL", "PANDACACHE_URL", "PANDA_BEHIND_REAL_LB", "PANDA_AUTH", "PANDA_AUTH_VO")
 TOKENS = ("PANDA_AUTH_ID_TOKEN", "OIDC_AUTH_TOKEN_FILE", "OIDC_AUTH_ID_TOKEN", "PANDA_VERIFY_HOST", "X509_CERT_DIR")

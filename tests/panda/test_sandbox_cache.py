@@ -9,7 +9,7 @@ import pytest
 
 from hpo_pilot.errors import GiveUpError, TryAgainError
 from hpo_pilot.panda.client_process import MissingCallError
-from hpo_pilot.panda.sandbox_cache import SandboxCache
+from hpo_pilot.panda.manager import SandboxCache
 
 
 class Server:

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from hpo_pilot.panda.watches import INTERVAL, VALUES_SECONDS, WHOLE_SECONDS, Watches
+from hpo_pilot.panda.tasks import INTERVAL, VALUES_SECONDS, WHOLE_SECONDS, Watches
 from tests.clock import Clock
 
 

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from hpo_pilot import load_search
-from hpo_pilot.config.results_file import read_results
 from hpo_pilot.search import Objective
+from hpo_pilot.search.earlier_results import read_results
 
 PAYLOAD = Path(__file__).parents[2] / "payloads" / "autotune"
 #: Small and quick: a tenth of a second with its compilation.

@@ -13,8 +13,10 @@ from __future__ import annotations
 import gc
 from typing import Any
 
+from hpo_pilot.hpc.capacity import Node, NodeShape
+from hpo_pilot.hpc.scheduler import Policy
+from hpo_pilot.hpc.usage import Ending
 from hpo_pilot.jobs import JobNeeds
-from hpo_pilot.scheduling import Ending, Node, NodeShape, Policy
 from tests.performance.static_split import split
 from tests.scheduling.checker import Event, check, endings
 from tests.scheduling.simulation import Outcome, Simulation

@@ -15,10 +15,9 @@ from sqlalchemy import insert, select, update
 
 from hpo_pilot.jobs import JobNeeds, JobState, Member, TaskSpec
 from hpo_pilot.panda.task_parameters import encode_points
-from hpo_pilot.server.access.auth import Caller, Role
-from hpo_pilot.server.data.database import Database
-from hpo_pilot.server.data.tables import job_documents, jobs, tasks
-from hpo_pilot.server.taskbuffer import tasks as queue
+from hpo_pilot.server import tasks as queue
+from hpo_pilot.server.database import Database, job_documents, jobs, tasks
+from hpo_pilot.server.tokens import Caller, Role
 from tests.bearer import make_token_folder, token
 from tests.server_process import ServerProcess
 from tests.task_parameters import bare_params

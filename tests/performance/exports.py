@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hpo_pilot.exports import mlflow, optuna, parquet
+from hpo_pilot.report import mlflow, optuna, parquet
 from tests.exports.made import curves_of, finished, search_of, subject_of
 
 

@@ -14,8 +14,9 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hpo_pilot.figures.catalogue import Subject, build, kinds
-from hpo_pilot.figures.importance import importances
+from hpo_pilot.report.catalogue import build, kinds
+from hpo_pilot.report.importance import importances
+from hpo_pilot.report.result_figures import FigureData
 from hpo_pilot.search import Search, Trial
 from tests.figures.made_up import make_search, make_trials, on_nodes
 
@@ -27,13 +28,13 @@ MOST_FOR_OPTUNA = {"importance": 1_000, "contours": 1_000}
 def measure(*, quick: bool = False) -> dict[str, Any]:
     """Measures, prints, and returns seconds and bytes by kind and number of trials."""
     search = make_search()
-    build("importance", Subject(search, make_trials(search, 30)))  # what is loaded once
+    build("importance", FigureData(search, make_trials(search, 30)))  # what is loaded once
     figures: dict[str, Any] = {}
     print(f"{'figure':12} {'trials':>7} {'s':>7} {'kB':>6} {'optuna s':>9} {'kB':>7} {'time, ratio':>12}")
     for count in COUNTS[:2] if quick else COUNTS:
         trials = on_nodes(make_trials(search, count))
         reports = {t.number: {0: [(step, 1.0 / step) for step in range(1, 40)]} for t in trials[:100]}
-        subject = Subject(search, trials, reports)
+        subject = FigureData(search, trials, reports)
         peers = _peers(search, trials)
         for kind in kinds(search):
             ours = _timed(lambda key=kind.key, subject=subject: [figure.spec for figure in build(key, subject)])

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import requests
 
-from hpo_pilot.server.access.auth import Role
+from hpo_pilot.server.tokens import Role
 from tests.bearer import make_token_folder, token
 from tests.server_process import ServerProcess
 from tests.task_parameters import bare_params

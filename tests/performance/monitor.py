@@ -14,13 +14,13 @@ from typing import Any
 import requests
 from sqlalchemy import insert
 
-from hpo_pilot.config import load_search
 from hpo_pilot.jobs import Member
 from hpo_pilot.search import TrialState
-from hpo_pilot.server.access.auth import Role
+from hpo_pilot.server.tokens import Role
+from hpo_pilot.steering.search_file import load_search
 from hpo_pilot.store import NewTask, NewTrial, SearchState, SteeringStore, TrialEnd
 from hpo_pilot.store import tables as t
-from hpo_pilot.store.engine import writing
+from hpo_pilot.store.database import writing
 from tests.bearer import token
 from tests.performance.load_server import two_cores
 from tests.rest_api import RunningApi, start_api, store_of, write_search

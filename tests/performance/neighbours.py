@@ -60,6 +60,6 @@ def _note(pid: int, peaks: dict[str, float]) -> None:
             line, size = " ".join(process.cmdline()), process.memory_info().rss / 1e6
         except psutil.NoSuchProcess:
             continue
-        known = ("hpo_pilot.server", "hpo_pilot.rest", "hpo_pilot.pilot", "client_worker", "serve")
+        known = ("hpo_pilot.server", "hpo_pilot.web", "hpo_pilot.pilot", "client_worker", "serve")
         name = next((word for word in known if word in line), "payload")
         peaks[name] = max(peaks.get(name, 0.0), size)

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import uvloop
 
-from hpo_pilot.server.access.auth import Role
+from hpo_pilot.server.tokens import Role
 from tests.bearer import token
 from tests.performance.load_server import LoadServer, load_server, two_cores
 

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hpo_pilot.server.access.auth import Role
+from hpo_pilot.server.tokens import Role
 from tests.performance.load_server import LoadServer, load_server, two_cores
 
 LIMIT = 5.0  # seconds

@@ -10,7 +10,8 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from hpo_pilot.scheduling import Ending, Node, Share, Start
+from hpo_pilot.hpc.capacity import Node
+from hpo_pilot.hpc.usage import Ending, Share, Start
 from tests.scheduling.checker import Event
 from tests.scheduling.trials import TrialServer, TrialSource
 

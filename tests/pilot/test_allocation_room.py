@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.launchers import make_launcher
-from hpo_pilot.pilot.allocation import Allocation
-from hpo_pilot.pilot.allocation_room import AllocationClaim, AllocationRoom
-from hpo_pilot.pilot.failure import GivenBack, JobFailure, NodeLost
-from hpo_pilot.pilot.job import Job, parse_job
-from hpo_pilot.pilot.room import Seat
-from hpo_pilot.pilot.site import Site
-from hpo_pilot.pilot.starting import Starting
-from hpo_pilot.scheduling import Ending, Node, NodeShape, Scheduler
-from hpo_pilot.transformation.payload_document import PayloadDocument
+from hpo_pilot.hpc.capacity import Node, NodeShape
+from hpo_pilot.hpc.launchers import make_launcher
+from hpo_pilot.hpc.scheduler import Scheduler
+from hpo_pilot.hpc.usage import Ending
+from hpo_pilot.pilot.allocation import Allocation, AllocationClaim, AllocationPool
+from hpo_pilot.pilot.job import GivenBack, Job, JobFailure, NodeLost, parse_job
+from hpo_pilot.pilot.machine import Assignment
+from hpo_pilot.pilot.report import Starting
+from hpo_pilot.pilot.settings import Site
+from hpo_pilot.transformation.job import PayloadDocument
 
 SITE = Site(launcher=make_launcher({"name": "srun"}), gpu_kind="nvidia")
 
@@ -42,7 +42,7 @@ class Room:
         named = tuple(Node(f"n{number}", shape) for number in range(1, nodes + 1))
         given = Allocation(named, seconds, reclaim=list if keeps_cores else None)
         self.now = 100.0
-        self.room = AllocationRoom(
+        self.room = AllocationPool(
             given, site, margin=0.0, when_lost=lambda *what: self.lost.append(what), clock=lambda: self.now
         )
         self.draining = threading.Event()
@@ -51,7 +51,7 @@ class Room:
     def job(self, **more: Any) -> dict[str, Any]:
         return {"PandaID": next(self._ids), "attemptNr": 1, "jobPars": "-a s.tar.gz -p x", "coreCount": 1, **more}
 
-    def take(self, data: dict[str, Any], claim: Any, folder: Path, **document: Any) -> Seat:
+    def take(self, data: dict[str, Any], claim: Any, folder: Path, **document: Any) -> Assignment:
         job: Job = parse_job(data)
         return self.room.take(claim, job, PayloadDocument(**document), Starting(job, folder, self.draining))
 

@@ -8,28 +8,27 @@ from pathlib import Path
 import pytest
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.launchers import make_launcher
-from hpo_pilot.pilot import allocation_watch
-from hpo_pilot.pilot.allocation import Allocation
-from hpo_pilot.pilot.allocation_room import AllocationClaim, AllocationRoom
-from hpo_pilot.pilot.allocation_watch import AllocationWatch
+from hpo_pilot.hpc.capacity import Node, NodeShape
+from hpo_pilot.hpc.launchers import make_launcher
+from hpo_pilot.hpc.usage import Ending
+from hpo_pilot.pilot import allocation
+from hpo_pilot.pilot.allocation import Allocation, AllocationClaim, AllocationPool, AllocationWatch
 from hpo_pilot.pilot.job import parse_job
-from hpo_pilot.pilot.site import Site
-from hpo_pilot.pilot.starting import Starting
-from hpo_pilot.scheduling import Ending, Node, NodeShape
-from hpo_pilot.transformation.payload_document import PayloadDocument
+from hpo_pilot.pilot.report import Starting
+from hpo_pilot.pilot.settings import Site
+from hpo_pilot.transformation.job import PayloadDocument
 
 ALLOCATION = Allocation((Node("n1", NodeShape(4, 4000)),), 1e4)
 SITE = Site(launcher=make_launcher({"name": "srun"}))
 
 
 @pytest.fixture
-def room() -> AllocationRoom:
-    return AllocationRoom(ALLOCATION, SITE, margin=0.0, when_lost=lambda *_: None)
+def room() -> AllocationPool:
+    return AllocationPool(ALLOCATION, SITE, margin=0.0, when_lost=lambda *_: None)
 
 
 @pytest.fixture
-def watch(room: AllocationRoom) -> Iterator[Callable[[float], threading.Event]]:
+def watch(room: AllocationPool) -> Iterator[Callable[[float], threading.Event]]:
     """Starts one; returns what is set when it ends the pilot."""
     watches: list[AllocationWatch] = []
 
@@ -49,7 +48,7 @@ def test_an_allocation_without_jobs_is_given_back(watch: Callable[[float], threa
     assert watch(0.2).wait(20) and time.monotonic() - began >= 0.2
 
 
-def test_not_while_there_is_a_job(room: AllocationRoom, watch: Callable[[float], threading.Event]) -> None:
+def test_not_while_there_is_a_job(room: AllocationPool, watch: Callable[[float], threading.Event]) -> None:
     claim = room.claim({"PandaID": 1, "attemptNr": 1})
     ended = watch(0.2)
     assert not ended.wait(2.5)
@@ -82,10 +81,10 @@ class Batch:
 
 
 def test_a_lost_node_drains_nothing(three: Allocation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(allocation_watch, "_RECLAIM", 0.05)
-    monkeypatch.setattr(allocation_watch, "_TICK", 0.05)
+    monkeypatch.setattr(allocation, "_RECLAIM", 0.05)
+    monkeypatch.setattr(allocation, "_TICK", 0.05)
     ended = threading.Event()
-    room = AllocationRoom(three, SITE, margin=0.0, when_lost=lambda *_: None)
+    room = AllocationPool(three, SITE, margin=0.0, when_lost=lambda *_: None)
     watch = AllocationWatch(room, SITE, three, margin=0.0, idle=0, end=ended.set)
 
     draining = threading.Event()

@@ -11,9 +11,9 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from hpo_pilot.pilot.checkpoint_shipping import CheckpointShipping
+from hpo_pilot.pilot.checkpoints import CheckpointShipping
 from hpo_pilot.pilot.client import CallRefused, HttpJobServer, ServerAway
-from hpo_pilot.pilot.failure import JobFailure, PilotErrorCode
+from hpo_pilot.pilot.job import JobFailure, PilotErrorCode
 from hpo_pilot.pilot.settings import PilotSettings
 from tests.pilot.test_kept_checkpoint import job, put, read
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import requests
 
-from hpo_pilot.pilot.workdir import pilot_key
-from hpo_pilot.server.access.auth import Role
+from hpo_pilot.pilot.settings import pilot_key
+from hpo_pilot.server.tokens import Role
 from tests.bearer import token
 from tests.pilot.conftest import PilotProcess
 from tests.pilot.test_with_server import Embedded

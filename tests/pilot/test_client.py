@@ -12,8 +12,7 @@ import pytest
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.pilot.client import CallRefused, HttpJobServer, ServerAway, TokenRefused
-from hpo_pilot.pilot.gpus import Gpu
-from hpo_pilot.pilot.room import Free
+from hpo_pilot.pilot.machine import FreeResources, Gpu
 from hpo_pilot.pilot.settings import PilotSettings
 from tests.certificates import self_signed
 from tests.pilot.conftest import TOKEN, FakePanda
@@ -35,7 +34,7 @@ def server(settings: PilotSettings) -> HttpJobServer:
 def test_acquire_says_who_asks(panda: FakePanda, server: HttpJobServer, settings: PilotSettings) -> None:
     first = panda.add_job("true")
     panda.add_job("true")
-    assert [job["PandaID"] for job in server.acquire(Free(1, 4, (Gpu("0", "NVIDIA"),)), 0, 500, 0)] == [first]
+    assert [job["PandaID"] for job in server.acquire(FreeResources(1, 4, (Gpu("0", "NVIDIA"),)), 0, 500, 0)] == [first]
     asked = panda.acquired[0]
     assert asked["site_name"] == "LOCAL" and asked["n_jobs"] == 1 and asked["worker_id"] == 3
     assert asked["harvester_id"] == settings.harvester_id and asked["disk_space"] == 500
@@ -47,9 +46,9 @@ def test_acquire_says_who_asks(panda: FakePanda, server: HttpJobServer, settings
 def test_acquire_waits_at_the_server(panda: FakePanda, server: HttpJobServer) -> None:
     threading.Timer(0.3, lambda: panda.add_job("true")).start()
     began = time.monotonic()
-    assert len(server.acquire(Free(2, 2, ()), 10, 0, 0)) == 1
+    assert len(server.acquire(FreeResources(2, 2, ()), 10, 0, 0)) == 1
     assert 0.2 < time.monotonic() - began < 5
-    assert server.acquire(Free(2, 2, ()), 0, 0, 0) == []
+    assert server.acquire(FreeResources(2, 2, ()), 0, 0, 0) == []
 
 
 def test_commands_come_back(panda: FakePanda, server: HttpJobServer) -> None:

@@ -5,7 +5,7 @@ import io
 import pytest
 import requests
 
-from hpo_pilot.pilot.form_file import FormFile
+from hpo_pilot.pilot.client import FormFile
 
 
 @pytest.mark.parametrize("size", [-1, 1, 7, 1 << 20])

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.pilot.client import ServerAway
-from hpo_pilot.pilot.giving_back import GivingBack
+from hpo_pilot.pilot.client import GivingBack, ServerAway
 
 
 class Server:

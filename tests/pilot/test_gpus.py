@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.pilot.gpus import Gpu, choose_gpus, find_gpus, visible
+from hpo_pilot.pilot.machine import Gpu, choose_gpus, find_gpus, gpu_variables
 from tests.pilot.conftest import FakePanda, PilotProcess
 
 SMI = """#!/bin/sh
@@ -57,9 +57,9 @@ def test_gpus_are_chosen() -> None:
 
 
 def test_variables() -> None:
-    assert visible(TWO) == {"CUDA_VISIBLE_DEVICES": "0,1"}
-    assert visible([Gpu("3", "AMD")]) == {"ROCR_VISIBLE_DEVICES": "3"}
-    assert visible(()) == {"CUDA_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": ""}
+    assert gpu_variables(TWO) == {"CUDA_VISIBLE_DEVICES": "0,1"}
+    assert gpu_variables([Gpu("3", "AMD")]) == {"ROCR_VISIBLE_DEVICES": "3"}
+    assert gpu_variables(()) == {"CUDA_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": ""}
 
 
 def seen(pilot: PilotProcess) -> list[str]:

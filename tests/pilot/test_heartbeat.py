@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from hpo_pilot.pilot.client import NotOurs
-from hpo_pilot.pilot.heartbeat import Forgotten, Heartbeats
-from hpo_pilot.pilot.progress import Progress
+from hpo_pilot.pilot.report import Progress
 from hpo_pilot.pilot.settings import PilotSettings
+from hpo_pilot.pilot.watchdog import Forgotten, Heartbeats
 
 
 class Server:

@@ -6,7 +6,7 @@ import pytest
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.pilot.job import parse_job
-from hpo_pilot.transformation.failure import TransformationFailure
+from hpo_pilot.transformation.job import TransformationFailure
 
 PARAMETERS = (
     '-j "" --sourceURL http://127.0.0.1:25080 -r . -a sources.ab.tar.gz '

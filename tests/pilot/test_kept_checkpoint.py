@@ -17,9 +17,9 @@ from urllib.parse import quote
 
 import pytest
 
+from hpo_pilot.pilot.checkpoints import KeptCheckpoint, TooLarge, Unsettled, kept_checkpoint
 from hpo_pilot.pilot.job import Job, parse_job
-from hpo_pilot.pilot.kept_checkpoint import KeptCheckpoint, TooLarge, Unsettled, kept_checkpoint
-from hpo_pilot.transformation.archive import UnsafeArchive
+from hpo_pilot.transformation.sandbox import UnsafeArchive
 
 
 def job(jobs: Any, number: int = 1, *, uid: str = "1a2b3c4d", **more: Any) -> tuple[Job, str]:

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from hpo_pilot.errors import GiveUpError
-from hpo_pilot.launchers import make_launcher
-from hpo_pilot.pilot import launcher_probe
-from hpo_pilot.pilot.launcher_outage import LauncherOutage, Patience
-from hpo_pilot.pilot.launcher_probe import probe
-from hpo_pilot.pilot.site import Site
+from hpo_pilot.hpc.launchers import make_launcher
+from hpo_pilot.pilot import launch
+from hpo_pilot.pilot.launch import LauncherOutage, Patience, probe_launcher
+from hpo_pilot.pilot.settings import Site
 
 
 class Launcher:
@@ -93,7 +92,7 @@ def test_the_probe(script: str, why: str, tmp_path: Path, monkeypatch: pytest.Mo
     program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/words\n{script}\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    said = probe(Site(launcher=make_launcher({"name": "srun"})), ["n2"], ["n1", "n2"])
+    said = probe_launcher(Site(launcher=make_launcher({"name": "srun"})), ["n2"], ["n1", "n2"])
     assert said.startswith(why) and bool(said) == bool(why)
     words = (tmp_path / "words").read_text().split()
     assert words[-1] == "true" and {"-N1", "-n1", "--nodelist=n2", "--mem=64M", "-c1"} <= set(words)
@@ -103,13 +102,13 @@ def test_a_probe_that_waits_for_cores(tmp_path: Path, monkeypatch: pytest.Monkey
     """Others have them: whoever says so has been answered."""
     program = tmp_path / "srun"
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(launcher_probe, "_SECONDS", 0.5)
+    monkeypatch.setattr(launch, "_SECONDS", 0.5)
     for words, good in (("Job 7 step creation temporarily disabled, retrying", True), ("hm", False)):
         program.write_text(f"#!/bin/sh\necho 'srun: {words}'\nexec sleep 5\n")
         program.chmod(0o755)
-        assert bool(probe(Site(launcher=make_launcher({"name": "srun"})), ["n1"], ["n1"])) is not good
+        assert bool(probe_launcher(Site(launcher=make_launcher({"name": "srun"})), ["n1"], ["n1"])) is not good
 
 
 def test_a_probe_without_a_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "srun" in probe(Site(launcher=make_launcher({"name": "srun"})), ["n1"], ["n1"])
+    assert "srun" in probe_launcher(Site(launcher=make_launcher({"name": "srun"})), ["n1"], ["n1"])

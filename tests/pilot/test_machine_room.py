@@ -5,26 +5,24 @@ import random
 import threading
 import time
 
-from hpo_pilot.pilot.gpus import Gpu
-from hpo_pilot.pilot.machine_room import MachineClaim, MachineRoom
-from hpo_pilot.pilot.room import Free
+from hpo_pilot.pilot.machine import FreeResources, Gpu, MachineClaim, MachinePool
 
 GPUS = (Gpu("0", "NVIDIA"), Gpu("1", "NVIDIA"))
 NEVER = threading.Event()
 
 
 def test_what_is_claimed_is_offered_no_more() -> None:
-    room = MachineRoom(4, 8, GPUS)
-    assert room.wait_for_some(NEVER) == Free(4, 8, GPUS)
+    room = MachinePool(4, 8, GPUS)
+    assert room.wait_for_some(NEVER) == FreeResources(4, 8, GPUS)
     first = room.claim({"coreCount": 6})
     assert room.enter(first, NEVER) and room.take_gpus(first, 1, NEVER)
-    assert room.wait_for_some(NEVER) == Free(3, 2, GPUS[1:], 0.5)
+    assert room.wait_for_some(NEVER) == FreeResources(3, 2, GPUS[1:], 0.5)
     room.give_back(first)
-    assert room.wait_for_some(NEVER) == Free(4, 8, GPUS)
+    assert room.wait_for_some(NEVER) == FreeResources(4, 8, GPUS)
 
 
 def test_a_part_of_the_machine_is_not_offered_for_long() -> None:
-    room = MachineRoom(4, 4)
+    room = MachinePool(4, 4)
     first = room.claim({"coreCount": 1})
     assert room.wait_for_some(NEVER).patience == 5.0
     second = room.claim({"coreCount": 2})
@@ -35,9 +33,9 @@ def test_a_part_of_the_machine_is_not_offered_for_long() -> None:
 
 
 def test_nothing_is_offered_while_slots_or_cores_are_gone_or_somebody_waits() -> None:
-    for room, claims in ((MachineRoom(1, 8), [1]), (MachineRoom(4, 2), [2]), (MachineRoom(4, 4), [3, 2])):
+    for room, claims in ((MachinePool(1, 8), [1]), (MachinePool(4, 2), [2]), (MachinePool(4, 4), [3, 2])):
         held = [room.claim({"coreCount": cores}) for cores in claims]
-        offered: list[Free] = []
+        offered: list[FreeResources] = []
         thread = threading.Thread(target=lambda room=room, offered=offered: offered.append(room.wait_for_some(NEVER)))
         thread.start()
         time.sleep(0.05)
@@ -50,16 +48,16 @@ def test_nothing_is_offered_while_slots_or_cores_are_gone_or_somebody_waits() ->
 
 
 def test_more_than_there_is_means_all_of_it_alone() -> None:
-    room = MachineRoom(3, 4, GPUS)
+    room = MachinePool(3, 4, GPUS)
     small, large = room.claim({"coreCount": 1}), room.claim({"coreCount": 64})
     assert small.granted and not large.granted and large.cores == 4
     room.give_back(small)
     assert room.enter(large, NEVER) and room.take_gpus(large, 5, NEVER) and large.gpus == GPUS
-    assert not MachineRoom(1, 1).take_gpus(MachineClaim(1), 1, NEVER)
+    assert not MachinePool(1, 1).take_gpus(MachineClaim(1), 1, NEVER)
 
 
 def test_first_come_first_served() -> None:
-    room = MachineRoom(8, 4)
+    room = MachinePool(8, 4)
     running, large, small = room.claim({"coreCount": 2}), room.claim({"coreCount": 4}), room.claim({"coreCount": 1})
     assert not large.granted and not small.granted  # or a large job might wait for ever
     room.give_back(running)
@@ -69,7 +67,7 @@ def test_first_come_first_served() -> None:
 
 
 def test_who_waits_can_be_told_to_stop() -> None:
-    room, stop = MachineRoom(2, 1, GPUS[:1]), threading.Event()
+    room, stop = MachinePool(2, 1, GPUS[:1]), threading.Event()
     first, second = room.claim({"coreCount": 1}), room.claim({"coreCount": 1})
     assert room.take_gpus(first, 1, stop)
     found: list[bool] = []
@@ -86,11 +84,11 @@ def test_who_waits_can_be_told_to_stop() -> None:
     assert found == [False, False]
     room.give_back(second)
     room.give_back(first)
-    assert room.wait_for_some(NEVER) == Free(2, 1, GPUS[:1])
+    assert room.wait_for_some(NEVER) == FreeResources(2, 1, GPUS[:1])
 
 
 def test_nothing_is_lent_twice() -> None:
-    room, chance = MachineRoom(6, 5, GPUS), random.Random(3)
+    room, chance = MachinePool(6, 5, GPUS), random.Random(3)
     used, most, lock = [0, 0], [0, 0], threading.Lock()
 
     def job(cores: int, gpus: int, seconds: float) -> None:

@@ -9,12 +9,12 @@ import pytest
 import requests
 
 from hpo_pilot.errors import InputError, TryAgainError
-from hpo_pilot.pilot import metrics
-from hpo_pilot.pilot.failure import JobFailure, PilotErrorCode
-from hpo_pilot.pilot.metrics_endpoint import metrics_served
+from hpo_pilot.pilot import report
+from hpo_pilot.pilot.job import JobFailure, PilotErrorCode
+from hpo_pilot.pilot.pilot import metrics_served
 from hpo_pilot.pilot.report import Outcome
-from hpo_pilot.pilot.running import Running
 from hpo_pilot.pilot.settings import PilotSettings
+from hpo_pilot.pilot.watchdog import Running
 
 ROOM = SimpleNamespace(most=3)
 WORKDIR = SimpleNamespace(free_mb=lambda: 5)
@@ -32,7 +32,7 @@ def settings(tmp_path):
 
 def ended(outcome: str, reason: str) -> float:
     labels = {"outcome": outcome, "reason": reason}
-    return metrics.REGISTRY.get_sample_value("hpo_pilot_pilot_jobs_ended_total", labels) or 0.0
+    return report.METRICS_REGISTRY.get_sample_value("hpo_pilot_pilot_jobs_ended_total", labels) or 0.0
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def ended(outcome: str, reason: str) -> float:
 )
 def test_ends_are_counted_by_class(outcome, given_back, labels):
     before = ended(*labels)
-    metrics.note_end(outcome, given_back=given_back)
+    report.count_job_end(outcome, given_back=given_back)
     assert ended(*labels) == before + 1
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hpo_pilot.pilot.node_health import NodeHealth
+from hpo_pilot.pilot.allocation import NodeHealth
 
 
 def test_a_node_that_is_named_twice_in_a_row_is_bad() -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpo_pilot.pilot.progress import Progress, thinned
-from hpo_pilot.transformation.payload_document import PayloadDocument
+from hpo_pilot.pilot.report import Progress, thinned
+from hpo_pilot.transformation.job import PayloadDocument
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from hpo_pilot.pilot.failure import JobFailure, PilotErrorCode
-from hpo_pilot.pilot.progress import Progress
-from hpo_pilot.pilot.report import Outcome, final, heartbeat
+from hpo_pilot.pilot.job import JobFailure, PilotErrorCode
+from hpo_pilot.pilot.report import Outcome, Progress, final_report, heartbeat_report
 from hpo_pilot.pilot.settings import PilotSettings
 
 
@@ -21,7 +20,7 @@ def test_a_heartbeat(settings: PilotSettings, tmp_path: Path) -> None:
     (tmp_path / "progress.jsonl").write_text('{"step": 4, "value": 2}\n')
     job = SimpleNamespace(panda_id=7, attempt=2)
     about = {"phase": "running", "job": job, "started": 0.0, "progress": Progress(tmp_path)}
-    report = heartbeat(settings, SimpleNamespace(**about))
+    report = heartbeat_report(settings, SimpleNamespace(**about))
     assert (report["job_id"], report["attempt_nr"], report["job_status"]) == (7, 2, "running")
     assert report["job_metrics"] == "hpoStep=4 hpoValue=2.0"
     assert report["start_time"] == "1970-01-01 00:00:00"
@@ -29,18 +28,20 @@ def test_a_heartbeat(settings: PilotSettings, tmp_path: Path) -> None:
 
 def test_final_reports(settings: PilotSettings, tmp_path: Path) -> None:
     (tmp_path / "userJobMetadata.json").write_text('{"hpo_pilot": {"value": 1}}')
-    good = final(settings, 7, 1, Outcome(exit_code=0, started=1.0, cpu_seconds=2.6), tmp_path, {"o": {"fsize": 3}})
+    good = final_report(
+        settings, 7, 1, Outcome(exit_code=0, started=1.0, cpu_seconds=2.6), tmp_path, {"o": {"fsize": 3}}
+    )
     (tmp_path / "hpo_pilot_payload.json").write_text('{"file_names": {"progress": "p"}, "metric": "auc"}')
     (tmp_path / "p").write_text('{"step": 4, "auc": 2}')
-    told = final(settings, 7, 1, Outcome(exit_code=1), tmp_path, {})
+    told = final_report(settings, 7, 1, Outcome(exit_code=1), tmp_path, {})
     assert told["job_metrics"] == "hpoStep=4 hpoValue=2.0"
     assert good["job_status"] == "finished" and good["trans_exit_code"] == 0 and good["cpu_consumption_time"] == 3
     assert json.loads(good["meta_data"])["user_job_metadata"] == {"hpo_pilot": {"value": 1}}
     assert json.loads(good["job_output_report"]) == {"o": {"fsize": 3}}
-    bad = final(settings, 7, 1, Outcome(exit_code=-9, last_line="disk full"), tmp_path, {})
+    bad = final_report(settings, 7, 1, Outcome(exit_code=-9, last_line="disk full"), tmp_path, {})
     assert bad["job_status"] == "failed" and bad["trans_exit_code"] == 137 and bad["exe_error_diag"] == "disk full"
     assert "meta_data" not in bad
     failure = JobFailure(PilotErrorCode.PANDA_KILL, "k" * 900)
-    killed = final(settings, 7, 1, Outcome(exit_code=0, failure=failure), None, {})
+    killed = final_report(settings, 7, 1, Outcome(exit_code=0, failure=failure), None, {})
     assert killed["job_status"] == "failed" and killed["pilot_error_code"] == 1144
     assert len(killed["pilot_error_diag"]) == 500

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from hpo_pilot.pilot.client import HttpJobServer
-from hpo_pilot.pilot.failure import JobFailure, PilotErrorCode
-from hpo_pilot.pilot.sandbox import SandboxCache
+from hpo_pilot.pilot.job import JobFailure, PilotErrorCode
+from hpo_pilot.pilot.job_files import SandboxCache
 from hpo_pilot.pilot.settings import PilotSettings
-from hpo_pilot.transformation.arguments import Arguments
+from hpo_pilot.transformation.job import Arguments
 from tests.pilot.conftest import TOKEN, FakePanda, archive_of, sandbox
 
 

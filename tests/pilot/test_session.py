@@ -10,7 +10,7 @@ import pytest
 import requests
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.pilot.session import open_session
+from hpo_pilot.http import open_session
 from hpo_pilot.pilot.settings import PilotSettings
 from tests.pilot.conftest import FakePanda
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.config.site_file import load_site as load_profile
 from hpo_pilot.errors import InputError
-from hpo_pilot.pilot.site import EndWarning, load_site
+from hpo_pilot.hpc.site_files import load_site as load_profile
+from hpo_pilot.pilot.settings import EndWarning, load_site
 from tests.pilot.conftest import ROOT
 
 SITES = ROOT / "deploy" / "sites"

@@ -14,10 +14,8 @@ from typing import Any
 import pytest
 
 from hpo_pilot.errors import TryAgainError
-from hpo_pilot.pilot.failure import JobFailure
-from hpo_pilot.pilot.job import Job, parse_job
-from hpo_pilot.pilot.stage_out import store_log, store_outputs
-from hpo_pilot.pilot.storage import FolderStorage, ServerStorage, Storage
+from hpo_pilot.pilot.job import Job, JobFailure, parse_job
+from hpo_pilot.pilot.job_files import FolderStorage, ServerStorage, Storage, store_log, store_outputs
 
 
 class Server(Storage):

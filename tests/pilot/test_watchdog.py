@@ -12,9 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
-from hpo_pilot.pilot.settings import PilotSettings
+from hpo_pilot.pilot.settings import PilotSettings, WorkDir
 from hpo_pilot.pilot.watchdog import Watchdog
-from hpo_pilot.pilot.workdir import WorkDir
 
 
 @pytest.fixture

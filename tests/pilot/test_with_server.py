@@ -20,7 +20,7 @@ import requests
 from hpo_pilot.jobs import JobNeeds, Member, TaskSpec
 from hpo_pilot.panda.sandbox import build_sandbox
 from hpo_pilot.panda.task_parameters import task_parameters
-from hpo_pilot.server.access.auth import Role
+from hpo_pilot.server.tokens import Role
 from tests.bearer import make_token_folder, token
 from tests.pilot.conftest import ROOT, PilotProcess
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from hpo_pilot.config.site_file import find_site
 from hpo_pilot.errors import InputError
+from hpo_pilot.hpc.capacity import NodeShape
+from hpo_pilot.hpc.plan import (
+    Layout,
+    Workload,
+    choose_allocations,
+    jobs_per_node,
+    make_open_plan,
+    make_plan,
+    most_at_once,
+    nodes_for,
+    simulate,
+)
+from hpo_pilot.hpc.site_files import find_site
+from hpo_pilot.hpc.site_profile import BatchQueue, SiteProfile, WalltimeBin
 from hpo_pilot.jobs import JobNeeds
-from hpo_pilot.jobs.site_batch import BatchQueue, WalltimeBin
-from hpo_pilot.jobs.site_profile import SiteProfile
-from hpo_pilot.planning.allocations import choose
-from hpo_pilot.planning.packing import Layout, jobs_per_node, most_at_once, nodes_for
-from hpo_pilot.planning.plan import make_open_plan, make_plan
-from hpo_pilot.planning.simulation import simulate
-from hpo_pilot.planning.workload import Workload
-from hpo_pilot.scheduling import NodeShape
 from hpo_pilot.search import Search
 
 SUMMIT_NODE = NodeShape(cores=42, memory_mb=512_000, gpus=6)
@@ -85,7 +90,7 @@ def test_the_formula_is_what_the_scheduler_does(site, minutes, limit, trials, pa
     profile = find_site(site)
     job = work(JobNeeds(nodes, profile.node.gpu_count, 7, 1000, limit), minutes, trials, parallel, folds)
     queue = profile.batch.queues["batch"]
-    chosen = choose(job, profile, queue)
+    chosen = choose_allocations(job, profile, queue)
     shape = NodeShape(profile.node.cores, profile.node.memory_mb, profile.node.gpu_count)
     runs = simulate(job, shape, chosen.nodes, 60.0 * chosen.minutes, steps=profile.batch.job_steps)
     assert sum(run.jobs for run in runs) == trials * folds
@@ -138,11 +143,11 @@ def test_several_walltimes_make_several_searches():
     bins = (WalltimeBin(nodes=4, hours=1.0), WalltimeBin(nodes=8, hours=10.0))
     profile = SiteProfile.model_validate({"name": "x", "node": {"cores": 1}, "batch": {"system": "pbs"}})
     job = work(JobNeeds(1, 0, 1, 100, 50), 50, 40, 4)
-    chosen = choose(job, profile, BatchQueue(walltime=bins))
+    chosen = choose_allocations(job, profile, BatchQueue(walltime=bins))
     # Five nodes would be paid for where four run: a quarter more, and no sooner.
     assert (chosen.nodes, chosen.submissions) == (4, 10)
     long = work(JobNeeds(1, 0, 1, 100, 70), 70, 40, 4)
-    assert choose(long, profile, BatchQueue(walltime=bins)).nodes == 5
+    assert choose_allocations(long, profile, BatchQueue(walltime=bins)).nodes == 5
 
 
 def test_where_nothing_is_allocated_the_search_has_all_the_time():

@@ -8,10 +8,7 @@ from dataclasses import replace
 import pytest
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.planning.advice import Asked, advise
-from hpo_pilot.planning.scaling_model import fit
-from hpo_pilot.planning.scaling_points import ScalingPoint, read_points
-from hpo_pilot.planning.scaling_searches import points_of
+from hpo_pilot.hpc.scaling import AdviceRequest, ScalingPoint, advise, fit_scaling, read_points, search_points
 
 #: compute, bytes, latency, input, in seconds.
 TRUTH = (100.0, 3.0, 0.05, 1.0)
@@ -41,7 +38,7 @@ def measured(truth, noise=0.0, *, seed=1, sizes=SIZES, repeats=2, parts=False):
 @pytest.mark.parametrize("truth", [split_batch, batch_per_rank])
 @pytest.mark.parametrize("parts", [False, True])
 def test_without_noise_the_truth_is_found(truth, parts):
-    model = fit(measured(truth, parts=parts))
+    model = fit_scaling(measured(truth, parts=parts))
     assert model.kind == truth.__name__.replace("_", " ")
     assert model.error < 1e-6
     assert [model.seconds(w) for w in (1, 3, 64)] == pytest.approx([sum(truth(w)) for w in (1, 3, 64)])
@@ -53,7 +50,7 @@ def test_without_noise_the_truth_is_found(truth, parts):
 @pytest.mark.parametrize("truth", [split_batch, batch_per_rank])
 @pytest.mark.parametrize(("noise", "within", "twice"), [(0.01, 0.03, 0.06), (0.03, 0.09, 0.2)])
 def test_with_noise_it_stays_close(truth, noise, within, twice):
-    off = [fit(measured(truth, noise, seed=seed)) for seed in range(40)]
+    off = [fit_scaling(measured(truth, noise, seed=seed)) for seed in range(40)]
     inside = sorted(max(abs(m.seconds(w) / sum(truth(w)) - 1) for w in range(1, 33)) for m in off)
     beyond = sorted(abs(m.seconds(64) / sum(truth(64)) - 1) for m in off)
     assert inside[35] < within and beyond[35] < twice
@@ -61,8 +58,8 @@ def test_with_noise_it_stays_close(truth, noise, within, twice):
 
 def test_the_stated_error_is_that_of_points_held_out():
     points = measured(split_batch, 0.03, seed=5)
-    model = fit(points)
-    beyond = fit([point for point in points if point.ranks < 32])
+    model = fit_scaling(points)
+    beyond = fit_scaling([point for point in points if point.ranks < 32])
     of_32 = [point.seconds for point in points if point.ranks == 32]
     mean = (of_32[0] * of_32[1]) ** 0.5
     assert model.error_beyond <= model.error
@@ -72,12 +69,14 @@ def test_the_stated_error_is_that_of_points_held_out():
 
 def test_a_time_that_no_such_model_has_shows_in_the_error():
     points = [ScalingPoint(n, n, 10.0 if n in (1, 4, 16) else 40.0) for n in SIZES]
-    assert fit(points).error > 0.5
+    assert fit_scaling(points).error > 0.5
     advice = advise(points, ASKED)
     assert advice.thriftiest is advice.quickest is None and "sizes held out" in advice.why_not
 
 
-ASKED = Asked(nodes=1, minutes=101.0, ranks_per_node=1, gpus_per_node=4, folds=1, trials=64, parallel=8, all_nodes=64)
+ASKED = AdviceRequest(
+    nodes=1, minutes=101.0, ranks_per_node=1, gpus_per_node=4, folds=1, trials=64, parallel=8, all_nodes=64
+)
 
 
 def test_advice():
@@ -107,7 +106,7 @@ def test_advice_within_a_walltime():
 
 
 def test_no_advice_from_too_little():
-    assert fit(measured(split_batch, sizes=(1, 2))) is None
+    assert fit_scaling(measured(split_batch, sizes=(1, 2))) is None
     advice = advise(measured(split_batch, sizes=(1, 2, 4)), ASKED)
     assert advice.model is not None and advice.quickest is None and "3 sizes were measured" in advice.why_not
     other = advise(measured(split_batch), replace(ASKED, ranks_per_node=4))
@@ -148,11 +147,11 @@ def test_points_of_finished_searches():
     resources = {"nodes": 2, "gpus_per_node": 3, "ranks_per_node": None}
     parts = {"compute_seconds": 30.0, "communication_seconds": 6.0, "input_seconds": 4.0}
     trials = [{"folds": [fold(images_per_second=50.0, ranks=6.0, **parts), fold(value=None)]}]
-    (point,) = points_of("scan", resources, trials)
+    (point,) = search_points("scan", resources, trials)
     assert (point.nodes, point.ranks, point.seconds) == (2, 6, 0.02)
     assert point.parts == pytest.approx((0.015, 0.003, 0.002))
-    assert points_of("scan", resources, [{"folds": [fold()]}]) == [ScalingPoint(2, 6, 60.0)]
+    assert search_points("scan", resources, [{"folds": [fold()]}]) == [ScalingPoint(2, 6, 60.0)]
     with pytest.raises(InputError, match="it measured nothing"):
-        points_of("scan", resources, [{"folds": [fold(value=None)]}])
+        search_points("scan", resources, [{"folds": [fold(value=None)]}])
     with pytest.raises(InputError, match="only 1 of 2"):
-        points_of("scan", resources, [{"folds": [fold(), fold(images_per_second=1.0)]}])
+        search_points("scan", resources, [{"folds": [fold(), fold(images_per_second=1.0)]}])

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.config.site_file import load_site
+from hpo_pilot.hpc.site_files import load_site
 from hpo_pilot.jobs import JobNeeds
-from hpo_pilot.server.access.auth import Role
+from hpo_pilot.server.tokens import Role
 from tests.bearer import token
 from tests.pilot.conftest import ROOT, TOKEN, FakePanda, panda, until
 from tests.pilot.test_with_server import Embedded

@@ -16,13 +16,11 @@ from typing import Any
 import pytest
 import yaml
 
-from hpo_pilot.batch import AllocationSpec, BatchState
-from hpo_pilot.batch.allocation import Allocation
-from hpo_pilot.batch.book import Book
-from hpo_pilot.batch.fleet import Fleet, new_name
-from hpo_pilot.batch.slurm import Slurm as SlurmBatch
 from hpo_pilot.errors import InputError
-from hpo_pilot.jobs.site_profile import SiteProfile
+from hpo_pilot.hpc.allocations import AllocationFile, Fleet, new_name
+from hpo_pilot.hpc.batch_system import Allocation, AllocationSpec, BatchState
+from hpo_pilot.hpc.site_profile import SiteProfile
+from hpo_pilot.hpc.slurm import Slurm as SlurmBatch
 from tests.end_to_end.conftest import HPO_PILOT, Scan
 from tests.real.slurm import Slurm, slurm
 
@@ -64,7 +62,7 @@ def here(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> Slurm:
 
 @pytest.fixture
 def fleet(tmp_path: Path, here: Slurm) -> Fleet:
-    return Fleet(Book(tmp_path / "work"))
+    return Fleet(AllocationFile(tmp_path / "work"))
 
 
 def spec(folder: Path, nodes: int = 1, *, code: str = WATCH, **batch: Any) -> AllocationSpec:
@@ -136,7 +134,7 @@ def test_a_crash_while_submitting(fleet: Fleet, tmp_path: Path) -> None:
             raise Killed
 
     with pytest.raises(Killed):
-        submit(Fleet(Book(tmp_path / "work"), systems=lambda _: Dying()), asked)
+        submit(Fleet(AllocationFile(tmp_path / "work"), systems=lambda _: Dying()), asked)
     found = wait(fleet, asked.name, BatchState.RUNNING)
     assert found.job_id is not None
     fleet.cancel([asked.name])

@@ -13,10 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from hpo_pilot.errors import GiveUpError, InputError
-from hpo_pilot.figures.catalogue import Subject, build, kinds
-from hpo_pilot.report import ReportFacts
+from hpo_pilot.report.catalogue import build, kinds
 from hpo_pilot.report.figure_files import write_figures
-from hpo_pilot.report.render import render_report
+from hpo_pilot.report.html import ReportFacts, render_report
+from hpo_pilot.report.result_figures import FigureData
 from hpo_pilot.search import EarlyStop, Trial, TrialState
 from tests.figures.made_up import make_search, make_trial, make_trials, on_nodes
 from tests.real.conftest import missing
@@ -24,13 +24,13 @@ from tests.real.conftest import missing
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
-def subject(count: int = 60) -> Subject:
+def subject(count: int = 60) -> FigureData:
     search = make_search()
     trials: list[Trial] = on_nodes(make_trials(search, count))
     stop = EarlyStop(1, "worse than the median", 9, 0.9, (0.8,))
     trials.append(make_trial(count + 1, None, state=TrialState.STOPPED, stop=stop))
     reports = {trial.number: {0: [(step, 2.0 / step) for step in range(1, 20)]} for trial in trials}
-    return Subject(search, trials, reports)
+    return FigureData(search, trials, reports)
 
 
 def needs_kaleido() -> None:
@@ -211,7 +211,7 @@ def test_the_command(tmp_path: Path) -> None:
         missing("no Chromium")
     needs_kaleido()
     from hpo_pilot.cli.main import app
-    from hpo_pilot.client.local_client import LocalClient
+    from hpo_pilot.web.local_client import LocalClient
     from tests.rest_api import add_results, write_search
 
     with LocalClient(tmp_path / "work") as client:

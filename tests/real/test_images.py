@@ -19,8 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hpo_pilot.transformation.container import RUNTIMES, Inside
-from hpo_pilot.transformation.container.architecture import image_architecture
+from hpo_pilot.transformation.container import RUNTIMES, Inside, image_architecture
 from tests.end_to_end.conftest import Scan
 from tests.image_root import SCRIPT
 from tests.real.conftest import missing

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.launchers import make_launcher
+from hpo_pilot.hpc.launchers import make_launcher
 from tests.launcher_contract import (
     Bench,
     a_rank_that_dies_ends_the_others,

@@ -11,12 +11,12 @@ import pytest
 import yaml
 from prometheus_client import generate_latest
 
-from hpo_pilot.panda import metrics as panda_metrics
-from hpo_pilot.pilot import metrics as pilot_metrics
-from hpo_pilot.rest import metrics as rest_metrics
+from hpo_pilot.panda import client_process as panda_metrics
+from hpo_pilot.pilot import report as pilot_metrics
 from hpo_pilot.server import metrics as server_metrics
-from hpo_pilot.server.web.metrics_http import exposition
-from hpo_pilot.service import metrics as service_metrics
+from hpo_pilot.server.metrics import exposition
+from hpo_pilot.steering import metrics as service_metrics
+from hpo_pilot.web import app as rest_metrics
 from tests.real.conftest import missing
 from tests.rest_api import add_results, store_of, write_search
 
@@ -58,17 +58,17 @@ def test_the_dashboard_s_expressions(promtool, tmp_path: Path) -> None:
 
 def test_the_figures(promtool, tmp_path: Path) -> None:
     """Names, units and help texts as Prometheus' conventions have them."""
-    from hpo_pilot.client.local_client import LocalClient
+    from hpo_pilot.web.local_client import LocalClient
 
     with LocalClient(tmp_path / "work") as client:
         client.submit(write_search(tmp_path, "demo"))
     add_results(tmp_path / "work", "demo")
     server_metrics.CALL_SECONDS.labels("pilot/update_job").observe(0.1)
-    with service_metrics.asking("random"), panda_metrics.measured("getTaskStatus"):
+    with service_metrics.time_ask("random"), panda_metrics.time_call("getTaskStatus"):
         pass
     store = store_of(tmp_path / "work")
     try:
-        texts = [exposition(rest_metrics.metrics_of(store), rest_metrics.REGISTRY).body]
+        texts = [exposition(rest_metrics.metrics_of(store), rest_metrics.METRICS_REGISTRY).body]
     finally:
         store.close()
     modules = (server_metrics, service_metrics, panda_metrics, pilot_metrics)

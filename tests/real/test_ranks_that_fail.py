@@ -11,8 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
-from hpo_pilot.config.site_file import load_site
-from hpo_pilot.transformation.leftovers import WORKER_MARK
+from hpo_pilot.hpc.site_files import load_site
+from hpo_pilot.transformation.process import WORKER_MARK
 from tests import outliving
 from tests.pilot.conftest import FakePanda, PilotProcess
 

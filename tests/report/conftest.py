@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.report import ReportFacts
-from hpo_pilot.search.cost import Cost
+from hpo_pilot.report.html import ReportFacts
+from hpo_pilot.search.trials import Cost
 from tests.figures.conftest import search, search_of, trial_of, trials, trials_of
 from tests.figures.made_up import START
 

@@ -6,10 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from hpo_pilot import __version__
-from hpo_pilot.report import ReportFacts
-from hpo_pilot.report.citation import citation
-from hpo_pilot.report.payload_versions import payload_versions
-from hpo_pilot.report.render import render_report
+from hpo_pilot.report.html import ReportFacts, citation, payload_versions, render_report
 from hpo_pilot.search import FoldResult, Search, Trial
 
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.figures.figure import message_figure
-from hpo_pilot.figures.plotly_figure import plotly_spec
+from hpo_pilot.report.figure import message_figure, plotly_spec
 from hpo_pilot.report.figure_files import write_figures
 
 FIGURE = message_figure("importance", "Importance <b>", "Needs 16 finished trials.")

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hpo_pilot.report import ReportFacts
-from hpo_pilot.report.render import render_report
+from hpo_pilot.report.html import ReportFacts, render_report
 from hpo_pilot.search import Search, Trial, TrialState
 from tests.figures.test_learning_curves import STOP
 

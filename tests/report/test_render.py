@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hpo_pilot.report import ReportFacts
-from hpo_pilot.report.render import render_report
+from hpo_pilot.report.html import ReportFacts, render_report
 from hpo_pilot.search import FoldResult, Search, Trial, TrialState
 
 Events = list[tuple[datetime, str, str]]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-from hpo_pilot.figures.front_figure import front_figures, volume_figure
-from hpo_pilot.report.facts import ReportFacts
-from hpo_pilot.report.render import render_report
+from hpo_pilot.report.html import ReportFacts, render_report
+from hpo_pilot.report.result_figures import front_figures, volume_figure
 from tests.figures.test_several_objectives import ROWS, TWO, search_of, trials_of
 
 

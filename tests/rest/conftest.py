@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import requests
 
-from hpo_pilot.server.access.auth import Role
+from hpo_pilot.server.tokens import Role
 from tests.bearer import token
 from tests.rest_api import RunningApi, start_api
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hpo_pilot.service.registration import PackedSearch, register_packed
+from hpo_pilot.steering.registration import PackedSearch, register_packed
 from hpo_pilot.store import Store
 from tests.rest_api import write_search
 
@@ -139,7 +139,7 @@ def test_one_registration_sent_many_times_at_once_is_one(call) -> None:
 
 @pytest.mark.parametrize("go_on", [False, True])
 def test_a_search_that_comes_between_look_and_registration(tmp_path, monkeypatch, go_on) -> None:
-    from hpo_pilot.config import load_search
+    from hpo_pilot.steering.search_file import load_search
 
     search = load_search(write_search(tmp_path, "between"))
     packed = PackedSearch(search, "between.yaml", "between.yaml", tmp_path / "sources.x.tar.gz")

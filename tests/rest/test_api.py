@@ -15,8 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from hpo_pilot.server.access.auth import Role
-from hpo_pilot.server.access.authority import Authority
+from hpo_pilot.server.tokens import Authority, Role
 from tests.bearer import token
 from tests.rest_api import add_results, start_api, write_search
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import schemathesis
 
-from hpo_pilot.rest.app import build
-from hpo_pilot.server.access.auth import Role
+from hpo_pilot.server.tokens import Role
+from hpo_pilot.web.app import build_api
 from tests.bearer import token
 from tests.openapi import drive
 from tests.rest_api import RunningApi, add_results, start_api, write_search
 
-DESCRIPTION = build().openapi()
+DESCRIPTION = build_api().openapi()
 SCHEMA = schemathesis.openapi.from_dict(DESCRIPTION)
 OPERATIONS = [(path, method) for path, item in sorted(DESCRIPTION["paths"].items()) for method in sorted(item)]
 

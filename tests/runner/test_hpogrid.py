@@ -12,7 +12,7 @@ import pytest
 from hpogrid.components.hpo_report import HPOReport
 from hpogrid.core.defaults import kHPOGridMetadataFormat
 
-from hpo_pilot.panda.job_report import read_verdicts
+from hpo_pilot.jobs.results import read_verdicts
 from hpo_pilot.runner import hpo_pilot_hpogrid
 from tests.runner.conftest import Bench
 from tests.runner.test_series import Job

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.launchers import LAUNCHERS, LauncherSettings
+from hpo_pilot.hpc.launchers import LAUNCHERS, LauncherSettings
 from tests.runner.conftest import RUNNER
 
 #: What real ones left when rank 1 raised ValueError: Slurm 22.05, Horovod 0.28.1, Open MPI 4.1, MPICH 4.0, torch 2.13.

@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hpo_pilot.scheduling import Ending, Node, Start
+from hpo_pilot.hpc.capacity import Node
+from hpo_pilot.hpc.usage import Ending, Start
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,9 @@ import time
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from hpo_pilot.scheduling import Ending, Job, Node, Policy, Scheduler, Start, Usage
+from hpo_pilot.hpc.capacity import Node
+from hpo_pilot.hpc.scheduler import Policy, Scheduler
+from hpo_pilot.hpc.usage import Ending, Job, Start, Usage
 from tests.scheduling.checker import Event
 from tests.scheduling.trials import TrialServer
 

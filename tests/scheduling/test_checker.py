@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from hpo_pilot.hpc.capacity import Node, NodeShape
+from hpo_pilot.hpc.usage import Ending, Job, Share, Start
 from hpo_pilot.jobs import JobNeeds
-from hpo_pilot.scheduling import Ending, Job, Node, NodeShape, Share, Start
 from tests.scheduling.checker import Event, Overlap, check
 from tests.scheduling.simulation import Simulation
 from tests.scheduling.trials import TrialServer, TrialSource

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpo_pilot.scheduling.column import Column
-from hpo_pilot.scheduling.node_set import members, node_set
+from hpo_pilot.hpc.capacity import NodeCounts, members, node_set
 
 AMOUNTS = st.lists(st.integers(0, 300), min_size=1, max_size=90)
 
@@ -13,7 +12,7 @@ AMOUNTS = st.lists(st.integers(0, 300), min_size=1, max_size=90)
 @settings(deadline=None)
 @given(AMOUNTS, st.data())
 def test_a_column_does_what_a_list_does(amounts: list[int], data: st.DataObject) -> None:
-    column, most = Column(amounts), list(amounts)
+    column, most = NodeCounts(amounts), list(amounts)
     for _ in range(data.draw(st.integers(0, 8))):
         some = data.draw(st.sets(st.integers(0, len(amounts) - 1), min_size=1))
         if data.draw(st.booleans()):
@@ -32,7 +31,7 @@ def test_a_column_does_what_a_list_does(amounts: list[int], data: st.DataObject)
 
 
 def test_nothing_is_taken_or_given_that_is_not_there() -> None:
-    column = Column([5, 3])
+    column = NodeCounts([5, 3])
     with pytest.raises(ValueError, match="4 taken"):
         column.subtract(4, 0b11)
     with pytest.raises(ValueError, match="8 taken"):

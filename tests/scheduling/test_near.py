@@ -5,8 +5,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpo_pilot.scheduling import NodeShape
-from hpo_pilot.scheduling.near import choose_cores, choose_gpus, numbers, pattern_after, pattern_of
+from hpo_pilot.hpc.capacity import NodeShape, choose_cores, choose_gpus, numbers, pattern_after, pattern_of
 
 FRONTIER = NodeShape(cores=56, memory_mb=512_000, gpus=8, close=2)
 SUMMIT = NodeShape(cores=42, memory_mb=512_000, gpus=6, close=3)

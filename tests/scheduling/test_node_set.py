@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpo_pilot.scheduling.node_set import close_together, lowest, members, node_set
+from hpo_pilot.hpc.capacity import close_together, lowest, members, node_set
 
 SETS = st.sets(st.integers(0, 200), min_size=1)
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpo_pilot.errors import InputError
+from hpo_pilot.hpc.capacity import JobRequest, Opening, Openings
 from hpo_pilot.jobs import JobNeeds
-from hpo_pilot.scheduling import Opening, Openings, Wish
 
 PAIR = JobNeeds(nodes=1, gpus_per_node=2, cores=7, memory_mb=100, minutes=10)
 
@@ -44,20 +44,22 @@ def test_a_job_takes_nodes_of_several_openings_or_nothing() -> None:
 
 def test_a_wish_survives_the_way_to_the_server() -> None:
     now = [Opening(4000, (3, 3), 42, 512_000, 7199.7), Opening(2, (1,), 7, 60_000, math.inf), Opening(1, (), 3, 5, 0.4)]
-    wish = Wish(Openings(now), (Opening(64, (3, 3), 42, 512_000, 3600.0),), {"ada/gan.0f": 59.2, "büro/ü": 1.0})
+    wish = JobRequest(Openings(now), (Opening(64, (3, 3), 42, 512_000, 3600.0),), {"ada/gan.0f": 59.2, "büro/ü": 1.0})
     text = wish.to_text()
     assert text.isascii()
     assert "\n" not in text
-    read = Wish.from_text(text)
+    read = JobRequest.from_text(text)
     assert set(read.now) == {Opening(4000, (3, 3), 42, 512_000, 7199.0), Opening(2, (1,), 7, 60_000, 1e9)}
     assert read.later == wish.later
     assert read.seconds == {"ada/gan.0f": 60.0, "büro/ü": 1.0}
-    assert Wish.from_text(read.to_text()).to_text() == read.to_text()
+    assert JobRequest.from_text(read.to_text()).to_text() == read.to_text()
 
 
 def test_of_many_openings_the_largest_are_told() -> None:
     openings = [Opening(nodes, (3, 3), 42, nodes, 60.0) for nodes in range(1, 101)]
-    read = Wish.from_text(Wish(Openings(openings), tuple(openings), {str(n): 1.0 for n in range(1000)}).to_text())
+    read = JobRequest.from_text(
+        JobRequest(Openings(openings), tuple(openings), {str(n): 1.0 for n in range(1000)}).to_text()
+    )
     assert sorted(opening.nodes for opening in read.now) == list(range(37, 101))
     assert [opening.nodes for opening in read.later] == list(range(37, 101))
     assert len(read.seconds) == 256
@@ -88,7 +90,7 @@ def test_of_many_openings_the_largest_are_told() -> None:
 )
 def test_what_is_no_wish_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="no openings"):
-        Wish.from_text(text)
+        JobRequest.from_text(text)
 
 
 @given(st.data())

@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpo_pilot.errors import InputError
+from hpo_pilot.hpc.capacity import Node, NodeShape, Openings
+from hpo_pilot.hpc.scheduler import Policy, Scheduler
+from hpo_pilot.hpc.usage import Ending, Job
 from hpo_pilot.jobs import JobNeeds
-from hpo_pilot.scheduling import Ending, Job, Node, NodeShape, Openings, Policy, Scheduler
 from tests.scheduling.checker import Checker, Event
 
 SHAPES = (

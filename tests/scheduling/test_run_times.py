@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from hpo_pilot.scheduling.run_times import RunTimes
+from hpo_pilot.hpc.scheduler import RunTimes
 
 
 def test_too_few_measurements_say_nothing() -> None:

@@ -6,8 +6,10 @@ from dataclasses import replace
 import pytest
 
 from hpo_pilot.errors import InputError
+from hpo_pilot.hpc.capacity import Node, NodeShape, Opening
+from hpo_pilot.hpc.scheduler import Policy, Scheduler
+from hpo_pilot.hpc.usage import Ending, Job, Start
 from hpo_pilot.jobs import JobNeeds
-from hpo_pilot.scheduling import Ending, Job, Node, NodeShape, Opening, Policy, Scheduler, Start
 
 SUMMIT = NodeShape(cores=42, memory_mb=512_000, gpus=6, close=3)
 WHOLE = JobNeeds(nodes=1, gpus_per_node=6, cores=42, memory_mb=400_000, minutes=60)

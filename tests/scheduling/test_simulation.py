@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from hpo_pilot.hpc.capacity import Node, NodeShape
+from hpo_pilot.hpc.scheduler import Policy
+from hpo_pilot.hpc.usage import Ending
 from hpo_pilot.jobs import JobNeeds
-from hpo_pilot.scheduling import Ending, Node, NodeShape, Policy
 from tests.scheduling.checker import check, endings
 from tests.scheduling.simulation import Outcome, Simulation
 from tests.scheduling.trials import TrialServer, TrialSource, nodes_lost

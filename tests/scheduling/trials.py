@@ -7,8 +7,9 @@ import random
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from hpo_pilot.hpc.capacity import JobRequest
+from hpo_pilot.hpc.usage import Job
 from hpo_pilot.jobs import JobNeeds
-from hpo_pilot.scheduling import Job, Wish
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class TrialServer:
             seconds *= dice.random()
         return min(seconds, job.limit), not fails and seconds <= job.limit
 
-    def hand_out(self, wish: Wish, now: float) -> list[Job]:
+    def hand_out(self, wish: JobRequest, now: float) -> list[Job]:
         """The jobs in turn that fit into what a scheduler wishes, up to one that it makes room for."""
         found: list[Job] = []
         turns = self._turns(now)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.search.constraint import FUNCTIONS, Constraint
+from hpo_pilot.search.space import FUNCTIONS, Constraint
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,16 @@ import math
 import pytest
 
 from hpo_pilot.search import Budget, Folds, Resources
-from hpo_pilot.search.cost import NOTHING_SPENT, Price, Spent, budget_misfits, measured_joules, seconds_allowed
-from hpo_pilot.search.gain import gain_of, volume_gain
+from hpo_pilot.search.trials import (
+    NOTHING_SPENT,
+    Price,
+    Spent,
+    budget_mistakes,
+    gain_of,
+    measured_joules,
+    seconds_allowed,
+    volume_gain,
+)
 
 BOTH = Resources(nodes=2, gpus_per_node=4, cores=16, minutes=30)
 
@@ -57,15 +65,15 @@ def test_seconds_that_a_budget_allows(limits, allowed):
 
 
 def test_a_budget_without_room_for_one_trial():
-    (misfit,) = budget_misfits(Budget(gpu_hours=11.9, core_hours=48.0), BOTH, Folds(k=3))
+    (misfit,) = budget_mistakes(Budget(gpu_hours=11.9, core_hours=48.0), BOTH, Folds(k=3))
     assert (
         misfit.path == ("gpu_hours",)
         and "may take 12 GPU-hours" in misfit.message
         and "11.9 allow none" in misfit.message
     )
-    assert not budget_misfits(Budget(gpu_hours=12.0), BOTH, Folds(k=3))
+    assert not budget_mistakes(Budget(gpu_hours=12.0), BOTH, Folds(k=3))
     together = BOTH.model_copy(update={"trials_per_job": 10})
-    assert not budget_misfits(Budget(gpu_hours=1.2), together, Folds(k=3))
+    assert not budget_mistakes(Budget(gpu_hours=1.2), together, Folds(k=3))
 
 
 def test_gain():

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from hpo_pilot.search import Categorical, Integer, Ordinal, Real
-from hpo_pilot.search.domain import Domain
-from hpo_pilot.search.wording import misfits_of
+from hpo_pilot.search.mistakes import mistakes_of
+from hpo_pilot.search.parameters import Domain
 
 UNIT = st.floats(0, 1)
 BOUND = st.floats(-1e12, 1e12, allow_nan=False).filter(lambda x: x == 0 or abs(x) > 1e-12)
@@ -23,7 +23,7 @@ BOUND = st.floats(-1e12, 1e12, allow_nan=False).filter(lambda x: x == 0 or abs(x
 def refused(model: type[Domain], **fields: Any) -> str:
     with pytest.raises(ValidationError) as caught:
         model(**fields)
-    return "; ".join(str(misfit) for misfit in misfits_of(caught.value, fields, model))
+    return "; ".join(str(misfit) for misfit in mistakes_of(caught.value, fields, model))
 
 
 @st.composite

@@ -7,9 +7,15 @@ from pydantic import ValidationError
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.search import FoldResult, Objective, Search, SearchSpace, Trial, TrialState
-from hpo_pilot.search.earlier import MOST_RESULTS, EarlierSearch, EarlierTrial, earlier_search, fitted
-from hpo_pilot.search.trial import EarlyStop
-from hpo_pilot.search.warm_start import is_result_file
+from hpo_pilot.search.earlier_results import (
+    MOST_RESULTS,
+    EarlierSearch,
+    EarlierTrial,
+    earlier_search,
+    fit_earlier_results,
+)
+from hpo_pilot.search.sections import is_result_file
+from hpo_pilot.search.trials import EarlyStop
 
 LOSS = (Objective(metric="loss"),)
 ACCURACY = (Objective(metric="accuracy", goal="maximize"),)
@@ -53,7 +59,7 @@ def test_only_results_of_the_search_itself_are_taken_in_their_order():
 
 def test_what_fits_is_taken_as_it_is():
     other = {**GOOD, "solver": "sgd", "momentum": 0.9}
-    found = fitted(earlier(GOOD, other), SPACE, LOSS)
+    found = fit_earlier_results(earlier(GOOD, other), SPACE, LOSS)
     assert found.results == ((GOOD, (1.0,), (0.1,), False), (other, (2.0,), (0.1,), False))
     assert found.notes == ()
     assert str(found) == "starts from 2 results of old"
@@ -61,17 +67,17 @@ def test_what_fits_is_taken_as_it_is():
 
 
 def test_figures_to_maximise_come_out_with_lower_better():
-    found = fitted(earlier(GOOD, objectives=ACCURACY), SPACE, ACCURACY)
+    found = fit_earlier_results(earlier(GOOD, objectives=ACCURACY), SPACE, ACCURACY)
     assert found.results[0][1:3] == ((-1.0,), (0.1,))
 
 
 def test_the_opposite_goal_is_refused():
     with pytest.raises(InputError, match="'old' is to minimize 'loss', and this search to maximize it"):
-        fitted(earlier(GOOD), SPACE, (Objective(metric="loss", goal="maximize"),))
+        fit_earlier_results(earlier(GOOD), SPACE, (Objective(metric="loss", goal="maximize"),))
 
 
 def test_a_single_figure_of_another_name_is_turned_by_its_own_goal():
-    found = fitted(earlier(GOOD, objectives=ACCURACY), SPACE, LOSS)
+    found = fit_earlier_results(earlier(GOOD, objectives=ACCURACY), SPACE, LOSS)
     assert found.results[0][1] == (-1.0,)
     assert "'accuracy' (to maximize), taken for 'loss'" in found.notes[0]
 
@@ -79,25 +85,25 @@ def test_a_single_figure_of_another_name_is_turned_by_its_own_goal():
 def test_several_figures_are_found_by_their_names():
     trial = EarlierTrial(GOOD, (0.3, 0.9), (0.1, None))
     both = EarlierSearch("old", (*LOSS, *ACCURACY), (trial,))
-    assert fitted(both, SPACE, ACCURACY).results[0][1:3] == ((-0.9,), None)
-    assert fitted(both, SPACE, (*ACCURACY, *LOSS)).results[0][1] == (-0.9, 0.3)
+    assert fit_earlier_results(both, SPACE, ACCURACY).results[0][1:3] == ((-0.9,), None)
+    assert fit_earlier_results(both, SPACE, (*ACCURACY, *LOSS)).results[0][1] == (-0.9, 0.3)
     with pytest.raises(InputError, match="no figure of merit 'time': it has 'loss' and 'accuracy'"):
-        fitted(both, SPACE, (Objective(metric="time"),))
+        fit_earlier_results(both, SPACE, (Objective(metric="time"),))
     with pytest.raises(InputError, match="no figure of merit 'accuracy'"):
-        fitted(earlier(GOOD), SPACE, (*LOSS, *ACCURACY))
+        fit_earlier_results(earlier(GOOD), SPACE, (*LOSS, *ACCURACY))
 
 
 def test_a_file_that_does_not_name_its_figure_has_ours():
-    found = fitted(EarlierSearch("old.csv", (), (EarlierTrial(GOOD, (0.9,)),)), SPACE, ACCURACY)
+    found = fit_earlier_results(EarlierSearch("old.csv", (), (EarlierTrial(GOOD, (0.9,)),)), SPACE, ACCURACY)
     assert found.results[0][1:3] == ((-0.9,), None)
     taken = "nothing says what its values are, or which way is better: they are taken for 'accuracy' (to maximize)"
     assert found.notes == (taken,)
     with pytest.raises(InputError, match=r"'old.csv' has no parameter of this space \(rate, layers, "):
-        fitted(EarlierSearch("old.csv", (), (EarlierTrial({}, (0.9,)),)), SPACE, ACCURACY)
+        fit_earlier_results(EarlierSearch("old.csv", (), (EarlierTrial({}, (0.9,)),)), SPACE, ACCURACY)
 
 
 def test_parameters_of_theirs_alone_are_left_aside():
-    found = fitted(earlier({**GOOD, "batch": 32}), SPACE, LOSS)
+    found = fit_earlier_results(earlier({**GOOD, "batch": 32}), SPACE, LOSS)
     assert found.results[0][0] == GOOD
     assert "batch is left aside" in found.notes[0]
 
@@ -105,41 +111,45 @@ def test_parameters_of_theirs_alone_are_left_aside():
 def test_parameters_of_ours_alone_are_anything():
     """Each result gets another value, so that they say nothing of the parameter; the same ones each time."""
     points = [{"rate": 0.001 * n, "layers": 1} for n in range(1, 81)]
-    found = fitted(earlier(*points), SPACE, LOSS)
+    found = fit_earlier_results(earlier(*points), SPACE, LOSS)
     got = [point for point, *_ in found.results]
     assert [(p["rate"], p["layers"]) for p in got] == [(p["rate"], p["layers"]) for p in points]
     assert 20 < sum(p["solver"] == "sgd" for p in got) < 60
     assert all(("momentum" in p) == (p["solver"] == "sgd") for p in got)
     assert len({p["momentum"] for p in got if "momentum" in p}) > 20
-    assert found == fitted(earlier(*points), SPACE, LOSS)
+    assert found == fit_earlier_results(earlier(*points), SPACE, LOSS)
     assert "results without solver and momentum are taken to have had any value of it" in found.notes
 
 
 def test_numbers_beyond_the_bounds_stay_and_what_has_no_place_goes():
     far = {**GOOD, "rate": 7.0, "layers": 99}
     wrong = [{**GOOD, "solver": "rmsprop"}, {**GOOD, "rate": "fast"}, {**GOOD, "rate": -1.0}, {**GOOD, "layers": True}]
-    found = fitted(earlier(far, *wrong, GOOD), SPACE, LOSS)
+    found = fit_earlier_results(earlier(far, *wrong, GOOD), SPACE, LOSS)
     assert [point for point, *_ in found.results] == [far, GOOD]
     assert "4 of its 6 results do not fit this space (solver must be 'adam' or 'sgd', not 'rmsprop')" in found.notes
 
 
 def test_where_there_is_nothing_to_learn_it_says_so():
     with pytest.raises(InputError, match="'old' has no result yet"):
-        fitted(EarlierSearch("old", LOSS, (EarlierTrial(GOOD, None),)), SPACE, LOSS)
+        fit_earlier_results(EarlierSearch("old", LOSS, (EarlierTrial(GOOD, None),)), SPACE, LOSS)
     with pytest.raises(InputError, match="no parameter of this space: it has depth, this one rate, layers"):
-        fitted(earlier({"depth": 3}), SPACE, LOSS)
+        fit_earlier_results(earlier({"depth": 3}), SPACE, LOSS)
     with pytest.raises(InputError, match="none of the 1 results of 'old' fits this space: solver must be"):
-        fitted(earlier({**GOOD, "solver": "rmsprop"}), SPACE, LOSS)
+        fit_earlier_results(earlier({**GOOD, "solver": "rmsprop"}), SPACE, LOSS)
 
 
 def test_failed_trials_are_taken_too():
-    found = fitted(EarlierSearch("old", LOSS, (EarlierTrial(GOOD, (1.0,)), EarlierTrial(GOOD, None))), SPACE, LOSS)
+    found = fit_earlier_results(
+        EarlierSearch("old", LOSS, (EarlierTrial(GOOD, (1.0,)), EarlierTrial(GOOD, None))), SPACE, LOSS
+    )
     assert found.results[1] == (GOOD, None, None, False)
 
 
 def test_of_very_many_results_the_last_are_taken():
     many = tuple(EarlierTrial({"rate": 0.01}, (float(n),)) for n in range(MOST_RESULTS + 5))
-    found = fitted(EarlierSearch("old", LOSS, many), SearchSpace(dimensions={"rate": SPACE.dimensions["rate"]}), LOSS)
+    found = fit_earlier_results(
+        EarlierSearch("old", LOSS, many), SearchSpace(dimensions={"rate": SPACE.dimensions["rate"]}), LOSS
+    )
     assert len(found.results) == MOST_RESULTS
     assert found.results[0][1] == (5.0,)
     assert found.notes == (f"the last {MOST_RESULTS} of its {MOST_RESULTS + 5} results are taken",)

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from hpo_pilot.search import EarlyStopping, Search
-from hpo_pilot.search.early_stopping import early_stopping_misfits
+from hpo_pilot.search.sections import early_stopping_mistakes
 
 
 def test_defaults() -> None:
@@ -66,9 +66,9 @@ def test_wrong_settings(settings: dict[str, Any], message: str) -> None:
 )
 def test_what_does_not_go_together(settings: dict[str, Any], rest: dict[str, Any], message: str | None) -> None:
     early = EarlyStopping(method="asha", **settings)
-    misfits = early_stopping_misfits(early, **{"trials_per_job": 1, "folds": 1, "metrics": ["loss"], **rest})
+    misfits = early_stopping_mistakes(early, **{"trials_per_job": 1, "folds": 1, "metrics": ["loss"], **rest})
     assert [misfit.message for misfit in misfits] == [] if message is None else message in misfits[0].message
-    assert early_stopping_misfits(EarlyStopping(), **{"trials_per_job": 9, "folds": 1, "metrics": []}) == []
+    assert early_stopping_mistakes(EarlyStopping(), **{"trials_per_job": 9, "folds": 1, "metrics": []}) == []
 
 
 def test_a_search_with_them_is_refused() -> None:

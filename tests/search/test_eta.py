@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from hpo_pilot.search import Search, Trial, TrialState
-from hpo_pilot.search.eta import Span, duration_text, estimate, spans_of, window
+from hpo_pilot.search.trials import Span, duration_text, estimate, spans_of, window
 
 
 def search_of(**budget):

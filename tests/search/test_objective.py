@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from hpo_pilot.search import Objective, Search
-from hpo_pilot.search.objective import costs
+from hpo_pilot.search.sections import costs
 
 BASE = {"search": "s", "space": {"x": {"type": "real", "low": 0, "high": 1}}, "payload": {"command": "c"}}
 TWO = [{"metric": "loss"}, {"metric": "speed", "goal": "maximize", "reference": 3}]

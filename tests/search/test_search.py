@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from hpo_pilot.search import Search
-from hpo_pilot.search.wording import misfits_of
+from hpo_pilot.search.mistakes import mistakes_of
 
 DATA: dict[str, Any] = {
     "search": "digits-mlp",
@@ -28,7 +28,7 @@ def refused(**changes: Any) -> str:
     data = {**DATA, **changes}
     with pytest.raises(ValidationError) as caught:
         Search.model_validate(data)
-    return "; ".join(str(misfit) for misfit in misfits_of(caught.value, data, Search))
+    return "; ".join(str(misfit) for misfit in mistakes_of(caught.value, data, Search))
 
 
 def test_defaults() -> None:

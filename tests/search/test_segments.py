@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.config import SearchFileError, parse_search
+from hpo_pilot.errors import SearchFileError
 from hpo_pilot.search import Search
+from hpo_pilot.steering.search_file import parse_search
 
 TEXT = """\
 search: tagger

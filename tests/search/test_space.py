@@ -11,7 +11,7 @@ import pytest
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.search import SearchSpace, point_key
-from hpo_pilot.search.feasibility import feasibility_misfits
+from hpo_pilot.search.space import feasibility_mistakes
 
 SPACE: dict[str, Any] = {
     "momentum": {"type": "real", "low": 0.5, "high": 0.99, "when": {"solver": "sgd"}},  # before its parent
@@ -182,34 +182,34 @@ def test_a_thousandth_of_the_space_is_found() -> None:
     space = SearchSpace.from_dict(
         {"x": REAL, "y": REAL, "z": REAL}, ["x < 0.7", "x > 0.6", "y < 0.1", "abs(z - 0.43) < 0.05"]
     )
-    assert feasibility_misfits(space) == []
+    assert feasibility_mistakes(space) == []
 
 
 def test_a_corner_is_found_by_the_grid() -> None:
-    assert feasibility_misfits(SearchSpace.from_dict({"x": REAL, "y": REAL}, ["x == 1", "y == 0"])) == []
+    assert feasibility_mistakes(SearchSpace.from_dict({"x": REAL, "y": REAL}, ["x == 1", "y == 0"])) == []
 
 
 def test_a_small_finite_space_is_searched_in_full() -> None:
     number = {"type": "integer", "low": 0, "high": 99}
-    assert feasibility_misfits(SearchSpace.from_dict({"x": number, "y": number}, ["x * 100 + y == 4242"])) == []
-    (misfit,) = feasibility_misfits(SearchSpace.from_dict({"x": number, "y": number}, ["x * 100 + y == 42420"]))
+    assert feasibility_mistakes(SearchSpace.from_dict({"x": number, "y": number}, ["x * 100 + y == 4242"])) == []
+    (misfit,) = feasibility_mistakes(SearchSpace.from_dict({"x": number, "y": number}, ["x * 100 + y == 42420"]))
     assert misfit.message == "no feasible point: none of the 10000 points tried satisfies 'x * 100 + y == 42420'"
 
 
 def test_the_culprit_is_named() -> None:
     space = SearchSpace.from_dict({"x": REAL, "c": {"type": "categorical", "choices": ["a"]}}, ["x > 0", "c < 3"])
-    (misfit,) = feasibility_misfits(space)
+    (misfit,) = feasibility_mistakes(space)
     assert misfit.path == ("constraints", 1)
     assert "it fails: '<' not supported between instances of 'str' and 'int'" in misfit.message
 
 
 def test_two_that_exclude_each_other_are_named() -> None:
-    (misfit,) = feasibility_misfits(SearchSpace.from_dict({"x": REAL}, ["x < 0.4", "x >= 0", "x > 0.6"]))
+    (misfit,) = feasibility_mistakes(SearchSpace.from_dict({"x": REAL}, ["x < 0.4", "x >= 0", "x > 0.6"]))
     assert misfit.path == ("constraints", 2)
     assert "both this and 'x < 0.4'" in misfit.message
 
 
 def test_three_that_exclude_each_other() -> None:
     space = SearchSpace.from_dict({"x": REAL, "y": REAL, "z": REAL}, ["x < y", "y < z", "z < x"])
-    (misfit,) = feasibility_misfits(space)
+    (misfit,) = feasibility_mistakes(space)
     assert misfit.path == ("constraints",)

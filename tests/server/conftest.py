@@ -14,10 +14,10 @@ import pytest
 import requests
 
 import hpo_pilot.server.app  # noqa: F401  # fills the tables of calls, each of which tests go through
-from hpo_pilot.pilot.session import open_session
+from hpo_pilot.http import open_session
 from hpo_pilot.server.__main__ import main
-from hpo_pilot.server.access.auth import Caller, Role
-from hpo_pilot.server.data.database import Database
+from hpo_pilot.server.database import Database
+from hpo_pilot.server.tokens import Caller, Role
 from tests.bearer import make_token_folder, token
 from tests.certificates import self_signed
 from tests.clock import Clock

@@ -8,14 +8,14 @@ from typing import Any
 from sqlalchemy import insert, select
 
 from hpo_pilot.jobs import JobState
-from hpo_pilot.server.access.auth import Caller, Role
-from hpo_pilot.server.data.database import Database
-from hpo_pilot.server.data.tables import cache_files, jobs
-from hpo_pilot.server.data.tables import tasks as tasks_table
-from hpo_pilot.server.taskbuffer import lost_jobs, task_commands, tasks
-from hpo_pilot.server.taskbuffer.descriptions import describe_jobs
-from hpo_pilot.server.taskbuffer.dispatch import JobRequest, acquire
-from hpo_pilot.server.taskbuffer.updates import JobReport, update_job
+from hpo_pilot.server import reports, tasks
+from hpo_pilot.server import tasks as task_commands
+from hpo_pilot.server.database import Database, cache_files, jobs
+from hpo_pilot.server.database import tasks as tasks_table
+from hpo_pilot.server.descriptions import describe_jobs
+from hpo_pilot.server.dispatch import JobRequest, acquire
+from hpo_pilot.server.reports import JobReport, update_job
+from hpo_pilot.server.tokens import Caller, Role
 
 Params = Callable[..., dict[str, Any]]
 OPERATOR = Caller("boss", Role.OPERATOR)
@@ -75,7 +75,7 @@ class Queue:
 
     def lose_silent(self, timeout: float = 60) -> float | None:
         with self.database.writing() as tx:
-            return lost_jobs.lose_silent(tx, timeout)
+            return reports.lose_silent(tx, timeout)
 
     def upload(self, name: str) -> None:
         with self.database.writing() as tx:

@@ -21,13 +21,13 @@ import pytest
 import requests
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from hpo_pilot.server.access.auth import Role, TokenRefused, verified
-from hpo_pilot.server.data.database import Database
-from hpo_pilot.server.json_text import dump, load
-from hpo_pilot.server.taskbuffer.dispatch import JobRequest, acquire
-from hpo_pilot.server.taskbuffer.tasks import submit
-from hpo_pilot.server.web.bodies import BodyRefused, pairs, unpacked
-from hpo_pilot.server.web.connection import HEAD_LIMIT
+from hpo_pilot.server.calls import BodyRefused, pairs, unpacked
+from hpo_pilot.server.database import Database
+from hpo_pilot.server.dispatch import JobRequest, acquire
+from hpo_pilot.server.envelope import dump, load
+from hpo_pilot.server.listening import HEAD_LIMIT
+from hpo_pilot.server.tasks import submit
+from hpo_pilot.server.tokens import Role, TokenRefused, verified
 from tests.bearer import token
 from tests.server.conftest import bearer
 from tests.server.queue_driver import Queue
@@ -198,8 +198,7 @@ def hasty_server(own_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
     hook = tmp_path / "hook"
     hook.mkdir()
     (hook / "sitecustomize.py").write_text(
-        "from hpo_pilot.server.web.connection import BoundedConnection as C\n"
-        "C.head_seconds, C.body_seconds = 0.5, 2.0\n"
+        "from hpo_pilot.server.listening import BoundedConnection as C\nC.head_seconds, C.body_seconds = 0.5, 2.0\n"
     )
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(hook), os.environ.get("PYTHONPATH", "")]))
     return own_server()

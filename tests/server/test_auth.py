@@ -13,8 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.server.access.auth import LEEWAY, Caller, Role, TokenRefused, Tokens, check_origin
-from hpo_pilot.server.access.authority import Authority
+from hpo_pilot.server.tokens import LEEWAY, Authority, Caller, Role, TokenRefused, Tokens, check_origin
 from tests.clock import Clock
 
 DAY = 86400
@@ -252,7 +251,7 @@ def test_public_keys_that_make_no_sense(authority: Authority, content: str) -> N
 def test_only_so_many_tokens_are_remembered(
     authority: Authority, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpo_pilot.server.access.auth._REMEMBERED", 3)
+    monkeypatch.setattr("hpo_pilot.server.tokens._REMEMBERED", 3)
     tokens = Tokens(authority.folder, clock=clock)
     made = [authority.issue(f"user{number}", Role.USER, 1)[0] for number in range(8)]
     assert [tokens.verify(f"Bearer {token}").name for token in made] == [f"user{number}" for number in range(8)]

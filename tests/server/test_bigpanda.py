@@ -15,7 +15,7 @@ import certifi
 import pytest
 import requests
 
-from hpo_pilot.server.bigpanda.question import Question, QuestionError
+from hpo_pilot.server.bigpanda_query import Question, QuestionError
 from tests.panda_environment import panda_environment
 from tests.server.conftest import RunningServer, bearer
 from tests.server.monitor import FAILED, Monitor, finished

@@ -11,13 +11,12 @@ import pytest
 from sqlalchemy import create_engine, func, insert, select
 from sqlalchemy.exc import DBAPIError
 
-from hpo_pilot.server.access.auth import Caller
-from hpo_pilot.server.data.database import Database, Transaction, in_slices
-from hpo_pilot.server.data.tables import cache_files, jobs, metadata
-from hpo_pilot.server.taskbuffer import tasks
-from hpo_pilot.server.taskbuffer.dispatch import JobRequest, acquire
-from hpo_pilot.server.taskbuffer.lost_jobs import lose_silent
-from hpo_pilot.server.taskbuffer.updates import JobReport, JobState, update_job
+from hpo_pilot.jobs.tasks import JobState
+from hpo_pilot.server import tasks
+from hpo_pilot.server.database import Database, Transaction, cache_files, in_slices, jobs, metadata
+from hpo_pilot.server.dispatch import JobRequest, acquire
+from hpo_pilot.server.reports import JobReport, lose_silent, update_job
+from hpo_pilot.server.tokens import Caller
 
 Params = Callable[..., dict[str, Any]]
 

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.scheduling import Opening, Openings, Wish
-from hpo_pilot.server.brokerage.hardware import GpuOffer
-from hpo_pilot.server.taskbuffer import pilot_book as module
-from hpo_pilot.server.taskbuffer.dispatch import JobRequest
-from hpo_pilot.server.taskbuffer.pilot_book import PilotBook
+from hpo_pilot.hpc.capacity import JobRequest as Wish
+from hpo_pilot.hpc.capacity import Opening, Openings
+from hpo_pilot.server import pilots as module
+from hpo_pilot.server.brokerage import GpuOffer
+from hpo_pilot.server.dispatch import JobRequest
+from hpo_pilot.server.pilots import PilotBook
 from tests.server.conftest import RunningServer
 from tests.task_parameters import make_params
 

@@ -8,10 +8,10 @@ from typing import Any
 from sqlalchemy import select
 
 from hpo_pilot.jobs import JobState
-from hpo_pilot.server.data.tables import jobs
-from hpo_pilot.server.data.tables import tasks as tasks_table
-from hpo_pilot.server.taskbuffer.descriptions import metadata_of_finished
-from hpo_pilot.server.taskbuffer.updates import JobReport, update_job
+from hpo_pilot.server.database import jobs
+from hpo_pilot.server.database import tasks as tasks_table
+from hpo_pilot.server.descriptions import metadata_of_finished
+from hpo_pilot.server.reports import JobReport, update_job
 from tests.server.queue_driver import Queue
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from sqlalchemy import event, select
 
-from hpo_pilot.scheduling import Opening, Openings, Wish
-from hpo_pilot.server.brokerage.hardware import GpuOffer
-from hpo_pilot.server.data.database import Database
-from hpo_pilot.server.data.tables import jobs
-from hpo_pilot.server.taskbuffer.dispatch import JobRequest, acquire
-from hpo_pilot.server.taskbuffer.queue import Queue as QueueFact
+from hpo_pilot.hpc.capacity import JobRequest as Wish
+from hpo_pilot.hpc.capacity import Opening, Openings
+from hpo_pilot.server.brokerage import GpuOffer
+from hpo_pilot.server.database import Database, jobs
+from hpo_pilot.server.dispatch import JobRequest, acquire
+from hpo_pilot.server.queues import Queue as QueueFact
 from tests.server.queue_driver import OPERATOR, Queue
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.server.access.ownership import PilotIdentity
-from hpo_pilot.server.taskbuffer.given_back import give_back
+from hpo_pilot.server.attempts import PilotIdentity
+from hpo_pilot.server.dispatch import give_back
 from tests.server.conftest import Api
 from tests.server.queue_driver import Queue
 from tests.task_parameters import make_params

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from hpo_pilot.server.brokerage.hardware import (
+from hpo_pilot.server.brokerage import (
     CpuWish,
     GpuOffer,
     GpuWish,

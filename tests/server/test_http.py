@@ -13,11 +13,9 @@ from typing import Any
 import pytest
 import requests
 
-from hpo_pilot.server.access.auth import Role
-from hpo_pilot.server.access.authority import Authority
-from hpo_pilot.server.data.file_store import CACHE_LIMIT
-from hpo_pilot.server.web.bodies import BODY_LIMIT
-from hpo_pilot.server.web.endpoints import TABLE
+from hpo_pilot.server.calls import BODY_LIMIT, TABLE
+from hpo_pilot.server.file_store import CACHE_LIMIT
+from hpo_pilot.server.tokens import Authority, Role
 from tests.server.conftest import TOKENS, bearer
 
 Params = Callable[..., dict[str, Any]]

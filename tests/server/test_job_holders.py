@@ -10,10 +10,10 @@ import pytest
 import requests
 
 from hpo_pilot.jobs import JobState
-from hpo_pilot.server.access.auth import Role
-from hpo_pilot.server.access.ownership import PilotIdentity
-from hpo_pilot.server.data.database import Database
-from hpo_pilot.server.taskbuffer.updates import JobReport, update_job
+from hpo_pilot.server.attempts import PilotIdentity
+from hpo_pilot.server.database import Database
+from hpo_pilot.server.reports import JobReport, update_job
+from hpo_pilot.server.tokens import Role
 from tests.bearer import token
 from tests.server.conftest import RunningServer
 from tests.server.queue_driver import Queue

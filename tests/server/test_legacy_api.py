@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, parse_qsl
 import pytest
 import requests
 
-from hpo_pilot.server.legacy.table import LEGACY
+from hpo_pilot.server.legacy_calls import LEGACY
 from tests.server.conftest import bearer
 
 Params = Callable[..., dict[str, Any]]

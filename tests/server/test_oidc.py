@@ -18,10 +18,9 @@ import requests
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.server.access import oidc
-from hpo_pilot.server.access.auth import LEEWAY, Caller, Role, TokenRefused, Tokens
-from hpo_pilot.server.access.authority import Authority
-from hpo_pilot.server.access.oidc import Issuers
+from hpo_pilot.server import issuers as oidc
+from hpo_pilot.server.issuers import Issuers
+from hpo_pilot.server.tokens import LEEWAY, Authority, Caller, Role, TokenRefused, Tokens
 from tests.clock import Clock
 
 ISSUER = "https://iam.example.org/"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.scheduling import Opening, Openings, Wish
+from hpo_pilot.hpc.capacity import JobRequest, Opening, Openings
 from tests.task_parameters import make_params
 
 Params = Callable[..., dict[str, Any]]
@@ -167,9 +167,9 @@ def test_an_allocation_says_what_it_has_room_for(user: Any, pilot: Any) -> None:
     ask = {"site_name": "NODES", "n_jobs": 5}
     openings = "X-HPO-Pilot-Openings"
     assert pilot.post("pilot/acquire_jobs", **ask)["success"] is False
-    told = Wish(Openings([Opening(2, (), 2, 9000, 1e6)]), (), {}).to_text()
+    told = JobRequest(Openings([Opening(2, (), 2, 9000, 1e6)]), (), {}).to_text()
     assert pilot.post("pilot/acquire_jobs", headers={openings: told}, **ask)["success"] is False
-    told = Wish(Openings([Opening(4, (), 2, 9000, 1e6)]), (), {}).to_text()
+    told = JobRequest(Openings([Opening(4, (), 2, 9000, 1e6)]), (), {}).to_text()
     (job,) = pilot.post("pilot/acquire_jobs", headers={openings: told}, **ask)["data"]["jobs"]
     assert job["hpoCampaign"] == "me/task/user.me.nodes/"
     reply = pilot.post("pilot/acquire_jobs", headers={openings: '{"now": [[1]]}'}, **ask)

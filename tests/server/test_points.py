@@ -15,7 +15,7 @@ import pytest
 import requests
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.server.taskbuffer.points import CAPABILITY_KEY, Capabilities
+from hpo_pilot.server.points import CAPABILITY_KEY, Capabilities
 from tests.server.conftest import bearer
 
 Params = Callable[..., dict[str, Any]]

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from hpo_pilot.errors import TryAgainError
-from hpo_pilot.server.data import database
+from hpo_pilot.server import database
 from tests.bearer import make_token_folder
 
 Params = Callable[..., dict[str, Any]]

@@ -11,10 +11,9 @@ import pytest
 import requests
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.search import wording
-from hpo_pilot.server.taskbuffer import queue
-from hpo_pilot.server.taskbuffer.queuedata import place_of
-from hpo_pilot.server.taskbuffer.queues import Queues
+from hpo_pilot.search import mistakes
+from hpo_pilot.server import queues as queue
+from hpo_pilot.server.queues import Queues, place_of
 from tests.server.conftest import Api, RunningServer, bearer
 from tests.server_process import ServerProcess
 
@@ -63,7 +62,7 @@ def get(server: Any, path: str) -> Any:
 
 
 def test_a_queue_is_named_here_as_in_a_search_file() -> None:
-    assert queue.QUEUE_PATTERN == wording.QUEUE_PATTERN
+    assert queue.QUEUE_PATTERN == mistakes.QUEUE_PATTERN
 
 
 def test_queuedata_without_a_token(server: Described) -> None:

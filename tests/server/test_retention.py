@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from hpo_pilot.server.data import tables
-from hpo_pilot.server.data.file_store import Folder
-from hpo_pilot.server.taskbuffer import retention
-from hpo_pilot.server.taskbuffer.retention import Housekeeping
+from hpo_pilot.server import database, tasks
+from hpo_pilot.server.file_store import Folder
+from hpo_pilot.server.tasks import Housekeeping
 from tests.server.queue_driver import Queue
 
 _DAY = 86_400.0
@@ -72,18 +71,18 @@ def test_what_is_over_for_long_goes_and_the_rest_stays(house: House) -> None:
     assert house.sweep() > 0
     assert {path.name.split(".")[2] for path in house.storage} == {str(young), "t2"}
     assert len(list(house.storage)) == 4
-    assert (house.count(tables.tasks), house.count(tables.jobs), house.count(tables.job_documents)) == (2, 4, 2)
+    assert (house.count(database.tasks), house.count(database.jobs), house.count(database.job_documents)) == (2, 4, 2)
     assert house.queue.status(active) == "running"
     assert house.sweep() == 0
 
 
 def test_slices_are_bounded(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "SLICE", 3)
+    monkeypatch.setattr(tasks, "SLICE", 3)
     house.run_task(10)
     house.queue.clock.now += 31 * _DAY
     house.queue.submit(1)
     assert house.sweep() == 4 + 1
-    assert house.count(tables.jobs) == 1
+    assert house.count(database.jobs) == 1
 
 
 def test_a_sandbox_stays_as_long_as_a_task_names_it(house: House) -> None:
@@ -99,7 +98,7 @@ def test_a_sandbox_stays_as_long_as_a_task_names_it(house: House) -> None:
     house.queue.submit(1)
     house.sweep()
     assert list(house.cache) == []
-    assert house.count(tables.cache_files) == 0
+    assert house.count(database.cache_files) == 0
 
 
 def test_a_task_that_was_retried_lately_stays(house: House) -> None:
@@ -117,7 +116,7 @@ def test_cursors_are_counted_on(house: House) -> None:
     house.run_task()
     house.queue.clock.now += 400 * _DAY
     house.sweep()
-    assert house.count(tables.tasks) == 1
+    assert house.count(database.tasks) == 1
 
 
 def test_a_name_that_another_task_uses_stays(house: House) -> None:
@@ -131,7 +130,7 @@ def test_a_name_that_another_task_uses_stays(house: House) -> None:
 
 def test_it_runs_by_itself_until_nothing_is_left(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_FIRST", "_PAUSE", "_EVERY"):
-        monkeypatch.setattr(retention, name, 0.001)
+        monkeypatch.setattr(tasks, name, 0.001)
     for _ in range(3):
         house.run_task()
     house.queue.clock.now += 31 * _DAY
@@ -141,7 +140,7 @@ def test_it_runs_by_itself_until_nothing_is_left(house: House, monkeypatch: pyte
         running = asyncio.create_task(house.keeping.run())
         try:
             async with asyncio.timeout(20):
-                while await asyncio.to_thread(house.count, tables.tasks) > 1:
+                while await asyncio.to_thread(house.count, database.tasks) > 1:
                     await asyncio.sleep(0.01)
         finally:
             running.cancel()
@@ -171,4 +170,4 @@ def test_checkpoints_go_a_day_after_their_task(house: House) -> None:
     house.queue.clock.now += _DAY
     house.sweep()
     assert {path.name for path in house.cache} == {f"hpo_cp_{running}_1", "sources.x.tar.gz"}
-    assert house.count(tables.cache_files) == 2
+    assert house.count(database.cache_files) == 2

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 import requests
 
-from hpo_pilot.server.access.auth import Role
-from hpo_pilot.server.access.authority import Authority
 from hpo_pilot.server.app import API_MODULES
-from hpo_pilot.server.legacy.table import LEGACY, Refusal
-from hpo_pilot.server.web.endpoints import EVERYBODY, TABLE, Parameter
+from hpo_pilot.server.calls import EVERYBODY, TABLE, Parameter
+from hpo_pilot.server.legacy_calls import LEGACY, Refusal
+from hpo_pilot.server.tokens import Authority, Role
 from tests.server.conftest import TOKENS, bearer
 
 Params = Callable[..., dict[str, Any]]

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.server.access.auth import Caller, Role
-from hpo_pilot.server.taskbuffer import job_commands, tasks
-from hpo_pilot.server.taskbuffer.retries import MAX_TASK_ATTEMPTS
+from hpo_pilot.server import tasks
+from hpo_pilot.server import tasks as job_commands
+from hpo_pilot.server.attempts import MAX_TASK_ATTEMPTS
+from hpo_pilot.server.tokens import Caller, Role
 from tests.server.queue_driver import OPERATOR, Queue
 
 

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from hpo_pilot.server.taskbuffer.task_parameters import MAX_JOBS, TaskParameters, TaskParametersError
+from hpo_pilot.server.task_parameters import MAX_JOBS, TaskParameters, TaskParametersError
 
 Params = Callable[..., dict[str, Any]]
 

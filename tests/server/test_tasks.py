@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from hpo_pilot.server.access.auth import Caller, Role
-from hpo_pilot.server.data.tables import jobs as jobs_table
-from hpo_pilot.server.data.tables import tasks as tasks_table
-from hpo_pilot.server.taskbuffer import tasks
-from hpo_pilot.server.taskbuffer.descriptions import metadata_of_finished
+from hpo_pilot.server import tasks
+from hpo_pilot.server.database import jobs as jobs_table
+from hpo_pilot.server.database import tasks as tasks_table
+from hpo_pilot.server.descriptions import metadata_of_finished
+from hpo_pilot.server.tokens import Caller, Role
 from tests.server.queue_driver import OPERATOR, Queue
 
 

@@ -15,7 +15,7 @@ import requests
 from cryptography import x509
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.server.access.tls import ServedCertificate, served_name
+from hpo_pilot.server.tls import ServedCertificate, served_name
 from tests.bearer import make_token_folder, token
 from tests.certificates import self_signed
 from tests.server.conftest import TOKENS, PandaClient

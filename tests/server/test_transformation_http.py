@@ -6,8 +6,8 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from hpo_pilot.server.taskbuffer.descriptions import TRANSFORMATION
-from hpo_pilot.server.web.transformation_http import route
+from hpo_pilot.server.descriptions import TRANSFORMATION
+from hpo_pilot.server.queues import route
 from hpo_pilot.transformation.executable import build
 
 

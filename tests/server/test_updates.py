@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpo_pilot.server.taskbuffer.descriptions import metadata_of_finished
+from hpo_pilot.server.descriptions import metadata_of_finished
 from tests.server.queue_driver import Queue
 
 

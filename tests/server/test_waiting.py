@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from hpo_pilot.server.taskbuffer.waiting import Changes, Waiter, WaitingPilots
+from hpo_pilot.server.pilots import Changes, Waiter, WaitingPilots
 
 
 class Pilot:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpo_pilot.search import Search
-from hpo_pilot.service.steering import SearchSteering
+from hpo_pilot.steering.loop import SearchSteering
 from hpo_pilot.store import SteeringStore
 from tests.service.memory_panda import AtOnce, Panda
 

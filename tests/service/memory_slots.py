@@ -14,7 +14,7 @@ from unittest import mock
 
 from hpo_pilot.jobs import JobReport, JobState, TaskRef, TaskSpec, TaskState, Verdict
 from hpo_pilot.search import Search, Trial
-from hpo_pilot.service.steering import SearchSteering
+from hpo_pilot.steering.loop import SearchSteering
 from hpo_pilot.store import SteeringStore
 from tests.service.memory_panda import AtOnce, Panda
 

@@ -8,10 +8,10 @@ import pytest
 
 from hpo_pilot.jobs import JobReport, JobState, Verdict
 from hpo_pilot.search import TrialState
-from hpo_pilot.service.registration import extend
-from hpo_pilot.service.running import running_jobs
+from hpo_pilot.steering.budget import running_jobs
+from hpo_pilot.steering.registration import extend
 from hpo_pilot.store import JobOutcome, SearchState
-from hpo_pilot.store.tallies import measured_runs, spent
+from hpo_pilot.store.queries import measured_runs, spent
 from tests.service.memory_panda import go
 
 #: One job of 36 s on 2 nodes with 5 GPUs takes 0.1 GPU-hours.

@@ -10,9 +10,9 @@ import pytest
 import requests
 
 from hpo_pilot.errors import TryAgainError
-from hpo_pilot.service.api_process import ApiProcess
-from hpo_pilot.service.reach import Reach
-from hpo_pilot.service.workdir import WorkDir
+from hpo_pilot.steering.server_processes import NetworkOptions
+from hpo_pilot.steering.web_process import ApiProcess
+from hpo_pilot.steering.workdir import WorkDir
 
 
 @pytest.mark.parametrize(
@@ -34,19 +34,19 @@ from hpo_pilot.service.workdir import WorkDir
     ],
 )
 def test_its_address(tmp_path, options, url):
-    api = ApiProcess(WorkDir.make(tmp_path), store=None, reach=Reach(**options), port=8443)
+    api = ApiProcess(WorkDir.make(tmp_path), store=None, reach=NetworkOptions(**options), port=8443)
     assert api.url == url
 
 
 def test_it_is_started_again_and_ends_with_the_service(tmp_path):
     workdir = WorkDir.make(tmp_path)
-    api = ApiProcess(workdir, store="sqlite:///" + str(tmp_path / "secret.db"), reach=Reach(), port=None)
+    api = ApiProcess(workdir, store="sqlite:///" + str(tmp_path / "secret.db"), reach=NetworkOptions(), port=None)
     before = set(psutil.Process().children())  # other tests' servers may live as long as the session
     api.start()
     api.wait()
     try:
         assert workdir.api_address.read_text().strip() == api.url
-        (child,) = [c for c in psutil.Process().children() if c not in before and "hpo_pilot.rest" in c.cmdline()]
+        (child,) = [c for c in psutil.Process().children() if c not in before and "hpo_pilot.web" in c.cmdline()]
         browser = requests.Session()
         browser.get(api.link(), timeout=10)
         assert "secret.db" not in " ".join(child.cmdline())  # it may have a password
@@ -65,7 +65,7 @@ def test_it_is_started_again_and_ends_with_the_service(tmp_path):
     # Meanwhile the port may have been another user's, who was given the cookie.
     port = int(api.url.rsplit(":", 1)[1])
     (stolen,) = (cookie.value for cookie in browser.cookies)
-    following = ApiProcess(workdir, store="sqlite:///" + str(tmp_path / "secret.db"), reach=Reach(), port=port)
+    following = ApiProcess(workdir, store="sqlite:///" + str(tmp_path / "secret.db"), reach=NetworkOptions(), port=port)
     following.start()
     try:
         following.wait()
@@ -83,7 +83,7 @@ def test_it_is_started_again_and_ends_with_the_service(tmp_path):
 
 def test_the_address_of_another_of_the_same_work_folder_stays(tmp_path):
     workdir = WorkDir.make(tmp_path)
-    first, second = (ApiProcess(workdir, store=None, reach=Reach(), port=port) for port in (8443, 8444))
+    first, second = (ApiProcess(workdir, store=None, reach=NetworkOptions(), port=port) for port in (8443, 8444))
     workdir.api_address.write_text(f"{second.url}\n")  # as it notes when it answers
     first.stop()
     assert workdir.api_address.read_text().strip() == second.url
@@ -92,12 +92,12 @@ def test_the_address_of_another_of_the_same_work_folder_stays(tmp_path):
 
 
 def test_a_taken_port_is_said(tmp_path):
-    first = ApiProcess(WorkDir.make(tmp_path / "one"), store=None, reach=Reach(), port=None)
+    first = ApiProcess(WorkDir.make(tmp_path / "one"), store=None, reach=NetworkOptions(), port=None)
     first.start()
     first.wait()
     try:
         port = int(first.url.rsplit(":", 1)[1])
-        second = ApiProcess(WorkDir.make(tmp_path / "two"), store=None, reach=Reach(), port=port)
+        second = ApiProcess(WorkDir.make(tmp_path / "two"), store=None, reach=NetworkOptions(), port=port)
         second.start()
         with pytest.raises(TryAgainError, match="cannot listen on"):
             second.wait()

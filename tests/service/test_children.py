@@ -11,7 +11,7 @@ import pytest
 
 from hpo_pilot import logs
 from hpo_pilot.logs import LogFile
-from hpo_pilot.service.children import Child
+from hpo_pilot.steering.server_processes import ChildProcess
 
 #: Writes 1000 numbered lines whenever a file `go<round>` appears; ends with its starter.
 _WRITER = """
@@ -33,8 +33,8 @@ def writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A child that writes, whose log is bounded to two rounds of it, and what lets it write another round."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(logs, "_LOOK_SECONDS", 0.0)
-    monkeypatch.setattr("hpo_pilot.service.children.LogFile", lambda path: LogFile(path, limit=2 * _ROUND))
-    child = Child("writer", [sys.executable, "-c", _WRITER], tmp_path / "logs" / "writer.log")
+    monkeypatch.setattr("hpo_pilot.steering.server_processes.LogFile", lambda path: LogFile(path, limit=2 * _ROUND))
+    child = ChildProcess("writer", [sys.executable, "-c", _WRITER], tmp_path / "logs" / "writer.log")
     child.start()
     turns = iter(range(100))
 
@@ -57,7 +57,7 @@ def numbers(*files: Path) -> list[int]:
     return [int(line.removeprefix("line ")) for line in lines]
 
 
-def test_its_log_is_cut_while_it_writes_on(writer: tuple[Child, Callable[[], None]]) -> None:
+def test_its_log_is_cut_while_it_writes_on(writer: tuple[ChildProcess, Callable[[], None]]) -> None:
     child, write = writer
     log, old = child.log_file, child.log_file.with_name("writer.log.1")
     for turn in range(1, 9):
@@ -76,10 +76,10 @@ def test_its_log_is_cut_while_it_writes_on(writer: tuple[Child, Callable[[], Non
 
 
 def test_its_log_is_cut_before_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpo_pilot.service.children.LogFile", lambda path: LogFile(path, limit=100))
+    monkeypatch.setattr("hpo_pilot.steering.server_processes.LogFile", lambda path: LogFile(path, limit=100))
     path = tmp_path / "child.log"
     path.write_text("".join(f"line {number:06d}\n" for number in range(1000)))
-    child = Child("child", ["/bin/echo", "at the end"], path)
+    child = ChildProcess("child", ["/bin/echo", "at the end"], path)
     child.start()
     end = time.monotonic() + 30
     while child.exit_code is None and time.monotonic() < end:

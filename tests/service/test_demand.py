@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.batch.keeper import Demand, Waiting
 from hpo_pilot.errors import InputError, TryAgainError
+from hpo_pilot.hpc.keeper import Demand, WaitingJobs
 from hpo_pilot.jobs import JobNeeds
-from hpo_pilot.service.demand import DemandReader
+from hpo_pilot.steering.embedded import DemandReader
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -59,7 +59,7 @@ def token(tmp_path: Path) -> Path:
         # `defined` are those of paused tasks; `throttled` is a state of real servers alone.
         (
             {"Q": {"activated": 3, "defined": 5, "running": 2, "sent": 1, "throttled": 1, "finished": 7}},
-            Demand((Waiting(3),), 4),
+            Demand((WaitingJobs(3),), 4),
         ),
     ],
 )
@@ -75,7 +75,7 @@ def test_a_server_of_ours_tells_what_jobs_need(server: tuple[type[Handler], str]
     shape = {"jobs": 3, "since": 5.0, "nodes": 2, "gpus": 4, "cores": 8, "memory_mb": 500, "minutes": 90.0}
     handler.answer = {"success": True, "data": {"waiting": [shape], "going": 2, "offers": [], "known_for": 9.0}}
     needs = JobNeeds(nodes=2, gpus_per_node=4, cores=8, memory_mb=500, minutes=90.0)
-    assert DemandReader(url, "Q", token, vo="vo")() == Demand((Waiting(3, needs),), 2)
+    assert DemandReader(url, "Q", token, vo="vo")() == Demand((WaitingJobs(3, needs),), 2)
     handler.answer = {"success": True, "data": {"waiting": [{}], "going": 2}}
     with pytest.raises(TryAgainError, match="does not tell of its jobs"):
         DemandReader(url, "Q", token, vo="vo")()

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import requests
 
-from hpo_pilot.panda.board import JobBoard, NoServerError
-from hpo_pilot.service.embedded import EmbeddedPanda
-from hpo_pilot.service.workdir import WorkDir
+from hpo_pilot.steering.embedded import EmbeddedPanda
+from hpo_pilot.steering.workdir import WorkDir
+from hpo_pilot.web.server_jobs import NoServerError, ServerJobs
 
 
 def test_while_it_runs_and_after(tmp_path: Path) -> None:
     workdir = WorkDir.make(tmp_path / "work")
-    board = JobBoard(workdir.root)
+    board = ServerJobs(workdir.root)
     panda = EmbeddedPanda(workdir, slots=0)
     panda.start()
     try:

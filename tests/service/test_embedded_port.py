@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from hpo_pilot.service import embedded
-from hpo_pilot.service.embedded import EmbeddedPanda
-from hpo_pilot.service.workdir import WorkDir
+from hpo_pilot.steering import embedded
+from hpo_pilot.steering.embedded import EmbeddedPanda
+from hpo_pilot.steering.workdir import WorkDir
 
 
 def test_the_port_of_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -13,10 +13,10 @@ from hpo_pilot.errors import TryAgainError
 from hpo_pilot.jobs import JobState, TaskState
 from hpo_pilot.panda.workflow_manager import EAGER, UnknownTaskError
 from hpo_pilot.search import EarlyStop, Search, Trial, TrialState
-from hpo_pilot.service.changes import Changes, OpenTrial
-from hpo_pilot.service.halting import Halting
-from hpo_pilot.service.proposer import Proposer
-from hpo_pilot.service.registration import payload_document
+from hpo_pilot.steering.early_stopping import TrialStopper
+from hpo_pilot.steering.ledger import Changes, OpenTrial
+from hpo_pilot.steering.loop import Proposer
+from hpo_pilot.steering.registration import payload_document
 from hpo_pilot.store import JobOutcome, SearchState, TrialEnd
 from tests.service.memory_panda import AtOnce, Panda, go
 from tests.service.memory_slots import Training, replay
@@ -296,7 +296,7 @@ def test_of_several_objectives_one_decides_and_the_others_are_guessed(store, pan
     search = Search.model_validate(document)
     record = store.create_search(search, source="f", sandbox="/s", owner="me")
     trials = {n: Trial(n, 1, {"x": n / 9}) for n in (1, 2, 3)}
-    halting = Halting(record, store, panda, trials)
+    halting = TrialStopper(record, store, panda, trials)
     out = {n: OpenTrial(n, trial.point, 1, None) for n, trial in trials.items()}
     values = ((1, 0.9), (2, 0.8), (3, 0.5))
     look = Changes([JobOutcome(1, n, 0, 1, JobState.RUNNING, progress=((1, auc),)) for n, auc in values])

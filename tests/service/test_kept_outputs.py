@@ -10,8 +10,7 @@ import pytest
 from hpo_pilot.jobs import JobState, Member
 from hpo_pilot.panda.workflow_manager import EAGER
 from hpo_pilot.search import Search, TrialState
-from hpo_pilot.service.kept_outputs import KeptOutputs
-from hpo_pilot.service.outputs import _keep_only
+from hpo_pilot.steering.results import KeptOutputs, _keep_only
 from hpo_pilot.store import JobOutcome, NewTask, NewTrial, SteeringStore, TrialEnd
 
 

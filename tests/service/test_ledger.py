@@ -8,8 +8,7 @@ import pytest
 
 from hpo_pilot.jobs import JobReport, JobState, Member, Verdict
 from hpo_pilot.search import TrialState
-from hpo_pilot.service.changes import OpenTrial
-from hpo_pilot.service.ledger import MAX_RESUBMISSIONS, Ledger
+from hpo_pilot.steering.ledger import MAX_RESUBMISSIONS, Ledger, OpenTrial
 from hpo_pilot.store import JobOutcome, TaskRecord, TaskStage
 
 UID = "cafecafe"

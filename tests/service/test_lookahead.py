@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hpo_pilot.service.lookahead import Lookahead
+from hpo_pilot.steering.submissions import Lookahead
 
 
 def test_nothing_waits_before_anything_is_measured():

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from hpo_pilot.search import Search, Trial, TrialState
-from hpo_pilot.search.cost import NO_COST
-from hpo_pilot.service.outlook import optimizer_words, outlook
+from hpo_pilot.search.trials import NO_COST
+from hpo_pilot.steering.status import optimizer_words, outlook
 from hpo_pilot.store import SearchState
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -7,9 +7,8 @@ from pathlib import Path
 import jwt
 import pytest
 
-from hpo_pilot.server.access.auth import Caller, Role, Tokens
-from hpo_pilot.server.access.authority import Authority
-from hpo_pilot.service.own_tokens import OwnTokens
+from hpo_pilot.server.tokens import Authority, Caller, Role, Tokens
+from hpo_pilot.steering.server_processes import OwnTokens
 from tests.clock import Clock
 
 DAY = 86400.0

@@ -9,8 +9,8 @@ import pytest
 import requests
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.service.embedded import EmbeddedPanda
-from hpo_pilot.service.workdir import WorkDir
+from hpo_pilot.steering.embedded import EmbeddedPanda
+from hpo_pilot.steering.workdir import WorkDir
 
 
 def test_the_server_gets_the_queues(tmp_path: Path) -> None:

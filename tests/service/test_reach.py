@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.service.reach import AUTHORITIES, Reach, _own_name
-from hpo_pilot.service.workdir import WorkDir
+from hpo_pilot.steering.server_processes import AUTHORITIES, NetworkOptions, _own_name
+from hpo_pilot.steering.workdir import WorkDir
 from tests.certificates import self_signed
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104  # nothing listens here
@@ -21,7 +21,7 @@ def workdir(tmp_path: Path) -> WorkDir:
 
 
 def test_a_laptop(workdir: WorkDir) -> None:
-    reach = Reach()
+    reach = NetworkOptions()
     assert reach.url(1234) == "http://127.0.0.1:1234"
     assert reach.authorities(workdir) is None
     assert reach.server_options() == ["--host", "127.0.0.1"]
@@ -40,7 +40,7 @@ def test_a_laptop(workdir: WorkDir) -> None:
     ],
 )
 def test_urls(options: dict[str, Any], url: str) -> None:
-    assert Reach(**options).url(7) == url
+    assert NetworkOptions(**options).url(7) == url
 
 
 @pytest.mark.parametrize(
@@ -68,10 +68,10 @@ def test_a_name_of_ones_own(
 
 def test_a_given_certificate(workdir: WorkDir, tmp_path: Path) -> None:
     made = self_signed(tmp_path / "site", ["panda.example.org"])
-    reach = Reach(host=EVERYWHERE, certificate=made.chain, key=made.key)
+    reach = NetworkOptions(host=EVERYWHERE, certificate=made.chain, key=made.key)
     assert reach.url(443) == "https://panda.example.org:443"
     assert reach.authorities(workdir) is None, "an authority that everybody knows"
-    private = Reach(host=EVERYWHERE, certificate=made.chain, key=made.key, authority=made.chain)
+    private = NetworkOptions(host=EVERYWHERE, certificate=made.chain, key=made.key, authority=made.chain)
     folder = private.authorities(workdir)
     assert folder is not None
     assert len(list(folder.glob("*.0"))) == 1
@@ -93,4 +93,4 @@ def test_a_given_certificate(workdir: WorkDir, tmp_path: Path) -> None:
 )
 def test_what_cannot_be_meant(options: dict[str, Any], word: str) -> None:
     with pytest.raises(InputError, match=word):
-        Reach(**options)
+        NetworkOptions(**options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpo_pilot.search import Budget
-from hpo_pilot.service.refill import Refill
+from hpo_pilot.steering.submissions import Refill
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from hpo_pilot.service.families import register_family
-from hpo_pilot.service.registration import extend, pack_searches
-from hpo_pilot.service.workdir import WorkDir
+from hpo_pilot.steering.registration import extend, pack_searches, register_family
+from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import Store
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from hpo_pilot.errors import TryAgainError
-from hpo_pilot.service import result as result_module
-from hpo_pilot.service.result import ReportFailedError, ReportWriter, result_of
-from hpo_pilot.service.run import run
-from hpo_pilot.service.workdir import WorkDir
+from hpo_pilot.steering import results as result_module
+from hpo_pilot.steering.results import ReportFailedError, ReportWriter, result_of
+from hpo_pilot.steering.service import run
+from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import SearchState, SteeringStore
 from tests.rest_api import write_search
 
@@ -27,7 +27,7 @@ def store(workdir):
 
 @pytest.fixture
 def file(tmp_path, store, workdir):
-    from hpo_pilot.client.local_client import LocalClient
+    from hpo_pilot.web.local_client import LocalClient
 
     path = write_search(tmp_path, "demo")
     with LocalClient(workdir.root) as client:

@@ -9,7 +9,7 @@ import yaml
 
 from hpo_pilot.errors import HpoPilotError, InputError, TryAgainError
 from hpo_pilot.search import Search
-from hpo_pilot.service.run import run
+from hpo_pilot.steering.service import run
 from hpo_pilot.store import SearchState, Store
 from hpo_pilot.store.lease import acquire
 
@@ -94,7 +94,7 @@ def test_a_run_whose_server_does_not_start_registers_nothing(file, store, tmp_pa
     def broken(_: object) -> None:
         raise TryAgainError("no free port")
 
-    monkeypatch.setattr("hpo_pilot.service.embedded.EmbeddedPanda.start", broken)
+    monkeypatch.setattr("hpo_pilot.steering.embedded.EmbeddedPanda.start", broken)
     with pytest.raises(TryAgainError, match="no free port"):
         run(file, tmp_path / "work")
     assert store.searches() == []

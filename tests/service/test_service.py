@@ -9,12 +9,11 @@ import pytest
 
 from hpo_pilot.panda.workflow_manager import EAGER
 from hpo_pilot.search import Search
-from hpo_pilot.service import service as service_module
-from hpo_pilot.service.proposer import Proposer
-from hpo_pilot.service.service import Service
-from hpo_pilot.service.steering import SearchSteering
+from hpo_pilot.steering import service as service_module
+from hpo_pilot.steering.loop import Proposer, SearchSteering
+from hpo_pilot.steering.service import Service
 from hpo_pilot.store import SearchState, SteeringStore
-from hpo_pilot.store.lease import held
+from hpo_pilot.store.lease import held_lease
 from tests.service.memory_panda import Panda
 
 
@@ -74,16 +73,16 @@ def test_a_search_that_cannot_even_be_ended_is_left_alone_for_a_while(store, mon
         broken.append(True)
         raise RuntimeError("not that either")
 
-    monkeypatch.setattr("hpo_pilot.service.submissions.Submissions.kill_all", kill_all)
+    monkeypatch.setattr("hpo_pilot.steering.submissions.Submissions.kill_all", kill_all)
     monkeypatch.setattr(service_module, "_ERROR_PAUSE", 0.8)
     manager = Defect()
-    with held(store.engine, "serve") as lease:
+    with held_lease(store.engine, "serve") as lease:
         service = Service(store, manager, lease)
         threading.Timer(1.3, service.stop).start()
         service.run()
     assert (manager.tried, len(broken)) == (1, 1)
     monkeypatch.undo()
-    with held(store.engine, "serve") as lease:
+    with held_lease(store.engine, "serve") as lease:
         service = Service(store, manager, lease)
         service.run(lambda: store.search(1).state is SearchState.FAILED or manager.tried > 2)
     assert "no such luck" in store.search(1).message
@@ -108,7 +107,7 @@ def test_a_defect_of_one_search_fails_it_and_the_others_go_on(store, monkeypatch
     monkeypatch.setattr(SearchSteering, "advance", defective)
     monkeypatch.setattr(service_module, "_ERROR_PAUSE", 0.01)
     panda = Waiting()
-    with held(store.engine, "serve") as lease:
+    with held_lease(store.engine, "serve") as lease:
         service = Service(store, panda, lease)
         give_up = threading.Timer(20, service.stop)
         give_up.start()
@@ -124,7 +123,7 @@ def test_a_defect_of_one_search_fails_it_and_the_others_go_on(store, monkeypatch
     # Mended, it goes on where it was.
     monkeypatch.undo()
     store.reopen(failed.id, "me", "resumed", only_from=(SearchState.FAILED,))
-    with held(store.engine, "serve") as lease:
+    with held_lease(store.engine, "serve") as lease:
         service = Service(store, panda, lease)
         give_up = threading.Timer(20, service.stop)
         give_up.start()
@@ -199,7 +198,7 @@ def test_a_call_that_hangs_for_one_search_delays_no_other(store):
             panda.let_go.set()
         return bool(seen) and store.search("slow").state.is_over
 
-    with held(store.engine, "serve") as lease:
+    with held_lease(store.engine, "serve") as lease:
         _run_until(Service(store, panda, lease), over)
     assert seen[0] == (SearchState.RUNNING, False)
     assert [store.search(name).state for name in ("slow", "quick")] == [SearchState.DONE] * 2
@@ -223,7 +222,7 @@ def test_an_optimizer_that_thinks_for_long_delays_no_other_search(store, monkeyp
     def over():
         return thinks.is_set() and store.search("quick").state.is_over
 
-    with held(store.engine, "serve") as lease:
+    with held_lease(store.engine, "serve") as lease:
         service = Service(store, panda, lease)
         try:
             _run_until(service, over)
@@ -242,7 +241,7 @@ def test_a_search_as_wide_as_may_be_leaves_the_service_to_others(store):
     panda.finish = lambda task_id, number: (
         Panda.finish(panda, task_id, number) if panda.tasks[task_id].search == "quick" else None
     )
-    with held(store.engine, "serve") as lease:
+    with held_lease(store.engine, "serve") as lease:
         _run_until(Service(store, panda, lease), lambda: store.search("quick").state.is_over)
     assert store.search("quick").state is SearchState.DONE
     widths = [len(task.jobs) for task in panda.tasks.values() if task.search == "wide"]
@@ -253,7 +252,7 @@ def test_a_search_as_wide_as_may_be_leaves_the_service_to_others(store):
 def test_stopping_waits_for_no_call(store):
     store.create_search(_search("slow"), source="s", sandbox="/s", owner="me")
     panda = Hanging("slow")
-    with held(store.engine, "serve") as lease:
+    with held_lease(store.engine, "serve") as lease:
         service = Service(store, panda, lease)
         _run_until(service, lambda: panda.hangs.is_set() and (service.stop() or True))
     assert panda.let_go.is_set()

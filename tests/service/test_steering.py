@@ -9,7 +9,7 @@ from hpo_pilot.errors import GiveUpError, TryAgainError
 from hpo_pilot.jobs import JobReport, JobState, TaskState
 from hpo_pilot.panda.workflow_manager import EAGER
 from hpo_pilot.search import TrialState
-from hpo_pilot.service.remarks import remarks_of
+from hpo_pilot.steering.status import search_notes
 from hpo_pilot.store import SearchState
 from tests.service.memory_panda import Panda, go
 
@@ -29,12 +29,12 @@ def test_why_a_task_waits_is_told_while_it_waits(steer, store, panda):
     steering = steer(trials=2, parallel=2)
     panda.waiting[1] = "no candidates at any site"
     go(steering)
-    told = remarks_of(store, store.search(1))
+    told = search_notes(store, store.search(1))
     assert [remark for remark in told if "task 1 " in remark and "no candidates at any site" in remark], told
     del panda.waiting[1]
     panda.report(1, 1)
     go(steering)
-    assert not [remark for remark in remarks_of(store, store.search(1)) if "candidates" in remark]
+    assert not [remark for remark in search_notes(store, store.search(1)) if "candidates" in remark]
 
 
 def test_what_goes_again_is_not_forgotten_while_outputs_cannot_be_deleted(steer, panda):

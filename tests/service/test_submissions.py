@@ -10,9 +10,9 @@ import pytest
 from hpo_pilot.jobs import JobNeeds
 from hpo_pilot.panda.sandbox import build_sandbox
 from hpo_pilot.search import Search
-from hpo_pilot.service.registration import payload_document
-from hpo_pilot.service.submissions import task_jobs, task_spec, trials_per_task
-from hpo_pilot.transformation.payload_document import PayloadDocument
+from hpo_pilot.steering.registration import payload_document
+from hpo_pilot.steering.submissions import task_jobs, task_spec, trials_per_task
+from hpo_pilot.transformation.job import PayloadDocument
 
 
 def search(folds: int, per_job: int) -> Search:

@@ -8,7 +8,7 @@ import pytest
 
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.search import Search
-from hpo_pilot.service.target import bind, check_steered, chosen_server, nickname_at
+from hpo_pilot.steering.target import bind_to_server, check_steered, chosen_server, nickname_at
 from hpo_pilot.store import EMBEDDED, NewTask, NewTrial
 
 REAL = "https://panda.example.org:25443"
@@ -49,7 +49,7 @@ def test_a_search_is_tied_to_the_first_server_that_has_it(store, record):
     assert store.bind_server(record.id, EMBEDDED) == REAL
     assert store.search(record.id).server == REAL
     with pytest.raises(InputError, match=f"has its tasks at the PanDA server {REAL}"):
-        bind(store, [record], EMBEDDED)
+        bind_to_server(store, [record], EMBEDDED)
 
 
 def test_a_family_is_tied_as_a_whole_or_not_at_all(store, record):
@@ -57,7 +57,7 @@ def test_a_family_is_tied_as_a_whole_or_not_at_all(store, record):
     other = store.create_search(search, source="other.yaml", sandbox=None, owner="me")
     store.bind_server(other.id, REAL)
     with pytest.raises(InputError, match="'other' has its tasks"):
-        bind(store, [record, other], EMBEDDED)
+        bind_to_server(store, [record, other], EMBEDDED)
     assert store.search(record.id).server is None
 
 

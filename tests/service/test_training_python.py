@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hpo_pilot.service import doctor
-from hpo_pilot.service.doctor import Finding
+from hpo_pilot.steering import doctor
+from hpo_pilot.steering.doctor import Finding
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from sqlalchemy import update
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.panda.sandbox import PAYLOAD_DOCUMENT, RUNNER, same_payload
-from hpo_pilot.service.registration import PackedSearch, pack_search, register_packed
-from hpo_pilot.service.workdir import WorkDir
+from hpo_pilot.steering.registration import PackedSearch, pack_search, register_packed
+from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import SearchState, Store
 from hpo_pilot.store import tables as t
 from tests.rest_api import write_search

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.service.embedded import EmbeddedPanda
-from hpo_pilot.service.waiting_remarks import waiting_remarks, why_they_wait
-from hpo_pilot.service.workdir import WorkDir
+from hpo_pilot.steering.embedded import EmbeddedPanda
+from hpo_pilot.steering.target import waiting_job_notes, why_they_wait
+from hpo_pilot.steering.workdir import WorkDir
 
 SHAPE = {"jobs": 3, "since": 60.0, "nodes": 1, "gpus": 0, "cores": 1, "memory_mb": 2000, "minutes": 60.0}
 OFFER = {
@@ -77,7 +77,7 @@ def test_no_pilot_has_what_is_wanted(shape: dict[str, Any], offers: list[dict[st
 
 
 def test_where_no_server_runs(tmp_path: Path) -> None:
-    assert waiting_remarks(tmp_path, [1]) == []
+    assert waiting_job_notes(tmp_path, [1]) == []
 
 
 def test_a_server_that_runs(tmp_path: Path) -> None:
@@ -85,6 +85,6 @@ def test_a_server_that_runs(tmp_path: Path) -> None:
     panda = EmbeddedPanda(WorkDir.make(tmp_path), slots=0)
     panda.start()
     try:
-        assert waiting_remarks(tmp_path, [1]) == []
+        assert waiting_job_notes(tmp_path, [1]) == []
     finally:
         panda.stop()

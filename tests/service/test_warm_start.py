@@ -10,10 +10,8 @@ import pytest
 from hpo_pilot.errors import InputError
 from hpo_pilot.jobs import Member
 from hpo_pilot.search import Search, TrialState
-from hpo_pilot.service.families import register_family
-from hpo_pilot.service.proposer import Proposer
-from hpo_pilot.service.registration import packed_family
-from hpo_pilot.service.warm_start import earlier_results
+from hpo_pilot.steering.loop import Proposer
+from hpo_pilot.steering.registration import earlier_results, packed_family, register_family
 from hpo_pilot.store import NewTask, NewTrial, TrialEnd
 from tests.service.memory_panda import AtOnce
 

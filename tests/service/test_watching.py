@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.service.reach import Reach
-from hpo_pilot.service.watching import watch
-from hpo_pilot.service.workdir import WorkDir
+from hpo_pilot.steering.server_processes import NetworkOptions
+from hpo_pilot.steering.web_process import serve_pages
+from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import SteeringStore
 
 
@@ -26,6 +26,6 @@ def test_they_end_when_their_store_is_removed_or_made_anew(tmp_path, anew):
             file.write_bytes(kept.read_bytes())
 
     with pytest.raises(InputError, match="was removed or replaced"):
-        watch(tmp_path, store=None, reach=Reach(), on_ready=remove)
+        serve_pages(tmp_path, store=None, reach=NetworkOptions(), on_ready=remove)
     assert len(asked) == 1
     assert not workdir.pages_address.exists()

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from hpo_pilot.panda.sandbox import build_sandbox
-from hpo_pilot.service.children import Child
-from hpo_pilot.service.doctor import Finding, examine
-from hpo_pilot.service.workdir import WorkDir
+from hpo_pilot.steering.doctor import Finding, examine
+from hpo_pilot.steering.server_processes import ChildProcess
+from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import Store
 
 
@@ -33,8 +33,8 @@ def umask() -> Iterator[None]:
 @pytest.fixture
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], Finding]:
     """What `doctor` says of who can look into a work folder."""
-    monkeypatch.setattr("hpo_pilot.service.doctor._training", lambda: ())
-    monkeypatch.setattr("hpo_pilot.service.doctor._panda_server", lambda _workdir: Finding("PanDA server", True, ""))
+    monkeypatch.setattr("hpo_pilot.steering.doctor._training", lambda: ())
+    monkeypatch.setattr("hpo_pilot.steering.doctor._panda_server", lambda _workdir: Finding("PanDA server", True, ""))
 
     def look(root: Path) -> Finding:
         (found,) = [finding for finding in examine(root, None) if finding.what == "privacy"]
@@ -48,7 +48,7 @@ def filled(workdir: WorkDir) -> WorkDir:
     """With a store, a log, a packed payload and the folders of reports and pilots."""
     store = Store.open(workdir.store_url())
     assert store.searches() == []
-    child = Child("child", ["true"], workdir.log("child"))
+    child = ChildProcess("child", ["true"], workdir.log("child"))
     child.start()
     child.stop()
     build_sandbox(None, {"command": "true"}, workdir.sandboxes)

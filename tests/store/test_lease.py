@@ -13,12 +13,12 @@ from sqlalchemy import update
 
 from hpo_pilot.errors import TryAgainError
 from hpo_pilot.store import lease
-from hpo_pilot.store.engine import writing
+from hpo_pilot.store.database import writing
 from hpo_pilot.store.tables import leases
 
 
 def test_a_live_holder_keeps_it(store):
-    with lease.held(store.engine, "serve"):
+    with lease.held_lease(store.engine, "serve"):
         with pytest.raises(lease.LeaseHeldError, match=f"process {os.getpid()}") as caught:
             lease.acquire(store.engine, "run")
         assert caught.value.mode == "serve"
@@ -44,10 +44,10 @@ def test_a_zombie_is_dead(store):
     with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         holder.stdout.readline()
-        assert lease.holder(store.engine) == lease.Holder("run", "https://panda:25443")
+        assert lease.lease_holder(store.engine) == lease.Holder("run", "https://panda:25443")
         holder.kill()
         for _ in range(600):
-            if lease.holder(store.engine) is None:  # killed, and not waited for
+            if lease.lease_holder(store.engine) is None:  # killed, and not waited for
                 break
             time.sleep(0.05)
         lease.acquire(store.engine, "run").release()
@@ -96,23 +96,25 @@ def elsewhere(store, expires):
 def test_a_lease_that_is_renewed_a_little_late_still_counts_for_those_who_look(store):
     lease.acquire(store.engine, "serve")
     elsewhere(store, time.time() - lease.LATE_SECONDS / 2)
-    assert lease.holder(store.engine) == lease.Holder("serve", None)
+    assert lease.lease_holder(store.engine) == lease.Holder("serve", None)
     elsewhere(store, time.time() - 2 * lease.LATE_SECONDS)
-    assert lease.holder(store.engine) is None
+    assert lease.lease_holder(store.engine) is None
 
 
 def test_a_holder_of_some_searches_steers_no_others(store):
     mine = lease.acquire(store.engine, "run", "embedded")
     mine.steer_only([3, 5])
-    holder = lease.holder(store.engine)
+    holder = lease.lease_holder(store.engine)
     assert holder is not None
     assert (holder.steers(3, "embedded"), holder.steers(3, None), holder.steers(4, None)) == (True, True, False)
     assert not holder.steers(3, "https://panda:25443"), "its tasks are elsewhere"
     mine.renew()
     mine.release()
-    assert lease.holder(store.engine) is None
+    assert lease.lease_holder(store.engine) is None
     other = lease.acquire(store.engine, "serve")
-    assert lease.holder(store.engine) == lease.Holder("serve", None), "all searches: nothing is left of the others"
+    assert lease.lease_holder(store.engine) == lease.Holder("serve", None), (
+        "all searches: nothing is left of the others"
+    )
     other.release()
 
 
@@ -120,4 +122,4 @@ def test_what_a_dead_holder_steered_goes_with_it(store):
     lease.acquire(store.engine, "run").steer_only([3])
     elsewhere(store, time.time() - 100)
     lease.acquire(store.engine, "serve")
-    assert lease.holder(store.engine) == lease.Holder("serve", None)
+    assert lease.lease_holder(store.engine) == lease.Holder("serve", None)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.transformation.failure import ExitCode, TransformationFailure
+from hpo_pilot.transformation.job import ExitCode, TransformationFailure
 from hpo_pilot.transformation.stage_in import StageIn
 from tests.pilot.conftest import alive, panda, until
 from tests.transformation.web import Web

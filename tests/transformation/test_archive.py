@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.transformation.archive import UnsafeArchive, unpack
+from hpo_pilot.transformation.sandbox import UnsafeArchive, unpack
 from tests.pilot.conftest import archive_of
 
 LIMIT = 1 << 20

@@ -8,12 +8,17 @@ from unittest.mock import patch
 
 import pytest
 
-from hpo_pilot.transformation.arguments import parse, parse_text, split_words
-from hpo_pilot.transformation.failure import ExitCode, TransformationFailure
+from hpo_pilot.transformation.job import (
+    ExitCode,
+    TransformationFailure,
+    parse_arguments,
+    parse_arguments_text,
+    split_words,
+)
 
 
 def test_what_prun_writes_for_a_search() -> None:
-    arguments = parse_text(
+    arguments = parse_arguments_text(
         '-j "" --sourceURL https://panda.example.org:25443 -r . -a sources.ab.tar.gz '
         "-o \"{'outputs.tar.gz': 'user.me.5._000001.outputs.tar.gz'}\" "
         '-p "python3%20-I%20-S%20hpo_pilot_runner.py%20--task%20eJw_-%3D%3D%20--number%203"'
@@ -46,7 +51,7 @@ def test_what_prun_itself_writes(tmp_path: Any, monkeypatch: pytest.MonkeyPatch)
         if entry["type"] == "constant" and not (entry.get("hidden") and entry["value"] == "__delimiter__")
     )
     line = line.replace("${SURL}", "http://127.0.0.1:1").replace("$JEDITASKID", "7").replace("${SN/P}", "000001")
-    arguments = parse_text(line)
+    arguments = parse_arguments_text(line)
     assert arguments.command == "sh run.sh 'a b' > out.txt"
     assert sorted(arguments.outputs) == ["*.log", "out.txt"]
     assert arguments.outputs["out.txt"].endswith(".7._000001.out.txt")
@@ -54,20 +59,25 @@ def test_what_prun_itself_writes(tmp_path: Any, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_unknown_options_are_passed_over_with_a_warning() -> None:
-    arguments = parse(["--new", "thing", "-p", "ls", "--newer=3", "--newest", "-r", "d", "--useAthenaPackages"])
+    arguments = parse_arguments(
+        ["--new", "thing", "-p", "ls", "--newer=3", "--newest", "-r", "d", "--useAthenaPackages"]
+    )
     assert arguments.command == "ls" and arguments.run_dir == "d"
     assert [warning.split()[0] for warning in arguments.warnings] == ["--new", "--newest", "--useAthenaPackages"]
 
 
 def test_forms_of_options() -> None:
-    assert parse(["-pls", "--sourceURL=http://x/"]).source_url == "http://x"
-    assert parse(["-p", "-l"]).command == "-l"
-    assert parse(["-p", "%20-n%201", "-j", "go.sh"]).command == "go.sh  -n 1"
-    assert parse(["-p", "x", "-i", "['a', 'b']"]).inputs == ("a", "b")
-    assert parse(["-p", "x", "-i", "a,b"]).inputs == ("a", "b")
-    assert parse(["-p", "x", "--inMap", "{'IN': ['a'], 'IN2': ['b', 'c']}"]).input_map["IN2"] == ("b", "c")
-    assert parse(["-p", "x", "--containerImage", "i.sif"]).image == "i.sif"
-    assert parse(["--postprocess"]).step == "postprocess" and parse(["--preprocess", "-p", "x"]).step == "preprocess"
+    assert parse_arguments(["-pls", "--sourceURL=http://x/"]).source_url == "http://x"
+    assert parse_arguments(["-p", "-l"]).command == "-l"
+    assert parse_arguments(["-p", "%20-n%201", "-j", "go.sh"]).command == "go.sh  -n 1"
+    assert parse_arguments(["-p", "x", "-i", "['a', 'b']"]).inputs == ("a", "b")
+    assert parse_arguments(["-p", "x", "-i", "a,b"]).inputs == ("a", "b")
+    assert parse_arguments(["-p", "x", "--inMap", "{'IN': ['a'], 'IN2': ['b', 'c']}"]).input_map["IN2"] == ("b", "c")
+    assert parse_arguments(["-p", "x", "--containerImage", "i.sif"]).image == "i.sif"
+    assert (
+        parse_arguments(["--postprocess"]).step == "postprocess"
+        and parse_arguments(["--preprocess", "-p", "x"]).step == "preprocess"
+    )
 
 
 @pytest.mark.parametrize(
@@ -90,13 +100,13 @@ def test_forms_of_options() -> None:
 )
 def test_nonsense(words: list[str]) -> None:
     with pytest.raises(TransformationFailure, match="make no sense") as caught:
-        parse(words)
+        parse_arguments(words)
     assert caught.value.code is ExitCode.BAD_ARGUMENTS
 
 
 def test_an_open_quote_is_nonsense() -> None:
     with pytest.raises(TransformationFailure, match="make no sense"):
-        parse_text('-p "ls')
+        parse_arguments_text('-p "ls')
 
 
 def test_words_are_split_as_by_the_shell() -> None:

@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hpo_pilot.transformation.arguments import Arguments
-from hpo_pilot.transformation.command import make_executable, payload_argv, shell_command
-from hpo_pilot.transformation.environment import without_secrets
+from hpo_pilot.transformation.job import Arguments, make_executable, payload_argv, shell_command, without_secrets
 
 RUNNER = "python3 -I -S hpo_pilot_runner.py --task eJw_-= --number 3"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hpo_pilot.transformation.container import RUNTIMES, Inside, choose_runtime
-from hpo_pilot.transformation.failure import ExitCode, TransformationFailure
+from hpo_pilot.transformation.job import ExitCode, TransformationFailure
 
 
 def provide(folder: Path, monkeypatch: pytest.MonkeyPatch, *programs: str) -> None:

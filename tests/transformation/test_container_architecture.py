@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hpo_pilot.transformation.container import architecture, choose_runtime
-from hpo_pilot.transformation.container.architecture import check_architecture, image_architecture
-from hpo_pilot.transformation.failure import ExitCode, TransformationFailure
+from hpo_pilot.transformation import container
+from hpo_pilot.transformation.container import check_architecture, choose_runtime, image_architecture
+from hpo_pilot.transformation.job import ExitCode, TransformationFailure
 
 
 def elf(machine: int, order: str = "<") -> bytes:
@@ -31,7 +31,7 @@ def make_root(root: Path, header: bytes, program: str = "bin/sh") -> str:
 def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A machine with x86_64 that emulates nothing and has charliecloud."""
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    monkeypatch.setattr(architecture, "_EMULATORS", tmp_path / "emulators")
+    monkeypatch.setattr(container, "_EMULATORS", tmp_path / "emulators")
     programs = tmp_path / "programs"
     programs.mkdir()
     (programs / "ch-run").write_text("#!/bin/sh\n")

@@ -18,10 +18,9 @@ from unittest.mock import ANY
 
 import pytest
 
-from hpo_pilot.transformation.container import RUNTIMES, Inside
-from hpo_pilot.transformation.container import charliecloud as charliecloud_module
-from hpo_pilot.transformation.container import runtime as runtime_module
-from hpo_pilot.transformation.container.runtime import IMAGE_PATH
+from hpo_pilot.transformation import container as charliecloud_module
+from hpo_pilot.transformation import container as runtime_module
+from hpo_pilot.transformation.container import IMAGE_PATH, RUNTIMES, Inside
 
 JOB = Path("/work/job")
 ENV = {
@@ -163,14 +162,15 @@ def test_apptainer_has_a_tmp_of_its_own(tmp_path: Path, monkeypatch: pytest.Monk
     job, data = tmp_path / "job", tmp_path / "data"
     job.mkdir()
     data.write_text("")
-    monkeypatch.setattr(runtime_module, "TMP", str(tmp_path) if below_tmp else "/elsewhere")
+    tmp = str(tmp_path) if below_tmp else "/elsewhere"
+    monkeypatch.setattr(runtime_module, "TMP", tmp)
     words = RUNTIMES["apptainer"].wrap(ARGV, "x.sif", [job], {}, job, Inside("none", [data]))
     scratch = job / "hpo_pilot_tmp"
-    assert words[2:6] == ["--bind", f"{scratch}:/tmp", "--bind", f"{job}:{job}"]
+    assert words[2:6] == ["--bind", f"{scratch}:{tmp}", "--bind", f"{job}:{job}"]
     assert scratch.stat().st_mode & 0o777 == 0o700
     assert ((scratch / "job").is_dir(), (scratch / "data").is_file()) == (below_tmp, below_tmp)
     shared = RUNTIMES["apptainer"].wrap(ARGV, "x.sif", [job], {}, job, Inside("none", shares_tmp=True))
-    assert not any(word.endswith(":/tmp") for word in shared)
+    assert not any(word.endswith(f":{tmp}") for word in shared)
 
 
 def test_values_of_variables_stand_on_no_command_line(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpo_pilot.transformation.environment import without_secrets
+from hpo_pilot.transformation.job import without_secrets
 
 
 @pytest.mark.parametrize(

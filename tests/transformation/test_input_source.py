@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpo_pilot.transformation.input_source import InputKind, parse_source
+from hpo_pilot.transformation.stage_in import InputKind, parse_source
 
 
 @pytest.mark.parametrize(

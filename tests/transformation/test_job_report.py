@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from hpo_pilot.transformation.job_report import job_report
+from hpo_pilot.transformation.job import job_report
 
 
 def report(folder: Path, exit_code: int = 0) -> dict[str, object]:

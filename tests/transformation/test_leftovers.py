@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from hpo_pilot.transformation.leftovers import end_leftovers
+from hpo_pilot.transformation.process import end_leftovers
 from tests import outliving
 from tests.pilot.conftest import FakePanda
 from tests.transformation.test_transformation import Job

@@ -58,7 +58,7 @@ def job(tmp_path: Path) -> Job:
 
 def test_the_file_is_the_same_for_the_same_code() -> None:
     assert build() == build()
-    assert b"hpo_pilot/transformation/archive.py" in build()
+    assert b"hpo_pilot/transformation/sandbox.py" in build()
 
 
 def test_it_needs_nothing_but_the_standard_library(job: Job) -> None:

@@ -12,7 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from hpo_pilot.transformation import input_fetch, stage_in
+from hpo_pilot.transformation import stage_in
+from hpo_pilot.transformation import stage_in as input_fetch
 from hpo_pilot.transformation.stage_in import StageIn
 from tests.certificates import self_signed
 

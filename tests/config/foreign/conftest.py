@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.config import Problem, SearchFileError
-from hpo_pilot.config.foreign import Imported, ImportOptions, import_search
-from hpo_pilot.config.foreign.foreign_file import ForeignFile
-from hpo_pilot.config.foreign.foreign_space import ForeignSpace
-from hpo_pilot.config.foreign.spaces import read_space
+from hpo_pilot.errors import Problem, SearchFileError
+from hpo_pilot.migrate.draft import ImportedSearch, ImportOptions
+from hpo_pilot.migrate.foreign_file import ForeignFile, ForeignSpace
+from hpo_pilot.migrate.importing import import_search
+from hpo_pilot.migrate.spaces import read_space
 
 
 @pytest.fixture
@@ -27,10 +27,10 @@ def space() -> Callable[[Any], ForeignSpace]:
 
 
 @pytest.fixture
-def importing(tmp_path: Path) -> Callable[..., Imported]:
+def importing(tmp_path: Path) -> Callable[..., ImportedSearch]:
     """Imports a document, or a text, of another tool; more files are given by name."""
 
-    def run(tool: str, document: Any, *arguments: str, name: str = "task.json", **more: Any) -> Imported:
+    def run(tool: str, document: Any, *arguments: str, name: str = "task.json", **more: Any) -> ImportedSearch:
         for file, content in {name: document, **more}.items():
             path = tmp_path / file.replace("__", ".")
             path.write_text(content if isinstance(content, str) else json.dumps(content, indent=1))
@@ -40,7 +40,7 @@ def importing(tmp_path: Path) -> Callable[..., Imported]:
 
 
 @pytest.fixture
-def refused(importing: Callable[..., Imported]) -> Callable[..., list[Problem]]:
+def refused(importing: Callable[..., ImportedSearch]) -> Callable[..., list[Problem]]:
     """What is wrong with a document of another tool."""
 
     def run(*arguments: Any, **more: Any) -> list[Problem]:

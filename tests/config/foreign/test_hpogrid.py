@@ -10,12 +10,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpo_pilot.config import parse_search
-from hpo_pilot.config.foreign.foreign_file import ForeignFile
-from hpo_pilot.config.foreign.hpogrid_report import as_hpogrid_report
-from hpo_pilot.config.foreign.hpogrid_space import METHODS
-from hpo_pilot.config.foreign.spaces import read_space
+from hpo_pilot.migrate.foreign_file import ForeignFile
+from hpo_pilot.migrate.spaces import HPOGRID_METHODS, read_space
+from hpo_pilot.report.hpogrid import as_hpogrid_report
 from hpo_pilot.search import FoldResult, Trial, TrialState
+from hpo_pilot.steering.search_file import parse_search
 
 numbers = st.one_of(
     st.integers(-50, 50), st.floats(-50, 50, allow_nan=False), st.sampled_from(["1e-5", None, True, []])
@@ -38,8 +37,8 @@ arguments = {
 @st.composite
 def hpogrid_spaces(draw: st.DrawFn) -> dict[str, Any]:
     """Spaces of one parameter, right or wrong in some way."""
-    method = draw(st.sampled_from([*(method for method in METHODS if method != "fixed"), "unifrom"]))
-    needed, optional = METHODS.get(method, (("low",), ()))
+    method = draw(st.sampled_from([*(method for method in HPOGRID_METHODS if method != "fixed"), "unifrom"]))
+    needed, optional = HPOGRID_METHODS.get(method, (("low",), ()))
     dimension = {key: draw(arguments[key]) for key in needed if draw(st.integers(0, 9))}
     dimension |= {key: draw(arguments[key]) for key in optional if draw(st.booleans())}
     entry: dict[str, Any] = {"method": method, "dimension": dimension}
@@ -75,7 +74,9 @@ def test_we_accept_only_what_hpogrid_accepts(space: dict[str, Any]) -> None:
 def valid_spaces(draw: st.DrawFn) -> dict[str, Any]:
     """Spaces of all methods, all right."""
     space: dict[str, Any] = {}
-    for index, method in enumerate(draw(st.lists(st.sampled_from([m for m in METHODS if m != "fixed"]), min_size=1))):
+    for index, method in enumerate(
+        draw(st.lists(st.sampled_from([m for m in HPOGRID_METHODS if m != "fixed"]), min_size=1))
+    ):
         low = draw(st.integers(1, 20))
         dimension = {
             "low": low,
@@ -87,7 +88,7 @@ def valid_spaces(draw: st.DrawFn) -> dict[str, Any]:
             "categories": draw(st.lists(st.integers(), min_size=2, unique=True)),
             "grid_search": 0,
         }
-        needed, optional = METHODS[method]
+        needed, optional = HPOGRID_METHODS[method]
         space[f"p{index}"] = {"method": method, "dimension": {key: dimension[key] for key in (*needed, *optional)}}
     return space
 

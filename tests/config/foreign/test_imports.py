@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.config import Problem, load_search
-from hpo_pilot.config.foreign import Imported, ImportOptions, import_search
-from hpo_pilot.errors import InputError
+from hpo_pilot.errors import InputError, Problem
+from hpo_pilot.migrate.draft import ImportedSearch, ImportOptions
+from hpo_pilot.migrate.importing import import_search
 from hpo_pilot.search import EarlyStopping
+from hpo_pilot.steering.search_file import load_search
 
-Importing = Callable[..., Imported]
+Importing = Callable[..., ImportedSearch]
 Refused = Callable[..., list[Problem]]
 
 SPACE = {

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.config.foreign.points_file import read_points
-from hpo_pilot.config.foreign.steering_call import SteeringCall, next_points
 from hpo_pilot.errors import InputError
+from hpo_pilot.migrate.steer import SteeringCall, next_points, read_points
 from hpo_pilot.optimizers import optimizer_names
 from hpo_pilot.search import point_key
 

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from hpo_pilot.client.local_client import LocalClient
-from hpo_pilot.client.ownership import User
-from hpo_pilot.client.search_client import SearchClient
-from hpo_pilot.server.access.auth import Role
+from hpo_pilot.server.tokens import Role
+from hpo_pilot.web.local_client import LocalClient
+from hpo_pilot.web.operations import SearchClient, User
 from tests.rest_api import RunningApi, add_results, start_api, store_of, write_search
 
 

@@ -9,8 +9,8 @@ import time
 import pytest
 from sqlalchemy import insert
 
-from hpo_pilot.client.documents import OVER_SEARCHES, OVER_TRIALS
 from hpo_pilot.errors import InputError
+from hpo_pilot.report.documents import OVER_SEARCHES, OVER_TRIALS
 from hpo_pilot.search import TrialState
 from hpo_pilot.store import SearchState, tables
 from tests.rest_api import add_results, set_state, store_of, write_search

@@ -6,11 +6,7 @@ import numpy as np
 import pytest
 from scipy.integrate import quad
 
-from hpo_pilot.optimizers.bayesian.acquisition import (
-    log_expected_improvement,
-    log_expected_improvement_gradient,
-    log_h,
-)
+from hpo_pilot.optimizers.acquisition import log_expected_improvement, log_expected_improvement_gradient, log_h
 
 
 @pytest.mark.parametrize("z", [-8.0, -3.0, -1.0, -0.999, 0.0, 2.0, 10.0])

@@ -6,7 +6,7 @@ import zlib
 from typing import Any
 
 from hpo_pilot.optimizers import create_optimizer
-from hpo_pilot.optimizers.bayesian.start_rules import default_start_points
+from hpo_pilot.optimizers.phase import default_start_points
 from hpo_pilot.search import SearchSpace, point_key
 
 REAL = {"type": "real", "low": 0.0, "high": 1.0}

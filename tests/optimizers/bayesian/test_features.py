@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hpo_pilot.optimizers.bayesian.features import FeatureMap
+from hpo_pilot.optimizers.training_data import FeatureMap
 from hpo_pilot.search import SearchSpace
 
 SPACE = SearchSpace.from_dict(

@@ -5,16 +5,13 @@ import statistics
 import numpy as np
 
 from hpo_pilot.optimizers import create_optimizer
-from hpo_pilot.optimizers.bayesian.batch import BatchChooser
-from hpo_pilot.optimizers.bayesian.candidates import Candidates
-from hpo_pilot.optimizers.bayesian.features import FeatureMap
-from hpo_pilot.optimizers.bayesian.front_surrogate import FrontSurrogate
-from hpo_pilot.optimizers.bayesian.gaussian_process import Hyperparameters
-from hpo_pilot.optimizers.bayesian.hypervolume_improvement import HypervolumeImprovement
-from hpo_pilot.optimizers.bayesian.posterior import Posterior
-from hpo_pilot.optimizers.bayesian.success import Caution
+from hpo_pilot.optimizers.acquisition import FrontSurrogate, HypervolumeImprovement
+from hpo_pilot.optimizers.bayesian import BatchChooser, Candidates
+from hpo_pilot.optimizers.gaussian_process import Hyperparameters, Posterior
 from hpo_pilot.optimizers.nondominated import costs_of, front, hypervolume
+from hpo_pilot.optimizers.objective_models import Caution
 from hpo_pilot.optimizers.proposals import Proposals
+from hpo_pilot.optimizers.training_data import FeatureMap
 from hpo_pilot.search import SearchSpace
 
 SPACE = SearchSpace.from_dict({name: {"type": "real", "low": 0.0, "high": 1.0} for name in ("a", "b", "c")})

@@ -5,9 +5,14 @@ import pytest
 from skopt.learning import GaussianProcessRegressor
 from skopt.learning.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
-from hpo_pilot.optimizers.bayesian.gaussian_process import Hyperparameters, QuickGaussianProcess, best_fit
-from hpo_pilot.optimizers.bayesian.posterior import Pool, Posterior
-from hpo_pilot.optimizers.bayesian.trend import Basis
+from hpo_pilot.optimizers.gaussian_process import (
+    Basis,
+    Hyperparameters,
+    Pool,
+    Posterior,
+    QuickGaussianProcess,
+    best_fit,
+)
 
 RNG = np.random.default_rng(4)
 X = RNG.random((30, 3))

@@ -4,7 +4,7 @@ import moocore
 import numpy as np
 import pytest
 
-from hpo_pilot.optimizers.bayesian.hypervolume_improvement import HypervolumeImprovement, open_boxes
+from hpo_pilot.optimizers.acquisition import HypervolumeImprovement, open_boxes
 
 
 def a_front(count: int, objectives: int, seed: int = 0) -> np.ndarray:

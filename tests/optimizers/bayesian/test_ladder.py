@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hpo_pilot.optimizers.bayesian.ladder import ladder_step, refit_cut
+from hpo_pilot.optimizers.objective_models import last_step, refit_cut
 
 
 def test_cuts_of_the_history_do_not_depend_on_the_way_there() -> None:
@@ -10,4 +10,4 @@ def test_cuts_of_the_history_do_not_depend_on_the_way_there() -> None:
 
 
 def test_a_coarser_ladder() -> None:
-    assert [ladder_step(n, 10, 0.25) for n in (0, 10, 11, 12, 14, 15, 18)] == [0, 10, 10, 12, 12, 15, 18]
+    assert [last_step(n, 10, 0.25) for n in (0, 10, 11, 12, 14, 15, 18)] == [0, 10, 10, 12, 12, 15, 18]

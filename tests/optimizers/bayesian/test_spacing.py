@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from hpo_pilot.optimizers import create_optimizer
-from hpo_pilot.optimizers.bayesian.spacing import Spacing
+from hpo_pilot.optimizers.bayesian import Spacing
 from hpo_pilot.search import SearchSpace
 
 SPACE = SearchSpace.from_dict({name: {"type": "real", "low": 0.0, "high": 1.0} for name in ("a", "b")})

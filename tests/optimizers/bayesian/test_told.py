@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hpo_pilot.optimizers.base import Observation
-from hpo_pilot.optimizers.bayesian.told import Table, Told
+from hpo_pilot.optimizers.training_data import Table, Told
 
 
 def observation(key: str, *values: float, place: float = 0.5) -> Observation:

@@ -11,11 +11,9 @@ import pytest
 
 from hpo_pilot.optimizers import create_optimizer
 from hpo_pilot.optimizers.base import Optimizer
-from hpo_pilot.optimizers.bayesian.features import FeatureMap
-from hpo_pilot.optimizers.bayesian.gaussian_process import best_fit
-from hpo_pilot.optimizers.bayesian.posterior import Posterior
-from hpo_pilot.optimizers.bayesian.told import Table, Told
-from hpo_pilot.optimizers.bayesian.transfer import Transfer
+from hpo_pilot.optimizers.gaussian_process import Posterior, best_fit
+from hpo_pilot.optimizers.objective_models import Transfer
+from hpo_pilot.optimizers.training_data import FeatureMap, Table, Told
 from hpo_pilot.search import SearchSpace, point_key
 
 Function = Callable[[dict[str, Any]], float]

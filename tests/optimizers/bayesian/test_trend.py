@@ -5,10 +5,16 @@ import pytest
 from skopt.learning import GaussianProcessRegressor
 from skopt.learning.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
-from hpo_pilot.optimizers.bayesian.features import FeatureMap
-from hpo_pilot.optimizers.bayesian.gaussian_process import QuickGaussianProcess, best_fit
-from hpo_pilot.optimizers.bayesian.posterior import Pool, Posterior
-from hpo_pilot.optimizers.bayesian.trend import Basis, TrendKernel, trend_variance
+from hpo_pilot.optimizers.gaussian_process import (
+    Basis,
+    Pool,
+    Posterior,
+    QuickGaussianProcess,
+    TrendKernel,
+    best_fit,
+    trend_variance,
+)
+from hpo_pilot.optimizers.training_data import FeatureMap
 from hpo_pilot.search import SearchSpace
 
 RNG = np.random.default_rng(6)

@@ -3,13 +3,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hpo_pilot.optimizers.bayesian import triangular
-from hpo_pilot.optimizers.bayesian.triangular import lower_factor, solved
+from hpo_pilot.optimizers import gaussian_process
+from hpo_pilot.optimizers.gaussian_process import lower_factor, solved
 
 
 @pytest.mark.parametrize("columns", [0, 1, 15, 40])
 def test_done_in_parts_it_is_the_same_solution(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
-    monkeypatch.setattr(triangular, "_IN_ONE_GO", 1.0)  # sixteen columns at a time
+    monkeypatch.setattr(gaussian_process, "_IN_ONE_GO", 1.0)  # sixteen columns at a time
     numbers = np.random.default_rng(1)
     root = numbers.standard_normal((12, 12))
     matrix = root @ root.T + np.eye(12)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hpo_pilot.optimizers.bayesian.values import NORMAL, PLAIN, TAMED, warps
+from hpo_pilot.optimizers.training_data import NORMAL, PLAIN, TAMED, warps
 
 
 def test_a_diverged_training_does_not_flatten_the_good_ones() -> None:

@@ -11,10 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpo_pilot.optimizers.early_stopping import Curves, Report, Stop, create_rule
-from hpo_pilot.optimizers.early_stopping.curves import CHECKPOINTS, Board
-from hpo_pilot.optimizers.early_stopping.projection import projected
-from hpo_pilot.optimizers.early_stopping.rule import place_text
+from hpo_pilot.optimizers.early_stopping import (
+    CHECKPOINTS,
+    Curves,
+    Report,
+    StepValues,
+    Stop,
+    create_rule,
+    place_text,
+    projected,
+)
 from hpo_pilot.search import EarlyStopping
 
 EVERYBODY = range(1, 10_000)
@@ -324,7 +330,7 @@ def test_the_share_of_a_trial_that_is_done() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 2), st.integers(-3, 3).map(float)), min_size=2))
 def test_board(entries: list[tuple[int, int, float]]) -> None:
-    board, plain = Board(3), defaultdict(dict)
+    board, plain = StepValues(3), defaultdict(dict)
     for trial, fold, value in entries:
         board.put(trial, fold, value)
         plain[trial][fold] = value

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from hpo_pilot.optimizers import create_optimizer
-from hpo_pilot.optimizers.evolution.cma import CmaOptimizer
-from hpo_pilot.optimizers.streams import stream
+from hpo_pilot.optimizers.base import stream
+from hpo_pilot.optimizers.cma import CmaOptimizer
 from hpo_pilot.search import SearchSpace
 
 CUBE = SearchSpace.from_dict({f"x{i}": {"type": "real", "low": -1, "high": 1} for i in range(5)})

@@ -9,7 +9,7 @@ import pytest
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.optimizers import create_optimizer
-from hpo_pilot.optimizers.evolution.deap_toolbox import DEAP_OPERATORS
+from hpo_pilot.optimizers.evolutionary import DEAP_OPERATORS
 from hpo_pilot.search import SearchSpace
 
 ONE = SearchSpace.from_dict({"x": {"type": "real", "low": 0, "high": 1}})

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpo_pilot.optimizers.evolution.distribution import Distribution
-from hpo_pilot.optimizers.evolution.genotype import Genotype
-from hpo_pilot.optimizers.streams import stream
+from hpo_pilot.optimizers.base import stream
+from hpo_pilot.optimizers.cma import Distribution, Genotype
 from hpo_pilot.search import SearchSpace
 
 SPACE: dict[str, Any] = {

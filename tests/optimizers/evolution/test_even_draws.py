@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import kstest
 
 from hpo_pilot.optimizers import create_optimizer
-from hpo_pilot.optimizers.evolution.even_draws import EvenDraws, latin_numbers, mirrored_steps
+from hpo_pilot.optimizers.cma import EvenDraws, latin_numbers, mirrored_steps
 from hpo_pilot.search import SearchSpace
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from hpo_pilot.optimizers import create_optimizer
-from hpo_pilot.optimizers.evolution.evolutionary import EvolutionaryOptimizer
-from hpo_pilot.optimizers.evolution.population import default_population
+from hpo_pilot.optimizers.evolutionary import EvolutionaryOptimizer
+from hpo_pilot.optimizers.phase import default_population
 from hpo_pilot.search import SearchSpace
 
 CUBE = SearchSpace.from_dict({f"x{i}": {"type": "real", "low": -1, "high": 1} for i in range(5)})

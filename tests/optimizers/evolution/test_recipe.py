@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from hpo_pilot.optimizers.evolution.recipe import (
+from hpo_pilot.optimizers.evolutionary import (
     Individual,
     crossed,
     heuristic_crossover,

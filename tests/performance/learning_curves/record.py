@@ -20,9 +20,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hpo_pilot.config.search_file import load_search
 from hpo_pilot.optimizers import create_optimizer
 from hpo_pilot.search import Search
+from hpo_pilot.steering.search_file import load_search
 from tests.performance.learning_curves import FOLDER
 
 PAYLOADS = Path(__file__).parents[3] / "payloads"

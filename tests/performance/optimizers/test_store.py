@@ -108,7 +108,7 @@ def test_a_change_of_one_optimizer_leaves_the_others_results_valid(monkeypatch: 
         return {runner: runner_version(runner) for runner in ("random", "evolutionary", "cma")}
 
     before, read = versions(), Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + b"#" * (path.name == "recipe.py"))
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + b"#" * (path.name == "evolutionary.py"))
     after = versions()
     runner_version.cache_clear()
     changed = {runner for runner, version in before.items() if after[runner] != version}

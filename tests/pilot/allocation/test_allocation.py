@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.launchers import make_launcher
+from hpo_pilot.hpc.launchers import make_launcher
 from hpo_pilot.pilot.allocation import find_allocation
-from hpo_pilot.pilot.site import Site
+from hpo_pilot.pilot.settings import Site
 
 SRUN = make_launcher({"name": "srun"})
 

@@ -4,7 +4,7 @@ import random
 import threading
 import time
 
-from hpo_pilot.pilot.staging.book import Book, Pair
+from hpo_pilot.pilot.staging import NodeCopies, Pair
 
 
 def never() -> bool:
@@ -12,7 +12,7 @@ def never() -> bool:
 
 
 def test_each_pair_is_in_one_hand() -> None:
-    book = Book()
+    book = NodeCopies()
     a, b = ("n1", "k"), ("n2", "k")
     assert book.take([a, b]) == {a, b} and book.take([a, b]) == set()
     book.settle([a, b], {a: "/x", b: "/x"})
@@ -21,7 +21,7 @@ def test_each_pair_is_in_one_hand() -> None:
 
 
 def test_all_nodes_must_have_it() -> None:
-    book = Book()
+    book = NodeCopies()
     a, b = ("n1", "k"), ("n2", "k")
     book.take([a, b])
     book.settle([a, b], {a: "/x"})
@@ -32,7 +32,7 @@ def test_all_nodes_must_have_it() -> None:
 
 
 def test_what_failed_is_tried_twice_and_what_is_hopeless_once() -> None:
-    book = Book()
+    book = NodeCopies()
     lost, full = ("n1", "k"), ("n2", "k")
     assert book.take([lost, full]) == {lost, full}
     book.settle([lost, full], {}, hopeless=[full])
@@ -43,7 +43,7 @@ def test_what_failed_is_tried_twice_and_what_is_hopeless_once() -> None:
 
 def test_others_wait_for_whoever_copies() -> None:
     """Many jobs with overlapping wants: each pair is copied once, and nobody waits for ever."""
-    book, chance = Book(), random.Random(3)
+    book, chance = NodeCopies(), random.Random(3)
     copied: list[Pair] = []
     lock, late = threading.Lock(), []
 
@@ -67,6 +67,6 @@ def test_others_wait_for_whoever_copies() -> None:
 
 
 def test_who_is_wanted_no_more_does_not_wait() -> None:
-    book = Book()
+    book = NodeCopies()
     book.take([("n1", "k")])
     book.wait([("n1", "k")], lambda: True)

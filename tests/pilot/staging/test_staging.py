@@ -11,16 +11,14 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.launchers import Placement
-from hpo_pilot.launchers.plain import Plain
-from hpo_pilot.pilot.failure import GivenBack, JobFailure, PilotErrorCode
-from hpo_pilot.pilot.job import Job, parse_job
-from hpo_pilot.pilot.room import Seat
-from hpo_pilot.pilot.site import Site
-from hpo_pilot.pilot.staging import NOTHING, STAGE_IN_SECONDS, Staged, Staging, note_stage_in
-from hpo_pilot.pilot.starting import Starting
-from hpo_pilot.pilot.wrapping import InContainer
-from hpo_pilot.transformation.job_report import USER_METADATA
+from hpo_pilot.hpc.launchers import Placement, Plain
+from hpo_pilot.pilot.execution import InContainer
+from hpo_pilot.pilot.job import GivenBack, Job, JobFailure, PilotErrorCode, parse_job
+from hpo_pilot.pilot.machine import Assignment
+from hpo_pilot.pilot.report import Starting
+from hpo_pilot.pilot.settings import Site
+from hpo_pilot.pilot.staging import NOTHING_STAGED, STAGE_IN_SECONDS, Staged, Staging, note_stage_in
+from hpo_pilot.transformation.job import USER_METADATA
 
 MB = 1 << 20
 
@@ -43,7 +41,7 @@ class Counted(Plain):
 @dataclass(frozen=True)
 class Launched:
     job: Job
-    seat: Seat
+    seat: Assignment
     container: InContainer
 
 
@@ -68,7 +66,7 @@ class Here:
             (root / path.name).symlink_to(path)
         (root / "hpo_pilot_inputs.json").write_text(json.dumps([path.name for path in inputs]))
         job = parse_job({"PandaID": number, "attemptNr": 1, "jobPars": "-a s.tar.gz -p x"})
-        launched = Launched(job, Seat(("n1",), {}, 1, allocation=("n1",)), InContainer("auto", image))
+        launched = Launched(job, Assignment(("n1",), {}, 1, allocation=("n1",)), InContainer("auto", image))
         return launched, root, Starting(job, root, self.draining)
 
     def stage(self, number: int, *inputs: Path, large: tuple[Path, ...] = (), image: str = "") -> Staged:
@@ -161,8 +159,8 @@ def test_an_image_of_one_file(here: Here, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_job_with_nothing_to_stage(here: Here) -> None:
-    assert here.stage(1) is NOTHING and here.stage(2).seconds is None
-    assert NOTHING.words(["a", ""]) == ["a", ""] and not here.launcher.started
+    assert here.stage(1) is NOTHING_STAGED and here.stage(2).seconds is None
+    assert NOTHING_STAGED.words(["a", ""]) == ["a", ""] and not here.launcher.started
     here.staging.remove(["n1"])
     assert not here.launcher.started
 

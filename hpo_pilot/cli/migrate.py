@@ -1,0 +1,192 @@
+"""The commands `import` and `steer`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hpo_pilot.cli.options import MOST_NUMBER, JsonOption
+from hpo_pilot.cli.output import dump
+
+
+def add_import_command(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("import")(import_file)
+
+
+def import_file(
+    tool: Annotated[str, typer.Argument(metavar="hpogrid|phpo|idds", help="The tool.", show_default=False)],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="FILE | -- phpo …",
+            help="Its file: a project, a --loadJson file, a file with a phpo command, a request; or that command.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The search file; default: printed.", show_default=False)
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="The search's name.", show_default=False)] = None,
+    command: Annotated[
+        str | None, typer.Option(help="payload.command, where the file says none or another is wanted.")
+    ] = None,
+    files: Annotated[
+        Path | None, typer.Option(help="payload.files, where the file says none or another is wanted.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a search file of another tool's; what is not carried over is said, with the reason."""
+    from hpo_pilot.cli.output import write_text
+    from hpo_pilot.errors import InputError
+    from hpo_pilot.migrate.draft import ImportOptions
+    from hpo_pilot.migrate.importing import import_search
+
+    path, arguments = _source(words or [])
+    if output is not None and path is not None and output.resolve() == path.resolve():
+        raise InputError(f"-o {output} is the file that is imported: it would be lost")
+    folder = Path() if output is None else output.parent
+    imported = import_search(tool, path, ImportOptions(folder, name, command, files), arguments)
+    if output is not None:
+        write_text(output, imported.text)
+    if as_json:
+        warnings = [asdict(warning) for warning in imported.warnings]
+        dump({"search": imported.search.to_dict(), "warnings": warnings, "text": imported.text})
+    elif output is None:
+        typer.echo(imported.text, nl=False)
+    for warning in imported.warnings:
+        typer.echo(f"hpo-pilot: not carried over: {warning}", err=True)
+    if output is not None and not as_json:
+        typer.echo(f"{output}: search {imported.search.name!r}; `hpo-pilot validate {output}` checks its payload too")
+
+
+def _source(words: list[str]) -> tuple[Path | None, list[str]]:
+    """The file among the words, and the words of a command."""
+    if words and not words[0].startswith("-") and Path(words[0]).name != "phpo":
+        return Path(words[0]), words[1:]
+    return None, words
+
+
+class Goal(StrEnum):
+    """Which loss is better; `min` and `max` are hpogrid's words for it."""
+
+    MINIMIZE = "minimize"
+    MAXIMIZE = "maximize"
+    MIN = "min"
+    MAX = "max"
+
+    @property
+    def sign(self) -> int:
+        """What a loss is multiplied by to be minimised."""
+        return 1 if self in (Goal.MINIMIZE, Goal.MIN) else -1
+
+
+def _limit(text: str) -> int | None:
+    """What stands for %MAX_POINTS: a number, or None where the request has no limit."""
+    if text == "None":
+        return None
+    try:
+        limit = int(text)
+    except ValueError:
+        limit = -1
+    if limit < 0:
+        raise typer.BadParameter(f"{text!r} is not a number of points")
+    return limit
+
+
+def add_steer_command(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command()(steer)
+
+
+def steer(
+    count: Annotated[
+        int,
+        typer.Option(
+            *("--n", "--n_point", "--num_points"),
+            min=0,
+            max=100_000,
+            help="New points wanted (%NUM_POINTS).",
+            show_default=False,
+        ),
+    ],
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            *("--max", "--max_point", "--max_points"),
+            parser=_limit,
+            metavar="INTEGER",
+            help="Points in the whole search (%MAX_POINTS), all segments together.",
+            show_default=False,
+        ),
+    ] = None,
+    infile: Annotated[
+        Path | None,
+        typer.Option("--infile", "--input", "-i", help="Points so far (%IN). Default: none.", show_default=False),
+    ] = None,
+    outfile: Annotated[
+        Path | None,
+        typer.Option("--outfile", "--output", "-o", help="New points (%OUT). Default: printed.", show_default=False),
+    ] = None,
+    optimizer: Annotated[
+        str, typer.Option("--optimizer", help="auto, bayesian, evolutionary, cma, random, grid or optuna.")
+    ] = "bayesian",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A setting of the optimizer.", show_default=False),
+    ] = None,
+    space: Annotated[
+        Path | None,
+        typer.Option(
+            *("--space", "-s"), help="The search space; default: the opt_space of the points.", show_default=False
+        ),
+    ] = None,
+    goal: Annotated[Goal, typer.Option("--goal", "--mode", help="Which loss is better.")] = Goal.MINIMIZE,
+    seed: Annotated[
+        int, typer.Option(min=0, max=MOST_NUMBER, help="Same seed and same points so far, same new points.")
+    ] = 0,
+    per_segment: Annotated[
+        bool, typer.Option("--per-segment", help="--n is meant for each segment, not for all together.")
+    ] = False,
+) -> None:
+    """Propose the next points of a phpo or iDDS task: reads %IN, writes %OUT, keeps nothing in between."""
+    from hpo_pilot.cli.output import write_text
+    from hpo_pilot.errors import InputError
+    from hpo_pilot.migrate.steer import SteeringCall, next_points, read_points
+
+    if outfile is not None:
+        if any(given is not None and given.resolve() == outfile.resolve() for given in (infile, space)):
+            raise InputError(f"--outfile {outfile} is an input too: it would be lost")
+        # Points of an earlier call must not be taken for those of one that failed.
+        outfile.unlink(missing_ok=True)
+    call = SteeringCall(count, limit, optimizer, _settings(settings or []), seed, goal.sign, per_segment)
+    file = read_points(infile, space)
+    for warning in file.warnings:
+        typer.echo(f"hpo-pilot: note: {warning}", err=True)
+    text = json.dumps(next_points(call, file)) + "\n"
+    if outfile is None:
+        typer.echo(text, nl=False)
+    else:
+        write_text(outfile, text)
+
+
+def _settings(given: list[str]) -> dict[str, Any]:
+    """The optimizer's settings; values are as a search file has them."""
+    from hpo_pilot.errors import InputError
+    from hpo_pilot.search.yaml_document import plain_tag, scalar_value
+
+    settings: dict[str, Any] = {}
+    for item in given:
+        name, equals, value = item.partition("=")
+        if not (name and equals):
+            raise InputError(f"--set {item}: must be NAME=VALUE")
+        try:
+            settings[name] = scalar_value(plain_tag(value), value)
+        except ValueError as error:
+            raise InputError(f"--set {item}: {error}") from error
+    return settings

@@ -1,0 +1,406 @@
+"""Commands that run for long or look at the machine: serve, monitor, pilot, doctor, token."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hpo_pilot.advice import command
+from hpo_pilot.cli.options import (
+    TOKEN_FILE_VARIABLE,
+    JsonOption,
+    LogFormatOption,
+    ServerOption,
+    ServiceOption,
+    SlotsOption,
+    StoreOption,
+    TokenFileOption,
+    WorkDirOption,
+    on_client,
+    service_of,
+)
+from hpo_pilot.cli.output import advised, dump
+from hpo_pilot.web.operations import SearchClient
+
+if TYPE_CHECKING:
+    from hpo_pilot.steering.web_process import ApiProcess
+
+
+def add_serve_commands(app: typer.Typer) -> None:
+    """Adds the commands."""
+    app.command()(serve)
+    app.command(
+        add_help_option=False,
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+    )(pilot)
+    app.command()(on_client(doctor))
+
+
+def serve(
+    slots: SlotsOption = None,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="The embedded server's port.", show_default=False)
+    ] = None,
+    api_port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="The REST API's port.", show_default=False)
+    ] = None,
+    host: HostOption = "127.0.0.1",
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    ca: AuthorityOption = None,
+    public_url: PublicUrlOption = None,
+    insecure_behind_proxy: BehindProxyOption = False,
+    queues: Annotated[
+        Path | None,
+        typer.Option(
+            "--queues",
+            metavar="FILE",
+            help="The embedded server's queues (YAML, see deploy/queues.yaml). Default: any name is one.",
+            show_default=False,
+        ),
+    ] = None,
+    server: ServerOption = None,
+    issuers: IssuersOption = None,
+    log_format: LogFormatOption = None,
+    workdir: WorkDirOption = None,
+    store: StoreOption = None,
+) -> None:
+    """Run the steering service until stopped; with the embedded PanDA server and a local pilot, or at another one."""
+    from hpo_pilot.logs import configure_logging
+    from hpo_pilot.steering.embedded import EmbeddedPanda
+    from hpo_pilot.steering.server_processes import NetworkOptions
+    from hpo_pilot.steering.service import serve as run_service
+
+    configure_logging("service", form=log_format)
+    reach = NetworkOptions(
+        host=host,
+        port=port,
+        certificate=tls_cert,
+        key=tls_key,
+        authority=ca,
+        public_url=public_url,
+        behind_proxy=insecure_behind_proxy,
+        issuers=issuers,
+    )
+
+    def ready(panda: EmbeddedPanda | str, api: ApiProcess) -> None:
+        if isinstance(panda, EmbeddedPanda):
+            typer.echo(f"serving; the embedded PanDA server is at {panda.url}, its tokens are in {panda.token_folder}")
+        else:
+            typer.echo(f"serving; searches go to the PanDA server {panda}")
+        trust = ("--ca", api.authority_file) if api.authority_file is not None else ()
+        again = command("list", "--service", api.url, "--token-file", api.token_file, *trust)
+        typer.echo(f"the REST API is at {api.url}: {again}")
+        typer.echo(f"the monitor is at {api.url}")
+        if sys.stdout.isatty():
+            say_link(api)
+        else:
+            # A journal is read by others: whoever may read the work folder asks for a link when it is wanted.
+            typer.echo(advised("a link that signs you in: `hpo-pilot monitor --link`"))
+        if api.authority_file is not None:
+            typer.echo(f"clients elsewhere must trust {api.authority_file} (--ca)")
+
+    run_service(
+        workdir,
+        store=store,
+        slots=slots,
+        reach=reach,
+        queues=queues,
+        server=server,
+        api_port=api_port,
+        on_ready=ready,
+        on_warning=lambda warning: typer.echo(f"warning: {warning}", err=True),
+    )
+
+
+def pilot(context: typer.Context) -> None:
+    """Run a pilot: take jobs of a queue from a PanDA server and run them here (see hpo-pilot pilot --help)."""
+    from hpo_pilot.pilot.__main__ import main
+
+    raise typer.Exit(main(context.args))
+
+
+def doctor(
+    client: SearchClient,
+    server: Annotated[
+        str | None, typer.Option("--server", metavar="URL", help="Try this PanDA server too: token, upload, queues.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Look at this machine: container runtimes, launchers, GPUs, Horovod, panda-client, store; or at a service.
+
+    With --server, at a PanDA server as well: whether it answers and takes your credentials, who you are there, whether
+    a small file goes up, and which queues there are. Nothing is submitted.
+    """
+    findings = client.doctor(server)
+    if as_json:
+        dump(findings)
+    else:
+        width = max(len(finding["what"]) for finding in findings)
+        for finding in findings:
+            typer.echo(f"{'ok  ' if finding['ok'] else 'none'}  {finding['what']:<{width}}  {finding['detail']}")
+    if any(finding["needed"] and not finding["ok"] for finding in findings):
+        raise typer.Exit(3)
+
+
+def add_monitor_command(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command()(monitor)
+
+
+def monitor(
+    link: Annotated[
+        bool, typer.Option("--link", help="Print a one-time link to pages that run already, and start none.")
+    ] = False,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="The port. Default: a free one.", show_default=False)
+    ] = None,
+    host: HostOption = "127.0.0.1",
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    ca: AuthorityOption = None,
+    public_url: PublicUrlOption = None,
+    insecure_behind_proxy: BehindProxyOption = False,
+    issuers: IssuersOption = None,
+    workdir: WorkDirOption = None,
+    store: StoreOption = None,
+    service: ServiceOption = None,
+    token_file: TokenFileOption = None,
+) -> None:
+    """Show searches as web pages until stopped; nothing is steered, so `run` and `serve` may work meanwhile."""
+    from hpo_pilot.errors import InputError
+
+    named = service_of(workdir, store, service)
+    if named is not None:
+        _of_service(named, token_file, ca)
+        return
+    if link:
+        _print_link(workdir, token_file, ca)
+        return
+    if token_file is not None:
+        raise InputError("--token-file is for --link and --service: pages of your own sign you in by themselves")
+    from hpo_pilot.steering.server_processes import NetworkOptions
+    from hpo_pilot.steering.web_process import serve_pages
+
+    reach = NetworkOptions(
+        host=host,
+        port=port,
+        certificate=tls_cert,
+        key=tls_key,
+        authority=ca,
+        public_url=public_url,
+        behind_proxy=insecure_behind_proxy,
+        issuers=issuers,
+    )
+
+    def ready(pages: ApiProcess) -> None:
+        typer.echo(f"the monitor is at {pages.url}")
+        say_link(pages)
+        if host_is_here(pages.url):
+            typer.echo(f"from another machine: {tunnel(pages.url)}, then open the link there")
+        typer.echo(advised("another link: `hpo-pilot monitor --link`; Ctrl-C ends the pages"))
+
+    serve_pages(workdir, store=store, reach=reach, on_ready=ready)
+
+
+def say_link(pages: ApiProcess) -> None:
+    """Prints a link that signs this machine's user in."""
+    typer.echo(f"open {pages.link()} (good for ten minutes, and once)")
+
+
+def host_is_here(url: str) -> bool:
+    """Whether an address is this machine's own, so that others need a tunnel."""
+    from urllib.parse import urlsplit
+
+    return (urlsplit(url).hostname or "") in ("127.0.0.1", "::1", "localhost")
+
+
+def tunnel(url: str) -> str:
+    """The command that brings an address of this machine to another."""
+    from socket import gethostname
+    from urllib.parse import urlsplit
+
+    port = urlsplit(url).port
+    return f"ssh -N -L {port}:127.0.0.1:{port} {gethostname()}"
+
+
+def _of_service(url: str, token_file: Path | None, ca: Path | None) -> None:
+    """Where a service's pages are; with a token a link that signs its owner in."""
+    from hpo_pilot.steering.web_process import one_time_link
+
+    typer.echo(f"the monitor is at {url.rstrip('/')}")
+    token = _token_of(token_file)
+    if token is None:
+        typer.echo("sign in there with your token, or name it here for a link: --token-file FILE")
+        return
+    typer.echo(f"open {one_time_link(url, token, ca)} (good for ten minutes, and once)")
+
+
+def _print_link(workdir: Path | None, token_file: Path | None, ca: Path | None) -> None:
+    from hpo_pilot.steering.server_processes import AUTHORITIES
+    from hpo_pilot.steering.web_process import address_of_pages, one_time_link
+    from hpo_pilot.steering.workdir import WorkDir
+
+    folder = WorkDir.at(workdir)
+    url, token = address_of_pages(workdir), _token_of(token_file) or folder.tokens / "user.token"
+    given = folder.tls / AUTHORITIES
+    typer.echo(one_time_link(url, token, ca or (given if given.exists() else None)))
+
+
+def _token_of(token_file: Path | None) -> Path | None:
+    named = os.environ.get(TOKEN_FILE_VARIABLE)
+    return token_file or (Path(named) if named else None)
+
+
+_network = partial(typer.Option, rich_help_panel="Network", show_default=False)
+_issuers = partial(typer.Option, rich_help_panel="Other issuers", show_default=False)
+
+
+HostOption = Annotated[
+    str, _network(help="Address to listen on. Anything but this machine wants TLS.", show_default=True)
+]
+TlsCertOption = Annotated[
+    Path | None, _network(metavar="FILE", help="TLS with this certificate, chain included (PEM).")
+]
+TlsKeyOption = Annotated[Path | None, _network(metavar="FILE", help="The key of that certificate (PEM).")]
+AuthorityOption = Annotated[
+    Path | None,
+    _network(metavar="FILE", help="The authorities behind --tls-cert, where they are not the usual ones (PEM)."),
+]
+PublicUrlOption = Annotated[
+    str | None,
+    _network(metavar="URL", help="How clients call the server, where it is not the address that it listens on."),
+]
+BehindProxyOption = Annotated[
+    bool,
+    _network(
+        "--insecure-behind-proxy", help="Listen on the network without TLS: a proxy in front has it.", show_default=True
+    ),
+]
+IssuersOption = Annotated[
+    Path | None, _issuers(metavar="FILE", help="OIDC issuers whose tokens are taken as well (JSON).")
+]
+
+
+_STDOUT = Path("-")
+
+
+class RoleChoice(StrEnum):
+    """What `--role` takes; as `server.auth.Role`, which would bring the server's libraries to every command."""
+
+    USER = "user"
+    PILOT = "pilot"
+    OPERATOR = "operator"
+
+
+def add_token_commands(app: typer.Typer) -> None:
+    """Adds the commands."""
+    group = typer.Typer(name="token", help="Tokens of the work folder's server.", no_args_is_help=True)
+    group.command("create")(create_token)
+    group.command("list")(list_tokens)
+    group.command("revoke")(revoke_token)
+    app.add_typer(group)
+
+
+def create_token(
+    name: Annotated[str, typer.Option(help="Whose it is: tasks and files belong to this name.", show_default=False)],
+    role: Annotated[
+        RoleChoice,
+        typer.Option(help="user: own searches; pilot: takes jobs; operator: everything, for everybody."),
+    ] = RoleChoice.USER,
+    days: Annotated[float, typer.Option(max=36_500, help="How long it is valid.")] = 30.0,
+    vo: Annotated[
+        str, typer.Option(help="The only virtual organisation that it is for. Default: any.", show_default=False)
+    ] = "",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Where it goes, for you alone to read; - is standard output. Default: a file beside the others.",
+            show_default=False,
+        ),
+    ] = None,
+    workdir: WorkDirOption = None,
+) -> None:
+    """Make a token and write it to a file; nothing else keeps it."""
+    from hpo_pilot.errors import InputError
+    from hpo_pilot.server.tokens import Authority, Role, write_private
+    from hpo_pilot.steering.workdir import WorkDir
+
+    folder = WorkDir.make(workdir).tokens
+    token, made = Authority(folder).issue(name, Role(role.value), days, vo)
+    if output == _STDOUT:
+        typer.echo(token)
+        return
+    path = output or folder / f"{''.join(c if c.isalnum() or c in '-_' else '_' for c in name)}-{made.id}.token"
+    try:
+        # Without a line's end: panda-client and Pilot 3 send what the file holds, as it is.
+        write_private(path, token)
+    except OSError as error:
+        raise InputError(f"cannot write the token to {path}: {error.strerror}") from error
+    typer.echo(f"token {made.id} of {name}, role {role.value}, valid until {_day(made.expires)}, is in {path}")
+
+
+def list_tokens(as_json: JsonOption = False, workdir: WorkDirOption = None) -> None:
+    """Show the tokens that have not expired; the tokens themselves are kept nowhere."""
+    from hpo_pilot.server.tokens import Authority
+
+    found = Authority(_token_folder(workdir)).issued()
+    if as_json:
+        dump(
+            [
+                {
+                    "id": token.id,
+                    "name": token.name,
+                    "role": token.role.value,
+                    "vo": token.vo,
+                    "issued": token.issued,
+                    "expires": token.expires,
+                    "revoked": token.revoked,
+                }
+                for token in found
+            ]
+        )
+        return
+    for token in found:
+        state = "revoked" if token.revoked else f"until {_day(token.expires)}"
+        typer.echo(f"{token.id}  {token.role.value:<8}  {state:<22}  {token.name}{f'  ({token.vo})' * bool(token.vo)}")
+
+
+def revoke_token(
+    token_id: Annotated[str, typer.Argument(metavar="TOKEN", help="Its id, as token list shows it.")],
+    workdir: WorkDirOption = None,
+) -> None:
+    """Make a token worthless at once; a running server notices by itself."""
+    from hpo_pilot.server.tokens import Authority
+
+    token = Authority(_token_folder(workdir)).revoke(token_id)
+    typer.echo(f"token {token.id} of {token.name}, role {token.role.value}, is revoked")
+
+
+def _token_folder(workdir: Path | None) -> Path:
+    """The work folder's, which must be there: looking makes none.
+
+    Raises:
+        InputError: it is not there.
+    """
+    from hpo_pilot.errors import InputError
+    from hpo_pilot.steering.workdir import WorkDir
+
+    folder = WorkDir.at(workdir).tokens
+    if not folder.is_dir():
+        raise InputError(f"there are no tokens in {folder}: make one first (token create), or name another --workdir")
+    return folder
+
+
+def _day(when: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(when))

@@ -1,1 +1,0 @@
-"""What users do with searches: one interface, in process and through a REST API."""

@@ -1,0 +1,224 @@
+"""Private folders, atomic writes, and the files that a search names, checked without models of searches."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import pwd
+import re
+import secrets
+import shlex
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpo_pilot.errors import InputError, Problem
+
+if TYPE_CHECKING:
+    from hpo_pilot.search import Search
+
+
+#: The mode of what we make: on a login node everybody else could read payloads, results and errors.
+PRIVATE = stat.S_IRWXU
+
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def make_private(folder: Path) -> None:
+    """Makes a folder for this account alone; one that is there keeps its mode.
+
+    Raises:
+        InputError: it is there and belongs to another account, which could change what is in it.
+        OSError: it cannot be made.
+    """
+    folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+    owner = _stranger(folder)
+    if owner is not None:
+        raise InputError(
+            f"{folder} belongs to {_name(owner)}, not to {_name(os.geteuid())}: its owner could read and change what "
+            "runs there. Choose a folder of your own"
+        )
+    mode = folder.stat().st_mode
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        raise InputError(
+            f"every account can write into {folder}, and change what runs there: chmod o-w, or choose another folder"
+        )
+
+
+def close_to_others(folder: Path) -> None:
+    """The same for a folder with a name of ours: one that is there is closed to others too.
+
+    Raises:
+        InputError: as `make_private`.
+        OSError: it cannot be made, or closed.
+    """
+    make_private(folder)
+    if folder.stat().st_mode & _OTHERS:
+        folder.chmod(PRIVATE)
+
+
+def _stranger(folder: Path) -> int | None:
+    """The account that has the folder, or the link to it, if it is neither this one nor root."""
+    owners = {folder.lstat().st_uid, folder.stat().st_uid} - {os.geteuid(), 0}
+    if owners:
+        # File systems that map accounts show another number than ours for our own files too.
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            owners -= {os.fstat(probe.fileno()).st_uid}
+    return min(owners, default=None)
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"account {uid}"
+
+
+def write_whole(path: Path, text: str | bytes, mode: int = 0o666) -> None:
+    """Writes a file: it is the new one or still the old one, whoever else writes it and whatever happens.
+
+    Args:
+        path: the file; its folder is there.
+        text: goes into it as UTF-8; bytes as they are.
+        mode: its permissions, before the process's umask.
+
+    Raises:
+        OSError: it cannot be written, and is as it was.
+    """
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
+            stream.write(text.encode() if isinstance(text, str) else text)
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+#: Bytes; a search file of a thousand start points is a tenth of it.
+MAX_SEARCH_FILE_BYTES = 1_000_000
+
+
+def read_content(path: Path, file: str) -> bytes | Problem:
+    """What is in the file, or why that cannot be said.
+
+    Args:
+        path: the file.
+        file: its name in messages.
+    """
+    try:
+        if path.is_dir():
+            inside = sorted(path.glob("*.y*ml"))
+            hint = f"did you mean {inside[0]}?" if inside else ""
+            return Problem(file, None, None, "", "is a folder, not a file", hint)
+        with path.open("rb") as stream:
+            content = stream.read(MAX_SEARCH_FILE_BYTES + 1)
+    except (OSError, ValueError) as error:  # ValueError: a null character in the path
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        beside = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
+        hint = f"there is {', '.join(sorted(beside)[:5])}" if isinstance(error, FileNotFoundError) and beside else ""
+        return Problem(file, None, None, "", f"cannot be read: {reason}", hint)
+    if len(content) > MAX_SEARCH_FILE_BYTES:
+        message = f"is larger than {MAX_SEARCH_FILE_BYTES // 1_000_000} MB, which no search file is"
+        return Problem(file, None, None, "", message, "is it the right file?")
+    return content
+
+
+#: The word of a command that starts a Python.
+_PYTHON = re.compile(r"(?:^|[\s;&|('\"])((?:[\w.+/-]*/)?python[0-9.]*)(?=$|[\s;&|)'\"])")
+
+
+def folder_mistake(files: str, base: Path) -> tuple[str, str] | None:
+    """What is wrong with `payload.files`, and what to do; None where it is a folder.
+
+    Args:
+        files: the path as the search file has it.
+        base: the search file's folder.
+    """
+    try:
+        folder = base / Path(files).expanduser()
+        is_folder, exists = folder.is_dir(), folder.exists()
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: no such user's home
+        return f"cannot be looked at: {error}", ""
+    if is_folder:
+        return None
+    what = "is a file, not a folder" if exists else "there is no such folder"
+    return f"{what}: {folder}", _nearest_folder(folder, base) or "it is relative to this file"
+
+
+def missing_programs(files: str, command: str, base: Path) -> list[str]:
+    """The scripts that `payload.command` names and the folder does not have; for a folder that is there."""
+    folder = base / Path(files).expanduser()
+    return [
+        word
+        for word in _words(command)
+        if word.endswith((".py", ".sh")) and not word.startswith(("/", "$", "~")) and not (folder / word).exists()
+    ]
+
+
+def python_word(command: str, python: str | None) -> str | None:
+    """The Python that a payload's command starts, by the name or path that it has there; None: it names none.
+
+    Args:
+        command: `payload.command`.
+        python: `payload.python`, which stands for `python` and `python3`.
+    """
+    found = _PYTHON.search(command)
+    if found is None:
+        return python
+    return python if python and found[1] in ("python", "python3") else found[1]
+
+
+def python_here(search: Search) -> str | None:
+    """The path of the Python that a search's payload runs in, where its jobs run on this machine; None: not known."""
+    payload = search.payload
+    word = None if payload.container else python_word(payload.command, payload.python)
+    return shutil.which(word) if word and search.site.profile == "local" else None
+
+
+def _words(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError:  # an open quote: the shell will say so
+        return []
+
+
+def _nearest_folder(folder: Path, base: Path) -> str:
+    """The hint for a misspelt folder."""
+    if not folder.parent.is_dir():
+        return ""
+    names = {child.name.casefold(): child for child in folder.parent.iterdir() if child.is_dir()}
+    meant = difflib.get_close_matches(folder.name.casefold(), names, n=1, cutoff=0.6)
+    return f"did you mean {os.path.relpath(names[meant[0]], base)}?" if meant else ""
+
+
+#: Bytes of the largest such file: the export of 10,000 trials of five folds with their logs is about that.
+MAX_RESULT_FILE_BYTES = 100_000_000
+
+
+def result_path(source: str, base: Path) -> Path:
+    """The file that a `warm_start` entry names; `base` is the search file's folder."""
+    try:
+        return base / Path(source).expanduser()
+    except RuntimeError:  # no such user's home: there is no such file then
+        return base / source
+
+
+def result_mistake(path: Path) -> tuple[str, str] | None:
+    """What is wrong with a result file, and what to do; None where it can be read."""
+    try:
+        if path.is_dir():
+            return f"is a folder, not a file: {path}", ""
+        if path.stat().st_size > MAX_RESULT_FILE_BYTES:
+            return f"is larger than {MAX_RESULT_FILE_BYTES // 1_000_000} MB", "export it as csv"
+        with path.open("rb"):
+            return None
+    except FileNotFoundError:
+        return (
+            f"there is no such file: {path}",
+            "a relative path starts at this file; a search's name has no '/' or '.'",
+        )
+    except (OSError, ValueError) as error:  # ValueError: a null character
+        return f"cannot be read: {error}", ""

@@ -1,0 +1,513 @@
+"""The allocations of a work folder: checks them against the site's rules, submits, lists and cancels them."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hpo_pilot.errors import InputError, TryAgainError
+from hpo_pilot.files import write_whole
+from hpo_pilot.hpc.batch_system import (
+    Allocation,
+    AllocationSpec,
+    BatchJob,
+    BatchState,
+    BatchSystem,
+    CommandFailedError,
+    walltime_text,
+)
+from hpo_pilot.hpc.flux import Flux
+from hpo_pilot.hpc.lsf import Lsf
+from hpo_pilot.hpc.pbs import Pbs
+from hpo_pilot.hpc.site_profile import BatchQueue, JobLimits
+from hpo_pilot.hpc.slurm import Slurm
+
+# Allocations of batch systems: scripts, submission, limits, and keeping as many as there is work for.
+#
+# The batch systems' own commands are called directly. PSI/J (psij-python 0.9.11) was tried first. Its Slurm adapter
+# asks for all jobs of the user and fails on any of them that ended as it has no sentence for (out of memory, a
+# signal):
+# then it takes every job for failed. It writes scripts of its own: no setup lines, no options but `--name=value`, and
+# a
+# shell in the pilot's place, which does not hand on the warning before the end. It finds no job by its name, without
+# which a submission cannot be looked up after a crash. And it holds psutil at 7.0 or older.
+
+_SYSTEMS: dict[str, type[BatchSystem]] = {system.name: system for system in (Slurm, Lsf, Pbs, Flux)}
+
+
+def make_batch_system(name: str) -> BatchSystem:
+    """The batch system of that name in a site profile.
+
+    Raises:
+        InputError: the site has none.
+    """
+    if name not in _SYSTEMS:
+        raise InputError(
+            f"batch.system is {name!r}: nodes are not allocated there, so run `hpo-pilot pilot` on them as it is; "
+            f"batch systems are {', '.join(_SYSTEMS)}"
+        )
+    return _SYSTEMS[name]()
+
+
+def check_shape(spec: AllocationSpec) -> None:
+    """Makes sure that the site's rules allow such an allocation; what the profile does not say is not checked.
+
+    Raises:
+        InputError: they do not; the message has the rule and what would be allowed.
+    """
+    site, batch = spec.site, spec.site.batch
+    if site.node.count is not None and spec.nodes > site.node.count:
+        raise InputError(f"--nodes {spec.nodes}: {site.name} has {site.node.count}")
+    if batch.account_required and spec.account_name is None:
+        raise InputError(f"{site.name} wants a project to charge: give --account, or set batch.account in its profile")
+    queue = queue_rules(spec)
+    where = f"{site.name}'s queue {spec.queue_name}"
+    if (largest := queue.largest) is not None and spec.nodes > largest:
+        raise InputError(f"--nodes {spec.nodes}: jobs in {where} have at most {largest}")
+    longest = queue.hours(spec.nodes)
+    if longest is None or spec.minutes <= round(longest * 60):
+        return
+    allowed = f"--walltime {walltime_text(round(longest * 60))} at most"
+    enough = queue.smallest(spec.nodes, spec.minutes / 60)
+    more = f", or --nodes {enough} or more" if enough is not None else ""
+    raise InputError(
+        f"--walltime {walltime_text(spec.minutes)}: in {where} jobs of {spec.nodes} nodes last "
+        f"{walltime_text(round(longest * 60))} at most; give {allowed}{more}"
+    )
+
+
+def check_limits(spec: AllocationSpec, jobs: Collection[BatchJob]) -> None:
+    """Makes sure that the queue takes one more job of this user.
+
+    Args:
+        spec: the one more.
+        jobs: the user's, as `BatchSystem.jobs` has them.
+
+    Raises:
+        TryAgainError: not now.
+    """
+    limits, queued = queue_rules(spec).limits, count_jobs(spec, jobs)
+    if limits.queued is not None and sum(queued.values()) >= limits.queued:
+        raise TryAgainError(
+            f"{spec.site.name} takes {limits.queued} jobs of a user in {spec.queue_name}, and so many are there: wait, "
+            "or cancel some"
+        )
+
+
+def room_for_more(spec: AllocationSpec, jobs: Collection[BatchJob]) -> int | None:
+    """How many more jobs of this user the queue takes without holding any; None: as many as one likes."""
+    limits: JobLimits = queue_rules(spec).limits
+    queued = count_jobs(spec, jobs)
+    waiting = queued.get(BatchState.WAITING, 0) + queued.get(BatchState.HELD, 0)
+    running = queued.get(BatchState.RUNNING, 0)
+    rooms = [
+        *([limits.queued - waiting - running] if limits.queued is not None else []),
+        *([limits.eligible - waiting] if limits.eligible is not None else []),
+        *([limits.running - waiting - running] if limits.running is not None else []),
+    ]
+    return max(0, min(rooms)) if rooms else None
+
+
+def queue_rules(spec: AllocationSpec) -> BatchQueue:
+    """What the profile says of the queue; a queue that it does not have has no rules."""
+    return spec.site.batch.queues.get(spec.queue_name or "", BatchQueue())
+
+
+def count_jobs(spec: AllocationSpec, jobs: Collection[BatchJob]) -> dict[BatchState, int]:
+    """How many jobs of this user are in the allocation's queue, by state; those that are over are not counted."""
+    found: dict[BatchState, int] = {}
+    for job in jobs:
+        if not job.state.is_over and (spec.queue_name is None or spec.queue_name in job.queue):
+            found[job.state] = found.get(job.state, 0) + 1
+    return found
+
+
+#: How many that are over are kept.
+_KEPT = 500
+
+#: A submission holds the lock as long as the batch system takes.
+_LOCK_SECONDS = 150.0
+
+
+class LockedAllocations:
+    """The allocations while the lock is held; `put` writes at once."""
+
+    def __init__(self, path: Path, lock: int) -> None:
+        """Reads the file.
+
+        Args:
+            path: the file; it may be missing.
+            lock: the file descriptor that holds the lock; a child that has it too holds the lock as well.
+
+        Raises:
+            InputError: the file makes no sense.
+        """
+        self._path = path
+        self.lock = lock
+        self._allocations = {one.name: one for one in _read(path)}
+
+    @property
+    def allocations(self) -> list[Allocation]:
+        """All, in the order of their submission."""
+        return list(self._allocations.values())
+
+    def put(self, *changed: Allocation) -> None:
+        """Adds or replaces allocations.
+
+        Raises:
+            TryAgainError: the file cannot be written; it is as it was.
+        """
+        if all(self._allocations.get(one.name) == one for one in changed):
+            return
+        self._allocations.update({one.name: one for one in changed})
+        over = [one.name for one in self._allocations.values() if one.is_over]
+        for name in over[: max(0, len(over) - _KEPT)]:
+            del self._allocations[name]
+        text = json.dumps([one.document() for one in self._allocations.values()], indent=1)
+        try:
+            write_whole(self._path, text + "\n", 0o600)
+        except OSError as error:
+            raise TryAgainError(f"cannot write {self._path}: {error.strerror}") from error
+
+
+class AllocationFile:
+    """The file `allocations.json` of a work folder. Safe to use from any process of this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        """Knows where it is; the folder is made with the first allocation."""
+        self._path = folder / "allocations.json"
+        self._lock_path = folder / ".allocations.lock"
+
+    def read(self) -> list[Allocation]:
+        """All allocations, without waiting for anybody.
+
+        Raises:
+            InputError: the file makes no sense.
+        """
+        return _read(self._path)
+
+    @contextmanager
+    def open(self) -> Iterator[LockedAllocations]:
+        """The book for changing it; others wait meanwhile.
+
+        Raises:
+            InputError: the folder cannot be written, or the file makes no sense.
+            TryAgainError: somebody else has had it for long.
+        """
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise InputError(f"{self._lock_path} cannot be written: {error.strerror}; choose --workdir") from error
+        try:
+            self._wait(lock)
+            yield LockedAllocations(self._path, lock)
+        finally:
+            os.close(lock)
+
+    @contextmanager
+    def kept_by_one(self, *what: str) -> Iterator[None]:
+        """Makes sure that no other process keeps allocations for the same purpose: each would submit for the same jobs.
+
+        Args:
+            what: the purpose: server, queue, site.
+
+        Raises:
+            InputError: the folder cannot be written.
+            TryAgainError: another one does.
+        """
+        path = self._path.with_name(f".keep-{hashlib.sha256(repr(what).encode()).hexdigest()[:16]}.lock")
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise InputError(f"{path} cannot be written: {error.strerror}; choose --workdir") from error
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                text = f"another `pilots keep` does this already ({', '.join(what)}): end that one"
+                raise TryAgainError(text) from error
+            yield
+        finally:
+            os.close(lock)
+
+    def _wait(self, lock: int) -> None:
+        end = time.monotonic() + _LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise TryAgainError(
+                        f"another command has been submitting or looking for {_LOCK_SECONDS:.0f} s (it holds "
+                        f"{self._lock_path}); try again later"
+                    ) from None
+                time.sleep(0.1)
+            else:
+                return
+
+
+def _read(path: Path) -> list[Allocation]:
+    try:
+        documents = json.loads(path.read_text(encoding="utf-8"))
+        return [Allocation.read(document) for document in documents]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{path} makes no sense ({error}): put it aside, and look after its batch jobs with the batch system's own "
+            "commands"
+        ) from error
+
+
+# The allocations of a work folder: submitted once, looked up, cancelled.
+#
+# A submission is written down before it happens, under a name that no other has; whatever submits holds the book's
+# lock,
+# even beyond the death of this process. So who finds a submission without a job id, and has the lock, knows that
+# nobody
+# submits it any more, and finds by its name whether there is such a job.
+
+#: The profile's file in the folder of an allocation, for its pilot.
+SITE_FILE = "site.json"
+
+_NEVER_SUBMITTED = "it never came to the batch system: whatever submitted it was ended"
+_FORGOTTEN = "the batch system does not know it any more"
+_NOT_SHOWN = "the batch system does not show it now"
+
+#: Seconds for which a job that is not shown may be there all the same: a controller that has just started knows nothing
+#: for a moment, and LSF answers from a copy of its books (lsf.conf, MBD_REFRESH_TIME).
+_DOUBT = 60.0
+#: Seconds after the walltime's end when a job is over for sure.
+_LATE = 600.0
+
+
+def new_name() -> str:
+    """A name for an allocation that no other has."""
+    return f"hpo-{secrets.token_hex(5)}"
+
+
+class Fleet:
+    """The allocations of one work folder."""
+
+    def __init__(
+        self,
+        book: AllocationFile,
+        *,
+        systems: Callable[[str], BatchSystem] = make_batch_system,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Knows nothing yet.
+
+        Args:
+            book: where they are written down.
+            systems: batch systems by their names.
+            clock: seconds since the epoch.
+        """
+        self._book = book
+        self._systems = systems
+        self._clock = clock
+
+    def submit(self, spec: AllocationSpec, *, server: str, panda_queue: str, kept: bool = False) -> Allocation:
+        """Submits one.
+
+        Args:
+            spec: what is asked for, under a name of `new_name`.
+            server: the PanDA server that its pilot asks.
+            panda_queue: the PanDA queue that its pilot serves.
+            kept: whether `pilots keep` does it.
+
+        Raises:
+            InputError: the site's rules or the batch system refuse it.
+            TryAgainError: not now; or whether it was submitted is not known yet, and `refresh` finds out.
+        """
+        check_shape(spec)
+        system = self._systems(spec.site.batch.system)
+        script = system.script(spec)
+        with self._book.open() as book:
+            check_limits(spec, system.jobs().values())
+            _write_files(spec, script)
+            intent = Allocation(
+                name=spec.name,
+                site=spec.site.name,
+                system=system.name,
+                nodes=spec.nodes,
+                minutes=spec.minutes,
+                server=server,
+                panda_queue=panda_queue,
+                queue=spec.queue_name,
+                folder=str(spec.folder),
+                kept=kept,
+                submitted=self._clock(),
+            )
+            book.put(intent)
+            job_id = self._submit(system, spec, intent, book)
+            done = replace(intent, job_id=job_id).now(BatchState.WAITING, "", self._clock())
+            book.put(done)
+            return done
+
+    def _submit(self, system: BatchSystem, spec: AllocationSpec, intent: Allocation, book: LockedAllocations) -> str:
+        try:
+            return system.submit(spec, lock=book.lock)
+        except CommandFailedError as error:
+            # A command that failed for want of an answer may have done its work all the same.
+            found = next((job for job in system.jobs().values() if job.name == spec.name), None)
+            if found is not None:
+                return found.id
+            book.put(intent.now(BatchState.FAILED, error.said, self._clock()))
+            raise InputError(f"{spec.site.name} refuses the job: {error}; its script is {spec.script_file}") from error
+        except InputError as error:
+            book.put(intent.now(BatchState.FAILED, str(error), self._clock()))
+            raise
+
+    def refresh(self) -> list[Allocation]:
+        """All allocations, as the batch systems show them now.
+
+        Raises:
+            TryAgainError: a batch system does not answer.
+            InputError: its commands are missing here.
+        """
+        if all(one.is_over for one in self._book.read()):
+            return self._book.read()
+        with self._book.open() as book:
+            self._look(book)
+            return book.allocations
+
+    def _look(self, book: LockedAllocations) -> None:
+        going = [one for one in book.allocations if not one.is_over]
+        for name in sorted({one.system for one in going}):
+            system = self._systems(name)
+            jobs = system.jobs()
+            ours = [one for one in going if one.system == name]
+            names = {job.name: job for job in jobs.values()}
+            lost = [one.job_id for one in ours if one.job_id is not None and one.job_id not in jobs]
+            jobs |= system.earlier(lost) if lost else {}
+            book.put(*(self._seen(one, jobs, names) for one in ours))
+
+    def _seen(self, one: Allocation, jobs: dict[str, BatchJob], names: dict[str, BatchJob]) -> Allocation:
+        job = names.get(one.name) if one.job_id is None else jobs.get(one.job_id)
+        now = self._clock()
+        if job is not None:
+            return replace(one, job_id=job.id, missing=None).now(job.state, job.reason, now)
+        if not (one.started is not None and now > one.started + 60.0 * one.minutes + _LATE):
+            if one.missing is None:
+                return replace(one, missing=now, reason=_NOT_SHOWN)
+            if now - one.missing < _DOUBT:
+                return one
+        if one.job_id is None:
+            return one.now(BatchState.FAILED, _NEVER_SUBMITTED, now)
+        return one.now(BatchState.ENDED, _FORGOTTEN, now)
+
+    def cancel(self, names: Sequence[str]) -> list[Allocation]:
+        """Cancels allocations; those that are over stay as they are.
+
+        Args:
+            names: names or job ids.
+
+        Returns:
+            Those that were not over, as they are now.
+
+        Raises:
+            InputError: there is no such allocation.
+            TryAgainError: a batch system does not answer.
+        """
+        with self._book.open() as book:
+            self._look(book)
+            chosen = [_find(book, name) for name in dict.fromkeys(names)]
+            going = [one for one in chosen if not one.is_over]
+            for system in sorted({one.system for one in going}):
+                self._systems(system).cancel([one.job_id for one in going if one.system == system and one.job_id])
+            with suppress(TryAgainError):  # cancelled it is; how it looks now can be seen later
+                self._look(book)
+            chosen_names = {one.name for one in going}
+            return [one for one in book.allocations if one.name in chosen_names]
+
+    def jobs(self, spec: AllocationSpec) -> list[BatchJob]:
+        """All jobs of this user at the batch system that `spec` goes to."""
+        return list(self._systems(spec.site.batch.system).jobs().values())
+
+
+def _find(book: LockedAllocations, name: str) -> Allocation:
+    """The allocation of that name or job id; of several of one id, as batch systems begin anew, the latest."""
+    found = [one for one in book.allocations if name in (one.name, one.job_id)]
+    if not found:
+        raise InputError(f"there is no allocation {name!r} in this work folder: `hpo-pilot pilots list` shows them")
+    return found[-1]
+
+
+def _write_files(spec: AllocationSpec, script: str) -> None:
+    try:
+        spec.folder.mkdir(mode=0o700, parents=True)
+        _write(spec.script_file, script)
+        _write(spec.folder / SITE_FILE, json.dumps(spec.site.model_dump(mode="json"), indent=1) + "\n")
+    except OSError as error:
+        raise InputError(f"cannot write into {spec.folder}: {error.strerror}; choose another with --folder") from error
+
+
+def _write(path: Path, text: str) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:
+        stream.write(text)
+
+
+@dataclass(frozen=True)
+class PilotCommand:
+    """What every pilot of a site is told; `words` adds what is one allocation's.
+
+    Attributes:
+        server: the PanDA server's URL, as compute nodes call it.
+        queue: the PanDA queue to serve.
+        token_file: the pilot's token; compute nodes see the file, and no token is in script or command line.
+        root: the folder that login and compute nodes share, for all allocations.
+        ca: PEM file of the server's authorities; None: the usual ones.
+        vo: the virtual organisation that goes with the token; None: the pilot's usual one.
+        options: more words, as `hpo-pilot pilot` takes them.
+        python: the interpreter, which compute nodes see too.
+    """
+
+    server: str
+    queue: str
+    token_file: Path
+    root: Path
+    ca: Path | None = None
+    vo: str | None = None
+    options: tuple[str, ...] = ()
+    python: str = sys.executable
+
+    def __post_init__(self) -> None:
+        for name, option in (("token_file", "--token-file"), ("ca", "--ca"), ("root", "--folder")):
+            if (path := getattr(self, name)) is not None:
+                object.__setattr__(self, name, path.absolute())
+                if name != "root" and not path.is_file():
+                    raise InputError(f"{option} {path}: there is no such file")
+
+    def folder(self, name: str) -> Path:
+        """The folder of the allocation of that name."""
+        return self.root / "allocations" / name
+
+    def words(self, name: str) -> tuple[str, ...]:
+        """The command of the allocation's pilot.
+
+        Checkpoints and outputs that no server keeps are for all allocations: a job goes on in another one.
+        """
+        folder = self.folder(name)
+        return (
+            *(self.python, "-m", "hpo_pilot.pilot", "--server", self.server, "--queue", self.queue),
+            *("--token-file", str(self.token_file), "--site", str(folder / SITE_FILE), "--allocation"),
+            *("--workdir", str(folder / "work"), "--checkpoints", str(self.root / "checkpoints")),
+            *("--storage", str(self.root / "storage"), "--harvester-id", name),
+            *(("--ca", str(self.ca)) if self.ca is not None else ()),
+            *(("--vo", self.vo) if self.vo is not None else ()),
+            *self.options,
+        )

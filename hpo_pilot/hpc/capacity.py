@@ -1,0 +1,691 @@
+"""The nodes of an allocation: what is free on them, where a job fits best, and what is offered to a server."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from hpo_pilot.errors import InputError
+from hpo_pilot.jobs.tasks import JobNeeds
+
+
+@dataclass(frozen=True)
+class NodeShape:
+    """What a node has for jobs.
+
+    Attributes:
+        cores: CPU cores that jobs may use.
+        memory_mb: memory, in MB.
+        gpus: how many GPUs; they are numbered from 0.
+        close: how many GPUs in a row are close to each other: 2 where they come in pairs (MI250X), 3 where three hang
+            on each socket (Summit); 1: all are alike. The cores are taken to be spread over these groups evenly.
+    """
+
+    cores: int
+    memory_mb: int
+    gpus: int = 0
+    close: int = 1
+
+    def __post_init__(self) -> None:
+        if min(self.cores, self.memory_mb, self.close) < 1 or self.gpus < 0:
+            raise InputError(f"{self}: cores, memory and close are 1 or more, GPUs 0 or more")
+
+    @property
+    def groups(self) -> int:
+        """How many groups of close GPUs there are; a node without GPUs is one."""
+        return max(1, -(-self.gpus // self.close))
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node: what the batch system calls it, and what it has."""
+
+    name: str
+    shape: NodeShape
+
+
+_FEW = 64
+
+
+def members(nodes: int) -> list[int]:
+    """The nodes, ascending."""
+    if nodes.bit_count() > _FEW:
+        return [number for number, bit in enumerate(reversed(bin(nodes))) if bit == "1"]
+    found = []
+    while nodes:
+        lowest_bit = nodes & -nodes
+        found.append(lowest_bit.bit_length() - 1)
+        nodes ^= lowest_bit
+    return found
+
+
+def node_set(numbers: Iterable[int]) -> int:
+    """The set of these nodes."""
+    nodes = 0
+    for number in numbers:
+        nodes |= 1 << number
+    return nodes
+
+
+def lowest(nodes: int, count: int) -> int:
+    """The `count` lowest of at least as many nodes."""
+    low, high = 0, nodes.bit_length()
+    while low < high:
+        middle = (low + high) // 2
+        if (nodes & ((1 << middle) - 1)).bit_count() < count:
+            low = middle + 1
+        else:
+            high = middle
+    return nodes & ((1 << low) - 1)
+
+
+def close_together(nodes: int, count: int) -> int:
+    """`count` of at least as many nodes, in as few runs of neighbours as can be had quickly.
+
+    A run of just the right length comes before the first one that is longer, so that long runs stay whole. Where no
+    run is long enough, the longest ones together. The cost does not depend on how many runs there are.
+    """
+    if nodes.bit_count() == count:
+        return nodes
+    if count == 1:
+        # A node without free neighbours first: it is of no use to larger jobs.
+        alone = nodes & ~(nodes << 1) & ~(nodes >> 1) or nodes
+        return alone & -alone
+    starts = _starts(nodes, count)
+    if starts:
+        exact = starts & ~(nodes << 1) & ~(nodes >> count) or starts
+        return _run(exact & -exact, count)
+    chosen, length = 0, count
+    while count:
+        length = _longest(nodes, min(length, count))
+        starts = _starts(nodes, length)
+        if length < count:
+            # Runs of this length are the longest there are, so none of them overlaps another.
+            wanted = count // length
+            starts = starts if starts.bit_count() <= wanted else lowest(starts, wanted)
+        else:
+            starts &= -starts
+        taken = _run(starts, length)
+        chosen |= taken
+        nodes ^= taken
+        count -= taken.bit_count()
+    return chosen
+
+
+def _starts(nodes: int, length: int) -> int:
+    """Where `length` neighbours begin."""
+    have = 1
+    while have < length and nodes:
+        step = min(have, length - have)
+        nodes &= nodes >> step
+        have += step
+    return nodes
+
+
+def _run(starts: int, length: int) -> int:
+    """`length` neighbours from each start on."""
+    have = 1
+    while have < length:
+        step = min(have, length - have)
+        starts |= starts << step
+        have += step
+    return starts
+
+
+def _longest(nodes: int, most: int) -> int:
+    """The length of the longest run, at most `most`; nodes must not be empty."""
+    low, high = 1, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _starts(nodes, middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+class NodeCounts:
+    """How much of something each node has, bit by bit: set number b holds the nodes whose amount has bit b.
+
+    A question or a change costs a few set operations per bit of the largest amount, for one node as for thousands,
+    and however many different amounts there are (bit-sliced index: O'Neil & Quass, SIGMOD 1997).
+    """
+
+    def __init__(self, amounts: Sequence[int]) -> None:
+        """The amounts, one per node; none may ever grow beyond the largest."""
+        self._planes = [
+            sum(1 << node for node, amount in enumerate(amounts) if amount >> bit & 1)
+            for bit in range(max(amounts, default=0).bit_length())
+        ]
+
+    def at_least(self, amount: int, within: int) -> int:
+        """Those of a set of nodes that have so much."""
+        if amount <= 0:
+            return within
+        if amount.bit_length() > len(self._planes):
+            return 0
+        more, equal = 0, within
+        for bit in range(len(self._planes) - 1, -1, -1):
+            having = equal & self._planes[bit]
+            if amount >> bit & 1:
+                equal = having
+            else:
+                more |= having
+                equal ^= having
+            if not equal:
+                break
+        return more | equal
+
+    def least(self, within: int) -> tuple[int, int]:
+        """The least amount in a set of nodes that is not empty, and those of them that have just that."""
+        amount = 0
+        for bit in range(len(self._planes) - 1, -1, -1):
+            if lacking := within & ~self._planes[bit]:
+                within = lacking
+            else:
+                amount |= 1 << bit
+        return amount, within
+
+    def add(self, amount: int, nodes: int) -> None:
+        """Gives each of a set of nodes so much more.
+
+        Raises:
+            ValueError: that is more than any node ever had.
+        """
+        planes, carry = list(self._planes), 0
+        for bit, plane in enumerate(planes):
+            given = nodes if amount >> bit & 1 else 0
+            planes[bit] = plane ^ given ^ carry
+            carry = plane & given | carry & (plane | given)
+        if carry or amount >> len(planes):
+            raise ValueError(f"{amount} given back, more than was taken")
+        self._planes = planes
+
+    def subtract(self, amount: int, nodes: int) -> None:
+        """Takes so much of each of a set of nodes.
+
+        Raises:
+            ValueError: one of them has less.
+        """
+        planes, borrow = list(self._planes), 0
+        for bit, plane in enumerate(planes):
+            taken = nodes if amount >> bit & 1 else 0
+            planes[bit] = plane ^ taken ^ borrow
+            borrow = taken & borrow | ~plane & (taken | borrow)
+        if borrow or (amount >> len(planes) and nodes):
+            raise ValueError(f"{amount} taken, more than a node has")
+        self._planes = planes
+
+
+# Which GPUs and cores of one node a job gets: those that are close to each other.
+#
+# GPUs and cores are masks: bit n stands for number n. What is free of each group of close GPUs, the fullest group
+# first,
+# is the node's pattern: nodes of one pattern are alike to a job.
+
+#: Free GPUs of each group, descending; groups with none are left out.
+Pattern = tuple[int, ...]
+
+
+@lru_cache(maxsize=1 << 16)
+def pattern_of(shape: NodeShape, gpus: int) -> Pattern:
+    """The pattern of free GPUs."""
+    counts = (part.bit_count() for part in _parts(shape, gpus))
+    return tuple(sorted(filter(None, counts), reverse=True))
+
+
+@lru_cache(maxsize=1 << 16)
+def choose_gpus(shape: NodeShape, gpus: int, count: int) -> int:
+    """`count` of the free GPUs: of as few groups as possible, and of those the ones with the least left."""
+    parts = _parts(shape, gpus)
+    chosen = 0
+    for place, taken in _shares(tuple(part.bit_count() for part in parts), count):
+        chosen |= _lowest_bits(parts[place], taken)
+    return chosen
+
+
+@lru_cache(maxsize=1 << 16)
+def pattern_after(pattern: Pattern, count: int) -> tuple[int, Pattern]:
+    """(groups that `count` GPUs are spread over, the pattern that remains); `choose_gpus` does the same."""
+    left = list(pattern)
+    shares = _shares(pattern, count)
+    for place, taken in shares:
+        left[place] -= taken
+    return len(shares), tuple(sorted(filter(None, left), reverse=True))
+
+
+@lru_cache(maxsize=1 << 16)
+def choose_cores(shape: NodeShape, cores: int, count: int, gpus: int) -> int:
+    """`count` of the free cores: those of the groups of these GPUs first, then from the lowest on."""
+    chosen = 0
+    if gpus:
+        beside = 0
+        for group, part in enumerate(_parts(shape, gpus)):
+            if part:
+                first, end = (shape.cores * edge // shape.groups for edge in (group, group + 1))
+                beside |= (1 << end) - (1 << first)
+        chosen = _lowest_bits(cores & beside, count)
+    return chosen | _lowest_bits(cores & ~chosen, count - chosen.bit_count())
+
+
+@lru_cache(maxsize=1 << 16)
+def numbers(mask: int) -> tuple[int, ...]:
+    """The numbers in a mask, ascending."""
+    return tuple(number for number in range(mask.bit_length()) if mask >> number & 1)
+
+
+def _parts(shape: NodeShape, gpus: int) -> list[int]:
+    group = (1 << shape.close) - 1
+    return [gpus & group << first for first in range(0, shape.gpus, shape.close)]
+
+
+def _shares(free: tuple[int, ...], count: int) -> list[tuple[int, int]]:
+    """(group, how many of it): whole groups, the fullest first, until one group has the rest."""
+    shares = []
+    places = sorted(range(len(free)), key=lambda place: -free[place])  # stable: of equals the first
+    while count:
+        if count <= free[places[0]]:
+            tightest = min((place for place in places if free[place] >= count), key=lambda place: free[place])
+            shares.append((tightest, count))
+            break
+        place = places.pop(0)
+        shares.append((place, free[place]))
+        count -= free[place]
+    return shares
+
+
+def _lowest_bits(mask: int, count: int) -> int:
+    chosen = 0
+    while count > 0 and mask:
+        bit = mask & -mask
+        chosen |= bit
+        mask ^= bit
+        count -= 1
+    return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a job has on one node; masks of GPUs and cores."""
+
+    node: int
+    gpus: int
+    cores: int
+
+
+class Capacity:
+    """Free GPUs, cores and memory, by node; nothing is lent twice.
+
+    A job goes to the tightest level: nodes of one level have the same free, so they are alike to it. The order of
+    levels is that of `level_rank`, which `Openings` follows too; within one level, neighbours are taken.
+    """
+
+    def __init__(self, shapes: Sequence[NodeShape]) -> None:
+        self._shapes = tuple(shapes)
+        self._memory_left = [shape.memory_mb for shape in shapes]
+        self._gpus_left = [(1 << shape.gpus) - 1 for shape in shapes]
+        self._cores_left = [(1 << shape.cores) - 1 for shape in shapes]
+        self._cores = NodeCounts([shape.cores for shape in shapes])
+        self._memory = NodeCounts(self._memory_left)
+        self._by_pattern: dict[Pattern, int] = {}
+        for node, shape in enumerate(shapes):
+            pattern = pattern_of(shape, self._gpus_left[node])
+            self._by_pattern[pattern] = self._by_pattern.get(pattern, 0) | 1 << node
+        self._not_lost = (1 << len(shapes)) - 1
+        self._held = 0
+
+    @property
+    def up(self) -> int:
+        """The nodes that get jobs."""
+        return self._not_lost & ~self._held
+
+    @property
+    def not_lost(self) -> int:
+        """The nodes that get jobs, now or later."""
+        return self._not_lost
+
+    def lose(self, node: int) -> None:
+        """The node gets no job any more; what jobs have there may still be given back."""
+        self._not_lost &= ~(1 << node)
+
+    def hold(self, nodes: int) -> None:
+        """The nodes get no job until they are released; what runs there goes on."""
+        self._held |= nodes
+
+    def release(self, nodes: int) -> None:
+        """The nodes get jobs again, unless they are lost."""
+        self._held &= ~nodes
+
+    def free(self, node: int) -> tuple[int, int, int]:
+        """How many GPUs, cores and MB are free on a node."""
+        return self._gpus_left[node].bit_count(), self._cores_left[node].bit_count(), self._memory_left[node]
+
+    def fitting(self, needs: JobNeeds, within: int) -> int:
+        """Those of a set of nodes where one node's part of such a job could start now."""
+        fit = self._memory.at_least(needs.memory_mb, self._cores.at_least(needs.cores, within & self.up))
+        if needs.gpus_per_node and fit:
+            having = 0
+            for pattern, nodes in self._by_pattern.items():
+                if sum(pattern) >= needs.gpus_per_node:
+                    having |= nodes
+            fit &= having
+        return fit
+
+    def choose(self, needs: JobNeeds, tiers: Sequence[int]) -> int:
+        """The nodes for a job, of the first tier as far as they suffice; 0: there are too few.
+
+        Args:
+            needs: the job's.
+            tiers: disjoint sets of nodes.
+        """
+        fits = [self.fitting(needs, tier) for tier in tiers]
+        missing = needs.nodes
+        if sum(fit.bit_count() for fit in fits) < missing:
+            return 0
+        chosen = 0
+        for fit in fits:
+            for _, pattern in self._patterns(needs.gpus_per_node):
+                rest = self._by_pattern[pattern] & fit
+                while rest:
+                    _, fewest = self._cores.least(rest)
+                    _, level = self._memory.least(fewest)
+                    count = level.bit_count()
+                    if count >= missing:
+                        return chosen | close_together(level, missing)
+                    chosen |= level
+                    missing -= count
+                    rest ^= level
+        return 0
+
+    def _patterns(self, gpus: int) -> list[tuple[tuple[int, int], Pattern]]:
+        return sorted((pattern_rank(pattern, gpus), pattern) for pattern in self._by_pattern if sum(pattern) >= gpus)
+
+    def levels(self, within: int) -> list[tuple[Pattern, int, int, int]]:
+        """(pattern, cores, MB, how many nodes) of every level of a set of nodes, without those that are full."""
+        found = []
+        open_nodes = self._memory.at_least(1, self._cores.at_least(1, within & self.up))
+        for pattern, nodes in self._by_pattern.items():
+            rest = nodes & open_nodes
+            while rest:
+                cores, fewest = self._cores.least(rest)
+                memory, level = self._memory.least(fewest)
+                found.append((pattern, cores, memory, level.bit_count()))
+                rest ^= level
+        return found
+
+    def take(self, needs: JobNeeds, nodes: int) -> tuple[Part, ...]:
+        """Takes a job's share of each of these nodes.
+
+        Raises:
+            ValueError: one of them has less.
+        """
+        self._cores.subtract(needs.cores, nodes)
+        self._memory.subtract(needs.memory_mb, nodes)
+        parts = []
+        for node in members(nodes):
+            shape, free = self._shapes[node], self._gpus_left[node]
+            gpus = choose_gpus(shape, free, needs.gpus_per_node) if needs.gpus_per_node else 0
+            cores = choose_cores(shape, self._cores_left[node], needs.cores, gpus)
+            self._gpus_left[node] = free ^ gpus
+            self._cores_left[node] ^= cores
+            self._memory_left[node] -= needs.memory_mb
+            parts.append(Part(node, gpus, cores))
+        self._regroup(parts, taken=True)
+        return tuple(parts)
+
+    def give_back(self, needs: JobNeeds, parts: Sequence[Part]) -> None:
+        """Ends what `take` began, for some or all of its parts.
+
+        Raises:
+            ValueError: something of it is free already.
+        """
+        nodes = 0
+        for part in parts:
+            if self._gpus_left[part.node] & part.gpus or self._cores_left[part.node] & part.cores:
+                raise ValueError(f"node {part.node}: {part} is given back twice")
+            self._gpus_left[part.node] |= part.gpus
+            self._cores_left[part.node] |= part.cores
+            self._memory_left[part.node] += needs.memory_mb
+            nodes |= 1 << part.node
+        self._cores.add(needs.cores, nodes)
+        self._memory.add(needs.memory_mb, nodes)
+        self._regroup(parts, taken=False)
+
+    def _regroup(self, parts: Sequence[Part], *, taken: bool) -> None:
+        """Moves nodes whose GPUs were taken, or given back, from pattern to pattern."""
+        moved: dict[tuple[Pattern, Pattern], int] = {}
+        for part in parts:
+            if part.gpus:
+                shape, now = self._shapes[part.node], self._gpus_left[part.node]
+                before = now | part.gpus if taken else now & ~part.gpus
+                key = pattern_of(shape, before), pattern_of(shape, now)
+                moved[key] = moved.get(key, 0) | 1 << part.node
+        for (old, new), nodes in moved.items():
+            if left := self._by_pattern[old] & ~nodes:
+                self._by_pattern[old] = left
+            else:
+                del self._by_pattern[old]
+            self._by_pattern[new] = self._by_pattern.get(new, 0) | nodes
+
+
+def pattern_rank(pattern: Pattern, gpus: int) -> tuple[int, int]:
+    """What orders patterns for a job: groups that it is spread over, then GPUs that it leaves; the pattern must fit."""
+    return pattern_after(pattern, gpus)[0], sum(pattern) - gpus
+
+
+#: A text says so many openings of each kind, and the run times of so many searches.
+_MOST_OPENINGS = 64
+_MOST_SEARCHES = 256
+
+_FAR = 10**9  # seconds: what has no end is told as this
+_LARGE = 2**40  # no count, size or time is larger
+
+
+#: What tells openings apart: (GPUs, cores, MB, seconds).
+_Key = tuple[Pattern, int, int, float]
+
+
+@dataclass(frozen=True)
+class Opening:
+    """Nodes that have the same free.
+
+    Attributes:
+        nodes: how many.
+        gpus: free on each, as counts of each group of GPUs that are close to each other, descending.
+        cores: free on each.
+        memory_mb: free on each, in MB.
+        seconds: how long a job there may take at most.
+    """
+
+    nodes: int
+    gpus: Pattern
+    cores: int
+    memory_mb: int
+    seconds: float
+
+    def fits(self, needs: JobNeeds, seconds: float) -> bool:
+        """Whether one node's part of a job could run on any of the nodes."""
+        return _fits(_key(self), needs, seconds)
+
+    def without(self, needs: JobNeeds, nodes: int) -> Opening:
+        """What is left of so many of the nodes when a job's parts run there."""
+        return Opening(nodes, *_without(_key(self), needs))
+
+
+class Openings:
+    """All openings of an allocation; they have no node in common.
+
+    A server that takes from them for each job that it hands out hands out what can start, all of it, at once: the
+    scheduler places jobs level by level in the same order.
+    """
+
+    def __init__(self, openings: Iterator[Opening] | list[Opening]) -> None:
+        self._nodes: dict[_Key, int] = {}
+        for opening in openings:
+            self._add(_key(opening), opening.nodes)
+
+    def __iter__(self) -> Iterator[Opening]:
+        return (
+            Opening(nodes, gpus, cores, memory, seconds)
+            for (gpus, cores, memory, seconds), nodes in self._nodes.items()
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self._nodes)
+
+    def copy(self) -> Openings:
+        """The same openings, to be taken from apart."""
+        other = Openings([])
+        other._nodes = dict(self._nodes)
+        return other
+
+    def take(self, needs: JobNeeds, seconds: float) -> bool:
+        """Makes room for a job that takes so long; False: there is none, and nothing has changed."""
+        return self.take_many(needs, seconds, 1) == 1
+
+    def take_many(self, needs: JobNeeds, seconds: float, most: int) -> int:
+        """Makes room for such jobs, one after the other.
+
+        Args:
+            needs: of each.
+            seconds: that each takes.
+            most: how many are wanted.
+
+        Returns:
+            For how many there was room.
+        """
+        heap = [_placed(key, needs) for key in self._nodes if _fits(key, needs, seconds)]
+        heapq.heapify(heap)
+        room, taken = sum(self._nodes[entry[-1]] for entry in heap), 0
+        while taken < most and room >= needs.nodes:
+            missing, remainders = needs.nodes, []
+            while missing:
+                key = heap[0][-1]
+                count = min(missing, self._nodes[key])
+                if count == self._nodes[key]:
+                    heapq.heappop(heap)
+                missing -= count
+                room -= count
+                self._add(key, -count)
+                remainders.append((_without(key, needs), count))
+            for key, count in remainders:
+                if key not in self._nodes and _fits(key, needs, seconds):
+                    heapq.heappush(heap, _placed(key, needs))
+                self._add(key, count)
+                room += count if _fits(key, needs, seconds) else 0
+            taken += 1
+        return taken
+
+    def _add(self, key: _Key, count: int) -> None:
+        nodes = self._nodes.get(key, 0) + count
+        if nodes and key[1] and key[2]:
+            self._nodes[key] = nodes
+        else:
+            self._nodes.pop(key, None)
+
+
+def _key(opening: Opening) -> _Key:
+    return opening.gpus, opening.cores, opening.memory_mb, opening.seconds
+
+
+def _fits(key: _Key, needs: JobNeeds, seconds: float) -> bool:
+    gpus, cores, memory, span = key
+    return (
+        seconds <= span and 0 < needs.cores <= cores and needs.memory_mb <= memory and needs.gpus_per_node <= sum(gpus)
+    )
+
+
+def _without(key: _Key, needs: JobNeeds) -> _Key:
+    gpus, cores, memory, span = key
+    return pattern_after(gpus, needs.gpus_per_node)[1], cores - needs.cores, memory - needs.memory_mb, span
+
+
+def _placed(key: _Key, needs: JobNeeds) -> tuple[float, tuple[int, int], _Key]:
+    """What orders openings for a job, as the scheduler's levels are."""
+    return -key[3], pattern_rank(key[0], needs.gpus_per_node), key
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """What a scheduler says it could take next.
+
+    A server goes through its jobs in their turn and hands out those for which it can take room from `now`. The first
+    for which it cannot, and which one of `later` has room for, is handed out too and ends the answer: room is made for
+    it before others take it. Where `later` is empty, a job waits already, and those that have no room are passed over.
+
+    Attributes:
+        now: for jobs that can start at once.
+        later: for one job that has to wait; each of these alone would have room, by the likely ends of what runs.
+        seconds: how long a job of a search takes, where that is measured; else it is the minutes asked for.
+    """
+
+    now: Openings
+    later: tuple[Opening, ...]
+    seconds: Mapping[str, float]
+
+    def to_text(self) -> str:
+        """One line of ASCII, for an HTTP header; `from_text` reads it. The smallest of too many openings are left out.
+
+        Times are whole seconds, rounded so that a job is promised no room which it has not.
+        """
+        document = {
+            "now": [_listed(opening) for opening in _largest(self.now)],
+            "later": [_listed(opening) for opening in _largest(self.later)],
+            "seconds": {
+                search: math.ceil(min(seconds, _FAR)) for search, seconds in list(self.seconds.items())[:_MOST_SEARCHES]
+            },
+        }
+        return json.dumps(document, separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str) -> JobRequest:
+        """What `to_text` wrote, which may come from anywhere.
+
+        Raises:
+            InputError: it is nothing of the kind.
+        """
+        try:
+            document = json.loads(text)
+            now, later, seconds = document.get("now", []), document.get("later", []), document.get("seconds", {})
+            if max(len(now), len(later)) > _MOST_OPENINGS or len(seconds) > _MOST_SEARCHES:
+                raise ValueError(f"more than {_MOST_OPENINGS} openings, or run times of {_MOST_SEARCHES} searches")
+            return cls(
+                Openings([_opening(values) for values in now]),
+                tuple(_opening(values) for values in later),
+                {str(search): float(_count(value)) for search, value in seconds.items()},
+            )
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise InputError(f"no openings of an allocation: {error}") from error
+
+
+def _largest(openings: Openings | tuple[Opening, ...]) -> list[Opening]:
+    """The largest of the openings that may be told, in the order in which they are."""
+    told = [opening for opening in openings if opening.seconds >= 1]
+    size = sorted(range(len(told)), key=lambda n: (-told[n].nodes * sum(told[n].gpus), -told[n].nodes * told[n].cores))
+    return [told[n] for n in sorted(size[:_MOST_OPENINGS])]
+
+
+def _listed(opening: Opening) -> list[Any]:
+    seconds = math.floor(min(opening.seconds, _FAR))
+    return [opening.nodes, list(opening.gpus), opening.cores, opening.memory_mb, seconds]
+
+
+def _opening(values: Any) -> Opening:
+    nodes, gpus, cores, memory, seconds = values
+    if not isinstance(gpus, list) or len(gpus) > _MOST_OPENINGS or sorted(gpus, reverse=True) != gpus:
+        raise ValueError(f"{gpus!r} is no pattern of free GPUs")
+    pattern = tuple(_count(count) for count in gpus)
+    if min((_count(nodes), *pattern)) < 1:
+        raise ValueError(f"{values!r} has no nodes, or a group without GPUs")
+    return Opening(nodes, pattern, _count(cores), _count(memory), float(_count(seconds)))
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= _LARGE:  # True is none
+        raise ValueError(f"{value!r} is no whole number that makes sense")
+    return value

@@ -1,0 +1,98 @@
+"""Flux: submits, lists and cancels batch jobs; reads the nodes and the end of an allocation."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection
+from typing import ClassVar
+
+from typing_extensions import override
+
+from hpo_pilot.errors import InputError
+from hpo_pilot.hpc.batch_system import (
+    AllocatedNode,
+    AllocationSpec,
+    BatchAllocation,
+    BatchJob,
+    BatchState,
+    BatchSystem,
+    last_word,
+    run_command,
+    run_command_unless_over,
+)
+
+#: flux-jobs(1), "JOB STATUS": a state, or the result of a job that is inactive.
+_STATES = {
+    "DEPEND": BatchState.HELD,
+    "PRIORITY": BatchState.WAITING,
+    "SCHED": BatchState.WAITING,
+    "PENDING": BatchState.WAITING,
+    "COMPLETED": BatchState.ENDED,
+    "TIMEOUT": BatchState.TIMED_OUT,
+    "CANCELED": BatchState.CANCELLED,
+    "FAILED": BatchState.FAILED,
+}
+
+_FIELDS = "{id.f58}|{status}|{queue}|{name}"
+
+
+class Flux(BatchSystem):
+    """Flux. It is asked for no warning, and the pilot goes by the clock.
+
+    What `--signal` sends goes to the brokers of the allocation, which hand it on to all jobs inside and, since 2025, to
+    the script too (flux-core, issues 5105, 6729 and 6964): payloads that do not expect it would end.
+    """
+
+    name: ClassVar[str] = "flux"
+    mark: ClassVar[str] = "# flux:"
+
+    @override
+    def options(self, spec: AllocationSpec) -> list[str]:
+        batch = spec.site.batch
+        return [
+            f"--job-name={spec.name}",
+            f"--nodes={spec.nodes}",
+            "--exclusive",
+            f"--time-limit={spec.minutes}m",
+            *([f"{batch.queue_flag}={spec.queue_name}"] if spec.queue_name else []),
+            *([f"{batch.account_flag}={spec.account_name}"] if spec.account_name else []),
+            *([f"--requires={shlex.quote(batch.constraint)}"] if batch.constraint else []),
+            f"--output={spec.output}",
+        ]
+
+    @override
+    def submit(self, spec: AllocationSpec, *, lock: int | None = None) -> str:
+        words = ["flux", "batch", str(spec.script_file)]
+        return last_word(words, run_command(words, kept_fd=lock))
+
+    @override
+    def jobs(self) -> dict[str, BatchJob]:
+        said = run_command(["flux", "jobs", "-a", "--no-header", f"--format={_FIELDS}"])
+        return {job.id: job for line in said.splitlines() if line.count("|") >= 3 for job in [_read(line)]}
+
+    @override
+    def cancel(self, ids: Collection[str]) -> None:
+        run_command_unless_over(["flux", "cancel", *ids], ["inactive"])
+
+
+def _read(line: str) -> BatchJob:
+    number, status, queue, name = line.split("|", 3)
+    return BatchJob(number, name, _STATES.get(status, BatchState.RUNNING), (queue,) if queue else ())
+
+
+class FluxAllocation(BatchAllocation):
+    """From inside a flux batch or flux alloc, which is an instance of its own."""
+
+    variable = "FLUX_URI"
+
+    def nodes(self) -> list[AllocatedNode]:
+        """See Batch."""
+        return [AllocatedNode(name) for name in self.ask(["flux", "hostlist", "--expand", "local"]).split()]
+
+    def seconds_left(self, now: float) -> float:
+        """See Batch."""
+        text = self.ask(["flux", "job", "timeleft"])
+        try:
+            return float(text)
+        except ValueError as error:
+            raise InputError(f"flux job timeleft prints {text!r}") from error

@@ -1,0 +1,159 @@
+"""IBM Spectrum LSF: submits, lists and cancels batch jobs; reads the nodes and the end of an allocation."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections import Counter
+from collections.abc import Collection
+from pathlib import Path
+from typing import ClassVar
+
+from typing_extensions import override
+
+from hpo_pilot.errors import InputError, TryAgainError
+from hpo_pilot.hpc.batch_system import (
+    AllocatedNode,
+    AllocationSpec,
+    BatchAllocation,
+    BatchJob,
+    BatchState,
+    BatchSystem,
+    run_command,
+    run_command_unless_over,
+    walltime_seconds,
+    walltime_text,
+)
+
+#: bjobs, "STAT". Those that are not here run, or cannot be reached.
+_STATES = {
+    "PEND": BatchState.WAITING,
+    "WAIT": BatchState.WAITING,
+    "PSUSP": BatchState.HELD,
+    "DONE": BatchState.ENDED,
+    "EXIT": BatchState.FAILED,
+}
+
+#: What ended a job, as `exit_reason` begins; LSF, "Termination reasons displayed by bacct, bhist and bjobs".
+_ENDS = {
+    "TERM_RUNLIMIT": BatchState.TIMED_OUT,
+    "TERM_DEADLINE": BatchState.TIMED_OUT,
+    "TERM_WINDOW": BatchState.TIMED_OUT,
+    "TERM_OWNER": BatchState.CANCELLED,
+    "TERM_FORCE_OWNER": BatchState.CANCELLED,
+    "TERM_ADMIN": BatchState.CANCELLED,
+    "TERM_FORCE_ADMIN": BatchState.CANCELLED,
+    "TERM_REMOVE_HUNG_JOB": BatchState.FAILED,
+}
+
+_SUBMITTED = re.compile(r"Job <(\d+)> is submitted")
+
+#: The name, in which users may have anything, is the last.
+_FIELDS = "jobid stat queue exit_reason job_name delimiter='|'"
+
+#: What bjobs and bkill say where there is nothing to tell or to end, with status 255.
+_NOTHING = ("No job found", "No unfinished job found", "is not found", "Job has already finished")
+
+
+class Lsf(BatchSystem):
+    """LSF. Under jsrun (Summit and machines like it) it allocates whole nodes; elsewhere slots, all of each node."""
+
+    name: ClassVar[str] = "lsf"
+    mark: ClassVar[str] = "#BSUB"
+
+    @override
+    def options(self, spec: AllocationSpec) -> list[str]:
+        batch = spec.site.batch
+        return [
+            f"-J {spec.name}",
+            *self._nodes(spec),
+            f"-W {walltime_text(spec.minutes)}",
+            *([f"{batch.queue_flag} {spec.queue_name}"] if spec.queue_name else []),
+            *([f"{batch.account_flag} {spec.account_name}"] if spec.account_name else []),
+            *([f"-R {shlex.quote(f'select[{batch.constraint}]')}"] if batch.constraint else []),
+            # In minutes, none too few.
+            *([f"-wa {batch.warning.signal}", f"-wt {-(-batch.warning.seconds // 60)}"] if batch.warning else []),
+            "-rn",  # never started again by itself
+            f"-o {spec.output}",
+        ]
+
+    def _nodes(self, spec: AllocationSpec) -> list[str]:
+        if spec.site.launcher.name == "jsrun":
+            return [f"-nnodes {spec.nodes}"]
+        if not (cores := spec.site.node.cores):
+            raise InputError(
+                f"site {spec.site.name}: LSF without jsrun counts slots, and the profile does not say how many cores a "
+                "node has: set node.cores"
+            )
+        gpus = spec.site.node.gpu_count
+        return [
+            f"-n {spec.nodes * cores}",
+            f"-R 'span[ptile={cores}]'",
+            "-x",
+            *([f"-gpu 'num={gpus}/host'"] if gpus else []),
+        ]
+
+    @override
+    def submit(self, spec: AllocationSpec, *, lock: int | None = None) -> str:
+        # From its standard input bsub takes a script with #BSUB lines everywhere; as an argument, where LSF is told to.
+        said = run_command(["bsub"], text=spec.script_file.read_text(), kept_fd=lock)
+        if (match := _SUBMITTED.search(said)) is None:
+            raise TryAgainError(f"bsub does not say which job it submitted: {said.strip()!r}")
+        return match[1]
+
+    @override
+    def jobs(self) -> dict[str, BatchJob]:
+        said = run_command_unless_over(["bjobs", "-a", "-noheader", "-o", _FIELDS], _NOTHING)
+        return {job.id: job for line in said.splitlines() if line.count("|") >= 4 for job in [_read(line)]}
+
+    @override
+    def cancel(self, ids: Collection[str]) -> None:
+        run_command_unless_over(["bkill", *ids], _NOTHING)
+
+
+def _read(line: str) -> BatchJob:
+    number, state, queue, why, name = line.split("|", 4)
+    kind = _STATES.get(state, BatchState.RUNNING)
+    reason = "" if why == "-" else why
+    if kind is BatchState.FAILED:
+        kind = _ENDS.get(reason.split(":")[0], BatchState.FAILED)
+    return BatchJob(number, name, kind, (queue,), reason)
+
+
+class LsfAllocation(BatchAllocation):
+    """From inside a bsub. Under jsrun the first host is the launch node, which runs no payloads."""
+
+    variable = "LSB_JOBID"
+
+    def nodes(self) -> list[AllocatedNode]:
+        """See Batch."""
+        slots = self._slots()
+        names = list(slots)
+        if self._has_launch_node(slots):
+            names = names[1:]
+        # The slots of easy mode are threads of its own counting; the profile knows the cores.
+        return [AllocatedNode(name) for name in names]
+
+    @staticmethod
+    def _has_launch_node(slots: Counter[str]) -> bool:
+        """It has one slot, and the others have all their cores."""
+        first, *others = [*slots.values()] or [0]
+        return first == 1 and bool(others) and min(others) > 1
+
+    def _slots(self) -> Counter[str]:
+        file = self.environment.get("LSB_DJOB_HOSTFILE")
+        if file:
+            try:
+                return Counter(Path(file).read_text().split())
+            except OSError as error:
+                raise InputError(f"LSB_DJOB_HOSTFILE {file}: {error.strerror or error}") from error
+        words = self.environment.get("LSB_MCPU_HOSTS", "").split()
+        return Counter({name: int(count) for name, count in zip(words[::2], words[1::2], strict=False)})
+
+    def seconds_left(self, now: float) -> float:
+        """See Batch."""
+        text = self.ask(["bjobs", "-noheader", "-o", "time_left", self.job])
+        try:
+            return walltime_seconds(text.split()[0])  # "1:59 L": by the limit; E: by an estimate
+        except (ValueError, IndexError) as error:
+            raise InputError(f"bjobs calls {text!r} the time left of job {self.job}") from error

@@ -1,0 +1,149 @@
+"""PBS and OpenPBS: submits, lists and cancels batch jobs; reads the nodes and the end of an allocation."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from typing_extensions import override
+
+from hpo_pilot.errors import InputError, TryAgainError
+from hpo_pilot.hpc.batch_system import (
+    AllocatedNode,
+    AllocationSpec,
+    BatchAllocation,
+    BatchJob,
+    BatchState,
+    BatchSystem,
+    CommandFailedError,
+    last_word,
+    run_command,
+    run_command_unless_over,
+    walltime_seconds,
+)
+
+#: PBS Professional Reference Guide, "Job States". Those that are not here run, or end.
+_STATES = {
+    "Q": BatchState.WAITING,
+    "T": BatchState.WAITING,
+    "W": BatchState.HELD,
+    "H": BatchState.HELD,
+    "M": BatchState.ENDED,
+    "F": BatchState.ENDED,
+    "X": BatchState.ENDED,
+}
+
+#: `Exit_status` of a job whose walltime was over; PBS Professional Reference Guide, "Job Exit Status Codes".
+_WALLTIME_OVER = -29
+
+#: A script that a signal ended has 256 plus its number there; qdel sends TERM, then KILL.
+_KILLED = (256 + 15, 256 + 9)
+
+#: What commands say of jobs that are over, or where the server keeps no history.
+_OVER = ("has finished", "Unknown Job Id")
+_NO_HISTORY = ("job_history_enable", "history")
+
+
+class Pbs(BatchSystem):
+    """PBS. It warns no job before its end: the pilot goes by the clock."""
+
+    name: ClassVar[str] = "pbs"
+    mark: ClassVar[str] = "#PBS"
+
+    @override
+    def options(self, spec: AllocationSpec) -> list[str]:
+        batch, node = spec.site.batch, spec.site.node
+        chunk = [
+            str(spec.nodes),
+            *([f"ncpus={node.cores * node.threads_per_core}"] if node.cores else []),
+            *([f"ngpus={node.gpu_count}"] if node.gpu_count else []),
+            *([batch.constraint] if batch.constraint else []),
+        ]
+        return [
+            f"-N {spec.name}",
+            f"-l select={':'.join(chunk)}",
+            "-l place=scatter:exclhost",
+            f"-l walltime={spec.minutes // 60:02d}:{spec.minutes % 60:02d}:00",
+            *([f"{batch.queue_flag} {spec.queue_name}"] if spec.queue_name else []),
+            *([f"{batch.account_flag} {spec.account_name}"] if spec.account_name else []),
+            "-S /bin/bash",
+            "-r n",  # never started again by itself
+            "-j oe",
+            f"-o {spec.output}",
+        ]
+
+    @override
+    def submit(self, spec: AllocationSpec, *, lock: int | None = None) -> str:
+        words = ["qsub", str(spec.script_file)]
+        return last_word(words, run_command(words, kept_fd=lock))
+
+    @override
+    def jobs(self) -> dict[str, BatchJob]:
+        try:
+            return self._jobs("-x")
+        except CommandFailedError as error:
+            if not any(word in error.said for word in _NO_HISTORY):
+                raise
+            return self._jobs()
+
+    def _jobs(self, *history: str) -> dict[str, BatchJob]:
+        ids = run_command(["qselect", *history, "-u", getpass.getuser()]).split()
+        if not ids:
+            return {}
+        try:
+            document = json.loads(run_command(["qstat", *history, "-f", "-F", "json", *ids]))
+            return {number: _read(number, job) for number, job in document.get("Jobs", {}).items()}
+        except (ValueError, AttributeError, RecursionError) as error:
+            raise TryAgainError(f"qstat does not print proper JSON: {error}") from error
+
+    @override
+    def cancel(self, ids: Collection[str]) -> None:
+        run_command_unless_over(["qdel", *ids], _OVER)
+
+
+def _read(number: str, job: Mapping[str, Any]) -> BatchJob:
+    state, status = str(job.get("job_state")), job.get("Exit_status", 0)
+    kind = _STATES.get(state, BatchState.RUNNING)
+    if kind is BatchState.ENDED and status != 0:
+        if status == _WALLTIME_OVER:
+            kind = BatchState.TIMED_OUT
+        else:
+            kind = BatchState.CANCELLED if status in _KILLED else BatchState.FAILED
+    return BatchJob(
+        number, str(job.get("Job_Name", "")), kind, (str(job.get("queue", "")),), str(job.get("comment", ""))
+    )
+
+
+class PbsAllocation(BatchAllocation):
+    """From inside a qsub."""
+
+    variable = "PBS_JOBID"
+
+    def nodes(self) -> list[AllocatedNode]:
+        """See Batch."""
+        file = self.environment.get("PBS_NODEFILE", "")
+        try:
+            names = list(Counter(Path(file).read_text().split()))
+        except OSError as error:
+            raise InputError(f"PBS_NODEFILE {file}: {error.strerror or error}") from error
+        cpus = self.environment.get("NCPUS", "")  # of the first chunk
+        return [AllocatedNode(name, int(cpus) if cpus.isdecimal() else 0) for name in names]
+
+    def seconds_left(self, now: float) -> float:
+        """See Batch."""
+        said = self.ask(["qstat", "-f", self.job])
+        limit = re.search(r"^ *Resource_List\.walltime = (\S+)$", said, re.MULTILINE)
+        start = re.search(r"^ *stime = (.+)$", said, re.MULTILINE)
+        try:
+            if limit is None or start is None:
+                raise ValueError("it says no walltime, or no stime")
+            began = time.mktime(time.strptime(start[1].strip(), "%a %b %d %H:%M:%S %Y"))
+            return began + walltime_seconds(limit[1]) - now
+        except ValueError as error:
+            raise InputError(f"qstat -f {self.job}: {error}") from error

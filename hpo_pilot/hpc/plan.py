@@ -1,0 +1,474 @@
+"""Plans a search at a site: jobs on each node, allocations, and their simulated run."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter, deque
+from dataclasses import dataclass
+from typing import Self, cast
+
+from hpo_pilot.errors import InputError
+from hpo_pilot.hpc.capacity import Node, NodeShape
+from hpo_pilot.hpc.scheduler import Policy, Scheduler
+from hpo_pilot.hpc.site_profile import BatchQueue, JobLimits, SiteProfile
+from hpo_pilot.hpc.usage import Ending, Job
+from hpo_pilot.jobs import JobNeeds
+from hpo_pilot.search import Search
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The jobs of a search, or of all segments of a family, all alike.
+
+    Attributes:
+        needs: of each job.
+        seconds: that each job runs.
+        groups: that go out one by one: a trial's folds, or those of the trials that share jobs.
+        folds: jobs of a group.
+        parallel: groups that are out at once.
+        trials: that all of them have, confirmation runs included.
+        searches: that they are of, each with the whole budget: more than one of a family.
+    """
+
+    needs: JobNeeds
+    seconds: float
+    groups: int
+    folds: int
+    parallel: int
+    trials: int
+    searches: int = 1
+
+    @classmethod
+    def of(cls, search: Search, minutes_per_trial: float | None = None) -> Self:
+        """That of a search; of one with segments, of all their searches, which run side by side.
+
+        Args:
+            search: the search.
+            minutes_per_trial: how long one fold of one trial runs; None: as long as it may.
+
+        Raises:
+            InputError: that is longer than it may.
+        """
+        needs, together = search.resources, search.resources.trials_per_job
+        trials = search.budget.trials + search.confirm.top * search.confirm.repeats
+        segments = max(1, len(search.segments or ()))
+        minutes = needs.minutes if minutes_per_trial is None else minutes_per_trial * together
+        if minutes > needs.minutes:
+            raise InputError(
+                f"--minutes-per-trial {minutes_per_trial:g}: by resources.minutes a trial may run "
+                f"{needs.minutes / together:g} at most, and would be ended"
+            )
+        return cls(
+            JobNeeds(needs.nodes, needs.gpus_per_node, needs.cores, needs.memory_mb, needs.minutes, needs.ranks),
+            60.0 * minutes,
+            segments * math.ceil(trials / together),
+            search.folds.k,
+            segments * math.ceil(search.budget.parallel / together),
+            segments * trials,
+            segments,
+        )
+
+    @property
+    def jobs(self) -> int:
+        """All of them."""
+        return self.groups * self.folds
+
+    @property
+    def job_seconds(self) -> float:
+        """Run time of all jobs together."""
+        return self.jobs * self.seconds
+
+
+def node_shape(profile: SiteProfile, needs: JobNeeds) -> NodeShape:
+    """A node of the site as the scheduler sees it.
+
+    Where the profile does not say what a node has, a job is taken to fill it.
+    """
+    node = profile.node
+    return NodeShape(
+        cores=node.cores or needs.cores,
+        memory_mb=node.memory_mb or needs.memory_mb,
+        gpus=node.gpu_count if node.gpus is not None or node.cores is not None else needs.gpus_per_node,
+    )
+
+
+def jobs_per_node(shape: NodeShape, needs: JobNeeds) -> int:
+    """How many jobs can have their share of one node at once."""
+    gpus = shape.gpus // needs.gpus_per_node if needs.gpus_per_node else shape.cores
+    return min(gpus, shape.cores // needs.cores, shape.memory_mb // max(1, needs.memory_mb))
+
+
+def most_at_once(shape: NodeShape, needs: JobNeeds, nodes: int, steps: int | None) -> int:
+    """How many jobs an allocation runs side by side at most.
+
+    Args:
+        shape: of its nodes.
+        needs: of a job.
+        nodes: of the allocation.
+        steps: job steps that the batch system runs in one allocation; None: any number.
+    """
+    jobs = jobs_per_node(shape, needs) * (nodes // needs.nodes)
+    return jobs if steps is None else min(jobs, steps)
+
+
+def jobs_at_once(profile: SiteProfile, needs: JobNeeds, nodes: int, minutes: float) -> int:
+    """How many such jobs an allocation that has just started runs side by side at most; 0: it never runs one.
+
+    Args:
+        profile: of the site.
+        needs: of a job.
+        nodes: of the allocation.
+        minutes: that it lasts.
+    """
+    margin = min(Policy().margin / 60, minutes / 10)  # as its pilot keeps free at its end
+    if needs.nodes > nodes or needs.minutes + margin > minutes:
+        return 0
+    return most_at_once(node_shape(profile, needs), needs, nodes, profile.batch.job_steps)
+
+
+def nodes_for(shape: NodeShape, needs: JobNeeds, jobs: int) -> int:
+    """The nodes of the smallest allocation that runs so many jobs side by side.
+
+    Raises:
+        InputError: a node does not hold one.
+    """
+    each = jobs_per_node(shape, needs)
+    if each < 1:
+        raise InputError(f"a node of {shape} does not hold a job of {needs}: ask for less in `resources`")
+    return math.ceil(jobs / each) * needs.nodes
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The seeds' layout: 1 + N_G x N_F x N_W processes; with all-reduce there are no masters (N_M).
+
+    Attributes:
+        points: N_G, trials at once.
+        folds: N_F, jobs of a trial.
+        workers: N_W, processes of a job.
+        gpus: N_GPU, of a worker; a fraction where workers share them.
+    """
+
+    points: float
+    folds: int
+    workers: int
+    gpus: float
+
+    @classmethod
+    def of(cls, work: Workload, jobs: int) -> Layout:
+        """That of so many jobs side by side."""
+        needs = work.needs
+        workers = needs.nodes * max(1, needs.ranks_per_node)
+        return cls(jobs / work.folds, work.folds, workers, needs.nodes * needs.gpus_per_node / workers)
+
+    @property
+    def processes(self) -> int:
+        """All of them; the one more is the steering service."""
+        return 1 + round(self.points * self.folds) * self.workers
+
+    @property
+    def all_gpus(self) -> int:
+        """GPUs of all workers."""
+        return round(self.points * self.folds * self.workers * self.gpus)
+
+
+#: How many more node-hours than the thriftiest choice takes a quicker one may take.
+_DEARER = 1.25
+
+#: Nodes that the profile does not number, and hours where no walltime is said.
+_ANY_NODES = 2**31
+_ANY_HOURS = 24.0
+
+
+@dataclass(frozen=True)
+class AllocationChoice:
+    """So many equal allocations, one after another.
+
+    Attributes:
+        nodes: of each.
+        minutes: walltime of each.
+        submissions: how many.
+        at_once: jobs side by side.
+        seconds: that all of them run together, by a formula: jobs run in waves.
+        node_hours: of all of them.
+    """
+
+    nodes: int
+    minutes: int
+    submissions: int
+    at_once: int
+    seconds: float
+    node_hours: float
+
+
+def choose_allocations(
+    work: Workload,
+    profile: SiteProfile,
+    queue: BatchQueue,
+    *,
+    nodes: int | None = None,
+    minutes: int | None = None,
+) -> AllocationChoice:
+    """The allocations for a search: the quickest of those that cost at most a quarter more than the thriftiest.
+
+    Args:
+        work: its jobs.
+        profile: of the site.
+        queue: one of its queues.
+        nodes: of each allocation; None: it is chosen.
+        minutes: walltime of each; None: the longest that the queue gives such an allocation, if it is needed.
+
+    Raises:
+        InputError: none holds a job; the message says why.
+    """
+    sizes = [nodes] if nodes is not None else _sizes(work, profile, queue)
+    found = [choice for size in sizes if (choice := _choice(work, profile, queue, size, minutes)) is not None]
+    if not found:
+        raise InputError(_why_none(work, profile, queue, sizes, minutes))
+    cheap = _DEARER * min(choice.node_hours for choice in found)
+    return min((one for one in found if one.node_hours <= cheap), key=lambda one: (one.seconds, one.nodes))
+
+
+def largest_allocation(profile: SiteProfile, queue: BatchQueue) -> int:
+    """The nodes of the largest allocation."""
+    return min(queue.largest or _ANY_NODES, profile.node.count or _ANY_NODES)
+
+
+def _sizes(work: Workload, profile: SiteProfile, queue: BatchQueue) -> list[int]:
+    """Those that make a difference: for all jobs at once and simple parts of them, and where longer walltimes begin."""
+    shape, most = node_shape(profile, work.needs), largest_allocation(profile, queue)
+    jobs = min(work.parallel, work.groups) * work.folds
+    wanted = {nodes_for(shape, work.needs, math.ceil(jobs / parts)) for parts in (1, 2, 3, 4, 8)} | {work.needs.nodes}
+    edges = {smaller.nodes + 1 for smaller in queue.walltime[:-1]} | {one.nodes for one in queue.walltime}
+    needed = max(wanted)
+    # Nodes beyond what all jobs need only help to a longer walltime.
+    beyond = sorted(edge for edge in edges if edge > needed)[:2]
+    sizes = wanted | {edge for edge in edges if edge <= needed} | set(beyond)
+    return sorted({min(size, most) for size in sizes if min(size, most) >= work.needs.nodes})
+
+
+def _choice(
+    work: Workload, profile: SiteProfile, queue: BatchQueue, nodes: int, minutes: int | None
+) -> AllocationChoice | None:
+    longest = queue.hours(nodes) if queue.walltime else _ANY_HOURS
+    if (
+        longest is None
+        or nodes > largest_allocation(profile, queue)
+        or (minutes is not None and minutes > round(60 * longest))
+    ):
+        return None
+    shape = node_shape(profile, work.needs)
+    at_once = most_at_once(shape, work.needs, nodes, profile.batch.job_steps)
+    at_once = min(at_once, min(work.parallel, work.groups) * work.folds)
+    walltime = 60.0 * (minutes if minutes is not None else round(60 * longest))
+    last_start = walltime - Policy().margin - 60.0 * work.needs.minutes
+    if at_once < 1 or last_start < 0:
+        return None
+    waves = math.ceil(work.jobs / at_once)
+    # By its own minutes a job may start until then; in between jobs end by what they take.
+    each = 1 + math.floor(last_start / work.seconds + 1e-9)
+    submissions = math.ceil(waves / each)
+    seconds = waves * work.seconds
+    if minutes is None:
+        # No longer than what it takes, in whole quarters of an hour.
+        used = min(waves, each) * work.seconds + max(0.0, 60.0 * work.needs.minutes - work.seconds) + Policy().margin
+        walltime = min(walltime, 900.0 * math.ceil(used / 900.0))
+    return AllocationChoice(nodes, round(walltime / 60), submissions, at_once, seconds, nodes * seconds / 3600)
+
+
+def _why_none(work: Workload, profile: SiteProfile, queue: BatchQueue, sizes: list[int], minutes: int | None) -> str:
+    """In words, with the remedy."""
+    most, needs = largest_allocation(profile, queue), work.needs
+    if sizes and min(sizes) > most:
+        return f"{min(sizes)} nodes are more than the {most} that an allocation has at {profile.name}: ask for fewer"
+    if sizes and max(sizes) < needs.nodes:
+        return f"a job has {needs.nodes} nodes, more than an allocation of {max(sizes)}: give it {needs.nodes} or more"
+    longest = max((queue.hours(size) or 0.0 for size in sizes), default=0.0) if queue.walltime else _ANY_HOURS
+    if minutes is not None and minutes > round(60 * longest):
+        return (
+            f"a walltime of {minutes} minutes is more than the {60 * longest:g} that {profile.name} gives such "
+            "allocations: ask for less, or for more nodes"
+        )
+    margin = Policy().margin / 60
+    allowed = (minutes if minutes is not None else 60 * longest) - margin
+    return (
+        f"a job may take {needs.minutes:g} minutes, and an allocation has {allowed:g} for it ({margin:g} at its end "
+        "are kept free): ask for fewer resources.minutes, or for a longer walltime, which more nodes may have"
+    )
+
+
+#: More allocations than anybody submits: the plan is wrong then.
+_MOST = 100_000
+
+_SEARCH = "plan"
+
+#: A job: its group, and its place in it.
+_Key = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class SimulatedAllocation:
+    """One allocation.
+
+    Attributes:
+        seconds: until its last job has ended, and its pilot with it.
+        jobs: that ended in it.
+        at_once: most jobs side by side.
+        busy: node-seconds that jobs had; of nodes that they share, their parts.
+    """
+
+    seconds: float
+    jobs: int
+    at_once: int
+    busy: float
+
+
+def simulate(
+    work: Workload, shape: NodeShape, nodes: int, seconds: float, *, steps: int | None = None
+) -> list[SimulatedAllocation]:
+    """The allocations that a search takes, one after another.
+
+    Args:
+        work: the jobs; each is taken to run equally long.
+        shape: of a node.
+        nodes: of each allocation.
+        seconds: walltime of each.
+        steps: job steps that run side by side; None: any number.
+
+    Raises:
+        InputError: no job comes to its end in an allocation.
+    """
+    waiting = deque((group, fold) for group in range(work.groups) for fold in range(work.folds))
+    open_folds: Counter[int] = Counter()
+    runs: list[SimulatedAllocation] = []
+    while waiting:
+        run = _allocation(work, shape, nodes, seconds, steps, waiting, open_folds)
+        if not run.jobs or len(runs) >= _MOST:
+            raise InputError(
+                f"no job of {work.seconds / 60:g} minutes comes to its end within a walltime of {seconds / 60:g}: ask "
+                "for fewer resources.minutes, or a longer walltime"
+            )
+        runs.append(run)
+    return runs
+
+
+def _allocation(
+    work: Workload,
+    shape: NodeShape,
+    nodes: int,
+    seconds: float,
+    steps: int | None,
+    waiting: deque[_Key],
+    open_folds: Counter[int],
+) -> SimulatedAllocation:
+    scheduler = Scheduler([Node(f"n{i}", shape) for i in range(nodes)], ends=seconds, policy=Policy())
+    ends: list[tuple[float, _Key]] = []
+    now, done, most = 0.0, 0, 0
+    while True:
+        _feed(work, scheduler, now, steps, waiting, open_folds)
+        for start in scheduler.starts(now):
+            heapq.heappush(ends, (now + work.seconds, cast(_Key, start.job.key)))
+        most = max(most, scheduler.running)
+        waiting.extendleft(cast(_Key, job.key) for job in reversed(scheduler.hand_back(now)))
+        if not ends:
+            return SimulatedAllocation(now, done, most, scheduler.usage(now).nodes.used)
+        now = ends[0][0]
+        while ends and ends[0][0] <= now:
+            _, key = heapq.heappop(ends)
+            scheduler.ended(key, Ending.FINISHED, now)
+            done += 1
+            open_folds[key[0]] -= 1
+            if not open_folds[key[0]]:
+                del open_folds[key[0]]
+
+
+def _feed(
+    work: Workload, scheduler: Scheduler, now: float, steps: int | None, waiting: deque[_Key], open_folds: Counter[int]
+) -> None:
+    """Hands out the jobs that the scheduler has room for, of as many groups as may be out at once."""
+    wish = scheduler.wish(now)
+    seconds = wish.seconds.get(_SEARCH, 60.0 * work.needs.minutes)
+    while waiting and (steps is None or scheduler.running + scheduler.waiting < steps):
+        group, _ = waiting[0]
+        if group not in open_folds and len(open_folds) >= work.parallel:
+            return
+        if not wish.now.take(work.needs, seconds):
+            return
+        if group not in open_folds:
+            open_folds[group] = work.folds
+        scheduler.add(Job(waiting.popleft(), _SEARCH, work.needs))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a search would take.
+
+    Attributes:
+        work: its jobs.
+        layout: its processes.
+        allocation: of the batch system.
+        queue: the queue's name; None: the batch system's own.
+        runs: the allocations, simulated.
+        limits: on jobs of a user.
+    """
+
+    work: Workload
+    layout: Layout
+    allocation: AllocationChoice
+    queue: str | None
+    runs: tuple[SimulatedAllocation, ...]
+    limits: JobLimits
+
+    @property
+    def seconds(self) -> float:
+        """That the allocations run, one after another, without the time that they wait for their nodes."""
+        return sum(run.seconds for run in self.runs)
+
+    @property
+    def node_hours(self) -> float:
+        """Of the allocations: what the site charges."""
+        return self.allocation.nodes * self.seconds / 3600
+
+    @property
+    def share_used(self) -> float:
+        """Of the nodes' time, the share that jobs had; of nodes that they share, their parts."""
+        available = self.allocation.nodes * self.seconds
+        return sum(run.busy for run in self.runs) / available if available else 0.0
+
+
+def make_plan(
+    work: Workload,
+    profile: SiteProfile,
+    *,
+    queue: str | None = None,
+    nodes: int | None = None,
+    minutes: int | None = None,
+) -> Plan:
+    """The plan for a search; see `choose` for what is not given.
+
+    Raises:
+        InputError: the site cannot do it; the message says why and what helps.
+    """
+    name = queue or profile.batch.queue
+    if queue is not None and profile.batch.queues and queue not in profile.batch.queues:
+        known = ", ".join(profile.batch.queues)
+        raise InputError(
+            f"--queue {queue}: the profile of {profile.name} has {known}: name one of them, or add it there"
+        )
+    rules = profile.batch.queues.get(name or "", BatchQueue())
+    chosen = choose_allocations(work, profile, rules, nodes=nodes, minutes=minutes)
+    shape, steps = node_shape(profile, work.needs), profile.batch.job_steps
+    runs = simulate(work, shape, chosen.nodes, 60.0 * chosen.minutes, steps=steps)
+    layout = Layout.of(work, max(run.at_once for run in runs))
+    return Plan(work, layout, chosen, name, tuple(runs), rules.limits)
+
+
+def make_open_plan(work: Workload, shape: NodeShape, nodes: int) -> Plan:
+    """The plan where no batch system allocates nodes, such as on one machine: nothing ends but the search."""
+    at_once = min(work.parallel, work.groups) * work.folds
+    runs = simulate(work, shape, nodes, math.inf)
+    most = max(run.at_once for run in runs)
+    seconds = sum(run.seconds for run in runs)
+    allocation = AllocationChoice(nodes, 0, 0, min(at_once, most), seconds, nodes * seconds / 3600)
+    return Plan(work, Layout.of(work, most), allocation, None, tuple(runs), JobLimits())

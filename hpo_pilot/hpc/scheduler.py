@@ -1,0 +1,709 @@
+"""Decides which job runs on which nodes of an allocation, and when.
+
+It has no clock of its own: callers give the time.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right, insort
+from collections import Counter, deque
+from collections.abc import Collection, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from hpo_pilot.errors import InputError
+from hpo_pilot.hpc.capacity import (
+    Capacity,
+    JobRequest,
+    Node,
+    NodeShape,
+    Opening,
+    Openings,
+    Part,
+    close_together,
+    lowest,
+    members,
+    node_set,
+    numbers,
+    pattern_of,
+)
+from hpo_pilot.hpc.usage import Account, Ending, Job, Share, Start, Stay, Usage
+from hpo_pilot.jobs.tasks import JobNeeds
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The settings of a scheduler.
+
+    Attributes:
+        quantile: of a search's run times: a job is taken to last so long. A lower one keeps more nodes busy before the
+            end of the allocation, and has more jobs cut there.
+        measurements: with fewer run times of a search than this, its jobs are taken to last the minutes asked for. So
+            they are while nearly all of them still run: nobody knows how long.
+        margin: seconds before the end of the allocation when every job should have ended.
+        backfill: whether jobs may overtake one that waits for room; without, it is first come, first served.
+        depth: kinds of waiting jobs (search and needs) that are looked at in one decision, the oldest first.
+    """
+
+    quantile: float = 0.75
+    measurements: int = 1
+    margin: float = 120.0
+    backfill: bool = True
+    depth: int = 64
+
+
+_RATIO = 1.05  # from bin to bin: a quantile is too long by 5% at most
+_MOST = 0.75 + 1e-9  # of the jobs: while more may be longer than all that is measured, nothing is estimated
+_BEYOND = 2.0  # so much longer is the quantile than the longest measured, for all of the jobs that may be longer yet
+_GROWTH = 1.05  # of the measurements, until a quantile is computed anew
+
+
+class RunTimes:
+    """The run times of one search in one allocation.
+
+    The first jobs to end are the short ones. So a quantile over them alone would be far too low; it is that of the
+    Kaplan-Meier estimator (J. Am. Stat. Assoc. 53 (1958) 457), for which a job that still runs, failed or was
+    cut says that its run time would have been longer than that.
+
+    It is the quantile for the next job: one more is counted that outlives all others. For the longest of three run
+    times is exceeded by the next one in a quarter of all cases, and the only one in half of them. Where the quantile
+    lies beyond all that is measured, it is estimated from the longest that is, if a quarter of the jobs are not longer:
+    a node that stands idle is lost for sure. For one, two or three log-normal run times that differ by a factor of
+    1.6, 73 to 75% of the next ones are no longer than such an estimate of the 75% quantile.
+    """
+
+    def __init__(self, quantile: float, least: int = 1) -> None:
+        """A quantile, which is known from `least` finished jobs on at the earliest."""
+        self._beyond = 1.0 - quantile + 1e-9
+        self._least = least
+        self._finished: Counter[int] = Counter()
+        self._broken_off: Counter[int] = Counter()
+        self._measured = 0
+        self._next = float(least)
+        self._known: float | None = None
+        self._starts: list[float] = []  # of those that run, ascending
+
+    def started(self, now: float) -> None:
+        """A job starts."""
+        insort(self._starts, now)
+
+    def ended(self, start: float, now: float, *, finished: bool, staging: float = 0.0) -> None:
+        """A job that started at `start` ends; only what is finished is a measurement, and without its staging."""
+        del self._starts[bisect_right(self._starts, start) - 1]
+        place = math.ceil(math.log(max(1.0, now - start - staging), _RATIO))
+        if finished:
+            self._finished[place] += 1
+            self._measured += 1
+        else:
+            self._broken_off[place] += 1
+
+    def quantile(self, now: float) -> float | None:
+        """Seconds within which the quantile's share of the jobs is finished; None: not known yet."""
+        if self._measured >= self._next:
+            self._next = max(self._measured + 1.0, _GROWTH * self._measured)
+            self._known = self._computed(now)
+        return self._known
+
+    def _computed(self, now: float) -> float | None:
+        left = self._measured + self._broken_off.total()
+        surviving, longest = 1.0, 0.0
+        for place in sorted(self._finished.keys() | self._broken_off.keys()):
+            seconds = _RATIO**place
+            finished = self._finished[place]
+            still_running = bisect_right(self._starts, now - seconds / _RATIO)  # of this bin, or beyond
+            surviving *= 1.0 - finished / (left + still_running + 1) if finished else 1.0
+            if surviving <= self._beyond:
+                return seconds
+            longest = seconds if finished else longest
+            left -= finished + self._broken_off[place]
+        return longest * (1.0 + _BEYOND * (surviving - self._beyond)) if surviving <= _MOST else None
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """A promise to a job.
+
+    Attributes:
+        nodes: on which no job starts that is not likely to end before `start`.
+        start: when the job should start; it is only ever brought forward, unless a node is lost.
+        renew: when it is worth while to look for an earlier start.
+        later: when which of the nodes are likely to have room that had none when they were chosen, ascending.
+    """
+
+    job: Job
+    nodes: int
+    start: float
+    renew: float
+    later: tuple[tuple[float, int], ...]
+
+    def exchanged(self, fit: int) -> Reservation:
+        """Nodes that have room now take the places of those kept that have none: the last ones that would have.
+
+        So the job starts as soon as enough nodes are free, whichever these are.
+
+        Args:
+            fit: all nodes that have room for a part of the job now, fewer than it needs.
+        """
+        better, busy = fit & ~self.nodes, self.nodes & ~fit
+        if not better:
+            return self
+        later, dropped, missing = list(self.later), 0, better.bit_count()
+        while missing and later:
+            when, nodes = later.pop()
+            nodes &= busy
+            some = lowest(nodes, missing) if nodes.bit_count() > missing else nodes
+            dropped |= some
+            missing -= some.bit_count()
+            if nodes != some:
+                later.append((when, nodes ^ some))
+        dropped |= lowest(busy & ~dropped, missing)
+        while later and not later[-1][1] & busy:
+            later.pop()
+        start = self.start
+        # Where a short job has come to the others, they stay until the start that it was let in for.
+        if later and not busy & ~dropped & ~_all(later):
+            start = min(start, later[-1][0])
+        nodes = self.nodes & ~dropped | close_together(better, dropped.bit_count())
+        return replace(self, nodes=nodes, start=start, later=tuple(later))
+
+
+def _all(later: list[tuple[float, int]]) -> int:
+    nodes = 0
+    for _, some in later:
+        nodes |= some
+    return nodes
+
+
+class JobGroup:
+    """Jobs of one search with the same needs: where the first cannot start, none can."""
+
+    def __init__(self, search: str, needs: JobNeeds) -> None:
+        self.search, self.needs = search, needs
+        self.jobs: deque[tuple[int, Job]] = deque()
+
+    @property
+    def first(self) -> Job:
+        """The oldest."""
+        return self.jobs[0][1]
+
+    def __lt__(self, other: JobGroup) -> bool:
+        return self.jobs[0][0] < other.jobs[0][0]
+
+
+class WaitingJobs:
+    """The lines, the one with the oldest job first."""
+
+    def __init__(self) -> None:
+        self._by_kind: dict[tuple[str, JobNeeds], JobGroup] = {}
+        self._order: list[JobGroup] = []
+        self._keys: set[Hashable] = set()
+        self._came = 0
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._keys
+
+    def __iter__(self) -> Iterator[Job]:
+        return (job for line in self._order for _, job in line.jobs)
+
+    @property
+    def lines(self) -> int:
+        """How many there are."""
+        return len(self._order)
+
+    def line(self, place: int) -> JobGroup:
+        """The line at a place, from 0; its oldest job is older than that of the next."""
+        return self._order[place]
+
+    def add(self, job: Job) -> None:
+        """A job comes."""
+        self._came += 1
+        self._keys.add(job.key)
+        line = self._by_kind.get((job.search, job.needs))
+        if line is not None:
+            line.jobs.append((self._came, job))
+            return
+        line = self._by_kind[job.search, job.needs] = JobGroup(job.search, job.needs)
+        line.jobs.append((self._came, job))
+        self._order.append(line)
+
+    def pop(self, place: int) -> Job:
+        """Takes the oldest job of the line at a place; the line moves back to where its next job belongs."""
+        line = self._order.pop(place)
+        _, job = line.jobs.popleft()
+        self._keys.discard(job.key)
+        if line.jobs:
+            insort(self._order, line, lo=place)
+        else:
+            del self._by_kind[line.search, line.needs]
+        return job
+
+    def remove(self, place: int) -> list[Job]:
+        """Takes all the jobs of the line at a place."""
+        line = self._order.pop(place)
+        del self._by_kind[line.search, line.needs]
+        found = [job for _, job in line.jobs]
+        self._keys.difference_update(job.key for job in found)
+        return found
+
+
+_RENEWAL = 0.25  # of the time until a promised start, after which an earlier one is looked for
+_GRACE = 60.0  # seconds that a job past its limit is given to be gone
+
+
+@dataclass(slots=True, eq=False)
+class RunningJob:
+    """A job that runs; what it has shrinks when a node of it is lost.
+
+    Attributes:
+        number: unique, ascending.
+        end: when it is likely to end.
+    """
+
+    job: Job
+    number: int
+    start: float
+    end: float
+    parts: Sequence[Part]
+    stays: Sequence[Stay]
+    nodes: int
+
+    def covers(self, needs: JobNeeds) -> bool:
+        """Whether each of its nodes has room for a part of such a job once this one has ended."""
+        own = self.job.needs
+        return (
+            own.gpus_per_node >= needs.gpus_per_node and own.cores >= needs.cores and own.memory_mb >= needs.memory_mb
+        )
+
+
+class Horizon:
+    """The running jobs by their likely ends."""
+
+    def __init__(self) -> None:
+        self._ends: list[tuple[float, int, RunningJob]] = []
+
+    def __iter__(self) -> Iterator[RunningJob]:
+        return (running for _, _, running in self._ends)
+
+    def add(self, running: RunningJob) -> None:
+        """A job starts."""
+        insort(self._ends, (running.end, running.number, running))
+
+    def remove(self, running: RunningJob) -> None:
+        """A job has ended."""
+        del self._ends[bisect_left(self._ends, (running.end, running.number))]
+
+    def reserve(self, job: Job, capacity: Capacity, now: float) -> Reservation | None:
+        """Where and when a job could start that cannot start now; None: never, for too many nodes are lost."""
+        self._put_off(now)
+        needs = job.needs
+        ready = capacity.fitting(needs, capacity.up)
+        left: dict[int, tuple[int, int, int]] = {}
+        later = []
+        for end, _, running in self._ends:
+            if running.covers(needs):  # the usual case, and its cost does not depend on how many nodes it has
+                found = running.nodes & ~ready
+            else:
+                found = node_set(
+                    part.node
+                    for part in running.parts
+                    if not ready >> part.node & 1 and _has_room(needs, running, part.node, capacity, left)
+                )
+            if found:
+                ready |= found
+                later.append((end, found))
+                if ready.bit_count() >= needs.nodes:
+                    nodes = close_together(ready, needs.nodes)
+                    kept = tuple((when, some & nodes) for when, some in later if some & nodes)
+                    return Reservation(job, nodes, end, now + _RENEWAL * (end - now), kept)
+        return None
+
+    def clear_times(self, now: float) -> dict[int, float]:
+        """When each node that is not empty is likely to be."""
+        self._put_off(now)
+        return {part.node: end for end, _, running in self._ends for part in running.parts}
+
+    def _put_off(self, now: float) -> None:
+        """Jobs that last longer than was likely: half as long again as until now, at most to their limit."""
+        overdue = bisect_left(self._ends, (now, math.inf))
+        for _, number, running in self._ends[:overdue]:
+            limit = running.start + running.job.limit
+            longer = min(limit, running.start + 1.5 * (now - running.start))
+            running.end = longer if longer > now else now + _GRACE
+            self._ends.append((running.end, number, running))
+        if overdue:
+            del self._ends[:overdue]
+            self._ends.sort()
+
+
+def _has_room(
+    needs: JobNeeds, running: RunningJob, node: int, capacity: Capacity, left: dict[int, tuple[int, int, int]]
+) -> bool:
+    """Whether a node has room for a part of a job once one more of its jobs has ended; `left` is brought up to date."""
+    gpus, cores, memory = left.get(node) or capacity.free(node)
+    own = running.job.needs
+    left[node] = gpus, cores, memory = gpus + own.gpus_per_node, cores + own.cores, memory + own.memory_mb
+    return gpus >= needs.gpus_per_node and cores >= needs.cores and memory >= needs.memory_mb
+
+
+_SHARES_LATER = (1, 2, 4, 8, 16, 64)  # of an allocation's nodes of one shape: what `Wish.later` tells apart
+_OUTLOOK = 0.01  # of the time that is left, for which what could start later is not looked at anew
+
+
+class Scheduler:
+    """Shares an allocation out to jobs.
+
+    The oldest job that waits goes first. Where it has no room, nodes are kept for it from the time when they are likely
+    to be free (a reservation), and younger jobs start only where they do not delay it: elsewhere, or for so short that
+    they are likely to have ended (EASY backfill: Lifka, JSSPP 1995). From the time promised on nothing else starts on
+    those nodes. So the oldest job waits no longer than until then and as long as the longest minutes of what
+    runs there, whatever the estimates were worth.
+
+    Every call hands in the time, in seconds of any clock that does not go back. The same calls give the same
+    answers. Nothing here does I/O or locks: a caller with several threads holds a lock of its own.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        *,
+        begins: float = 0.0,
+        ends: float = math.inf,
+        broken: Collection[str] = (),
+        policy: Policy | None = None,
+    ) -> None:
+        """Takes an allocation.
+
+        Args:
+            nodes: in the batch system's order, in which neighbours are close.
+            begins: when it is the caller's.
+            ends: when the batch system ends it; jobs end `Policy.margin` earlier.
+            broken: names of nodes that are of no use from the beginning.
+            policy: how to decide; default: as Policy has it.
+
+        Raises:
+            InputError: there is no node, or two have one name, or a broken one is not among them.
+        """
+        if not nodes:
+            raise InputError("an allocation needs one node at least")
+        self._names = [node.name for node in nodes]
+        self._places = {name: place for place, name in enumerate(self._names)}
+        if len(self._places) < len(nodes):
+            raise InputError(f"{len(nodes)} nodes have {len(self._places)} names only: each needs its own")
+        self._shapes = [node.shape for node in nodes]
+        self._by_shape = {
+            shape: node_set(place for place, other in enumerate(self._shapes) if other == shape)
+            for shape in dict.fromkeys(self._shapes)
+        }
+        self._policy = policy or Policy()
+        self._ends = ends
+        self._capacity = Capacity(self._shapes)
+        self._account = Account(self._shapes, begins)
+        self._horizon = Horizon()
+        self._running: dict[Hashable, RunningJob] = {}
+        self._on_node: list[set[int]] = [set() for _ in nodes]
+        self._by_number: dict[int, RunningJob] = {}
+        self._waiting = WaitingJobs()
+        self._run_times: dict[str, RunTimes] = {}
+        self._reservation: Reservation | None = None
+        self._late: set[Hashable] = set()
+        self._started = 0
+        self._draining = False
+        self._changed = False
+        self._outlook: tuple[float, tuple[Opening, ...]] = (-math.inf, ())
+        for name in broken:
+            self.lose_node(name, begins)
+
+    # --- what is asked ---
+
+    @property
+    def running(self) -> int:
+        """How many jobs run."""
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        """How many jobs wait."""
+        return len(self._waiting)
+
+    @property
+    def reserved(self) -> tuple[Job, float] | None:
+        """The job for which nodes are kept, and when it is promised to start."""
+        return (self._reservation.job, self._reservation.start) if self._reservation else None
+
+    def wish(self, now: float) -> JobRequest:
+        """What could be taken next; nothing while the allocation drains. Call it after `starts`.
+
+        Jobs that the server hands out for it are to be added in the server's order.
+        """
+        seconds = {
+            search: known for search, times in self._run_times.items() if (known := times.quantile(now)) is not None
+        }
+        remaining = self._last_end - now
+        if self._draining or remaining <= 0 or (self._waiting and not self._policy.backfill):
+            return JobRequest(Openings([]), (), seconds)
+        kept, until = self._kept
+        tiers = [(self._capacity.up & ~kept, remaining), (kept, min(until - now, remaining))]
+        openings = Openings(
+            Opening(nodes, gpus, cores, memory, span)
+            for within, span in tiers
+            if within and span > 0
+            for gpus, cores, memory, nodes in self._capacity.levels(within)
+        )
+        return JobRequest(openings, () if self._waiting else self._later(now), seconds)
+
+    def usage(self, now: float) -> Usage:
+        """Where the allocation's time went."""
+        return self._account.usage(((running.job.search, running.stays) for running in self._horizon), now)
+
+    # --- what happens ---
+
+    def add(self, job: Job) -> None:
+        """A job comes, and waits.
+
+        Raises:
+            InputError: it has the key of another, or could not start if the allocation were empty.
+        """
+        if job.key in self._running or job.key in self._waiting:
+            raise InputError(f"job {job.key!r} waits or runs already")
+        needs = job.needs
+        least = min(needs.nodes, needs.cores, needs.memory_mb, needs.gpus_per_node + 1)
+        if least < 1 or not 0 < job.limit < math.inf:
+            raise InputError(f"job {job.key!r}: {needs}: nodes, cores, memory and minutes must be positive numbers")
+        able = self._able(needs)
+        if able < needs.nodes:
+            raise InputError(
+                f"job {job.key!r} needs {needs.nodes} nodes with {needs.gpus_per_node} GPUs, {needs.cores} cores and "
+                f"{needs.memory_mb} MB each; {able} of the allocation's {len(self._names)} are such: ask for less, "
+                "or for a larger allocation"
+            )
+        self._waiting.add(job)
+        self._changed = True
+
+    def starts(self, now: float) -> list[Start]:
+        """The jobs that are to start now; they have their shares when this returns, until `ended` is called."""
+        if self._draining or not self._changed:
+            return []
+        self._changed = False
+        found: list[Start] = []
+        blocked: set[tuple[int, int, int, int, bool]] = set()
+        oldest: Job | None = None
+        place = 0
+        while place < min(self._waiting.lines, self._policy.depth):
+            line = self._waiting.line(place)
+            needs, seconds = line.needs, self._seconds(line, now)
+            if seconds > self._last_end - now or line.first.key in self._late:
+                place += 1
+                continue
+            kept, until = self._kept if oldest else (0, 0.0)
+            tiers = [self._capacity.up & ~kept]
+            if kept and seconds <= until - now:
+                tiers.append(kept)
+            shape = (needs.nodes, needs.gpus_per_node, needs.cores, needs.memory_mb, len(tiers) > 1)
+            if shape not in blocked and (nodes := self._capacity.choose(needs, tiers)):
+                found.append(self._start(self._waiting.pop(place), nodes, now, now + seconds))
+                continue
+            place += 1
+            if oldest is not None:
+                blocked.add(shape)
+            elif self._reserve(line.first, now, seconds):
+                oldest = line.first
+                if not self._policy.backfill:
+                    break
+        if oldest is None:
+            self._reservation = None
+        return found
+
+    def ended(self, key: Hashable, ending: Ending, now: float, *, staging: float = 0.0) -> None:
+        """A job that was started runs no more, on none of its nodes; its share is free at once.
+
+        Args:
+            key: of the job.
+            ending: how.
+            now: the time.
+            staging: seconds of its run that went into what later jobs find done: no measurement of theirs.
+
+        Raises:
+            InputError: no such job runs.
+        """
+        running = self._running.pop(key, None)
+        if running is None:
+            raise InputError(f"job {key!r} does not run")
+        job = running.job
+        self._horizon.remove(running)
+        self._capacity.give_back(job.needs, running.parts)
+        self._account.end(job.search, running.stays, now, useful=ending.is_useful)
+        self._account.count(job.search, ending)
+        self._run_times[job.search].ended(running.start, now, finished=ending is Ending.FINISHED, staging=staging)
+        for part in running.parts:
+            self._on_node[part.node].discard(running.number)
+        del self._by_number[running.number]
+        self._changed = True
+
+    def lose_node(self, name: str, now: float) -> tuple[Job, ...]:
+        """A node does not answer, or is broken: it is left out from now on.
+
+        Returns:
+            The jobs that ran there. They are to be ended on their other nodes, and `ended` is to be called for each;
+            until then those stay theirs.
+
+        Raises:
+            InputError: there is no such node.
+        """
+        (node,) = members(self._set_of([name]))
+        if not self._capacity.not_lost >> node & 1:
+            return ()
+        victims = [self._by_number[number] for number in sorted(self._on_node[node])]
+        for running in victims:
+            self._capacity.give_back(running.job.needs, [part for part in running.parts if part.node == node])
+            stays = [stay for stay in running.stays if stay.node == node]
+            self._account.end(running.job.search, stays, now, useful=False)
+            running.parts = [part for part in running.parts if part.node != node]
+            running.stays = [stay for stay in running.stays if stay.node != node]
+            running.nodes &= ~(1 << node)
+        self._on_node[node].clear()
+        self._capacity.lose(node)
+        self._account.lose(node, now)
+        if self._reservation and self._reservation.nodes >> node & 1:
+            self._reservation = None
+        self._changed = True
+        return tuple(running.job for running in victims)
+
+    def hold(self, names: Collection[str]) -> None:
+        """These nodes get no more jobs until `release`; what runs there goes on.
+
+        Raises:
+            InputError: there is no such node.
+        """
+        nodes = self._set_of(names)
+        self._capacity.hold(nodes)
+        if self._reservation and self._reservation.nodes & nodes:
+            self._reservation = None
+        self._changed = True
+
+    def release(self, names: Collection[str]) -> None:
+        """Ends what `hold` began.
+
+        Raises:
+            InputError: there is no such node.
+        """
+        self._capacity.release(self._set_of(names))
+        self._changed = True
+
+    def drain(self) -> None:
+        """Nothing starts any more; what waits is handed back."""
+        self._draining = True
+
+    def hand_back(self, now: float) -> tuple[Job, ...]:
+        """The jobs that wait and cannot start any more, for another allocation to run: they are forgotten here.
+
+        Those that would not end before the allocation does, those that lost nodes leave no room for, and once it
+        drains, all of them.
+        """
+        found: list[Job] = []
+        for place in range(self._waiting.lines - 1, -1, -1):
+            line = self._waiting.line(place)
+            late = self._seconds(line, now) > self._last_end - now or line.first.key in self._late
+            if self._draining or late or self._able(line.needs) < line.needs.nodes:
+                found += self._waiting.remove(place)
+        self._late.clear()
+        if found:
+            self._changed = True
+            self._outlook = -math.inf, ()  # it may have said that they have room later
+        if self._reservation and self._reservation.job.key not in self._waiting:
+            self._reservation = None
+        return tuple(found)
+
+    # --- how it is decided ---
+
+    def _set_of(self, names: Collection[str]) -> int:
+        for name in names:
+            if name not in self._places:
+                raise InputError(f"the allocation has no node {name!r}")
+        return node_set(self._places[name] for name in names)
+
+    @property
+    def _last_end(self) -> float:
+        return self._ends - self._policy.margin
+
+    @property
+    def _kept(self) -> tuple[int, float]:
+        """The nodes that are kept for a job, and until when others may run there."""
+        return (self._reservation.nodes, self._reservation.start) if self._reservation else (0, 0.0)
+
+    def _seconds(self, line: JobGroup, now: float) -> float:
+        limit = 60.0 * line.needs.minutes
+        times = self._run_times.get(line.search)
+        known = times.quantile(now) if times else None
+        return limit if known is None else min(limit, known)
+
+    def _able(self, needs: JobNeeds) -> int:
+        """How many nodes could take a part of such a job if they were empty."""
+        return sum(
+            (nodes & self._capacity.not_lost).bit_count()
+            for shape, nodes in self._by_shape.items()
+            if _is_able(shape, needs)
+        )
+
+    def _start(self, job: Job, nodes: int, now: float, end: float) -> Start:
+        self._started += 1
+        parts = self._capacity.take(job.needs, nodes)
+        stays = self._account.begin(job.needs, [part.node for part in parts], now)
+        running = RunningJob(job, self._started, now, end, parts, stays, nodes)
+        self._running[job.key] = self._by_number[running.number] = running
+        for part in parts:
+            self._on_node[part.node].add(running.number)
+        self._horizon.add(running)
+        times = self._run_times.get(job.search)
+        if times is None:
+            times = self._run_times[job.search] = RunTimes(self._policy.quantile, self._policy.measurements)
+        times.started(now)
+        return Start(job, tuple(self._share(part) for part in parts))
+
+    def _share(self, part: Part) -> Share:
+        return Share(self._names[part.node], numbers(part.gpus), numbers(part.cores))
+
+    def _reserve(self, job: Job, now: float, seconds: float) -> bool:
+        """Keeps nodes for the oldest job; False: it cannot start early enough to end in time."""
+        held = self._reservation
+        if held is not None and held.job is job:
+            fit = self._capacity.fitting(job.needs, self._capacity.up)
+            held = self._reservation = held.exchanged(fit)
+            if now >= held.start or now < held.renew:
+                return True
+        else:
+            held = None
+        found = self._horizon.reserve(job, self._capacity, now)
+        if held is not None and (found is None or found.start >= held.start):
+            return True
+        if found is None and self._capacity.up != self._capacity.not_lost:
+            return False  # nodes that are held now may be enough later
+        if found is None or found.start + seconds > self._last_end:
+            self._late.add(job.key)
+            self._reservation = None
+            return False
+        self._reservation = found
+        return True
+
+    def _later(self, now: float) -> tuple[Opening, ...]:
+        """What one job could have later, of nodes of one shape: the more, the less time is left for it then."""
+        if now - self._outlook[0] >= _OUTLOOK * max(0.0, min(self._last_end - now, 1e5)):
+            clear = self._horizon.clear_times(now)
+            found = []
+            for shape, nodes in self._by_shape.items():
+                times = sorted(clear.get(node, now) for node in members(nodes & self._capacity.up))
+                counts = {len(times) // share for share in _SHARES_LATER} - {0}
+                gpus = pattern_of(shape, (1 << shape.gpus) - 1)
+                found += [
+                    Opening(count, gpus, shape.cores, shape.memory_mb, self._last_end - times[count - 1])
+                    for count in sorted(counts)
+                    if times[count - 1] < self._last_end
+                ]
+            self._outlook = now, tuple(found)
+        return self._outlook[1]
+
+
+def _is_able(shape: NodeShape, needs: JobNeeds) -> bool:
+    return needs.gpus_per_node <= shape.gpus and needs.cores <= shape.cores and needs.memory_mb <= shape.memory_mb

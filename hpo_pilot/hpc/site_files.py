@@ -1,0 +1,139 @@
+"""Reads site files, finds site profiles by name, and gives the power that a search's jobs draw."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from hpo_pilot.errors import InputError, Problem, SearchFileError
+from hpo_pilot.hpc.site_folders import SITES_VARIABLE, site_folders
+from hpo_pilot.hpc.site_profile import SiteProfile
+from hpo_pilot.search import Resources, Search
+from hpo_pilot.search.mistakes import Mistake, did_you_mean, keys_of, mistakes_of
+from hpo_pilot.search.trials import Price
+from hpo_pilot.search.yaml_document import Document, read_document
+
+_SECTIONS = {
+    name: field.annotation
+    for name, field in SiteProfile.model_fields.items()
+    if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+}
+
+#: Where keys belong that stand at the top level; keys of several sections are left out.
+_ELSEWHERE = {
+    key: f"under {section}"
+    for section, model in _SECTIONS.items()
+    for key in keys_of(model)
+    if sum(key in keys_of(other) for other in _SECTIONS.values()) == 1
+}
+
+
+class SiteFileError(SearchFileError):
+    """A site file is wrong; says everything that is, one problem per line, in the order of the file."""
+
+
+def load_site(path: Path) -> SiteProfile:
+    """The profile in the file at `path`.
+
+    Raises:
+        SiteFileError: it cannot be read or is wrong; its `problems` are all mistakes with their places.
+    """
+    document = read_document(path)
+    problems = list(document.problems) or _problems(document, path.stem)
+    if problems:
+        raise SiteFileError(problems)
+    return SiteProfile.model_validate(document.value)
+
+
+def find_site(name: str, folders: Sequence[Path] | None = None) -> SiteProfile:
+    """The profile of that name.
+
+    Args:
+        name: as `site.profile` and `--site` have it.
+        folders: where to look; default: `site_folders()`.
+
+    Raises:
+        InputError: there is none.
+        SiteFileError: its file is wrong.
+    """
+    files = site_files(folders)
+    if name not in files:
+        raise InputError(f"there is no site profile {name!r}: {unknown_site_hint(name, files)}")
+    return load_site(files[name])
+
+
+def site_files(folders: Sequence[Path] | None = None) -> dict[str, Path]:
+    """The files of all profiles by name, in the order of the names; of several of one name that which counts."""
+    found: dict[str, Path] = {}
+    for folder in site_folders() if folders is None else folders:
+        if folder.is_dir():
+            for path in sorted(folder.glob("*.yaml")):
+                found.setdefault(path.stem, path)
+    return dict(sorted(found.items()))
+
+
+def unknown_site_hint(name: str, files: Mapping[str, Path]) -> str:
+    """What was probably meant by the name of no profile."""
+    own = f"a site's own file goes into ~/.config/hpo_pilot/sites, or a folder that --sites or {SITES_VARIABLE} names"
+    return f"{did_you_mean(name, files)} ({own})" if files else own
+
+
+def _problems(document: Document, name: str) -> list[Problem]:
+    data = document.value
+    if not isinstance(data, Mapping):
+        hint = "see deploy/sites/ for examples"
+        return [document.problem((), "must be a mapping with name, node, batch, launcher and so on", hint)]
+    found = _mistakes(dict(data))
+    if isinstance(data.get("name"), str) and data["name"] != name:
+        message = f"is {data['name']!r}, and the file's name says {name!r}"
+        found.append(Mistake(("name",), message, f"call the file {data['name']}.yaml, or the site {name}"))
+    return [document.problem(misfit.path, misfit.message, misfit.hint, at_key=misfit.at_key) for misfit in found]
+
+
+def _mistakes(data: dict[str, Any]) -> list[Mistake]:
+    try:
+        SiteProfile.model_validate(data)
+    except ValidationError as error:
+        return mistakes_of(error, data, SiteProfile, _ELSEWHERE)
+    return []
+
+
+def price_of(search: Search) -> Price:
+    """What a second of one of the search's jobs takes; its watts where the profile of its site has figures for that."""
+    resources = search.resources
+    path = site_files().get(search.site.profile)
+    profile = None if path is None else _profile(path, path.stat().st_mtime_ns)
+    watts = None if profile is None else job_watts(profile, resources)
+    return Price(resources.gpus, resources.all_cores, watts)
+
+
+def job_watts(profile: SiteProfile, resources: Resources) -> float | None:
+    """What one job draws on all its nodes, in watts; None: the profile has no figures.
+
+    Of what a node draws when it does nothing, a job counts the share that it has of the node: of its cores, GPUs and
+    memory the largest. Others may use the rest.
+    """
+    node, power = profile.node, profile.node.power
+    if power is None:
+        return None
+    asked = (
+        (resources.cores, node.cores),
+        (resources.gpus_per_node, node.gpu_count),
+        (resources.memory_mb, node.memory_mb),
+    )
+    share = max((wanted / all_of_it for wanted, all_of_it in asked if all_of_it), default=1.0)
+    busy = power.watts(resources.cores, resources.gpus_per_node) - power.idle
+    return resources.nodes * (min(1.0, share) * power.idle + busy)
+
+
+@lru_cache(maxsize=32)
+def _profile(path: Path, _changed: int) -> SiteProfile | None:
+    """A profile, read anew when its file changes; None: it is wrong, as `hpo-pilot sites` says."""
+    try:
+        return load_site(path)
+    except SiteFileError:
+        return None

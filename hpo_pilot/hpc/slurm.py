@@ -1,0 +1,236 @@
+"""Slurm: submits, lists and cancels batch jobs; reads the nodes and the end of an allocation."""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import random
+import re
+import shlex
+import time
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
+from typing import ClassVar
+
+from typing_extensions import override
+
+from hpo_pilot.errors import InputError
+from hpo_pilot.hpc.batch_system import (
+    AllocatedNode,
+    AllocationSpec,
+    BatchAllocation,
+    BatchJob,
+    BatchState,
+    BatchSystem,
+    CommandFailedError,
+    last_word,
+    run_command,
+    walltime_text,
+)
+
+log = logging.getLogger(__name__)
+
+#: squeue(1), "JOB STATE CODES". Those that are not here run, or end.
+_STATES = {
+    "PENDING": BatchState.WAITING,
+    "CONFIGURING": BatchState.WAITING,
+    "REQUEUED": BatchState.WAITING,
+    "REQUEUE_FED": BatchState.WAITING,
+    "REQUEUE_HOLD": BatchState.HELD,
+    "SPECIAL_EXIT": BatchState.HELD,
+    "RESV_DEL_HOLD": BatchState.HELD,
+    "COMPLETED": BatchState.ENDED,
+    "TIMEOUT": BatchState.TIMED_OUT,
+    "DEADLINE": BatchState.TIMED_OUT,
+    "CANCELLED": BatchState.CANCELLED,
+    "REVOKED": BatchState.CANCELLED,
+    "PREEMPTED": BatchState.CANCELLED,
+    "BOOT_FAIL": BatchState.FAILED,
+    "FAILED": BatchState.FAILED,
+    "NODE_FAIL": BatchState.FAILED,
+    "OUT_OF_MEMORY": BatchState.FAILED,
+}
+
+#: Reasons why a pending job could not start even on free nodes; squeue(1), "JOB REASON CODES".
+_HELD = ("JobHeld", "BeginTime", "Dependency", "QOSMax", "AssocMax", "MaxJobs", "QOSJobLimit", "AssociationJobLimit")
+
+#: Fields with a bar between; the name, in which users may have bars, is the last.
+_SQUEUE_FIELDS = "%i|%T|%r|%P|%q|%j"
+_SACCT_FIELDS = "JobIDRaw,State,Reason,Partition,QOS,JobName"
+_BARS = 5
+
+
+class Slurm(BatchSystem):
+    """Slurm; queues are partitions, or QOS where the profile's `queue_option` says so."""
+
+    name: ClassVar[str] = "slurm"
+    mark: ClassVar[str] = "#SBATCH"
+
+    @override
+    def options(self, spec: AllocationSpec) -> list[str]:
+        batch, gpus = spec.site.batch, spec.site.node.gpu_count
+        return [
+            f"--job-name={spec.name}",
+            f"--nodes={spec.nodes}",
+            f"--time={walltime_text(spec.minutes)}:00",
+            *([f"{batch.queue_flag} {spec.queue_name}"] if spec.queue_name else []),
+            *([f"{batch.account_flag} {spec.account_name}"] if spec.account_name else []),
+            *([f"--constraint={shlex.quote(batch.constraint)}"] if batch.constraint else []),
+            # The whole of each node, where partitions share nodes among jobs.
+            "--exclusive",
+            "--mem=0",
+            *([f"--gpus-per-node={gpus}"] if gpus else []),
+            # To the script alone, whose place the pilot takes.
+            *([f"--signal=B:{batch.warning.signal}@{batch.warning.seconds}"] if batch.warning else []),
+            # Of a job that Slurm starts again by itself nobody would know what it did before.
+            "--no-requeue",
+            # A node that is lost takes its own jobs along; the pilot goes on with the others.
+            "--no-kill",
+            f"--output={spec.output}",
+            "--open-mode=append",
+        ]
+
+    @override
+    def submit(self, spec: AllocationSpec, *, lock: int | None = None) -> str:
+        words = ["sbatch", "--parsable", str(spec.script_file)]
+        return last_word(words, run_command(words, kept_fd=lock)).partition(";")[0]  # id;cluster
+
+    @override
+    def jobs(self) -> dict[str, BatchJob]:
+        said = run_command(
+            ["squeue", "--noheader", "--states=all", f"--user={getpass.getuser()}", f"--format={_SQUEUE_FIELDS}"]
+        )
+        return _read(said.splitlines())
+
+    @override
+    def earlier(self, ids: Collection[str]) -> dict[str, BatchJob]:
+        try:
+            said = run_command(
+                [
+                    "sacct",
+                    "--noheader",
+                    "--parsable2",
+                    "--allocations",
+                    f"--format={_SACCT_FIELDS}",
+                    "--jobs",
+                    ",".join(ids),
+                ]
+            )
+        except (CommandFailedError, InputError) as error:
+            log.info("Slurm keeps no books here: %s", error)
+            return {}
+        return _read(said.splitlines())
+
+    @override
+    def cancel(self, ids: Collection[str]) -> None:
+        run_command(["scancel", "--quiet", *ids])
+
+
+def _read(lines: Iterable[str]) -> dict[str, BatchJob]:
+    found = {}
+    for line in lines:
+        number, state, reason, *queue, name = line.split("|", 5) if line.count("|") >= _BARS else ("", "", "", "")
+        if not state.strip():
+            log.warning("not a line on a job, and passed over: %.200s", line)
+            continue
+        word = state.split()[0]  # CANCELLED by 1000
+        kind = _STATES.get(word, BatchState.RUNNING)
+        if kind is BatchState.WAITING and reason.startswith(_HELD):
+            kind = BatchState.HELD
+        told = "" if reason in ("None", "") else reason
+        if kind is BatchState.FAILED and not told:
+            told = word
+        found[number] = BatchJob(number, name, kind, tuple(queue), told)
+    return found
+
+
+_ALONE = 8  # nodes that are tried one by one, where not all of them are free
+
+
+class SlurmAllocation(BatchAllocation):
+    """From inside an sbatch or salloc."""
+
+    variable = "SLURM_JOB_ID"
+    keeps_cores = True
+
+    def nodes(self) -> list[AllocatedNode]:
+        """See Batch."""
+        listed = self.environment.get("SLURM_JOB_NODELIST") or self.environment.get("SLURM_NODELIST", "")
+        names = self.ask(["scontrol", "show", "hostnames", listed]).split() if listed else []
+        cpus = _repeated(self.environment.get("SLURM_JOB_CPUS_PER_NODE", ""))
+        return [AllocatedNode(name, cpus[place] if len(cpus) == len(names) else 0) for place, name in enumerate(names)]
+
+    def seconds_left(self, now: float) -> float:
+        """See Batch."""
+        said = self.environment.get("SLURM_JOB_END_TIME", "")  # since 22.05, and only where the site has it
+        if said.isdecimal():
+            return int(said) - now
+        text = self.ask(["squeue", "--noheader", f"--jobs={self.job}", "--format=%e"])
+        try:
+            return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S")) - now
+        except ValueError as error:  # N/A: it has no limit
+            raise InputError(f"squeue calls {text!r} the end of job {self.job}") from error
+
+    def lost(self) -> list[str]:
+        """See Batch."""
+        given = [node.name for node in self.nodes()]
+        count, listed = self.ask(["squeue", "--noheader", f"--jobs={self.job}", "--format=%D %N"]).split()
+        if int(count) >= len(given):
+            return []
+        left = self._expanded(listed)
+        return [name for name in given if name not in left]
+
+    def reclaim(self, nodes: Sequence[str]) -> list[str]:
+        """See Batch.
+
+        A step that outlives a node's loss takes its cores along when it ends, up to Slurm 23.02.2 (SchedMD's bug
+        16691). A step that has a whole node sets all of its cores free, and shows for any version that they are.
+        """
+        steps = self.ask(["squeue", "--steps", "--noheader", f"--jobs={self.job}", "--format=%i %N"]).splitlines()
+        listed = {line.split()[1] for line in steps if re.match(r"\S+\.\d+\s+\S", line)}  # not those of the script
+        busy = self._expanded(",".join(sorted(listed))) if listed else set()
+        free = [node for node in nodes if node not in busy]
+        try:
+            return self._wholly_free(free)
+        except InputError:
+            if len(free) == 1:
+                raise
+        found = []
+        for node in random.sample(free, min(_ALONE, len(free))):
+            with suppress(InputError):
+                found += self._wholly_free([node])
+        return found
+
+    def _wholly_free(self, nodes: list[str]) -> list[str]:
+        """The same nodes, once a step has had all of them."""
+        if nodes:
+            count = str(len(nodes))
+            words = ["srun", "--immediate=5", "-N", count, "-n", count, f"--nodelist={','.join(nodes)}", "--whole"]
+            self.ask([*words, "--mem=16M", "--job-name=hpo-pilot-reclaim", "true"])
+        return nodes
+
+    def _expanded(self, listed: str) -> set[str]:
+        return set(self.ask(["scontrol", "show", "hostnames", listed]).split())
+
+    def gpus_per_node(self) -> int:
+        """See Batch."""
+        return self._number("SLURM_GPUS_ON_NODE")
+
+    def memory_mb(self) -> int:
+        """See Batch."""
+        return self._number("SLURM_MEM_PER_NODE")
+
+    def _number(self, name: str) -> int:
+        said = self.environment.get(name, "")
+        return int(said) if said.isdecimal() else 0
+
+
+def _repeated(text: str) -> list[int]:
+    """`2(x3),4` is 2, 2, 2, 4."""
+    found: list[int] = []
+    for part in filter(None, text.split(",")):
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
+        if match is None:
+            return []
+        found += [int(match[1])] * int(match[2] or 1)
+    return found

@@ -1,0 +1,273 @@
+"""Builds a search file from values of another tool, with a comment on the origin of each."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hpo_pilot.errors import Problem
+from hpo_pilot.migrate.foreign_file import ForeignFile, ForeignSpace
+from hpo_pilot.search import Search
+from hpo_pilot.search.mistakes import QUEUE_PATTERN, FieldPath
+from hpo_pilot.search.sections import LONGEST_NAME
+from hpo_pilot.search.yaml_document import STR, plain_tag
+
+
+@dataclass(frozen=True)
+class ImportOptions:
+    """What the user says beside the file.
+
+    Attributes:
+        output_folder: where the search file goes; its paths are relative to it.
+        name: the search's name; None: from the file.
+        command: payload.command; None: from the file.
+        payload: the payload's folder; None: from the file.
+    """
+
+    output_folder: Path
+    name: str | None = None
+    command: str | None = None
+    payload: Path | None = None
+
+    def relative(self, folder: Path) -> str:
+        """A folder as the search file names it."""
+        return os.path.relpath(folder.resolve(), self.output_folder.resolve())
+
+
+@dataclass(frozen=True)
+class ImportedSearch:
+    """A search file made of another tool's file.
+
+    Attributes:
+        text: the search file.
+        search: what it says.
+        warnings: what was not carried over, or not as it was, each with its reason.
+    """
+
+    text: str
+    search: Search
+    warnings: tuple[Problem, ...]
+
+
+#: The sections in the order in which people read them.
+_ORDER = [field.alias or name for name, field in Search.model_fields.items()]
+
+#: Sections whose members stand on lines of their own.
+_LISTS = ("start", "known", "constraints")
+
+
+class Draft:
+    """The sections of a search file, and comments to them."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self._comments: dict[tuple[str, ...], str] = {}
+
+    def put(self, section: str, *key_and_value: Any, origin: str = "") -> None:
+        """Sets `section` to a value, or one key of it: ``put("seed", 7)``, ``put("budget", "trials", 20)``."""
+        *keys, value = key_and_value
+        place = (section, *keys)
+        if keys:
+            self.values.setdefault(section, {})[keys[0]] = value
+        else:
+            self.values[section] = value
+        if origin:
+            self._comments[place] = origin
+
+    def put_space(self, space: ForeignSpace) -> None:
+        """Sets the space, and what the payload's points have beyond it."""
+        for name, dimension in space.dimensions.items():
+            self.put("space", name, dimension, origin=space.origins[name])
+        shape = {"fixed": space.fixed, "arrays": space.arrays, "values": space.values}
+        if any(shape.values()):
+            given = {key: value for key, value in shape.items() if value}
+            self.put("payload", "point", given, origin="what the payload's points have beyond the parameters by name")
+
+    def text(self, head: Sequence[str], warnings: Sequence[Problem]) -> str:
+        """The file's text.
+
+        Args:
+            head: the comment that it begins with, line by line.
+            warnings: what was not carried over; it is listed below the head.
+        """
+        lines = [f"# {line}".rstrip() for line in head]
+        if warnings:
+            lines += ["#", "# Not carried over, or not as it was:"]
+            lines += [f"# - {_one_line(str(warning))}" for warning in warnings]
+        for section in sorted(self.values, key=_ORDER.index):
+            lines += self._section(section, self.values[section])
+        return "\n".join(lines) + "\n"
+
+    def _section(self, section: str, value: Any) -> list[str]:
+        if isinstance(value, dict) and value:
+            head = self._line(f"{section}:", (section,))
+            return [head, *(self._line(f"  {flow_yaml(k)}: {flow_yaml(v)}", (section, k)) for k, v in value.items())]
+        if section in _LISTS and value:
+            return [self._line(f"{section}:", (section,)), *(f"  - {flow_yaml(item)}" for item in value)]
+        return [self._line(f"{section}: {flow_yaml(value)}", (section,))]
+
+    def _line(self, text: str, place: tuple[str, ...]) -> str:
+        comment = self._comments.get(place)
+        return f"{text}  # {_one_line(comment)}" if comment else text
+
+
+def _one_line(text: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
+#: `user.nickname.` and the like, before what a data set is about.
+_OWNER = re.compile(r"^(?:user|group)\.[^.]+\.")
+
+#: What a shell is to put into a name.
+_SHELL = re.compile(r"`[^`]*`|\$\([^)]*\)|\$\{[^}]*\}|\$\w+|\{\w+\}")
+
+
+def put_name(draft: Draft, file: ForeignFile, path: FieldPath, text: str, fallback: str) -> None:
+    """Sets the search's name to what a search can be called that comes nearest to `text`."""
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-_")
+    if not name[:1].isalpha():
+        name = f"{fallback}-{name}".strip("-")
+    name = name[:LONGEST_NAME].rstrip("-_")
+    draft.put("search", name)
+    if name != text:
+        file.warn(path, f"the search is called {name}: its name is made of letters, digits, '_' and '-'")
+
+
+def subject_of(dataset: str) -> str:
+    """What an output data set is called beside its owner and what a shell adds to it."""
+    return _OWNER.sub("", _SHELL.sub("", dataset).rstrip("/")).strip(".-_ ")
+
+
+def rucio_name(dataset: str) -> str:
+    """A data set with its scope: the one given, or the one that PanDA's tools see in its name."""
+    name = dataset.rstrip("/")
+    if ":" in name:
+        return name
+    parts = name.split(".")
+    scope = ".".join(parts[:2]) if parts[0] in ("user", "group") else parts[0]
+    return f"{scope}:{name}"
+
+
+def put_sites(draft: Draft, file: ForeignFile, path: FieldPath, sites: list[str], origin: str) -> None:
+    """Sets the queue, where one is named."""
+    named = [site for site in sites if site and site.upper() != "ANY"]
+    if not named:
+        return
+    draft.put("site", "profile", "grid")
+    if len(named) > 1:
+        file.warn(path, f"a search file names one queue; PanDA chooses among all, not only {', '.join(named)}")
+    elif re.match(QUEUE_PATTERN, named[0]):
+        draft.put("site", "queue", named[0], origin=origin)
+    else:
+        file.wrong(path, f"{named[0]!r} is not the name of a queue")
+
+
+#: hpogrid's algorithms, which are libraries for the most part.
+HPOGRID = {
+    "ax": "bayesian",
+    "bayesian": "bayesian",
+    "bohb": "bayesian",
+    "grid": "grid",
+    "hyperopt": "bayesian",
+    "optuna": "bayesian",
+    "random": "random",
+    "skopt": "bayesian",
+    "tune": "random",
+}
+
+#: Parts of the names of nevergrad's optimizers, the first that fits counts.
+_NEVERGRAD = (
+    ("CMA", "cma"),
+    ("BO", "bayesian"),
+    ("Random", "random"),
+    ("Scr", "random"),
+    ("Halton", "random"),
+    ("Hammersley", "random"),
+    ("LHS", "random"),
+)
+
+_LIBRARY = re.compile(r"(?:--lib|-l)(?:\s+|=)[\"']?(\w+)")
+_METHOD = re.compile(r"--method(?:\s+|=)[\"']?(\w+)")
+_OWN = re.compile(r"--optimizer(?:\s+|=)[\"']?(auto|random|grid|bayesian|evolutionary|cma|optuna)\b")
+_MODE = re.compile(r"--(?:mode|goal)(?:\s+|=)[\"']?(max|min)")
+
+
+def for_hpogrid(algorithm: str, method: str | None) -> str:
+    """The optimizer for an algorithm of hpogrid; `method` is nevergrad's, whose default there is random search."""
+    if algorithm == "nevergrad":
+        return for_nevergrad(method or "RandomSearch")
+    return HPOGRID[algorithm]
+
+
+def for_nevergrad(method: str) -> str:
+    """The optimizer for one of nevergrad's: all that is no other is some evolution."""
+    return next((optimizer for part, optimizer in _NEVERGRAD if part in method), "evolutionary")
+
+
+def for_steering(command: str) -> str | None:
+    """The optimizer that does what a steering container's command does; None where that cannot be seen."""
+    if found := _OWN.search(command):
+        return found[1]
+    method = _METHOD.search(command)
+    if (found := _LIBRARY.search(command)) and found[1] in {*HPOGRID, "nevergrad"}:
+        return for_hpogrid(found[1], method[1] if method else None)
+    if "nevergrad" in command:
+        return for_nevergrad(method[1]) if method else "evolutionary"
+    return "bayesian" if "bayesian" in command or "skopt" in command else None
+
+
+def goal_of_steering(command: str) -> str | None:
+    """Which way is better, as a steering container's command says it; None where it does not."""
+    found = _MODE.search(command)
+    return None if found is None else "maximize" if found[1] == "max" else "minimize"
+
+
+_PLAIN = re.compile(r"[A-Za-z0-9_./](?:[A-Za-z0-9_./ -]*[A-Za-z0-9_./-])?\Z")
+_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+
+
+def flow_yaml(value: Any) -> str:
+    """Any value of plain Python types, in YAML's flow style."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{flow_yaml(key)}: {flow_yaml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(flow_yaml(item) for item in value) + "]"
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return _number(value)
+    return _text(value) if isinstance(value, str) else str(value)
+
+
+def _number(value: float) -> str:
+    text = repr(value)
+    mantissa, exponent, power = text.partition("e")
+    # YAML 1.1 takes a number with an exponent for text, unless there is a point in it and a sign behind the e.
+    if exponent and "." not in mantissa:
+        mantissa += ".0"
+    if exponent and power[0] not in "+-":
+        power = "+" + power
+    return mantissa + exponent + power
+
+
+def _text(text: str) -> str:
+    if _PLAIN.match(text) and plain_tag(text) == STR and yaml.safe_load(text) == text:
+        return text
+    return '"' + "".join(_escaped(character) for character in text) + '"'
+
+
+def _escaped(character: str) -> str:
+    if character in _ESCAPES:
+        return _ESCAPES[character]
+    if character.isprintable():
+        return character
+    code = ord(character)
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

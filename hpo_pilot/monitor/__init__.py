@@ -1,1 +1,0 @@
-"""The monitor: web pages over searches, jobs and pilots."""

@@ -1,0 +1,453 @@
+"""Acquisition functions: expected improvement of a value, and of the hypervolume of a front."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import erfcx, log_ndtr, logsumexp
+
+from hpo_pilot.optimizers.gaussian_process import Pool, Posterior
+from hpo_pilot.optimizers.nondominated import crowding, front
+
+Array = npt.NDArray[np.float64]
+
+_HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
+_HALF_LOG_HALF_PI = 0.5 * math.log(0.5 * math.pi)
+
+#: Below this the exact formula would subtract two equal numbers; an expansion takes its place.
+_FAR = -1e4
+
+
+def log_h(z: Array) -> Array:
+    """log(phi(z) + z Phi(z)): the expected improvement of a normal variable, in units of its deviation.
+
+    Ament et al. 2023, "Unexpected improvements to expected improvement for Bayesian optimization", eq. 9; any shape.
+    """
+    result = np.empty_like(z)
+    near, far = z > -1.0, z < _FAR
+    middle = ~near & ~far
+    x = z[near]
+    result[near] = np.log(np.exp(-0.5 * x * x - _HALF_LOG_2PI) + x * np.exp(log_ndtr(x)))
+    x = z[middle]
+    ratio = np.log(erfcx(-x / math.sqrt(2.0)) * np.abs(x)) + _HALF_LOG_HALF_PI
+    result[middle] = -0.5 * x * x - _HALF_LOG_2PI + np.log(-np.expm1(ratio))
+    x = z[far]
+    result[far] = -0.5 * x * x - _HALF_LOG_2PI - 2.0 * np.log(np.abs(x))
+    return result
+
+
+def log_expected_improvement(mean: Array, variance: Array, best: float) -> Array:
+    """The logarithm of the expected improvement below `best`; each of shape (m,)."""
+    deviation = np.sqrt(variance)
+    return np.asarray(np.log(deviation) + log_h((best - mean) / deviation))
+
+
+def log_expected_improvement_gradient(
+    mean: Array, variance: Array, d_mean: Array, d_variance: Array, best: float
+) -> tuple[Array, Array]:
+    """The same with its derivatives, shape (m, n_features), from those of mean and variance."""
+    deviation = np.sqrt(variance)
+    z = (best - mean) / deviation
+    h = log_h(z)
+    by_mean = -np.exp(log_ndtr(z) - h) / deviation
+    by_deviation = np.exp(-0.5 * z * z - _HALF_LOG_2PI - h) / deviation
+    gradient = by_mean[:, None] * d_mean + (by_deviation / (2.0 * deviation))[:, None] * d_variance
+    return np.log(deviation) + h, gradient
+
+
+class Surrogate(Protocol):
+    """A model of the values, conditioned on the told points, and what a batch has made of it so far."""
+
+    @property
+    def leaders(self) -> npt.NDArray[np.int64]:
+        """Which of the data it is conditioned on are the best, those first; around them points are sought."""
+
+    @property
+    def scales(self) -> Array:
+        """The length scales by which points are near or far from each other, shape (n_features,)."""
+
+    @property
+    def cost(self) -> float:
+        """What one look at a point costs, in multiplications."""
+
+    def look_at(self, features: Array, room: int) -> None:
+        """Takes the candidates, shape (m, n_features); of all points, `room` will be believed at most."""
+
+    def scores(self, bonus: Array) -> Array:
+        """The logarithm of what the candidates are worth plus `bonus`, each of shape (m,).
+
+        The largest is exact, the others may be more than they would be if they were computed again. A candidate whose
+        bonus is -inf is out.
+        """
+
+    def value(self, features: Array) -> Array:
+        """The logarithm of what points at `features`, shape (k, n_features), are worth; shape (k,)."""
+
+    def gradient(self, features: Array) -> tuple[Array, Array]:
+        """`value` and its derivatives by the features, shape (k, n_features)."""
+
+    def believe(self, features: Array) -> None:
+        """Takes a chosen point, of shape (n_features,), to return what is predicted for it."""
+
+    def believe_candidate(self, index: int) -> None:
+        """The same for a candidate, at less cost; from the first on, `believe` is not called any more."""
+
+
+#: So many of the data lead.
+_VALUE_LEADERS = 10
+
+
+class ImprovementSurrogate:
+    """See `Surrogate`.
+
+    Attributes:
+        leaders: the rows of the data with the best values.
+    """
+
+    def __init__(self, posterior: Posterior, best: float, leaders: npt.NDArray[np.int64]) -> None:
+        """Use `of_data`."""
+        self._posterior = posterior
+        self._best = best
+        self.leaders = leaders
+
+    @classmethod
+    def of_data(cls, posterior: Posterior, stopped: npt.NDArray[np.bool_], reach: Array, believed: Array) -> Self:
+        """Before a batch is chosen.
+
+        Args:
+            posterior: conditioned on the data.
+            stopped: which of the data are no more than guesses, and never the best; shape (n_data,).
+            reach: the features of what is to be improved on where there are no data, shape (k, n_features).
+            believed: the features of the points that are out, shape (m, n_features).
+        """
+        fitted = np.where(stopped, np.inf, posterior.fitted())
+        leaders = np.argsort(fitted, kind="stable")[:_VALUE_LEADERS]
+        if not len(stopped):
+            best = float(posterior.mean(reach).min())
+        elif stopped.all():
+            best = float(posterior.fitted().max())
+        else:
+            best = float(fitted.min())
+        return cls(posterior.believing(believed), best, leaders)
+
+    @property
+    def scales(self) -> Array:
+        """See `Surrogate`."""
+        return self._posterior.fit.scales
+
+    @property
+    def cost(self) -> float:
+        """See `Surrogate`."""
+        return float(len(self._posterior.points) ** 2)
+
+    def look_at(self, features: Array, room: int) -> None:
+        """See `Surrogate`."""
+        self._pool = Pool(self._posterior, features, room)
+
+    def scores(self, bonus: Array) -> Array:
+        """See `Surrogate`."""
+        return log_expected_improvement(self._pool.mean, self._pool.variance, self._best) + bonus
+
+    def value(self, features: Array) -> Array:
+        """See `Surrogate`."""
+        mean, variance = self._posterior.predict(features)
+        return log_expected_improvement(mean, variance, self._best)
+
+    def gradient(self, features: Array) -> tuple[Array, Array]:
+        """See `Surrogate`."""
+        return log_expected_improvement_gradient(*self._posterior.gradients(features), self._best)
+
+    def believe(self, features: Array) -> None:
+        """See `Surrogate`."""
+        self._best = min(self._best, float(self._posterior.predict(features[None, :])[0][0]))
+        self._posterior = self._posterior.believing(features[None, :])
+        self._pool.believe(features, self._posterior.factor[-1, :-1])
+
+    def believe_candidate(self, index: int) -> None:
+        """See `Surrogate`."""
+        self._best = min(self._best, float(self._pool.mean[index]))
+        self._pool.believe_candidate(index)
+
+
+# The expected improvement of a front's hypervolume by a point with independent normal costs: exact, in closed form.
+#
+# The region that a front leaves open is cut into boxes. What a point adds within a box is a product over the
+# objectives,
+# and so is its expectation; each factor is the difference of two expected improvements, to the box's upper and to its
+# lower bound. (Yang, Emmerich, Deutz, Bäck 2019, "Efficient computation of expected hypervolume improvement using box
+# decomposition algorithms".) As in `acquisition` everything is a logarithm, which stays exact where next to nothing
+# is to
+# be gained: Ament et al. 2023.
+
+#: Two objectives have a box for each point of the front, three have two, five have some twenty.
+_MOST_BOXES = 2_000
+
+#: Exponents are kept below this, so that a gradient where nothing is to be gained is large, not infinite.
+_LARGEST = 500.0
+
+
+def open_boxes(front: Array, reference: Array) -> tuple[Array, Array]:
+    """What is better than `reference` and dominated by no row of `front`, in boxes that do not overlap.
+
+    Dächert, Klamroth, Lacour, Vanderpooten 2017, "Efficient computation of the search region in multi-objective
+    optimization": the region is the union of the boxes below local upper bounds, each bound by one point per objective.
+
+    Args:
+        front: shape (n, n_objectives), the rows that matter most first: of many objectives there would be too many
+            boxes, and the last rows are passed over.
+        reference: shape (n_objectives,).
+
+    Returns:
+        Lower and upper bounds, each of shape (n_boxes, n_objectives); -inf where a box is open.
+    """
+    count = len(reference)
+    upper = reference[None, :].copy()
+    #: The point that bounds upper[i] in objective j, shape (n_bounds, j, n_objectives).
+    points = np.full((1, count, count), -np.inf)
+    points[0, np.arange(count), np.arange(count)] = reference
+    for row in front:
+        hit = (row < upper).all(axis=1)
+        if not hit.any():
+            continue
+        if len(upper) > _MOST_BOXES:
+            break
+        new_upper, new_points = [upper[~hit]], [points[~hit]]
+        for j in range(count):
+            others = np.delete(points[hit], j, axis=1)[:, :, j].max(axis=1)
+            kept = row[j] >= others
+            moved, by = upper[hit][kept], points[hit][kept]
+            moved[:, j], by[:, j, :] = row[j], row
+            new_upper.append(moved)
+            new_points.append(by)
+        upper, points = np.concatenate(new_upper), np.concatenate(new_points)
+    lower = np.full(upper.shape, -np.inf)
+    for j in range(count - 1):
+        lower[:, j] = points[:, j + 1 :, j].max(axis=1)
+    full = (lower < upper).all(axis=1)
+    return lower[full], upper[full]
+
+
+class HypervolumeImprovement:
+    """The logarithm of the expected hypervolume improvement over one front.
+
+    Attributes:
+        boxes: how many there are.
+    """
+
+    def __init__(self, front: Array, reference: Array) -> None:
+        """Cuts what the front leaves open below the reference point; arguments and order as for `open_boxes`."""
+        lower, upper = open_boxes(front, reference)
+        self.boxes = len(upper)
+        sides_of = list(zip(lower.T, upper.T, strict=True))
+        # Of each objective only the distinct sides are computed, and the distinct pairs of them.
+        self._sides = [np.unique(np.concatenate([low[low > -np.inf], high])) for low, high in sides_of]
+        self._pairs, self._of_box = [], []
+        for sides, (low, high) in zip(self._sides, sides_of, strict=True):
+            ends = np.stack([np.where(low > -np.inf, np.searchsorted(sides, low), -1), np.searchsorted(sides, high)])
+            pairs, place = np.unique(ends, axis=1, return_inverse=True)
+            self._pairs.append(pairs)
+            self._of_box.append(place.reshape(-1))
+
+    def log_value(self, means: Array, variances: Array) -> Array:
+        """At points whose costs have these means and variances, each of shape (m, n_objectives); shape (m,)."""
+        return np.asarray(logsumexp(self._log_boxes(means, variances), axis=1))
+
+    def log_gradient(self, means: Array, variances: Array) -> tuple[Array, Array, Array]:
+        """The same, shape (m,), and its derivatives by means and variances, each of shape (m, n_objectives)."""
+        boxes = self._log_boxes(means, variances)
+        value = logsumexp(boxes, axis=1)
+        shares = np.exp(boxes - value[:, None])
+        by_mean, by_variance = np.empty_like(means), np.empty_like(means)
+        for j, (place, pairs) in enumerate(zip(self._of_box, self._pairs, strict=True)):
+            widths, z, deviation = self._log_widths(j, means[:, j], variances[:, j])
+            share = np.zeros(widths.shape)
+            np.add.at(share.T, place, shares.T)
+            in_mean = np.zeros(widths.shape)
+            in_deviation = np.zeros(widths.shape)
+            for end, sign in ((1, 1.0), (0, -1.0)):
+                there = pairs[end] >= 0
+                at, width = z[:, pairs[end][there]], widths[:, there]
+                in_mean[:, there] -= sign * np.exp(np.minimum(log_ndtr(at) - width, _LARGEST))
+                in_deviation[:, there] += sign * np.exp(np.minimum(-0.5 * at * at - _HALF_LOG_2PI - width, _LARGEST))
+            by_mean[:, j] = (share * in_mean).sum(axis=1)
+            by_variance[:, j] = (share * in_deviation).sum(axis=1) / (2.0 * deviation)
+        return value, by_mean, by_variance
+
+    def _log_boxes(self, means: Array, variances: Array) -> Array:
+        """What each box adds; shape (m, n_boxes)."""
+        total = np.zeros((len(means), self.boxes))
+        for j, place in enumerate(self._of_box):
+            total += self._log_widths(j, means[:, j], variances[:, j])[0][:, place]
+        return total
+
+    def _log_widths(self, j: int, mean: Array, variance: Array) -> tuple[Array, Array, Array]:
+        """The factor of each pair of sides in objective j, shape (m, n_pairs); standardised sides; deviations."""
+        deviation = np.sqrt(variance)
+        z = (self._sides[j][None, :] - mean[:, None]) / deviation[:, None]
+        improvement = np.log(deviation)[:, None] + log_h(z)
+        low, high = self._pairs[j]
+        to_high = improvement[:, high]
+        below = np.where(low[None, :] >= 0, improvement[:, low], -np.inf) - to_high
+        with np.errstate(divide="ignore"):  # sides next to each other, seen from far away
+            return to_high + np.log(-np.expm1(np.minimum(below, 0.0))), z, deviation
+
+
+# Gaussian processes of several objectives, by which a point is worth the hypervolume that is expected of it.
+#
+# A chosen point is believed to return what is predicted for it, so the front grows by it and its surroundings are
+# known
+# better: no candidate gains by that. So a candidate's score, once computed, is a bound for all that follow, and only
+# those at the top have to be computed again (lazy greedy).
+
+#: So many of the data lead.
+_FRONT_LEADERS = 20
+
+#: So many candidates are computed again at a time.
+_AGAIN = 48
+
+#: The reference point lies beyond the worst of the front and beyond what this share of the first trials reached, by
+#: this share of the range, and by so much at least (of a deviation of all values).
+_SHARE, _BEYOND, _LEAST_BEYOND = 0.75, 0.1, 0.1
+
+
+class FrontSurrogate:
+    """See `Surrogate`.
+
+    Attributes:
+        leaders: the rows of the data that are on the front, the least crowded first.
+    """
+
+    def __init__(
+        self, posteriors: Sequence[Posterior], reached: Array, reference: Array, leaders: npt.NDArray[np.int64]
+    ) -> None:
+        """Before a batch is chosen.
+
+        Args:
+            posteriors: one for each objective: conditioned on the data, and believing what is out.
+            reached: the costs of both, shape (n, n_objectives).
+            reference: the costs beyond which nothing counts, shape (n_objectives,).
+            leaders: see above.
+        """
+        self._posteriors = list(posteriors)
+        self._reference = reference
+        self.leaders = leaders
+        self._front = reached[front(reached)]
+        self._improvement = self._made_improvement()
+
+    @classmethod
+    def of_data(
+        cls, posteriors: Sequence[Posterior], stopped: npt.NDArray[np.bool_], first: int, reach: Array, believed: Array
+    ) -> Self:
+        """Before a batch is chosen.
+
+        Args:
+            posteriors: one for each objective, conditioned on the same data.
+            stopped: which of the data are no more than guesses, and never on the front; shape (n_data,).
+            first: how many of the data, at their beginning, are of an even spread.
+            reach: the features of what is to be improved on where there are no data, shape (k, n_features).
+            believed: the features of the points that are out, shape (m, n_features).
+        """
+        fitted = np.stack([posterior.fitted() for posterior in posteriors], axis=1)
+        rows = np.arange(len(fitted)) if stopped.all() else np.flatnonzero(~stopped)
+        reached = fitted[rows] if len(rows) else _means(posteriors, reach)
+        members = np.array(front(reached))
+        reference = _reference(reached, members, fitted[:first] if first else reached)
+        order = np.argsort(-np.array(crowding(reached[members])), kind="stable")[:_FRONT_LEADERS]
+        leaders = rows[members[order]] if len(rows) else rows
+        if len(believed):
+            reached = np.concatenate([reached, _means(posteriors, believed)])
+        return cls([posterior.believing(believed) for posterior in posteriors], reached, reference, leaders)
+
+    def _made_improvement(self) -> HypervolumeImprovement:
+        order = np.argsort(-np.array(crowding(self._front)), kind="stable")
+        return HypervolumeImprovement(self._front[order], self._reference)
+
+    @property
+    def scales(self) -> Array:
+        """See `Surrogate`; those of the first objective."""
+        return self._posteriors[0].fit.scales
+
+    @property
+    def cost(self) -> float:
+        """See `Surrogate`."""
+        return float(len(self._posteriors[0].points) ** 2 * len(self._posteriors))
+
+    def look_at(self, features: Array, room: int) -> None:
+        """See `Surrogate`."""
+        self._pools = [Pool(posterior, features, room) for posterior in self._posteriors]
+        self._bounds = self._improvement.log_value(*self._moments(slice(None)))
+
+    def scores(self, bonus: Array) -> Array:
+        """See `Surrogate`."""
+        fresh = np.zeros(len(bonus), dtype=bool)
+        while True:
+            scores = self._bounds + bonus
+            index = int(np.argmax(scores))
+            if fresh[index] or scores[index] == -np.inf:
+                return scores
+            rows = np.argsort(-np.where(fresh, -np.inf, scores), kind="stable")[:_AGAIN]
+            rows = rows[scores[rows] > -np.inf]
+            self._bounds[rows] = self._improvement.log_value(*self._moments(rows))
+            fresh[rows] = True
+
+    def value(self, features: Array) -> Array:
+        """See `Surrogate`."""
+        moments = [posterior.predict(features) for posterior in self._posteriors]
+        means, variances = (np.stack(columns, axis=1) for columns in zip(*moments, strict=True))
+        return self._improvement.log_value(means, variances)
+
+    def gradient(self, features: Array) -> tuple[Array, Array]:
+        """See `Surrogate`."""
+        found = [posterior.gradients(features) for posterior in self._posteriors]
+        means, variances = (np.stack(columns, axis=1) for columns in list(zip(*found, strict=True))[:2])
+        value, by_mean, by_variance = self._improvement.log_gradient(means, variances)
+        gradient = np.zeros_like(features)
+        for j, (_, _, d_mean, d_variance) in enumerate(found):
+            gradient += by_mean[:, j, None] * d_mean + by_variance[:, j, None] * d_variance
+        return value, gradient
+
+    def believe(self, features: Array) -> None:
+        """See `Surrogate`."""
+        self._reach(_means(self._posteriors, features[None, :])[0])
+        self._posteriors = [posterior.believing(features[None, :]) for posterior in self._posteriors]
+        for pool, posterior in zip(self._pools, self._posteriors, strict=True):
+            pool.believe(features, posterior.factor[-1, :-1])
+
+    def believe_candidate(self, index: int) -> None:
+        """See `Surrogate`."""
+        self._reach(np.array([pool.mean[index] for pool in self._pools]))
+        for pool in self._pools:
+            pool.believe_candidate(index)
+
+    def _reach(self, costs: Array) -> None:
+        """The front when a point with these costs, shape (n_objectives,), has come out."""
+        if (self._front <= costs).all(axis=1).any():
+            return
+        grown = np.concatenate([self._front, costs[None, :]])
+        self._front = grown[front(grown)]
+        self._improvement = self._made_improvement()
+
+    def _moments(self, rows: npt.NDArray[np.int64] | slice) -> tuple[Array, Array]:
+        """Means and variances of candidates, each of shape (m, n_objectives)."""
+        means = np.stack([pool.mean[rows] for pool in self._pools], axis=1)
+        return means, np.stack([pool.variance[rows] for pool in self._pools], axis=1)
+
+
+def _means(posteriors: Sequence[Posterior], features: Array) -> Array:
+    """What is predicted at features of shape (m, n_features): shape (m, n_objectives)."""
+    return np.stack([posterior.mean(features) for posterior in posteriors], axis=1)
+
+
+def _reference(reached: Array, members: npt.NDArray[np.int64], spread: Array) -> Array:
+    """The reference point for normalised costs, shape (n, n_objectives), of which the rows `members` are the front.
+
+    Beyond the worst of the front, and beyond what a good share of an even spread of points reached, shape
+    (m, n_objectives): the end of the present front is not that of the true one, and what extends it must be worth
+    something. All trials together would not tell, for they crowd where the front is already.
+    """
+    worst = np.maximum(reached[members].max(axis=0), np.quantile(spread, _SHARE, axis=0))
+    return np.asarray(worst + np.maximum(_BEYOND * (worst - reached.min(axis=0)), _LEAST_BEYOND))

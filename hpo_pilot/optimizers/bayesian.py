@@ -1,0 +1,483 @@
+"""Bayesian optimization: Gaussian processes model the objectives, and expected improvement proposes the points."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+from scipy.optimize import minimize
+from scipy.spatial.distance import cdist
+from scipy.stats import qmc
+
+from hpo_pilot.optimizers.acquisition import FrontSurrogate, ImprovementSurrogate, Surrogate
+from hpo_pilot.optimizers.base import BaseSettings, Observation, Optimizer, Result, array_stream, one_thread, stream
+from hpo_pilot.optimizers.feasible_region import feasible_region
+from hpo_pilot.optimizers.objective_models import Caution, SuccessLearner, ValuesLearner
+from hpo_pilot.optimizers.phase import LEAST_VALUES, default_start_points
+from hpo_pilot.optimizers.proposals import Proposals, feasible_units, placed, unit_vector
+from hpo_pilot.optimizers.training_data import FeatureMap, Rows, Table, Told
+from hpo_pilot.search import Point, SearchSpace
+from hpo_pilot.search.limits import MOST_POPULATION
+
+Array = npt.NDArray[np.float64]
+
+#: Finite spaces up to this size are looked at in full.
+LISTED = 2_000
+
+#: Candidates from anywhere, and near the best; more for batches so wide that there would be little to choose from.
+_ANYWHERE, _NEARBY = 1_000, 600
+_PER_POINT = 3
+
+#: With constraints every candidate costs an evaluation in Python, some 20 µs: then fewer from anywhere.
+_ANYWHERE_CONSTRAINED = 400
+
+
+class Candidates:
+    """Draws snapped unit vectors of feasible points."""
+
+    def __init__(self, space: SearchSpace, features: FeatureMap) -> None:
+        """Draws from `space`."""
+        self._space = space
+        self._features = features
+        self._ordered = np.array([d.is_ordered for d in space.dimensions.values()])
+        self._steps = np.array([1.0 / d.size if d.is_discrete else 0.0 for d in space.dimensions.values()])
+        self._list: Array | None = None
+
+    def draw(
+        self,
+        wanted: int,
+        best: Array,
+        anchors: Sequence[Sequence[float]],
+        numbers: np.random.Generator,
+        rng: random.Random,
+    ) -> Array:
+        """Candidates for a batch of `wanted` points; shape (n, n_dims), n = 0 where no feasible point was found.
+
+        Args:
+            wanted: the size of the batch.
+            best: unit vectors of the best points known, shape (k, n_dims).
+            anchors: unit vectors known to be feasible.
+            numbers: the random stream.
+            rng: the random stream of the constrained case.
+        """
+        if self._space.size <= LISTED:
+            return self._listed()
+        near = self._near(best, max(_NEARBY, wanted * _PER_POINT), numbers)
+        if not self._space.constraints:
+            anywhere = numbers.random((max(_ANYWHERE, wanted * _PER_POINT), len(self._ordered)))
+            return np.concatenate([self._features.snapped(anywhere), near])
+        found = feasible_units(self._space, max(_ANYWHERE_CONSTRAINED, wanted), rng, anchors)
+        if not found:
+            return near[:0]
+        return np.concatenate([self._features.snapped(np.array(found)), self.feasible(near)])
+
+    def feasible(self, units: Array) -> Array:
+        """Those of `units` that satisfy the constraints."""
+        if not self._space.constraints:
+            return units
+        return np.asarray(units[feasible_region(self._space).mask(units)])
+
+    def _listed(self) -> Array:
+        if self._list is None:
+            units = [self._space.encode(point) for point in self._space.all_points()]
+            self._list = self._features.snapped(np.array(units).reshape(len(units), len(self._ordered)))
+        return self._list
+
+    def _near(self, best: Array, count: int, numbers: np.random.Generator) -> Array:
+        """Neighbours of `best` at distances from a thousandth to a third of the range, in some of the dimensions."""
+        dims = len(self._ordered)
+        units = best[np.arange(count) % len(best)].clip(0.0, 1.0)
+        scale = 10.0 ** numbers.uniform(-3.0, -0.5, (count, 1))
+        changed = numbers.random((count, dims)) < max(0.3, min(1.0, 2.0 / dims))
+        changed[np.arange(count), numbers.integers(dims, size=count)] = True
+        shifted = units + np.maximum(scale, self._steps) * numbers.standard_normal((count, dims))
+        folded = np.mod(np.abs(shifted), 2.0)
+        shifted = np.where(folded > 1.0, 2.0 - folded, folded)
+        other = np.where(self._ordered, shifted, numbers.random((count, dims)))
+        return self._features.snapped(np.where(changed, other, units))
+
+
+# Points that are out at the same time must not be one point: what two of them tell, one tells as well.
+#
+# Two points are as good as one where they are much nearer to each other than to anything known: until the first of
+# them
+# is back, nobody can know why a second one should be there. The nearer the known points come, the finer this gets, so
+# it
+# does not keep a search from closing in on its optimum.
+
+Mask = npt.NDArray[np.bool_]
+
+#: Nearer to a point that is out than this share of the distance to the nearest known one is too near.
+_SHARE = 0.05
+
+
+class Spacing:
+    """Which points are too near to those that are out, in the length scales of one model."""
+
+    def __init__(self, scales: Array, known: Array, out: Array) -> None:
+        """Knows where what is.
+
+        Args:
+            scales: the length scales, shape (n_features,).
+            known: the features of points that are told, failures too, shape (n, n_features).
+            out: the features of those that are not yet, shape (m, n_features).
+        """
+        self._scales = scales
+        self._known = known / scales
+        self._out = out / scales
+
+    def look_at(self, features: Array) -> None:
+        """Takes the candidates, shape (k, n_features)."""
+        self._candidates = features / self._scales
+        self._reach = _SHARE * _nearest(self._candidates, self._known)
+        self._nearest_out = _nearest(self._candidates, self._out)
+
+    def add(self, features: Array) -> None:
+        """One more point is out, of shape (n_features,)."""
+        point = features[None, :] / self._scales
+        self._out = np.concatenate([self._out, point])
+        np.minimum(self._nearest_out, cdist(self._candidates, point)[:, 0], out=self._nearest_out)
+
+    def crowded_candidates(self) -> Mask:
+        """Which candidates are too near to a point that is out, shape (k,)."""
+        return self._nearest_out < self._reach
+
+    def crowded(self, features: Array) -> Mask:
+        """The same for any points, shape (n, n_features); shape (n,)."""
+        scaled = features / self._scales
+        return _nearest(scaled, self._out) < _SHARE * _nearest(scaled, self._known)
+
+
+def _nearest(points: Array, others: Array) -> Array:
+    """The distance of each point to the nearest of the others, shape (n,); infinite where there is none."""
+    if not len(others):
+        return np.full(len(points), np.inf)
+    return np.asarray(cdist(points, others).min(axis=1))
+
+
+#: The climb starts from this many candidates, at least this far apart in length scales.
+_STARTS, _APART = 4, 0.3
+
+#: Steps of the climb.
+_STEPS = 15
+
+
+class Climber:
+    """Climbs by what a surrogate says a point is worth, less a penalty."""
+
+    def __init__(self, features: FeatureMap, feasible: Callable[[Array], Array]) -> None:
+        """Climbs in a space.
+
+        Args:
+            features: the map from unit vectors.
+            feasible: those of some unit vectors that satisfy the constraints.
+        """
+        self._map = features
+        self._feasible = feasible
+
+    def climb(
+        self, surrogate: Surrogate, proposals: Proposals, starts: Array, penalty: Callable[[Array], Array]
+    ) -> Array | None:
+        """Offers the best of the starts, their discrete neighbours and what a gradient makes of the best of these.
+
+        Args:
+            surrogate: says what points are worth.
+            proposals: where the point goes.
+            starts: unit vectors, shape (k, n_dims), k above 0.
+            penalty: what is added to the values at features of shape (m, n_features); shape (m,).
+
+        Returns:
+            The features of the point taken, shape (n_features,); None where none was taken.
+        """
+        units = np.concatenate([self._map.neighbours(start) for start in starts])
+        units = self._feasible(np.unique(units, axis=0))
+        if not len(units):
+            return None
+        features = self._map.features(units)
+        scores = surrogate.value(features) + penalty(features)
+        best = units[np.argsort(-scores, kind="stable")[:_STARTS]]
+        units = np.concatenate([units, self._feasible(self._uphill(surrogate, best))])
+        features = self._map.features(units)
+        scores = surrogate.value(features) + penalty(features)
+        for index in np.argsort(-scores, kind="stable"):
+            if proposals.offer(units[index].tolist()):
+                return np.asarray(features[index])
+        return None
+
+    def _uphill(self, surrogate: Surrogate, units: Array) -> Array:
+        """Where L-BFGS leads from `units`; all climb together, so that one matrix product serves them all."""
+        features = self._map.features(units)
+        free = np.zeros(features.shape, dtype=bool)
+        for row, unit in zip(free, units, strict=True):
+            moves = self._map.is_active(unit) & self._map.is_climbed
+            row[self._map.columns] = moves[self._map.ordered]
+        if not free.any():
+            return units[:0]
+
+        def descent(variables: Array) -> tuple[float, Array]:
+            at = features.copy()
+            at[free] = variables
+            value, gradient = surrogate.gradient(at)
+            return -float(value.sum()), -gradient[free]
+
+        bounds = [(0.0, 1.0)] * int(free.sum())
+        found = minimize(
+            descent, features[free], jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _STEPS}
+        )
+        features[free] = found.x
+        moved = units.copy()
+        moved[:, self._map.ordered] = features[:, self._map.columns]
+        return self._map.snapped(moved)
+
+
+def starts_apart(features: Array, scores: Array, scales: Array) -> list[int]:
+    """The best candidates that are apart from each other, in length scales.
+
+    Args:
+        features: shape (m, n_features).
+        scores: shape (m,).
+        scales: shape (n_features,).
+    """
+    scaled = features / scales
+    left = scores.copy()
+    starts: list[int] = []
+    while len(starts) < _STARTS:
+        index = int(np.argmax(left))
+        if left[index] == -np.inf:
+            break
+        starts.append(index)
+        left[cdist(scaled[index : index + 1], scaled)[0] < _APART] = -np.inf
+        left[index] = -np.inf
+    return starts
+
+
+#: More than any logarithm of an expected improvement that matters; less than what a probable failure costs.
+_CROWDED = 5e3
+
+#: How many points of a batch are climbed to; the rest are the pool's best. The cost of a climb grows with the square
+#: of the points known, so it is the first few that get one.
+_MOST_CLIMBS, _LEAST_CLIMBS, _CLIMB_BUDGET = 16, 2, 4_000_000
+
+
+class BatchChooser:
+    """Greedy choice by expected improvement times the probability of success (kriging believer).
+
+    Where there are several models they take turns, and each believes what the others chose: when one is sure of
+    something wrong, the others' points tell.
+    """
+
+    def __init__(
+        self,
+        features: FeatureMap,
+        surrogates: Sequence[Surrogate],
+        known: Array,
+        out: Array,
+        turn: int,
+        caution: Caution,
+        feasible: Callable[[Array], Array],
+    ) -> None:
+        """Knows what is told and pending.
+
+        Args:
+            features: the map from unit vectors.
+            surrogates: the models; used up.
+            known: the features of points that are told, failures too, shape (n, n_features).
+            out: the features of those that are not yet, shape (m, n_features).
+            turn: whose turn is first.
+            caution: keeps away from where trials fail.
+            feasible: those of some unit vectors that satisfy the constraints.
+        """
+        self._map = features
+        self._surrogates = list(surrogates)
+        self._turn = turn
+        self._caution = caution
+        self._spacings = [Spacing(surrogate.scales, known, out) for surrogate in surrogates]
+        self._climber = Climber(features, feasible)
+
+    def fill(self, proposals: Proposals, units: Array) -> None:
+        """Offers the best candidates until none is missing, or none is left.
+
+        Args:
+            proposals: where accepted points go.
+            units: the candidates, snapped, shape (m, n_dims); m above 0.
+        """
+        features = self._map.features(units)
+        for surrogate, spacing in zip(self._surrogates, self._spacings, strict=True):
+            surrogate.look_at(features, proposals.missing)
+            spacing.look_at(features)
+        bonus = self._caution.look_at(features)
+        climbs = int(np.clip(_CLIMB_BUDGET / max(1.0, self._surrogates[0].cost), _LEAST_CLIMBS, _MOST_CLIMBS))
+        while proposals.missing > 0:
+            turn = self._turn % len(self._surrogates)
+            chooses, spacing = self._surrogates[turn], self._spacings[turn]
+            scores = chooses.scores(bonus - _CROWDED * spacing.crowded_candidates())
+            index = int(np.argmax(scores))
+            if scores[index] == -np.inf:
+                return
+            if climbs > 0:
+                climbs -= 1
+                starts = units[starts_apart(features, scores, chooses.scales)]
+                chosen = self._climber.climb(chooses, proposals, starts, partial(self._penalty, spacing))
+                if chosen is not None:
+                    self._take(chosen)
+                    for surrogate in self._surrogates:
+                        surrogate.believe(chosen)
+                    continue
+                climbs = 0  # from here on only candidates are believed
+            bonus[index] = -np.inf
+            if proposals.offer(units[index].tolist()):
+                self._take(features[index])
+                for surrogate in self._surrogates:
+                    surrogate.believe_candidate(index)
+
+    def _penalty(self, spacing: Spacing, features: Array) -> Array:
+        return self._caution.penalty(features) - _CROWDED * spacing.crowded(features)
+
+    def _take(self, features: Array) -> None:
+        self._turn += 1
+        for spacing in self._spacings:
+            spacing.add(features)
+
+
+#: The processes are conditioned on this many points at most, for the cost grows with the cube; on fewer where several
+#: objectives have one each.
+_CONDITIONED, _CONDITIONED_EACH = 2_000, 1_500
+
+#: Start points tried per point wanted before random ones fill up: constraints and small spaces refuse many.
+_TRIES_PER_START = 16
+
+#: While earlier searches count, one in this many start points is of the even spread; the others are where they were
+#: good.
+_STARTS_APART = 2
+
+
+class BayesianSettings(BaseSettings):
+    """What a search file may set.
+
+    Attributes:
+        start_points: how many points of an even spread come before the model has its say. None: two per dimension,
+            between 8 and 40, at most a third of the budget. While earlier searches count, every other one is where
+            they were good.
+    """
+
+    start_points: Annotated[int, Field(ge=1, le=MOST_POPULATION, strict=True)] | None = None
+
+
+class BayesianOptimizer(Optimizer):
+    """A scikit-optimize Gaussian process with a batch choice of its own.
+
+    Scrambled Sobol points first. Then, for each `ask`: values are seen on the scale on which the process explains them
+    best; it is conditioned on the told points and believes the pending ones to return what it predicts; the batch is
+    chosen greedily by log expected improvement, points that are out at once keeping apart (`Spacing`). With several
+    objectives each has processes of its own, and the improvement is that of the front's hypervolume.
+
+    While there are few values two processes take turns, one with a quadratic trend and one without: with the trend it
+    finds smooth optima sooner, without it looks around more where the trend is wrong (tables of many choices). Failed
+    trials have no value; a process of their own learns where they lie, and the batch keeps away. What earlier searches
+    expect comes first, and counts as much as the values told since bear out (`Transfer`).
+
+    Hyper-parameters belong to a cut of the history: they are fitted from fixed starts on the trials up to the last
+    refit that the number of trials calls for, so a rebuilt optimizer finds the very same ones. Nothing else is kept.
+    """
+
+    Settings = BayesianSettings
+    settings: BayesianSettings
+    several_objectives = True
+
+    def __init__(self, space: SearchSpace, **options: Any) -> None:
+        """Lays out the features; see `Optimizer`."""
+        super().__init__(space, **options)
+        self.start_points = self.settings.start_points or default_start_points(len(space.dimensions), self.trials)
+        self._features = FeatureMap(space)
+        self._candidates = Candidates(space, self._features)
+        self._told = Told(len(space.dimensions), self.objectives)
+        self._earlier: dict[str, Table] = {}
+        self._values = [
+            ValuesLearner(self._features, self._told, objective, self.seed, self._earlier)
+            for objective in range(self.objectives)
+        ]
+        self._outcomes = SuccessLearner(self._features, self._told, self.seed)
+
+    def tell_earlier(self, source: str, trials: Iterable[Result]) -> None:
+        """See `Optimizer.tell_earlier`."""
+        super().tell_earlier(source, trials)
+        told = Told(len(self.space.dimensions), self.objectives)
+        for observation in self.earlier[source]:
+            told.add(observation)
+        self._earlier[source] = told.table(len(told))
+        for learner in self._values:
+            learner.forget()
+
+    def _learn(self, observation: Observation) -> None:
+        self._told.add(observation)
+
+    def _propose(self, n: int, pending: list[Point]) -> list[Point]:
+        proposals = self._collect(n, pending)
+        with one_thread():
+            table = self._told.table(len(self._told))
+            good = len(table.good)
+            has_model = good >= LEAST_VALUES or any(learner.transfer is not None for learner in self._values)
+            earlier = [best for learner in self._values for best in learner.earlier_best(good)] if has_model else []
+            starts = min(n, max(0, self.start_points - proposals.known)) if has_model else n
+            if earlier:
+                first = proposals.known + 1
+                starts = sum(place % _STARTS_APART == 0 for place in range(first, first + starts))
+            if starts:
+                self._start(proposals, starts)
+            if has_model and proposals.missing > 0:
+                self._choose(proposals, table, pending, earlier)
+        rng = stream(self.seed, "rest", proposals.known)
+        return proposals.complete(rng, [*(observation.point for observation in self.history[-64:]), *pending])
+
+    def _start(self, proposals: Proposals, count: int) -> None:
+        """`count` points of an even spread, from where the known ones left off."""
+        first, goal = proposals.known, len(proposals.points) + count
+        tries = _TRIES_PER_START * count
+        sobol = qmc.Sobol(len(self.space.dimensions), rng=array_stream(self.seed, "start"))
+        for unit in sobol.random_base2(math.ceil(math.log2(first + tries + 1)))[first : first + tries].tolist():
+            if len(proposals.points) >= goal:
+                return
+            proposals.offer(unit)
+
+    def _choose(self, proposals: Proposals, table: Table, pending: list[Point], earlier: Sequence[Array]) -> None:
+        """Fills the batch by the models."""
+        rng = array_stream(self.seed, "choose", proposals.known)
+        features = self._features.features(table.units)
+        rows = table.most_telling(_CONDITIONED if self.objectives == 1 else _CONDITIONED_EACH, rng)
+        earlier_best = np.concatenate([self._places([]), *earlier])
+        out = self._features.features(self._places([*pending, *proposals.points]))
+        surrogates = self._surrogates(table, rows, features[rows], out, self._features.features(earlier_best))
+        caution = self._outcomes.caution(table, features, rng)
+        best = np.concatenate([table.units[rows[surrogates[0].leaders]], earlier_best])
+        feasible: list[tuple[float, ...]] = []
+        if self.space.constraints:
+            recent = [observation.point for observation in self.history[-64:]]
+            feasible = list(placed(self.space, [*proposals.points, *pending, *recent]))
+        candidates = self._candidates.draw(
+            proposals.missing, best, feasible, rng, stream(self.seed, "feasible", proposals.known)
+        )
+        if len(candidates):
+            turn, feasible_units = proposals.known, self._candidates.feasible
+            chooser = BatchChooser(self._features, surrogates, features, out, turn, caution, feasible_units)
+            chooser.fill(proposals, candidates)
+
+    def _surrogates(self, table: Table, rows: Rows, data: Array, believed: Array, reach: Array) -> list[Surrogate]:
+        """The models by which points are chosen: conditioned on `rows`, whose features are `data`, and `believed`."""
+        by_objective = [learner.posteriors(table, rows, data) for learner in self._values]
+        stopped = table.stopped[rows]
+        if self.objectives == 1:
+            return [ImprovementSurrogate.of_data(one, stopped, reach, believed) for one in by_objective[0]]
+        together = zip(*by_objective, strict=True)
+        first = int(np.searchsorted(rows, self.start_points))
+        return [FrontSurrogate.of_data(posteriors, stopped, first, reach, believed) for posteriors in together]
+
+    def _places(self, points: Iterable[Point]) -> Array:
+        """The unit vectors of those points that have one, shape (n, n_dims)."""
+        units = [unit for point in points if (unit := unit_vector(self.space, point)) is not None]
+        return np.array(units).reshape(len(units), len(self.space.dimensions))

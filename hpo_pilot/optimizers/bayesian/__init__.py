@@ -1,1 +1,0 @@
-"""Bayesian optimization: models of the values, and how a batch is chosen by them."""

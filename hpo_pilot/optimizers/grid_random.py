@@ -1,0 +1,122 @@
+"""The grid scan and random search."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from hpo_pilot.errors import ExhaustedError
+from hpo_pilot.optimizers.base import BaseSettings, Observation, Optimizer, stream
+from hpo_pilot.search import Point, SearchSpace, point_key
+from hpo_pilot.search.limits import MOST_CHOICES
+
+
+class RandomSearch(Optimizer):
+    """Independent points, uniform in the unit cube; the yardstick for every other optimizer.
+
+    What is drawn depends on the seed and on how many distinct points are known (told or pending), never on values.
+    """
+
+    several_objectives = True
+    learns_from_earlier = False
+
+    def _propose(self, n: int, pending: list[Point]) -> list[Point]:
+        proposals = self._collect(n, pending)
+        feasible = [observation.point for observation in self.history[-64:]] if self.space.constraints else []
+        return proposals.complete(stream(self.seed, proposals.known), [*feasible, *pending])
+
+
+#: Grid points per long dimension where the search names no budget.
+_WITHOUT_BUDGET = 5
+
+#: At most this many cells of a candidate grid are looked at per trial of the budget while a fitting one is sought:
+#: enough for constraints that leave a few percent, and still milliseconds.
+_CELLS_PER_TRIAL = 30
+
+
+class GridSettings(BaseSettings):
+    """The scan's only choice.
+
+    Attributes:
+        points_per_dimension: values per continuous or long dimension; choices always take part with all of theirs.
+            None: as many as the budget pays for.
+    """
+
+    points_per_dimension: Annotated[int, Field(ge=1, le=MOST_CHOICES, strict=True)] | None = None
+
+
+class GridSearch(Optimizer):
+    """Every point of a regular grid once, the last dimension varying fastest; then it is exhausted.
+
+    The seed plays no part. Points of the grid that were told or are pending are passed over.
+    """
+
+    Settings = GridSettings
+    settings: GridSettings
+    several_objectives = True
+    learns_from_earlier = False
+
+    def __init__(self, space: SearchSpace, **options: Any) -> None:
+        """Chooses the grid; see `Optimizer`."""
+        super().__init__(space, **options)
+        self.points_per_dimension = self.settings.points_per_dimension or fitting_grid(space, self.trials)
+        # What was enumerated so far and is not told, in the grid's order. It is a memory of the enumeration, not a
+        # state: an ask sees the same untold points in the same order however far others went before.
+        self._open: dict[str, Point] = {}
+        self._rest = space.grid(self.points_per_dimension)
+
+    def _propose(self, n: int, pending: list[Point]) -> list[Point]:
+        proposals = self._collect(n, pending)
+        for point in itertools.chain(list(self._open.values()), self._enumerate()):
+            proposals.offer_point(point)
+            if proposals.missing == 0:
+                break
+        if not proposals.points:
+            raise ExhaustedError(
+                f"every point of the grid ({self.points_per_dimension} per dimension) is told or pending; a larger "
+                "points_per_dimension scans finer, another optimizer goes on between the points"
+            )
+        return proposals.points
+
+    def _enumerate(self) -> Iterator[Point]:
+        """The points that nobody enumerated yet and that are not told."""
+        for point in self._rest:
+            key = point_key(point)
+            if key not in self._told_keys:
+                self._open[key] = point
+                yield point
+
+    def _learn(self, observation: Observation) -> None:
+        self._open.pop(observation.key, None)
+
+
+def fitting_grid(space: SearchSpace, trials: int | None) -> int:
+    """The largest number of points per dimension whose grid the budget pays for; at least 2.
+
+    Args:
+        space: the space; conditions and constraints count, for they thin the grid out.
+        trials: the budget; None: unknown.
+    """
+    if trials is None:
+        return _WITHOUT_BUDGET
+    low, high = 2, max(2, trials)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _is_affordable(space, middle, trials):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _is_affordable(space: SearchSpace, points: int, trials: int) -> bool:
+    cells = 1
+    for dimension in space.dimensions.values():
+        cells *= len(dimension.grid(points))
+    thinned = space.constraints or any(dimension.when for dimension in space.dimensions.values())
+    if not thinned or cells > _CELLS_PER_TRIAL * trials:
+        return cells <= trials
+    return sum(1 for _ in itertools.islice(space.grid(points), trials + 1)) <= trials

@@ -1,0 +1,361 @@
+"""Told trials as arrays for the Gaussian process: features of points, and values on a suitable scale."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+from scipy.optimize import minimize_scalar
+from skopt.space import Categorical as SkoptCategorical
+from skopt.space import Real as SkoptReal
+from skopt.space import Space as SkoptSpace
+
+from hpo_pilot.optimizers.base import Observation
+from hpo_pilot.optimizers.gaussian_process import Basis
+from hpo_pilot.optimizers.nondominated import ranks
+from hpo_pilot.search import Dimension, Integer, SearchSpace
+
+Array = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+#: Discrete ordered dimensions with more values than this are climbed like continuous ones, then set on their values.
+_FINE = 12
+
+
+class FeatureMap:
+    """From unit vectors, shape (n, n_dims), to features, shape (n, n_features).
+
+    scikit-optimize's transformers do the work, on numbers that `SearchSpace` has made: choices go in by their index,
+    for its own categorical dimension cannot tell 1 from True.
+    """
+
+    def __init__(self, space: SearchSpace) -> None:
+        """Lays the columns out in the order of the dimensions."""
+        self.space = space
+        dimensions = list(space.dimensions.values())
+        self._sizes = [int(d.size) if d.is_discrete else 0 for d in dimensions]
+        self._categorical = [i for i, d in enumerate(dimensions) if not d.is_ordered]
+        self._transform = SkoptSpace(
+            [
+                SkoptReal(0.0, 1.0, transform="identity")
+                if d.is_ordered
+                else SkoptCategorical(list(range(int(d.size))), transform="onehot")
+                for d in dimensions
+            ]
+        )
+        widths = [d.transformed_size for d in self._transform.dimensions]
+        starts = np.concatenate([[0], np.cumsum(widths)[:-1]]).astype(int)
+        self.size = int(sum(widths))
+        self.ordered = [i for i, d in enumerate(dimensions) if d.is_ordered]
+        """The ordered dimensions."""
+        self.columns = starts[self.ordered]
+        """The column of each ordered dimension."""
+        self.is_climbed = np.array([not d.is_discrete or d.size > _FINE for d in dimensions])
+        """Which dimensions a gradient makes sense for; shape (n_dims,)."""
+        self.stepwise = [i for i, d in enumerate(dimensions) if d.is_discrete and d.size <= _FINE]
+        """The dimensions whose values can be tried one by one."""
+        self._conditions = self._list_conditions()
+        self.basis = self._make_basis(dimensions, starts, widths)
+        """The polynomials of a trend over the features."""
+
+    def _make_basis(self, dimensions: Sequence[Dimension], starts: IntArray, widths: Sequence[int]) -> Basis:
+        centres, deviations, means = np.full(self.size, 0.5), np.full(self.size, 0.5), np.full(self.size, np.nan)
+        for index, (dimension, start, width) in enumerate(zip(dimensions, starts, widths, strict=True)):
+            if not dimension.is_ordered:
+                size = max(2, self._sizes[index])
+                centres[start : start + width] = 1.0 / size
+                deviations[start : start + width] = math.sqrt((size - 1.0) / size**2)
+                continue
+            deviations[start] = 1.0 / math.sqrt(12.0)
+            # An inactive dimension stands at its centre, where a quadratic that is 0 there adds nothing.
+            means[start] = 0.0 if dimension.when else 1.0 / 12.0
+        return Basis(centres, deviations, means)
+
+    def _list_conditions(self) -> list[tuple[int, list[tuple[int, Array]]]]:
+        """(dimension, [(parent, the parent's places that make it active)]), parents first."""
+        names = list(self.space.dimensions)
+        conditions, done = [], {name for name in names if not self.space.dimensions[name].when}
+        while len(done) < len(names):
+            for name in names:
+                when = self.space.dimensions[name].when
+                if name in done or not when.keys() <= done:
+                    continue
+                done.add(name)
+                parents = []
+                for parent, wanted in when.items():
+                    domain = self.space.dimensions[parent]
+                    values = wanted if isinstance(wanted, list) else [wanted]
+                    parents.append(
+                        (names.index(parent), np.array([domain.to_unit(domain.canonical(value)) for value in values]))
+                    )
+                conditions.append((names.index(name), parents))
+        return conditions
+
+    def snapped(self, units: Array) -> Array:
+        """What `SearchSpace.encode` gives for the points at `units`: cells' middles, 0.5 where inactive."""
+        snapped = np.clip(units, 0.0, 1.0)
+        for index, (dimension, size) in enumerate(zip(self.space.dimensions.values(), self._sizes, strict=True)):
+            if not size:
+                continue
+            if isinstance(dimension, Integer) and dimension.scale == "log":  # the only cells of unequal width
+                snapped[:, index] = [dimension.to_unit(dimension.from_unit(u)) for u in snapped[:, index].tolist()]
+            else:
+                snapped[:, index] = (np.minimum(np.floor(snapped[:, index] * size), size - 1) + 0.5) / size
+        # A parent that is inactive stands at 0.5 itself, which may be a place that its child waits for.
+        active = np.ones(snapped.shape, dtype=bool)
+        for index, parents in self._conditions:
+            for parent, places in parents:
+                near = np.abs(snapped[:, parent, None] - places[None, :]).min(axis=1) < 1e-9
+                active[:, index] &= near & active[:, parent]
+            snapped[~active[:, index], index] = 0.5
+        return snapped
+
+    def is_active(self, unit: Array) -> npt.NDArray[np.bool_]:
+        """Which dimensions the point at `unit` has; both of shape (n_dims,)."""
+        point = self.space.decode(unit.tolist())
+        return np.array([name in point for name in self.space.dimensions])
+
+    def features(self, units: Array) -> Array:
+        """The features of snapped units."""
+        if not self._categorical:
+            return units.copy()
+        if not len(units):
+            return np.empty((0, self.size))
+        rows = units.tolist()
+        for index in self._categorical:
+            size = self._sizes[index]
+            for row in rows:
+                row[index] = min(size - 1, int(row[index] * size))
+        return np.asarray(self._transform.transform(rows), dtype=float)
+
+    def neighbours(self, unit: Array) -> Array:
+        """The unit vectors that differ from a snapped one in one stepwise dimension, and itself; shape (n, n_dims)."""
+        found = [unit[None, :]]
+        for index in self.stepwise:
+            size = self._sizes[index]
+            others = np.repeat(unit[None, :], size, axis=0)
+            others[:, index] = (np.arange(size) + 0.5) / size
+            found.append(others)
+        return self.snapped(np.concatenate(found))
+
+
+Mask = npt.NDArray[np.bool_]
+
+#: Beyond this many robust deviations from the median, values count by their logarithm: one diverged training must not
+#: flatten the differences between the good ones.
+_TAIL = 3.0
+
+#: The range of Yeo-Johnson's exponent; 1 changes nothing, 2 and -1 are already strong.
+_EXPONENTS = (-1.0, 3.0)
+
+#: More deviations than this are all the same.
+_FARTHEST = 1e6
+
+#: The variance of what a stopped trial would probably have come to, on the scale of values with variance 1.
+_STOPPED_VARIANCE = 0.1
+
+PLAIN, TAMED, NORMAL = "plain", "tamed", "normal"
+
+
+@dataclass(frozen=True)
+class Warped:
+    """Values on another scale.
+
+    Attributes:
+        name: `PLAIN`: shifted and scaled only; `TAMED`: far ones by their logarithm; `NORMAL`: made nearly normal, too.
+        values: with mean 0 and deviation 1, in the same order, shape (n,).
+        slopes: their derivatives by the values as they were, shape (n,); in units of 1 / `unit`.
+        unit: what the values as they were are divided by before all else, so that huge ones do not overflow.
+        log_volume: the logarithm of the slopes' product, in the same units for all warps of the same values: what
+            makes the likelihoods of a model on several scales comparable.
+    """
+
+    name: str
+    values: Array
+    slopes: Array
+    unit: float
+    log_volume: float
+
+    def variances(self, stds: Array, stopped: Mask) -> Array:
+        """The known variances of the values on this scale, shape (n,).
+
+        Args:
+            stds: the standard errors of the values as they were, shape (n,).
+            stopped: which of them stopped trials would only probably have come to, shape (n,).
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            known = np.nan_to_num(np.minimum((stds / self.unit * self.slopes) ** 2, 4.0), nan=4.0)
+        return known + np.where(stopped, _STOPPED_VARIANCE, 0.0)
+
+
+def warps(values: Array) -> list[Warped]:
+    """All scales that make sense for `values`, shape (n,); none where they are all the same."""
+    unit, deviations, scale = _deviations(values)
+    if scale == 0.0:
+        return []
+    size = np.abs(deviations)
+    far = size > _TAIL
+    beyond = np.log1p(np.maximum(size - _TAIL, 0.0))
+    tamed = np.sign(deviations) * np.where(far, _TAIL + beyond, size)
+    log_slopes = np.where(far, -beyond, 0.0)
+    found = [_warped(PLAIN, deviations, np.zeros_like(size), unit, scale)]
+    if far.any():
+        found.append(_warped(TAMED, tamed, log_slopes, unit, scale))
+    if len(np.unique(tamed)) >= 4:
+        exponent = _exponent(tamed)
+        bent = np.asarray(stats.yeojohnson(tamed, lmbda=exponent), dtype=float)
+        log_slopes = log_slopes + np.sign(tamed) * (exponent - 1.0) * np.log1p(np.abs(tamed))
+        found.append(_warped(NORMAL, bent, log_slopes, unit, scale))
+    return [warped for warped in found if warped is not None]
+
+
+def _deviations(values: Array) -> tuple[float, Array, float]:
+    """(largest size, robust deviations from the median of the values divided by it, their scale; 0: all the same)."""
+    values = np.asarray(values, dtype=float)
+    largest = float(np.abs(values).max()) if values.size else 0.0
+    if largest == 0.0:
+        return 1.0, np.zeros_like(values), 0.0
+    # Differences of huge values would overflow.
+    centred = values / largest
+    centred = centred - np.median(centred)
+    low, high = np.quantile(centred, [0.1, 0.9])
+    scale = max(min(-low, high), 0.25 * max(-low, high)) / 1.2816  # the narrower side, if not a great deal so
+    if scale <= 0.0:
+        scale = float(np.abs(centred).mean())
+    if scale < 1e-300:
+        return largest, np.zeros_like(values), 0.0
+    with np.errstate(over="ignore"):
+        return largest, np.clip(centred / scale, -_FARTHEST, _FARTHEST), float(scale)
+
+
+def _warped(name: str, values: Array, log_slopes: Array, unit: float, scale: float) -> Warped | None:
+    deviation = float(values.std())
+    if deviation < 1e-12:
+        return None
+    volume = float(log_slopes.sum() - len(values) * np.log(deviation))
+    slopes = np.exp(log_slopes) / (scale * deviation)
+    return Warped(name, np.asarray((values - values.mean()) / deviation), slopes, unit, volume)
+
+
+def _exponent(values: Array) -> float:
+    fit = minimize_scalar(lambda exponent: -stats.yeojohnson_llf(exponent, values), bounds=_EXPONENTS, method="bounded")
+    return float(fit.x)
+
+
+Rows = npt.NDArray[np.int64]
+
+#: Points further beyond the bounds than this share of the range (an older search's) say nothing about what lies within.
+_REACH = 0.5
+
+
+@dataclass(frozen=True)
+class Table:
+    """The distinct points of some trials.
+
+    Attributes:
+        units: their places in the unit cube, shape (n, n_dims).
+        values: the means of a point's good values, shape (n, n_objectives); NaN where all failed.
+        stds: the standard errors of `values`, in the same shape; 0 where none was told.
+        stopped: which values are only what stopped trials would probably have come to, shape (n,).
+    """
+
+    units: Array
+    values: Array
+    stds: Array
+    stopped: Mask
+
+    @property
+    def failed(self) -> Mask:
+        """Which points have no value, shape (n,)."""
+        return np.asarray(np.isnan(self.values[:, 0]))
+
+    @property
+    def good(self) -> Rows:
+        """The rows with values, ascending."""
+        return np.flatnonzero(~self.failed)
+
+    def most_telling(self, limit: int, rng: np.random.Generator) -> Rows:
+        """Rows with values, at most `limit`, ascending: the better half by value or front, the others at random."""
+        good = self.good
+        if len(good) <= limit:
+            return good
+        values = self.values[good]
+        merit = values[:, 0] if values.shape[1] == 1 else np.array(ranks(values))
+        ranked = good[np.argsort(merit, kind="stable")]
+        others = rng.choice(ranked[limit // 2 :], limit - limit // 2, replace=False)
+        return np.sort(np.concatenate([ranked[: limit // 2], others]))
+
+    def some_of_both(self, limit: int, rng: np.random.Generator) -> Rows:
+        """Rows, at most `limit`, ascending: failures and successes at random, up to half each where both abound."""
+        failed = self.failed
+        if len(failed) <= limit:
+            return np.arange(len(failed))
+        bad, good = np.flatnonzero(failed), np.flatnonzero(~failed)
+        take_bad = min(len(bad), max(limit // 2, limit - len(good)))
+        take_good = min(len(good), limit - take_bad)
+        chosen = [rng.choice(bad, take_bad, replace=False), rng.choice(good, take_good, replace=False)]
+        return np.sort(np.concatenate(chosen))
+
+
+class Told:
+    """Grows with every told trial; any earlier state can be read back, for fits belong to a cut of the history."""
+
+    def __init__(self, dimensions: int, objectives: int = 1) -> None:
+        """Empty, for points of so many dimensions with so many values each."""
+        self._dimensions = dimensions
+        self._objectives = objectives
+        self._row_of: dict[str, int] = {}
+        self._rows: list[int] = []
+        self._values: list[tuple[float, ...]] = []
+        self._stds: list[tuple[float, ...]] = []
+        self._stopped: list[bool] = []
+        self._units: list[tuple[float, ...]] = []
+
+    def __len__(self) -> int:
+        """How many trials it has, repetitions counted."""
+        return len(self._rows)
+
+    def add(self, observation: Observation) -> None:
+        """Takes a trial, if the space has a place for it."""
+        if observation.stopped and observation.values is None:
+            return  # nothing is known of it, not even that it fails
+        unit = observation.unit
+        if unit is None or not all(-_REACH <= place <= 1.0 + _REACH for place in unit):
+            return
+        row = self._row_of.setdefault(observation.key, len(self._units))
+        if row == len(self._units):
+            self._units.append(unit)
+        self._rows.append(row)
+        self._values.append(observation.values or (math.nan,) * self._objectives)
+        self._stds.append(observation.stds or (0.0,) * self._objectives)
+        self._stopped.append(observation.stopped)
+
+    def failing(self, window: int) -> float:
+        """The share of failures among the last `window` trials; 0 where there are none."""
+        recent = self._values[-window:]
+        return sum(math.isnan(values[0]) for values in recent) / max(1, len(recent))
+
+    def table(self, length: int) -> Table:
+        """The first `length` trials."""
+        shape = (length, self._objectives)
+        values, stds = (np.array(part[:length]).reshape(shape) for part in (self._values, self._stds))
+        every = np.array(self._rows[:length], dtype=int)
+        count = int(every.max()) + 1 if length else 0
+        good = ~np.isnan(values[:, 0])
+        rows = every[good]
+        times = np.bincount(rows, minlength=count)
+        full = np.bincount(rows[~np.array(self._stopped[:length], dtype=bool)[good]], minlength=count)
+        means, errors = np.empty((count, self._objectives)), np.empty((count, self._objectives))
+        for j in range(self._objectives):
+            # Divided before they are squared and added up: a sum of huge values would overflow.
+            means[:, j] = np.bincount(rows, weights=values[good, j] / times[rows], minlength=count)
+            largest = float(stds[:, j].max(initial=0.0)) or 1.0
+            shares = stds[good, j] / largest / times[rows]
+            errors[:, j] = largest * np.sqrt(np.bincount(rows, weights=shares * shares, minlength=count))
+        means[times == 0] = np.nan
+        units = np.array(self._units[:count]).reshape(count, self._dimensions)
+        return Table(units, means, errors, (full == 0) & (times > 0))

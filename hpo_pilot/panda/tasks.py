@@ -1,0 +1,578 @@
+"""Reads tasks and jobs from a PanDA server: polling a real server, long polls at ours."""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import logging
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Collection, Hashable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import requests
+
+from hpo_pilot.errors import TryAgainError
+from hpo_pilot.jobs import JobReport, JobState, TaskRef, TaskState
+from hpo_pilot.jobs.results import finished_report, output_did, read_description, read_verdicts
+from hpo_pilot.panda.client_process import ClientProcess, RefusedError
+from hpo_pilot.panda.server import PandaServer
+from hpo_pilot.panda.workflow_manager import UnknownTaskError
+
+#: How much of a server's own words is kept, in characters.
+_SHOWN = 500
+
+#: Words of real servers for a task that mean one of ours (panda-server 1.0.4, `JediTaskSpec.py`); what else we need
+#: not tell apart counts as running.
+_STATES = {
+    "staging": TaskState.PENDING,
+    "assigning": TaskState.PENDING,
+    "topreprocess": TaskState.READY,
+    "preprocessing": TaskState.READY,
+    "scouted": TaskState.SCOUTING,
+    "toabort": TaskState.ABORTING,
+    "finishing": TaskState.FINISHING,
+    "prepared": TaskState.FINISHING,
+}
+
+
+def task_state(name: str) -> TaskState:
+    """PanDA's word for a task's state as ours."""
+    if name in _STATES:
+        return _STATES[name]
+    try:
+        return TaskState(name)
+    except ValueError:
+        return TaskState.RUNNING
+
+
+def task_details(client: ClientProcess, task_id: int) -> dict[str, Any] | None:
+    """All about a task, however old; None where the server does not find it, or fails to look.
+
+    Raises:
+        TryAgainError: it does not answer.
+    """
+    status, answer = client.call("get_task_details_json", task_id)
+    if status != 0 or not isinstance(answer, list):
+        raise TryAgainError(f"the PanDA server {client.url} does not answer about task {task_id}")
+    success, details = answer
+    return details if success and isinstance(details, dict) else None
+
+
+def submitted_parameters(client: ClientProcess, task_id: int) -> dict[str, Any] | None:
+    """The parameters with which a task was submitted; None where the server has no such task.
+
+    A real server has them from the submission on, long before the task itself shows.
+
+    Raises:
+        TryAgainError: it does not answer.
+    """
+    status, parameters = client.call("getTaskParamsMap", task_id)
+    return parameters if status == 0 and isinstance(parameters, dict) else None
+
+
+def finished_metadata(client: ClientProcess, ref: TaskRef) -> dict[str, object] | None:
+    """The metadata of a task's finished jobs by PandaID; None where the server gives none.
+
+    Raises:
+        TryAgainError: it does not answer.
+    """
+    status, metadata = client.call("getUserJobMetadata", ref.jedi_task_id)
+    return dict(metadata) if status == 0 and metadata is not None else None
+
+
+def described_jobs(client: ClientProcess, ref: TaskRef) -> list[dict[str, Any]]:
+    """The descriptions of all the task's jobs, every attempt on its own.
+
+    Raises:
+        TryAgainError: the server does not give them.
+    """
+    status, jobs = client.call("get_job_descriptions", ref.jedi_task_id)
+    if status != 0 or jobs is None:
+        raise TryAgainError(f"the server does not describe the jobs of task {ref.jedi_task_id}")
+    return list(jobs)
+
+
+def error_dialog(details: dict[str, Any]) -> str:
+    """What the server says of a task that waits or ended badly, as plain text: it has links in it, for a monitor."""
+    text = re.sub(r"<[^>]*>", "", str(details.get("errorDialog") or ""))
+    return " ".join(html.unescape(text).split())[:_SHOWN]
+
+
+#: The pause between two looks at a task, in seconds: the first after something happened, and the longest.
+INTERVAL = (10.0, 300.0)
+_GROWTH = 1.5
+#: Each pause is made longer or shorter by up to this share, so that many clients do not come at once.
+_JITTER = 0.2
+
+#: A task that looks unchanged is read whole all the same after so many seconds: for the states of running jobs, and
+#: should a change ever go unseen.
+WHOLE_SECONDS = 120.0
+
+
+#: A task that waits is looked at about this often, in seconds: its owner wants to know why.
+WAITING_SECONDS = 45.0
+
+#: Looks at tasks that wait are that far apart, in seconds, however many tasks there are.
+_WAITING_SPACING = 2.0
+
+#: A task whose running jobs' values are wanted is looked at and read whole about this often, in seconds.
+VALUES_SECONDS = 30.0
+
+
+@dataclass
+class _Watch:
+    """One task.
+
+    Attributes:
+        face: what it looked like when it was last read whole.
+        unready: something was about to come then, without which it looks no different.
+        told: the numbers of the jobs whose verdicts have been handed on.
+        due: when it is to be looked at; None: it was reported as due, and nobody has looked yet.
+    """
+
+    interval: float
+    due: float | None
+    face: Hashable = None
+    unready: bool = False
+    read: float = -1e9
+    told: frozenset[int] = field(default_factory=frozenset)
+
+
+class Watches:
+    """The tasks of one server; from any thread."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, dice: random.Random | None = None) -> None:
+        """Watches nothing yet.
+
+        Args:
+            clock: in seconds.
+            dice: for the jitter.
+        """
+        self._clock = clock
+        self._dice = dice or random.Random()  # noqa: S311 - it spreads calls, it hides nothing
+        self._tasks: dict[int, _Watch] = {}
+        self._lock = threading.Lock()
+        self._woken = threading.Event()
+
+    def begin(self, task_id: int) -> None:
+        """The task was submitted, or touched by us: it changes soon."""
+        with self._lock:
+            watch = self._tasks.setdefault(task_id, _Watch(INTERVAL[0], None))
+            watch.interval = INTERVAL[0]
+            watch.due = self._clock() + self._jitter(watch.interval)
+
+    def looked(
+        self,
+        task_id: int,
+        face: Hashable,
+        missing: Collection[int],
+        *,
+        values: bool = False,
+        waits: bool = False,
+    ) -> bool:
+        """Notes a look at a task.
+
+        Args:
+            task_id: the task.
+            face: what it looks like: whatever changes with it.
+            missing: the jobs that the caller still has no verdict of.
+            values: whether the values of running jobs are wanted, which do not show on the task.
+            waits: whether the server makes no jobs of the task for now.
+
+        Returns:
+            Whether it must be read whole: it has changed, or the caller lacks what it was once told, or it is time.
+        """
+        now = self._clock()
+        longest, whole = (VALUES_SECONDS, VALUES_SECONDS / 2) if values else (max(INTERVAL), WHOLE_SECONDS)
+        with self._lock:
+            if waits:
+                longest = min(longest, max(WAITING_SECONDS, _WAITING_SPACING * len(self._tasks)))
+            watch = self._tasks.setdefault(task_id, _Watch(INTERVAL[0], None))
+            news = watch.face != face
+            watch.interval = INTERVAL[0] if news else min(watch.interval * _GROWTH, longest)
+            watch.due = now + self._jitter(watch.interval)
+            return news or watch.unready or bool(watch.told & set(missing)) or now - watch.read > whole
+
+    def read(self, task_id: int, face: Hashable, told: Collection[int], *, unready: bool = False) -> None:
+        """Notes that a task was read whole.
+
+        Args:
+            task_id: the task.
+            face: what it looked like before.
+            told: the numbers of the jobs whose verdicts were handed on.
+            unready: something was not ready yet, so that it must be read again.
+        """
+        with self._lock:
+            watch = self._tasks.setdefault(task_id, _Watch(INTERVAL[0], None))
+            watch.face, watch.unready, watch.read, watch.told = face, unready, self._clock(), frozenset(told)
+
+    def wait(self, seconds: float) -> set[int]:
+        """Waits until tasks are due, at most `seconds`; returns them, each once until it has been looked at."""
+        end = self._clock() + seconds
+        while not (due := self._take_due()) and (left := end - self._clock()) > 0:
+            with self._lock:
+                next_due = min((watch.due for watch in self._tasks.values() if watch.due is not None), default=end)
+            # At most a second: a task that is begun meanwhile may be due earlier.
+            if self._woken.wait(min(left, max(next_due - self._clock(), 0.01), 1.0)):
+                self._woken.clear()
+                break
+        return due
+
+    def _take_due(self) -> set[int]:
+        now = self._clock()
+        with self._lock:
+            due = {task_id for task_id, watch in self._tasks.items() if watch.due is not None and watch.due <= now}
+            for task_id in due:
+                self._tasks[task_id].due = None
+        return due
+
+    def forget(self, task_id: int) -> None:
+        """The task is over and read."""
+        with self._lock:
+            self._tasks.pop(task_id, None)
+
+    def _jitter(self, seconds: float) -> float:
+        return seconds * self._dice.uniform(1 - _JITTER, 1 + _JITTER)
+
+    def wake(self) -> None:
+        """Ends a wait that is under way at once; from a signal handler too."""
+        self._woken.set()
+
+
+#: The longest that one call waits at the server, in seconds.
+_LONGEST = 30.0
+
+#: A pause after a call that failed, in seconds.
+_PAUSE = 0.5
+
+_OK = 200
+#: With these a server answers that has no such call. A real one answers 403; to a token of ours that means something
+#: else: it was just replaced.
+_NO_SUCH_CALL = frozenset({404, 405, 410, 501})
+_DENIED = frozenset({401, 403})
+
+
+class ChangeFeed:
+    """The changes of one server, where it has them; used by one thread, except for `is_there` and `interrupt`."""
+
+    def __init__(self, server: PandaServer) -> None:
+        """Prepares; nothing is sent yet."""
+        self._server = server
+        self._session = server.session()
+        self._cursor = -1
+        self._there: bool | None = None
+        self._woken = threading.Event()
+
+    @property
+    def known(self) -> bool | None:
+        """Whether the server has the call; None: not known yet."""
+        return self._there
+
+    def is_there(self) -> bool:
+        """Whether the server has the call, which one of ours does and a real PanDA server does not.
+
+        Raises:
+            RefusedError: it does not answer.
+        """
+        if self._there is None:
+            with self._server.session() as session:
+                answer = self._ask(session, -1, 0.0)
+            foreign = self._server.token_file is None and answer is not None and answer.status_code in _DENIED
+            if answer is None or foreign or answer.status_code in _NO_SUCH_CALL:
+                self._there = False
+            elif answer.status_code == _OK:
+                self._there = _is_ours(answer)
+            else:
+                raise RefusedError(f"the PanDA server {self._server.url} answers {answer.status_code}")
+        return self._there
+
+    def wait(self, seconds: float) -> set[int] | None:
+        """Waits until tasks changed, at most `seconds`; only where `is_there`.
+
+        Returns:
+            The ids of the tasks that changed since the last call; None where that is not known: after the first call,
+            and while the server is away.
+        """
+        try:
+            answer = self._ask(self._session, self._cursor, min(seconds, _LONGEST))
+        except TryAgainError:
+            self._woken.wait(min(seconds, _PAUSE))  # it is away; the calls that follow say so
+            return None
+        if answer is None or answer.status_code != _OK:
+            self._woken.wait(min(seconds, _PAUSE))
+            return None
+        data = answer.json()["data"]
+        first, self._cursor = self._cursor == -1, int(data["cursor"])
+        return None if first else {int(task_id) for task_id in data["task_ids"]}
+
+    def _ask(self, session: requests.Session, cursor: int, seconds: float) -> requests.Response | None:
+        """The server's answer; None where we have no token to show."""
+        headers = self._server.headers()
+        if not headers:
+            return None
+        try:
+            return session.get(
+                f"{self._server.url}/api/v1/hpo_pilot/changes",
+                params={"cursor": str(cursor), "timeout": f"{seconds:.3f}", "outcomes": "true"},
+                headers=headers,
+                timeout=seconds + _LONGEST,
+            )
+        except requests.RequestException as error:
+            raise RefusedError(f"the PanDA server {self._server.url} cannot be reached: {error}") from error
+
+    def close(self) -> None:
+        """Ends a wait that is under way soon."""
+        self._woken.set()
+        self._session.close()
+
+
+def _is_ours(answer: requests.Response) -> bool:
+    """Whether the answer is one of ours, and not some page that is shown for everything."""
+    try:
+        return "cursor" in answer.json()["data"]
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+class OwnServerReader:
+    """What became of tasks, in as few calls as there can be."""
+
+    def __init__(self, client: ClientProcess) -> None:
+        self._client = client
+        self._waiting: dict[int, str] = {}
+
+    def status(self, refs: Collection[TaskRef]) -> dict[int, TaskState]:
+        """The states of the tasks that the server knows."""
+        states: dict[int, TaskState] = {}
+        for ref in refs:
+            status, name = self._client.call("getTaskStatus", ref.jedi_task_id)
+            if status == 0 and name:
+                states[ref.jedi_task_id] = task_state(str(name))
+            elif self._knows(ref):
+                raise TryAgainError(f"the server does not tell the status of task {ref.jedi_task_id}")
+        return states
+
+    def _knows(self, ref: TaskRef) -> bool:
+        """Whether the server has the task; panda-client answers alike for an unknown task and for a lost connection."""
+        filters = {"jediTaskID": str(ref.jedi_task_id)}
+        status, tasks = self._client.call("get_tasks_detailed_info_since", None, filters, 1)
+        if status != 0 or tasks is None:
+            raise TryAgainError("the PanDA server does not answer")
+        return any(str(task.get("taskName", ref.name)).rstrip("/") == ref.name.rstrip("/") for task in tasks)
+
+    def why_waits(self, ref: TaskRef) -> str:
+        """What the server said of the task when it had no jobs yet."""
+        return self._waiting.get(ref.jedi_task_id, "")
+
+    def _described(self, ref: TaskRef) -> list[dict[str, Any]]:
+        """The descriptions of the task's jobs; where there are none the server is asked why."""
+        jobs = described_jobs(self._client, ref)
+        self._waiting.pop(ref.jedi_task_id, None)
+        details = {} if jobs else task_details(self._client, ref.jedi_task_id) or {}
+        if details and task_state(str(details.get("status"))).is_waiting:
+            self._waiting[ref.jedi_task_id] = error_dialog(details)
+        return jobs
+
+    def results(self, ref: TaskRef, missing: Collection[int], *, values: bool = False) -> list[JobReport]:
+        """What is known of the jobs in `missing`, at least."""
+        if values:
+            return self._with_values(ref, missing)
+        metadata = self._metadata(ref)
+        verdicts = {int(panda_id): read_verdicts(document) for panda_id, document in metadata.items()}
+        finished = [finished_report(panda_id, found) for panda_id, found in verdicts.items() if found]
+        if len(finished) == len(verdicts) and set(missing) <= {report.number for report in finished}:
+            return finished  # nothing else to learn: saves the larger call for every short task
+        jobs = self._described(ref)
+        if any(job["jobStatus"] == "finished" and str(job["PandaID"]) not in metadata for job in jobs):
+            metadata = self._metadata(ref)  # it finished between the two calls
+        return [read_description(job, metadata.get(str(job["PandaID"]))) for job in jobs]
+
+    def _with_values(self, ref: TaskRef, missing: Collection[int]) -> list[JobReport]:
+        """The same where running jobs are what is asked for: results, which are larger, only where one is new."""
+        jobs = self._described(ref)
+        if not jobs and not self._knows(ref):
+            raise UnknownTaskError(f"the server does not know task {ref.jedi_task_id} ({ref.name})")
+        reports = [read_description(job, None) for job in jobs]
+        ended = [report.state is JobState.FINISHED for report in reports]
+        metadata: dict[str, object] = {}
+        if any(over and report.number in missing for over, report in zip(ended, reports, strict=True)):
+            metadata = self._metadata(ref)
+        return [
+            read_description(job, metadata.get(str(report.panda_id))) if over else report
+            for over, report, job in zip(ended, reports, jobs, strict=True)
+            if not over or report.number in missing
+        ]
+
+    def _metadata(self, ref: TaskRef) -> dict[str, object]:
+        """The metadata of the task's finished jobs, by PandaID."""
+        metadata = finished_metadata(self._client, ref)
+        if metadata is not None:
+            return metadata
+        if not self._knows(ref):
+            raise UnknownTaskError(f"the server does not know task {ref.jedi_task_id} ({ref.name})")
+        raise TryAgainError(f"the server does not give the results of task {ref.jedi_task_id}")
+
+
+# Reading tasks at a real PanDA server: one call per task and look, more only where something has changed.
+#
+# What such servers do that ours does not: a task shows only when JEDI has looked at it; a job that has ended passes
+# through `holding`; a retried job has a new PandaID and other file names; what is asked for too often is refused.
+
+#: A finished job whose metadata is not there yet counts as holding for so long, in seconds.
+METADATA_SECONDS = 900.0
+
+#: A task that the server finds no more, nor its parameters, is given up after so long, in seconds: it may
+#: be the server's database that had a bad moment.
+UNKNOWN_SECONDS = 3600.0
+
+#: Jobs that the server has made and keeps from all pilots are told of after so long, in seconds. They wait for ever
+#: where the server stopped while JEDI made them, unless its own daemon ends them (panda-server 1.0.4, `copyArchive.py`:
+#: after an hour), whereupon JEDI makes new ones.
+KEPT_BACK_SECONDS = 300.0
+
+#: So many of them are named.
+_NAMED = 5
+
+#: What a look found is good for the calls that follow it at once, in seconds. A newer state than that from before the
+#: jobs were read would not go with them: a task that is done has jobs that nobody has heard of.
+_FRESH = 10.0
+
+#: What shows of a task that its jobs have changed.
+_FACE = ("status", "modificationTime", "nFiles", "nFilesFinished", "nFilesFailed", "errorDialog")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Look:
+    at: float
+    state: TaskState
+    face: Hashable
+    dialog: str = ""
+
+
+class ForeignServerReader:
+    """What became of tasks, asked for politely."""
+
+    def __init__(self, client: ClientProcess, watches: Watches, clock: Callable[[], float] = time.monotonic) -> None:
+        """Knows nothing yet.
+
+        Args:
+            client: panda-client.
+            watches: is told of every look.
+            clock: in seconds.
+        """
+        self._client = client
+        self._watches = watches
+        self._clock = clock
+        self._looks: dict[int, _Look] = {}
+        self._unknown_since: dict[int, float] = {}
+        self._bare_since: dict[int, float] = {}
+        self._kept_back: dict[int, dict[int, tuple[float, str]]] = {}  # by task: since when a job is, and its state
+
+    def status(self, refs: Collection[TaskRef]) -> dict[int, TaskState]:
+        """The states of the tasks that the server knows."""
+        found = {}
+        for ref in refs:
+            with contextlib.suppress(UnknownTaskError):
+                found[ref.jedi_task_id] = self._recent(ref).state
+        return found
+
+    def why_waits(self, ref: TaskRef) -> str:
+        """What the server said of the task at the last look, if it waited; else what is to say of jobs that wait."""
+        look = self._looks.get(ref.jedi_task_id)
+        if look is not None and look.state.is_waiting:
+            return look.dialog
+        kept = self._kept_back.get(ref.jedi_task_id, {})
+        now = self._clock()
+        long = {job: state for job, (since, state) in sorted(kept.items()) if now - since >= KEPT_BACK_SECONDS}
+        if not long:
+            return ""
+        named = ", ".join(map(str, list(long)[:_NAMED])) + (", …" if len(long) > _NAMED else "")
+        return (
+            f"the server has made {len(long)} of the task's jobs ({named}) and does not release them to pilots (state "
+            f"{', '.join(sorted(set(long.values())))}). A PanDA server ends such jobs after an hour and makes new "
+            "ones; if they wait for longer, ask its operators"
+        )
+
+    def results(self, ref: TaskRef, missing: Collection[int], *, values: bool = False) -> list[JobReport]:
+        """What is known of the jobs, where that has changed; nothing where it has not and the task goes on."""
+        look = self._look(ref)
+        over = look.state.is_over
+        waits = look.state.is_waiting or bool(self._kept_back.get(ref.jedi_task_id))
+        if not self._watches.looked(ref.jedi_task_id, look.face, missing, values=values, waits=waits) and not over:
+            return []
+        metadata = finished_metadata(self._client, ref)
+        if metadata is None:
+            raise TryAgainError(f"the server does not give the results of task {ref.jedi_task_id}")
+        jobs = described_jobs(self._client, ref)
+        reports = [self._report(job, metadata.get(str(job["PandaID"]))) for job in jobs]
+        self._note_kept_back(ref, reports, jobs)
+        # A job leaves these states without its task's being any different.
+        unready = any(report.state in (JobState.HOLDING, JobState.TRANSFERRING) for report in reports)
+        told = {number for report in reports if report.verdicts and (number := report.number) is not None}
+        self._watches.read(ref.jedi_task_id, look.face, told, unready=unready)
+        self._looks[ref.jedi_task_id] = replace(look, at=self._clock())
+        if over and all(report.state.is_over for report in reports):
+            self._watches.forget(ref.jedi_task_id)
+        return reports
+
+    def _note_kept_back(self, ref: TaskRef, reports: list[JobReport], jobs: list[dict[str, Any]]) -> None:
+        before, now = self._kept_back.pop(ref.jedi_task_id, {}), self._clock()
+        kept = {
+            report.panda_id: (before.get(report.panda_id, (now, ""))[0], str(job.get("jobStatus")))
+            for report, job in zip(reports, jobs, strict=True)
+            if report.state is JobState.DEFINED
+        }
+        if kept:
+            self._kept_back[ref.jedi_task_id] = kept
+
+    def _report(self, job: dict[str, Any], metadata: object) -> JobReport:
+        report = replace(read_description(job, metadata), output=output_did(job))
+        if report.state is not JobState.FINISHED or report.verdicts:
+            self._bare_since.pop(report.panda_id, None)
+            return report
+        # Its metadata may be on its way from one table to another.
+        self._bare_since.setdefault(report.panda_id, self._clock())
+        return replace(report, state=JobState.HOLDING) if self._awaited(report.panda_id) else report
+
+    def _awaited(self, panda_id: int) -> bool:
+        """Whether a finished job's metadata may still come."""
+        since = self._bare_since.get(panda_id)
+        return since is not None and self._clock() - since < METADATA_SECONDS
+
+    def _recent(self, ref: TaskRef) -> _Look:
+        look = self._looks.get(ref.jedi_task_id)
+        return look if look and self._clock() - look.at < _FRESH else self._look(ref)
+
+    def _look(self, ref: TaskRef) -> _Look:
+        """One call, where all is well.
+
+        Raises:
+            UnknownTaskError: the server has said for long that it does not know the task.
+            TryAgainError: the server does not answer.
+        """
+        task_id = ref.jedi_task_id
+        details = task_details(self._client, task_id)
+        if details is not None:
+            face = tuple(str(details.get(name)) for name in _FACE)
+            look = _Look(self._clock(), task_state(str(details.get("status"))), face, error_dialog(details))
+        elif submitted_parameters(self._client, task_id) is not None:
+            look = _Look(self._clock(), TaskState.REGISTERED, "registered")
+        else:
+            return self._unknown(ref)
+        self._unknown_since.pop(task_id, None)
+        self._looks[task_id] = look
+        return look
+
+    def _unknown(self, ref: TaskRef) -> _Look:
+        now = self._clock()
+        since = self._unknown_since.setdefault(ref.jedi_task_id, now)
+        if now - since >= UNKNOWN_SECONDS:
+            raise UnknownTaskError(f"the server does not know task {ref.jedi_task_id} ({ref.name})")
+        log.warning("the server does not find task %d (%s) now; it is asked again", ref.jedi_task_id, ref.name)
+        return _Look(now, TaskState.REGISTERED, "unknown")

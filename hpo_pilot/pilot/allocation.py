@@ -1,0 +1,687 @@
+"""The allocation that a pilot runs in: its nodes, its jobs, its end, and how it is used."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpo_pilot.errors import HpoPilotError, InputError
+from hpo_pilot.hpc.batch_system import AllocatedNode, BatchAllocation, RunCommand, ask_batch_system
+from hpo_pilot.hpc.capacity import Node, NodeShape
+from hpo_pilot.hpc.flux import FluxAllocation
+from hpo_pilot.hpc.lsf import LsfAllocation
+from hpo_pilot.hpc.pbs import PbsAllocation
+from hpo_pilot.hpc.scheduler import Policy, Scheduler
+from hpo_pilot.hpc.slurm import SlurmAllocation
+from hpo_pilot.hpc.usage import Ending, Spent, Start, Usage
+from hpo_pilot.hpc.usage import Job as Planned
+from hpo_pilot.jobs.tasks import JobNeeds
+from hpo_pilot.pilot.job import GivenBack, Job, JobFailure, LauncherAway, NodeLost, PilotErrorCode
+from hpo_pilot.pilot.machine import Assignment, Claim, FreeResources, Gpu, Pool, find_gpus, machine_cores
+from hpo_pilot.pilot.report import Starting
+from hpo_pilot.pilot.settings import Site
+from hpo_pilot.transformation.job import PayloadDocument
+
+_SYSTEMS: dict[str, type[BatchAllocation]] = {
+    "slurm": SlurmAllocation,
+    "lsf": LsfAllocation,
+    "pbs": PbsAllocation,
+    "flux": FluxAllocation,
+}
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """Nodes that are a pilot's for a time.
+
+    Attributes:
+        nodes: in the batch system's order.
+        seconds: how long, from now on; infinity: for ever.
+        job: its name at the batch system.
+        lost: asks which nodes the batch system has taken away since.
+        reclaim: asks which of these nodes are wholly free, where the batch system may keep cores of the other nodes
+            when it takes one away; None: it keeps none.
+    """
+
+    nodes: tuple[Node, ...]
+    seconds: float
+    job: str = ""
+    lost: Callable[[], Sequence[str]] = tuple
+    reclaim: Callable[[Sequence[str]], Sequence[str]] | None = None
+
+
+def find_allocation(
+    site: Site,
+    lifetime: float = 0.0,
+    environment: Mapping[str, str] | None = None,
+    asked: RunCommand = ask_batch_system,
+) -> Allocation:
+    """The allocation that this process runs in.
+
+    Args:
+        site: whose node shape counts before what the batch system and this machine say.
+        lifetime: seconds that it lasts; 0: the batch system knows.
+        environment: default: this process's.
+        asked: how its commands are run.
+
+    Raises:
+        InputError: it runs in none, or what is needed to know of it is not to be had; the message says what to give.
+    """
+    env = os.environ if environment is None else environment
+    batch = _batch(site, env, asked)
+    given = batch.nodes()
+    if not given:
+        raise InputError(f"job {batch.job} of {site.batch} names no nodes in its environment: is this its script?")
+    if len(given) > 1 and not site.launcher.programs:
+        raise InputError(
+            f"the allocation has {len(given)} nodes, and the launcher of site {site.name!r} starts nothing on others "
+            "than this one: name another launcher in its profile, such as srun"
+        )
+    nodes = tuple(Node(node.name, _shape(site, node, batch)) for node in given)
+    reclaim = batch.reclaim if batch.keeps_cores else None
+    return Allocation(nodes, _seconds(batch, lifetime), batch.job, batch.lost, reclaim)
+
+
+def _batch(site: Site, env: Mapping[str, str], asked: RunCommand) -> BatchAllocation:
+    systems = [_SYSTEMS[site.batch]] if site.batch in _SYSTEMS else list(_SYSTEMS.values())
+    for system in systems:
+        if env.get(system.variable):
+            return system(env, asked)
+    wanted = " or ".join(system.variable for system in systems)
+    raise InputError(f"--allocation: this is no job of a batch system, for {wanted} is not set; leave --allocation out")
+
+
+def _seconds(batch: BatchAllocation, lifetime: float) -> float:
+    try:
+        left = batch.seconds_left(time.time())
+    except InputError as error:
+        if lifetime:
+            return lifetime
+        raise InputError(f"it is not known when the allocation ends ({error}): give --lifetime SECONDS") from error
+    return min(left, lifetime or math.inf)
+
+
+def _shape(site: Site, given: AllocatedNode, batch: BatchAllocation) -> NodeShape:
+    """What is said of a node; where nobody says it, it is taken to be as this machine."""
+    gpus = _least(site.gpus, batch.gpus_per_node())
+    return NodeShape(
+        cores=_least(site.cores, given.cpus // site.threads_per_core) or machine_cores(),
+        memory_mb=_least(site.memory_mb, batch.memory_mb()) or _machine_memory(),
+        gpus=gpus if gpus or site.cores else len(find_gpus()),  # a profile that tells of cores would tell of GPUs
+        close=site.close,
+    )
+
+
+def _least(*said: int) -> int:
+    """Of what is said, the least: the batch system may have given a part of a node. 0: nobody says it."""
+    return min(filter(None, said), default=0)
+
+
+def _machine_memory() -> int:
+    return max(1, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20)
+
+
+_NAMED = 2  # failed launches in a row, with the node's name in the launcher's word
+_UNNAMED = 3  # the same without: it may be another of the job's nodes, so launches must work elsewhere meanwhile
+
+
+class NodeHealth:
+    """Counts failed launches by node. Used under its caller's lock."""
+
+    def __init__(self) -> None:
+        self._named: Counter[str] = Counter()
+        self._unnamed: Counter[str] = Counter()
+        self._worked_at: dict[str, int] = {}  # nodes, by the number of their last launch that worked
+        self._failed_from: dict[str, int] = {}  # the number of the first launch of those that failed in a row
+        self._launches = 0
+
+    def worked(self, nodes: Collection[str]) -> None:
+        """A job was started there."""
+        self._launches += 1
+        for node in nodes:
+            self._worked_at[node] = self._launches
+            self._failed_from.pop(node, None)
+            del self._named[node], self._unnamed[node]
+
+    def failed(self, nodes: Collection[str], named: Collection[str]) -> list[str]:
+        """A launch failed.
+
+        Args:
+            nodes: of the job.
+            named: those that the launcher blames.
+
+        Returns:
+            Nodes of no use.
+        """
+        self._launches += 1
+        for node in named or nodes:
+            (self._named if named else self._unnamed)[node] += 1
+            self._failed_from.setdefault(node, self._launches)
+        return [node for node in named or nodes if self._is_bad(node)]
+
+    def _is_bad(self, node: str) -> bool:
+        if self._named[node] >= _NAMED:
+            return True
+        since = self._failed_from[node]
+        elsewhere = any(at > since for other, at in self._worked_at.items() if other != node)
+        return elsewhere and self._unnamed[node] >= _UNNAMED
+
+
+log = logging.getLogger(__name__)
+
+#: What a job has that names no time limit, in minutes: then it is ended, for others are planned after it.
+MINUTES_WITHOUT_LIMIT = 60.0
+
+#: Of no limit of the site's, jobs side by side: each has a thread and a runner on this node.
+_MOST = 1000
+
+#: Jobs that wait here at most while more are asked for; those of servers that do not know what a wish is.
+_MOST_WAITING = 8
+
+#: Seconds for which an offer stands while jobs run.
+_PATIENCE = 1.0
+
+#: Why a node is lost that the batch system says to have taken away.
+TAKEN_AWAY = "the batch system took it away"
+
+_WORD = 30.0  # seconds at most from a node's loss to the launcher's word of it
+
+_LOOK = 2.0  # seconds between looks at whether a job that waits is still wanted
+
+_NOTHING_STARTS = PilotErrorCode.PAYLOAD_EXECUTION_FAILURE
+
+
+class AllocationClaim(Claim):
+    """One job's place.
+
+    Attributes:
+        key: PandaID and attempt.
+        planned: what the scheduler knows of it; None: its needs are not known yet.
+        start: where it runs, once the scheduler has said so.
+        failure: why it will not start.
+        is_over: nobody waits for its start any more.
+        staging: seconds of its time that went into copies, which others of its search will find.
+    """
+
+    def __init__(self, key: tuple[Any, Any], search: str) -> None:
+        self.key, self.search = key, search
+        self.planned: Planned | None = None
+        self.start: Start | None = None
+        self.failure: JobFailure | None = None
+        self.is_over = False
+        self.staging = 0.0
+
+
+class AllocationPool(Pool[AllocationClaim]):
+    """The nodes of an allocation.
+
+    What the server hands out is given to the scheduler in the server's order. A wish goes out only when the needs of
+    all that came for the one before are known.
+    """
+
+    def __init__(
+        self,
+        allocation: Allocation,
+        site: Site,
+        *,
+        margin: float,
+        when_lost: Callable[[int, JobFailure], None],
+        is_away: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Takes an allocation.
+
+        Args:
+            allocation: as it is now.
+            site: where it is.
+            margin: seconds before its end when every job should have ended.
+            when_lost: is told the PandaID of each job that lost a node, and why.
+            is_away: says whether the launcher starts nothing for now: then nothing is asked for, and what would start
+                goes back.
+            clock: in seconds.
+        """
+        self._site, self._clock, self._when_lost, self._is_away = site, clock, when_lost, is_away
+        self._names = tuple(node.name for node in allocation.nodes)
+        self._shapes = {node.name: node.shape for node in allocation.nodes}
+        now = clock()
+        self._scheduler = Scheduler(
+            allocation.nodes, begins=now, ends=now + allocation.seconds, policy=Policy(margin=margin)
+        )
+        self.most = site.job_steps or min(_MOST, sum(node.shape.cores for node in allocation.nodes))
+        self._up = set(self._names)
+        self._keeps_cores = allocation.reclaim is not None
+        self._taken: set[str] = set()  # nodes that the batch system took away
+        self._held: set[str] = set()  # nodes whose cores it may keep
+        self._freed: dict[str, float] = {}  # nodes, by the end of the last job there
+        self._health = NodeHealth()
+        self.failed_launches = 0  #: so far
+        self._claims: dict[Hashable, AllocationClaim] = {}
+        self._coming: deque[AllocationClaim] = deque()
+        self._changed = threading.Condition()
+
+    # --- what a pilot asks of a room ---
+
+    def wait_for_some(self, stop: threading.Event) -> FreeResources:
+        """See Room."""
+        with self._changed:
+            while True:
+                now = self._clock()
+                self._decide(now)
+                left = self.most - len(self._claims)
+                if stop.is_set():
+                    return FreeResources(0, 0, ())
+                some = self._scheduler.waiting < _MOST_WAITING and not self._is_away()
+                if left > 0 and not self._coming and some:
+                    wish = self._scheduler.wish(now)
+                    if wish.now or wish.later:
+                        cores = sum(opening.nodes * opening.cores for opening in wish.now)
+                        gpus = max((sum(opening.gpus) for opening in wish.now), default=0)
+                        patience = _PATIENCE if self._claims else math.inf
+                        return FreeResources(min(left, max(1, cores)), max(1, cores), self._gpus(gpus), patience, wish)
+                self._changed.wait(_LOOK)
+
+    def claim(self, data: Mapping[str, Any]) -> AllocationClaim:
+        """See Room."""
+        claim = AllocationClaim((data.get("PandaID"), data.get("attemptNr")), _search_of(data))
+        with self._changed:
+            self._claims[claim.key] = claim
+            self._coming.append(claim)
+        return claim
+
+    def enter(self, claim: AllocationClaim, stop: threading.Event) -> bool:
+        """See Room: at once, for only the sandbox says what a job needs."""
+        return not stop.is_set()
+
+    def take(self, claim: AllocationClaim, job: Job, document: PayloadDocument, starting: Starting) -> Assignment:
+        """See Room: waits until the scheduler starts the job."""
+        planned = Planned(claim.key, claim.search, self._needs(job, document))
+        with self._changed:
+            claim.planned = planned
+            self._decide(self._clock())
+            while claim.start is None and claim.failure is None and not starting.is_over():
+                self._changed.wait(_LOOK)
+            if starting.failure is not None:
+                raise starting.failure
+            if claim.failure is not None:
+                raise claim.failure
+            if claim.start is None or starting.draining.is_set():
+                raise GivenBack(PilotErrorCode.SIGTERM, "the allocation was about to end while the job waited")
+        return self._seat(planned, claim.start)
+
+    def give_back(self, claim: AllocationClaim, ending: Ending = Ending.FAILED) -> None:
+        """See Room."""
+        with self._changed:
+            claim.is_over = True
+            self._claims.pop(claim.key, None)
+            if claim in self._coming:
+                self._coming.remove(claim)
+            if claim.start is not None:
+                now = self._clock()
+                self._scheduler.ended(claim.key, ending, now, staging=claim.staging)
+                self._freed.update((share.node, now) for share in claim.start.shares)
+            elif claim.planned is not None and claim.failure is None:
+                self._claims[claim.key] = claim  # the scheduler still has it: `_decide` ends it when its turn comes
+            self._decide(self._clock())
+
+    def note_launch(self, claim: AllocationClaim, failed: Collection[str] | None, lost: Collection[str] = ()) -> None:
+        """See Room: nodes that fail launches again and again are lost."""
+        nodes = [share.node for share in claim.start.shares] if claim.start else []
+        with self._changed:
+            if failed is None:
+                self._health.worked(nodes)
+                return
+            self.failed_launches += 1
+            bad = self._health.failed(nodes, failed)
+            since = self._clock() - _WORD
+        for node in lost:
+            self.lose(node, TAKEN_AWAY, taken_since=since)
+        for node in bad:
+            self.lose(node, "launches fail there")
+
+    def note_staging(self, claim: AllocationClaim, seconds: float) -> None:
+        """See Room."""
+        with self._changed:
+            claim.staging = seconds
+
+    def wake(self) -> None:
+        """See Room."""
+        with self._changed:
+            self._decide(self._clock())
+
+    # --- what becomes of the allocation ---
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether all its nodes are lost."""
+        return not self._up
+
+    @property
+    def up(self) -> frozenset[str]:
+        """Its nodes that are of use now."""
+        with self._changed:
+            return frozenset(self._up - self._held)
+
+    @property
+    def held(self) -> list[str]:
+        """Its nodes that get no new jobs for now, in the allocation's order."""
+        with self._changed:
+            return [name for name in self._names if name in self._held]
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no job is here, though some could be."""
+        with self._changed:
+            return not self._claims and not self._is_away()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no job is here."""
+        with self._changed:
+            return not self._claims
+
+    def drain(self) -> None:
+        """Nothing starts any more: what waits is given back."""
+        with self._changed:
+            self._scheduler.drain()
+            self._decide(self._clock())
+
+    def lose(self, node: str, why: str, *, taken_since: float = math.inf) -> None:
+        """A node is of no use: it gets no jobs any more, and those on it are ended.
+
+        Args:
+            node: its name.
+            why: in one line.
+            taken_since: where the batch system took it away: when it had it still. A batch system that keeps cores then
+                may keep those of nodes where jobs ran since: these get no new jobs until `release`.
+        """
+        with self._changed:
+            if taken_since < math.inf and node not in self._taken:
+                self._taken.add(node)
+                self._hold(node, taken_since)
+            if node not in self._up:
+                return
+            self._up.discard(node)
+            log.warning("node %s gets no more jobs, %d nodes are left: %s", node, len(self._up), why)
+            victims = self._scheduler.lose_node(node, self._clock())
+            lost = [self._claims[job.key].key[0] for job in victims]
+            self._decide(self._clock())
+        for panda_id in lost:
+            self._when_lost(panda_id, NodeLost(PilotErrorCode.PAYLOAD_EXECUTION_FAILURE, f"node {node} is lost: {why}"))
+
+    def release(self, nodes: Collection[str]) -> None:
+        """Nodes that were held are wholly free."""
+        with self._changed:
+            if free := [name for name in self._names if name in nodes and name in self._held]:
+                log.info("%s may get jobs again", _shown(free))
+                self._held.difference_update(free)
+                self._scheduler.release(free)
+                self._decide(self._clock())
+
+    def usage(self) -> Usage:
+        """Where its time went so far."""
+        with self._changed:
+            return self._scheduler.usage(self._clock())
+
+    def counts(self) -> tuple[int, int]:
+        """How many jobs run, and how many wait."""
+        with self._changed:
+            return self._scheduler.running, self._scheduler.waiting
+
+    # --- inside ---
+
+    def _hold(self, lost: str, since: float) -> None:
+        """Nodes where jobs run, or ran lately, get no new ones."""
+        if not self._keeps_cores:
+            return
+        used = {share.node for claim in self._claims.values() if claim.start for share in claim.start.shares}
+        used |= {node for node, when in self._freed.items() if when >= since}
+        if more := [name for name in self._names if name in (used & self._up) - self._held - {lost}]:
+            log.info(
+                "%s get no new jobs until all that runs there has ended: the batch system may keep cores", _shown(more)
+            )
+            self._held.update(more)
+            self._scheduler.hold(more)
+
+    def _decide(self, now: float) -> None:
+        """Lets the scheduler decide; whoever waits is told."""
+        while self._coming and (self._coming[0].planned is not None or self._coming[0].is_over):
+            claim = self._coming.popleft()
+            if claim.planned is not None and not claim.is_over:
+                try:
+                    self._scheduler.add(claim.planned)
+                except InputError as error:
+                    claim.failure = JobFailure(PilotErrorCode.PAYLOAD_EXECUTION_FAILURE, str(error))
+        again = True
+        while again:
+            again = False
+            for start in self._scheduler.starts(now):
+                claim = self._claims[start.job.key]
+                if claim.is_over or self._is_away():
+                    again = True
+                    self._scheduler.ended(claim.key, Ending.CUT, now)
+                    if claim.is_over:
+                        del self._claims[claim.key]
+                    claim.failure = LauncherAway(_NOTHING_STARTS, "the launcher starts nothing here for now")
+                else:
+                    claim.start = start
+        for job in self._scheduler.hand_back(now):
+            claim = self._claims[job.key]
+            claim.failure = GivenBack(
+                PilotErrorCode.SIGTERM, "the job would not end before the allocation does, or its nodes are lost"
+            )
+            if claim.is_over:
+                del self._claims[claim.key]
+        self._changed.notify_all()
+
+    def _needs(self, job: Job, document: PayloadDocument) -> JobNeeds:
+        """What the job says that it needs; of memory that it does not name it has the share of its cores."""
+        least = min((shape.memory_mb // shape.cores for shape in self._shapes.values()), default=1)
+        return JobNeeds(
+            nodes=document.nodes,
+            gpus_per_node=document.gpus or int(job.wants_gpu),
+            cores=job.cores,
+            memory_mb=job.memory_mb or max(1, least * job.cores),
+            minutes=document.minutes or job.walltime / 60 or MINUTES_WITHOUT_LIMIT,
+            ranks_per_node=document.ranks_per_node,
+        )
+
+    def _seat(self, planned: Planned, start: Start) -> Assignment:
+        return Assignment(
+            nodes=tuple(share.node for share in start.shares),
+            variables={},
+            cores=planned.needs.cores,
+            gpus={share.node: tuple(map(str, share.gpus)) for share in start.shares},
+            memory_mb=planned.needs.memory_mb,
+            allocation=self._names,
+            seconds=math.ceil(planned.limit),
+        )
+
+    def _gpus(self, count: int) -> tuple[Gpu, ...]:
+        vendor = {"nvidia": "NVIDIA", "amd": "AMD"}.get(self._site.gpu_kind, "NVIDIA")
+        memory = str(self._site.gpu_memory_mb or "")
+        return tuple(Gpu(str(number), vendor, self._site.gpu_model, memory) for number in range(count))
+
+
+def _shown(nodes: Sequence[str]) -> str:
+    return f"{len(nodes)} nodes ({', '.join(nodes[:8])}{', ...' if len(nodes) > 8 else ''})"
+
+
+def _search_of(data: Mapping[str, Any]) -> str:
+    """Whose run times the job's is like: its search, or else all jobs with its sandbox."""
+    words = str(data.get("jobPars") or "").split()
+    archive = words[words.index("-a") + 1] if "-a" in words[:-1] else ""
+    return str(data.get("hpoCampaign") or archive or data.get("taskID") or "")
+
+
+_TICK = 1.0  # seconds
+_ASK = 60.0  # seconds between looks at whether nodes were taken away
+_RECLAIM = 5.0  # seconds between looks at whether nodes that are held are free
+_USAGE = 600.0  # seconds between lines on the use of the allocation
+
+#: Batch systems warn earlier than asked for: Slurm by up to a minute (sbatch, --signal).
+_EARLY = 90.0
+
+
+def ending_margin(seconds: float, most: float) -> float:
+    """How long before its end an allocation's jobs are told to save and stop, in seconds.
+
+    Args:
+        seconds: how long it lasts, or how long before the end the warning comes.
+        most: what saving, the last reports and the batch system's own delays take.
+    """
+    return min(most, seconds / 10)
+
+
+class AllocationWatch(threading.Thread):
+    """Ends the pilot in time for what runs to save its checkpoints, and tells now and then how the nodes are used.
+
+    After the batch system's warning nothing more is started. What runs goes on: most of it ends by itself. Shortly
+    before the end the rest is told to save. A node that the batch system took away takes its own jobs along; the others
+    go on. Where no job has come for long, the nodes are given back: they are charged for.
+    """
+
+    def __init__(
+        self,
+        room: AllocationPool,
+        site: Site,
+        allocation: Allocation,
+        *,
+        margin: float,
+        idle: float,
+        end: Callable[[], None],
+    ) -> None:
+        """Prepares; `start` starts it.
+
+        Args:
+            room: the allocation's.
+            site: whose batch system warns.
+            allocation: as it is now.
+            margin: before its end, when `end` is called, in seconds.
+            idle: seconds without a job after which it is called too; 0: never.
+            end: ends the pilot; running jobs are told to save.
+        """
+        super().__init__(name="allocation", daemon=True)
+        self._room, self._site, self._end, self._margin = room, site, end, margin
+        self._began = self._busy = time.monotonic()
+        self._idle = idle or math.inf
+        self._ends = self._began + allocation.seconds
+        self._lost, self._reclaim = allocation.lost, allocation.reclaim
+        self._failed_launches, self._ask_at = 0, self._began + _ASK
+        self._asked = self._reclaim_at = self._began
+        self._reclaiming = threading.Lock()
+        self._not_free: list[str] = []  # nodes of which it was said that the batch system keeps them
+        self._warned = threading.Event()
+        self._enough = threading.Event()
+        self._over = threading.Event()
+
+    @property
+    def remaining(self) -> int:
+        """Whole seconds until the end."""
+        return max(1, int(min(self._ends - time.monotonic(), 1e9)))
+
+    def warn(self) -> None:
+        """The batch system says that the end is near."""
+        self._warned.set()
+
+    def drain(self) -> None:
+        """Nothing more is started; when what runs has ended, the pilot does."""
+        self._enough.set()
+
+    def stop(self) -> None:
+        """Ends the watch, and says how the allocation was used."""
+        self._over.set()
+        self._say_usage("the allocation's")
+
+    def run(self) -> None:
+        """Watches until the end."""
+        say_at, drained = self._began + _USAGE, False
+        while not self._over.is_set():
+            now = time.monotonic()
+            if self._warned.is_set() and not drained:
+                drained = True
+                self._shorten(now)
+                log.info("the batch system warns: nothing more is started, %.0f s are left", self._ends - now)
+                self._room.drain()
+            if self._enough.is_set() and not drained:
+                drained = True
+                self._room.drain()
+            self._look_for_losses(now)
+            self._look_for_free_nodes(now)
+            if self._room.is_gone:
+                log.error("all nodes of the allocation are lost")
+                return self._end()
+            if now >= self._ends - self._margin:
+                log.info("the allocation ends in %.0f s: what runs is told to save", self._ends - now)
+                return self._end()
+            if drained and self._room.is_empty:
+                return self._end()
+            if not self._room.is_idle:
+                self._busy = now
+            elif now - self._busy >= self._idle:
+                log.info("no job has come for %.0f s: the allocation is given back", self._idle)
+                return self._end()
+            if now >= say_at:
+                say_at = now + _USAGE
+                self._say_usage("so far the allocation's")
+            self._over.wait(min(_TICK, max(0.05, self._ends - self._margin - now)))
+        return None
+
+    def _look_for_losses(self, now: float) -> None:
+        """The batch system may have taken nodes away; asked now and then, and when a launch has failed."""
+        failed = self._room.failed_launches
+        if now < self._ask_at and failed == self._failed_launches:
+            return
+        self._ask_at, self._failed_launches = now + _ASK, failed
+        try:
+            for node in self._lost():
+                self._room.lose(node, TAKEN_AWAY, taken_since=self._asked)
+            self._asked = now
+        except (HpoPilotError, ValueError) as error:
+            log.info("the batch system does not say which nodes are left: %s", error)
+
+    def _look_for_free_nodes(self, now: float) -> None:
+        """What ran on nodes that are held may have ended. A thread of its own asks: the end must not wait for it."""
+        if now < self._reclaim_at or self._reclaiming.locked() or not (held := self._room.held):
+            return
+        self._reclaim_at = now + _RECLAIM
+        threading.Thread(target=self._take_back, args=[held], name="reclaim", daemon=True).start()
+
+    def _take_back(self, held: list[str]) -> None:
+        if self._reclaim is None:
+            return
+        with self._reclaiming:
+            try:
+                self._room.release(self._reclaim(held))
+            except (HpoPilotError, ValueError) as error:
+                if held != self._not_free:
+                    log.info("the batch system does not give %s back yet: %s", ", ".join(held), error)
+                self._not_free = held
+
+    def _shorten(self, now: float) -> None:
+        """A warning long before the end that was known is of another one, such as a preemption."""
+        warning = self._site.warning
+        if warning is not None and warning.seconds and self._ends - now > warning.seconds + _EARLY:
+            self._ends = now + warning.seconds
+            self._margin = min(self._margin, warning.seconds / 2)
+
+    def _say_usage(self, whose: str) -> None:
+        usage, (running, waiting) = self._room.usage(), self._room.counts()
+        endings: Counter[str] = Counter()
+        for search in usage.searches.values():
+            endings.update({ending.value: count for ending, count in search.endings.items()})
+        ended = ", ".join(f"{count} {name}" for name, count in sorted(endings.items())) or "no job has ended"
+        gpus = f"; its GPUs': {_shares(usage.gpus)}" if usage.gpus.total else ""
+        log.info("%s node time: %s%s; %s; %d run, %d wait", whose, _shares(usage.nodes), gpus, ended, running, waiting)
+
+
+def _shares(spent: Spent) -> str:
+    total = spent.total or 1.0
+    parts = {"used": spent.used, "in use": spent.running, "lost": spent.lost, "idle": spent.idle, "gone": spent.gone}
+    return ", ".join(f"{100 * value / total:.0f}% {name}" for name, value in parts.items() if value or name == "used")

@@ -1,0 +1,391 @@
+"""Checkpoints of a job: kept on disk, and sent to the server so that another pilot can go on."""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import gzip
+import hashlib
+import heapq
+import json
+import logging
+import os
+import re
+import secrets
+import shutil
+import tarfile
+import tempfile
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar, cast
+
+from hpo_pilot.errors import HpoPilotError, TryAgainError
+from hpo_pilot.pilot.client import Backoff, JobServer
+from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode
+from hpo_pilot.pilot.settings import PilotSettings
+from hpo_pilot.transformation.job import TransformationFailure
+from hpo_pilot.transformation.sandbox import unpack
+
+#: What a job of ours runs; see `hpo_pilot_runner.py` and `hpo_pilot_series.py`, which name the folders below.
+_RUNNER = re.compile(r"hpo_pilot_runner\.py --task ([A-Za-z0-9_=-]+) --number (\d{1,9})\b")
+_UID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_TABLE_LIMIT = 32 << 20  # bytes of a task's points, unpacked
+
+#: A copy that the runner is making, and the one before the last.
+_NEW, _OLD, _KEPT = ".new", ".old", ".kept"
+
+_FETCHED = ".fetched-"  # where archives are unpacked
+_STALE = 3600.0  # seconds after which a pilot that was unpacking there has died
+
+#: Every file with bytes and time of its last change, in ns.
+Signature = tuple[tuple[str, int, int], ...]
+
+
+class TooLarge(Exception):
+    """The archive would be larger than is allowed."""
+
+
+class Unsettled(Exception):
+    """The files changed while they were packed."""
+
+
+@dataclass(frozen=True)
+class KeptCheckpoint:
+    """Where the checkpoints of one job's points are.
+
+    Attributes:
+        folder: of the search, in a pilot's folder of checkpoints; perhaps not there yet.
+        names: of the folders in it: one for each point, and of a job of several points its own.
+        task_id: JEDI's number of the job's task.
+        number: which of the task's jobs it is: all its attempts have the same.
+    """
+
+    folder: Path
+    names: tuple[str, ...]
+    task_id: int
+    number: str
+
+    def signature(self) -> Signature:
+        """What is there now."""
+        return tuple(sorted(entry for name in self.names for entry in _files(self.folder, name)))
+
+    def pack(self, target: BinaryIO, limit: int) -> Signature:
+        """Writes the archive.
+
+        Args:
+            target: where to.
+            limit: bytes that it may have.
+
+        Returns:
+            What is in it.
+
+        Raises:
+            TooLarge: it would have more.
+            Unsettled: something is being written: later.
+            OSError: a file went away, or the disk.
+        """
+        before = self.signature()
+        with (
+            gzip.GzipFile(fileobj=_Limited(target, limit), mode="wb", filename="", compresslevel=1) as packed,
+            tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+        ):
+            for name, _, _ in before:
+                archive.add(self.folder / name, name, recursive=False)
+        if self.signature() != before:
+            raise Unsettled
+        return before
+
+    def place(self, archive: Path, limit: int) -> bool:
+        """Puts what is in an archive in its place, where it is newer than what is there.
+
+        Args:
+            archive: what `pack` wrote, or what somebody says is that.
+            limit: bytes that it may have unpacked.
+
+        Returns:
+            Whether anything was put there.
+
+        Raises:
+            UnsafeArchive: it is not what it should be; nothing was changed.
+            OSError: the disk.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for left in self.folder.glob(f"{_FETCHED}*"):
+            if time.time() - left.stat().st_mtime > _STALE:
+                shutil.rmtree(left, ignore_errors=True)
+        beside = self.folder / f"{_FETCHED}{secrets.token_hex(6)}"
+        beside.mkdir()
+        try:
+            unpack(str(archive), str(beside), limit)
+            placed = [self._place(beside, name) for name in self.names]
+            return any(placed)
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
+
+    def _place(self, beside: Path, name: str) -> bool:
+        fetched = _newest(beside, name)
+        if fetched is None or (_newest(self.folder, name) or 0) >= fetched:
+            return False
+        place = self.folder / name
+        place.mkdir(exist_ok=True)
+        lock = os.open(place, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            place.rename(beside / f".before-{name}")
+            (beside / name).rename(place)
+            return True
+        except BlockingIOError:
+            return False  # a payload whose pilot died is saving its last state there, which is newer
+        finally:
+            os.close(lock)
+
+
+def kept_checkpoint(job: Job, root: Path) -> KeptCheckpoint | None:
+    """Where a job's checkpoints are below `root`; None: it is no job of a search."""
+    found = _RUNNER.search(job.arguments.command)
+    if found is None or not job.task_id:
+        return None
+    task, number = found[1], found[2]
+    try:
+        table = _table(task)
+        members = table["jobs"][int(number) - int(table.get("first", 1))]
+        names = [f"t{int(trial)}f{int(fold)}" for trial, fold, *_ in (members if _is_series(members) else [members])]
+        uid = str(table["uid"])
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, zlib.error, RecursionError):
+        return None
+    if not _UID.fullmatch(uid) or not 1 <= len(names) <= 1000:
+        return None
+    if _is_series(members):
+        key = hashlib.sha256("\0".join((task, number, str(job.task_id))).encode()).hexdigest()
+        names.append(f"series-{key[:16]}")
+    return KeptCheckpoint(root / uid, tuple(names), job.task_id, number)
+
+
+def _is_series(members: Any) -> bool:
+    return isinstance(members[0], list)
+
+
+def _table(task: str) -> dict[str, Any]:
+    text = zlib.decompressobj().decompress(base64.urlsafe_b64decode(task + "==="), _TABLE_LIMIT)
+    table: dict[str, Any] = json.loads(text)
+    return table
+
+
+class _Limited:
+    """Writes no more than is allowed."""
+
+    def __init__(self, target: BinaryIO, limit: int) -> None:
+        self._target, self._left = target, limit
+
+    def write(self, data: bytes) -> int:
+        self._left -= len(data)
+        if self._left < 0:
+            raise TooLarge
+        return self._target.write(data)
+
+    def flush(self) -> None:
+        self._target.flush()
+
+
+def _files(folder: Path, name: str) -> Iterator[tuple[str, int, int]]:
+    """The files of one point's folder: whole copies, and what the payload itself keeps there."""
+    without = {_NEW, _OLD} if (folder / name / _KEPT).is_dir() else {_NEW}
+    for where, folders, files in os.walk(folder / name):
+        if Path(where) == folder / name:
+            folders[:] = [each for each in folders if each not in without]
+        for file in files:
+            path = Path(where, file)
+            about = path.lstat()
+            if path.is_file() and not path.is_symlink():
+                yield path.relative_to(folder).as_posix(), about.st_size, about.st_mtime_ns
+
+
+def _newest(folder: Path, name: str) -> int | None:
+    """When the newest file of a point was changed, in ns; None: there is none."""
+    # Archives have their times to the microsecond at least, some file systems to less.
+    return max((changed // 1000 for _, _, changed in _files(folder, name)), default=None)
+
+
+# Checkpoints that go with their job from pilot to pilot, through the server's file cache.
+#
+# A job's next attempt may come to a pilot that shares no folder with the one before. So a pilot uploads what a job's
+# points keep: now and then while they run, and when an attempt ends without a result. The next attempt's pilot
+# fetches it
+# where its own folder has nothing newer, and it is deleted once the job has its result.
+#
+# It is a help and no more: whatever goes wrong with it costs the work since the last checkpoint, never the attempt.
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+_PATIENCE = 20.0  # seconds that a server which is away is waited for
+_UNSETTLED = 2.0  # seconds until files that were being written are looked at again
+_SHARE = 19  # an upload is followed by a pause of so many times its length: it takes a twentieth of the time
+_AT_ONCE = 4  # uploads of attempts that end side by side
+
+
+@dataclass
+class _Shipment:
+    """A running job.
+
+    Attributes:
+        shipped: what the server has from this attempt.
+        lock: held while it is uploaded.
+        is_over: nothing more is to be uploaded.
+        is_dropped: what was uploaded is to be deleted.
+    """
+
+    job: Job
+    kept: KeptCheckpoint
+    shipped: Signature = ()
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    is_over: bool = False
+    is_dropped: bool = False
+
+
+class CheckpointShipping(threading.Thread):
+    """Sends the checkpoints of running jobs; the methods may be called from any thread, and raise nothing."""
+
+    def __init__(self, settings: PilotSettings, server: JobServer) -> None:
+        """Sends nothing until it is started, and nothing at all where `settings` say so."""
+        super().__init__(name="checkpoints", daemon=True)
+        self._settings = settings
+        self._server = server
+        self._limit = settings.shipped_mb << 20
+        self._shipments: dict[int, _Shipment] = {}
+        self._due: list[tuple[float, int]] = []
+        self._changed = threading.Condition()
+        self._uploading = threading.Semaphore(_AT_ONCE)
+
+    def begin(self, job: Job) -> None:
+        """A job is about to start: what an attempt before has left is fetched, and from now on it is sent."""
+        kept = kept_checkpoint(job, self._settings.checkpoint_root) if self._limit else None
+        if kept is None:
+            return
+        fetched = job.attempt > 1 and self._fetch(job, kept)
+        shipment = _Shipment(job, kept, kept.signature() if fetched else ())
+        with self._changed:
+            self._shipments[job.panda_id] = shipment
+            heapq.heappush(self._due, (time.monotonic() + self._settings.checkpoint_every, job.panda_id))
+            self._changed.notify_all()
+
+    def keep(self, job: Job, failure: JobFailure | None) -> None:
+        """The attempt ended without a result: the next one goes on from here, unless the server ended it."""
+        killed = failure is not None and failure.code is PilotErrorCode.PANDA_KILL
+        if (shipment := self._take(job.panda_id)) is not None and not killed:
+            with self._uploading:
+                self._ship(shipment, patience=_PATIENCE)
+
+    def drop(self, job: Job) -> None:
+        """The job has its result: its checkpoints are of no more use."""
+        shipment = self._take(job.panda_id)
+        if shipment is None:
+            return
+        shipment.is_dropped = True
+        if shipment.lock.acquire(blocking=False):  # else it is being uploaded, and deleted after that
+            shipment.lock.release()
+            self._delete(shipment)
+
+    def _delete(self, shipment: _Shipment) -> None:
+        job = shipment.job
+        if job.attempt <= 1 and not shipment.shipped:
+            return
+        try:
+            self._server.delete_checkpoint(shipment.kept.task_id, shipment.kept.number)
+        except HpoPilotError as error:  # the server has none, or removes it some day
+            log.debug("the checkpoint of job %s stays at the server: %s", job.panda_id, error)
+
+    def leave(self, panda_id: int) -> None:
+        """The job runs no more, however it ended."""
+        self._take(panda_id)
+
+    def _take(self, panda_id: int) -> _Shipment | None:
+        with self._changed:
+            return self._shipments.pop(panda_id, None)
+
+    def run(self) -> None:
+        """Sends what is due, one after the other."""
+        while True:
+            with self._changed:
+                while not self._due or self._due[0][0] > time.monotonic():
+                    self._changed.wait(self._due[0][0] - time.monotonic() if self._due else None)
+                panda_id = heapq.heappop(self._due)[1]
+                shipment = self._shipments.get(panda_id)
+            if shipment is None:
+                continue
+            began = time.monotonic()
+            pause = self._ship(shipment, patience=0.0)
+            if shipment.is_dropped:
+                self._delete(shipment)
+            due = time.monotonic() + max(pause, _SHARE * (time.monotonic() - began))
+            with self._changed:
+                heapq.heappush(self._due, (due, panda_id))
+
+    # --- one job ---
+
+    def _ship(self, shipment: _Shipment, *, patience: float) -> float:
+        """Uploads what is new; returns seconds until the next look."""
+        every, job = self._settings.checkpoint_every, shipment.job
+        with shipment.lock:
+            try:
+                if shipment.is_over or shipment.is_dropped or shipment.kept.signature() in (shipment.shipped, ()):
+                    return every
+                with tempfile.TemporaryFile(dir=self._settings.workdir) as packed:
+                    signature = shipment.kept.pack(packed, self._limit)
+                    size = packed.tell()
+                    _patiently(
+                        lambda: self._server.upload_checkpoint(shipment.kept.task_id, shipment.kept.number, packed),
+                        patience,
+                    )
+                shipment.shipped = signature
+                log.debug("the checkpoint of job %s is at the server: %.1f MB", job.panda_id, size / 1e6)
+            except Unsettled:
+                return _UNSETTLED
+            except TooLarge:
+                shipment.is_over = True
+                log.warning(
+                    "the checkpoint of job %s packs to more than %d MB, and stays in %s alone: raise --checkpoint-mb, "
+                    "or name a folder that all pilots share with --checkpoints",
+                    *(job.panda_id, self._limit >> 20, self._settings.checkpoint_root),
+                )
+            except TryAgainError as error:
+                log.info("the checkpoint of job %s is not at the server yet: %s", job.panda_id, error)
+            except HpoPilotError as error:
+                shipment.is_over = True
+                log.warning("the checkpoint of job %s stays here: %s", job.panda_id, error)
+            except OSError as error:
+                log.warning("the checkpoint of job %s cannot be packed: %s", job.panda_id, error)
+            return every
+
+    def _fetch(self, job: Job, kept: KeptCheckpoint) -> bool:
+        """Whether the folder now has what the server has."""
+        try:
+            with tempfile.NamedTemporaryFile(dir=self._settings.workdir) as packed:
+                target = cast(BinaryIO, packed)
+                found = _patiently(
+                    lambda: self._server.download_checkpoint(kept.task_id, kept.number, target, self._limit), _PATIENCE
+                )
+                packed.flush()
+                if found and kept.place(Path(packed.name), self._settings.unpack_mb << 20):
+                    log.info("job %s goes on from the checkpoint of an earlier attempt", job.panda_id)
+                    return True
+        except (HpoPilotError, TransformationFailure, OSError) as error:
+            log.warning("job %s does not get the checkpoint of its attempt before: %s", job.panda_id, error)
+        return False
+
+
+def _patiently(call: Callable[[], _T], seconds: float) -> _T:
+    """What a call to the server gives, which is repeated for so long while the server is away."""
+    backoff, give_up = Backoff(), time.monotonic() + seconds
+    while True:
+        try:
+            return call()
+        except TryAgainError:
+            if time.monotonic() >= give_up:
+                raise
+            time.sleep(backoff.seconds())

@@ -1,0 +1,336 @@
+"""Files of a job: fetches and copies sandboxes; stores outputs and logs."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import io
+import logging
+import os
+import re
+import shutil
+import tarfile
+import threading
+import time
+import uuid
+import zlib
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from hpo_pilot.errors import HpoPilotError, TryAgainError
+from hpo_pilot.files import PRIVATE
+from hpo_pilot.pilot.client import Backoff, JobServer
+from hpo_pilot.pilot.execution import LOG_FILE
+from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode
+from hpo_pilot.transformation.job import Arguments, TransformationFailure, find_outputs, has_verdict
+from hpo_pilot.transformation.sandbox import unpack
+
+log = logging.getLogger(__name__)
+
+#: Our own archives carry their contents' checksum in their name; prun's do not.
+_CHECKED = re.compile(r"sources\.([0-9a-f]{64})\.tar\.gz")
+
+
+class SandboxCache:
+    """Unpacked sandboxes by name, the least recently used going first when they grow too large.
+
+    Several pilots may share the folder: a sandbox appears under its name complete, and is moved away before it is
+    deleted.
+    """
+
+    def __init__(self, folder: Path, server: JobServer, *, limit_mb: int, unpack_mb: int) -> None:
+        """Makes the folder.
+
+        Args:
+            folder: of the cache.
+            server: to fetch from.
+            limit_mb: size of all of it.
+            unpack_mb: size of one sandbox, unpacked.
+        """
+        self._folder, self._server = folder, server
+        self._limit, self._unpack_limit = limit_mb << 20, unpack_mb << 20
+        self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._sizes: dict[str, int] = {}
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def copy_to(self, arguments: Arguments, target: Path, large: int = 0) -> list[Path]:
+        """Fills a job's folder with its sandbox.
+
+        Args:
+            arguments: of the job.
+            target: its folder, which is empty.
+            large: bytes from which on a file is not copied, but a link to the cache's, until `stage` has decided; 0:
+                all are copied.
+
+        Returns:
+            Those links.
+
+        Raises:
+            JobFailure: the sandbox does not come or is refused; the message says why.
+        """
+        if arguments.library:
+            raise JobFailure(
+                PilotErrorCode.STAGE_IN_FAILED,
+                f"the job wants {arguments.library}, which a build job made, and this pilot fetches sandboxes alone",
+            )
+        linked: list[Path] = []
+        for last_try in (False, True) if arguments.archive else ():
+            try:
+                copy_tree(self._unpacked(arguments), target, large, linked)
+                break
+            except FileNotFoundError as error:  # another pilot moved it away between look-up and copy
+                if last_try:
+                    raise JobFailure(PilotErrorCode.STAGE_IN_FAILED, f"{arguments.archive}: {error}") from error
+            except OSError as error:
+                full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+                code = PilotErrorCode.NO_LOCAL_SPACE if full else PilotErrorCode.STAGE_IN_FAILED
+                raise JobFailure(code, f"{arguments.archive}: {error}") from error
+            except (HpoPilotError, TransformationFailure) as error:
+                raise JobFailure(PilotErrorCode.STAGE_IN_FAILED, str(error)) from error
+        return linked
+
+    def _unpacked(self, arguments: Arguments) -> Path:
+        folder = self._folder / arguments.archive
+        with self._locks[arguments.archive]:
+            if folder.is_dir():
+                os.utime(folder)
+                return folder
+            new = self._folder / f".{arguments.archive}.{os.getpid()}"
+            packed = new.with_name(new.name + ".tar.gz")
+            shutil.rmtree(new, ignore_errors=True)
+            try:
+                with packed.open("wb") as file:
+                    self._server.download(arguments.source_url, arguments.archive, file, self._unpack_limit)
+                self._check(arguments.archive, packed)
+                new.mkdir()
+                unpack(str(packed), str(new), self._unpack_limit)
+                try:
+                    new.rename(folder)
+                except OSError:  # another pilot was quicker
+                    if not folder.is_dir():
+                        raise
+            finally:
+                packed.unlink(missing_ok=True)
+                shutil.rmtree(new, ignore_errors=True)
+            log.info("sandbox %s fetched", arguments.archive)
+            self._make_room(keep=arguments.archive)
+            return folder
+
+    def _check(self, name: str, packed: Path) -> None:
+        match = _CHECKED.fullmatch(name)
+        if match:
+            with packed.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            if digest != match[1]:
+                raise TryAgainError(f"{name} arrived with another checksum: {digest}")
+
+    def _make_room(self, keep: str) -> None:
+        kept = [entry for entry in self._folder.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
+        sizes = {entry.name: self._size(entry) for entry in kept}
+        total = sum(sizes.values())
+        for entry in sorted(kept, key=_last_use):
+            if total <= self._limit:
+                return
+            if entry.name != keep:
+                gone = entry.with_name(f".gone.{entry.name}.{os.getpid()}")
+                try:
+                    entry.rename(gone)
+                except FileNotFoundError:  # another pilot makes room as well
+                    continue
+                shutil.rmtree(gone, ignore_errors=True)
+                total -= sizes[entry.name]
+                log.info("sandbox %s dropped from the cache", entry.name)
+
+    def _size(self, folder: Path) -> int:
+        if folder.name not in self._sizes:
+            self._sizes[folder.name] = sum(
+                Path(where, file).lstat().st_size for where, _, files in os.walk(folder) for file in files
+            )
+        return self._sizes[folder.name]
+
+
+def _last_use(folder: Path) -> float:
+    try:
+        return folder.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def copy_tree(source: Path, target: Path, large: int, linked: list[Path]) -> None:
+    """Copies a folder's contents into an existing folder; links stay links.
+
+    Files from `large` bytes on, if that is not 0, become hard links where the disk can have them, and come into
+    `linked`.
+    """
+    for entry in source.iterdir():
+        to = target / entry.name
+        if entry.is_symlink():
+            to.symlink_to(entry.readlink())
+        elif entry.is_dir():
+            to.mkdir()
+            copy_tree(entry, to, large, linked)
+        elif large and entry.stat().st_size >= large and _is_linked(entry, to):
+            linked.append(to)
+        else:
+            shutil.copy(entry, to)
+
+
+def _is_linked(entry: Path, to: Path) -> bool:
+    try:
+        to.hardlink_to(entry)
+    except OSError:  # another disk, or none with hard links
+        return False
+    return True
+
+
+_PATIENCE = 300.0  # seconds that an upload is tried again
+
+
+class Storage(ABC):
+    """Keeps files by their logical names. Every method may be called from any thread."""
+
+    #: Whether every job's log is stored: a real PanDA server fails a job that finished without reporting its log.
+    wants_every_log: bool
+
+    @abstractmethod
+    def keep(self, name: str, content: Path | bytes) -> str:
+        """Stores a file; a repeat replaces it.
+
+        Returns:
+            Its physical name (SURL); empty where only the server knows it.
+
+        Raises:
+            JobFailure: it cannot be stored.
+        """
+
+
+class ServerStorage(Storage):
+    """The embedded server's own storage."""
+
+    wants_every_log = False
+
+    def __init__(self, server: JobServer, at_once: threading.Event) -> None:
+        """Prepares.
+
+        Args:
+            server: the server.
+            at_once: set once the pilot ends at once: then a server that is away is not waited for.
+        """
+        self._server = server
+        self._at_once = at_once
+
+    def keep(self, name: str, content: Path | bytes) -> str:
+        """See Storage."""
+        backoff, give_up = Backoff(), time.monotonic() + _PATIENCE
+        while True:
+            try:
+                self._server.upload(name, content)
+                return ""
+            except TryAgainError as error:
+                if time.monotonic() > give_up or self._at_once.is_set():
+                    raise JobFailure(PilotErrorCode.STAGE_OUT_FAILED, f"{name}: {error}") from error
+                backoff.pause(self._at_once)
+            except (HpoPilotError, OSError) as error:
+                raise JobFailure(PilotErrorCode.STAGE_OUT_FAILED, f"{name}: {error}") from error
+
+
+class FolderStorage(Storage):
+    """A folder, for servers that keep no files, as PanDA's own: there the site's storage does."""
+
+    wants_every_log = True
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def keep(self, name: str, content: Path | bytes) -> str:
+        """See Storage."""
+        if not name or name != Path(name).name or name.startswith("."):
+            raise JobFailure(PilotErrorCode.STAGE_OUT_FAILED, f"{name!r} is no name for a file in {self._folder}")
+        target = self._folder / name
+        part = self._folder / f".{name}.{os.getpid()}.part"
+        try:
+            self._folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+            if isinstance(content, bytes):
+                part.write_bytes(content)
+            else:
+                shutil.copyfile(content, part)
+            part.replace(target)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                part.unlink()
+            raise JobFailure(
+                PilotErrorCode.STAGE_OUT_FAILED, f"{target}: {error.strerror}; is --storage a folder with room?"
+            ) from error
+        return target.as_uri()
+
+
+_LOG_TAIL = 1_000_000  # bytes
+
+
+def store_outputs(storage: Storage, job: Job, folder: Path) -> dict[str, Any]:
+    """Stores the outputs of a job that finished, and its log where the server wants one.
+
+    Returns:
+        What `job_output_report` says of them, by name in the storage.
+
+    Raises:
+        JobFailure: one is not there, although nothing allows that, or the storage does not take it.
+    """
+    outputs = job.arguments.outputs
+    found, missing = find_outputs(str(folder), outputs)
+    wanted = [file for file in missing if outputs[file] not in job.may_lack]
+    if wanted and not has_verdict(str(folder)):  # a trial that failed says so itself
+        raise JobFailure(PilotErrorCode.MISSING_OUTPUT, f"the output {wanted[0]} was not made")
+    stored = {name: _keep(storage, name, Path(file)) for name, file in found.items()}
+    if storage.wants_every_log and job.log_name:
+        stored[job.log_name] = _keep(storage, job.log_name, _packed_log(folder))
+    return stored
+
+
+def store_log(storage: Storage, job: Job, folder: Path) -> dict[str, Any]:
+    """Stores the end of the logs of a job that failed; a log that does not arrive is no reason to fail more.
+
+    Returns:
+        What `job_output_report` says of it, by name in the storage; empty: there is none.
+    """
+    if not job.log_name:
+        return {}
+    try:
+        return {job.log_name: _keep(storage, job.log_name, _packed_log(folder))}
+    except (JobFailure, OSError) as error:
+        log.warning("the log of job %s is not stored: %s", job.panda_id, error)
+        return {}
+
+
+def _packed_log(folder: Path) -> bytes:
+    """The ends of the payload's and the runner's output, as a tar archive."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for name in ("payload.log", LOG_FILE):
+            path = folder / name
+            if path.is_file():
+                with path.open("rb") as file:
+                    file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_TAIL))
+                    content = file.read()
+                info = tarfile.TarInfo(name)
+                info.size, info.mtime = len(content), int(time.time())
+                archive.addfile(info, io.BytesIO(content))
+    return packed.getvalue()
+
+
+def _keep(storage: Storage, name: str, content: Path | bytes) -> dict[str, Any]:
+    surl = storage.keep(name, content)
+    size = len(content) if isinstance(content, bytes) else content.stat().st_size
+    entry = {"guid": str(uuid.uuid4()), "fsize": size, "adler32": _adler32(content)}
+    return entry | ({"surl": surl} if surl else {})
+
+
+def _adler32(content: Path | bytes) -> str:
+    value = 1
+    with io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as file:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            value = zlib.adler32(block, value)
+    return f"{value:08x}"

@@ -1,0 +1,412 @@
+"""Starts the ranks of a job through the site's launcher, and finds out when the launcher does not work."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hpo_pilot.errors import GiveUpError, InputError
+from hpo_pilot.files import write_whole
+from hpo_pilot.hpc.launchers import VISIBLE_GPUS, Launcher, Placement, site_variables
+from hpo_pilot.pilot.execution import InContainer, Wrapping, by_our_python, log_end
+from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode
+from hpo_pilot.pilot.machine import Assignment
+from hpo_pilot.pilot.settings import Site
+from hpo_pilot.pilot.staging import NOTHING_STAGED, Staged
+from hpo_pilot.transformation.job import PAYLOAD_DOCUMENT, PayloadDocument, without_secrets
+
+# A launcher that starts nothing anywhere: its controller is away, or its site is set up wrongly.
+#
+# Each job that came would lose an attempt within seconds, and none of them could do anything about it. So they go
+# back,
+# no more are taken, and now and then one process on one node is tried. When that starts, all goes on; when none has
+# started for long, the allocation is given up.
+
+log = logging.getLogger(__name__)
+
+_FRESH = 10.0  # seconds for which a try that went well counts for other jobs too
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long an outage is borne, in seconds.
+
+    Attributes:
+        first: until the first try; each further pause is twice as long.
+        longest: pause.
+        most: from the first failure on; then the allocation is given up.
+    """
+
+    first: float = 2.0
+    longest: float = 300.0
+    most: float = 1800.0
+
+
+class LauncherOutage:
+    """Whether the launcher is away. Any thread may ask."""
+
+    def __init__(
+        self,
+        attempt: Callable[[Sequence[str]], str],
+        *,
+        others: Callable[[], Sequence[str]],
+        over: Callable[[], None],
+        give_up: Callable[[GiveUpError], None],
+        patience: Patience | None = None,
+    ) -> None:
+        """Takes the launcher to work.
+
+        Args:
+            attempt: starts a process that does nothing on each of these nodes; says why not, or nothing.
+            others: the nodes that are of use.
+            over: is called when the launcher works again.
+            give_up: is called when it has been away for too long.
+            patience: how long that is.
+        """
+        self._attempt, self._others, self._over, self._give_up = attempt, others, over, give_up
+        self._patience = patience or Patience()
+        self._lock = threading.Lock()
+        self._trying = threading.Lock()
+        self._stopped = threading.Event()
+        self._worked = float("-inf")
+        self._is_on = False
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it is away."""
+        return self._is_on
+
+    def is_everywhere(self, nodes: Sequence[str]) -> bool:
+        """Whether a launch that failed for no known reason failed for the launcher's, not for the job's.
+
+        Args:
+            nodes: of the job, which has them still.
+        """
+        with self._trying:
+            if self._is_on:
+                return True
+            if time.monotonic() - self._worked < _FRESH:
+                return False
+            if self._attempt(nodes):
+                # It may be a node of the job that is dead, of which nobody says so.
+                other = next((node for node in self._others() if node not in nodes), None)
+                return other is None or bool(self._attempt([other]))
+            self._worked = time.monotonic()
+            return False
+
+    def begin(self, why: str, nodes: Sequence[str]) -> None:
+        """It is away; returns at once.
+
+        Args:
+            why: in the launcher's words.
+            nodes: that are tried before others, for they are free.
+        """
+        with self._lock:
+            if self._is_on or self._stopped.is_set():
+                return
+            self._is_on = True
+        log.error("the launcher starts nothing, so no jobs are taken for now: %s", why)
+        threading.Thread(target=self._run, args=[why, tuple(nodes)], name="outage", daemon=True).start()
+
+    def stop(self) -> None:
+        """The pilot ends: nothing is tried any more."""
+        self._stopped.set()
+
+    def _run(self, why: str, nodes: Sequence[str]) -> None:
+        began, pause = time.monotonic(), self._patience.first
+        in_turn = itertools.cycle([*nodes, *(node for node in self._others() if node not in nodes)])
+        while not self._stopped.wait(pause):
+            why = self._attempt([next(in_turn)])
+            seconds = time.monotonic() - began
+            if not why:
+                self._is_on, self._worked = False, time.monotonic()
+                log.warning("the launcher works again after %.0f s", seconds)
+                self._over()
+                return
+            if seconds >= self._patience.most:
+                text = f"the launcher has started nothing for {seconds:.0f} s ({why}): see the batch system's state"
+                self._give_up(GiveUpError(text))
+                return
+            pause = min(2 * pause, self._patience.longest, max(1.0, began + self._patience.most - time.monotonic()))
+            log.warning("the launcher still starts nothing, it is tried again in %.0f s: %s", pause, why)
+
+
+_SECONDS = 60.0
+_MEMORY_MB = 64  # of each process
+#: What srun says while it waits for cores that others have: then it has been answered.
+_BUSY = "step creation temporarily disabled"
+_SAID = 300  # characters of the launcher's words
+
+
+def probe_launcher(site: Site, nodes: Sequence[str], allocation: Sequence[str]) -> str:
+    """Why the launcher starts nothing there; empty: it does.
+
+    Args:
+        site: whose launcher it is.
+        nodes: that have a core free each.
+        allocation: all nodes.
+    """
+    launcher = site.launcher.per_node
+    placement = Placement(
+        nodes=tuple(nodes),
+        gpu_kind=site.gpu_kind,
+        environment=site_variables(os.environ),
+        allocation=tuple(allocation),
+        memory_mb=_MEMORY_MB,
+    )
+    try:
+        done = subprocess.run(
+            launcher.command(["true"], placement),
+            env=launcher.environment(placement, without_secrets(os.environ)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=_SECONDS,
+            check=False,
+        )
+    except (OSError, InputError) as error:
+        return str(error)
+    except subprocess.TimeoutExpired as error:
+        said = error.stdout or b""
+        text = said.decode(errors="replace") if isinstance(said, bytes) else said
+        return "" if _BUSY in text else f"{launcher.name} has started nothing for {_SECONDS:.0f} s"
+    if done.returncode == 0:
+        return ""
+    words = " ".join((launcher.traces.failure(done.stdout) or done.stdout).split())
+    return words[:_SAID] or f"{launcher.name} ended with status {done.returncode}"
+
+
+LAUNCH_DOCUMENT = "hpo_pilot_launch.json"
+RUNNER_FILE = "hpo_pilot_runner.py"
+
+#: What the runner loads to use the document; it travels with the pilot, for only the pilot knows of launchers.
+_PROGRAM = Path(__file__).parent.parent / "runner" / "hpo_pilot_launch.py"
+
+#: Stands for the folder where the payload runs, which only the runner knows: it may run several points.
+_FOLDER = "%FOLDER"
+
+#: What the runner tells each payload, as HPO_PILOT_<NAME>: ranks on other nodes get only what is named.
+_RUNNER_TELLS = (
+    *("ATTEMPT", "CHECKPOINT_DIR", "FOLD", "FOLDS", "GENERATION", "GPUS", "MEASURED", "NODES", "NUMBER", "SEARCH"),
+    *("SEED", "TRIAL", "UID"),
+)
+_LIFELINE = "HPO_PILOT_LIFELINE_FD"
+
+#: Gives each node's ranks that node's own GPUs, where the launcher does not.
+_VISIBLE_SCRIPT = "hpo_pilot_visible.sh"
+
+#: Ports of jobs, below those that systems hand out by themselves (from 32768 on).
+_FIRST_PORT, _PORTS = 20_000, 12_000
+
+_END_SECONDS = 60.0  # for ending what is left of a job step
+_READ = 64 * 1024  # bytes of a log's end
+
+
+@dataclass(frozen=True)
+class LaunchFailure:
+    """What a launcher said when it failed.
+
+    Attributes:
+        why: one line of it.
+        nodes: that it blames.
+        lost: those of them that the batch system has taken away.
+        is_away: whether it says that it starts nothing anywhere.
+    """
+
+    why: str
+    nodes: frozenset[str]
+    lost: frozenset[str]
+    is_away: bool
+
+
+@dataclass(frozen=True)
+class Launched(Wrapping):
+    """The launcher around the container around the payload's command.
+
+    The runner itself stays on this node, outside of both: the job's folder is on storage that all nodes share.
+    """
+
+    site: Site
+    job: Job
+    seat: Assignment
+    document: PayloadDocument
+    container: InContainer
+    staged: Staged = NOTHING_STAGED
+
+    @property
+    def launcher(self) -> Launcher:
+        """The site's."""
+        return self.site.launcher
+
+    def wrap(
+        self, argv: Sequence[str], env: Mapping[str, str], binds: Sequence[Path], folder: Path
+    ) -> tuple[list[str], dict[str, str]]:
+        """See Wrapping. Where the command is our runner, it is told in a file, and starts the payload so."""
+        if missing := [name for name in self.launcher.programs if not shutil.which(name, path=env.get("PATH"))]:
+            raise JobFailure(
+                PilotErrorCode.PAYLOAD_EXECUTION_FAILURE,
+                f"{missing[0]}, which starts the ranks at site {self.site.name!r}, is not in the pilot's PATH: load "
+                "what brings it before the pilot starts, or name another launcher in the site's profile",
+            )
+        ours = (folder / RUNNER_FILE).is_file()
+        try:
+            placement = self.placement(env, _told(folder) if ours else ())
+            around = self._around(placement, binds, folder, workdir=_FOLDER if ours else str(folder))
+            before = self.launcher.command(around, placement)
+            started = self.launcher.environment(placement, env)
+        except InputError as error:
+            raise JobFailure(PilotErrorCode.PAYLOAD_EXECUTION_FAILURE, str(error)) from error
+        if not ours:
+            return [*before, *argv], started
+        self._tell(folder, before, placement, env)
+        return by_our_python(argv), started
+
+    def placement(self, env: Mapping[str, str], told: Iterable[str]) -> Placement:
+        """Where the ranks run.
+
+        Args:
+            env: of the job.
+            told: more variables that the runner will set.
+
+        Raises:
+            InputError: the parts do not fit.
+        """
+        seat, ranks = self.seat, max(1, self.document.ranks_per_node)
+        gpus = len(seat.gpus.get(seat.nodes[0], ()))
+        if gpus % ranks:
+            raise InputError(f"the job's {gpus} GPUs of each node cannot be shared out to {ranks} ranks")
+        if seat.cores < ranks:
+            raise InputError(f"the job has {seat.cores} cores on each node, and {ranks} ranks: each needs one")
+        named = {name: value for name, value in site_variables(env).items() if name != _LIFELINE}
+        # What the batch system said of this node's cores does not hold for a job's share.
+        named.pop("OMP_NUM_THREADS", None)
+        panda = {name: value for name, value in env.items() if name.upper().startswith("PANDA")}
+        first = seat.nodes[0]
+        return Placement(
+            nodes=seat.nodes,
+            ranks_per_node=ranks,
+            gpus_per_rank=gpus // ranks,
+            cores_per_rank=seat.cores // ranks,
+            gpu_kind=self._gpu_kind(gpus),
+            environment={**named, **panda, **dict.fromkeys(told, ""), **_expanded(self.site.environment)},
+            allocation=seat.allocation,
+            gpus=seat.gpus.get(first, ()),
+            gpus_on=_others(seat.gpus, first),
+            memory_mb=seat.memory_mb,
+            port=_FIRST_PORT + self.job.panda_id % _PORTS,
+            name=f"hpo-pilot-{self.job.panda_id}-{self.job.attempt}",
+        )
+
+    def launch_failure(self, folder: Path) -> LaunchFailure | None:
+        """The launcher's word that it failed; None: it did not say so."""
+        said, traces = _said(folder / "payload.log"), self.launcher.traces
+        why = traces.failure(said)
+        if not why:
+            return None
+        nodes = self.seat.nodes
+        return LaunchFailure(
+            why, traces.broken_nodes(said, nodes), traces.lost_nodes(said, nodes), traces.is_away(said)
+        )
+
+    def end_step(self, folder: Path) -> None:
+        """Ends what is left of the job's step, after its launcher's process was killed."""
+        if not (folder / LAUNCH_DOCUMENT).is_file() or self.launcher.step_commands(os.environ) is None:
+            return
+        try:
+            words = [sys.executable, "-I", "-S", str(folder / _PROGRAM.name), "KILL"]
+            subprocess.run(words, stdin=subprocess.DEVNULL, timeout=_END_SECONDS, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            log.warning("what may be left of job %s is not ended: %s", self.job.panda_id, error)
+
+    def _around(self, placement: Placement, binds: Sequence[Path], folder: Path, workdir: str) -> list[str]:
+        """What stands between the launcher and the payload: which GPUs, and the container."""
+        words: list[str] = []
+        if placement.gpus_on and not self.launcher.chooses_gpus:
+            script = folder / _VISIBLE_SCRIPT
+            script.write_text(_visible_script(placement))
+            words = ["/bin/sh", str(script)]
+        if not self.job.container:
+            return words
+        names = dict(placement.environment) | dict.fromkeys(self.launcher.exported(placement), "")
+        # The payload's words come last; podman takes the program apart from them.
+        # Launchers of MPI keep in /tmp what ranks meet by.
+        shared = replace(self.container, inside=self.container.inside._replace(shares_tmp=True))
+        inside, _ = shared.wrap(["env"], names, binds, Path(workdir))
+        return words + self.staged.words(inside)
+
+    def _tell(self, folder: Path, before: Sequence[str], placement: Placement, env: Mapping[str, str]) -> None:
+        if "hpo_pilot_launch" not in _text_of_runners(folder):
+            raise JobFailure(
+                PilotErrorCode.PAYLOAD_EXECUTION_FAILURE,
+                "the job was packed by an earlier version, whose runner starts no launcher: submit the search anew",
+            )
+        traces, steps = self.launcher.traces, self.launcher.step_commands(env)
+        said: dict[str, Any] = {"before": list(before), "name": placement.name}
+        said |= {"label": traces.label, "dead": traces.dead, "own": traces.own}
+        if steps is not None:
+            said |= {"steps": list(steps.steps), "signal": list(steps.signal)}
+        shutil.copy(_PROGRAM, folder)
+        write_whole(folder / LAUNCH_DOCUMENT, json.dumps(said), mode=0o600)
+
+    def _gpu_kind(self, gpus: int) -> str:
+        if self.site.gpu_kind != "none" or not gpus:
+            return self.site.gpu_kind
+        return "amd" if Path("/dev/kfd").exists() and not Path("/dev/nvidiactl").exists() else "nvidia"
+
+
+def _said(path: Path) -> str:
+    """The last part of a log; empty: there is none."""
+    try:
+        return log_end(path, _READ)
+    except OSError:
+        return ""
+
+
+def _told(folder: Path) -> list[str]:
+    """The names of the variables that the runner sets for this payload."""
+    names = [f"HPO_PILOT_{name}" for name in _RUNNER_TELLS]
+    try:
+        document = json.loads((folder / PAYLOAD_DOCUMENT).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{PAYLOAD_DOCUMENT}: {error}") from error
+    if document.get("segment"):
+        names.append("HPO_PILOT_SEGMENT")
+    if "horovod_timeline.json" in (document.get("outputs") or ()):
+        names.append("HOROVOD_TIMELINE")
+    return names
+
+
+def _text_of_runners(folder: Path) -> str:
+    paths = (folder / RUNNER_FILE, folder / "hpo_pilot_point.py")
+    return "".join(path.read_text(errors="replace") for path in paths if path.is_file())
+
+
+def _others(by_node: Mapping[str, tuple[str, ...]], first: str) -> dict[str, tuple[str, ...]]:
+    """What differs from the first node's."""
+    return {node: own for node, own in by_node.items() if own != by_node[first]}
+
+
+def _expanded(variables: Mapping[str, str]) -> dict[str, str]:
+    return {name: os.path.expandvars(value) for name, value in variables.items()}
+
+
+def _visible_script(placement: Placement) -> str:
+    variable = VISIBLE_GPUS[placement.gpu_kind]
+    cases = [
+        f"{node.partition('.')[0]}) export {variable}={','.join(placement.gpus_of(node))} ;;"
+        for node in placement.nodes
+    ]
+    return "\n".join(['case "$(uname -n | cut -d . -f 1)" in', *cases, "esac", 'exec "$@"', ""])

@@ -1,1 +1,0 @@
-"""What a search would take at a site: pure, nothing is submitted."""

@@ -1,0 +1,344 @@
+"""Renders the report: one self-contained HTML file."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import yaml
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs, get_plotlyjs_version
+
+from hpo_pilot import __version__
+from hpo_pilot.advice import Place
+from hpo_pilot.report import formatting
+from hpo_pilot.report.catalogue import build, kinds
+from hpo_pilot.report.figure import Figure, guessed, static_text
+from hpo_pilot.report.parameter_figures import figures_by_objective
+from hpo_pilot.report.result_figures import FigureData, PeerSearch, Reports
+from hpo_pilot.report.summary import (
+    MOST_EFFICIENCIES,
+    Standing,
+    efficiencies,
+    failure_groups,
+    figures_of_merit,
+    front_of,
+    front_volume,
+    ranking,
+    search_gain,
+    shortened,
+)
+from hpo_pilot.search import KnownResult, Point, Search, Trial, TrialState
+from hpo_pilot.search.trials import NO_COST, Cost, trial_counts_of
+
+
+@dataclass(frozen=True)
+class ReportFacts:
+    """How a search ran: what its trials do not tell.
+
+    Attributes:
+        started: when the search began; None if it has not.
+        ended: when it ended; None while it runs.
+        state: the search's state, in the word that commands show.
+        message: why it is in that state, for people; empty where there is nothing to say.
+        command: the command line that ran it, to copy.
+        place: where commands in its texts find the search.
+        versions: software by name, for example ``{"hpo-pilot": "0.1.0", "Python": "3.11.7"}``.
+        cost: what all jobs took, attempts that were lost or repeated included.
+        store: where the search is kept, for people; without passwords.
+        earlier: what the search has from each of the earlier ones, in words.
+        remarks: what a reader should know, in words.
+    """
+
+    started: datetime | None = None
+    ended: datetime | None = None
+    state: str = ""
+    message: str = ""
+    command: str = ""
+    place: Place = field(default_factory=Place)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    cost: Cost = NO_COST
+    store: str = ""
+    earlier: Sequence[str] = ()
+    remarks: Sequence[str] = ()
+
+
+def citation(search: Search, facts: ReportFacts, definition: str) -> str:
+    """A sentence for the text of a note: the search, its time, its size, its seed, and the software with its version.
+
+    Args:
+        search: the search.
+        facts: how it ran.
+        definition: the search as its report prints it; the sentence has the start of its SHA-256.
+    """
+    digest = hashlib.sha256(definition.encode()).hexdigest()[:16]
+    when = ""
+    if facts.started is not None:
+        end = f" to {facts.ended:%Y-%m-%d}" if facts.ended and facts.ended.date() != facts.started.date() else ""
+        when = f", {facts.started:%Y-%m-%d}{end}"
+    return (
+        f'Hyper-parameter search "{search.name}"{when}: optimizer {search.optimizer.name}, budget of '
+        f"{search.budget.trials} trials, seed {search.seed}, definition SHA-256 {digest}. "
+        f"Made with hpo-pilot, version {__version__}."
+    )
+
+
+#: Names and different versions of one name that are shown, and characters of each.
+_NAMES, _DIFFERENT, _LENGTH = 40, 5, 60
+
+
+def payload_versions(trials: Sequence[Trial]) -> dict[str, str]:
+    """Software by name, with all versions that were reported, in the order of the trials.
+
+    A payload reports it as a mapping under ``versions`` in its metadata (`payload.file_names.metadata`), for example
+    ``{"versions": {"torch": "2.9.1"}}``. Whatever else stands there is left out.
+    """
+    found: dict[str, list[str]] = {}
+    for trial in trials:
+        for fold in trial.folds:
+            reported = (fold.metadata or {}).get("versions")
+            for name, version in reported.items() if isinstance(reported, Mapping) else ():
+                if isinstance(version, str | int | float) and len(found) < _NAMES:
+                    known = found.setdefault(shortened(str(name), _LENGTH), [])
+                    if (text := shortened(str(version), _LENGTH)) not in known:
+                        known.append(text)
+    return {name: _listed(versions) for name, versions in found.items()}
+
+
+def _listed(versions: Sequence[str]) -> str:
+    more = len(versions) - _DIFFERENT
+    return ", ".join(versions[:_DIFFERENT]) + (f" and {more} more" if more > 0 else "")
+
+
+TOP_TRIALS = 10
+FRONT_LIMIT = 100
+EVENT_LIMIT = 300
+FAILURE_LIMIT = 30
+ERROR_LIMIT = 300
+#: Above this many parameters a table shows a point in one column.
+COLUMN_LIMIT = 12
+#: Cells of the table of all trials: they bound the file's size.
+CELL_LIMIT = 9_000
+
+
+def render_report(
+    search: Search,
+    trials: Sequence[Trial],
+    events: Sequence[tuple[datetime, str, str]],
+    facts: ReportFacts,
+    reports: Reports | None = None,
+    peers: Sequence[PeerSearch] = (),
+) -> str:
+    """The report on a search as one HTML document, of less than 7 MB.
+
+    It asks for nothing from outside, and says so to the browser (a content security policy): scripts run only if they
+    are the ones put in here. Texts of payloads and users are escaped. The same values give the same document.
+
+    Args:
+        search: what was searched.
+        trials: all its trials, in any order and state; none is fine.
+        events: (when, who, what) in the order in which they happened.
+        facts: how it ran.
+        reports: what trials reported while they ran, of those that `drawn_trials` names.
+        peers: other searches, to compare with where they ask the same question.
+    """
+    from hpo_pilot.optimizers.phase import auto_rules  # noqa: PLC0415 - numpy loads with it; commands load this module
+
+    trials = sorted(trials, key=lambda trial: trial.number)
+    standings = ranking(search, trials)
+    several = len(search.objectives) > 1
+    subject = FigureData(search, trials, reports or {}, peers, facts.ended)
+    # Kinds that make no sense for this search, such as pairs of its one parameter, have no figures.
+    drawn = defaultdict(list, {kind.key: build(kind.key, subject) for kind in kinds(search) if kind.key != "slices"})
+    parameters = figures_by_objective(search, trials) if standings else []
+    front = front_of(search, trials) if several else []
+    of_parameters = [figure for _, group in parameters for figure in group]
+    figures = [*(figure for group in drawn.values() for figure in group), *of_parameters]
+    failures = failure_groups(trials)
+    search_yaml = _yaml(search.to_dict())
+    rows = _rows(search, trials, standings)
+    environment = _environment()
+    # In this order: each defines the name that the next one uses.
+    own = (static_text("figures.js"), environment.get_template("report.js.j2").render())
+    scripts = [_as_text(script) for script in (get_plotlyjs(), *own)]
+    return environment.get_template("report.html.j2").render(
+        search=search,
+        auto_rules=auto_rules(len(search.space.dimensions), len(search.objectives)),
+        facts=facts,
+        metrics=[objective.metric for objective in search.objectives],
+        front=front[:FRONT_LIMIT],
+        dropped_front=max(0, len(front) - FRONT_LIMIT),
+        drawn=drawn,
+        hypervolume=front_volume(search, trials) if front else None,
+        outcome=_front_outcome(search, trials, front) if front else _outcome(search, trials, standings),
+        seconds=formatting.span(facts.started, facts.ended),
+        gain=search_gain(search, trials, facts.cost),
+        extent=trial_counts_of(search, trials, is_over=facts.state in ("done", "failed", "stopped")),
+        best=standings[0] if standings and not several else None,
+        best_json=_point_json(standings[0].trial.point) if standings else "",
+        best_yaml=_yaml(standings[0].trial.point) if standings else "",
+        best_known=_best_known(search),
+        top=[] if several else standings[:TOP_TRIALS],
+        parameters=parameters,
+        rings=bool(guessed(trials)),
+        failures=failures[:FAILURE_LIMIT],
+        dropped_failures=max(0, len(failures) - FAILURE_LIMIT),
+        efficiencies=efficiencies(rows),
+        shown_efficiencies=MOST_EFFICIENCIES,
+        rows=rows,
+        total=len(trials),
+        linked={trial.number for trial in rows},
+        columns=search.space.names if len(search.space.names) <= COLUMN_LIMIT else (),
+        events=list(events)[-EVENT_LIMIT:],
+        dropped_events=max(0, len(events) - EVENT_LIMIT),
+        retries=sum(max(0, fold.attempt - 1) for trial in trials for fold in trial.folds),
+        versions={**facts.versions, "plotly.js": get_plotlyjs_version()},
+        payload_versions=payload_versions(trials),
+        search_yaml=search_yaml,
+        citation=citation(search, facts, search_yaml),
+        style=Markup(static_text("common.css") + environment.get_template("report.css.j2").render()),  # noqa: S704
+        scripts=[Markup(script) for script in scripts],  # noqa: S704  ours and plotly's, no data in them
+        script_hashes=[_csp_hash(script) for script in scripts],
+        specs=_specs(figures),
+    )
+
+
+def _outcome(search: Search, trials: Sequence[Trial], standings: Sequence[Standing]) -> str:
+    """The result in one sentence."""
+    # Those that were stopped together with the search count for nothing.
+    scanned = [trial for trial in trials if trial.confirms is None and (trial.is_result or not trial.state.is_over)]
+    if not scanned:
+        return "No trial has been made yet."
+    others = _others(scanned)
+    metric = " and ".join(objective.metric for objective in search.objectives)
+    if not standings:
+        return f"No {metric} yet: none of {formatting.count(len(scanned), 'trial')} has finished{others}."
+    best = standings[0]
+    figure = formatting.plus_minus(best.trial.value, best.trial.std)
+    confirmed = (
+        f", {formatting.number(best.value)} on average when run again {best.runs} times" if best.confirmed else ""
+    )
+    word = "lowest" if search.objective.sign > 0 else "highest"
+    return (
+        f"The {word} {metric} is {figure}{confirmed}, found by trial {best.trial.number}; "
+        f"{len(standings):,} of {formatting.count(len(scanned), 'trial')} finished{others}."
+    )
+
+
+def _others(scanned: Sequence[Trial]) -> str:
+    """How many have not finished, in brackets; empty where all have."""
+    ends = Counter(trial.state for trial in scanned)
+    words = {TrialState.FAILED: "failed", TrialState.STOPPED: "stopped early"}
+    parts = [f"{ends[state]:,} {word}" for state, word in words.items() if ends[state]]
+    out = ends[TrialState.PENDING] + ends[TrialState.RUNNING]
+    parts += [f"{out:,} not ended yet"] if out else []
+    return f" ({', '.join(parts)})" if parts else ""
+
+
+def _front_outcome(search: Search, trials: Sequence[Trial], front: Sequence[Standing]) -> str:
+    """The result of a search with several objectives in one sentence."""
+    scanned = [trial for trial in trials if trial.confirms is None]
+    finished = sum(figures_of_merit(search, trial) is not None for trial in scanned)
+    ends = []
+    for index, objective in enumerate(search.objectives):
+        end = min(front, key=lambda standing: standing.figures[index] * objective.sign)
+        word = "lowest" if objective.sign > 0 else "highest"
+        ends.append(
+            f"the {word} {objective.metric} is {formatting.number(end.figures[index])} (trial {end.trial.number})"
+        )
+    return (
+        f"{formatting.count(len(front), 'trial')} on the Pareto front: {', '.join(ends)}; "
+        f"{finished:,} of {formatting.count(len(scanned), 'trial')} finished{_others(scanned)}."
+    )
+
+
+def _cells(trial: Trial, count: int) -> list[tuple[float | None, str]]:
+    """A trial's figures for a table, with their texts; as many as there are objectives."""
+    figures, spreads = trial.figures or (None,) * count, trial.spreads or (None,) * count
+    return [(figure, formatting.plus_minus(figure, std)) for figure, std in zip(figures, spreads, strict=True)]
+
+
+def _best_known(search: Search) -> KnownResult | None:
+    """The best of the results from before the search; None where there is none, and with several objectives."""
+    if len(search.objectives) > 1:
+        return None
+    results = [(result.figures[0], result) for result in search.known if result.figures]
+    return min(results, key=lambda result: result[0] * search.objective.sign, default=(0.0, None))[1]
+
+
+def _rows(search: Search, trials: Sequence[Trial], standings: Sequence[Standing]) -> list[Trial]:
+    """The trials of the big table: all, or the best, the latest failed and the latest of the rest, in their order."""
+    limit = max(50, CELL_LIMIT // (len(search.space.names) + 8))
+    if len(trials) <= limit:
+        return list(trials)
+    keep = {standing.trial.number for standing in standings[: limit // 2]}
+    failed = [trial.number for trial in trials if trial.state is TrialState.FAILED]
+    keep.update(failed[-(limit // 4) :])
+    rest = [trial.number for trial in trials if trial.number not in keep]
+    keep.update(rest[len(rest) - (limit - len(keep)) :])
+    return [trial for trial in trials if trial.number in keep]
+
+
+def _point_json(point: Point) -> str:
+    return json.dumps(point, indent=2, ensure_ascii=False)
+
+
+def _point_text(point: Mapping[str, Any]) -> str:
+    """A point on one line."""
+    return ", ".join(f"{name}: {formatting.scalar(value)}" for name, value in point.items())
+
+
+def _yaml(value: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(dict(value), sort_keys=False, allow_unicode=True, width=110)
+
+
+def _specs(figures: Sequence[Figure]) -> Markup:
+    """The figures' specifications as JSON that may stand inside a script element."""
+    text = json.dumps(
+        {f"figure-{figure.key}": figure.spec for figure in figures}, allow_nan=False, separators=(",", ":")
+    )
+    # Inside a string these are the only signs that can end the element or open a comment in it.
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))  # noqa: S704
+
+
+def _as_text(script: str) -> str:
+    """`script` as a browser reads it back: a hash of it is then the browser's hash."""
+    return script.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _csp_hash(script: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def _finalize(value: Any) -> Any:
+    """Every value on its way into the page; markup is ours and stays as it is."""
+    return formatting.printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    for name in ("count", "duration", "exact", "number", "plus_minus", "scalar", "when"):
+        environment.filters[name] = getattr(formatting, name)
+    environment.filters["capitalized"] = lambda text: text[:1].upper() + text[1:]
+    environment.filters["shortened"] = lambda text: shortened(text, ERROR_LIMIT)
+    environment.filters["point_text"] = _point_text
+    environment.globals["span"] = formatting.span
+    environment.globals["cells"] = _cells
+    return environment

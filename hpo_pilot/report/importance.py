@@ -1,0 +1,590 @@
+"""Parameter importance, and the parameters that go with failures: the statistics and their figures."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from hpo_pilot.report.figure import (
+    BLUE,
+    FAILURE_LIMIT,
+    RED,
+    Figure,
+    choice_labels,
+    evenly,
+    finished_count,
+    joined_notes,
+    label,
+    message_figure,
+    parameter_axis,
+    rounded,
+    seen_by,
+    value_of,
+)
+from hpo_pilot.report.formatting import count, number, scalar
+from hpo_pilot.report.summary import figure_of_merit
+from hpo_pilot.search import Search, Trial, TrialState
+from hpo_pilot.search.parameters import Dimension
+from hpo_pilot.search.values import value_key
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Matrix: TypeAlias = NDArray[np.float64]
+
+# numpy, scipy and scikit-learn are imported where they are used: together they take half a second or more, and
+# commands that draw nothing load this module.
+
+#: A categorical parameter with no more choices gets a column for each: their order means nothing.
+_MOST_COLUMNS = 12
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Points of trials.
+
+    Attributes:
+        names: of the parameters, in the order of the search file.
+        columns: shape (n_trials, n_columns), each in [0, 1].
+        groups: for each parameter the indices of its columns.
+        active: shape (n_trials, n_params); False where a trial has no value of the parameter, or one that the space
+            does not have. Its columns stand at the middle there.
+    """
+
+    names: tuple[str, ...]
+    columns: Matrix
+    groups: tuple[NDArray[np.intp], ...]
+    active: NDArray[np.bool_]
+
+
+def encoded(search: Search, trials: Sequence[Trial]) -> Encoded:
+    """The points of `trials`: one column a parameter on its own scale, several for one whose choices have no order."""
+    import numpy as np  # noqa: PLC0415
+
+    blocks, groups, active = [], [], []
+    first = 0
+    for name, dimension in search.space_dimensions.items():
+        block, is_active = _columns(dimension, name, trials)
+        blocks.append(block)
+        active.append(is_active)
+        groups.append(np.arange(first, first + block.shape[1]))
+        first += block.shape[1]
+    return Encoded(search.space.names, np.hstack(blocks), tuple(groups), np.column_stack(active))
+
+
+def _columns(dimension: Dimension, name: str, trials: Sequence[Trial]) -> tuple[Matrix, NDArray[np.bool_]]:
+    import numpy as np  # noqa: PLC0415
+
+    choices: Sequence[Any] = getattr(dimension, "choices", ())
+    if dimension.type == "categorical" and 2 < len(choices) <= _MOST_COLUMNS:
+        places = {value_key(choice): place for place, choice in enumerate(choices)}
+        found = np.array([places.get(value_key(t.point[name]), -1) if name in t.point else -1 for t in trials])
+        block = np.where(found[:, None] < 0, 0.5, found[:, None] == np.arange(len(choices))[None, :])
+        return block.astype(float), found >= 0
+    units = np.array([_unit(dimension, trial.point[name]) if name in trial.point else np.nan for trial in trials])
+    known = np.isfinite(units)
+    return np.where(known, np.clip(units, 0, 1), 0.5)[:, None], known
+
+
+def _unit(dimension: Dimension, value: Any) -> float:
+    try:
+        return float(dimension.to_unit(value))
+    except (ValueError, TypeError, OverflowError):
+        return float("nan")  # a trial of an older form of the space has what this one has not
+
+
+def ranks(values: Sequence[float]) -> Matrix:
+    """The ranks of `values` in [0, 1], equal ones alike: far outliers then weigh no more than others."""
+    from scipy.stats import rankdata  # noqa: PLC0415
+
+    found: Matrix = (rankdata(values) - 0.5) / max(1, len(values))
+    return found
+
+
+# How much each parameter matters: what a forest loses when it no longer sees the parameter.
+#
+# Permutation importance (Breiman, Machine Learning 45 (2001) 5) of scikit-learn's random forest, measured on trials
+# that
+# the forest was not fitted to. The forest predicts the rank of a trial's figure of merit, not the figure: a few
+# diverged
+# trainings would otherwise be all that it explains.
+
+#: Fewer finished trials say nothing.
+LEAST_TRIALS = 16
+_SEED = 20_011
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How thoroughly it is measured.
+
+    Attributes:
+        points: trials at most.
+        trees: of each forest.
+        parts: into which the trials are divided; each is predicted by a forest fitted to the others.
+        repeats: shuffles of each parameter in each part.
+    """
+
+    points: int
+    trees: int
+    parts: int
+    repeats: int
+
+
+THOROUGH = Effort(points=2000, trees=80, parts=4, repeats=3)
+QUICK = Effort(points=400, trees=25, parts=2, repeats=1)
+
+
+@dataclass(frozen=True)
+class Importance:
+    """One parameter's.
+
+    Attributes:
+        name: of the parameter.
+        lost: by how much R² falls when its values are shuffled among the trials that have it; the mean.
+        spread: the standard deviation over shuffles and parts; 0 for a single one.
+        active: the share of the trials that have it.
+    """
+
+    name: str
+    lost: float
+    spread: float
+    active: float
+
+
+@dataclass(frozen=True)
+class Importances:
+    """Those of all parameters.
+
+    Attributes:
+        parameters: the one that matters most first.
+        score: R² of the forest on trials that it was not fitted to: 1 is perfect, 0 no better than their mean.
+        used: how many trials they are from.
+        finished: how many there are.
+    """
+
+    parameters: tuple[Importance, ...]
+    score: float
+    used: int
+    finished: int
+
+
+def importances(search: Search, trials: Sequence[Trial], effort: Effort = THOROUGH) -> Importances | None:
+    """The importances for the (first) objective; None where fewer than `LEAST` trials finished, or all came out equal.
+
+    The same trials give the same importances.
+    """
+    finished = [trial for trial in trials if trial.confirms is None and figure_of_merit(trial) is not None]
+    if len(finished) < LEAST_TRIALS or len({value_of(trial) for trial in finished}) == 1:
+        return None
+    import numpy as np  # noqa: PLC0415
+    from sklearn.ensemble import RandomForestRegressor  # noqa: PLC0415
+
+    many = len(search.space.names) > 20  # its cost grows with them
+    # An even sample: one that prefers the best would change what is to be explained.
+    shown = evenly(sorted(finished, key=lambda trial: trial.number), effort.points // (2 if many else 1))
+    points, wanted = encoded(search, shown), ranks([value_of(trial) for trial in shown])
+    repeats = 1 if many else effort.repeats
+    rng = np.random.default_rng(_SEED)
+    order = rng.permutation(len(shown))
+    errors = 0.0
+    lost = np.zeros((effort.parts * repeats, len(points.names)))
+    spread = float(np.var(wanted))
+    for part in range(effort.parts):
+        held = order[part :: effort.parts]
+        fitted = np.setdiff1d(order, held)
+        forest = RandomForestRegressor(
+            effort.trees // (2 if many else 1), min_samples_leaf=2, max_features=0.5, random_state=_SEED + part
+        )
+        forest.fit(points.columns[fitted], wanted[fitted])
+        error = (forest.predict(points.columns[held]) - wanted[held]) ** 2
+        errors += float(error.sum())
+        for repeat in range(repeats):
+            row = part * repeats + repeat
+            shuffled = []
+            for index, group in enumerate(points.groups):
+                columns = points.columns[held].copy()
+                having = np.flatnonzero(points.active[held, index])
+                columns[np.ix_(having, group)] = columns[np.ix_(rng.permutation(having), group)]
+                shuffled.append(columns)
+            # All of them at once: a forest's answer costs more than its trees' work.
+            answers = forest.predict(np.vstack(shuffled)).reshape(len(shuffled), len(held))
+            lost[row] = (((answers - wanted[held]) ** 2).mean(axis=1) - error.mean()) / spread
+    found = [
+        Importance(name, float(lost[:, i].mean()), float(lost[:, i].std()), float(points.active[:, i].mean()))
+        for i, name in enumerate(points.names)
+    ]
+    found.sort(key=lambda one: -one.lost)  # equal ones stay in the order of the search file
+    return Importances(tuple(found), 1 - errors / (len(shown) * spread), len(shown), len(finished))
+
+
+#: Bars in the figure.
+BAR_LIMIT = 20
+#: Below this R² the forest explains too little of what it is asked to explain.
+POOR_SCORE = 0.3
+
+
+def importance_figures(search: Search, trials: Sequence[Trial]) -> list[Figure]:
+    """One for each objective; where it cannot be known, it says why."""
+    if len(search.objectives) == 1:
+        return [importance_figure(search, trials)]
+    return [
+        replace(figure, key=f"{figure.key}-{index}", title=f"{figure.title} for {search.objectives[index].metric}")
+        for index, figure in enumerate(
+            importance_figure(*seen_by(search, trials, index)) for index in range(len(search.objectives))
+        )
+    ]
+
+
+def importance_figure(search: Search, trials: Sequence[Trial]) -> Figure:
+    """The parameters by what a forest loses without them."""
+    title = "Importance"
+    found = importances(search, trials)
+    if found is None:
+        return message_figure("importance", title, too_few(search, trials))
+    shown = found.parameters[:BAR_LIMIT]
+    bars = list(reversed(shown))  # plotly draws the first at the bottom
+    data = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": "loss of R²",
+            "x": [rounded(one.lost) for one in bars],
+            "y": list(range(len(bars))),
+            "error_x": {"type": "data", "array": [rounded(one.spread) for one in bars], "thickness": 1.5, "width": 4}
+            | {"color": "#808a95"},
+            "text": [_importance_text(one.name, one.lost, one.spread, one.active) for one in bars],
+            "textposition": "none",
+            "hovertemplate": "%{text}<extra></extra>",
+            "marker": {"color": BLUE},
+        }
+    ]
+    names = [label(one.name, 24) for one in bars]
+    layout = {
+        "xaxis": {"title": {"text": "R² lost when the parameter is shuffled"}, "rangemode": "tozero"},
+        "yaxis": {
+            "tickmode": "array",
+            "tickvals": list(range(len(bars))),
+            "ticktext": names,
+            "showgrid": False,
+            "zeroline": False,
+        },
+        "showlegend": False,
+    }
+    best = ", ".join(f"{one.name} {number(one.lost, 2)} ± {number(one.spread, 2)}" for one in shown[:5])
+    return Figure(
+        "importance",
+        title,
+        f"How much of its R² of {number(found.score, 2)} a forest that predicts {search.objective.metric} loses "
+        f"without each parameter: {best}.",
+        joined_notes(
+            _importance_note(found.score),
+            "bars: permutation importance for the rank of the figure, whiskers its standard deviation over parts of "
+            "the trials and shuffles",
+            f"from {found.used:,} of {found.finished:,} trials" if found.used < found.finished else "",
+            f"shows {len(shown)} of {len(found.parameters)} parameters" if len(shown) < len(found.parameters) else "",
+            _conditional(found),
+        ),
+        {"data": data, "layout": layout},
+    )
+
+
+def too_few(search: Search, trials: Sequence[Trial]) -> str:
+    """Why nothing can be said, in a sentence."""
+    finished = finished_count(trials)
+    if finished < LEAST_TRIALS:
+        return f"Needs {LEAST_TRIALS} finished trials; there {'is' if finished == 1 else 'are'} {finished} so far."
+    return f"All {count(finished, 'finished trial')} have the same {search.objective.metric}."
+
+
+def _importance_note(score: float) -> str:
+    if score < POOR_SCORE:
+        return (
+            f"the forest predicts poorly (R² {number(score, 2)} on trials that it was not fitted to): "
+            "do not rely on this order"
+        )
+    return f"the forest's R² on trials that it was not fitted to is {number(score, 2)}"
+
+
+def _conditional(found: Importances) -> str:
+    partly = [one.name for one in found.parameters if one.active < 1]
+    names = ", ".join(partly[:3]) + (f" and {len(partly) - 3} more" if len(partly) > 3 else "")
+    return f"not in all trials, and shuffled only among those that have a value: {names}" if partly else ""
+
+
+def _importance_text(name: str, lost: float, spread: float, active: float) -> str:
+    part = f"\nin {100 * active:.0f}% of the trials" if active < 1 else ""
+    return f"<b>{label(name)}</b>\n{number(lost, 3)} ± {number(spread, 2)}{part}"
+
+
+#: Trials of each side that are looked at.
+_MOST = 2000
+_SHUFFLES = 200
+
+
+@dataclass(frozen=True)
+class Separation:
+    """How far one parameter tells them apart.
+
+    Attributes:
+        name: of the parameter.
+        strength: from 0, not at all, to 1, wholly: |2 AUC - 1|, where AUC is the probability that a failed trial has
+            a larger value than a finished one (of choices without an order: for the choice that tells most).
+        beyond_chance: whether it is more than in 95 % of random divisions of the trials, whose best parameter is taken.
+    """
+
+    name: str
+    strength: float
+    beyond_chance: bool
+
+
+def separations(search: Search, finished: Sequence[Trial], failed: Sequence[Trial]) -> list[Separation]:
+    """All parameters, the one that separates best first; the same trials give the same.
+
+    Args:
+        search: the search.
+        finished: at least one trial.
+        failed: at least one trial.
+    """
+    import numpy as np  # noqa: PLC0415
+    from scipy.stats import rankdata  # noqa: PLC0415
+
+    sides = [evenly(finished, _MOST), evenly(failed, _MOST)]
+    points = encoded(search, [*sides[0], *sides[1]])
+    count, lost = len(points.columns), len(sides[1])
+    # Those without a value are half way in every order, so that they count for nothing.
+    ordered = rankdata(points.columns, axis=0)
+    for index, group in enumerate(points.groups):
+        without = ~points.active[:, index]
+        if without.any():
+            known = rankdata(points.columns[~without][:, group], axis=0)
+            ordered[np.ix_(~without, group)] = known + without.sum() / 2
+            ordered[np.ix_(without, group)] = (count + 1) / 2
+    centred = ordered - (count + 1) / 2
+    rng = np.random.default_rng(_SEED)
+    marks = np.zeros((_SHUFFLES + 1, count))
+    marks[0, count - lost :] = 1
+    for row in range(1, _SHUFFLES + 1):
+        marks[row, rng.permutation(count)[:lost]] = 1
+    # Mann and Whitney: the mean rank of the one side gives the AUC.
+    strengths = np.abs(marks @ centred) * 2 / (lost * (count - lost))
+    each = np.column_stack([strengths[:, group].max(axis=1) for group in points.groups])
+    by_chance = float(np.quantile(each[1:].max(axis=1), 0.95))
+    found = [
+        Separation(name, min(1.0, float(each[0, i])), bool(each[0, i] > by_chance))
+        for i, name in enumerate(points.names)
+    ]
+    return sorted(found, key=lambda one: -one.strength)
+
+
+#: Parameters whose share of failures is drawn.
+PARAMETERS = 3
+#: Spans of a numeric parameter.
+SPANS = 8
+#: Finished trials in the plane, beside at most `FAILURE_LIMIT` failed ones.
+DOT_LIMIT = 600
+
+
+def failure_figures(search: Search, trials: Sequence[Trial]) -> list[Figure]:
+    """The plane of the two parameters that separate best, and the share of failures over each; none without any."""
+    scanned = [trial for trial in trials if trial.confirms is None and trial.point]
+    failed = [trial for trial in scanned if trial.state is TrialState.FAILED]
+    # What was stopped early ran as it should: it is no failure.
+    good = [trial for trial in scanned if trial.state is TrialState.FINISHED or trial.stopped_early]
+    if not failed:
+        return []
+    order = separations(search, good, failed) if good else [Separation(n, 0.0, False) for n in search.space.names]
+    trust = _failure_note(order, good)
+    figures = [_plane(search, [one.name for one in order[:2]], good, failed, trust)] if len(order) > 1 else []
+    return [*figures, *(_share(search, one, i, good, failed, trust) for i, one in enumerate(order[:PARAMETERS]))]
+
+
+def _failure_note(order: Sequence[Separation], good: Sequence[Trial]) -> str:
+    if not good:
+        return "no trial has finished yet: there is nothing to compare with"
+    telling = [one.name for one in order if one.beyond_chance]
+    if not telling:
+        return "no parameter separates failed from finished trials better than chance would"
+    rest = f" and {len(telling) - 3} more" if len(telling) > 3 else ""
+    return f"more than chance would separate: {', '.join(telling[:3])}{rest}"
+
+
+class _FailureAxis:
+    """Where trials stand along one parameter."""
+
+    def __init__(self, search: Search, name: str, trials: Sequence[Trial]) -> None:
+        dimension = search.space_dimensions[name]
+        self.name = name
+        self.is_integer = dimension.type == "integer"
+        self.choices = choice_labels(getattr(dimension, "choices", ()))
+        having = [trial for trial in trials if name in trial.point]
+        self.places: dict[int, float]
+        if dimension.type in ("categorical", "ordinal"):
+            keys = {value_key(choice): place for place, choice in enumerate(dimension.choices)}
+            self.places = {
+                t.number: float(at) for t in having if (at := keys.get(value_key(t.point[name]))) is not None
+            }
+            ticks = {"tickmode": "array", "tickvals": list(range(len(keys))), "ticktext": self.choices}
+            self.layout: dict[str, Any] = {"title": {"text": label(name)}, "range": [-0.5, len(keys) - 0.5], **ticks}
+            return
+        self.places = {trial.number: float(rounded(float(trial.point[name]))) for trial in having}
+        self.layout = parameter_axis(search, name, [trial.point[name] for trial in having])
+
+    @property
+    def is_log(self) -> bool:
+        return self.layout.get("type") == "log"
+
+    def spans(self) -> list[tuple[float, float]]:
+        """Equal spans of the axis, or each number of a few; each choice is one of its own."""
+        if self.choices:
+            return [(place - 0.5, place + 0.5) for place in range(len(self.choices))]
+        distinct = sorted(set(self.places.values()))
+        if self.is_integer and len(distinct) <= SPANS:
+            return [(value - 0.5, value + 0.5) for value in distinct]
+        values = [math.log10(value) if self.is_log else value for value in self.places.values()]
+        low, high = min(values), max(values)
+        if high <= low:
+            return [(self._back(low - 0.5), self._back(high + 0.5))]
+        edges = [self._back(low + (high - low) * i / SPANS) for i in range(SPANS + 1)]
+        edges[-1] = max(*self.places.values(), edges[-1]) * (1 + 1e-12) + 1e-300  # the last span holds its end
+        edges[0] = min(*self.places.values(), edges[0])
+        return list(itertools.pairwise(edges))
+
+    def _back(self, value: float) -> float:
+        return 10.0**value if self.is_log else value
+
+
+def _plane(search: Search, names: Sequence[str], good: Sequence[Trial], failed: Sequence[Trial], trust: str) -> Figure:
+    x, y = (_FailureAxis(search, name, [*good, *failed]) for name in names)
+    data = []
+    for word, trials, most, marker in (
+        ("finished", good, DOT_LIMIT, {"color": BLUE, "size": 7, "opacity": 0.55}),
+        ("failed", failed, FAILURE_LIMIT, {"symbol": "x-thin", "size": 8, "line": {"color": RED, "width": 2}}),
+    ):
+        shown = evenly([t for t in trials if t.number in x.places and t.number in y.places], most)
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": word,
+                "x": [x.places[t.number] + _aside(t, x) for t in shown],
+                "y": [y.places[t.number] + _aside(t, y, 7) for t in shown],
+                "text": [_failure_text(t, word, names) for t in shown],
+                "hovertemplate": "%{text}<extra></extra>",
+                "marker": marker,
+            }
+        )
+    drawn = [len(trace["x"]) for trace in data]
+    legend = {"orientation": "h", "x": 0, "y": 1, "xanchor": "left", "yanchor": "bottom"}
+    return Figure(
+        "failures-plane",
+        f"Failures over {names[0]} and {names[1]}",
+        f"{count(len(failed), 'failed trial')} among {count(len(good) + len(failed), 'trial')}, over the two "
+        f"parameters that separate them best: {names[0]} and {names[1]}.",
+        joined_notes(
+            trust,
+            f"shows {drawn[0]:,} of {len(good):,} finished and {drawn[1]:,} of {len(failed):,} failed trials"
+            if drawn != [len(good), len(failed)]
+            else "",
+            "within a choice, trials are drawn side by side" if x.choices or y.choices else "",
+        ),
+        {"data": data, "layout": {"xaxis": x.layout, "yaxis": y.layout, "legend": legend}},
+    )
+
+
+def _share(
+    search: Search, one: Separation, index: int, good: Sequence[Trial], failed: Sequence[Trial], trust: str
+) -> Figure:
+    axis = _FailureAxis(search, one.name, [*good, *failed])
+    spans = axis.spans() if axis.places else []
+    counts = [[0, 0] for _ in spans]
+    for side, trials in enumerate((good, failed)):
+        for trial in trials:
+            if (place := axis.places.get(trial.number)) is not None:
+                at = next((i for i, (low, high) in enumerate(spans) if low <= place < high), None)
+                if at is not None:
+                    counts[at][side] += 1
+    bars = [(span, lost, lost + kept) for span, (kept, lost) in zip(spans, counts, strict=True) if lost + kept]
+    shares = [lost / total for _, lost, total in bars]
+    ends = [_wilson(lost, total) for _, lost, total in bars]
+    middles = [_middle(axis, span) for span, _, _ in bars]
+    data = [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": "share of failed trials",
+            "x": middles,
+            "y": [round(100 * share, 2) for share in shares],
+            "error_y": {
+                "type": "data",
+                "symmetric": False,
+                "array": [round(100 * (high - share), 2) for share, (_, high) in zip(shares, ends, strict=True)],
+                "arrayminus": [round(100 * (share - low), 2) for share, (low, _) in zip(shares, ends, strict=True)],
+                "color": RED,
+                "thickness": 1.5,
+            },
+            "text": [f"{lost} of {total} failed\n{_span_text(axis, span)}" for span, lost, total in bars],
+            "hovertemplate": "%{text}<extra></extra>",
+            "marker": {"color": RED, "size": 9, "symbol": "diamond"},
+        }
+    ]
+    worst = max(zip(shares, bars, strict=True), key=lambda pair: pair[0], default=None)
+    most = f"; most at {_span_text(axis, worst[1][0])}: {worst[1][1]} of {worst[1][2]}" if worst is not None else ""
+    without = len(good) + len(failed) - len(axis.places)
+    return Figure(
+        f"failures-{index}",
+        f"Failures over {one.name}",
+        f"Share of failed trials over {one.name}{most}.",
+        joined_notes(
+            f"separates failed from finished trials by {number(one.strength, 2)} (0: not at all, 1: wholly)"
+            + ("" if one.beyond_chance or not good else ", which chance alone may do"),
+            "whiskers: 95 % of what the true share may be (Wilson)",
+            f"not active in {count(without, 'trial')}" if without else "",
+        ),
+        {
+            "data": data,
+            "layout": {
+                "xaxis": axis.layout,
+                "yaxis": {"title": {"text": "failed, %"}, "range": [-4, 104]},
+                "showlegend": False,
+            },
+        },
+    )
+
+
+def _wilson(lost: int, total: int) -> tuple[float, float]:
+    """The 95 % score interval of a share (Wilson, JASA 22 (1927) 209)."""
+    z = 1.959964
+    share = lost / total
+    middle = (share + z * z / (2 * total)) / (1 + z * z / total)
+    half = z / (1 + z * z / total) * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total))
+    return min(share, max(0.0, middle - half)), max(share, min(1.0, middle + half))
+
+
+def _middle(axis: _FailureAxis, span: tuple[float, float]) -> float:
+    low, high = span
+    return float(rounded(math.sqrt(low * high) if axis.is_log else low + (high - low) / 2))
+
+
+def _span_text(axis: _FailureAxis, span: tuple[float, float]) -> str:
+    low, high = span
+    if axis.choices:
+        return f"{label(axis.name)} {axis.choices[round((low + high) / 2)]}"
+    if axis.is_integer and high - low == 1:
+        return f"{label(axis.name)} {number(low + 0.5)}"
+    return f"{label(axis.name)} {number(low, 3)} to {number(high, 3)}"
+
+
+def _aside(trial: Trial, axis: _FailureAxis, salt: int = 3) -> float:
+    """A little to the side among choices, where all would lie on each other; the same each time."""
+    return ((trial.number * 0.618034 * salt) % 1 - 0.5) * 0.6 if axis.choices else 0.0
+
+
+def _failure_text(trial: Trial, word: str, names: Sequence[str]) -> str:
+    lines = [f"<b>trial {trial.number}</b> {word}"]
+    lines += [f"{label(name)}: {label(scalar(trial.point[name]))}" for name in names]
+    return "\n".join(lines)

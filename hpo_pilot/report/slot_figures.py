@@ -1,0 +1,302 @@
+"""Figures of slots over time: the jobs that ran and waited."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from hpo_pilot.report.figure import BLUE, LEGEND, PALE_BLUE, RED, Figure, joined_notes, label
+from hpo_pilot.report.formatting import count, duration, number, utc
+from hpo_pilot.search import FoldResult, Search, Trial, TrialState
+
+
+@dataclass(frozen=True)
+class JobSpan:
+    """One trial's fold, from submission to end.
+
+    Attributes:
+        trial: its number.
+        fold: counted from 0; None: the trial as a whole, whose folds are not told yet.
+        node: where it ran; empty: not known.
+        submitted: when it began to wait.
+        started: when it ran.
+        ended: when it ended, or the moment of the figure where it still runs.
+        end: finished, failed, stopped or running.
+        attempt: which this was, from 1.
+    """
+
+    trial: int
+    fold: int | None
+    node: str
+    submitted: datetime
+    started: datetime
+    ended: datetime
+    end: str
+    attempt: int = 1
+
+
+def jobs_of(trials: Sequence[Trial], now: datetime | None) -> tuple[list[JobSpan], int]:
+    """All jobs that have started, by their start, and the number of ended ones whose times are not known."""
+    moments = [utc(m) for t in trials for m in (t.submitted, t.started, t.ended) if m is not None]
+    until = max([utc(now)] if now is not None else moments, default=None)
+    jobs: list[JobSpan] = []
+    unknown = 0
+    for trial in trials:
+        told = [fold for fold in trial.folds if fold.started is not None and fold.ended is not None]
+        unknown += len(trial.folds) - len(told) if told else 0
+        jobs += [_job(trial, fold) for fold in told]
+        if told or trial.started is None:
+            continue
+        ended = trial.ended or (until if trial.state is TrialState.RUNNING else None)
+        if ended is None:
+            unknown += 1
+            continue
+        start = utc(trial.started)
+        end = "running" if trial.state is TrialState.RUNNING else str(trial.state)
+        submitted = utc(trial.submitted) if trial.submitted else start
+        jobs.append(JobSpan(trial.number, None, "", min(submitted, start), start, max(utc(ended), start), end))
+    return sorted(jobs, key=lambda job: (job.started, job.trial, job.fold or 0)), unknown
+
+
+def _job(trial: Trial, fold: FoldResult) -> JobSpan:
+    assert fold.started is not None
+    assert fold.ended is not None
+    start = utc(fold.started)
+    submitted = min(utc(trial.submitted), start) if trial.submitted else start
+    end = "failed" if fold.value is None and trial.state is not TrialState.STOPPED else str(trial.state)
+    if fold.value is not None:
+        end = "finished"
+    node = fold.node or ""
+    return JobSpan(trial.number, fold.fold, node, submitted, start, max(utc(fold.ended), start), end, fold.attempt)
+
+
+def rows_of(jobs: Sequence[JobSpan]) -> list[tuple[str, list[JobSpan]]]:
+    """The jobs in rows, node by node: those of a row ran one after another, as in a slot."""
+    by_node: dict[str, list[list[JobSpan]]] = {}
+    for job in jobs:
+        rows = by_node.setdefault(job.node, [])
+        free = next((row for row in rows if row[-1].ended <= job.started), None)
+        if free is None:
+            rows.append([job])
+        else:
+            free.append(job)
+    return [(node, row) for node, rows in sorted(by_node.items()) for row in rows]
+
+
+class Steps:
+    """How many of some spans of time hold at each moment."""
+
+    def __init__(self, spans: Iterable[tuple[datetime, datetime]]) -> None:
+        changes: dict[datetime, int] = {}
+        for start, end in spans:
+            if end > start:
+                changes[start] = changes.get(start, 0) + 1
+                changes[end] = changes.get(end, 0) - 1
+        self.moments = sorted(changes)
+        self._heights = list(itertools.accumulate(changes[moment] for moment in self.moments))
+        areas = [
+            height * (later - moment).total_seconds()
+            for moment, later, height in zip(self.moments, self.moments[1:], self._heights, strict=False)
+        ]
+        self._areas = [0.0, *itertools.accumulate(areas)]
+        self.most = max(self._heights, default=0)
+
+    def heights(self, moments: Sequence[datetime]) -> list[float]:
+        """From each moment on."""
+        places = [bisect.bisect_right(self.moments, moment) - 1 for moment in moments]
+        return [self._heights[place] if place >= 0 else 0 for place in places]
+
+    def means(self, moments: Sequence[datetime]) -> list[float]:
+        """The mean from each moment to the next; of the last moment that of before it."""
+        areas = [self._area(moment) for moment in moments]
+        width = (moments[1] - moments[0]).total_seconds() or 1.0
+        means = [round((later - earlier) / width, 3) for earlier, later in itertools.pairwise(areas)]
+        return [*means, means[-1]]
+
+    def _area(self, moment: datetime) -> float:
+        place = bisect.bisect_right(self.moments, moment) - 1
+        if place < 0:
+            return 0.0
+        return self._areas[place] + self._heights[place] * (moment - self.moments[place]).total_seconds()
+
+
+#: More jobs, or more rows, cannot be told apart in the chart of jobs; the curve shows any number.
+JOB_LIMIT, ROW_LIMIT = 600, 64
+#: Places of the curve: beyond, it shows means over as many equal spans of time.
+PLACE_LIMIT = 400
+#: The first view of the curve ends at this many times of the slots that were in use at once.
+_CROWD = 3
+_GREY = "#8a93a0"
+_UNKNOWN = "node not known"
+
+
+def slots_figures(search: Search, trials: Sequence[Trial], now: datetime | None = None) -> list[Figure]:
+    """Slots in use over time and, where there are few enough to be told apart, the jobs; none before any job ran."""
+    jobs, unknown = jobs_of(trials, now)
+    if not jobs:
+        return []
+    partly = any(t.state is TrialState.RUNNING and 0 < len(t.folds) < search.folds.k for t in trials)
+    repeated = sum(job.attempt > 1 for job in jobs)
+    notes = (
+        f"{count(unknown, 'job')} not shown, for their times are not known" if unknown else "",
+        "folds that have not ended are not shown where others of their trial have" if partly else "",
+        f"of {count(repeated, 'repeated job')} only the last attempt is shown" if repeated else "",
+    )
+    figures = [_count_curve(search, jobs, notes)]
+    rows = rows_of(jobs)
+    if len(jobs) <= JOB_LIMIT and len(rows) <= ROW_LIMIT:
+        figures.append(_chart(search, jobs, rows, notes))
+    return figures
+
+
+def _count_curve(search: Search, jobs: Sequence[JobSpan], notes: Sequence[str]) -> Figure:
+    running = Steps((job.started, job.ended) for job in jobs)
+    # A job of a repeated fold did not wait all that time: its lost attempts ran in between.
+    waiting = Steps((job.submitted, job.started) for job in jobs if job.attempt == 1)
+    first, last = min(job.submitted for job in jobs), max(job.ended for job in jobs)
+    moments = sorted({*running.moments, *waiting.moments})
+    averaged = len(moments) > PLACE_LIMIT
+    if averaged:
+        span = (last - first) / PLACE_LIMIT
+        moments = [first + span * i for i in range(PLACE_LIMIT + 1)]
+    heights = [(steps.means(moments) if averaged else steps.heights(moments)) for steps in (running, waiting)]
+    texts = [_moment(moment) for moment in moments]
+    data = [
+        _area("running", texts, heights[0], BLUE, "rgba(57,135,214,0.45)"),
+        _area("waiting", texts, heights[1], _GREY, "rgba(138,147,160,0.25)"),
+    ]
+    peak = max(map(sum, zip(*heights, strict=True)))
+    crowded = peak > _CROWD * running.most
+    vertical: dict[str, Any] = {"title": {"text": "jobs"}, "rangemode": "tozero"}
+    if crowded:  # else those that run would be a line at the bottom
+        vertical["range"] = [0, _CROWD * running.most]
+    busy = sum((job.ended - job.started).total_seconds() for job in jobs)
+    whole = (last - first).total_seconds()
+    mean = busy / whole if whole > 0 else float(len(jobs))
+    waited = sorted((job.started - job.submitted).total_seconds() for job in jobs if job.attempt == 1)
+    middle = f"; half of the jobs waited less than {duration(waited[len(waited) // 2])}" if waited else ""
+    return Figure(
+        "slots",
+        "Slots in use",
+        f"{count(len(jobs), 'job')} over {duration(whole)}: {number(mean, 3)} ran at once on average, "
+        f"{running.most} at most{middle}.",
+        joined_notes(
+            f"means over spans of {duration(whole / PLACE_LIMIT)}" if averaged else "",
+            _longer(search),
+            f"up to {round(peak):,} ran and waited, beyond the first view; double-click shows all" if crowded else "",
+            *notes,
+        ),
+        {
+            "data": data,
+            "layout": {
+                "xaxis": {"type": "date", "title": {"text": "time (UTC)"}},
+                "yaxis": vertical,
+                "legend": LEGEND,
+                "hovermode": "x unified",
+            },
+        },
+    )
+
+
+def _longer(search: Search) -> str:
+    nodes = search.resources.nodes
+    return f"each job takes {count(nodes, 'node')}" if nodes > 1 else ""
+
+
+def _area(name: str, x: Sequence[str], y: Sequence[float], line: str, fill: str) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": name,
+        "x": list(x),
+        "y": list(y),
+        "stackgroup": "jobs",
+        "line": {"shape": "hv", "color": line, "width": 1.2},
+        "fillcolor": fill,
+        "hovertemplate": "%{y} " + name + "<extra></extra>",
+    }
+
+
+def _chart(
+    search: Search, jobs: Sequence[JobSpan], rows: Sequence[tuple[str, list[JobSpan]]], notes: Sequence[str]
+) -> Figure:
+    idle = [
+        (place, max(job.submitted, before.ended if before else job.submitted), job)
+        for place, (_, row) in enumerate(rows)
+        for before, job in zip([None, *row], row, strict=False)
+        if job.attempt == 1
+    ]
+    data = [
+        _bars("waiting", [(p, start, job.started, job) for p, start, job in idle if start < job.started], PALE_BLUE)
+    ]
+    for end, colour in (("finished", BLUE), ("running", "#2a9d6f"), ("stopped", _GREY), ("failed", RED)):
+        bars = [(p, job.started, job.ended, job) for p, (_, row) in enumerate(rows) for job in row if job.end == end]
+        if bars:
+            data.append(_bars(end, bars, colour))
+    nodes = {node for node, _ in rows}
+    known = len(nodes - {""})
+    where = f" on {count(known, 'node')}" if known else ""
+    failed = sum(job.end == "failed" for job in jobs)
+    return Figure(
+        "slots-jobs",
+        "Which job ran when and where",
+        f"{count(len(jobs), 'job')} in {count(len(rows), 'row')}{where}; {failed:,} failed.",
+        joined_notes(
+            "a row holds jobs that ran one after another on a node",
+            "pale: the job waited while its row was free",
+            "of trials that still run the nodes are not known yet" if any(j.end == "running" for j in jobs) else "",
+            *notes,
+        ),
+        {
+            "data": data,
+            "layout": {
+                "xaxis": {"type": "date", "title": {"text": "time (UTC)"}},
+                "yaxis": {**_row_ticks(rows), "autorange": "reversed", "showgrid": False, "zeroline": False},
+                "legend": LEGEND,
+                "barmode": "overlay",
+                "bargap": 0.15,
+            },
+        },
+    )
+
+
+def _row_ticks(rows: Sequence[tuple[str, list[JobSpan]]]) -> dict[str, Any]:
+    """A tick for each node, in the middle of its rows."""
+    ticks: list[float] = []
+    texts = []
+    for node, group in itertools.groupby(range(len(rows)), key=lambda place: rows[place][0]):
+        places = list(group)
+        ticks.append((places[0] + places[-1]) / 2)
+        texts.append(label(node or _UNKNOWN, 22))
+    return {"tickmode": "array", "tickvals": ticks, "ticktext": texts}
+
+
+def _bars(name: str, bars: Sequence[tuple[int, datetime, datetime, JobSpan]], colour: str) -> dict[str, Any]:
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": name,
+        "y": [place for place, *_ in bars],
+        "base": [_moment(start) for _, start, _, _ in bars],
+        # Widths on an axis of dates are milliseconds; one that shows nothing gets a hair.
+        "x": [max(1.0, round((end - start) / timedelta(milliseconds=1))) for _, start, end, _ in bars],
+        "text": [_job_text(name, start, end, job) for _, start, end, job in bars],
+        "textposition": "none",
+        "hovertemplate": "%{text}<extra></extra>",
+        "marker": {"color": colour, "line": {"color": "rgba(255,255,255,0.6)", "width": 0.5}},
+    }
+
+
+def _job_text(name: str, start: datetime, end: datetime, job: JobSpan) -> str:
+    fold = "" if job.fold is None else f", fold {job.fold}"
+    attempt = f", attempt {job.attempt}" if job.attempt > 1 else ""
+    where = f"\n{label(job.node)}" if job.node else ""
+    return f"trial {job.trial}{fold}{attempt}: {name} for {duration((end - start).total_seconds())}{where}"
+
+
+def _moment(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{moment.microsecond // 1000:03d}"

@@ -1,0 +1,434 @@
+"""Summarises the results of a search: ranking, Pareto front, convergence, failures and efficiency."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpo_pilot.report.figure import without_far
+from hpo_pilot.search import FoldResult, Objective, Search, Trial, TrialState
+from hpo_pilot.search.sections import costs
+from hpo_pilot.search.trials import Cost, Gain, gain_of, volume_gain
+
+#: What a hypervolume of nothing means.
+NOTHING_BEYOND = "no trial is better than the reference point in every objective"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A trial in the ranking.
+
+    Attributes:
+        trial: the trial; never a confirmation run.
+        figures: what it is ranked by, one for each objective: the means of its confirmation runs, or its own figures
+            of merit where it has none.
+        runs: how many figures each mean is over.
+        confirmed: whether it has confirmation runs.
+    """
+
+    trial: Trial
+    figures: tuple[float, ...]
+    runs: int = 1
+    confirmed: bool = False
+
+    @property
+    def value(self) -> float:
+        """The figure; of several the first."""
+        return self.figures[0]
+
+
+def figure_of_merit(trial: Trial) -> float | None:
+    """The trial's figure of merit if it finished with a finite one, else None."""
+    if trial.state is not TrialState.FINISHED or trial.value is None or not math.isfinite(trial.value):
+        return None
+    return trial.value
+
+
+def figures_of_merit(search: Search, trial: Trial) -> tuple[float, ...] | None:
+    """One figure of merit for each objective if the trial finished with finite ones, else None."""
+    figures = trial.figures
+    if trial.state is not TrialState.FINISHED or figures is None or len(figures) != len(search.objectives):
+        return None
+    return figures if all(map(math.isfinite, figures)) else None
+
+
+def ranking(search: Search, trials: Sequence[Trial]) -> list[Standing]:
+    """All trials with a figure of merit, best first; equal ones in the order of their numbers.
+
+    Confirmation runs have no place of their own: they count for the trial that they confirm. Confirmed trials stand
+    first, by the mean of their confirmation runs alone: the figure that had a trial chosen flatters it (winner's luck),
+    and one that nothing confirmed must not overtake by the same luck.
+
+    Of several objectives, the trials of the Pareto front stand first, the least crowded before the others.
+    """
+    standings = _standings(search, trials)
+    if len(search.objectives) > 1:
+        ahead, behind = front_members(search.objectives, standings)
+        return ahead + behind
+    sign = search.objective.sign
+    return sorted(standings, key=lambda s: (not s.confirmed, s.value * sign, s.trial.number))
+
+
+def _standings(search: Search, trials: Sequence[Trial]) -> list[Standing]:
+    """All trials with figures of merit, by number."""
+    confirmations: defaultdict[int, list[tuple[float, ...]]] = defaultdict(list)
+    for trial in trials:
+        figures = figures_of_merit(search, trial)
+        if trial.confirms is not None and figures is not None:
+            confirmations[trial.confirms].append(figures)
+    standings = []
+    for trial in sorted(trials, key=lambda trial: trial.number):
+        figures = figures_of_merit(search, trial)
+        if trial.confirms is None and figures is not None:
+            again = confirmations.get(trial.number, [])
+            means = tuple(_overflow_safe_mean(column) for column in zip(*again, strict=True)) if again else figures
+            standings.append(Standing(trial, means, len(again) or 1, bool(again)))
+    return standings
+
+
+def front_of(search: Search, trials: Sequence[Trial]) -> list[Standing]:
+    """The trials that none is better than: the Pareto front in the order of the first objective, the best first.
+
+    With one objective it is the best trial. What was confirmed counts by the mean of its confirmation runs, and leaves
+    the front only for another confirmed trial.
+    """
+    if len(search.objectives) == 1:
+        return ranking(search, trials)[:1]
+    ahead, _ = front_members(search.objectives, _standings(search, trials))
+    sign = search.objective.sign
+    return sorted(ahead, key=lambda standing: (standing.value * sign, standing.trial.number))
+
+
+def results_in_order(search: Search, trials: Sequence[Trial]) -> list[tuple[int, tuple[float, ...] | None]]:
+    """(place in the order of results, figures) of all but confirmation runs; figures are None where a trial failed."""
+    told = [(trial.told, figures_of_merit(search, trial)) for trial in trials if trial.told is not None]
+    return sorted(told, key=lambda result: result[0])
+
+
+def reference_of(search: Search, trials: Sequence[Trial]) -> tuple[float, ...] | None:
+    """The reference point of the hypervolume, as reported; None while no trial has finished."""
+    results = results_in_order(search, trials)
+    return reference_point(search.objectives, (figures for _, figures in results if figures is not None))
+
+
+def front_volume(search: Search, trials: Sequence[Trial]) -> float | None:
+    """The hypervolume of a search with several objectives; None while no trial has finished."""
+    reference = reference_of(search, trials)
+    found = [figures for _, figures in results_in_order(search, trials) if figures is not None]
+    return None if reference is None else hypervolume_of(search.objectives, found, reference)
+
+
+def _overflow_safe_mean(figures: Sequence[float]) -> float:
+    """The mean; divided before it is summed up, so that figures near the largest float do not overflow."""
+    return figures[0] if len(figures) == 1 else math.fsum(figure / len(figures) for figure in figures)
+
+
+def top_trials(search: Search, trials: Sequence[Trial], count: int = 10) -> list[Trial]:
+    """The `count` best trials, best first."""
+    return [standing.trial for standing in ranking(search, trials)[:count]]
+
+
+def best_trial(search: Search, trials: Sequence[Trial]) -> Trial | None:
+    """The best finished trial; None where no trial has a figure of merit.
+
+    Where trials were confirmed, it is the one whose confirmation runs were best.
+    """
+    return next(iter(top_trials(search, trials, 1)), None)
+
+
+def search_gain(search: Search, trials: Sequence[Trial], cost: Cost) -> Gain | None:
+    """What the search gained for what its jobs cost; None while it has no result."""
+    if len(search.objectives) > 1:
+        dominated = front_volume(search, trials)
+        return None if dominated is None else volume_gain(dominated, cost)
+    results = [figures for _, figures in results_in_order(search, trials) if figures is not None]
+    best = best_trial(search, trials)
+    if not results or best is None or best.value is None:
+        return None
+    return gain_of(results[0][0], best.value, search.objective.sign, cost)
+
+
+def convergence(search: Search, trials: Sequence[Trial]) -> list[tuple[int, float]]:
+    """The best figure of merit after each result, as (place in the order of results, best so far).
+
+    Starts at the first figure of merit; failed trials repeat what was best before them. Confirmation runs are left
+    out, for they try no new point. Figures are as reported, not sign-flipped. Of several objectives, it is the
+    hypervolume.
+    """
+    if len(search.objectives) > 1:
+        reference = reference_of(search, trials)
+        return hypervolumes(search.objectives, results_in_order(search, trials), reference) if reference else []
+    results = [
+        (trial.told, figure_of_merit(trial)) for trial in trials if trial.told is not None and trial.confirms is None
+    ]
+    better = min if search.objective.sign > 0 else max
+    steps: list[tuple[int, float]] = []
+    best: float | None = None
+    for place, figure in sorted(results, key=lambda result: result[0]):
+        if figure is not None:
+            best = figure if best is None else better(best, figure)
+        if best is not None:
+            steps.append((place, best))
+    return steps
+
+
+#: The reference point is found from so many of the first results, and lies beyond the worst of them by this share of
+#: their range.
+_FIRST, _BEYOND = 20, 0.1
+
+#: A hypervolume of many objectives takes a while: of a search at most so many are computed.
+_MOST_VOLUMES = 400
+
+
+def reference_point(objectives: Sequence[Objective], results: Iterable[Sequence[float]]) -> tuple[float, ...] | None:
+    """The figures beyond which a trial adds nothing to the hypervolume; None while there is no result.
+
+    Where the search file gives none: the worst of the first 20 results, far outliers aside, and a tenth of their range
+    more. So it stays where it is from the twentieth result on, and the hypervolume only grows.
+
+    Args:
+        objectives: the search's.
+        results: the figures of finished trials in the order in which they came, as reported.
+    """
+    first = [figures for figures, _ in zip(results, range(_FIRST), strict=False)]
+    if not first:
+        return None
+    point = []
+    for index, objective in enumerate(objectives):
+        if objective.reference is not None:
+            point.append(objective.reference)
+            continue
+        near = without_far(sorted(objective.sign * figures[index] for figures in first))
+        span = min(near[-1] - near[0], sys.float_info.max) or abs(near[-1]) or 1.0
+        point.append(objective.sign * min(near[-1] + _BEYOND * span, sys.float_info.max))
+    return tuple(point)
+
+
+def hypervolume_of(
+    objectives: Sequence[Objective], results: Sequence[Sequence[float]], reference: Sequence[float]
+) -> float:
+    """The hypervolume of results, as reported, in the units of their product."""
+    from hpo_pilot.optimizers.nondominated import costs_of, hypervolume  # noqa: PLC0415 - takes 0.2 s, seldom needed
+
+    return hypervolume(costs_of([costs(objectives, figures) for figures in results]), costs(objectives, reference))
+
+
+def hypervolumes(
+    objectives: Sequence[Objective], results: Sequence[tuple[int, Sequence[float] | None]], reference: Sequence[float]
+) -> list[tuple[int, float]]:
+    """The hypervolume after each result, as (place in the order of results, volume); failed trials repeat it.
+
+    Args:
+        objectives: the search's.
+        results: (place, figures) in that order; figures of failed trials are None.
+        reference: as reported.
+    """
+    from hpo_pilot.optimizers.nondominated import costs_of, front, hypervolume  # noqa: PLC0415 - as above
+
+    every = max(1, sum(figures is not None for _, figures in results) // _MOST_VOLUMES)
+    steps: list[tuple[int, float]] = []
+    best: list[tuple[float, ...]] = []
+    reached, known = 0.0, 0
+    for index, (place, figures) in enumerate(results):
+        if figures is not None:
+            known += 1
+            best.append(costs(objectives, figures))
+            if known % every == 0 or index == len(results) - 1:
+                rows = costs_of(best)
+                best = list(dict.fromkeys(best[row] for row in front(rows)))
+                reached = max(reached, hypervolume(rows, costs(objectives, reference)))
+        if known:
+            steps.append((place, reached))
+    return steps
+
+
+def front_members(
+    objectives: Sequence[Objective], standings: Sequence[Standing]
+) -> tuple[list[Standing], list[Standing]]:
+    """The trials of the front, the least crowded first, and all others by how far behind the front they are.
+
+    A confirmed trial leaves the front only for another confirmed one: the figure that has others in front of it may be
+    luck. One that nothing confirmed leaves it for any.
+    """
+    from hpo_pilot.optimizers.nondominated import costs_of, front, ranked  # noqa: PLC0415 - as above
+
+    if not standings:
+        return [], []
+    rows = costs_of([costs(objectives, standing.figures) for standing in standings])
+    confirmed = [row for row, standing in enumerate(standings) if standing.confirmed]
+    first = {confirmed[row] for row in front(rows[confirmed])}
+    first |= {row for row in front(rows) if not standings[row].confirmed}
+    ahead = sorted(first)
+    behind = [row for row in range(len(standings)) if row not in first]
+    return (
+        [standings[ahead[row]] for row in ranked(rows[ahead])],
+        [standings[behind[row]] for row in ranked(rows[behind])],
+    )
+
+
+#: Characters of a reason and of a log's tail that a report keeps.
+REASON_LIMIT = 600
+LOG_LIMIT = 6000
+
+_NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+
+
+@dataclass(frozen=True)
+class FailureGroup:
+    """Failures with one reason.
+
+    Attributes:
+        reason: the reason as the first of them gave it.
+        trials: the numbers of the trials concerned, each once, in order.
+        folds: how many folds gave no figure of merit for this reason; 0 where the trial failed as a whole.
+        lost: True where the trials failed; False where they finished with their other folds.
+        log_tail: the end of the log of one of them; None where none was kept.
+    """
+
+    reason: str
+    trials: tuple[int, ...]
+    folds: int
+    lost: bool
+    log_tail: str | None
+
+
+@dataclass(frozen=True)
+class _Failure:
+    trial: int
+    reason: str
+    is_fold: bool
+    lost: bool
+    log_tail: str | None
+
+
+def failure_groups(trials: Sequence[Trial]) -> list[FailureGroup]:
+    """The failures, the most frequent reason first.
+
+    Reasons that differ only in numbers are one: "exit status 1 after 12 s" and "exit status 1 after 14 s".
+    """
+    groups: dict[tuple[str, bool], list[_Failure]] = {}
+    for trial in trials:
+        for failure in _failures(trial):
+            groups.setdefault((kind_of(failure.reason), failure.lost), []).append(failure)
+    found = [_group(members) for members in groups.values()]
+    return sorted(found, key=lambda group: (not group.lost, -len(group.trials), group.trials))
+
+
+def _failures(trial: Trial) -> Iterator[_Failure]:
+    lost = trial.state is TrialState.FAILED
+    without = [fold for fold in trial.folds if fold.value is None and fold.error]
+    if lost and (trial.error or not without):
+        tail = next((fold.log_tail for fold in trial.folds if fold.log_tail), None)
+        yield _Failure(trial.number, trial.error or "no reason was recorded", False, True, tail)
+    elif lost or trial.state is TrialState.FINISHED:
+        for fold in without:
+            yield _Failure(trial.number, fold.error or "", True, lost, fold.log_tail)
+
+
+def kind_of(reason: str) -> str:
+    """What reasons have in common that differ only in numbers: the first line, without its numbers."""
+    return _NUMBER.sub("#", reason.strip().partition("\n")[0])
+
+
+def _group(members: Sequence[_Failure]) -> FailureGroup:
+    tail = next((member.log_tail for member in members if member.log_tail), None)
+    return FailureGroup(
+        reason=shortened(members[0].reason.strip(), REASON_LIMIT),
+        trials=tuple(sorted({member.trial for member in members})),
+        folds=sum(member.is_fold for member in members),
+        lost=members[0].lost,
+        log_tail=tail[-LOG_LIMIT:] if tail else None,
+    )
+
+
+def shortened(text: str, limit: int) -> str:
+    """`text`, or its first `limit` - 1 characters and an ellipsis."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+#: The payload runner's metrics that are shown, with their headings and whether they are fractions of 1.
+#: What they mean: hpo_pilot/runner/hpo_pilot_efficiency.py; the last is the pilot's, hpo_pilot/pilot/staging.
+MOST_EFFICIENCIES = (
+    ("ranks", "ranks", False),
+    ("pop_parallel_efficiency", "parallel efficiency", True),
+    ("pop_load_balance", "load balance", True),
+    ("pop_communication_efficiency", "communication efficiency", True),
+    ("pop_input_fraction", "input", True),
+    ("images_per_second", "images/s", False),
+    ("stage_in_seconds", "staging, s", False),
+)
+_MEASURED = "pop_parallel_efficiency"
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """One trial's.
+
+    Attributes:
+        number: of the trial.
+        figures: one for each of `SHOWN`, the mean of the folds that were measured; None: none has it.
+        slowest: which rank computed longest, of all folds, and by how much longer than their mean; empty: not known.
+    """
+
+    number: int
+    figures: tuple[float | None, ...]
+    slowest: str
+
+
+def efficiencies(trials: Iterable[Trial]) -> list[Efficiency]:
+    """Those of the trials that were measured, in their order."""
+    found = []
+    for trial in trials:
+        folds = [fold for fold in trial.folds if _finite(fold.metrics.get(_MEASURED)) is not None]
+        if folds:
+            found.append(
+                Efficiency(
+                    trial.number, tuple(_mean_metric(folds, name) for name, _, _ in MOST_EFFICIENCIES), _slowest(folds)
+                )
+            )
+    return found
+
+
+def _mean_metric(folds: Sequence[FoldResult], name: str) -> float | None:
+    figures = [figure for fold in folds if (figure := _finite(fold.metrics.get(name))) is not None]
+    return statistics.fmean(figures) if figures else None
+
+
+def _slowest(folds: Sequence[FoldResult]) -> str:
+    """In words; empty where there is one rank, or none is known one by one."""
+    most: tuple[float, str] = (0.0, "")
+    for fold in folds:
+        ranks = _ranks(fold.metadata)
+        mean = _finite(fold.metrics.get("compute_seconds")) or 0.0
+        if len(ranks) < 2 or mean <= 0:
+            continue
+        longest, rank, host = max(ranks)
+        ratio = longest / mean - 1
+        if ratio > most[0]:
+            most = (ratio, f"rank {rank} on {host}: {100 * ratio:.0f}% longer than the mean")
+    return most[1]
+
+
+def _ranks(metadata: Mapping[str, Any] | None) -> list[tuple[float, int, str]]:
+    """(seconds of computation, rank, host) of each rank that is known one by one."""
+    listed = (metadata or {}).get("hpo_pilot_ranks")
+    found = []
+    for rank in listed if isinstance(listed, list) else ():
+        if isinstance(rank, Mapping) and isinstance(rank.get("rank"), int):
+            compute = _finite(rank.get("compute"))
+            if compute is not None:
+                found.append((compute, int(rank["rank"]), str(rank.get("host", ""))[:100]))
+    return found
+
+
+def _finite(value: object) -> float | None:
+    """A metric as a number; payloads may report anything."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) else None

@@ -1,1 +1,0 @@
-"""The REST API of the service: what `hpo-pilot --service URL` talks to."""

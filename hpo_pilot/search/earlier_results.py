@@ -1,0 +1,478 @@
+"""Results of earlier searches for `warm_start`, and the files that hold them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import random
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from pydantic import ValidationError
+
+from hpo_pilot.errors import InputError
+from hpo_pilot.files import result_mistake
+from hpo_pilot.search.mistakes import listing
+from hpo_pilot.search.parameters import Dimension, Integer, Real
+from hpo_pilot.search.sections import Objective
+from hpo_pilot.search.space import SearchSpace
+from hpo_pilot.search.trials import Trial, TrialState
+from hpo_pilot.search.values import Point, is_number, show
+
+# Results of earlier searches, as another search starts from them: `warm_start` of a search file.
+#
+# They inform and do not count: an earlier search had another data set, another machine, a smaller model. Results of
+# the
+# very same problem are `known` instead, and are taken at their word.
+
+#: Of one earlier search no more than its last results are taken: what an optimizer gains from more is not worth their
+#: time and place.
+MOST_RESULTS = 10_000
+
+
+#: (point, values, standard errors, whether it was stopped early), as optimizers are told.
+Result: TypeAlias = tuple[Point, tuple[float, ...] | None, tuple[float, ...] | None, bool]
+
+
+@dataclass(frozen=True)
+class EarlierTrial:
+    """One result as its own search had it.
+
+    Attributes:
+        point: as it was tried there.
+        values: one for each figure of that search, not sign-flipped; None: it failed.
+        errors: standard errors of the values, where they are known.
+        stopped: it was stopped early; the values are what it would probably have come to.
+    """
+
+    point: Mapping[str, Any]
+    values: tuple[float, ...] | None
+    errors: tuple[float | None, ...] = ()
+    stopped: bool = False
+
+
+@dataclass(frozen=True)
+class EarlierSearch:
+    """An earlier search as it was found.
+
+    Attributes:
+        source: its name, or the file that its results are in.
+        objectives: what its values are; empty: nobody knows, so those of the search that starts from it.
+        trials: in the order in which they came.
+    """
+
+    source: str
+    objectives: tuple[Objective, ...]
+    trials: tuple[EarlierTrial, ...]
+
+
+@dataclass(frozen=True)
+class EarlierResults:
+    """What a search has from an earlier one: fitted to its space, stored with it, told to its optimizer.
+
+    Attributes:
+        source: the earlier search.
+        results: (point, values, standard errors, stopped early); lower is better. Values are None where the trial
+            failed, standard errors where one is unknown.
+        notes: what did not fit, for people.
+    """
+
+    source: str
+    results: tuple[Result, ...]
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        text = f"starts from {len(self.results)} result{'s' * (len(self.results) != 1)} of {self.source}"
+        return f"{text} ({'; '.join(self.notes)})" if self.notes else text
+
+
+def earlier_search(source: str, objectives: Sequence[Objective], trials: Sequence[Trial]) -> EarlierSearch:
+    """The results of a search of the store, in order; without confirmation runs and what ended with the search."""
+    over = [t for t in trials if t.counts and t.state.is_over]
+    over.sort(key=lambda trial: trial.told or trial.number)
+    return EarlierSearch(source, tuple(objectives), tuple(_earlier_trial(trial) for trial in over))
+
+
+def _earlier_trial(trial: Trial) -> EarlierTrial:
+    if trial.stopped_early and trial.stop is not None:
+        return EarlierTrial(trial.point, trial.stop.projected, stopped=True)
+    if trial.state is TrialState.FAILED or trial.figures is None:
+        return EarlierTrial(trial.point, None)
+    good = sum(1 for fold in trial.folds if fold.figures is not None)
+    spreads = (trial.spreads or ()) if good > 1 else ()
+    return EarlierTrial(trial.point, trial.figures, tuple(spread / good**0.5 for spread in spreads))
+
+
+def fit_earlier_results(earlier: EarlierSearch, space: SearchSpace, objectives: Sequence[Objective]) -> EarlierResults:
+    """What a search over `space` can learn from an earlier one.
+
+    - Its figure is found by its name. A single figure of another name is taken for ours, with a note; each is turned by
+      its own goal, so that lower is better.
+    - Parameters that `space` does not have are left aside.
+    - Parameters that the earlier search did not have get values drawn evenly from their domain, another one for each
+      result: so the results say nothing of them, and all the same of the others.
+    - Numbers beyond the bounds stay as they are; the optimizer knows how far away they are. A result with a choice that
+      the space does not have, or with text for a number, says nothing and is left out.
+
+    Args:
+        earlier: the earlier search.
+        space: the new one's.
+        objectives: the new one's objectives.
+
+    Raises:
+        InputError: there is nothing to learn: no results, no figure or parameter in common, or opposite goals.
+    """
+    source = earlier.source
+    columns, notes = _columns(earlier, objectives)
+    trials = earlier.trials
+    if not any(trial.values for trial in trials):
+        raise InputError(f"{source!r} has no result yet to start from")
+    if len(trials) > MOST_RESULTS:
+        notes.append(f"the last {MOST_RESULTS} of its {len(trials)} results are taken")
+        trials = trials[-MOST_RESULTS:]
+    theirs = list(dict.fromkeys(name for trial in trials for name in trial.point))
+    if not space.dimensions.keys() & set(theirs):
+        has = f": it has {listing(theirs)}, this one {listing(space.names)}" if theirs else f" ({listing(space.names)})"
+        raise InputError(f"{source!r} has no parameter of this space{has}")
+    if extra := [name for name in theirs if name not in space.dimensions]:
+        notes.append(f"its {listing(extra)} is left aside, for this space does not have it")
+    # The same values each time: what is stored must not depend on luck.
+    numbers = random.Random(source)  # noqa: S311  nothing secret here
+    results: list[Result] = []
+    filled: set[str] = set()
+    reasons: list[str] = []
+    for trial in trials:
+        point = _in_space(trial.point, space, numbers, filled, reasons)
+        if point is not None:
+            results.append((point, *_signed(trial, columns), trial.stopped))
+    if not any(values for _, values, _, _ in results):
+        why = f": {reasons[0]}" if reasons else ""
+        raise InputError(f"none of the {len(trials)} results of {source!r} fits this space{why}")
+    if filled:
+        lacking = listing([name for name in space.names if name in filled])
+        notes.append(f"results without {lacking} are taken to have had any value of it")
+    if reasons:
+        notes.append(f"{len(reasons)} of its {len(trials)} results do not fit this space ({reasons[0]})")
+    return EarlierResults(source, tuple(results), tuple(notes))
+
+
+def _columns(earlier: EarlierSearch, objectives: Sequence[Objective]) -> tuple[list[tuple[int, int]], list[str]]:
+    """Of each of our objectives its place among theirs and the sign that makes lower better; and what to say of it."""
+    if not earlier.objectives:
+        figures = max((len(trial.values) for trial in earlier.trials if trial.values), default=len(objectives))
+        if figures != len(objectives):
+            ours = listing([repr(objective.metric) for objective in objectives])
+            raise InputError(
+                f"{earlier.source!r} has {figures} figure{'s' * (figures > 1)} of merit a result without saying which, "
+                f"and this search wants {ours}: what `hpo-pilot export` writes names them"
+            )
+        ours = listing([f"{objective.metric!r} (to {objective.goal})" for objective in objectives])
+        note = f"nothing says what its values are, or which way is better: they are taken for {ours}"
+        return [(index, objective.sign) for index, objective in enumerate(objectives)], [note]
+    places = {objective.metric: index for index, objective in enumerate(earlier.objectives)}
+    columns, notes = [], []
+    for objective in objectives:
+        place = places.get(objective.metric)
+        if place is not None and earlier.objectives[place].goal != objective.goal:
+            raise InputError(
+                f"{earlier.source!r} is to {earlier.objectives[place].goal} {objective.metric!r}, and this search to "
+                f"{objective.goal} it: one of the two is wrong"
+            )
+        if place is None and len(earlier.objectives) == len(objectives) == 1:
+            place = 0
+            other = earlier.objectives[0]
+            notes.append(f"its figure of merit is {other.metric!r} (to {other.goal}), taken for {objective.metric!r}")
+        if place is None:
+            there = listing([repr(other.metric) for other in earlier.objectives])
+            raise InputError(f"{earlier.source!r} has no figure of merit {objective.metric!r}: it has {there}")
+        columns.append((place, earlier.objectives[place].sign))
+    return columns, notes
+
+
+def _signed(
+    trial: EarlierTrial, columns: Sequence[tuple[int, int]]
+) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
+    """The values and standard errors of a result, in our order; lower is better."""
+    if trial.values is None or any(place >= len(trial.values) for place, _ in columns):
+        return None, None
+    values = tuple(sign * trial.values[place] for place, sign in columns)
+    errors = [trial.errors[place] if place < len(trial.errors) else None for place, _ in columns]
+    known = tuple(error for error in errors if error is not None)
+    return values, known if len(known) == len(columns) else None
+
+
+def _in_space(
+    point: Mapping[str, Any], space: SearchSpace, numbers: random.Random, filled: set[str], reasons: list[str]
+) -> Point | None:
+    """The point with the parameters of `space`; None where a value says nothing there.
+
+    Args:
+        point: as the earlier search had it.
+        space: the new search's.
+        numbers: where values come from that the point does not have.
+        filled: gets the names of those.
+        reasons: gets one more where the point says nothing.
+    """
+    values: Point = {}
+    for name in space.parents_first:
+        dimension = space.dimensions[name]
+        place = numbers.random()  # drawn for every parameter, so that one more changes no other
+        if not space.is_active(name, values):
+            continue
+        if name not in point:
+            values[name] = dimension.from_unit(place)
+            filled.add(name)
+            continue
+        try:
+            values[name] = _taken(dimension, point[name])
+        except ValueError as error:
+            reasons.append(f"{name} {error}")
+            return None
+    return {name: values[name] for name in space.names if name in values}
+
+
+def _taken(dimension: Dimension, value: Any) -> Any:
+    """A value as the dimension has it; numbers beyond the bounds, or between the steps, as they are.
+
+    Raises:
+        ValueError: it has no place there.
+    """
+    if not isinstance(dimension, Real | Integer):
+        return dimension.canonical(value)
+    if not is_number(value):
+        raise ValueError(f"must be a number, not {show(value)}")
+    if dimension.scale == "log" and value <= 0:
+        raise ValueError(f"must be above 0, for its scale is logarithmic, not {show(value)}")
+    try:
+        return dimension.canonical(value)
+    except ValueError:
+        return value
+
+
+# Files with the results of an earlier search: what `hpo-pilot export` and `trials --json` write, and hpogrid and
+# phpo.
+#
+# A JSON file says itself what its figures are, where its form has a place for that; a CSV file says only what is in
+# its
+# columns, and its cells are read as the values that the space of the new search has.
+
+_FORMS = (
+    "it is read as `hpo-pilot export --format json` or csv, `hpo-pilot trials --json`, hpogrid's results, or phpo's "
+    "points with their losses"
+)
+
+
+def read_results(path: Path, source: str, space: SearchSpace, objectives: Sequence[Objective]) -> EarlierSearch:
+    """The results in a file.
+
+    Trials that are not over, that ended with their search, and confirmation runs are passed over. Of one that was
+    stopped early the values are what it would probably have come to.
+
+    Args:
+        path: the file.
+        source: its name in messages, as the search file has it.
+        space: the new search's.
+        objectives: the new search's, by whose names the columns of a table with several figures are found.
+
+    Raises:
+        InputError: it cannot be read, has no results in a form that is known, or lacks one of the figures.
+    """
+    text = _content(path, source)
+    if text.lstrip()[:1] in ("{", "["):
+        try:
+            document = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{source}: is not JSON: {error}") from error
+        theirs, trials = _of_document(document, source)
+    else:
+        theirs, trials = (), _of_table(text, source, space, objectives)
+    return EarlierSearch(source, theirs, tuple(trials))
+
+
+def _content(path: Path, source: str) -> str:
+    mistake = result_mistake(path)
+    if mistake is not None:
+        raise InputError(f"{source}: {mistake[0]}" + (f" — {mistake[1]}" if mistake[1] else ""))
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        reason = "is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else f"cannot be read: {error}"
+        raise InputError(f"{source}: {reason}") from error
+
+
+def _of_document(document: Any, source: str) -> tuple[tuple[Objective, ...], list[EarlierTrial]]:
+    objectives: tuple[Objective, ...] = ()
+    items = document
+    if isinstance(document, dict):
+        if isinstance(document.get("result"), dict):
+            return _of_hpogrid(document)
+        objectives = _objectives(document.get("search"), source)
+        items = document.get("trials", document.get("points"))
+    trials = [trial for item in items for trial in _trial(item)] if isinstance(items, list) else []
+    if not trials:
+        raise InputError(f"{source}: has no results: {_FORMS}")
+    return objectives, trials
+
+
+def _objectives(search: Any, source: str) -> tuple[Objective, ...]:
+    """The objectives of an exported search; none where there is no such thing."""
+    objective = search.get("objective") if isinstance(search, dict) else None
+    listed = objective if isinstance(objective, list) else [objective] if objective is not None else []
+    try:
+        return tuple(Objective.model_validate(one) for one in listed)
+    except ValidationError as error:
+        raise InputError(f"{source}: search.objective is none: {error.errors()[0]['msg']}") from error
+
+
+def _of_hpogrid(document: Mapping[str, Any]) -> tuple[tuple[Objective, ...], list[EarlierTrial]]:
+    metric = str(document.get("metric") or "loss")
+    names = document.get("hyperparameters")
+    rows = [row for row in document["result"].values() if isinstance(row, dict)]
+    objective = Objective(metric=metric, goal="maximize" if document.get("mode") == "max" else "minimize")
+    return (objective,), [
+        EarlierTrial(
+            {name: row[name] for name in names if row.get(name) is not None} if isinstance(names, list) else {},
+            _values(row.get(metric)),
+        )
+        for row in rows
+    ]
+
+
+def _trial(item: Any) -> Iterator[EarlierTrial]:
+    """The result of one entry of a list, where it has one."""
+    if isinstance(item, list) and len(item) == 2 and isinstance(item[0], dict):  # phpo's: [point, loss]
+        if item[1] is not None:
+            yield EarlierTrial(item[0], _values(item[1]))
+        return
+    if not isinstance(item, dict) or not isinstance(item.get("point"), dict) or item.get("confirms") is not None:
+        return
+    if item.get("state", "finished") == "failed":
+        yield EarlierTrial(item["point"], None)
+    elif item.get("state", "finished") == "finished":
+        folds = item.get("folds")
+        good = (
+            sum(1 for fold in folds if isinstance(fold, dict) and fold.get("value") is not None)
+            if isinstance(folds, list)
+            else 0
+        )
+        yield EarlierTrial(item["point"], _values(item.get("value")), _errors(item.get("std"), good))
+    elif item["state"] == "stopped" and isinstance(item.get("stopped"), dict):
+        yield EarlierTrial(item["point"], _values(item["stopped"].get("projected")), stopped=True)
+
+
+def _values(value: Any) -> tuple[float, ...] | None:
+    numbers = value if isinstance(value, list) else [value]
+    return tuple(float(number) for number in numbers) if numbers and all(map(is_number, numbers)) else None
+
+
+def _errors(std: Any, good: int) -> tuple[float | None, ...]:
+    """Standard errors of means over `good` folds, from their standard deviations."""
+    spread = std if isinstance(std, list) else [std]
+    return tuple(float(one) / good**0.5 if good > 1 and is_number(one) else None for one in spread)
+
+
+def _of_table(text: str, source: str, space: SearchSpace, objectives: Sequence[Objective]) -> list[EarlierTrial]:
+    rows = csv.DictReader(io.StringIO(text, newline=""))
+    try:
+        head = list(rows.fieldnames or [])
+    except csv.Error as error:
+        raise InputError(f"{source}: is no CSV: {error}") from error
+    ends = _ends(head, source, objectives)
+    folds = [name for name in head if re.fullmatch(rf"fold_\d+{re.escape(ends[0])}", name)]
+    figures = [f"{kind}{end}" for kind in ("value", "std", "projected") for end in ends]
+    others = {"state", "stopped_step", *folds, *figures}
+    if "confirms" not in space.names or "point.confirms" in head:  # exports once had no such column
+        others.add("confirms")
+    columns = {name: column for name in space.names if (column := column_of(name, head, others)) is not None}
+    if twice := [column for column in (*columns.values(), *others) if head.count(column) > 1]:
+        raise InputError(f"{source}: has two columns {twice[0]!r}: rename one; a parameter's may be 'point.{twice[0]}'")
+    trials = []
+    try:
+        for row in rows:
+            if "confirms" in others and row.get("confirms"):
+                continue
+            state = row.get("state") or "finished"
+            stopped = state == "stopped" and bool(row.get("stopped_step"))
+            if stopped or state in ("finished", "failed"):
+                point = {name: _cell(space, name, row[column]) for name, column in columns.items()}
+                known = {name: value[0] for name, value in point.items() if value}
+                numbers = [_number(row.get(f"{'projected' if stopped else 'value'}{end}")) for end in ends]
+                values = None if state == "failed" else _values(numbers)
+                spreads = [_number(row.get(f"std{end}")) for end in ends]
+                good = sum(1 for name in folds if row[name])
+                trials.append(EarlierTrial(known, values, () if stopped else _errors(spreads, good), stopped))
+    except csv.Error as error:
+        raise InputError(f"{source}: line {rows.line_num} is no CSV: {error}") from error
+    if not trials:
+        raise InputError(f"{source}: has no results: {_FORMS}")
+    return trials
+
+
+def _ends(head: Sequence[str], source: str, objectives: Sequence[Objective]) -> list[str]:
+    """What the names of a table's columns end with, for each of `objectives`: nothing where it has one figure."""
+    if "value" in head:
+        return [""]
+    there = [name for name in head if name.startswith("value_")]
+    if not there:
+        raise InputError(f"{source}: has no column 'value': {_FORMS}")
+    ends = [f"_{objective.metric}" for objective in objectives]
+    for end in ends:
+        if f"value{end}" not in there:
+            raise InputError(f"{source}: has no column 'value{end}': it has {listing(there)}")
+    return ends
+
+
+def _cell(space: SearchSpace, name: str, cell: str | None) -> tuple[Any, ...]:
+    """The value of a cell, as a tuple of one; none where it is empty, for the parameter was not active."""
+    dimension = space.dimensions[name]
+    if isinstance(dimension, Real | Integer):
+        number = _number(cell)
+        if number is None:
+            return (cell,) if cell else ()
+        return (int(number) if isinstance(dimension, Integer) and number == int(number) else number,)
+    for choice in dimension.choices:
+        if choice is not None and cell in _texts(choice):
+            return (choice,)
+    return (cell,) if cell else ()
+
+
+def _texts(choice: Any) -> Sequence[str]:
+    """How a choice may stand in a cell: `export` quotes texts that a spreadsheet would run."""
+    if isinstance(choice, bool):
+        return json.dumps(choice), str(choice)
+    return str(choice), f"'{choice}"
+
+
+def _number(cell: str | None) -> float | None:
+    try:
+        number = float(cell or "")
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+#: Before the name of a parameter that another column has.
+_PREFIX = "point."
+
+
+def parameter_column(name: str, others: Collection[str]) -> str:
+    """The column of a parameter in a table that also has the columns `others`: `value` becomes `point.value`."""
+    return _PREFIX + name if name in others or name.startswith(_PREFIX) else name
+
+
+def column_of(name: str, head: Collection[str], others: Collection[str]) -> str | None:
+    """The column that has a parameter's values; None where there is none.
+
+    Args:
+        name: the parameter's.
+        head: all columns of the table.
+        others: those of them that are read as something else.
+    """
+    if _PREFIX + name in head:
+        return _PREFIX + name
+    return name if name in head and name not in others else None

@@ -1,0 +1,401 @@
+"""Hyper-parameters and their domains: real, integer, categorical and ordinal."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator, model_validator
+
+from hpo_pilot.search import limits
+from hpo_pilot.search.mistakes import Mistake, MistakeError, listing
+from hpo_pilot.search.values import Scalar, StrictFloat, StrictInt, is_number, show, value_key
+
+
+class Domain(BaseModel, ABC):
+    """A hyper-parameter's domain.
+
+    Every optimizer works in the unit cube: `from_unit` turns a number in [0, 1] into a native Python value of the
+    domain, `to_unit` goes back. Scales, steps and choices are settled in the domains and nowhere else.
+
+    Attributes:
+        when: conditions on other dimensions; the dimension is active only where each named dimension is active and
+            has the value given (or one of the values, if a list is given). Empty: always active.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    when: dict[str, Scalar | list[Scalar]] = Field(
+        default_factory=dict,
+        description="Active only where these other parameters have these values (one value, or a list).",
+    )
+
+    @abstractmethod
+    def from_unit(self, u: float) -> Any:
+        """The value at `u` in [0, 1]; numbers outside are clipped. Equal shares of [0, 1] for discrete values."""
+
+    @abstractmethod
+    def to_unit(self, value: Any) -> float:
+        """The place of `value` in [0, 1]: inside its share where the domain is discrete.
+
+        `value` may lie outside the domain of numbers (a point of an older search): the result is then outside [0, 1].
+
+        Raises:
+            ValueError: the value is no number, or none of the choices.
+        """
+
+    @abstractmethod
+    def canonical(self, value: Any) -> Any:
+        """`value` as the native Python type of the domain.
+
+        Raises:
+            ValueError: the value is not in the domain; the message says what is, to be read after the name.
+        """
+
+    @property
+    @abstractmethod
+    def size(self) -> float:
+        """How many values the domain has; `math.inf` where it is continuous."""
+
+    @abstractmethod
+    def grid(self, points: int) -> list[Any]:
+        """Distinct values, evenly spread on the dimension's scale, both ends included.
+
+        At most `points` of them (1 or more), except that choices are always all there; all values of a discrete
+        domain where `points` is its size or more.
+        """
+
+    @property
+    def is_discrete(self) -> bool:
+        """True where the domain is finite."""
+        return math.isfinite(self.size)
+
+    @property
+    def is_ordered(self) -> bool:
+        """True where values near in [0, 1] are alike; False for categorical."""
+        return True
+
+
+#: Whole numbers beyond this one are not all floats, so that the way through the unit interval would lose some.
+LARGEST_INTEGER = 2**53
+
+_FAR = 1e15  # steps; a domain has fewer
+
+_Scale = Annotated[
+    Literal["linear", "log"],
+    Field(description="log spreads the search evenly over orders of magnitude; low must be above 0."),
+]
+
+
+def _refuse(key: str, message: str, hint: str = "") -> MistakeError:
+    return MistakeError([Mistake((key,), message, hint)])
+
+
+def _check_bounds(low: float, high: float, scale: str, step: float | None) -> None:
+    for key, bound in (("low", low), ("high", high)):
+        if not math.isfinite(bound):
+            raise _refuse(key, f"must be a finite number, not {bound}")
+    if low > high:
+        raise _refuse("low", f"low ({show(low)}) must be below high ({show(high)})", "swap the two?")
+    if low == high:
+        raise _refuse(
+            "low", f"low and high are both {show(low)}", "leave the parameter out, or use categorical with one choice"
+        )
+    if not math.isfinite(float(high) - float(low)):
+        raise _refuse("low", "high - low is larger than the largest float")
+    if scale == "log" and low <= 0:
+        raise _refuse(
+            "low", f"a log scale needs low above 0, not {show(low)}", "use scale: linear, or a small positive low"
+        )
+    if step is None:
+        return
+    if not (math.isfinite(step) and step > 0):
+        raise _refuse("step", f"must be above 0, not {show(step)}")
+    if scale == "log":
+        raise _refuse("step", "does not go with scale: log", "leave one of the two out")
+    if step > (high - low) * (1 + 1e-9):  # 0.7 - 0.2 is a little less than 0.5
+        raise _refuse("step", f"{show(step)} is larger than high - low, which is {show(high - low)}")
+    if step < 1e-9 * max(abs(low), abs(high)):
+        raise _refuse("step", f"{show(step)} is too small beside the bounds to tell the values apart", "leave it out")
+
+
+def _clip(u: float) -> float:
+    return min(1.0, max(0.0, float(u)))
+
+
+class Real(Domain):
+    """A real number between `low` and `high`, both included.
+
+    Attributes:
+        scale: `log` spreads the search evenly over orders of magnitude.
+        step: values are low, low + step, …, up to high; linear scale only.
+    """
+
+    type: Literal["real"] = "real"
+    low: StrictFloat = Field(description="The smallest value.")
+    high: StrictFloat = Field(description="The largest value.")
+    scale: _Scale = "linear"
+    step: StrictFloat | None = Field(None, description="Only low, low + step, … up to high; linear scale only.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Real:
+        _check_bounds(self.low, self.high, self.scale, self.step)
+        return self
+
+    @property
+    def size(self) -> float:
+        """How many values the domain has; `math.inf` without a step."""
+        if self.step is None:
+            return math.inf
+        return math.floor((self.high - self.low) / self.step + 1e-9) + 1
+
+    @cached_property
+    def _digits(self) -> int:
+        # 13 significant digits of the larger bound: 0.05 * 3 is 0.15 and -0.3 + 3 * 0.1 is 0, so that equal points
+        # have equal keys.
+        return 12 - math.floor(math.log10(max(abs(self.low), abs(self.high))))
+
+    def _stepped(self, index: int) -> float:
+        assert self.step is not None
+        value = round(self.low + index * self.step, self._digits)
+        return min(self.high, max(self.low, value)) + 0.0  # -0.0 becomes 0.0
+
+    def from_unit(self, u: float) -> float:
+        """The value at `u`; the ends of [0, 1] are exactly `low` and `high`."""
+        u = _clip(u)
+        if self.step is not None:
+            n = int(self.size)
+            return self._stepped(min(n - 1, int(u * n)))
+        if u in (0.0, 1.0):
+            return self.high if u else self.low
+        if self.scale == "log":
+            value = math.exp(math.log(self.low) + u * (math.log(self.high) - math.log(self.low)))
+        else:
+            value = self.low + u * (self.high - self.low)
+        return min(self.high, max(self.low, value)) + 0.0
+
+    def to_unit(self, value: Any) -> float:
+        """The place of `value`; on a log scale numbers that have no logarithm stand at 0."""
+        if not is_number(value):
+            raise ValueError(f"must be a number, not {show(value)}")
+        number = float(value)
+        if self.step is not None:
+            return (self._index(number, self.step) + 0.5) / self.size
+        if self.scale == "log":
+            if number <= 0:
+                return 0.0
+            return (math.log(number) - math.log(self.low)) / (math.log(self.high) - math.log(self.low))
+        return (number - self.low) / (self.high - self.low)
+
+    def canonical(self, value: Any) -> float:
+        """`value` as a float."""
+        if not is_number(value):
+            raise ValueError(f"must be a number between {show(self.low)} and {show(self.high)}, not {show(value)}")
+        number = float(value) + 0.0
+        if self.step is None:
+            if not self.low <= number <= self.high:
+                raise self._outside(number)
+            return number
+        index = self._index(number, self.step)
+        if not 0 <= index < self.size:
+            raise self._outside(number)
+        nearest = self._stepped(index)
+        if abs(nearest - number) > 1e-6 * self.step:
+            raise ValueError(
+                f"must be {show(self.low)} plus a multiple of {show(self.step)}, not {show(number)}; "
+                f"the nearest is {show(nearest)}"
+            )
+        return nearest
+
+    def _index(self, number: float, step: float) -> int:
+        """Which step `number` is nearest to; for numbers far outside, one far outside that is no overflow."""
+        return round(min(_FAR, max(-_FAR, (number - self.low) / step)))
+
+    def _outside(self, number: float) -> ValueError:
+        return ValueError(f"must be between {show(self.low)} and {show(self.high)}, not {show(number)}")
+
+    def grid(self, points: int) -> list[float]:
+        """Evenly spread values, both ends included."""
+        if self.step is not None:
+            n = int(self.size)
+            count = min(points, n)
+            if count == 1:
+                return [self._stepped(n // 2)]
+            return [self._stepped(round(i * (n - 1) / (count - 1))) for i in range(count)]
+        if points == 1:
+            return [self.from_unit(0.5)]
+        return list(dict.fromkeys(self.from_unit(i / (points - 1)) for i in range(points)))
+
+
+class Integer(Domain):
+    """A whole number between `low` and `high`, both included.
+
+    Attributes:
+        scale: `log` spreads the search evenly over orders of magnitude.
+        step: values are low, low + step, …, up to high; linear scale only.
+    """
+
+    type: Literal["integer"] = "integer"
+    low: StrictInt = Field(description="The smallest value.")
+    high: StrictInt = Field(description="The largest value.")
+    scale: _Scale = "linear"
+    step: StrictInt = Field(1, description="Only low, low + step, … up to high; linear scale only.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Integer:
+        for key, bound in (("low", self.low), ("high", self.high)):
+            if abs(bound) > LARGEST_INTEGER:
+                raise _refuse(key, f"must be within ±2^53 ({LARGEST_INTEGER})", "use type: real for such numbers")
+        _check_bounds(self.low, self.high, self.scale, None if self.step == 1 else self.step)
+        return self
+
+    @property
+    def size(self) -> float:
+        """How many values the domain has."""
+        return (self.high - self.low) // self.step + 1
+
+    @cached_property
+    def _log_ends(self) -> tuple[float, float]:
+        # Half a unit is added at each end, so that the end values get their share.
+        return math.log(self.low - 0.5), math.log(self.high + 0.5)
+
+    def from_unit(self, u: float) -> int:
+        """The value at `u`."""
+        u = _clip(u)
+        if self.scale == "log":
+            low, high = self._log_ends
+            return min(self.high, max(self.low, round(math.exp(low + u * (high - low)))))
+        n = int(self.size)
+        return self.low + self.step * min(n - 1, int(u * n))
+
+    def to_unit(self, value: Any) -> float:
+        """The place of `value`; on a log scale numbers that have no logarithm stand at 0."""
+        if not is_number(value):
+            raise ValueError(f"must be a number, not {show(value)}")
+        number = float(value)
+        if self.scale == "log":
+            low, high = self._log_ends
+            return (math.log(number) - low) / (high - low) if number > 0 else 0.0
+        return ((number - self.low) / self.step + 0.5) / self.size
+
+    def canonical(self, value: Any) -> int:
+        """`value` as an int; 2.0 is 2."""
+        if not is_number(value) or value != int(value):
+            raise ValueError(f"must be a whole number between {self.low} and {self.high}, not {show(value)}")
+        number = int(value)
+        if not self.low <= number <= self.high:
+            raise ValueError(f"must be between {self.low} and {self.high}, not {number}")
+        if (number - self.low) % self.step:
+            raise ValueError(f"must be {self.low} plus a multiple of {self.step}, not {number}")
+        return number
+
+    def grid(self, points: int) -> list[int]:
+        """Evenly spread values, both ends included; all of them where `points` is enough."""
+        n = int(self.size)
+        if points >= n:
+            return list(range(self.low, self.high + 1, self.step))
+        if points == 1:
+            return [self.from_unit(0.5)]
+        if self.scale == "log":
+            low, high = math.log(self.low), math.log(self.high)
+            spread = [round(math.exp(low + i * (high - low) / (points - 1))) for i in range(points)]
+            return list(dict.fromkeys(min(self.high, max(self.low, value)) for value in spread))
+        return [self.low + self.step * round(i * (n - 1) / (points - 1)) for i in range(points)]
+
+
+class _Choices(Domain):
+    """A domain that lists its values."""
+
+    choices: tuple[Scalar, ...] = Field(
+        min_length=1,
+        max_length=limits.MOST_CHOICES,
+        description="The values: text, numbers, true, false or null; 1 and true are different values.",
+    )
+
+    @field_validator("choices")
+    @classmethod
+    def _check_choices(cls, choices: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
+        misfits = []
+        first: dict[str, int] = {}
+        for index, choice in enumerate(choices):
+            if isinstance(choice, float) and not math.isfinite(choice):
+                misfits.append(Mistake((index,), f"must be finite, not {choice}"))
+            elif (key := value_key(choice)) in first:
+                misfits.append(Mistake((index,), f"{show(choice)} is listed twice", "remove one of the two"))
+            else:
+                first[key] = index
+        if misfits:
+            raise MistakeError(misfits)
+        return choices
+
+    @property
+    def size(self) -> float:
+        """How many choices there are."""
+        return len(self.choices)
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {value_key(choice): index for index, choice in enumerate(self.choices)}
+
+    def _index(self, value: Any) -> int:
+        if value is None or isinstance(value, bool | int | float | str):
+            place = self._places.get(value_key(value))
+            if place is not None:
+                return place
+            if is_number(value):
+                # 32 for the choice 32.0: meant, unless both 32 and 32.0 are choices, which the line above settles.
+                equal = [i for i, choice in enumerate(self.choices) if is_number(choice) and choice == value]
+                if equal:
+                    return equal[0]
+        raise ValueError(f"must be {listing([show(c) for c in self.choices], 'or')}, not {show(value)}")
+
+    def from_unit(self, u: float) -> Scalar:
+        """The choice at `u`: each has an equal share."""
+        n = len(self.choices)
+        return self.choices[min(n - 1, int(max(0.0, min(1.0, float(u))) * n))]
+
+    def to_unit(self, value: Any) -> float:
+        """The middle of the share of `value`."""
+        return (self._index(value) + 0.5) / len(self.choices)
+
+    def canonical(self, value: Any) -> Scalar:
+        """The choice that `value` is."""
+        return self.choices[self._index(value)]
+
+    def grid(self, points: int) -> list[Any]:
+        """All choices, however few `points` are asked for."""
+        return list(self.choices)
+
+
+class Categorical(_Choices):
+    """One of `choices`, none nearer to another."""
+
+    type: Literal["categorical"] = "categorical"
+
+    @property
+    def is_ordered(self) -> bool:
+        """False: no choice is nearer to another."""
+        return False
+
+
+class Ordinal(_Choices):
+    """One of `choices`, in an order that means something."""
+
+    type: Literal["ordinal"] = "ordinal"
+
+
+#: One hyper-parameter; its `type` says which kind.
+Dimension = Annotated[Real | Integer | Categorical | Ordinal, Field(discriminator="type")]
+
+#: Reads one dimension from the mapping that a search file has for it.
+DIMENSION: TypeAdapter[Real | Integer | Categorical | Ordinal] = TypeAdapter(Dimension)
+
+#: The kinds by the `type` that names them.
+DIMENSION_TYPES: dict[str, type[Real | Integer | Categorical | Ordinal]] = {
+    "real": Real,
+    "integer": Integer,
+    "categorical": Categorical,
+    "ordinal": Ordinal,
+}

@@ -1,0 +1,403 @@
+"""Sections of a search file: objectives, resources, segments, warm start and early stopping."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, WithJsonSchema, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from hpo_pilot.search import limits
+from hpo_pilot.search.mistakes import Mistake, MistakeError
+from hpo_pilot.search.parameters import Dimension
+from hpo_pilot.search.values import Amount, Count, Section, StrictFloat, StrictInt, StrictStr
+
+
+class Objective(Section):
+    """Which of the payload's figures is optimised."""
+
+    metric: Annotated[StrictStr, Field(min_length=1)] = Field(
+        "loss", description="The key in output.json whose value is the figure of merit."
+    )
+    goal: Literal["minimize", "maximize"] = Field("minimize", description="Which way is better.")
+    reference: Annotated[StrictFloat, Field(allow_inf_nan=False)] | None = Field(
+        None,
+        description="Of several objectives: the figure beyond which a trial adds nothing to the hypervolume. "
+        "Default: found from the first trials.",
+    )
+
+    @property
+    def sign(self) -> int:
+        """+1 to minimise, -1 to maximise: figure x sign is what optimizers minimise."""
+        return 1 if self.goal == "minimize" else -1
+
+    def to_dict(self) -> dict[str, Any]:
+        """As a search file has it; without a reference where there is none."""
+        own: dict[str, Any] = {"metric": self.metric, "goal": self.goal}
+        return own if self.reference is None else {**own, "reference": self.reference}
+
+
+class _OneOrMore:
+    """The JSON Schema of a list whose only item may stand alone."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        several = handler(schema)
+        text = "Several: a search for the Pareto front."
+        return {"anyOf": [several["items"], {**several, "minItems": 1, "description": text}]}
+
+
+def _as_list(value: Any) -> Any:
+    return value if isinstance(value, list | tuple) else (value,)
+
+
+#: One objective or several, as a tuple; a search file may give a single one without a list.
+Objectives = Annotated[
+    tuple[Objective, ...], Field(max_length=limits.MOST_OBJECTIVES), BeforeValidator(_as_list), _OneOrMore()
+]
+
+
+def objective_mistakes(objectives: Sequence[Objective | None]) -> list[Mistake]:
+    """What is wrong with several objectives together; paths are those of a search file. None: what is not even one."""
+    misfits: list[Mistake] = []
+    if not objectives:
+        misfits.append(Mistake(("objective",), "is empty", "give it a value, or leave the key out"))
+    first: dict[str, int] = {}
+    for index, objective in enumerate(objectives):
+        if objective is None:
+            continue
+        same = first.setdefault(objective.metric, index)
+        if same != index:
+            message = f"{objective.metric} is the metric of objective[{same}] too"
+            misfits.append(
+                Mistake(("objective", index, "metric"), message, "name another figure, or remove one of them")
+            )
+    return misfits
+
+
+def known_value_mistakes(count: int, values: Sequence[float | Sequence[float] | None]) -> list[Mistake]:
+    """Whether known results have a figure for each of `count` objectives; paths are those of a search file."""
+    wanted = "one number" if count == 1 else f"a list of {count} numbers, one for each objective"
+    wrong = [
+        index
+        for index, value in enumerate(values)
+        if value is not None and (len(value) != count or count == 1 if isinstance(value, Sequence) else count > 1)
+    ]
+    return [Mistake(("known", index, "value"), f"must be {wanted}; null: it failed") for index in wrong]
+
+
+def costs(objectives: Sequence[Objective], figures: Sequence[float]) -> tuple[float, ...]:
+    """Figures of merit as optimizers take them: lower is better in each."""
+    return tuple(objective.sign * figure for objective, figure in zip(objectives, figures, strict=True))
+
+
+class Resources(Section):
+    """What one job needs."""
+
+    nodes: Count = Field(1, le=limits.MOST_NODES, description="Nodes per job.")
+    gpus_per_node: Annotated[StrictInt, Field(ge=0, le=limits.MOST_PER_NODE)] = Field(0, description="GPUs per node.")
+    ranks_per_node: Count | None = Field(
+        None,
+        le=limits.MOST_PER_NODE,
+        description="Processes that the site's launcher starts on each node. Default: on several nodes one for each "
+        "GPU, or one where there are none; on one node the command is started once, without a launcher.",
+    )
+    cores: Count = Field(1, le=limits.MOST_PER_NODE, description="CPU cores per node.")
+    memory_mb: Count = Field(2000, le=limits.MOST_MEMORY_MB, description="Memory per node, in MB.")
+    minutes: Amount = Field(
+        60, le=limits.MOST_MINUTES, description="Walltime limit of one job, in minutes; of all its points together."
+    )
+    trials_per_job: Annotated[StrictInt, Field(ge=1, le=limits.MOST_TRIALS_PER_JOB)] = Field(
+        1,
+        description="How many points one job runs, one after another, on one slot of a machine; of k folds each has a "
+        "job of its own. Points for which the job's time does not suffice are submitted again.",
+    )
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the whole job."""
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def all_cores(self) -> int:
+        """CPU cores of the whole job."""
+        return self.nodes * self.cores
+
+    @property
+    def ranks(self) -> int:
+        """Processes that a launcher starts on each node; 0: no launcher, the command is started once."""
+        if self.ranks_per_node is not None:
+            return self.ranks_per_node
+        return (self.gpus_per_node or 1) if self.nodes > 1 else 0
+
+
+#: The longest name of a search; a segment's search is called after the file's search and the segment.
+LONGEST_NAME = 50
+
+
+class Segment(Section):
+    """What is different for one segment."""
+
+    inputs: tuple[Annotated[StrictStr, Field(min_length=1)], ...] | None = Field(
+        None,
+        max_length=limits.MOST_INPUTS,
+        description="This segment's inputs, in place of payload.inputs. Default: those.",
+    )
+    space: dict[str, Dimension] | None = Field(
+        None,
+        min_length=1,
+        max_length=limits.MOST_PARAMETERS,
+        description="This segment's parameters, in place of the common space. Default: that.",
+    )
+
+
+def _by_name(value: Any) -> Any:
+    """A list of names is short for segments that differ in nothing but their names."""
+    if isinstance(value, list | tuple) and value and all(isinstance(name, str) for name in value):
+        return {name: {} for name in value}
+    return value
+
+
+_Name = Annotated[StrictStr, Field(min_length=1)]
+_BY_NAME = {
+    "type": "array",
+    "items": {"type": "string", "minLength": 1},
+    "minItems": 1,
+    "maxItems": limits.MOST_SEGMENTS,
+    "uniqueItems": True,
+}
+_FULL = {
+    "type": "object",
+    "minProperties": 1,
+    "maxProperties": limits.MOST_SEGMENTS,
+    "additionalProperties": {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            "inputs": {
+                "type": ["array", "null"],
+                "items": {"type": "string", "minLength": 1},
+                "maxItems": limits.MOST_INPUTS,
+                "description": "This segment's inputs, in place of payload.inputs.",
+            },
+            "space": {
+                "type": ["object", "null"],
+                "minProperties": 1,
+                "maxProperties": limits.MOST_PARAMETERS,
+                "description": "This segment's parameters, in place of the common space.",
+            },
+        },
+    },
+}
+
+#: Segments by name, in the order of the file.
+Segments = Annotated[
+    dict[_Name, Segment],
+    Field(min_length=1, max_length=limits.MOST_SEGMENTS),
+    BeforeValidator(_by_name),
+    WithJsonSchema({"anyOf": [_BY_NAME, _FULL]}),
+]
+
+
+def segment_search_name(search: str, segment: str) -> str:
+    """The name of the search of one segment: the file's search and the segment, as far as names allow it."""
+    return f"{search}-{re.sub(r'[^A-Za-z0-9_-]', '-', segment)}"
+
+
+#: How many earlier searches one can start from.
+MOST_SOURCES = 10
+
+_SEARCH_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+
+_Source = Annotated[StrictStr, Field(min_length=1, max_length=1000)]
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+#: The names of earlier searches and the paths of result files; one alone may stand without a list.
+WarmStart = Annotated[
+    tuple[_Source, ...],
+    Field(max_length=MOST_SOURCES),
+    BeforeValidator(_listed, json_schema_input_type=_Source | Annotated[list[_Source], Field(max_length=MOST_SOURCES)]),
+    Field(
+        description="Earlier searches to learn from: the name of each, or the path of a file that `hpo-pilot export` "
+        "wrote. Their results are copied when this search is registered; what it finds itself outvotes them.",
+    ),
+]
+
+
+def is_result_file(source: str) -> bool:
+    """Whether a `warm_start` entry is the path of a file; else it is the name of a search."""
+    return _SEARCH_NAME.fullmatch(source) is None
+
+
+def warm_start_mistakes(name: str, sources: Sequence[str]) -> list[Mistake]:
+    """What is wrong with the earlier searches of the search of that name; paths are those of a search file."""
+    misfits = []
+    for index, source in enumerate(sources):
+        if source == name:
+            misfits.append(Mistake(("warm_start", index), "is this search itself", "results of its own are `known`"))
+        elif source in sources[:index]:
+            misfits.append(Mistake(("warm_start", index), f"names {source!r} a second time", "remove one of the two"))
+    return misfits
+
+
+_Step = Annotated[StrictInt, Field(ge=1, le=2**53)]
+_Seconds = Annotated[StrictFloat, Field(gt=0, le=limits.MOST_REPORT_SECONDS, allow_inf_nan=False)]
+
+#: What only one of the rules knows.
+_OF_ASHA = ("min_steps", "max_steps", "eta", "brackets")
+_OF_MEDIAN = ("warmup_steps",)
+
+#: Trials with figures at a step, before any is stopped there, where the file does not say: for the median rule.
+_WARMUP_TRIALS = 5
+_ETA = 3
+
+#: The shortest pause between two reports of a job, in seconds, where the file does not say, and how many reports a
+#: second all jobs of a search may make together then.
+_REPORT_SECONDS = 2.0
+_REPORTS_A_SECOND = 100.0
+
+
+class EarlyStopping(Section):
+    """Whether hopeless trials are stopped before their end, by the values that they report while they run."""
+
+    method: Literal["none", "median", "asha"] = Field(
+        "none",
+        description="none: every trial runs to its end. median: one that is clearly worse than the median of the "
+        "others at the same step is stopped. asha: of those that come to certain steps, the best share goes on.",
+    )
+    metric: Annotated[StrictStr, Field(min_length=1)] | None = Field(
+        None,
+        description="The objective that decides. Default: the objective; needed where there are several.",
+    )
+    min_steps: _Step | None = Field(
+        None, description="asha: the first step at which trials are compared. Default: max_steps / eta^2, or 1."
+    )
+    max_steps: _Step | None = Field(
+        None,
+        description="asha: the steps of a whole training; none is stopped there or beyond. Default: not known.",
+    )
+    eta: Annotated[StrictInt, Field(ge=2, le=100)] | None = Field(
+        None,
+        description="asha: about one in so many goes on, and the steps of comparison grow by this factor. Default: 3.",
+    )
+    brackets: Annotated[StrictInt, Field(ge=1, le=10)] | None = Field(
+        None,
+        description="asha: the trials take turns in so many brackets; each is first compared eta times later than the "
+        "one before. More of them where early figures tell little. Default: 1.",
+    )
+    warmup_steps: Annotated[StrictInt, Field(ge=0, le=2**53)] | None = Field(
+        None, description="median: no trial is stopped before it has come to this step. Default: 1."
+    )
+    warmup_trials: Annotated[StrictInt, Field(ge=1, le=limits.MOST_TRIALS)] | None = Field(
+        None,
+        description="So many trials must have come to a step before any is stopped there. Default: 5 for median, eta "
+        "for asha.",
+    )
+    folds: Annotated[StrictInt, Field(ge=1, le=limits.MOST_FOLDS)] | None = Field(
+        None,
+        description="So many folds of a trial must have come to a step before it is judged there by their mean. "
+        "Default: half of them, or those that have begun where these are fewer.",
+    )
+    report_seconds: _Seconds | None = Field(
+        None,
+        description="The pause between two reports of a job that has new values. Default: 2, more for searches so "
+        "wide that their jobs would make more than 100 reports a second. Pilots have a shortest pause of their own.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, value: Any) -> Any:
+        return {"method": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _check(self) -> EarlyStopping:
+        foreign = {"none": (*_OF_ASHA, *_OF_MEDIAN), "median": _OF_ASHA, "asha": _OF_MEDIAN}[self.method]
+        misfits = [Mistake((key,), *self._not_its_own(key)) for key in foreign if getattr(self, key) is not None]
+        if not misfits and self.model_fields_set and "method" not in self.model_fields_set:
+            misfits.append(Mistake((), "has settings and no method: it stops nothing", "add method: asha, or median"))
+        if self.max_steps is not None and self.min_steps is not None and self.min_steps >= self.max_steps:
+            message = f"is {self.min_steps}, and a whole training has {self.max_steps} steps (max_steps)"
+            misfits.append(Mistake(("min_steps",), message, f"use {max(1, self.max_steps // self.reduction)} or so"))
+        if misfits:
+            raise MistakeError(misfits)
+        return self
+
+    def _not_its_own(self, key: str) -> tuple[str, str]:
+        """What is wrong with a setting of another method, and what to do."""
+        other = "asha" if key in _OF_ASHA else "median"
+        if "method" not in self.model_fields_set:
+            return f"needs method {other}", f"add method: {other}"
+        return f"is no setting of method {self.method}", f"leave it out, or use method: {other}"
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        short = {"enum": ["none", "median", "asha"], "description": "The method's name alone."}
+        return {"anyOf": [short, handler(schema)]}
+
+    @property
+    def is_on(self) -> bool:
+        """Whether any trial is ever stopped."""
+        return self.method != "none"
+
+    @property
+    def reduction(self) -> int:
+        """asha: one in so many goes on."""
+        return self.eta or _ETA
+
+    @property
+    def first_rung(self) -> int:
+        """asha: the first step of comparison."""
+        if self.min_steps is not None:
+            return self.min_steps
+        return max(1, self.max_steps // self.reduction**2) if self.max_steps is not None else 1
+
+    @property
+    def trials_needed(self) -> int:
+        """How many trials must have come to a step before any is stopped there."""
+        return self.warmup_trials or (self.reduction if self.method == "asha" else _WARMUP_TRIALS)
+
+    def folds_needed(self, k: int) -> int:
+        """How many of `k` folds must have come to a step before a trial is judged there."""
+        return min(k, self.folds or (k + 1) // 2)
+
+    def seconds_between_reports(self, jobs: int) -> float:
+        """The pause between two reports of one of `jobs` jobs that run side by side."""
+        return self.report_seconds or max(_REPORT_SECONDS, jobs / _REPORTS_A_SECOND)
+
+
+def early_stopping_mistakes(
+    early: EarlyStopping, *, trials_per_job: int, folds: int, metrics: Sequence[str]
+) -> list[Mistake]:
+    """What does not go with the rest of a search; paths are those of a search file.
+
+    Args:
+        early: the settings.
+        trials_per_job: `resources.trials_per_job`.
+        folds: `folds.k`.
+        metrics: of the objectives; empty: not known.
+    """
+    misfits: list[Mistake] = []
+    if not early.is_on:
+        return misfits
+    if trials_per_job > 1:
+        message = f"needs jobs of one trial each, and resources.trials_per_job is {trials_per_job}"
+        hint = "leave one of the two out: PanDA can kill a job, not one of its points"
+        misfits.append(Mistake(("early_stopping", "method"), message, hint))
+    if early.folds is not None and early.folds > folds:
+        misfits.append(
+            Mistake(("early_stopping", "folds"), f"is {early.folds}, and a trial has {folds} (folds)", f"use {folds}")
+        )
+    if early.metric is None and len(metrics) > 1:
+        message = f"must say which figure decides whether a trial goes on, for there are {len(metrics)} objectives"
+        misfits.append(Mistake(("early_stopping",), message, f"add metric: {metrics[0]}"))
+    elif early.metric is not None and metrics and early.metric not in metrics:
+        message = f"is {early.metric!r}, which is no objective of this search"
+        misfits.append(Mistake(("early_stopping", "metric"), message, f"there is {', '.join(metrics)}"))
+    return misfits

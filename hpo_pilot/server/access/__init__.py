@@ -1,1 +1,0 @@
-"""Who calls and what they may: tokens, other issuers; TLS."""

@@ -1,0 +1,573 @@
+"""What a job needs, what a pilot offers, and where tasks with waiting jobs are kept for a fast choice."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from hpo_pilot.errors import InputError
+from hpo_pilot.hpc.capacity import JobRequest
+from hpo_pilot.jobs import JobNeeds
+
+if TYPE_CHECKING:
+    from hpo_pilot.server.task_parameters import TaskParameters
+
+
+# The hardware that a task asks for, in the words of prun's ``--architecture``, and whether a queue or pilot has it.
+#
+# Both formats of PanDA (`pandaserver/taskbuffer/JediTaskSpec.py` of panda-server 1.0.4) are read:
+# ``sw_platform<@base_platform><#cpu><&gpu>`` with cpu ``architecture<-vendor<-instruction set>>`` or several of those
+# as
+# ``(a|b)``, and gpu ``vendor<-model><:key operator value>…``; or a JSON object with ``base_platform``, ``cpu_specs``,
+# ``gpu_spec``. GPUs match as there (`pandaserver/srvcore/hardware_matching.py`): one of them has the vendor, model
+# and
+# generation, all have what is a minimum. A CPU or platform that a queue does not tell is taken to fit.
+
+ANY = "*"
+_ATTRIBUTES = {
+    "cuda": "version",
+    "uarch": "microarchitecture",
+    "driver": "driver_version",
+    "model": "model",
+    "vram": "vram",
+}
+_ATTRIBUTE = re.compile(r"(\w+)(>=|<=|!=|==|>|<|=)(.*)")
+_COMPARED = re.compile(r"(>=|<=|!=|==|>|<)?\s*([0-9][0-9.]*)$")
+#: Model patterns come from users: few repetitions, none of a group, so that matching takes no time to speak of.
+_HARMLESS = re.compile(r"^[\w .|()\-/+*^$]{1,120}$")
+_REPEATED_GROUP = re.compile(r"\)[*+?{]")
+_MOST_REPETITIONS = 3
+
+
+class HardwareError(InputError):
+    """The wish makes no sense; the message says where."""
+
+
+@dataclass(frozen=True)
+class CpuWish:
+    """A CPU that would do; `ANY` for what does not matter."""
+
+    architecture: str = ANY
+    vendor: str = ANY
+    instructions: str = ANY
+
+
+@dataclass(frozen=True)
+class GpuWish:
+    """A GPU that would do.
+
+    Attributes:
+        vendor: a pattern; `ANY`: no matter.
+        model: a pattern; `ANY`: no matter.
+        not_model: whether `model` is what it must not be.
+        generations: microarchitectures, one of which it must have; empty: no matter.
+        minima: (what of the GPU, operator, version), all of which must hold.
+    """
+
+    vendor: str = ANY
+    model: str = ANY
+    not_model: bool = False
+    generations: tuple[str, ...] = ()
+    minima: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
+
+
+@dataclass(frozen=True)
+class HardwareWish:
+    """What a task's jobs ask for.
+
+    Attributes:
+        platform: operating system; empty: no matter.
+        cpus: one of these; empty: no matter.
+        gpu: None: no GPU is asked for.
+    """
+
+    platform: str = ""
+    cpus: tuple[CpuWish, ...] = ()
+    gpu: GpuWish | None = None
+
+
+@dataclass(frozen=True)
+class GpuOffer:
+    """GPUs of one kind that a queue or a pilot has; empty: not said."""
+
+    count: int
+    vendor: str = ""
+    model: str = ""
+    generation: str = ""
+    memory_mb: str = ""
+    framework_version: str = ""
+    driver_version: str = ""
+
+
+@lru_cache(maxsize=1024)
+def parse_architecture(text: str) -> HardwareWish:
+    """The wish behind a task's ``architecture``.
+
+    Raises:
+        HardwareError: it makes no sense.
+    """
+    if text.lstrip().startswith("{"):
+        try:
+            document = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise HardwareError(f"architecture {text!r} is no JSON: {error}") from error
+        if "encoded_platform" not in document:
+            return _from_document(document)
+        text = str(document["encoded_platform"])
+    platform = re.search(r"@([^#&]*)", text)
+    gpu = re.search(r"&([^\^@#]*)", text)
+    return HardwareWish(platform[1] if platform else "", _cpus(text), _gpu(gpu[1]) if gpu and gpu[1] else None)
+
+
+def _cpus(text: str) -> tuple[CpuWish, ...]:
+    if "#" not in text:
+        architecture = "" if re.match(r"[\^@&]", text) else re.split("[-&@]", text, maxsplit=1)[0]
+        return (CpuWish(architecture),) if architecture else ()
+    match = re.search(r"#([^\^@&]*)", text)
+    wanted = match[1].removeprefix("(").removesuffix(")") if match else ""
+    found = []
+    for one in filter(None, wanted.split("|")):
+        architecture, vendor, instructions = (*one.split("-", 2), ANY, ANY)[:3]
+        found.append(CpuWish(architecture or ANY, vendor or ANY, instructions or ANY))
+    return tuple(found)
+
+
+def _gpu(text: str) -> GpuWish:
+    first, *attributes = text.split(":")
+    vendor, _, model = first.partition("-")
+    wish: dict[str, Any] = {"vendor": vendor or ANY, "model": model or ANY}
+    for attribute in attributes:
+        match = _ATTRIBUTE.match(attribute)
+        if match is None or match[1] not in _ATTRIBUTES:
+            raise HardwareError(
+                f"architecture: GPU attribute {attribute!r}; expected {', '.join(_ATTRIBUTES)} with an operator"
+            )
+        name, operator, value = _ATTRIBUTES[match[1]], match[2], match[3]
+        if name == "model":
+            wish["model"] = {"pattern": value, "excl": True} if operator == "!=" else value
+        elif name == "microarchitecture":
+            wish["microarchitecture"] = value
+        else:
+            wish[name] = ("==" if operator == "=" else operator) + value
+    return _gpu_from(wish)
+
+
+def _from_document(document: Any) -> HardwareWish:
+    if not isinstance(document, dict):
+        raise HardwareError("architecture: a JSON object is expected")
+    cpus = document.get("cpu_specs") or []
+    gpu = document.get("gpu_spec")
+    if not isinstance(cpus, list) or not all(isinstance(one, dict) for one in cpus):
+        raise HardwareError("architecture: cpu_specs must be a list of objects")
+    if gpu is not None and not isinstance(gpu, dict):
+        raise HardwareError("architecture: gpu_spec must be an object")
+    wishes = tuple(CpuWish(*(str(one.get(key) or ANY) for key in ("arch", "vendor", "instr"))) for one in cpus)
+    return HardwareWish(str(document.get("base_platform") or ""), wishes, None if gpu is None else _gpu_from(gpu))
+
+
+def _gpu_from(wish: Mapping[str, Any]) -> GpuWish:
+    model: Any = wish.get("model") or ANY
+    excluded = False
+    if isinstance(model, dict):
+        model, excluded = model.get("pattern") or ANY, bool(model.get("excl"))
+    generations = wish.get("microarchitecture") or ()
+    minima = []
+    for name in ("vram", "version", "driver_version"):
+        if name in wish:
+            match = _COMPARED.match(str(wish[name]).strip())
+            if match is None:
+                raise HardwareError(f"architecture: {name} of the GPU: {wish[name]!r} is no version or size")
+            minima.append((name, match[1] or "==", version(match[2])))
+    vendor = str(wish.get("vendor") or ANY)
+    for pattern in (vendor, str(model)):
+        _check_pattern(pattern)
+    named = (generations,) if isinstance(generations, str) else tuple(str(one) for one in generations)
+    return GpuWish(vendor, str(model), excluded, named, tuple(minima))
+
+
+def _check_pattern(pattern: str) -> None:
+    repetitions = sum(pattern.count(sign) for sign in "*+")
+    if pattern == ANY:
+        return
+    harmless = _HARMLESS.match(pattern) and not _REPEATED_GROUP.search(pattern) and repetitions <= _MOST_REPETITIONS
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise HardwareError(f"architecture: pattern {pattern!r}: {error}") from error
+    if not harmless:
+        raise HardwareError(f"architecture: pattern {pattern!r} is too intricate: name the GPU, with .* where need be")
+
+
+def version(text: str) -> tuple[int, ...]:
+    """``12.4`` as numbers that compare; zeros at the end do not count."""
+    numbers = [int(part) for part in re.findall(r"\d+", text)[:8]]
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers)
+
+
+def cpu_fits(wishes: tuple[CpuWish, ...], offer: str) -> bool:
+    """Whether the CPU ``architecture<-vendor<-instruction set>>`` is one of those wished for."""
+    architecture, vendor, instructions = (*offer.split("-", 2), "", "")[:3]
+    return not wishes or any(
+        _same(wish.architecture, architecture) and _same(wish.vendor, vendor) and _same(wish.instructions, instructions)
+        for wish in wishes
+    )
+
+
+def _same(wish: str, offer: str) -> bool:
+    return wish == ANY or not offer or wish.lower() == offer.lower()
+
+
+@lru_cache(maxsize=4096)
+def gpus_fit(wish: GpuWish, count: int, offers: tuple[GpuOffer, ...]) -> bool:
+    """Whether these GPUs are at least `count`, and such as is wished for."""
+    if sum(offer.count for offer in offers) < count or not offers:
+        return False
+    if wish.vendor != ANY and not any(re.match(wish.vendor, offer.vendor, re.IGNORECASE) for offer in offers):
+        return False
+    if wish.model != ANY:
+        found = any(re.match(wish.model, offer.model, re.IGNORECASE) for offer in offers if offer.model)
+        if found == wish.not_model:
+            return False
+    if wish.generations and not any(offer.generation in wish.generations for offer in offers):
+        return False
+    said = {"vram": "memory_mb", "version": "framework_version", "driver_version": "driver_version"}
+    return all(
+        getattr(offer, said[name]) and _holds(version(getattr(offer, said[name])), operator, least)
+        for name, operator, least in wish.minima
+        for offer in offers
+    )
+
+
+def _holds(value: tuple[int, ...], operator: str, other: tuple[int, ...]) -> bool:
+    return {
+        "==": value == other,
+        "!=": value != other,
+        ">=": value >= other,
+        "<=": value <= other,
+        ">": value > other,
+        "<": value < other,
+    }[operator]
+
+
+def offered_gpus(target_architecture: Mapping[str, Any]) -> tuple[GpuOffer, ...] | None:
+    """The GPUs that a pilot says it has, as ``pilot/acquire_jobs`` has them; None: it does not say.
+
+    Raises:
+        HardwareError: they make no sense.
+    """
+    gpus = target_architecture.get("gpus")
+    if gpus is None:
+        return None
+    if not isinstance(gpus, list) or not all(isinstance(gpu, dict) for gpu in gpus):
+        raise HardwareError("target_architecture: gpus must be a list of objects")
+    return tuple(
+        GpuOffer(
+            count=gpu["count"] if isinstance(gpu.get("count"), int) and 0 < gpu["count"] < 10_000 else 1,
+            vendor=str(gpu.get("vendor") or "")[:128],
+            model=str(gpu.get("model") or "")[:128],
+            generation=str(gpu.get("architecture") or "")[:128],
+            memory_mb=str(gpu.get("vram") or "")[:32],
+            framework_version=str(gpu.get("framework_version") or "")[:32],
+            driver_version=str(gpu.get("driver_version") or "")[:32],
+        )
+        for gpu in gpus
+    )
+
+
+_CAMPAIGN_LIMIT = 250
+_UNITS = {"": 1, "MB": 1, "GB": 1024, "TB": 1024 * 1024}
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Needs of one job. Zero and empty: none, or not known.
+
+    Attributes:
+        cores: on each node, like memory and GPUs.
+        seconds: walltime.
+        payload_seconds: after which the payload is ended, which allocations are shared out by; 0: not said.
+        gpus: how many.
+        architecture: prun's words for the hardware.
+        container: whether it runs in one.
+        nodes: how many at once; more than one can only be had in a batch allocation.
+    """
+
+    cores: int = 1
+    ram_mb: int = 0
+    seconds: int = 0
+    disk_mb: int = 0
+    gpus: int = 0
+    architecture: str = ""
+    container: bool = False
+    nodes: int = 1
+    payload_seconds: int = 0
+
+    @property
+    def all_cores(self) -> int:
+        """Cores on all its nodes."""
+        return self.cores * self.nodes
+
+    @property
+    def hardware(self) -> HardwareWish:
+        """The hardware asked for."""
+        return parse_architecture(self.architecture)
+
+    def __str__(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+
+
+@lru_cache(maxsize=4096)
+def parse_needs(text: str) -> Needs:
+    """The needs that `Needs.__str__` wrote."""
+    return Needs(**json.loads(text))
+
+
+def needs_of(parameters: TaskParameters) -> Needs:
+    """The needs of a task's jobs.
+
+    Raises:
+        HardwareError: they make no sense.
+    """
+    gpus = _whole(parameters.params, "nGPU")
+    wish = parse_architecture(parameters.architecture)
+    return Needs(
+        cores=parameters.core_count,
+        ram_mb=parameters.ram_mb,
+        seconds=parameters.max_walltime,
+        disk_mb=_disk(parameters.params),
+        gpus=gpus or (1 if wish.gpu is not None else 0),
+        architecture=parameters.architecture,
+        container=bool(parameters.container),
+        nodes=_whole(parameters.params, "hpoNodes") or 1,
+        payload_seconds=_whole(parameters.params, "hpoPayloadSeconds"),
+    )
+
+
+def _whole(params: Mapping[str, Any], name: str) -> int:
+    value = params.get(name)
+    if value is None:
+        return 0
+    if not isinstance(value, int) or not 0 <= value < 2**31:
+        raise HardwareError(f"{name} must be a whole number, not {value!r}")
+    return value
+
+
+def _disk(params: Mapping[str, Any]) -> int:
+    unit = str(params.get("workDiskUnit") or "")
+    if unit not in _UNITS:
+        raise HardwareError(f"workDiskUnit must be one of {', '.join(filter(None, _UNITS))}, not {unit!r}")
+    return _whole(params, "workDiskCount") * _UNITS[unit]
+
+
+def campaign_of(params: Mapping[str, Any], user_name: str, task_name: str) -> str:
+    """Between whom shares are fair: a search, or for tasks of others the task."""
+    named = params.get("campaign")
+    key = f"{user_name}/{named}" if isinstance(named, str) and named else f"{user_name}/task/{task_name}"
+    return key[:_CAMPAIGN_LIMIT]
+
+
+class Places:
+    """What is left of a pilot's openings; for one answer."""
+
+    def __init__(self, wish: JobRequest, waited: float) -> None:
+        """Begins with everything that the pilot has.
+
+        Args:
+            wish: what the pilot said.
+            waited: seconds ago; jobs that start now have so much less time.
+        """
+        self._wish = wish
+        self._waited = waited
+        self._now = self._before = wish.now.copy()
+
+    def gpus(self) -> tuple[GpuOffer, ...]:
+        """The GPUs that the pilot's nodes have free, of which it does not say more."""
+        counts = [sum(opening.gpus) for opening in (*self._wish.now, *self._wish.later)]
+        return (GpuOffer(max(counts)),) if any(counts) else ()
+
+    def take(self, needs: Needs, campaign: str, most: int) -> int:
+        """Takes room for at most so many jobs of a campaign; returns for how many there was some."""
+        self._before = self._now.copy()
+        return self._now.take_many(_on_nodes(needs), self._seconds(needs, campaign), most)
+
+    def correct(self, needs: Needs, campaign: str, count: int) -> None:
+        """There were only so many jobs for the room that was taken last."""
+        self._now = self._before
+        self._now.take_many(_on_nodes(needs), self._seconds(needs, campaign), count)
+
+    def may_wait(self, needs: Needs, campaign: str) -> bool:
+        """Whether the pilot would make room for such a job, for which it has none now."""
+        wanted, seconds = _on_nodes(needs), self._seconds(needs, campaign)
+        return any(opening.nodes >= needs.nodes and opening.fits(wanted, seconds) for opening in self._wish.later)
+
+    def _seconds(self, needs: Needs, campaign: str) -> float:
+        """How long such a job takes, from the pilot's own measurements, counted from when it spoke."""
+        known = self._wish.seconds.get(campaign)
+        limit = float(needs.payload_seconds or needs.seconds)
+        return self._waited + (limit if known is None else min(known, limit) if limit else known)
+
+
+@lru_cache(maxsize=1024)
+def _on_nodes(needs: Needs) -> JobNeeds:
+    return JobNeeds(needs.nodes, needs.gpus, needs.cores, needs.ram_mb)
+
+
+# The board on which tasks with waiting jobs hang, sorted so that a pilot's look at it costs the same however many.
+#
+# It is a memory of what the database has (`open_tasks` reads it), kept by the writing thread alone: tasks are hung up
+# when a committed transaction says that jobs came to wait or that what brokerage looks at has changed, and taken down
+# when a look finds no waiting job. So the board may show a task too many, never one too few. After a rollback there
+# is
+# a new board.
+
+#: The columns of a task whose change moves it on the board.
+BROKERED = frozenset({"priority", "queue", "included", "excluded", "campaign", "needs"})
+
+_TURNS = 10_000  # campaigns whose last turn is remembered
+_LOADS_SECONDS = 1.0  # how old the count of jobs at pilots may be; acquisitions since are added to it
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a pilot looks at: the jobs of tasks of one kind are alike to it.
+
+    Attributes:
+        included: ",A,B," or empty: the queues to which they may go.
+        excluded: the same: those to which they must not.
+    """
+
+    label: str
+    included: str
+    excluded: str
+    needs: Needs
+
+
+@dataclass(frozen=True)
+class Lot:
+    """The waiting jobs of a task at one queue (empty: at any)."""
+
+    task_id: int
+    queue: str
+    user_name: str
+    priority: int
+    campaign: str
+    kind: Kind
+
+    @property
+    def shelf(self) -> tuple[int, Kind]:
+        """Where among those of its queue it stands."""
+        return (-self.priority, self.kind)
+
+
+#: The lots of one queue, priority and kind: campaign -> heap of task ids.
+Shelf = dict[str, list[int]]
+
+
+class Board:
+    """The lots, and how much of the pilots each campaign has."""
+
+    def __init__(self) -> None:
+        #: Whether everything that waited when the database was opened has been hung up.
+        self.complete = False
+        self._unread: set[tuple[int, str]] = set()
+        self._lots: dict[tuple[int, str], Lot] = {}
+        self._queues_of: defaultdict[int, set[str]] = defaultdict(set)
+        self._shelves: defaultdict[str, dict[tuple[int, Kind], Shelf]] = defaultdict(dict)
+        self._loads: Counter[str] = Counter()
+        self._loads_of: float | None = None
+        self._turns: dict[str, int] = {}
+        self._turn = 0
+
+    def note(self, activated: Iterable[tuple[str, int]], changed: Iterable[int]) -> None:
+        """What a committed transaction did.
+
+        Args:
+            activated: (queue, task) of jobs that came to wait.
+            changed: tasks whose columns in `BROKERED` changed.
+        """
+        self._unread.update((task_id, queue) for queue, task_id in activated)
+        for task_id in changed:
+            self._unread.update((task_id, queue) for queue in self._queues_of.get(task_id, ()))
+
+    def unread(self) -> frozenset[tuple[int, str]]:
+        """What is to be hung up anew, as (task, queue)."""
+        return frozenset(self._unread)
+
+    def hang_up(self, lots: Iterable[Lot]) -> None:
+        """Hangs up what `unread` asked for, as the database has it now."""
+        for lot in lots:
+            self._hang_up(lot)
+        self._unread.clear()
+
+    def _hang_up(self, lot: Lot) -> None:
+        if self._lots.get((lot.task_id, lot.queue)) == lot:
+            return
+        self._lots[lot.task_id, lot.queue] = lot
+        self._queues_of[lot.task_id].add(lot.queue)
+        shelf = self._shelves[lot.queue].setdefault(lot.shelf, {})
+        heapq.heappush(shelf.setdefault(lot.campaign, []), lot.task_id)
+
+    def take_down(self, task_id: int, queue: str) -> None:
+        """Forgets a lot; its place in the heaps goes when it is looked at."""
+        if self._lots.pop((task_id, queue), None) is not None:
+            self._queues_of[task_id].discard(queue)
+            if not self._queues_of[task_id]:
+                del self._queues_of[task_id]
+
+    def shelves(self, queues: Iterable[str]) -> list[tuple[int, list[tuple[str, Kind, Shelf]]]]:
+        """What hangs at these queues: (priority, its shelves), the highest priority first."""
+        found: defaultdict[int, list[tuple[str, Kind, Shelf]]] = defaultdict(list)
+        for queue in queues:
+            for (minus, kind), shelf in self._shelves.get(queue, {}).items():
+                found[-minus].append((queue, kind, shelf))
+        return sorted(found.items(), key=lambda item: -item[0])
+
+    def first(self, queue: str, key: tuple[int, Kind], campaign: str) -> Lot | None:
+        """The oldest task of a campaign on a shelf; None: there is none left, and the campaign is off the shelf."""
+        shelf = self._shelves[queue][key]
+        heap = shelf[campaign]
+        while heap:
+            lot = self._lots.get((heap[0], queue))
+            if lot is not None and lot.shelf == key and lot.campaign == campaign:
+                return lot
+            heapq.heappop(heap)
+        del shelf[campaign]
+        if not shelf:
+            del self._shelves[queue][key]
+        return None
+
+    def lots(self) -> Iterator[Lot]:
+        """Everything that hangs."""
+        return iter(list(self._lots.values()))
+
+    # Shares.
+
+    def loads_are_stale(self, now: float) -> bool:
+        """Whether the cores at pilots should be counted anew; `now` in seconds since the epoch."""
+        # A clock that was set back makes them stale as well.
+        return self._loads_of is None or not 0 <= now - self._loads_of < _LOADS_SECONDS
+
+    def set_loads(self, now: float, loads: Mapping[str, int]) -> None:
+        """The cores that each campaign has at pilots."""
+        self._loads, self._loads_of = Counter(loads), now
+
+    def burden(self, campaign: str) -> tuple[int, int]:
+        """What orders campaigns, the lowest first: cores at pilots, then whose turn was longest ago."""
+        return self._loads[campaign], self._turns.get(campaign, 0)
+
+    def serve(self, campaign: str, cores: int) -> None:
+        """A campaign gets jobs of so many cores."""
+        self._turn += 1
+        self._turns.pop(campaign, None)  # so that the oldest turns come first
+        self._turns[campaign] = self._turn
+        if len(self._turns) > _TURNS:
+            del self._turns[next(iter(self._turns))]
+        self._loads[campaign] += cores

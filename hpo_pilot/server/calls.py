@@ -1,0 +1,336 @@
+"""The table of API calls: declarations, arguments, bodies."""
+
+from __future__ import annotations
+
+import gzip
+import inspect
+import types
+import typing
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
+
+from starlette.requests import Request
+
+from hpo_pilot.server.attempts import PilotIdentity
+from hpo_pilot.server.envelope import load
+from hpo_pilot.server.tokens import Caller, Role
+
+if TYPE_CHECKING:
+    from hpo_pilot.server.app import Server
+
+
+BODY_LIMIT = 32 * 1024 * 1024  # bytes of a call's arguments, unpacked
+_MOST_PAIRS = 100_000  # a list of job ids has one for each
+_MESSAGE_JSON = "failed to load JSON"
+
+
+class BodyRefused(Exception):
+    """The request's body is not taken."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+async def read_body(request: Request) -> bytes:
+    """The body, unpacked.
+
+    Raises:
+        BodyRefused: it is too large, or not what its headers say.
+    """
+    too_large = BodyRefused(f"the request's body is above {BODY_LIMIT} bytes", 413)
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > BODY_LIMIT:
+            raise too_large
+    if request.headers.get("content-encoding", "") != "gzip":
+        return bytes(body)
+    return unpacked(bytes(body))
+
+
+def unpacked(body: bytes) -> bytes:
+    """A gzipped body.
+
+    Raises:
+        BodyRefused: it is none, or too large.
+    """
+    try:
+        unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+        content = unpacker.decompress(body, BODY_LIMIT)
+    except (zlib.error, gzip.BadGzipFile) as error:
+        raise BodyRefused(f"the request's body is no gzip: {error}", 400) from error
+    if unpacker.unconsumed_tail:
+        raise BodyRefused(f"the request's body is above {BODY_LIMIT} bytes", 413)
+    if not unpacker.eof:
+        raise BodyRefused("the request's body is no whole gzip: its end is missing", 400)
+    return content
+
+
+def pairs(query: str) -> dict[str, Any]:
+    """Arguments of a query or form; a name that comes more than once has a list.
+
+    Raises:
+        BodyRefused: they are more than anybody needs.
+    """
+    try:
+        given = parse_qsl(query, keep_blank_values=True, max_num_fields=_MOST_PAIRS)
+    except ValueError as error:
+        raise BodyRefused(f"more than {_MOST_PAIRS} arguments", 413) from error
+    values: dict[str, list[str]] = {}
+    for name, value in given:
+        values.setdefault(name, []).append(value)
+    return {name: found if len(found) > 1 else found[0] for name, found in values.items()}
+
+
+def json_object(body: bytes) -> dict[str, Any]:
+    """Arguments that come as a JSON object.
+
+    Raises:
+        BodyRefused: it is none, or holds what JSON does not have or no database takes.
+    """
+    try:
+        given = load(body or b"{}")
+    except ValueError as error:
+        raise BodyRefused(f"{_MESSAGE_JSON}: {error}", 400) from error
+    if not isinstance(given, dict):
+        raise BodyRefused(f"{_MESSAGE_JSON}: an object is expected", 400)
+    return given
+
+
+#: How long an answer may wait for what is asked for, in seconds.
+MAX_WAIT = 30.0
+
+#: The key that a pilot of ours has beside its token; see `PilotIdentity`.
+KEY_HEADER = "X-HPO-Pilot-Key"
+
+#: Whoever calls what needs no token.
+NOBODY = Caller("", Role.USER)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call under way: who, on which server, with which request."""
+
+    caller: Caller
+    server: Server
+    request: Request
+
+    @property
+    def pilot(self) -> PilotIdentity:
+        """By what the caller, if it is a pilot, is known again."""
+        return PilotIdentity.of(self.caller, self.header(KEY_HEADER))
+
+    def header(self, name: str) -> str:
+        """A header of the request; empty where it has none."""
+        return self.request.headers.get(name, "")
+
+    def seconds(self, name: str, most: float) -> float:
+        """A header that holds seconds, at most `most`; 0 where it is missing or no number."""
+        try:
+            return max(0.0, min(float(self.header(name)), most))
+        except ValueError:
+            return 0.0
+
+
+# The table of API calls: one declaration each, arguments checked in one place.
+#
+# A call is a function whose keyword-only arguments are the API's arguments, with their types and defaults; `endpoint`
+# puts it into the table. What a caller gets for a wrong method, a missing, unknown or wrong-typed argument is said
+# here
+# alone, in the words of panda-server 1.0.4 (`pandaserver/api/v1/common.py`), which clients show to their users.
+
+_MAX_INTEGER = 2**63 - 1  # what a database column holds
+
+
+class Access(Enum):
+    """What a call touches, hence where it runs."""
+
+    NOTHING = "nothing"  #: neither database nor files: ``handler(call, …)``
+    READ = "read"  #: reads the database: ``handler(tx, call, …)`` in the reading thread
+    WRITE = "write"  #: changes the database: ``handler(tx, call, …)`` in the writing thread, in one transaction
+    WAIT = "wait"  #: waits for others or for the disk: ``async handler(call, …)`` in the event loop
+
+
+class ArgumentError(Exception):
+    """The caller's arguments do not fit; the message goes into the envelope."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One declared argument; `element` is the type of a list's items, None where it is no list or they may be any."""
+
+    name: str
+    kinds: tuple[type, ...]
+    element: type | None
+    required: bool
+    default: Any
+
+    @property
+    def kind(self) -> str:
+        """The type's name, for messages."""
+        return " | ".join(kind.__name__ for kind in self.kinds)
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One call of the API.
+
+    Attributes:
+        path: ``<group>/<function>``, below ``/api/v1``.
+        method: the HTTP methods it answers to; empty: any.
+        roles: whose tokens may call it; empty: anybody, without a token.
+        access: where `handler` runs.
+        owner_of: the argument that names a task which must be the caller's own; empty: no such rule.
+        raw_body: True where the handler reads the request's body itself.
+    """
+
+    path: str
+    method: str
+    roles: frozenset[Role]
+    access: Access
+    handler: Callable[..., Any]
+    parameters: Mapping[str, Parameter]
+    owner_of: str
+    raw_body: bool
+    any_argument: bool
+
+    @property
+    def required(self) -> list[str]:
+        """The arguments that must be given."""
+        return [parameter.name for parameter in self.parameters.values() if parameter.required]
+
+    def check(self, given: Mapping[str, Any], *, from_query: bool) -> dict[str, Any]:
+        """The arguments for `handler`.
+
+        Args:
+            given: as they arrived.
+            from_query: True where they came as text in a URL and want casting.
+
+        Raises:
+            ArgumentError: one is missing, unknown or of the wrong type.
+        """
+        if self.any_argument:
+            return {"arguments": dict(given)}
+        arguments = {}
+        for parameter in self.parameters.values():
+            if parameter.name not in given:
+                if parameter.required:
+                    raise ArgumentError(f"Argument error: missing a required argument: '{parameter.name}'")
+                arguments[parameter.name] = parameter.default
+        for name, value in given.items():
+            if (declared := self.parameters.get(name)) is None:
+                raise ArgumentError(f"Argument error: got an unexpected keyword argument '{name}'")
+            checked = _cast(declared, value) if from_query else value
+            if not declared.required and checked == declared.default:
+                arguments[name] = declared.default
+            else:
+                arguments[name] = _typed(declared, checked)
+        return arguments
+
+
+#: Every call by its path. The modules of `api` fill it when they are imported.
+TABLE: dict[str, Endpoint] = {}
+
+_Handler = typing.TypeVar("_Handler", bound=Callable[..., Any])
+
+USERS = frozenset({Role.USER, Role.OPERATOR})
+PILOTS = frozenset({Role.PILOT, Role.OPERATOR})
+ANYBODY_KNOWN = frozenset(Role)
+EVERYBODY: frozenset[Role] = frozenset()
+
+
+def endpoint(
+    path: str,
+    method: str,
+    roles: frozenset[Role],
+    access: Access,
+    *,
+    owner_of: str = "",
+    raw_body: bool = False,
+    any_argument: bool = False,
+) -> Callable[[_Handler], _Handler]:
+    """Puts the decorated function into the table; see `Endpoint` for the arguments.
+
+    Args:
+        any_argument: takes whatever comes, as one dictionary ``arguments``.
+    """
+
+    def register(handler: _Handler) -> _Handler:
+        parameters = {} if any_argument else _declared(handler)
+        TABLE[path] = Endpoint(path, method, roles, access, handler, parameters, owner_of, raw_body, any_argument)
+        return handler
+
+    return register
+
+
+def _declared(handler: Callable[..., Any]) -> dict[str, Parameter]:
+    hints = typing.get_type_hints(handler)
+    declared = {}
+    for name, parameter in inspect.signature(handler).parameters.items():
+        if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
+            continue
+        hint = hints[name]
+        alternatives = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+        kinds = tuple(typing.get_origin(kind) or kind for kind in alternatives if kind is not types.NoneType)
+        elements = [typing.get_args(kind)[0] for kind in alternatives if typing.get_origin(kind) is list]
+        element = (typing.get_origin(elements[0]) or elements[0]) if elements and elements[0] is not Any else None
+        required = parameter.default is inspect.Parameter.empty
+        declared[name] = Parameter(name, kinds, element, required, None if required else parameter.default)
+    return declared
+
+
+def _cast(parameter: Parameter, value: Any) -> Any:
+    """A query string's text as the declared type; a courtesy that PanDA does for GET alone."""
+    if value == "None" and not parameter.required and parameter.default is None:
+        return None
+    try:
+        if parameter.element is not None:
+            items = [value] if isinstance(value, str) else value
+            return [_cast_one(parameter.element, item) for item in items]
+        if isinstance(value, list):
+            raise ValueError("given more than once")
+        return _cast_one(parameter.kinds[0], value)
+    except (ValueError, OverflowError) as error:
+        raise ArgumentError(
+            f"Type error: '{parameter.name}' with value '{value}' could not be casted to type {parameter.kind} "
+            f"from {type(value).__name__}."
+        ) from error
+
+
+def _cast_one(kind: type, text: str) -> Any:
+    if kind is bool:
+        return text.lower() in ("true", "1")
+    if kind is int:
+        return int(text) if text.lstrip("+-").isdecimal() else int(float(text))
+    if kind is float:
+        return float(text)
+    if kind is dict:
+        return load(text)
+    return text
+
+
+def _typed(parameter: Parameter, value: Any) -> Any:
+    if not _is_one_of(value, parameter.kinds):
+        raise ArgumentError(
+            f"Type error: '{parameter.name}' must be of type {parameter.kind}, got {type(value).__name__}."
+        )
+    if parameter.element is not None and isinstance(value, list):
+        for item in value:
+            if not _is_one_of(item, (parameter.element,)):
+                raise ArgumentError(
+                    f"Type error: All elements in '{parameter.name}' must be {parameter.element.__name__}."
+                )
+    return value
+
+
+def _is_one_of(value: Any, kinds: tuple[type, ...]) -> bool:
+    if isinstance(value, bool):
+        return bool in kinds
+    if isinstance(value, int):
+        return (int in kinds or float in kinds) and abs(value) <= _MAX_INTEGER
+    return isinstance(value, kinds)

@@ -1,1 +1,0 @@
-"""What lasts: the database with its tables, and the folders of files."""

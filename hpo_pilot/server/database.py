@@ -1,0 +1,495 @@
+"""The server's database: tables, upgrade of older ones, one writing and one reading thread."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    ColumnElement,
+    Connection,
+    Engine,
+    Float,
+    Index,
+    Integer,
+    MetaData,
+    Row,
+    String,
+    Table,
+    Text,
+    Update,
+    bindparam,
+    create_engine,
+    func,
+    inspect,
+    select,
+    text,
+    update,
+)
+from sqlalchemy import Column as C
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+
+from hpo_pilot.databases import WRITES, make_tables, sqlite_engine, stamp
+from hpo_pilot.errors import InputError, TryAgainError
+from hpo_pilot.server.brokerage import Board
+
+# The tables of the server's database. Times are seconds since the epoch (UTC), as floats.
+#
+# A job's parameters and files are not stored: they follow from its task's parameters and its number
+# (`task_parameters`), so that a job costs a few hundred bytes whatever its task carries.
+#
+# A change here needs a migration in `databases/server/`; a test compares the two.
+
+metadata = MetaData(
+    naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "pk": "pk_%(table_name)s"},
+)
+
+# Ids never come back: a pilot may still hold one from before. AUTOINCREMENT wants SQLite's own INTEGER.
+_Id = BigInteger().with_variant(Integer, "sqlite")
+
+tasks = Table(
+    "tasks",
+    metadata,
+    C("task_id", _Id, primary_key=True, autoincrement=True),
+    C("name", Text, nullable=False),
+    C("user_name", String(128), nullable=False),
+    C("vo", String(64), nullable=False),
+    C("label", String(32), nullable=False),  # prodSourceLabel
+    C("status", String(16), nullable=False),  # jobs.TaskState
+    C("old_status", String(16), nullable=True),  # what a paused task returns to
+    C("error_dialog", Text, nullable=True),
+    C("parent_id", _Id, nullable=True),
+    C("priority", Integer, nullable=False),
+    C("queue", String(128), nullable=False),  # empty: any queue that `included` and `excluded` allow
+    C("included", Text, nullable=True),  # ",A,B,"
+    C("excluded", Text, nullable=True),
+    C("campaign", String(256), nullable=True),  # between whom shares are fair; see `needs`
+    C("needs", Text, nullable=True),  # of one job, JSON; null: an older program's task, its parameters say
+    C("sandbox", Text, nullable=True),  # the archive that must be in the cache
+    C("params", Text, nullable=False),  # JSON, as submitted
+    C("revision", Integer, nullable=False, default=0),  # counts changes of `params`
+    C("n_jobs", Integer, nullable=False),  # numbers, not attempts
+    C("n_finished", Integer, nullable=False, default=0),
+    C("n_failed", Integer, nullable=False, default=0),  # numbers that are given up
+    C("attempt_nr", Integer, nullable=False, default=1, server_default="1"),  # grows with every retry of the task
+    C("created", Float, nullable=False),
+    C("modified", Float, nullable=False),
+    C("state_changed", Float, nullable=False),
+    C("started", Float, nullable=True),
+    C("ended", Float, nullable=True),
+    C("change", _Id, nullable=False),  # the cursor of the last change to the task or to one of its jobs
+    C("outcome", _Id, nullable=False, default=0),  # the cursor of the last end of an attempt, or of the task
+    Index(None, "user_name", "name"),
+    Index(None, "user_name", "modified"),
+    # With the user in front: SQLite would else look through all of a user's tasks for those that changed.
+    Index(None, "user_name", "change"),
+    Index(None, "user_name", "outcome"),
+    Index(None, "change"),
+    Index(None, "ended"),
+    # The partial indices name their condition as it must stand in the query, literally, for the database to use them.
+    Index(
+        "ix_tasks_pending",
+        "sandbox",
+        sqlite_where=text("status = 'pending'"),
+        postgresql_where=text("status = 'pending'"),
+    ),
+    sqlite_autoincrement=True,
+)
+
+#: A job that waits for a pilot.
+WAITS = text("jobs.status = 'activated'")
+#: A job that a pilot has, hence owes heartbeats.
+AT_PILOT = text("jobs.status IN ('sent', 'starting', 'running', 'transferring', 'holding')")
+_WAITS_INDEX = text("status = 'activated'")
+_AT_PILOT_INDEX = text("status IN ('sent', 'starting', 'running', 'transferring', 'holding')")
+
+jobs = Table(
+    "jobs",
+    metadata,
+    C("panda_id", _Id, primary_key=True, autoincrement=True),
+    C("task_id", _Id, nullable=False),
+    C("number", Integer, nullable=False),  # from 1: which part of the task; all its attempts share it
+    C("attempt_nr", Integer, nullable=False),
+    C("max_attempt", Integer, nullable=False),
+    C("status", String(16), nullable=False),  # jobs.JobState
+    C("sub_status", String(80), nullable=True),
+    C("command", String(32), nullable=True),  # for the pilot: tobekilled
+    C("debug", Boolean, nullable=False, default=False),
+    # What brokerage looks at, copied from the task so that it needs one index and no join.
+    C("queue", String(128), nullable=False),
+    C("label", String(32), nullable=False),
+    C("priority", Integer, nullable=False),
+    C("core_count", Integer, nullable=False),
+    C("ram_mb", Integer, nullable=False),
+    C("max_walltime", Integer, nullable=False),  # seconds; 0: unknown
+    # Where it is.
+    C("site", String(128), nullable=True),
+    C("computing_element", String(128), nullable=True),
+    C("node", String(128), nullable=True),
+    C("harvester_id", String(128), nullable=True),
+    C("worker_id", String(128), nullable=True),
+    C("scheduler_id", String(128), nullable=True),
+    C("holder", String(400), nullable=True),  # name of the token with which it was taken; null: of an older program
+    C("holder_node", String(128), nullable=True),  # the only node that reports on it; null: any
+    C("holder_key", String(64), nullable=True),  # SHA-256 of its pilot's own key; null: that has none
+    C("pilot_id", String(200), nullable=True),
+    C("batch_id", String(80), nullable=True),
+    C("created", Float, nullable=False),
+    C("modified", Float, nullable=False),
+    C("state_changed", Float, nullable=False),
+    C("started", Float, nullable=True),
+    C("ended", Float, nullable=True),
+    C("heartbeat", Float, nullable=True),  # silence counts from here: the last report, later by `patience`
+    C("patience", Float, nullable=False, server_default="0"),  # seconds more than our own pilots get
+    # What the pilot said.
+    C("job_metrics", String(500), nullable=True),
+    C("trans_exit_code", Integer, nullable=True),
+    C("pilot_error_code", Integer, nullable=True),
+    C("pilot_error_diag", String(500), nullable=True),
+    C("exe_error_code", Integer, nullable=True),
+    C("exe_error_diag", String(500), nullable=True),
+    C("report", Text, nullable=True),  # JSON: the many numbers that only descriptions show
+    # What the server found.
+    C("dispatcher_error_code", Integer, nullable=True),
+    C("dispatcher_error_diag", String(250), nullable=True),
+    C("buffer_error_code", Integer, nullable=True),
+    C("buffer_error_diag", String(300), nullable=True),
+    Index(None, "task_id", "number"),
+    Index("ix_jobs_waiting", "task_id", "panda_id", sqlite_where=_WAITS_INDEX, postgresql_where=_WAITS_INDEX),
+    Index("ix_jobs_heartbeat", "heartbeat", sqlite_where=_AT_PILOT_INDEX, postgresql_where=_AT_PILOT_INDEX),
+    Index(
+        "ix_jobs_worker",
+        "harvester_id",
+        "worker_id",
+        sqlite_where=_AT_PILOT_INDEX,
+        postgresql_where=_AT_PILOT_INDEX,
+    ),
+    sqlite_autoincrement=True,
+)
+
+job_documents = Table(
+    "job_documents",
+    metadata,
+    C("panda_id", _Id, primary_key=True, autoincrement=False),
+    C("meta_data", Text, nullable=True),  # the payload's job report, JSON text
+    C("output_report", Text, nullable=True),
+    C("pilot_log", Text, nullable=True),
+    C("stdout", Text, nullable=True),
+)
+
+cache_files = Table(
+    "cache_files",
+    metadata,
+    C("name", String(255), primary_key=True),  # as it was sent, perhaps with folders; in the cache it has none
+    C("user_name", String(128), nullable=False),  # empty: found in the folder, nobody's
+    C("size", BigInteger, nullable=False),
+    C("checksum", String(64), nullable=True),  # the CRC in a gzip file's footer, as the client computes it
+    C("created", Float, nullable=False),
+    C("touched", Float, nullable=False),
+    Index(None, "user_name", "size", "checksum"),
+)
+
+
+def cached_as(file_name: str) -> ColumnElement[bool]:
+    """The row of the file that lies under this name in the cache, whatever name it was sent by."""
+    sent = cache_files.c.name
+    return (sent == file_name) | sent.endswith(f"/{file_name}", autoescape=True)
+
+
+workers = Table(
+    "workers",
+    metadata,
+    C("harvester_id", String(128), primary_key=True),
+    C("worker_id", String(128), primary_key=True),
+    C("status", String(16), nullable=False),
+    C("node_id", String(128), nullable=True),
+    C("started", Float, nullable=True),
+    C("ended", Float, nullable=True),
+)
+
+point_losses = Table(
+    "point_losses",
+    metadata,
+    C("task_id", _Id, primary_key=True, autoincrement=False),
+    C("number", Integer, primary_key=True, autoincrement=False),  # the point's; see `points`
+    C("loss", Float, nullable=False),
+    C("modified", Float, nullable=False),
+)
+
+
+# The server's database: one thread writes, one reads, so that nobody ever finds it locked.
+#
+# SQLite in WAL mode unless another SQLAlchemy URL is given. A write is one short transaction; what it changed for
+# others
+# (jobs that wait, tasks to look at) is announced after its commit.
+
+#: A row of whatever columns were asked for.
+AnyRow: TypeAlias = "Row[*tuple[Any, ...]]"
+
+_Result = TypeVar("_Result")
+
+_LOCK_WAIT = 10.0  # seconds: how long an ending server may take to let go
+_POSTGRESQL_LOCK = 0x68706F70  # any number, but always the same
+
+
+@dataclass
+class Transaction:
+    """A transaction under way, and what it will have changed for others.
+
+    Attributes:
+        connection: to execute statements on.
+        now: seconds since the epoch; one moment for all that the transaction writes.
+        board: where tasks with waiting jobs hang; for the writing thread alone.
+        activated: how many jobs came to wait, by queue (empty: any queue) and task.
+        moved: tasks for which what brokerage looks at has changed.
+        users: whose tasks changed.
+        cache: for what `known_tasks` has read; lives as long as the database is open.
+    """
+
+    connection: Connection
+    now: float
+    _next_change: Callable[[], int]
+    cache: dict[Any, Any]
+    board: Board
+    activated: Counter[tuple[str, int]] = field(default_factory=Counter)
+    moved: set[int] = field(default_factory=set)
+    users: set[str] = field(default_factory=set)
+
+    @property
+    def activated_at(self) -> Counter[str]:
+        """How many jobs came to wait, by queue alone."""
+        counts: Counter[str] = Counter()
+        for (queue, _), count in self.activated.items():
+            counts[queue] += count
+        return counts
+
+    def next_change(self) -> int:
+        """A cursor that no change had before."""
+        return self._next_change()
+
+
+def set_columns(tx: Transaction, key: Column[Any], value: int, columns: Mapping[str, Any]) -> int:
+    """Writes `columns` of the row whose `key` column has `value`.
+
+    The statement is made once for each set of columns: making one costs more than running it.
+
+    Returns:
+        1; 0: there is no such row.
+    """
+    parameters = {f"new_{name}": content for name, content in columns.items()} | {"the_key": value}
+    return tx.connection.execute(_update(key, tuple(columns)), parameters).rowcount
+
+
+@lru_cache(maxsize=512)
+def _update(key: Column[Any], names: tuple[str, ...]) -> Update:
+    values: dict[str, Any] = {name: bindparam(f"new_{name}") for name in names}
+    return update(key.table).where(key == bindparam("the_key")).values(values)
+
+
+def in_slices(values: Iterable[_Result], size: int = 500) -> Iterator[list[_Result]]:
+    """`values` in lists of at most `size`: databases limit how many one statement takes."""
+    found = list(values)
+    for start in range(0, len(found), size):
+        yield found[start : start + size]
+
+
+class Database:
+    """Opens the database, keeps its two connections and their threads."""
+
+    def __init__(self, url: str, *, clock: Callable[[], float] = time.time) -> None:
+        """Opens or makes the database.
+
+        Raises:
+            InputError: the URL is wrong, the file cannot be written, or a newer program wrote it.
+            TryAgainError: another server uses it, or it does not answer.
+        """
+        self._clock = clock
+        self._cache: dict[Any, Any] = {}
+        self.board = Board()
+        self._engine = _engine(url)
+        self._lock = _ServerLock(_sqlite_path(self._engine))
+        try:
+            with _opening(self._engine):
+                self._writing = self._engine.connect().execution_options(**{WRITES: True})
+                self._lock_postgresql()
+                self._make_tables()
+                self._reading = self._engine.connect()
+                with self._reading.begin():
+                    self._change = self._reading.scalar(select(func.max(tasks.c.change))) or 0
+        except BaseException:
+            self._engine.dispose()
+            self._lock.release()
+            raise
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="database-writer")
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="database-reader")
+        #: Called in the event loop after every commit that changed something for others.
+        self.announce: Callable[[Transaction], None] = lambda transaction: None
+
+    @property
+    def change(self) -> int:
+        """The last cursor given out."""
+        return self._change
+
+    async def write(self, work: Callable[[Transaction], _Result]) -> _Result:
+        """Runs `work` in the writing thread, in one transaction; its exception rolls back."""
+        result, transaction = await asyncio.get_running_loop().run_in_executor(self._writer, self._write, work)
+        if transaction.activated or transaction.users:
+            self.announce(transaction)
+        return result
+
+    async def read(self, work: Callable[[Transaction], _Result]) -> _Result:
+        """Runs `work` in the reading thread, on one consistent view."""
+        return await asyncio.get_running_loop().run_in_executor(self._reader, self._read, work)
+
+    def _write(self, work: Callable[[Transaction], _Result]) -> tuple[_Result, Transaction]:
+        with self.writing() as transaction:
+            return work(transaction), transaction
+
+    def _read(self, work: Callable[[Transaction], _Result]) -> _Result:
+        with self.reading() as transaction:
+            return work(transaction)
+
+    @contextmanager
+    def writing(self) -> Iterator[Transaction]:
+        """A writing transaction in this thread; only for when no other uses the database."""
+        transaction = Transaction(self._writing, self._clock(), self._new_change, self._cache, self.board)
+        try:
+            with self._writing.begin():
+                yield transaction
+        except BaseException:
+            # Both may know what never was; ids of tasks that were undone are given to others.
+            self.board = Board()
+            self._cache.clear()
+            raise
+        self.board.note(transaction.activated, transaction.moved)
+
+    @contextmanager
+    def reading(self) -> Iterator[Transaction]:
+        """A reading transaction in this thread; only for when no other uses the database."""
+        with self._reading.begin():
+            yield Transaction(self._reading, self._clock(), self._new_change, self._cache, self.board)
+
+    def _new_change(self) -> int:
+        self._change += 1
+        return self._change
+
+    def close(self) -> None:
+        """Ends both threads and lets the next server in."""
+        self._writer.shutdown()
+        self._reader.shutdown()
+        self._writing.close()
+        self._reading.close()
+        self._engine.dispose()
+        self._lock.release()
+
+    def _lock_postgresql(self) -> None:
+        if self._engine.dialect.name != "postgresql":
+            return
+        deadline = time.monotonic() + _LOCK_WAIT
+        while True:
+            with self._writing.begin():
+                if self._writing.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": _POSTGRESQL_LOCK}):
+                    return
+            if time.monotonic() > deadline:
+                raise TryAgainError("another hpo-pilot server uses this database; stop it first")
+            time.sleep(0.1)
+
+    def _make_tables(self) -> None:
+        with self._writing.begin():
+            # Development versions before 0.1.0 kept the version in a table of their own.
+            if inspect(self._writing).has_table("server_schema"):
+                version = self._writing.scalar(text("SELECT version FROM server_schema"))
+                stamp(self._writing, f"{version:04}")
+                self._writing.execute(text("DROP TABLE server_schema"))
+            make_tables(self._writing, "server", metadata, f"database {_shown(self._engine)}")
+
+
+def _engine(url: str) -> Engine:
+    try:
+        parsed = make_url(url)
+        if parsed.get_backend_name() != "sqlite":
+            return create_engine(parsed)
+        if parsed.database in (None, "", ":memory:"):
+            raise InputError("the server's database must be a file: jobs have to outlive the process")
+        return sqlite_engine(parsed)
+    except (ArgumentError, NoSuchModuleError) as error:
+        raise InputError(f"database {url!r}: {error}; e.g. sqlite:////full/path/panda.db") from error
+    except ModuleNotFoundError as error:
+        raise InputError(f"database {url!r}: its driver {error.name} is not installed") from error
+
+
+def _sqlite_path(engine: Engine) -> Path | None:
+    return Path(engine.url.database).absolute() if engine.dialect.name == "sqlite" and engine.url.database else None
+
+
+def _shown(engine: Engine) -> str:
+    path = _sqlite_path(engine)
+    return str(path) if path else engine.url.render_as_string(hide_password=True)
+
+
+@contextmanager
+def _opening(engine: Engine) -> Iterator[None]:
+    try:
+        yield
+    except DBAPIError as error:
+        if engine.dialect.name == "sqlite":
+            raise InputError(
+                f"the database {_shown(engine)} cannot be used: {error.orig}; is its folder writable, its disk full, "
+                "the file perhaps of another kind?"
+            ) from error
+        raise TryAgainError(f"the database {_shown(engine)} does not answer: {error.orig}") from error
+
+
+class _ServerLock:
+    """A lock beside the SQLite file that keeps a second server out; it ends with the process, however that ends."""
+
+    def __init__(self, database: Path | None) -> None:
+        self._descriptor: int | None = None
+        if database is None:
+            return
+        path = database.with_name(database.name + ".lock")
+        try:
+            database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Made here with its mode: SQLite would leave the database to the umask, its journals follow its mode.
+            os.close(os.open(database, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise InputError(f"{path}: {error.strerror}; name a writable folder") from error
+        self._take(self._descriptor, path)
+
+    def _take(self, descriptor: int, path: Path) -> None:
+        deadline = time.monotonic() + _LOCK_WAIT
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    owner = os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
+                    os.close(descriptor)
+                    raise TryAgainError(
+                        f"another hpo-pilot server (process {owner}) uses {path.with_suffix('')}; stop it first"
+                    ) from None
+                time.sleep(0.1)
+            else:
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+                return
+
+    def release(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None

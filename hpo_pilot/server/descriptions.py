@@ -1,0 +1,485 @@
+"""Tasks and jobs as PanDA describes them to clients and pilots."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import func, select
+
+from hpo_pilot.jobs import JobState, TaskState
+from hpo_pilot.server.brokerage import campaign_of
+from hpo_pilot.server.database import AnyRow, Transaction, in_slices, job_documents, jobs, tasks
+from hpo_pilot.server.envelope import utc
+from hpo_pilot.server.task_parameters import (
+    FILE_FIELDS,
+    INPUT_FIELDS,
+    JOB_FIELDS,
+    SPLIT_RULES,
+    TASK_FIELDS,
+    TASK_FIELDS_FROM_PARAMETERS,
+    ZERO_FIELDS,
+    JobTexts,
+    KnownTask,
+    OutputFile,
+    TaskParameters,
+    TaskParametersError,
+    known_task,
+    resource_type,
+)
+
+# How jobs look from outside: to a pilot, and to whoever asks about them.
+#
+# The answer to a pilot follows `pandaserver/jobdispatcher/Protocol.py` of panda-server 1.0.4, descriptions its
+# JobSpec
+# and FileSpec.
+
+#: The most jobs in one answer, as on a real server.
+MAX_DESCRIBED = 5500
+
+#: PanDA's name for the transformation of analysis jobs, which this server offers; also that of tasks that name none.
+TRANSFORMATION = "runGen-00-00-02"
+#: Where jobs say that it is, for Pilot 3. Without an experiment's plugin a Pilot 3 takes transformations only from
+#: places that it knows (`get_valid_base_urls` of `pilot/user/generic/setup.py`; else error 1149). Releases 3.2 to 3.11
+#: have this one in common; their other place changed with 3.7.8. Nothing is fetched from there: where HARVESTER_WORKDIR
+#: has a file of the name, the pilot takes that one.
+_PILOTS_PLACE = "https://storage.googleapis.com/drp-us-central1-containers/"
+
+_NO_JOB = dict.fromkeys(JOB_FIELDS) | dict.fromkeys(ZERO_FIELDS, 0)
+_NO_FILE = dict.fromkeys(FILE_FIELDS) | {"fsize": 0}
+
+_FILE_STATES = {JobState.FINISHED: "ready", JobState.FAILED: "failed", JobState.CANCELLED: "cancelled"}
+
+
+def scope(dataset: str) -> str:
+    """The scope of a dataset's files: ``user.me`` of ``user.me.x/``, or what stands before a colon."""
+    if ":" in dataset:
+        return dataset.split(":", maxsplit=1)[0]
+    fields = dataset.split(".")
+    return ".".join(fields[:2]) if fields[0] in ("user", "group") else fields[0]
+
+
+def texts_of(known: KnownTask, job: AnyRow) -> JobTexts:
+    """The parameters and files of `job`."""
+    return known.parameters.job(task_id=known.task_id, number=job.number, attempt_nr=job.attempt_nr)
+
+
+def _transformation(named: str) -> str:
+    """What a pilot starts."""
+    name = named.rsplit("/", 1)[-1] or TRANSFORMATION
+    return _PILOTS_PLACE + name if name == TRANSFORMATION else named
+
+
+def pilot_job(known: KnownTask, job: AnyRow) -> dict[str, Any]:
+    """A job as the answer to a pilot."""
+    parameters, texts = known.parameters, texts_of(known, job)
+    log = next((file for file in texts.files if file.kind == "log"), None)
+    outputs = [file for file in texts.files if file.kind == "output"]
+    answer = {
+        "PandaID": job.panda_id,
+        "prodSourceLabel": job.label,
+        "swRelease": parameters.params.get("transUses"),
+        "homepackage": parameters.params.get("transHome"),
+        "transformation": _transformation(parameters.transformation),
+        "jobName": f"{known.name}.{job.panda_id}",
+        "jobDefinitionID": 0,
+        "cloud": parameters.params.get("cloud"),
+        **_NO_INPUT,
+        "outFiles": _joined(file.lfn for file in texts.files),
+        "destinationDblock": _joined(file.dataset for file in texts.files),
+        "destinationDBlockToken": _joined("" for _ in texts.files),
+        "realDatasets": _joined(file.dataset for file in texts.files),
+        "fileDestinationSE": _joined("" for _ in texts.files),
+        "ddmEndPointOut": _joined("" for _ in texts.files),
+        "hpoPilotStorage": True,  # tells our own pilot that outputs may go to /storage: a real server has none
+        "hpoCampaign": campaign_of(parameters.params, known.user_name, known.name),  # what it calls the job's search
+        "logFile": log.lfn if log else "",
+        "logGUID": _guid(job.panda_id, log) if log else "",
+        "scopeOut": _joined(scope(file.dataset) for file in outputs),
+        "scopeLog": scope(log.dataset) if log else "",
+        "jobPars": texts.job_pars,
+        "attemptNr": job.attempt_nr,
+        "destinationSE": "local",
+        "prodUserID": known.user_name,
+        "maxCpuCount": 0,
+        "minRamCount": job.ram_mb,
+        "maxDiskCount": 0,
+        "cmtConfig": parameters.architecture,
+        "processingType": parameters.processing_type,
+        "transferType": None,
+        "sourceSite": None,
+        "currentPriority": job.priority,
+        "taskID": known.task_id,
+        "coreCount": job.core_count,
+        "jobsetID": known.task_id,
+        "reqID": known.task_id,
+        "nucleus": None,
+        "maxWalltime": job.max_walltime,
+        "resource_type": resource_type(job.core_count, job.ram_mb),
+        "ioIntensity": None,
+        "ioIntensityUnit": None,
+        "nSent": 0,
+    }
+    if texts.steps:
+        answer |= texts.steps
+    if parameters.container:
+        answer["container_name"] = parameters.container
+    if job.debug:
+        answer["debug"] = "True"
+    return answer
+
+
+_NO_INPUT = dict.fromkeys(INPUT_FIELDS, "")
+
+
+def _joined(items: Any) -> str:
+    return ",".join(items)
+
+
+def _guid(panda_id: int, file: OutputFile) -> str:
+    # The same whenever it is asked for, so that it needs no storing.
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{panda_id}/{file.lfn}"))
+
+
+def describe_jobs(tx: Transaction, panda_ids: Sequence[int]) -> list[dict[str, Any] | None]:
+    """The full description of each job, None where there is no such job; in the order asked for."""
+    wanted = list(panda_ids[:MAX_DESCRIBED])
+    found: dict[int, dict[str, Any]] = {}
+    for some in in_slices(wanted):
+        rows = tx.connection.execute(_ROWS.where(jobs.c.panda_id.in_(some))).all()
+        reports = _reports(tx, [row.panda_id for row in rows if row.status == JobState.FINISHED])
+        found |= {row.panda_id: describe(tx, row) | {"metadata": reports.get(row.panda_id)} for row in rows}
+    return [found.get(panda_id) for panda_id in wanted]
+
+
+def _reports(tx: Transaction, panda_ids: Sequence[int]) -> dict[int, str]:
+    """The job reports of these jobs, as their pilots sent them."""
+    query = select(job_documents.c.panda_id, job_documents.c.meta_data).where(
+        job_documents.c.panda_id.in_(panda_ids), job_documents.c.meta_data.is_not(None)
+    )
+    return {row.panda_id: row.meta_data for row in tx.connection.execute(query)}
+
+
+def describe_task_jobs(tx: Transaction, task_id: int, *, unsuccessful_only: bool) -> list[dict[str, Any]]:
+    """The descriptions of a task's jobs, oldest first; without their job reports, which would make most of them."""
+    query = _ROWS.where(jobs.c.task_id == task_id).order_by(jobs.c.panda_id).limit(MAX_DESCRIBED)
+    if unsuccessful_only:
+        query = query.where(jobs.c.status.in_(("failed", "cancelled", "closed")))
+    descriptions = []
+    for row in tx.connection.execute(query).all():
+        duration = row.ended - row.started if row.started and row.ended else None
+        extra = {"jobDuration": duration, "extendedProdSourceLabel": f"{row.label}_normal"}
+        descriptions.append(describe(tx, row) | extra)
+    return descriptions
+
+
+_ROWS = select(jobs)
+
+
+def describe(tx: Transaction, job: AnyRow) -> dict[str, Any]:
+    """One job as PanDA's JobSpec would give it."""
+    known = known_task(tx, job.task_id)
+    parameters, texts = known.parameters, texts_of(known, job)
+    reported = json.loads(job.report) if job.report else {}
+    return (
+        _NO_JOB
+        | {name: value for name, value in reported.items() if name in _NO_JOB}
+        | {
+            "PandaID": job.panda_id,
+            "schedulerID": job.scheduler_id,
+            "pilotID": job.pilot_id,
+            "batchID": job.batch_id,
+            "creationTime": utc(job.created),
+            "modificationTime": utc(job.modified),
+            "stateChangeTime": utc(job.state_changed),
+            "startTime": utc(job.started),
+            "endTime": utc(job.ended),
+            "modificationHost": job.node,
+            "AtlasRelease": parameters.params.get("transUses"),
+            "homepackage": parameters.params.get("transHome"),
+            "transformation": parameters.transformation,
+            "prodSourceLabel": job.label,
+            "prodUserID": known.user_name,
+            "prodUserName": known.user_name,
+            "assignedPriority": job.priority,
+            "currentPriority": job.priority,
+            "attemptNr": job.attempt_nr,
+            "maxAttempt": job.max_attempt,
+            "jobStatus": job.status,
+            "jobSubStatus": job.sub_status,
+            "jobName": f"{known.name}.{job.panda_id}",
+            "minRamCount": job.ram_mb,
+            "minRamUnit": "MB",
+            "commandToPilot": job.command,
+            "transExitCode": None if job.trans_exit_code is None else str(job.trans_exit_code),
+            "pilotErrorCode": job.pilot_error_code or 0,
+            "pilotErrorDiag": job.pilot_error_diag,
+            "exeErrorCode": job.exe_error_code or 0,
+            "exeErrorDiag": job.exe_error_diag,
+            "jobDispatcherErrorCode": job.dispatcher_error_code or 0,
+            "jobDispatcherErrorDiag": job.dispatcher_error_diag,
+            "taskBufferErrorCode": job.buffer_error_code or 0,
+            "taskBufferErrorDiag": job.buffer_error_diag,
+            "computingSite": job.site or job.queue or None,
+            "computingElement": job.computing_element,
+            "jobParameters": texts.job_pars,
+            "destinationDBlock": texts.files[0].dataset if texts.files else None,
+            "nEvents": parameters.n_events_per_job,
+            "taskID": known.task_id,
+            "jediTaskID": known.task_id,
+            "reqID": known.task_id,
+            "jobsetID": known.task_id,
+            "lockedby": "jedi",
+            "VO": known.vo,
+            "workingGroup": parameters.working_group or None,
+            "processingType": parameters.processing_type,
+            "cmtConfig": parameters.architecture,
+            "specialHandling": "dm" if job.debug else None,
+            "coreCount": job.core_count,
+            "resource_type": resource_type(job.core_count, job.ram_mb),
+            "jobMetrics": job.job_metrics,
+            "maxWalltime": job.max_walltime,
+            "container_name": parameters.container or None,
+            "job_label": "user" if job.label in ("user", "panda") else "managed",
+            "nOutputDataFiles": sum(file.kind == "output" for file in texts.files),
+            "Files": _files(known, job, texts),
+        }
+    )
+
+
+def _files(known: KnownTask, job: AnyRow, texts: JobTexts) -> list[dict[str, Any]]:
+    common = {"PandaID": job.panda_id, "jediTaskID": known.task_id, "attemptNr": job.attempt_nr, "fileID": job.number}
+    files = []
+    if texts.sequence is not None:
+        dataset = known.parameters.sequence_dataset
+        files.append(
+            _NO_FILE
+            | common
+            | {"lfn": str(texts.sequence), "type": "pseudo_input", "dataset": dataset, "status": "ready"}
+        )
+    status = _FILE_STATES.get(JobState(job.status), "unknown")
+    for file in texts.files:
+        files.append(
+            _NO_FILE
+            | common
+            | {
+                "GUID": _guid(job.panda_id, file),
+                "lfn": file.lfn,
+                "type": file.kind,
+                "dataset": file.dataset,
+                "destinationDBlock": file.dataset,
+                "scope": scope(file.dataset),
+                "status": status,
+            }
+        )
+    return files
+
+
+def metadata_of_finished(tx: Transaction, task_id: int) -> dict[int, Any]:
+    """The job reports of a task's finished jobs with label ``user``, by PandaID: what PanDA keeps for analysis."""
+    rows = tx.connection.execute(
+        select(jobs.c.panda_id, job_documents.c.meta_data)
+        .join(job_documents, job_documents.c.panda_id == jobs.c.panda_id)
+        .where(
+            jobs.c.task_id == task_id,
+            jobs.c.status == JobState.FINISHED.value,
+            jobs.c.label == "user",
+            job_documents.c.meta_data.is_not(None),
+        )
+        .order_by(jobs.c.panda_id)
+    )
+    found = {}
+    for panda_id, text in rows:
+        try:
+            found[panda_id] = json.loads(text)
+        except ValueError:
+            continue  # a pilot's text that is no JSON: PanDA leaves it out as well
+    return found
+
+
+# How tasks look from outside.
+#
+# After `getJediTaskDetails`, `getJediTaskDigest` and `get_task_details_json` of panda-server 1.0.4.
+
+#: Columns behind the fields that a query may filter by.
+FILTERS = {
+    "jediTaskID": tasks.c.task_id,
+    "reqID": tasks.c.task_id,
+    "taskName": tasks.c.name,
+    "status": tasks.c.status,
+    "userName": tasks.c.user_name,
+    "prodSourceLabel": tasks.c.label,
+    "vo": tasks.c.vo,
+    "site": tasks.c.queue,
+    "parent_tid": tasks.c.parent_id,
+}
+_RULES = ("nEventsPerJob", "maxWalltime", "useExhausted", "failGoalUnreached", "respectSplitRule")
+
+NUMBER_FILTERS = frozenset({"jediTaskID", "reqID", "parent_tid"})
+
+_DONE = {
+    JobState.FINISHED: "finished",
+    JobState.FAILED: "failed",
+    JobState.CANCELLED: "failed",
+    JobState.CLOSED: "failed",
+}
+
+
+def task_fields(task: AnyRow) -> dict[str, Any]:
+    """A task as PanDA's JediTaskSpec would give it; `task` is a whole row."""
+    params = json.loads(task.params)
+    over = TaskState(task.status).is_over
+    done = task.n_finished + task.n_failed
+    return (
+        dict.fromkeys(TASK_FIELDS)
+        | {name: params.get(name) for name in TASK_FIELDS_FROM_PARAMETERS}
+        | {
+            "jediTaskID": task.task_id,
+            "taskName": task.name,
+            "status": task.status,
+            "oldStatus": task.old_status,
+            "superStatus": task.status if over else "running",
+            "userName": task.user_name,
+            "creationDate": utc(task.created),
+            "modificationTime": utc(task.modified),
+            "stateChangeTime": utc(task.state_changed),
+            "startTime": utc(task.started),
+            "endTime": utc(task.ended),
+            "prodSourceLabel": task.label,
+            "vo": task.vo,
+            "taskPriority": task.priority,
+            "currentPriority": task.priority,
+            "progress": round(100 * done / task.n_jobs) if task.n_jobs else 0,
+            "failureRate": round(100 * task.n_failed / done) if done else 0,
+            "errorDialog": task.error_dialog,
+            "reqID": task.task_id,
+            "site": task.queue or None,
+            "parent_tid": task.parent_id,
+            "ramUnit": params.get("ramUnit") or params.get("ramCountUnit"),
+            "termCondition": params.get("osInfo"),
+            "splitRule": _split_rule(params),
+            "attemptNr": task.attempt_nr,
+        }
+    )
+
+
+def _split_rule(params: Mapping[str, Any]) -> str | None:
+    """How the task is cut into jobs, in the readable form of PanDA's split rules."""
+    rules = {name: params.get(name) for name in (*_RULES, *SPLIT_RULES.values())}
+    said = [f"{name}={int(value) if isinstance(value, bool) else value}" for name, value in rules.items() if value]
+    return ",".join(said) or None
+
+
+def detailed(task: AnyRow) -> dict[str, Any]:
+    """All about a task: its fields, its parameters, its progress."""
+    params = json.loads(task.params)
+    try:
+        template = TaskParameters(params).template
+    except TaskParametersError:
+        template = None
+    n_jobs = task.n_jobs
+    return task_fields(task) | {
+        "job_execution_params": template,
+        "task_creation_arguments": params.get("cliParams"),
+        "raw_task_params": params,
+        "nFiles": n_jobs,
+        "nFilesFinished": task.n_finished,
+        "nFilesFailed": task.n_failed,
+        "nFilesMissing": 0,
+        "pctFinished": round(100 * task.n_finished / n_jobs) if n_jobs else 0,
+        "pctFailed": round(100 * task.n_failed / n_jobs) if n_jobs else 0,
+    }
+
+
+def details(tx: Transaction, task: AnyRow, *, with_parameters: bool, with_status: bool) -> dict[str, Any]:
+    """The short form: datasets, statistics, the present PandaID of every job."""
+    found = {"inDS": "", "mergeStatus": None, "mergePandaID": []} | _datasets(json.loads(task.params))
+    latest = select(func.max(jobs.c.panda_id)).where(jobs.c.task_id == task.task_id).group_by(jobs.c.number)
+    found["PandaID"] = sorted(tx.connection.scalars(latest))
+    found["statistics"] = statistics(tx, [task])[task.task_id]
+    if with_status:
+        found["status"] = task.status
+    if with_parameters:
+        found["cliParams"] = json.loads(task.params).get("cliParams", "")
+    return found
+
+
+def digest(task: AnyRow, numbers: str) -> dict[str, Any]:
+    """What a list of tasks shows beside their fields."""
+    params = json.loads(task.params)
+    return {
+        "inDS": "",
+        "statistics": numbers,
+        "PandaID": [],
+        "mergeStatus": None,
+        "mergePandaID": [],
+        "cliParams": params.get("cliParams", ""),
+    } | _datasets(params)
+
+
+def _datasets(params: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return {"outDS": ",".join(TaskParameters(params).output_datasets)}
+    except TaskParametersError:
+        return {"outDS": ""}
+
+
+def statistics(tx: Transaction, some: Iterable[AnyRow]) -> dict[int, str]:
+    """How many jobs of each task are in which state, as ``finished*2,running*1``."""
+    rows = list(some)
+    unfinished = {row.task_id for row in rows if row.n_finished + row.n_failed < row.n_jobs}
+    active: dict[int, list[str]] = defaultdict(list)
+    if unfinished:
+        counts = (
+            select(jobs.c.task_id, jobs.c.status, func.count())
+            .where(jobs.c.task_id.in_(unfinished), jobs.c.status.not_in([state.value for state in _DONE]))
+            .group_by(jobs.c.task_id, jobs.c.status)
+            .order_by(jobs.c.status)
+        )
+        for task_id, status, count in tx.connection.execute(counts):
+            active[task_id].append(f"{status}*{count}")
+    return {
+        row.task_id: ",".join(
+            [f"{name}*{count}" for name, count in (("finished", row.n_finished), ("failed", row.n_failed)) if count]
+            + active[row.task_id]
+        )
+        for row in rows
+    }
+
+
+def datasets_and_files(
+    tx: Transaction, task_id: int, types: Sequence[str], *, dataset_only: bool
+) -> list[dict[str, Any]]:
+    """The task's datasets of these types, each with its files."""
+    known = known_task(tx, task_id)
+    parameters = known.parameters
+    wanted: list[tuple[str, str]] = []
+    if "pseudo_input" in types:
+        wanted.append((parameters.sequence_dataset, "pseudo_input"))
+    sample = parameters.job(task_id=task_id, number=1, attempt_nr=1)
+    wanted += [(name, kind) for name, kind in dict.fromkeys((f.dataset, f.kind) for f in sample.files) if kind in types]
+    rows: Sequence[AnyRow] = []
+    if wanted and not dataset_only:
+        latest = select(func.max(jobs.c.panda_id)).where(jobs.c.task_id == task_id).group_by(jobs.c.number)
+        columns = (jobs.c.number, jobs.c.attempt_nr, jobs.c.status)
+        rows = tx.connection.execute(select(*columns).where(jobs.c.panda_id.in_(latest)).order_by(jobs.c.number)).all()
+    found = []
+    for place, (name, kind) in enumerate(wanted, start=1):
+        # No such table here: the ids only have to be the same whenever they are asked for.
+        dataset = {"name": name, "id": task_id * 100 + place}
+        found.append({"dataset": dataset, "files": [_file(parameters, task_id, row, name, kind) for row in rows]})
+    return found
+
+
+def _file(parameters: TaskParameters, task_id: int, job: AnyRow, dataset: str, kind: str) -> dict[str, Any]:
+    status = _DONE.get(JobState(job.status), "ready" if job.status in ("defined", "activated") else "running")
+    if kind == "pseudo_input":
+        offset = parameters.sequence_offset
+        lfn = "pseudo_lfn" if offset is None else str(offset + job.number)
+        return {"lfn": lfn, "scope": None, "id": job.number, "status": status}
+    texts = parameters.job(task_id=task_id, number=job.number, attempt_nr=job.attempt_nr)
+    lfn = next(file.lfn for file in texts.files if file.dataset == dataset and file.kind == kind)
+    return {"lfn": lfn, "scope": scope(dataset), "id": job.number, "status": status}

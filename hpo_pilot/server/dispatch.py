@@ -1,0 +1,511 @@
+"""Brokerage: which jobs a pilot gets, and jobs that it gives back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import bindparam, func, select, update
+
+from hpo_pilot.hpc.capacity import JobRequest as Wish
+from hpo_pilot.jobs import JobState, TaskState
+from hpo_pilot.server.attempts import PilotIdentity, add_attempts, change_task, job_row, task_row
+from hpo_pilot.server.brokerage import (
+    Board,
+    GpuOffer,
+    GpuWish,
+    Kind,
+    Lot,
+    Needs,
+    Places,
+    campaign_of,
+    cpu_fits,
+    gpus_fit,
+    needs_of,
+    parse_needs,
+)
+from hpo_pilot.server.database import AT_PILOT, WAITS, AnyRow, Transaction, in_slices, jobs, tasks
+from hpo_pilot.server.descriptions import pilot_job
+from hpo_pilot.server.queues import UNDESCRIBED, Queue
+from hpo_pilot.server.task_parameters import HIGH_MEMORY, known_task
+
+_COLUMNS = (
+    tasks.c.task_id,
+    tasks.c.name,
+    tasks.c.user_name,
+    tasks.c.label,
+    tasks.c.priority,
+    tasks.c.included,
+    tasks.c.excluded,
+    tasks.c.campaign,
+    tasks.c.needs,
+)
+_TASKS = select(*_COLUMNS).where(tasks.c.task_id.in_(bindparam("ids", expanding=True)))
+_OPEN = select(jobs.c.task_id, jobs.c.queue).where(WAITS).distinct()
+_LOADS = (
+    select(tasks.c.campaign, tasks.c.needs, func.sum(jobs.c.core_count))
+    .join(tasks, tasks.c.task_id == jobs.c.task_id)
+    .where(AT_PILOT)
+    .group_by(tasks.c.campaign, tasks.c.needs)
+)
+
+
+def refresh(tx: Transaction) -> None:
+    """Hangs up what came since the last look; in the first one everything that waits."""
+    board = tx.board
+    if not board.complete:
+        board.note([(row.queue, row.task_id) for row in tx.connection.execute(_OPEN)], ())
+        board.complete = True
+    if wanted := board.unread():
+        board.hang_up(_lots(tx, wanted))
+
+
+def _lots(tx: Transaction, wanted: frozenset[tuple[int, str]]) -> Iterator[Lot]:
+    rows = {
+        row.task_id: row
+        for some in in_slices({task_id for task_id, _ in wanted})
+        for row in tx.connection.execute(_TASKS, {"ids": some})
+    }
+    for task_id, queue in sorted(wanted):
+        if task_id in rows:
+            yield _lot(tx, rows[task_id], queue)
+
+
+def _lot(tx: Transaction, row: AnyRow, queue: str) -> Lot:
+    campaign, needs = row.campaign, row.needs
+    if campaign is None or needs is None:
+        known = known_task(tx, row.task_id)
+        campaign = campaign_of(known.parameters.params, row.user_name, row.name)
+        needs = str(needs_of(known.parameters))
+    kind = Kind(row.label, row.included or "", row.excluded or "", parse_needs(needs))
+    return Lot(row.task_id, queue, row.user_name, row.priority, campaign, kind)
+
+
+def read_loads(tx: Transaction) -> None:
+    """Counts the cores that each campaign has at pilots, unless that was done a moment ago."""
+    if tx.board.loads_are_stale(tx.now):
+        loads: Counter[str] = Counter()
+        for campaign, needs, cores in tx.connection.execute(_LOADS):
+            loads[campaign or ""] += int(cores) * (parse_needs(needs).nodes if needs else 1)
+        tx.board.set_loads(tx.now, loads)
+
+
+# Brokerage: which jobs a pilot gets.
+#
+# A job fits where its queue is the pilot's (or it names none), and where its needs are within what the pilot says it
+# has, or else what the queue file says: memory, cores, disk, time, GPUs, hardware; label, task and user as well. A
+# job of
+# several nodes fits a pilot in a batch allocation alone, which says what it has room for.
+#
+# The highest priority goes first. Among equals, the campaign (a search) that has the fewest cores at pilots; among
+# those,
+# the one whose turn was longest ago; of a campaign, the oldest task, and of a task the lowest PandaID. So a search
+# with
+# thousands of waiting jobs gets every pilot while it is alone, and its share once others come.
+#
+# The cost grows neither with the number of jobs nor of pilots: see `board`.
+
+MAX_JOBS = 1000  # in one answer
+
+#: Labels that a pilot asking for one of these also takes; from `job_complex_module.py` of panda-server 1.0.4.
+_LABELS = {
+    "user": ("user", "panda", "install"),
+    "managed": ("managed", "test", "prod_test", "install"),
+    "unified": ("managed", "test", "prod_test", "install", "user", "panda"),
+}
+#: What pilots of a queue in test ask for instead of these.
+_UNTESTED = frozenset({"user", "managed", "unified"})
+_ANY_GPU = GpuWish()
+_NO_LIMIT = 1 << 62
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """What a pilot asks for. Empty and zero mean: not said.
+
+    Attributes:
+        memory: MB that one job may need.
+        cores: that the jobs of one answer may need together.
+        disk_mb: MB of disk that one job may need.
+        remaining_time: seconds that one job may take.
+        gpus: what they may use together; None: each the queue's.
+        queue: what is known of the site.
+        patience: seconds of silence that are forgiven beyond what our own pilots get.
+        wish: what the pilot has room for in its allocation: then that counts, not `cores` and the number of GPUs. None:
+            it has no allocation.
+        waited: seconds since it said so.
+        pilot: who asks; None: then everybody may report on the jobs.
+        only_node: whether all reports on the jobs will come from `node`.
+    """
+
+    site: str
+    n_jobs: int = 1
+    label: str = ""
+    memory: int = 0
+    cores: int = 0
+    disk_mb: int = 0
+    remaining_time: int = 0
+    resource_type: str = ""
+    task_id: int = 0
+    user_name: str = ""
+    node: str = ""
+    computing_element: str = ""
+    harvester_id: str = ""
+    worker_id: str = ""
+    scheduler_id: str = ""
+    gpus: tuple[GpuOffer, ...] | None = None
+    queue: Queue = UNDESCRIBED
+    patience: float = 0.0
+    wish: Wish | None = None
+    waited: float = 0.0
+    pilot: PilotIdentity | None = None
+    only_node: bool = False
+
+
+def acquire(tx: Transaction, request: JobRequest) -> list[dict[str, Any]]:
+    """Hands jobs to a pilot; they are its own when the transaction commits.
+
+    Returns:
+        PanDA's job dictionaries; none: nothing fits.
+    """
+    if request.queue.status == "offline":
+        return []
+    refresh(tx)
+    found = _Picking(tx, request).jobs()
+    if not found:
+        return []
+    tx.connection.execute(_SEND, [{"id": job.panda_id} | _sent(tx, request) for job in found])
+    _note(tx, {job.task_id for job in found})
+    return [pilot_job(known_task(tx, job.task_id), job) for job in found]
+
+
+class _Offer:
+    """What one job may have, of the pilot's words and the queue's the lesser; 0: not said."""
+
+    def __init__(self, request: JobRequest, places: Places | None) -> None:
+        queue = request.queue
+        self.many_nodes = places is not None
+        self.site = f",{request.site},"
+        self.labels = _labels(request)
+        self.resource_type = request.resource_type
+        self.cores = _lesser(0 if places else request.cores, queue.cores)
+        self.memory = _lesser(request.memory, queue.memory_mb)
+        self.disk = _lesser(request.disk_mb, queue.disk_mb)
+        self.seconds = _lesser(
+            0 if places else request.remaining_time, int(queue.minutes * 60) if queue.minutes else None
+        )
+        self.architecture = queue.architecture or ""
+        self.platforms = queue.platforms
+        self.containers = queue.containers
+        self.gpus = _queue_gpus(queue) if request.gpus is None else request.gpus
+        if places and request.gpus is None and not self.gpus:
+            self.gpus = places.gpus()
+
+    def fits(self, kind: Kind, queue: str) -> bool:
+        """Whether jobs of this kind that wait at `queue` may go to the pilot."""
+        needs = kind.needs
+        return (
+            (not self.labels or kind.label in self.labels)
+            and (bool(queue) or not kind.included or self.site in kind.included)
+            and (bool(queue) or self.site not in kind.excluded)
+            and (needs.nodes == 1 or self.many_nodes)
+            and (not self.cores or needs.cores <= self.cores)
+            and (not self.memory or needs.ram_mb <= self.memory)
+            and (not self.disk or needs.disk_mb <= self.disk)
+            and (not self.seconds or needs.seconds <= self.seconds)
+            and (not self.resource_type or _is_of_type(needs, self.resource_type))
+            and self._has_hardware(needs)
+        )
+
+    def _has_hardware(self, needs: Needs) -> bool:
+        if needs.container and self.containers == ():
+            return False
+        wish = needs.hardware
+        return (
+            (not needs.gpus or gpus_fit(wish.gpu or _ANY_GPU, needs.gpus, self.gpus))
+            and cpu_fits(wish.cpus, self.architecture)
+            and (not wish.platform or not self.platforms or wish.platform in self.platforms)
+        )
+
+
+def _labels(request: JobRequest) -> tuple[str, ...]:
+    if request.queue.status == "test" and request.label in _UNTESTED:
+        return ("test",)
+    return _LABELS.get(request.label, (request.label,)) if request.label else ()
+
+
+def _lesser(said: int, known: int | None) -> int:
+    return min(said, known) if said and known else said or known or 0
+
+
+def _queue_gpus(queue: Queue) -> tuple[GpuOffer, ...]:
+    if not queue.gpus:
+        return ()
+    gpu = queue.gpu
+    memory = "" if gpu.memory_mb is None else str(gpu.memory_mb)
+    versions = (gpu.framework_version or "", gpu.driver_version or "")
+    return (GpuOffer(queue.gpus, gpu.vendor, gpu.model or "", gpu.generation or "", memory, *versions),)
+
+
+def _is_of_type(needs: Needs, resource_type: str) -> bool:
+    if resource_type.startswith("SCORE") and needs.cores > 1:
+        return False
+    if resource_type.startswith("MCORE") and needs.cores <= 1:
+        return False
+    high = needs.ram_mb > needs.cores * HIGH_MEMORY
+    return not (high and resource_type in ("SCORE", "MCORE")) and (high or not resource_type.endswith("_HIMEM"))
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A campaign on a shelf."""
+
+    queue: str
+    key: tuple[int, Kind]
+    campaign: str
+    heap: list[int]  # of its tasks
+
+
+class _Picking:
+    """One pilot's choice."""
+
+    def __init__(self, tx: Transaction, request: JobRequest) -> None:
+        self._tx = tx
+        self._board: Board = tx.board
+        self._request = request
+        self._missing = max(1, min(request.n_jobs, MAX_JOBS))
+        self._places = None if request.wish is None else Places(request.wish, request.waited)
+        told = request.wish is None
+        self._cores = (request.cores if told else 0) or _NO_LIMIT
+        self._gpus = sum(gpu.count for gpu in request.gpus) if told and request.gpus is not None else _NO_LIMIT
+        self._found: list[AnyRow] = []
+        self._taken: dict[tuple[int, str], int] = {}  # the last PandaID of a lot
+
+    def jobs(self) -> list[AnyRow]:
+        """The jobs, in the order in which they were chosen."""
+        offer = _Offer(self._request, self._places)
+        # A queue that is off brokerage gets what names it, nothing that would go anywhere.
+        queues = [self._request.site] if self._request.queue.status == "brokeroff" else [self._request.site, ""]
+        for priority, shelves in self._board.shelves(dict.fromkeys(queues)):
+            candidates = [
+                _Candidate(queue, (-priority, kind), campaign, heap)
+                for queue, kind, shelf in shelves
+                if offer.fits(kind, queue)
+                for campaign, heap in shelf.items()
+            ]
+            self._serve(candidates)
+            if not self._missing:
+                break
+        return self._found
+
+    def _serve(self, candidates: list[_Candidate]) -> None:
+        """Takes jobs of the campaigns in turn until there are enough, or none is left."""
+        if len(candidates) > 1:
+            read_loads(self._tx)
+        while candidates and self._missing:
+            best = min(candidates, key=self._order)
+            lot = self._lot(best)
+            if lot is None:
+                candidates.remove(best)
+            elif room := self._room(lot, self._fair_count(lot, candidates)):
+                self._take(lot, room)
+            elif self._places and self._places.may_wait(lot.kind.needs, lot.campaign):
+                if self._take(lot, 1):
+                    self._missing = 0  # room is made for it before others take it
+            else:
+                candidates.remove(best)
+
+    def _order(self, candidate: _Candidate) -> tuple[int, int, int]:
+        return *self._board.burden(candidate.campaign), candidate.heap[0] if candidate.heap else 0
+
+    def _lot(self, candidate: _Candidate) -> Lot | None:
+        request = self._request
+        if not request.task_id and not request.user_name:
+            return self._board.first(candidate.queue, candidate.key, candidate.campaign)
+        # Rare: a pilot that wants one task's or one user's jobs alone.
+        return next(
+            (
+                lot
+                for lot in self._board.lots()
+                if (lot.queue, lot.shelf, lot.campaign) == (candidate.queue, candidate.key, candidate.campaign)
+                and request.task_id in (0, lot.task_id)
+                and request.user_name in ("", lot.user_name)
+            ),
+            None,
+        )
+
+    def _room(self, lot: Lot, most: int) -> int:
+        """For how many of a lot's jobs there is room beside those that were chosen, at most `most`."""
+        needs = lot.kind.needs
+        if self._places:
+            return self._places.take(needs, lot.campaign, most)
+        by_gpus = self._gpus // needs.gpus if needs.gpus else most
+        return min(most, self._cores // needs.cores, by_gpus)
+
+    def _take(self, lot: Lot, count: int) -> int:
+        """Takes so many of a lot's jobs, or all that it has; then it is empty, and goes from the board."""
+        needs, place = lot.kind.needs, (lot.task_id, lot.queue)
+        values = {"task_id": lot.task_id, "queue": lot.queue, "after": self._taken.get(place, 0), "limit": count}
+        rows = self._tx.connection.execute(_WAITING, values).all()
+        if rows:
+            self._taken[place] = rows[-1].panda_id
+            self._found += rows
+            self._missing -= len(rows)
+            self._cores -= len(rows) * needs.cores
+            self._gpus -= len(rows) * needs.gpus
+            self._board.serve(lot.campaign, len(rows) * needs.all_cores)
+        if len(rows) < count:
+            self._board.take_down(*place)
+            if self._places:
+                self._places.correct(needs, lot.campaign, len(rows))
+        return len(rows)
+
+    def _fair_count(self, lot: Lot, candidates: list[_Candidate]) -> int:
+        """How many jobs are this campaign's by right: those that bring it level with the next."""
+        if len(candidates) == 1:
+            return self._missing
+        mine = self._board.burden(lot.campaign)[0]
+        others = (self._board.burden(other.campaign)[0] for other in candidates if other.campaign != lot.campaign)
+        ahead = min(others, default=mine) - mine
+        return max(1, min(self._missing, ahead // lot.kind.needs.all_cores))
+
+
+_WAITING = (
+    select(
+        jobs.c.panda_id,
+        jobs.c.task_id,
+        jobs.c.number,
+        jobs.c.attempt_nr,
+        jobs.c.priority,
+        jobs.c.label,
+        jobs.c.core_count,
+        jobs.c.ram_mb,
+        jobs.c.max_walltime,
+        jobs.c.debug,
+    )
+    .where(
+        WAITS,
+        jobs.c.task_id == bindparam("task_id"),
+        jobs.c.queue == bindparam("queue"),
+        jobs.c.panda_id > bindparam("after"),
+    )
+    .order_by(jobs.c.panda_id)
+    .limit(bindparam("limit"))
+)
+
+_SENT_COLUMNS = (
+    "status",
+    "site",
+    "node",
+    "computing_element",
+    "harvester_id",
+    "worker_id",
+    "scheduler_id",
+    "holder",
+    "holder_node",
+    "holder_key",
+    "modified",
+    "state_changed",
+    "heartbeat",
+    "patience",
+)
+_SEND = (
+    update(jobs)
+    .where(jobs.c.panda_id == bindparam("id"))
+    .values({name: bindparam(f"new_{name}") for name in _SENT_COLUMNS})
+)
+
+
+def _sent(tx: Transaction, request: JobRequest) -> dict[str, Any]:
+    return {
+        "new_status": JobState.SENT.value,
+        "new_site": request.site[:128],
+        "new_node": request.node[:128] or None,
+        "new_computing_element": request.computing_element[:128] or None,
+        "new_harvester_id": request.harvester_id or None,
+        "new_worker_id": request.worker_id or None,
+        "new_scheduler_id": request.scheduler_id[:128] or None,
+        "new_holder": request.pilot.name if request.pilot else None,
+        "new_holder_node": (request.node[:128] or None) if request.only_node else None,
+        "new_holder_key": (request.pilot.key or None) if request.pilot else None,
+        "new_modified": tx.now,
+        "new_state_changed": tx.now,
+        "new_heartbeat": tx.now + request.patience,
+        "new_patience": request.patience,
+    }
+
+
+def _note(tx: Transaction, task_ids: Iterable[int]) -> None:
+    for task_id in task_ids:
+        if (task := task_row(tx, task_id)) is not None:
+            change_task(tx, task, started=task.started or tx.now)
+
+
+#: PanDA's word for an attempt whose job goes elsewhere, and how one that was given back is known later.
+_SUB_STATUS = "toreassign"
+_GIVEN_BACK = 51  # the kill code with which JEDI ends the jobs of a reassigned task
+
+_AT_PILOT = frozenset({JobState.SENT, JobState.STARTING, JobState.RUNNING, JobState.TRANSFERRING, JobState.HOLDING})
+_ENDING = frozenset({TaskState.ABORTING, TaskState.FINISHING})
+
+
+def give_back(
+    tx: Transaction, pilot: PilotIdentity, attempts: Iterable[tuple[int, int]], harvester_id: str, worker_id: str
+) -> list[int]:
+    """Takes jobs back from the worker that holds them, which works on them no more.
+
+    The attempt ends as closed, and the next one waits at once. Its number is higher, so that late reports of the old
+    one change nothing, and so is the number of attempts that the job may have. A job of another worker, one that has
+    ended or was killed, and one whose task is to end are left as they are: on the last two the pilot is to report.
+
+    Args:
+        tx: a writing transaction.
+        pilot: who gives them back.
+        attempts: PandaID and attempt number of each.
+        harvester_id: of the worker, as it took the jobs.
+        worker_id: the same.
+
+    Returns:
+        The PandaIDs of those that were given back, now or, where the call is a repetition, before.
+    """
+    tasks: dict[int, AnyRow | None] = {}
+    given: dict[int, AnyRow] = {}
+    known = []
+    for panda_id, attempt in dict.fromkeys(attempts):
+        job = job_row(tx, panda_id)
+        if job is None or job.attempt_nr != attempt or not pilot.has(job):
+            continue
+        if (job.harvester_id or "", job.worker_id or "") != (harvester_id, worker_id):
+            continue
+        if job.task_id not in tasks:
+            tasks[job.task_id] = task_row(tx, job.task_id)
+        task = tasks[job.task_id]
+        if job.status == JobState.CLOSED and job.sub_status == _SUB_STATUS:
+            known.append(panda_id)
+        elif job.status in _AT_PILOT and job.command != "tobekilled" and task and task.status not in _ENDING:
+            known.append(panda_id)
+            given[panda_id] = job
+    if given:
+        _close(tx, list(given), f"given back by worker {worker_id} of {harvester_id}")
+    for task in tasks.values():
+        if task is not None and (its := [job for job in given.values() if job.task_id == task.task_id]):
+            add_attempts(tx, task, [(job, job.max_attempt + 1) for job in its])
+            change_task(tx, task, outcome=True)
+    return known
+
+
+def _close(tx: Transaction, panda_ids: list[int], reason: str) -> None:
+    values = {
+        "status": JobState.CLOSED.value,
+        "sub_status": _SUB_STATUS,
+        "ended": tx.now,
+        "modified": tx.now,
+        "state_changed": tx.now,
+        "heartbeat": tx.now,
+        "buffer_error_code": _GIVEN_BACK,
+        "buffer_error_diag": reason[:300],
+    }
+    for some in in_slices(panda_ids):
+        tx.connection.execute(update(jobs).where(jobs.c.panda_id.in_(some)).values(values))

@@ -1,0 +1,338 @@
+"""The file cache and the storage over HTTP: sandboxes, checkpoints, outputs."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from sqlalchemy import delete, insert, select, update
+from sqlalchemy.exc import DBAPIError
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import FileResponse, Response
+
+from hpo_pilot.server.attempts import PilotIdentity, check_owner
+from hpo_pilot.server.calls import ANYBODY_KNOWN, KEY_HEADER, USERS, Access, Call, endpoint
+from hpo_pilot.server.database import Transaction, cache_files, cached_as, in_slices, tasks
+from hpo_pilot.server.envelope import Envelope, failure, success, to_json
+from hpo_pilot.server.file_store import (
+    CACHE_LIMIT,
+    CHECKPOINT_LIMIT,
+    SOURCES_LIMIT,
+    STORAGE_LIMIT,
+    FileRefused,
+    Folder,
+    cache_limit,
+    checkpoint_name,
+    checksum_of,
+    is_safe,
+    is_sandbox_name,
+    plain_name,
+    receive,
+    receive_form_file,
+)
+from hpo_pilot.server.pilots import has_job, makes_file
+from hpo_pilot.server.queues import find_output
+from hpo_pilot.server.tasks import release_pending, sandbox_arrived
+from hpo_pilot.server.tokens import Caller, Role, TokenRefused
+
+if TYPE_CHECKING:
+    from hpo_pilot.server.app import Server
+
+
+# ``file_server/*``: the file cache, with sandboxes and checkpoints.
+#
+# A sandbox is kept until its jobs are over. A checkpoint of a hyper-parameter point is the cache file
+# ``hpo_cp_<task>_<point>``.
+
+log = logging.getLogger(__name__)
+
+ERROR_OVERWRITE = "ERROR: cannot overwrite file"
+ERROR_WRITE = "ERROR: cannot write file"
+ERROR_SIZE_LIMIT = "ERROR: upload failure. Exceeded size limit"
+_OVERWRITE = ".__ow__"  # how a client says that the file may take the place of an older one
+_SENT_LIMIT = 255  # characters of a name with its folders
+_OVERHEAD = 64 * 1024  # bytes that a form may add to its file
+
+
+def reconcile(tx: Transaction, cache: Folder) -> None:
+    """Makes the database agree with the folder, whatever was cut short between the two."""
+    there = {path.name: path for path in cache}
+    known = set(tx.connection.scalars(select(cache_files.c.name)))
+    for gone in in_slices(sorted(name for name in known if plain_name(name) not in there)):
+        tx.connection.execute(delete(cache_files).where(cache_files.c.name.in_(gone)))
+    for name in sorted(there.keys() - {plain_name(name) for name in known}):
+        path = there[name]
+        register_file(tx, "", name, path.stat().st_size, checksum_of(path))
+    release_pending(tx)
+
+
+def register_file(tx: Transaction, user_name: str, name: str, size: int, checksum: str | None) -> None:
+    """Notes a file that is in the cache, and lets the tasks go that waited for it under just this name."""
+    values = {"user_name": user_name, "size": size, "checksum": checksum, "created": tx.now, "touched": tx.now}
+    if not tx.connection.execute(update(cache_files).where(cache_files.c.name == name).values(values)).rowcount:
+        tx.connection.execute(insert(cache_files).values(name=name, **values))
+    sandbox_arrived(tx, name)
+
+
+def _touch(tx: Transaction, name: str) -> bool:
+    """Whether there is a file of this plain name; it lives on."""
+    return bool(tx.connection.execute(update(cache_files).where(cached_as(name)).values(touched=tx.now)).rowcount)
+
+
+@endpoint("file_server/upload_cache_file", "POST", USERS, Access.WAIT, raw_body=True)
+async def upload_cache_file(call: Call) -> Envelope:
+    """Takes a sandbox. A name that is there already is touched and refused, as on a real server.
+
+    As there, the file is registered under the whole name that was sent, folders and all, and that decides which limit
+    it has; in the cache it has the plain name.
+    """
+    server = call.server
+    # The largest upload of all may not even begin; which limit holds shows once the name is known.
+    if content_length(call) > SOURCES_LIMIT + _OVERHEAD:
+        return failure(f"{ERROR_SIZE_LIMIT} {content_length(call) // 2**20} MB > {SOURCES_LIMIT // 2**20} MB.")
+
+    def limit(sent: str) -> int:
+        name = plain_name(sent)
+        if not is_sandbox_name(name) or len(sent) > _SENT_LIMIT or not sent.isprintable():
+            raise FileRefused(f"{ERROR_WRITE}: {sent[:_SENT_LIMIT]!r} is no name that a file here can have")
+        if server.cache.find(name) is not None and not name.endswith(_OVERWRITE):
+            raise FileExistsError(errno.EEXIST, "exists", name)
+        return cache_limit(sent)
+
+    try:
+        with server.cache.writing() as upload:
+            sent = await receive_form_file(call.header("content-type"), call.request.stream(), upload, limit)
+            name = plain_name(sent)
+            if not await asyncio.to_thread(upload.is_named_rightly, name):
+                # Others' tasks may name it: its content is what runs as them.
+                return failure(f"{ERROR_WRITE}: {name} is the name of another content")
+            if server.cache.find(name) is not None and not await _is_owner(call, name):
+                return failure(ERROR_OVERWRITE)
+            upload.keep(name)
+            size, checksum = upload.size, upload.checksum
+    except FileExistsError as error:
+        present = str(error.filename)
+        await server.database.write(lambda tx: _touch(tx, present))
+        return failure(ERROR_OVERWRITE)
+    except FileRefused as error:
+        return failure(_refusal(str(error)))
+    except OSError as error:
+        log.error("upload: %s", error)
+        return failure(f"{ERROR_WRITE}: {error.strerror}")
+    await server.database.write(lambda tx: register_file(tx, call.caller.name, sent, size, checksum))
+    return success()
+
+
+async def _is_owner(call: Call, name: str) -> bool:
+    owner = select(cache_files.c.user_name).where(cached_as(name))
+    return bool(await call.server.database.read(lambda tx: tx.connection.scalar(owner)) == call.caller.name)
+
+
+def content_length(call: Call) -> int:
+    """Bytes of the request's body, as far as it says so."""
+    length = call.header("content-length")
+    return int(length) if length.isdecimal() else 0
+
+
+def _refusal(message: str) -> str:
+    if not message.startswith("Exceeded"):
+        return message
+    if f"> {CACHE_LIMIT // 2**20} MB" in message:
+        advice = "Files not called sources.* are sandboxes of jobs without build, which have the tighter limit"
+    else:
+        advice = "Please remove what the jobs do not need"
+    return f"ERROR: upload failure. {message} {advice}"
+
+
+@endpoint("file_server/validate_cache_file", "POST", USERS, Access.READ)
+def validate_cache_file(tx: Transaction, call: Call, *, file_size: int, checksum: int | str) -> Envelope:
+    """Says under which name the caller has uploaded a file of this size and checksum."""
+    name = tx.connection.scalar(
+        select(cache_files.c.name)
+        .where(
+            cache_files.c.user_name == call.caller.name,
+            cache_files.c.size == file_size,
+            cache_files.c.checksum == str(checksum),
+        )
+        .order_by(cache_files.c.created.desc())
+        .limit(1)
+    )
+    if name is None or call.server.cache.find(plain_name(name)) is None:
+        return failure("NOTFOUND")
+    # The client puts its own port behind the host that it is told.
+    return success(message=f"FOUND:{call.request.url.hostname}:{name}")
+
+
+@endpoint("file_server/touch_cache_file", "POST", USERS, Access.WRITE)
+def touch_cache_file(tx: Transaction, call: Call, *, file_name: str) -> Envelope:
+    """Marks a sandbox as still in use."""
+    if not _touch(tx, plain_name(file_name)):
+        return failure(f"Failed to touch file with: no such file {file_name}")
+    return success()
+
+
+def _may_change(tx: Transaction, call: Call, task_id: str, sub_id: str) -> Envelope | None:
+    """The refusal for callers who may not change a checkpoint: its job's pilot may, and the task's owner."""
+    if call.caller.role is Role.PILOT:
+        if has_job(tx, call.pilot, int(task_id), sub_id):
+            return None
+        return failure(f"this pilot has no job of jediTaskID={task_id} whose checkpoint {sub_id} could be")
+    return check_owner(tx, call.caller, int(task_id))
+
+
+@endpoint("file_server/upload_hpo_checkpoint", "POST", ANYBODY_KNOWN, Access.WAIT, raw_body=True)
+async def upload_hpo_checkpoint(call: Call) -> Envelope:
+    """Keeps a point's checkpoint, a file called ``<task>_<point>``, for its next attempt."""
+    database, length = call.server.database, content_length(call)
+    if not length:
+        return failure("Cannot get content-length")
+    if length > CHECKPOINT_LIMIT + _OVERHEAD:
+        return failure(f"{ERROR_SIZE_LIMIT} {length}>{CHECKPOINT_LIMIT}")
+
+    def limit(sent: str) -> int:
+        if checkpoint_name(*_ids(sent)) is None:
+            raise FileRefused("Failed to extract task and sub IDs")
+        return CHECKPOINT_LIMIT
+
+    try:
+        with call.server.cache.writing() as upload:
+            sent = await receive_form_file(call.header("content-type"), call.request.stream(), upload, limit)
+            task_id, sub_id = _ids(sent)
+            if refused := await database.read(lambda tx: _may_change(tx, call, task_id, sub_id)):
+                return refused
+            name = str(checkpoint_name(task_id, sub_id))
+            upload.keep(name)
+            size, checksum = upload.size, upload.checksum
+    except FileRefused as error:
+        return failure(str(error).replace("Exceeded size limit", ERROR_SIZE_LIMIT))
+    except OSError as error:
+        log.error("upload: %s", error)
+        return failure(f"{ERROR_WRITE}: {error.strerror}")
+    owner = select(tasks.c.user_name).where(tasks.c.task_id == int(task_id))
+    await database.write(lambda tx: register_file(tx, str(tx.connection.scalar(owner)), name, size, checksum))
+    url = f"{str(call.request.base_url).rstrip('/')}/cache/{name}"
+    return success(url, f"Successfully placed at {url}")
+
+
+def _ids(sent: str) -> tuple[str, str]:
+    """Task and point of a checkpoint's name as it was sent."""
+    task_id, _, sub_id = plain_name(sent).partition("_")
+    return task_id, sub_id
+
+
+@endpoint("file_server/delete_hpo_checkpoint", "POST", ANYBODY_KNOWN, Access.WRITE)
+def delete_hpo_checkpoint(tx: Transaction, call: Call, *, task_id: str, sub_id: str) -> Envelope:
+    """Removes a point's checkpoint."""
+    name = checkpoint_name(task_id, sub_id)
+    if name is None or call.server.cache.find(name) is None:
+        return failure(f"Failed to delete file due to no such checkpoint: {task_id}_{sub_id}")
+    if refused := _may_change(tx, call, task_id, sub_id):
+        return refused
+    tx.connection.execute(cache_files.delete().where(cache_files.c.name == name))
+    call.server.cache.remove(name)
+    return success()
+
+
+_FileHandler = Callable[["Server", Request, Caller, str], Awaitable[Response]]
+
+
+def handler(server: Server, handle: _FileHandler) -> Callable[[Request], Awaitable[Response]]:
+    """A route's handler: `handle` behind the token and the name's check."""
+
+    async def checked(request: Request) -> Response:
+        try:
+            caller = server.gate.caller(request)
+        except TokenRefused as error:
+            return _refuse(f"Token authentication failed. {error}", 401)
+        name = request.path_params["name"]
+        if not is_safe(name):
+            return _refuse(f"{name!r} is no name that a file here can have", 400)
+        try:
+            return await handle(server, request, caller, name)
+        except ClientDisconnect:
+            return Response(status_code=499)
+        except DBAPIError as error:
+            log.error("%s: %s", name, error.orig)
+            return _refuse("database error in the PanDA server", 503)
+        except OSError as error:
+            log.error("%s: %s", name, error)
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            return _refuse(f"the server cannot store or read the file: {error.strerror}", 507 if full else 500)
+
+    return checked
+
+
+async def cache_file(server: Server, request: Request, caller: Caller, name: str) -> Response:
+    """A sandbox, for pilots and for whoever uploaded it."""
+    if caller.role is Role.USER:
+        owner = select(cache_files.c.user_name).where(cached_as(name))
+
+        def is_owner(tx: Transaction) -> bool:
+            return tx.connection.scalar(owner) == caller.name
+
+        if not await server.database.read(is_owner):
+            return _refuse("not the owner of the file, and no pilot role", 403)
+    return _send(server.cache.find(name), name)
+
+
+async def storage_file(server: Server, request: Request, caller: Caller, name: str) -> Response:
+    """An output or log: written by the pilot whose job makes it, read by users, removed by its owner."""
+    if request.method == "PUT":
+        if caller.role is Role.USER:
+            return _refuse("production or pilot role required", 403)
+        return await _store(server, request, caller, name)
+    if caller.role is Role.PILOT:
+        return _refuse("user role required", 403)
+    if request.method != "DELETE":
+        return _send(server.storage.find(name) or find_output(server.queues, name), name)
+    if not (caller.is_operator or await server.database.read(lambda tx: _owner(tx, name, caller)) == caller.name):
+        return _refuse("not the owner of the file", 403)
+    moved = find_output(server.queues, name)
+    if moved is not None:
+        moved.unlink(missing_ok=True)
+    if not server.storage.remove(name) and moved is None:
+        return _refuse(f"there is no file {name}", 404)
+    return Response(to_json(success()), media_type="application/json")
+
+
+def _owner(tx: Transaction, name: str, caller: Caller) -> str | None:
+    """Whose an output is, by its name: of users called a and a.b, the latter owns user.a.b.1.x."""
+    parts = name.split(".")
+    if parts[0] != "user":
+        return None
+    users = [".".join(parts[1:end]) for end in range(2, len(parts))]
+    known = set(tx.connection.scalars(select(tasks.c.user_name).where(tasks.c.user_name.in_(users)).distinct()))
+    return max((user for user in users if user in known or user == caller.name), key=len, default=None)
+
+
+async def _store(server: Server, request: Request, caller: Caller, name: str) -> Response:
+    pilot = PilotIdentity.of(caller, request.headers.get(KEY_HEADER, ""))
+
+    async def may() -> bool:
+        return caller.is_operator or await server.database.read(lambda tx: makes_file(tx, pilot, name))
+
+    refused = _refuse(f"no job that this pilot has makes a file {name}", 409)  # not 403: its token is good
+    if not await may():
+        return refused
+    try:
+        with server.storage.writing() as upload:
+            await receive(request.stream(), upload, STORAGE_LIMIT)
+            if not await may():  # it took so long that the job was lost, and another pilot has it
+                return refused
+            upload.keep(name)
+    except FileRefused as error:
+        return _refuse(str(error), 413)
+    return Response(to_json(success()), media_type="application/json")
+
+
+def _send(path: object, name: str) -> Response:
+    if path is None:
+        return _refuse(f"there is no file {name}", 404)
+    return FileResponse(str(path), media_type="application/octet-stream")
+
+
+def _refuse(message: str, status: int) -> Response:
+    return Response(to_json(failure(message)), status, media_type="application/json")

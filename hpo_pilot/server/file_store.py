@@ -1,0 +1,292 @@
+"""Files on disk: sandboxes, checkpoints, outputs; and receiving them from a form."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import struct
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+
+from hpo_pilot.errors import InputError
+
+if TYPE_CHECKING:
+    from python_multipart.multipart import MultipartCallbacks
+
+
+# Files on disk: sandboxes in ``cache/``, jobs' outputs and logs in ``storage/``.
+#
+# A file appears under its name whole or not at all: it is written beside and renamed. Names come from outside, so
+# they
+# are single, plain path components or refused.
+
+MB = 1024 * 1024
+SOURCES_LIMIT = 768 * MB  # of sandboxes called sources.*
+CACHE_LIMIT = 10 * MB  # of other cache files
+LOG_LIMIT = 100 * MB  # of cache files called *.out
+CHECKPOINT_LIMIT = 500 * MB  # of one hyper-parameter point's checkpoint
+STORAGE_LIMIT = 4096 * MB  # of one output
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+:@=-]{0,199}")
+CHECKPOINT_START = "hpo_cp_"
+_CHECKPOINT_IDS = re.compile(r"(\d{1,18})_([A-Za-z0-9.-]{1,100})", re.ASCII)
+_DIGEST_NAME = re.compile(r"sources\.([0-9a-f]{64})(?:\.\d+)?\.tar\.gz")  # of hpo-pilot's sandboxes
+_PART = ".part"  # no finished file ends so: see `is_safe`
+
+
+class FileRefused(Exception):
+    """The file is not taken; the message says why."""
+
+
+def is_safe(name: str) -> bool:
+    """True for a name that is one plain path component: no folder, no hidden file, nothing odd."""
+    return _NAME.fullmatch(name) is not None and not name.endswith(_PART)
+
+
+def plain_name(name: str) -> str:
+    """The file's name without the folders that its sender may have named."""
+    return name.rsplit("/", 1)[-1]
+
+
+def checkpoint_name(task_id: str, sub_id: str) -> str | None:
+    """The cache file of a hyper-parameter point's checkpoint; None: these are no ids."""
+    return f"{CHECKPOINT_START}{task_id}_{sub_id}" if _CHECKPOINT_IDS.fullmatch(f"{task_id}_{sub_id}") else None
+
+
+def checkpoint_task(name: str) -> int:
+    """The task of a cache file that `checkpoint_name` names."""
+    return int(name.removeprefix(CHECKPOINT_START).partition("_")[0])
+
+
+def is_sandbox_name(name: str) -> bool:
+    """Whether users may upload under this name: jobs take what is called a checkpoint for their own."""
+    return is_safe(name) and not name.startswith(CHECKPOINT_START)
+
+
+def cache_limit(name: str) -> int:
+    """Bytes that a cache file of this name may have."""
+    if name.endswith(".out"):
+        return LOG_LIMIT
+    return SOURCES_LIMIT if name.startswith("sources.") else CACHE_LIMIT
+
+
+class Folder:
+    """A folder of files with safe names."""
+
+    def __init__(self, path: Path) -> None:
+        """Makes the folder, for its owner alone, and removes what a killed server left half-written.
+
+        Raises:
+            InputError: it cannot be written.
+        """
+        self.path = path
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for left in path.glob(f"*{_PART}"):
+                left.unlink()
+            if not os.access(path, os.W_OK | os.X_OK):
+                raise PermissionError(13, "Permission denied")
+        except OSError as error:
+            raise InputError(f"{path}: {error.strerror}; name a writable folder with --files") from error
+
+    def find(self, name: str) -> Path | None:
+        """The file of this name; None: there is none, or the name is not safe."""
+        path = self.path / name
+        return path if is_safe(name) and path.is_file() else None
+
+    def __iter__(self) -> Iterator[Path]:
+        return (path for path in self.path.iterdir() if is_safe(path.name) and path.is_file())
+
+    def remove(self, name: str) -> bool:
+        """Removes a file.
+
+        Returns:
+            False: there was none.
+        """
+        if (path := self.find(name)) is None:
+            return False
+        path.unlink(missing_ok=True)
+        return True
+
+    @contextmanager
+    def writing(self) -> Iterator[Upload]:
+        """A file that is being written; it is gone afterwards unless `Upload.keep` was called."""
+        part = self.path / f"{os.urandom(12).hex()}{_PART}"
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        upload = Upload(self.path, part, os.fdopen(descriptor, "wb"))
+        try:
+            yield upload
+        finally:
+            # Before it is closed, for closing may fail on a full disk.
+            part.unlink(missing_ok=True)
+            upload.stream.close()
+
+
+class Upload:
+    """A file on its way in."""
+
+    def __init__(self, folder: Path, part: Path, stream: BinaryIO) -> None:
+        self._folder = folder
+        self._part = part
+        self.stream = stream
+        self.size = 0
+        self._tail = b""
+
+    def write(self, chunk: bytes, limit: int) -> None:
+        """Appends.
+
+        Raises:
+            FileRefused: the file has grown above `limit` bytes.
+        """
+        self.size += len(chunk)
+        if self.size > limit:
+            raise FileRefused(f"Exceeded size limit {self.size // MB} MB > {limit // MB} MB.")
+        self.stream.write(chunk)
+        self._tail = (self._tail + chunk)[-8:]
+
+    def is_named_rightly(self, name: str) -> bool:
+        """False for a name that is another content's digest; reads the file, so it is not for the event loop."""
+        match = _DIGEST_NAME.fullmatch(name)
+        if match is None:
+            return True
+        self.stream.flush()
+        with self._part.open("rb") as content:
+            return hashlib.file_digest(content, "sha256").hexdigest() == match[1]
+
+    def keep(self, name: str) -> None:
+        """Puts the file in its place, over an older one of the same name."""
+        self.stream.close()
+        self._part.replace(self._folder / name)
+
+    @property
+    def checksum(self) -> str | None:
+        """The CRC in a gzip file's footer, which is what panda-client compares; None: the file is too short."""
+        return str(struct.unpack("II", self._tail)[0]) if len(self._tail) == 8 else None
+
+
+def checksum_of(path: Path) -> str | None:
+    """`Upload.checksum` of a file that is there already."""
+    with path.open("rb") as stream:
+        stream.seek(max(0, path.stat().st_size - 8))
+        tail = stream.read(8)
+    return str(struct.unpack("II", tail)[0]) if len(tail) == 8 else None
+
+
+async def receive(chunks: AsyncIterator[bytes], upload: Upload, limit: int) -> None:
+    """Writes a request's body into a file.
+
+    Raises:
+        FileRefused: it is above `limit` bytes.
+    """
+    async for chunk in chunks:
+        if chunk:
+            upload.write(chunk, limit)
+
+
+# Receiving a file that comes as multipart/form-data, straight into its place.
+#
+# panda-client sends sandboxes so, up to 768 MB: they are neither kept in memory nor written twice.
+
+_HEADER_LIMIT = 16 * 1024
+
+
+class _File:
+    """Collects the parser's events for the part named ``file``."""
+
+    def __init__(self, upload: Upload, limit: Callable[[str], int]) -> None:
+        self.name: str | None = None
+        self.complete = False
+        self._upload = upload
+        self._limit_of = limit
+        self._limit = 0
+        self._field = b""
+        self._value = b""
+        self._disposition = b""
+        self._wanted = False
+
+    def callbacks(self) -> MultipartCallbacks:
+        return {
+            "on_part_begin": self._part_begin,
+            "on_header_field": self._header_field,
+            "on_header_value": self._header_value,
+            "on_header_end": self._header_end,
+            "on_headers_finished": self._headers_finished,
+            "on_part_data": self._part_data,
+            "on_part_end": self._part_end,
+        }
+
+    def _part_begin(self) -> None:
+        self._field = self._value = self._disposition = b""
+        self._wanted = False
+
+    def _header_field(self, data: bytes, start: int, end: int) -> None:
+        self._field += data[start:end]
+        self._check(self._field)
+
+    def _header_value(self, data: bytes, start: int, end: int) -> None:
+        self._value += data[start:end]
+        self._check(self._value)
+
+    def _check(self, header: bytes) -> None:
+        if len(header) > _HEADER_LIMIT:
+            raise FileRefused("a part's header is too long")
+
+    def _header_end(self) -> None:
+        if self._field.lower() == b"content-disposition":
+            self._disposition = self._value
+        self._field = self._value = b""
+
+    def _headers_finished(self) -> None:
+        _, options = parse_options_header(self._disposition)
+        if options.get(b"name") != b"file" or b"filename" not in options or self.name is not None:
+            return
+        self.name = options[b"filename"].decode("utf-8", "replace")
+        self._limit = self._limit_of(self.name)
+        self._wanted = True
+
+    def _part_data(self, data: bytes, start: int, end: int) -> None:
+        if self._wanted:
+            self._upload.write(data[start:end], self._limit)
+
+    def _part_end(self) -> None:
+        self.complete = self.complete or self._wanted
+
+
+async def receive_form_file(
+    content_type: str, chunks: AsyncIterator[bytes], upload: Upload, limit: Callable[[str], int]
+) -> str:
+    """Writes the form's ``file`` into `upload`.
+
+    Args:
+        content_type: of the request.
+        chunks: its body.
+        upload: where to write.
+        limit: bytes that a file of a given name may have; may refuse the name.
+
+    Returns:
+        The file's name as it was sent, with its folders; the caller decides whether it is safe.
+
+    Raises:
+        FileRefused: the form is malformed or has no such file, or the file is too large.
+    """
+    kind, options = parse_options_header(content_type.encode("latin-1", "replace"))
+    boundary = options.get(b"boundary")
+    if kind != b"multipart/form-data" or not boundary:
+        raise FileRefused("Argument error: missing a required argument: 'file'")
+    file = _File(upload, limit)
+    try:
+        parser = MultipartParser(boundary, file.callbacks())
+        async for chunk in chunks:
+            parser.write(chunk)
+        parser.finalize()
+    except FormParserError as error:
+        raise FileRefused(f"malformed upload: {error}") from error
+    if file.name is None or not file.complete:
+        raise FileRefused("Argument error: missing a required argument: 'file'")
+    return file.name

@@ -1,1 +1,0 @@
-"""The calls of `/server/panda`, which released Pilot 3s make; one implementation with the new API."""

@@ -1,0 +1,335 @@
+"""Listening: the socket, limits on connections and bodies, TLS, and the options on who is let in."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import ipaddress
+import os
+import resource
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+from types import FrameType
+from typing import Protocol
+
+import uvicorn
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive
+from typing_extensions import override
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from hpo_pilot.errors import InputError, TryAgainError
+from hpo_pilot.server.tls import ServedCertificate
+from hpo_pilot.server.tokens import Caller, Tokens
+
+
+class Gate:
+    """Tells who sent a request."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        """Takes the tokens that are let in."""
+        self.tokens = tokens
+
+    def caller(self, request: Request) -> Caller:
+        """Who sent the request.
+
+        Raises:
+            TokenRefused: nobody we know; the message says why.
+        """
+        return self.tokens.verify(request.headers.get("authorization"), request.headers.get("origin"))
+
+
+def add_security(parser: argparse.ArgumentParser) -> None:
+    """Adds the options; `certificate_of` and `gate_of` read them, and ``--tokens``."""
+    tls = parser.add_argument_group("TLS")
+    tls.add_argument("--tls-cert", type=Path, help="a certificate, with its chain (PEM); read again when renewed")
+    tls.add_argument("--tls-key", type=Path, help="its key (PEM)")
+    tls.add_argument(
+        "--insecure-behind-proxy",
+        action="store_true",
+        help="listen without TLS on more than this machine, for a proxy that has it",
+    )
+    others = parser.add_argument_group("other issuers")
+    others.add_argument("--issuers", type=Path, help="JSON file of OIDC issuers whose tokens are taken as well")
+
+
+def gate_of(options: argparse.Namespace, stack: ExitStack) -> Gate:
+    """Who is let in; `stack` ends what that needs.
+
+    Raises:
+        InputError: a file is missing or wrong.
+    """
+    issuers = None
+    if options.issuers is not None:
+        # Few servers need it, and its checks cost every start a tenth of a second.
+        from hpo_pilot.server.issuers import Issuers  # noqa: PLC0415
+
+        issuers = Issuers(options.issuers)
+        issuers.start()
+        stack.callback(issuers.stop)
+    return Gate(Tokens(options.tokens, issuers))
+
+
+def certificate_of(options: argparse.Namespace) -> ServedCertificate | None:
+    """The certificate that protects connections; None: nothing does.
+
+    Raises:
+        InputError: a file is missing or wrong, or one of the two is not given.
+    """
+    if options.tls_cert is None and options.tls_key is None:
+        return None
+    if options.tls_cert is None or options.tls_key is None:
+        raise InputError("--tls-cert and --tls-key go together")
+    return ServedCertificate(options.tls_cert, options.tls_key)
+
+
+class LimitedBody:
+    """A `receive` that ends where a body is too large."""
+
+    def __init__(self, receive: Receive, limit: int, problem: str) -> None:
+        """Counts what comes from `receive`; above `limit` bytes it raises a 413 that says `problem`."""
+        self._receive = receive
+        self._limit = limit
+        self._problem = problem
+        self._size = 0
+
+    async def __call__(self) -> Message:
+        """The next message.
+
+        Raises:
+            HTTPException: the body is above the limit.
+        """
+        message = await self._receive()
+        self._size += len(message.get("body", b""))
+        if self._size > self._limit:
+            raise HTTPException(413, self._problem)
+        return message
+
+
+#: Bytes that a request's head may have, about: what one read brings is not split.
+HEAD_LIMIT = 256 * 1024
+
+#: Seconds: for the whole head of a request, from the connection or its first byte; and for the next part of a body.
+_HEAD_SECONDS = 30.0
+_BODY_SECONDS = 120.0
+
+_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+
+
+class BoundedConnection(HttpToolsProtocol):
+    """Ends connections whose request's head is endless, or that leave a request unfinished for long."""
+
+    head_seconds = _HEAD_SECONDS
+    body_seconds = _BODY_SECONDS
+
+    _in_head = False
+    _head_size = 0
+    _deadline: float | None = None
+    _timer: asyncio.TimerHandle | None = None
+
+    @override
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        self._expect(self.head_seconds)
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._deadline = None
+        if self._timer is not None:
+            self._timer.cancel()
+        super().connection_lost(exc)
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        began_before = self._in_head
+        super().data_received(data)
+        if began_before and self._in_head:
+            self._head_size += len(data)
+            if self._head_size > HEAD_LIMIT and not self.transport.is_closing():
+                self.transport.write(_TOO_LARGE)
+                self.transport.close()
+
+    @override
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head, self._head_size = True, 0
+        self._expect(self.head_seconds)
+
+    @override
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._expect(self.body_seconds)
+        super().on_headers_complete()
+
+    @override
+    def on_body(self, body: bytes) -> None:
+        self._expect(self.body_seconds)
+        super().on_body(body)
+
+    @override
+    def on_message_complete(self) -> None:
+        self._deadline = None
+        super().on_message_complete()
+
+    def _expect(self, seconds: float) -> None:
+        self._deadline = self.loop.time() + seconds
+        if self._timer is None:
+            self._timer = self.loop.call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._deadline is None or self.transport.is_closing():
+            return
+        left = self._deadline - self.loop.time()
+        if left <= 0 and not self.flow.read_paused:
+            self.transport.close()
+        else:  # where reading is paused, it is we who are slow
+            self._timer = self.loop.call_later(max(left, 1.0), self._look)
+
+
+_GRACE = 2  # seconds that calls under way get to end when the server ends
+_LOOK_AT_CERTIFICATE = 60.0  # seconds
+_MOST_FILES = 65_536
+
+
+def listen(host: str, port: int, *, secure: bool) -> socket.socket:
+    """A socket that is bound, so that a taken port is told from every other trouble.
+
+    Args:
+        host: name or address.
+        port: 0: any free one.
+        secure: whether tokens that pass here are safe on a network.
+
+    Raises:
+        InputError: there is no such address, or it is of a network and nothing protects the tokens there.
+        TryAgainError: the port is taken.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM)[0]  # noqa: S104  # what an empty host means
+    except (OSError, UnicodeError) as error:
+        raise InputError(f"--host {host} --port {port}: {error}") from error
+    if not (secure or ipaddress.ip_address(str(address[0]).split("%")[0]).is_loopback):
+        raise InputError(
+            f"--host {host} is more than this machine, and without TLS whoever reads the network reads the tokens: "
+            "add --tls-cert and --tls-key; with a TLS proxy in front, --insecure-behind-proxy"
+        )
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+        listener.listen(2048)
+    except OSError as error:
+        listener.close()
+        raise TryAgainError(f"cannot listen on {host} port {port}: {error.strerror}; choose another --port") from error
+    return listener
+
+
+class Served(Protocol):
+    """What answers calls: one of our servers."""
+
+    name: str
+    """In the line that says it is ready."""
+
+    def application(self) -> ASGIApp:
+        """The application."""
+
+    def close_waiting(self) -> None:
+        """Answers the calls that wait for something, for the server ends."""
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn that says when it is ready, and that answers long polls when it is to end."""
+
+    def __init__(
+        self, config: uvicorn.Config, server: Served, lifeline: int | None, certificate: ServedCertificate | None
+    ) -> None:
+        super().__init__(config)
+        self._parts = server
+        self._lifeline = lifeline
+        self._certificate = certificate
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self._lifeline is not None:
+            asyncio.get_running_loop().add_reader(self._lifeline, self._lifeline_moved, self._lifeline)
+        if self._certificate is not None:
+            self._watching = asyncio.create_task(self._watch_certificate(self._certificate))
+        for listener in sockets or []:
+            host, port = listener.getsockname()[:2]
+            shown = f"[{host}]" if ":" in host else host
+            scheme = "http" if self._certificate is None else "https"
+            print(f"hpo-pilot {self._parts.name} ready on {scheme}://{shown}:{port}", flush=True)  # noqa: T201  # whoever started it waits for this
+
+    async def _watch_certificate(self, certificate: ServedCertificate) -> None:
+        assert self.config.ssl is not None  # tells the type checker
+        while True:
+            await asyncio.sleep(_LOOK_AT_CERTIFICATE)
+            certificate.refresh(self.config.ssl)
+
+    def _lifeline_moved(self, descriptor: int) -> None:
+        try:
+            alive = os.read(descriptor, 4096)
+        except BlockingIOError:
+            return
+        if not alive:
+            asyncio.get_running_loop().remove_reader(descriptor)
+            self._end()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        # Called by the signal itself, between any two steps of the loop: only leave word for it. uvicorn's own would
+        # send the signal again once it has ended in order, and the process would seem killed.
+        self.force_exit = self.should_exit
+        self.should_exit = True
+        self._loop.call_soon_threadsafe(self._parts.close_waiting)
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        await super().serve(sockets)
+
+    def _end(self) -> None:
+        self.should_exit = True
+        self._parts.close_waiting()
+
+
+def _allow_many_connections() -> None:
+    """As many open files as we may have: the usual soft limit of 1024 is fewer than some pilots and users need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def serve(
+    server: Served, listener: socket.socket, lifeline: int | None, certificate: ServedCertificate | None = None
+) -> None:
+    """Answers calls until SIGTERM, SIGINT or the end of the lifeline.
+
+    Args:
+        server: what answers.
+        listener: bound; stays the caller's.
+        lifeline: a descriptor at whose end of file it ends; None: none.
+        certificate: for TLS; None: plain HTTP.
+    """
+    _allow_many_connections()
+    config = uvicorn.Config(
+        server.application(),
+        http=BoundedConnection,
+        loop="uvloop",
+        ws="none",
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        timeout_keep_alive=120,
+        timeout_graceful_shutdown=_GRACE,
+        # A caller's address is that of the connection: whom we trust as a proxy must not be a matter of a header.
+        proxy_headers=False,
+        ssl_certfile=certificate.chain if certificate else None,
+        ssl_keyfile=certificate.key if certificate else None,
+    )
+    # What starting made stays until the end: no collection needs to look through it, the last one neither.
+    gc.freeze()
+    _Uvicorn(config, server, lifeline, certificate).run(sockets=[listener])

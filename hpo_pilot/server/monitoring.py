@@ -1,0 +1,632 @@
+"""Jobs, logs, pilots, queues and waiting work, as the pages and the service ask for them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import tarfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, TextClause, and_, func, or_, select
+
+from hpo_pilot.jobs import JobState
+from hpo_pilot.server.brokerage import Needs, needs_of, parse_needs
+from hpo_pilot.server.calls import ANYBODY_KNOWN, USERS, Access, Call, endpoint
+from hpo_pilot.server.database import AT_PILOT, WAITS, AnyRow, Transaction, in_slices, job_documents, jobs, tasks
+from hpo_pilot.server.descriptions import texts_of
+from hpo_pilot.server.envelope import Envelope, failure, success
+from hpo_pilot.server.pilots import Offer, key_of, pilots_shown
+from hpo_pilot.server.points import assignment_of
+from hpo_pilot.server.queues import Queue, find_output
+from hpo_pilot.server.task_parameters import known_task
+
+#: The runner's status of a point whose payload gave no figure of merit.
+_FAILED = 1
+
+#: Characters of a reason.
+_LONGEST_REASON = 500
+
+
+def members_of(metadata: str | None) -> list[dict[str, Any]]:
+    """The verdict on each point; none where there is none, as for a payload of somebody else's."""
+    if not metadata:
+        return []
+    try:
+        ours = json.loads(metadata)["user_job_metadata"]["hpo_pilot"]
+        return [one for one in ours.get("members", [ours]) if isinstance(one, dict)]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return []
+
+
+def failure_of(metadata: str | None) -> str:
+    """Why payloads of a job gave no figure of merit, in one line; empty: all did, or nobody says."""
+    members = members_of(metadata)
+    reasons = [
+        (f"trial {one.get('trial')}, fold {one.get('fold')}: " if len(members) > 1 else "")
+        + (" ".join(str(one.get("message") or "").split()) or "without a reason")
+        for one in members
+        if one.get("status") == _FAILED
+    ]
+    return "; ".join(reasons)[:_LONGEST_REASON]
+
+
+# Jobs as pages show them: lists, newest first, and one with its attempts and files.
+#
+# What can be asked of all jobs without an index (a queue's, a pilot's, those in some state) is looked for among the
+# newest `SCANNED` attempts alone, so that the cost does not grow with all that ever ran; of a task or search all
+# count.
+
+#: Attempts that a question without a task or search looks through, newest first.
+SCANNED = 100_000
+
+#: Seconds by which the clocks of server and storage may differ.
+_CLOCKS = 0.5
+
+#: Finds the file of a name in the storages; None: it is not there.
+FindFile = Callable[[str], Path | None]
+
+_COLUMNS = [column for column in jobs.c if column.name != "report"]
+_ROWS = select(*_COLUMNS, tasks.c.name.label("task"), tasks.c.user_name, tasks.c.needs).join(
+    tasks, tasks.c.task_id == jobs.c.task_id
+)
+#: What a payload said last, as the runner's verdict has it; without the empty ones.
+_SAID = func.replace(job_documents.c.meta_data, '"log_tail": ""', "").contains('"log_tail": "', autoescape=True)
+#: Where a payload may have failed: few of all metadata are read then.
+_MAY_HAVE_FAILED = job_documents.c.meta_data.contains('"status": 1', autoescape=True)
+
+
+@dataclass(frozen=True)
+class JobFilter:
+    """Which jobs are meant; what is empty or None is any.
+
+    Attributes:
+        search: its uid or name.
+        pilot: what `pilot_book.key_of` calls it.
+    """
+
+    task_ids: tuple[int, ...] = ()
+    search: str | None = None
+    states: tuple[str, ...] = ()
+    queue: str | None = None
+    pilot: str | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all jobs are meant, whatever their state."""
+        return not self.task_ids and self.search is None and self.queue is None and self.pilot is None
+
+    def conditions(self, tx: Transaction) -> list[ColumnElement[bool]]:
+        """What a row must be like, but for its state."""
+        found: list[ColumnElement[bool]] = []
+        if self.task_ids:
+            found.append(jobs.c.task_id.in_(self.task_ids))
+        if self.search is not None:
+            found.append(jobs.c.task_id.in_(_tasks_of(tx, self.search)))
+        if not found:
+            newest = tx.connection.scalar(select(func.max(jobs.c.panda_id))) or 0
+            found.append(jobs.c.panda_id > newest - SCANNED)
+        if self.queue is not None:
+            found.append(func.coalesce(jobs.c.site, jobs.c.queue) == self.queue)
+        if self.pilot is not None:
+            found.append(_of_pilot(self.pilot))
+        return found
+
+
+def _tasks_of(tx: Transaction, search: str) -> list[int]:
+    """The tasks of a search, by its uid or name; `campaign` is ``user/name.uid`` of ours."""
+    like = or_(
+        tasks.c.campaign.endswith(f".{search}", autoescape=True),
+        tasks.c.campaign.contains(f"/{search}.", autoescape=True),
+    )
+    found = []
+    for row in tx.connection.execute(select(tasks.c.task_id, tasks.c.campaign).where(like)):
+        name, _, uid = row.campaign.partition("/")[2].rpartition(".")
+        if search in (name, uid):
+            found.append(row.task_id)
+    return found
+
+
+def _of_pilot(key: str) -> ColumnElement[bool]:
+    host, at, queue = key.rpartition(" at ")
+    if at:
+        named = or_(jobs.c.node == host, jobs.c.node.endswith(f"@{host}", autoescape=True))
+        return and_(jobs.c.harvester_id.is_(None), jobs.c.site == queue, named)
+    harvester, _, worker = key.rpartition("/")
+    return and_(jobs.c.harvester_id == (harvester or None), jobs.c.worker_id == (worker or None))
+
+
+def page_of_jobs(tx: Transaction, wanted: JobFilter, limit: int, before: int | None, find: FindFile) -> dict[str, Any]:
+    """A page of jobs, newest first.
+
+    Args:
+        tx: a transaction.
+        wanted: which jobs.
+        limit: how many at most.
+        before: only those with a lower PandaID.
+        find: finds files.
+
+    Returns:
+        ``{"jobs": […], "before": what to ask for next or None, "counts": {state: how many}}``.
+    """
+    conditions = wanted.conditions(tx)
+    query = _ROWS.where(*conditions).order_by(jobs.c.panda_id.desc()).limit(limit + 1)
+    if wanted.states:
+        query = query.where(jobs.c.status.in_(wanted.states))
+    if before is not None:
+        query = query.where(jobs.c.panda_id < before)
+    rows = tx.connection.execute(query).all()
+    page, more = rows[:limit], len(rows) > limit
+    return {
+        "jobs": shown(tx, page, find),
+        "before": page[-1].panda_id if more else None,
+        "counts": _all_counts(tx) if wanted.is_empty else _counts(tx, conditions),
+    }
+
+
+def _counts(tx: Transaction, conditions: Sequence[ColumnElement[bool] | TextClause]) -> dict[str, int]:
+    query = select(jobs.c.status, func.count().label("n_jobs")).where(*conditions).group_by(jobs.c.status)
+    return {row.status: row.n_jobs for row in tx.connection.execute(query)}
+
+
+def _all_counts(tx: Transaction) -> dict[str, int]:
+    """Of every job there is: active attempts by the partial indices, ended jobs as their tasks count them."""
+    found = _counts(tx, [WAITS]) | _counts(tx, [AT_PILOT])
+    ended = tx.connection.execute(select(func.sum(tasks.c.n_finished), func.sum(tasks.c.n_failed))).one()
+    for state, count in zip((JobState.FINISHED, JobState.FAILED), ended, strict=True):
+        if count:
+            found[state.value] = int(count)
+    return found
+
+
+def job_with_attempts(tx: Transaction, panda_id: int, find: FindFile) -> dict[str, Any] | None:
+    """One job with all its attempts, its files and what was measured; None: there is no such job."""
+    asked = tx.connection.execute(
+        select(jobs.c.task_id, jobs.c.number, jobs.c.report).where(jobs.c.panda_id == panda_id)
+    ).one_or_none()
+    if asked is None:
+        return None
+    same = _ROWS.where(jobs.c.task_id == asked.task_id, jobs.c.number == asked.number).order_by(jobs.c.panda_id)
+    attempts = tx.connection.execute(same).all()
+    described = shown(tx, attempts, find)
+    job = next(row for row in attempts if row.panda_id == panda_id)
+    files = []
+    for file in texts_of(known_task(tx, job.task_id), job).files:
+        path = find(file.lfn)
+        size = path.stat().st_size if path is not None and path.is_file() else None
+        files.append({"name": file.lfn, "dataset": file.dataset, "kind": file.kind, "size": size})
+    return {
+        "job": next(one for one in described if one["panda_id"] == panda_id),
+        "attempts": described,
+        "files": files,
+        "measures": {name: value for name, value in _measures(asked.report).items() if value is not None},
+    }
+
+
+def _measures(report: str | None) -> Mapping[str, Any]:
+    return json.loads(report) if report else {}
+
+
+def shown(tx: Transaction, rows: Iterable[AnyRow], find: FindFile) -> list[dict[str, Any]]:
+    """The jobs of these rows as pages show them."""
+    listed = list(rows)
+    logged = _with_documents(tx, [row.panda_id for row in listed])
+    failed = _failures(tx, [row.panda_id for row in listed if row.status == JobState.FINISHED])
+    return [
+        _shown(tx, row, row.panda_id in logged, find) | {"payload_error": failed.get(row.panda_id, "")}
+        for row in listed
+    ]
+
+
+def _failures(tx: Transaction, panda_ids: Sequence[int]) -> dict[int, str]:
+    """Why payloads of finished jobs failed; of those jobs alone where one did."""
+    found: dict[int, str] = {}
+    for start in range(0, len(panda_ids), 500):
+        some = job_documents.c.panda_id.in_(panda_ids[start : start + 500])
+        query = select(job_documents.c.panda_id, job_documents.c.meta_data).where(some, _MAY_HAVE_FAILED)
+        found.update((row.panda_id, why) for row in tx.connection.execute(query) if (why := failure_of(row.meta_data)))
+    return found
+
+
+def _with_documents(tx: Transaction, panda_ids: Sequence[int]) -> set[int]:
+    """Those of the jobs of which some text is kept that was said."""
+    found: set[int] = set()
+    kept = or_(job_documents.c.pilot_log.is_not(None), job_documents.c.stdout.is_not(None), _SAID)
+    for start in range(0, len(panda_ids), 500):
+        some = job_documents.c.panda_id.in_(panda_ids[start : start + 500])
+        query: Select[tuple[int]] = select(job_documents.c.panda_id).where(some, kept)
+        found.update(tx.connection.scalars(query))
+    return found
+
+
+def _shown(tx: Transaction, job: AnyRow, has_document: bool, find: FindFile) -> dict[str, Any]:
+    needs = parse_needs(job.needs) if job.needs else Needs(cores=job.core_count, ram_mb=job.ram_mb)
+    patience = 0.0 if JobState(job.status).is_over else job.patience
+    known = assignment_of(tx, job.task_id)
+    return {
+        "panda_id": job.panda_id,
+        "task_id": job.task_id,
+        "task": job.task,
+        "user": job.user_name,
+        "search": known and known.search,
+        "uid": known and known.uid,
+        "generation": known and known.generation,
+        "members": known.members.get(job.number, ()) if known else (),
+        "number": job.number,
+        "attempt": job.attempt_nr,
+        "attempts": job.max_attempt,
+        "state": job.status,
+        "sub_state": job.sub_status,
+        "queue": job.site or job.queue,
+        "node": job.node,
+        "pilot": key_of(job.harvester_id, job.worker_id, job.node, job.site),
+        "created": job.created,
+        "changed": job.state_changed,
+        "started": job.started,
+        "ended": job.ended,
+        "heard": None if job.heartbeat is None else job.heartbeat - patience,
+        "nodes": needs.nodes,
+        "gpus": needs.gpus,
+        "cores": job.core_count,
+        "memory_mb": job.ram_mb,
+        "seconds": job.max_walltime,
+        "job_metrics": job.job_metrics,
+        "errors": errors_of(job),
+        "has_log": has_document or log_file(tx, job, find) is not None,
+    }
+
+
+def errors_of(job: AnyRow) -> dict[str, Any]:
+    """A job's errors, under the names that descriptions have them."""
+    found = {
+        "transExitCode": job.trans_exit_code,
+        "pilotErrorCode": job.pilot_error_code,
+        "pilotErrorDiag": job.pilot_error_diag,
+        "exeErrorCode": job.exe_error_code,
+        "exeErrorDiag": job.exe_error_diag,
+        "jobDispatcherErrorCode": job.dispatcher_error_code,
+        "jobDispatcherErrorDiag": job.dispatcher_error_diag,
+        "taskBufferErrorCode": job.buffer_error_code,
+        "taskBufferErrorDiag": job.buffer_error_diag,
+    }
+    return {name: value for name, value in found.items() if value not in (None, 0, "")}
+
+
+def log_file(tx: Transaction, job: AnyRow, find: FindFile) -> Path | None:
+    """The log that the job's pilot has stored; None: there is none, or it is another attempt's, which has its name."""
+    if not JobState(job.status).is_over:
+        return None
+    files = texts_of(known_task(tx, job.task_id), job).files
+    name = next((file.lfn for file in files if file.kind == "log"), "")
+    path = find(name) if name else None
+    if path is None:
+        return None
+    try:
+        stored = path.stat().st_mtime
+    except OSError:
+        return None  # removed just now
+    return path if job.created - _CLOCKS <= stored <= job.state_changed + _CLOCKS else None
+
+
+# A job's log as text: from the archive that its pilot stored, else from what its pilot or payload said.
+#
+# Archives come from pilots, hence from payloads: only so much of one is unpacked, and only its ends are kept.
+
+#: The most of a log that is given, in bytes.
+LOG_LIMIT = 8 * 1024 * 1024
+
+_UNPACKED = 256 << 20  # bytes of an archive that are looked through
+_MEMBERS = 200
+_BLOCK = 1 << 20
+#: What reads as text: the names that our own pilot and Pilot 3 give to logs.
+_TEXTS = re.compile(r"(^|/)[^/]*(\.(log|txt|out|err)|stdout|stderr)$")
+#: Characters that move a cursor or ring a bell, in a terminal that shows a downloaded log.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+@dataclass(frozen=True)
+class LogSources:
+    """Where a job's log is: a stored archive, or texts by their names."""
+
+    archive: Path | None
+    texts: tuple[tuple[str, str], ...] = ()
+
+
+def log_sources(tx: Transaction, panda_id: int, find: FindFile) -> LogSources | None:
+    """Where the log of a job is; None: there is no such job."""
+    columns = (jobs.c.task_id, jobs.c.number, jobs.c.attempt_nr, jobs.c.status, jobs.c.created, jobs.c.state_changed)
+    job = tx.connection.execute(select(*columns).where(jobs.c.panda_id == panda_id)).one_or_none()
+    if job is None:
+        return None
+    archive = log_file(tx, job, find)
+    row = tx.connection.execute(
+        select(job_documents.c.pilot_log, job_documents.c.stdout, job_documents.c.meta_data).where(
+            job_documents.c.panda_id == panda_id
+        )
+    ).one_or_none()
+    if row is None:
+        return LogSources(archive)
+    texts = [("payload's output", row.stdout), ("pilot's log", row.pilot_log), *_said(row.meta_data)]
+    return LogSources(archive, tuple((title, text) for title, text in texts if text))
+
+
+def _said(metadata: str | None) -> list[tuple[str, str]]:
+    """The last words of each point's payload, which the runner's verdict has where there is no figure of merit."""
+    if metadata is None or '"log_tail"' not in metadata:
+        return []
+    return [
+        (f"payload.log of trial {one.get('trial')}, fold {one.get('fold')}", str(one["log_tail"]))
+        for one in members_of(metadata)
+        if one.get("log_tail")
+    ]
+
+
+def log_text(sources: LogSources, size: int) -> tuple[str, bool]:
+    """The end of a log; for a thread that may wait for the disk.
+
+    Args:
+        sources: where it is.
+        size: characters at most.
+
+    Returns:
+        The text, and whether it is all there is. Control characters are replaced.
+    """
+    parts, whole = (list(sources.texts), True) if sources.archive is None else _unpacked(sources.archive, size)
+    if not parts and sources.texts:
+        parts = list(sources.texts)
+    text = "\n".join(f"==> {title} <==\n{content.rstrip()}\n" for title, content in parts)
+    text = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r\n", "\n").replace("\r", "\n"))
+    return text[-size:], whole and len(text) <= size
+
+
+def _unpacked(path: Path, size: int) -> tuple[list[tuple[str, str]], bool]:
+    """The ends of the texts in an archive, by their names; and whether nothing was left out."""
+    found: list[tuple[str, str]] = []
+    whole, left = True, _UNPACKED
+    try:
+        with tarfile.open(path) as archive:
+            for count, member in enumerate(archive):
+                left -= member.size
+                if count >= _MEMBERS or left < 0:
+                    return found, False
+                if not member.isreg() or not _TEXTS.search(member.name):
+                    continue
+                content = archive.extractfile(member)
+                if content is None:
+                    continue
+                tail = b""
+                while block := content.read(_BLOCK):
+                    tail = (tail + block)[-size:]
+                whole = whole and len(tail) == member.size
+                found.append((member.name, tail.decode(errors="replace")))
+    except (OSError, EOFError, tarfile.TarError, ValueError) as error:
+        found.append((path.name, f"the archive cannot be read: {error}"))
+    return found, whole
+
+
+# ``hpo_pilot/job_list`` and its kin: what the monitor's pages show of jobs, pilots and queues.
+#
+# PanDA has no such calls; a real server answers that they are forbidden. As on a BigPanDA, everybody known sees all.
+
+_MOST_JOBS = 1000  # in one answer
+_MOST_TASKS = 10_000  # in one question
+_STATES = frozenset(state.value for state in JobState)
+
+#: The data of a refusal, by which it is told from others.
+_NO_JOB = "no job"
+
+
+def find_file(call: Call) -> FindFile:
+    """What finds an output or log by its name, wherever pilots have put it."""
+    server = call.server
+
+    def find(name: str) -> Path | None:
+        return server.storage.find(name) or find_output(server.queues, name)
+
+    return find
+
+
+@endpoint("hpo_pilot/job_list", "GET", USERS, Access.READ)
+def job_list(
+    tx: Transaction,
+    call: Call,
+    *,
+    task_ids: list[int] | None = None,
+    search: str | None = None,
+    states: list[str] | None = None,
+    queue: str | None = None,
+    pilot: str | None = None,
+    limit: int = 100,
+    before: int | None = None,
+) -> Envelope:
+    """Jobs, newest first, at most 1000; `search` is the uid or name of a search, `before` a PandaID.
+
+    Returns:
+        data ``{"jobs": […], "before": for the next page, "counts": {state: how many}}``.
+    """
+    if unknown := sorted(set(states or ()) - _STATES):
+        return failure(f"there is no job state {unknown[0][:50]!r}: {', '.join(sorted(_STATES))}")
+    if not 1 <= limit <= _MOST_JOBS or len(task_ids or ()) > _MOST_TASKS:
+        return failure(f"limit must be 1 to {_MOST_JOBS}, task_ids at most {_MOST_TASKS}")
+    wanted = JobFilter(tuple(task_ids or ()), search, tuple(states or ()), queue, pilot)
+    return success(page_of_jobs(tx, wanted, limit, before, find_file(call)))
+
+
+@endpoint("hpo_pilot/job_view", "GET", USERS, Access.READ)
+def job_view(tx: Transaction, call: Call, *, panda_id: int) -> Envelope:
+    """One job: data ``{"job", "attempts", "files", "measures"}``."""
+    found = job_with_attempts(tx, panda_id, find_file(call))
+    return _unknown(panda_id) if found is None else success(found)
+
+
+@endpoint("hpo_pilot/job_log", "GET", USERS, Access.WAIT)
+async def job_log(call: Call, *, panda_id: int, size: int = 65536) -> Envelope:
+    """The end of a job's log, at most `size` characters: data ``{"text", "is_whole"}``."""
+    find = find_file(call)
+    sources = await call.server.database.read(lambda tx: log_sources(tx, panda_id, find))
+    if sources is None:
+        return _unknown(panda_id)
+    text, whole = await asyncio.to_thread(log_text, sources, max(1, min(size, LOG_LIMIT)))
+    return success({"text": text, "is_whole": whole})
+
+
+@endpoint("hpo_pilot/pilot_list", "GET", USERS, Access.WAIT)
+async def pilot_list(call: Call) -> Envelope:
+    """The pilots that have called in the last hour, and those that have jobs: data ``{"pilots": […]}``."""
+    return success({"pilots": await _pilots(call)})
+
+
+@endpoint("hpo_pilot/queue_list", "GET", USERS, Access.WAIT)
+async def queue_list(call: Call) -> Envelope:
+    """The queues that are described, and those where jobs or pilots are: data ``{"queues": […]}``."""
+    waiting, running = await call.server.database.read(_active)
+    pilots = [one for one in await _pilots(call) if one["state"] in ("busy", "waiting")]
+    described = call.server.queues.described
+    names = {*described, *waiting, *running, *(one["queue"] for one in pilots)}
+    return success({"queues": [_queue(name, described, waiting, running, pilots) for name in sorted(names)]})
+
+
+async def _pilots(call: Call) -> list[dict[str, Any]]:
+    notes = call.server.pilot_book.notes()
+    return await call.server.database.read(lambda tx: pilots_shown(tx, notes))
+
+
+def _active(tx: Transaction) -> tuple[Counter[str], Counter[str]]:
+    """How many jobs wait at each queue, and how many pilots have there."""
+    where = func.coalesce(jobs.c.site, jobs.c.queue)
+    waiting = select(jobs.c.queue.label("queue"), func.count().label("n_jobs")).where(WAITS).group_by(jobs.c.queue)
+    running = select(where.label("queue"), func.count().label("n_jobs")).where(AT_PILOT).group_by(where)
+
+    def counted(query: Select[Any, Any]) -> Counter[str]:
+        return Counter({row.queue: row.n_jobs for row in tx.connection.execute(query)})
+
+    return counted(waiting), counted(running)
+
+
+def _queue(
+    name: str,
+    described: Mapping[str, Queue],
+    waiting: Mapping[str, int],
+    running: Mapping[str, int],
+    pilots: Iterable[Mapping[str, Any]],
+) -> dict[str, Any]:
+    here = [one for one in pilots if one["queue"] == name]
+    queue = described.get(name)
+    limits = queue.model_dump(mode="json", exclude_none=True, include=_LIMITS) if queue else {}
+    return {
+        "name": name,
+        "status": queue.status if queue else "",
+        "description": queue.description if queue else "",
+        "waiting": waiting.get(name, 0),
+        "running": running.get(name, 0),
+        "pilots": len(here),
+        "slots": sum(one["slots"] for one in here) if all(one["slots"] is not None for one in here) else None,
+        "limits": {key: value for key, value in limits.items() if value},
+    }
+
+
+_LIMITS = {"cores", "memory_mb", "disk_mb", "minutes", "gpus", "architecture"}
+
+
+def _unknown(panda_id: int) -> Envelope:
+    return failure(f"the PanDA server has no job {panda_id}: it never had, or has removed it since", _NO_JOB)
+
+
+_MOST_SHAPES = 1000  # shapes in one answer, those that most jobs have
+_MINUTE = 60.0
+
+
+@endpoint("hpo_pilot/demand", "GET", ANYBODY_KNOWN, Access.READ)
+def demand(tx: Transaction, call: Call, *, queue: str = "", task_ids: list[int] | None = None) -> Envelope:
+    """What waits, by what it needs, and who could take it.
+
+    Args:
+        tx: a transaction.
+        call: the call.
+        queue: whose pilots are meant; empty: all.
+        task_ids: whose jobs are meant; None: all tasks'.
+
+    Returns:
+        data with ``waiting``: for each shape of jobs that wait where such pilots may take them the number of ``jobs``,
+        ``since`` when the first of them waits, and ``nodes``, ``gpus``, ``cores``, ``memory_mb`` and ``minutes`` of one
+        (0: not said); ``going``: how many jobs, of any task, those pilots have; ``offers``: for each pilot that asked
+        for jobs in the last hour when it last ``asked``, the most that it had free at once (0: it did not say), and
+        whether it ``is_busy``, that is has jobs, for then it may have no reason to ask;
+        ``known_for``: how long the server has listened. Times are in seconds before now.
+    """
+    found: dict[Needs, dict[str, Any]] = {}
+    for row in _rows(tx, task_ids):
+        if not _may_go(row, queue):
+            continue
+        needs = parse_needs(row.needs) if row.needs else needs_of(known_task(tx, row.task_id).parameters)
+        entry = found.setdefault(needs, {"jobs": 0, "since": 0.0})
+        entry["jobs"] += row.n_jobs
+        entry["since"] = max(entry["since"], tx.now - row.since)
+    waiting = sorted(({**entry, **_shape(needs)} for needs, entry in found.items()), key=lambda one: -one["jobs"])
+    busy = {(row.harvester_id or "", row.worker_id or "") for row in tx.connection.execute(_BUSY)}
+    offers = [
+        {**asdict(offer), "asked": max(0.0, tx.now - offer.asked), "is_busy": _name(offer) in busy}
+        for offer in call.server.pilot_book.offers(queue)
+    ]
+    known = max(0.0, tx.now - call.server.pilot_book.began)
+    return success(
+        {"waiting": waiting[:_MOST_SHAPES], "going": _going(tx, queue), "offers": offers, "known_for": known}
+    )
+
+
+_BUSY = select(jobs.c.harvester_id, jobs.c.worker_id).where(AT_PILOT).distinct()
+_WAITING = (
+    select(
+        jobs.c.task_id,
+        jobs.c.queue,
+        tasks.c.included,
+        tasks.c.excluded,
+        tasks.c.needs,
+        func.count().label("n_jobs"),
+        func.min(jobs.c.state_changed).label("since"),
+    )
+    .join(tasks, tasks.c.task_id == jobs.c.task_id)
+    .where(WAITS)
+    .group_by(jobs.c.task_id, jobs.c.queue, tasks.c.included, tasks.c.excluded, tasks.c.needs)
+)
+
+
+def _rows(tx: Transaction, task_ids: Sequence[int] | None) -> Iterator[AnyRow]:
+    if task_ids is None:
+        yield from tx.connection.execute(_WAITING)
+        return
+    for some in in_slices(set(task_ids)):
+        yield from tx.connection.execute(_WAITING.where(jobs.c.task_id.in_(some)))
+
+
+def _may_go(row: AnyRow, queue: str) -> bool:
+    """Whether pilots of the queue may take jobs that wait so."""
+    if not queue or row.queue:
+        return not queue or bool(row.queue == queue)
+    named = f",{queue},"
+    return (not row.included or named in row.included) and named not in (row.excluded or "")
+
+
+def _name(offer: Offer) -> tuple[str, str]:
+    return offer.harvester_id, offer.worker_id
+
+
+def _shape(needs: Needs) -> dict[str, Any]:
+    return {
+        "nodes": needs.nodes,
+        "gpus": needs.gpus,
+        "cores": needs.cores,
+        "memory_mb": needs.ram_mb,
+        "minutes": (needs.payload_seconds or needs.seconds) / _MINUTE,
+    }
+
+
+def _going(tx: Transaction, queue: str) -> int:
+    query = select(func.count()).select_from(jobs).where(AT_PILOT)
+    if queue:
+        query = query.where(func.coalesce(jobs.c.site, jobs.c.queue) == queue)
+    return int(tx.connection.scalar(query) or 0)

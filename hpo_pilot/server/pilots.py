@@ -1,0 +1,439 @@
+"""Pilots: what they offer, which files are theirs to write, and waiting for jobs and for changes."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from time import time
+from typing import Any
+
+from sqlalchemy import select
+
+from hpo_pilot.server.attempts import PilotIdentity
+from hpo_pilot.server.database import AT_PILOT, AnyRow, Transaction, jobs, workers
+from hpo_pilot.server.descriptions import texts_of
+from hpo_pilot.server.dispatch import JobRequest
+from hpo_pilot.server.task_parameters import known_task
+
+_LONGEST = 128  # characters of a queue's name: a longer one is nobody's
+
+
+@dataclass(frozen=True)
+class Offer:
+    """The most that a pilot has had free for one job at any time; 0: it did not say.
+
+    Attributes:
+        queue: that it serves.
+        harvester_id: with `worker_id` its name, where it has one.
+        asked: when it last asked for jobs, in seconds since the epoch.
+        nodes: at once.
+        gpus: on a node.
+        cores: on a node.
+        memory_mb: on a node.
+        minutes: for one job.
+    """
+
+    queue: str
+    harvester_id: str
+    worker_id: str
+    asked: float
+    nodes: int
+    gpus: int
+    cores: int
+    memory_mb: int
+    minutes: float
+
+
+def offer_of(request: JobRequest, now: float) -> Offer:
+    """What a pilot that asks has free now."""
+    who = (request.site[:_LONGEST], request.harvester_id, request.worker_id)
+    if request.wish is None:
+        gpus = sum(gpu.count for gpu in request.gpus or ())
+        return Offer(*who, now, 1, gpus, request.cores, request.memory, request.remaining_time / 60)
+    openings = [*request.wish.now, *request.wish.later]
+    return Offer(
+        *who,
+        now,
+        sum(opening.nodes for opening in request.wish.now),
+        max((sum(opening.gpus) for opening in openings), default=0),
+        max((opening.cores for opening in openings), default=0),
+        max((opening.memory_mb for opening in openings), default=0),
+        # Of searches whose run times it has measured it takes jobs that may be longer.
+        0.0 if request.wish.seconds else max((opening.seconds for opening in openings), default=0.0) / 60,
+    )
+
+
+def most_of(one: Offer, other: Offer) -> Offer:
+    """What is the most of two, as `other` says the rest."""
+    return replace(
+        other,
+        nodes=max(one.nodes, other.nodes),
+        gpus=max(one.gpus, other.gpus),
+        cores=max(one.cores, other.cores),
+        memory_mb=max(one.memory_mb, other.memory_mb),
+        minutes=max(one.minutes, other.minutes) if one.minutes and other.minutes else 0.0,
+    )
+
+
+# The pilots that have called lately: what pages show of them, and whom waiting jobs wait for. Kept in memory.
+#
+# It says nothing of what pilots are given, so that losing it costs nothing: whoever is alive calls again within a
+# minute,
+# and who has jobs is known by those.
+
+#: Seconds without a word after which one that has no jobs counts as silent: ours ask every minute at least.
+SILENT = 120.0
+#: Seconds after which a pilot that ended, or fell silent, is forgotten; and how many are remembered at most.
+KEPT = 3600.0
+MOST = 4096
+
+_OURS = "hpo-pilot"
+_UNKNOWN = "unknown"
+
+
+def host(name: str) -> str:
+    """The machine's name without the slot: ``slot1@node`` and ``node`` are the same machine."""
+    return name.rsplit("@", 1)[-1][:128]
+
+
+def key_of(harvester: str | None, worker: str | None, node: str | None, queue: str | None) -> str:
+    """What a pilot is called: ``harvester/worker``, else ``host at queue``; empty: it has no name."""
+    if harvester or worker:
+        return f"{harvester or ''}/{worker or ''}"
+    return f"{host(node)} at {queue or ''}" if node else ""
+
+
+@dataclass(frozen=True)
+class PilotNote:
+    """What a pilot has said of itself.
+
+    Attributes:
+        key: what it is called; empty: it has no name, and is on no page.
+        since: when it was first heard of, in seconds since the epoch.
+        slots: the most jobs that it ever asked for at once; of one that asks for one at a time, one.
+        nodes: free ones of its allocation; None: it has none.
+        offer: the most that it had free, where it is, and when it was last heard of.
+    """
+
+    key: str
+    host: str
+    kind: str
+    version: str
+    since: float
+    slots: int
+    nodes: int | None
+    offer: Offer
+
+
+class PilotBook:
+    """Notes of who asks for jobs. Any thread may call."""
+
+    def __init__(self, clock: Callable[[], float] = time) -> None:
+        """Has heard of nobody yet."""
+        self._clock = clock
+        self.began = clock()  #: when it began to listen, in seconds since the epoch
+        self._lock = threading.Lock()
+        self._notes: OrderedDict[tuple[str, str], PilotNote] = OrderedDict()
+
+    def asked(self, request: JobRequest, program: str) -> None:
+        """Notes that a pilot asks for jobs.
+
+        Args:
+            request: what it asks for; its `site` is the queue's name.
+            program: its User-Agent.
+        """
+        offer = offer_of(request, self._clock())
+        key = key_of(request.harvester_id, request.worker_id, request.node, offer.queue)
+        kind, version = _program(program)
+        place = key, offer.queue
+        with self._lock:
+            before = self._notes.pop(place, None)
+            self._notes[place] = PilotNote(
+                key=key,
+                host=host(request.node),
+                kind=kind,
+                version=version,
+                since=before.since if before else offer.asked,
+                slots=max(request.n_jobs, before.slots if before else 0),
+                nodes=None if request.wish is None else sum(opening.nodes for opening in request.wish.now),
+                offer=most_of(before.offer, offer) if before else offer,
+            )
+            while len(self._notes) > MOST or next(iter(self._notes.values())).offer.asked < offer.asked - KEPT:
+                self._notes.popitem(last=False)
+
+    def offers(self, queue: str) -> list[Offer]:
+        """What a queue's pilots of the last hour had free; queue empty: any queue's."""
+        since = self._clock() - KEPT
+        with self._lock:
+            offers = [note.offer for note in self._notes.values()]
+        return [offer for offer in offers if offer.asked >= since and queue in ("", offer.queue)]
+
+    def notes(self) -> list[PilotNote]:
+        """Who is remembered and has a name, longest unheard first."""
+        with self._lock:
+            return [note for note in self._notes.values() if note.key]
+
+
+def _program(agent: str) -> tuple[str, str]:
+    """Kind and version of a pilot's program by its User-Agent: ``hpo-pilot/0.1.0``, ``pilot/3.7.0.36 (Python …)``."""
+    first = agent.split(" ", 1)[0][:100]
+    name, _, version = first.partition("/")
+    if name == "pilot":
+        return f"Pilot {version.partition('.')[0]}".rstrip(), version
+    return name or _UNKNOWN, version
+
+
+def pilots_shown(tx: Transaction, notes: Iterable[PilotNote]) -> list[dict[str, Any]]:
+    """The pilots as pages show them: those that are remembered, and those that have jobs. By queue and name."""
+    columns = (
+        *(jobs.c.panda_id, jobs.c.harvester_id, jobs.c.worker_id, jobs.c.node, jobs.c.site, jobs.c.pilot_id),
+        *(jobs.c.heartbeat, jobs.c.patience),
+    )
+    busy: dict[str, list[AnyRow]] = {}
+    for row in tx.connection.execute(select(*columns).where(AT_PILOT).order_by(jobs.c.panda_id)):
+        if key := key_of(row.harvester_id, row.worker_id, row.node, row.site):
+            busy.setdefault(key, []).append(row)
+    ended = {
+        (row.harvester_id, row.worker_id): row.ended
+        for row in tx.connection.execute(
+            select(workers.c.harvester_id, workers.c.worker_id, workers.c.ended).where(
+                workers.c.ended >= tx.now - KEPT, workers.c.status != "started"
+            )
+        )
+    }
+    found = {note.key: note for note in notes if note.offer.asked >= tx.now - KEPT or note.key in busy}
+    shown = [_shown(tx.now, note, busy.get(key, ()), ended) for key, note in found.items()]
+    shown += [_unnoted(key, rows) for key, rows in busy.items() if key not in found]
+    return sorted(shown, key=lambda one: (one["queue"], one["key"]))
+
+
+def _shown(now: float, note: PilotNote, its: Iterable[AnyRow], ended: dict[tuple[str, str], float]) -> dict[str, Any]:
+    rows = list(its)
+    offer = note.offer
+    heard = max([offer.asked, *(row.heartbeat - row.patience for row in rows if row.heartbeat is not None)])
+    if rows:
+        state = "busy"
+    elif ended.get((offer.harvester_id, offer.worker_id), 0.0) >= offer.asked:
+        state = "ended"
+    else:
+        state = "waiting" if heard >= now - SILENT else "silent"
+    return {
+        "key": note.key,
+        "state": state,
+        "host": note.host,
+        "queue": offer.queue,
+        "kind": note.kind,
+        "version": note.version,
+        "since": note.since,
+        "heard": heard,
+        "slots": max(note.slots, len(rows)),
+        "nodes": note.nodes,
+        "jobs": [row.panda_id for row in rows],
+    }
+
+
+def _unnoted(key: str, rows: list[AnyRow]) -> dict[str, Any]:
+    """One that has not asked for jobs since this server started."""
+    last = rows[-1]
+    heard = [row.heartbeat - row.patience for row in rows if row.heartbeat is not None]
+    return {
+        "key": key,
+        "state": "busy",
+        "host": host(last.node or ""),
+        "queue": last.site or "",
+        "kind": _OURS if (last.pilot_id or "").startswith(f"{_OURS}|") else _UNKNOWN,
+        "version": "",
+        "since": None,
+        "heard": max(heard, default=None),
+        "slots": None,
+        "nodes": None,
+        "jobs": [row.panda_id for row in rows],
+    }
+
+
+_NUMBERS = re.compile(r"\d{1,9}", re.ASCII)
+_JOBS = select(
+    *(jobs.c.task_id, jobs.c.number, jobs.c.attempt_nr, jobs.c.holder, jobs.c.holder_node, jobs.c.holder_key)
+).where(AT_PILOT)
+
+
+def makes_file(tx: Transaction, pilot: PilotIdentity, name: str) -> bool:
+    """Whether a job that this pilot has is to make an output or log of this name.
+
+    Only jobs whose number is in the name are looked at, and first jobs: the names of all others' files have ${SN}.
+    """
+    numbers = {1, *map(int, _NUMBERS.findall(name))}
+    return any(
+        any(file.lfn == name for file in texts_of(known_task(tx, job.task_id), job).files)
+        for job in _held(pilot, tx.connection.execute(_JOBS.where(jobs.c.number.in_(numbers))))
+    )
+
+
+def has_job(tx: Transaction, pilot: PilotIdentity, task_id: int, sub_id: str) -> bool:
+    """Whether this pilot has a job of the task that may keep the checkpoint `sub_id`.
+
+    Our pilot calls a checkpoint after its job's number; what runs under other pilots may call it after a point.
+    """
+    held = _held(pilot, tx.connection.execute(_JOBS.where(jobs.c.task_id == task_id)))
+    return any(not pilot.key or sub_id in _numbers(tx, job) for job in held)
+
+
+def _numbers(tx: Transaction, job: AnyRow) -> tuple[str, str]:
+    """A job's number in its task, and as its command has it."""
+    return str(job.number), str(texts_of(known_task(tx, job.task_id), job).sequence)
+
+
+def _held(pilot: PilotIdentity, rows: Iterable[AnyRow]) -> list[AnyRow]:
+    return [row for row in rows if pilot.has(row)]
+
+
+class Waiter:
+    """One pilot that waits at a queue."""
+
+    def __init__(self, site: str) -> None:
+        self.site = site
+        self.tried = 0  # the round in which it last looked for a job
+        self.called_for = site  # the queue of the jobs that it was roused for
+        self.wake: asyncio.Future[None] | None = None
+
+    def rouse(self, called_for: str) -> None:
+        """Calls it to look for a job at `called_for`."""
+        self.called_for = called_for
+        if self.wake is not None and not self.wake.done():
+            self.wake.set_result(None)
+
+
+class WaitingPilots:
+    """Pilots that wait for jobs, first come, first served.
+
+    A job that comes to wait rouses one pilot, not all. A pilot that then finds nothing that fits passes the call on to
+    the next that has not looked since, so no fitting pilot sleeps through a job and five hundred need no five hundred
+    queries.
+    """
+
+    def __init__(self) -> None:
+        self._round = 0
+        self._waiters: deque[Waiter] = deque()
+        self._closed = False
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return len(self._waiters)
+
+    def enter(self, site: str) -> Waiter:
+        """Joins the queue of those who wait; call before the first look, so that no job slips between."""
+        waiter = Waiter(site)
+        waiter.tried = self._round
+        self._waiters.append(waiter)
+        return waiter
+
+    def leave(self, waiter: Waiter) -> None:
+        """Ends waiting; a call that came meanwhile goes to the next."""
+        self._waiters.remove(waiter)
+        if waiter.tried < self._round:
+            self._rouse(waiter.called_for, 1)
+
+    def looks(self, waiter: Waiter) -> None:
+        """Say so before looking for a job."""
+        waiter.tried = self._round
+
+    def found_nothing(self, waiter: Waiter) -> None:
+        """Passes the call on."""
+        self._rouse(waiter.called_for, 1)
+
+    async def wait(self, waiter: Waiter, seconds: float) -> bool:
+        """Waits until there may be a job.
+
+        Returns:
+            False: the time is over, or the server ends.
+        """
+        if self._closed or seconds <= 0:
+            return False
+        if waiter.tried < self._round:
+            return True  # called while it was looking
+        waiter.wake = asyncio.get_running_loop().create_future()
+        try:
+            await asyncio.wait_for(waiter.wake, seconds)
+        except TimeoutError:
+            return False
+        finally:
+            waiter.wake = None
+        return not self._closed
+
+    def announce(self, activated: Counter[str]) -> None:
+        """Jobs came to wait; queue "" means any."""
+        self._round += 1
+        for site, count in activated.items():
+            self._rouse(site, count)
+
+    def _rouse(self, site: str, count: int) -> None:
+        for waiter in self._waiters:
+            if count <= 0:
+                return
+            asleep = waiter.wake is not None and not waiter.wake.done()
+            if asleep and waiter.tried < self._round and site in ("", waiter.site):
+                waiter.rouse(site)
+                count -= 1
+
+    def close(self) -> None:
+        """Sends everybody away."""
+        self._closed = True
+        for waiter in self._waiters:
+            waiter.rouse("")
+
+
+class Changes:
+    """Clients that wait for a change to somebody's tasks."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[asyncio.Future[None], str] = {}
+        self._closed = False
+
+    def listen(self, user_name: str) -> asyncio.Future[None]:
+        """A future that is done with the next change to tasks of `user_name` (empty: of anybody)."""
+        future = asyncio.get_running_loop().create_future()
+        if self._closed:
+            future.set_result(None)
+        else:
+            self._waiting[future] = user_name
+        return future
+
+    async def wait(self, future: asyncio.Future[None], seconds: float) -> bool:
+        """Waits for what `listen` gave.
+
+        Returns:
+            False: the time is over, or the server ends.
+        """
+        try:
+            await asyncio.wait_for(future, seconds)
+        except TimeoutError:
+            return False
+        finally:
+            self._waiting.pop(future, None)
+        return not self._closed
+
+    def forget(self, future: asyncio.Future[None]) -> None:
+        """Ends listening without waiting."""
+        self._waiting.pop(future, None)
+
+    def announce(self, users: Iterable[str]) -> None:
+        """Tasks of these users changed."""
+        changed = set(users)
+        for future, user_name in list(self._waiting.items()):
+            if not user_name or user_name in changed:
+                del self._waiting[future]
+                if not future.done():
+                    future.set_result(None)
+
+    def close(self) -> None:
+        """Sends everybody away."""
+        self._closed = True
+        for future in self._waiting:
+            if not future.done():
+                future.set_result(None)
+        self._waiting.clear()

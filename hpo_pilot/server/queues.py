@@ -1,0 +1,379 @@
+"""Queues as the queue file describes them, and what needs no token: queue data, the transformation, public keys."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from hpo_pilot.server.descriptions import TRANSFORMATION, scope
+from hpo_pilot.server.envelope import failure, to_json
+from hpo_pilot.server.tokens import Tokens, WatchedFile
+from hpo_pilot.transformation.executable import build
+
+if TYPE_CHECKING:
+    from hpo_pilot.server.app import Server
+
+
+# PanDA queues as a queue file describes them: what a pilot there has, and whether it gets jobs.
+#
+# The models are the source of `schemas/queues.json`; users write the file in YAML, which `config` turns into the JSON
+# that the server reads.
+
+#: Of a queue's name: `hpo_pilot.search.mistakes.QUEUE_PATTERN`. Not imported from there: the models of searches, which
+#: the server has no use for, would be a quarter of its start.
+QUEUE_PATTERN = r"^[A-Za-z0-9_.-]+$"
+
+_Text = Annotated[StrictStr, Field(min_length=1)]
+_Count = Annotated[StrictInt, Field(ge=1, lt=2**31)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Gpu(_Section):
+    """The kind of GPU of a queue; all of them are alike. Jobs that ask for what is not said here do not fit."""
+
+    vendor: _Text = Field("NVIDIA", description="Vendor, e.g. NVIDIA, AMD.")
+    model: _Text | None = Field(None, description="Model, e.g. 'A100 80GB'. Default: not said.")
+    memory_mb: _Count | None = Field(None, description="Memory of one GPU, in MB. Default: not said.")
+    generation: _Text | None = Field(None, description="Microarchitecture, e.g. Ampere. Default: not said.")
+    framework_version: _Text | None = Field(None, description="CUDA or ROCm version, e.g. '12.4'. Default: not said.")
+    driver_version: _Text | None = Field(None, description="Driver version, e.g. '575.57'. Default: not said.")
+
+
+class Queue(_Section):
+    """One PanDA queue: what one job may have there. What is not said is not checked."""
+
+    status: Literal["online", "test", "brokeroff", "offline"] = Field(
+        "online",
+        description=(
+            "online: jobs as they come; test: jobs with label test alone; brokeroff: jobs that name this queue; "
+            "offline: none."
+        ),
+    )
+    description: StrictStr = Field("", description="For people.")
+    site: _Text | None = Field(None, description="The site that the queue belongs to. Default: the queue's name.")
+    cores: _Count | None = Field(None, description="CPU cores that one job may use.")
+    memory_mb: _Count | None = Field(None, description="Memory that one job may use, in MB.")
+    disk_mb: _Count | None = Field(None, description="Disk that one job may use, in MB.")
+    minutes: Annotated[StrictFloat, Field(gt=0, lt=1e6)] | None = Field(
+        None, description="The longest walltime of a job, in minutes."
+    )
+    architecture: _Text | None = Field(
+        None,
+        description="CPU: architecture, or architecture-vendor-instructions, e.g. x86_64, x86_64-intel-avx512f.",
+    )
+    platforms: tuple[_Text, ...] = Field(
+        (), description="Operating systems that jobs may ask for, e.g. el9. Default: not said, hence any."
+    )
+    gpus: Annotated[StrictInt, Field(ge=0, lt=10_000)] = Field(0, description="GPUs that one job may use.")
+    gpu: Gpu = Field(default_factory=Gpu, description="The kind of GPU, where there are some.")
+    containers: tuple[_Text, ...] | None = Field(
+        None, description="Container runtimes of its nodes, e.g. [apptainer]; []: none. Default: not said."
+    )
+    storage: Annotated[StrictStr, Field(pattern="^/")] | None = Field(
+        None,
+        description=(
+            "Folder that the nodes share with the server: a Pilot 3 moves outputs there. "
+            "Default: one in the server's files."
+        ),
+    )
+    pilot: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Fields of the queue's description for Pilot 3 (queuedata), beside or instead of those made here.",
+    )
+
+
+class QueueFile(_Section):
+    """A queue file. Pilots and tasks may name these queues and no others."""
+
+    queues: dict[Annotated[StrictStr, Field(pattern=QUEUE_PATTERN)], Queue] = Field(
+        min_length=1, description="The queues by their names."
+    )
+
+
+#: What is known of a queue that nobody described: nothing.
+UNDESCRIBED = Queue()
+
+
+class Queues:
+    """The queues by their names. Safe to use from any thread."""
+
+    def __init__(self, file: Path | None, storage: Path) -> None:
+        """Reads the queue file.
+
+        Args:
+            file: JSON, read again when it changes; None: every name is a queue.
+            storage: where Pilot 3 of queues without a storage of their own put outputs.
+
+        Raises:
+            InputError: the file is missing or makes no sense.
+        """
+        self._file = None if file is None else WatchedFile(file, _understand, what="queue file")
+        #: The folder of queues that have no storage of their own.
+        self.common_storage = storage.absolute()
+
+    @property
+    def described(self) -> Mapping[str, Queue]:
+        """The queues of the file; none without a file."""
+        return {} if self._file is None else self._file.content
+
+    def find(self, name: str) -> Queue | None:
+        """The queue of this name; None: there is no such queue."""
+        if self._file is None:
+            return UNDESCRIBED
+        return self._file.content.get(name)
+
+    def unknown(self, names: tuple[str, ...]) -> str:
+        """Why a task that names these queues could run nowhere; empty: it could, or it names none."""
+        known = self.described
+        if self._file is None or not names or any(name in known for name in names):
+            return ""
+        return f"no queue {' or '.join(names)} here: the queue file has {', '.join(sorted(known))}"
+
+    def storages(self) -> list[Path]:
+        """The folders into which Pilot 3 move outputs, each once."""
+        named = [Path(queue.storage) for queue in self.described.values() if queue.storage]
+        return list(dict.fromkeys([*named, self.common_storage]))
+
+
+def _understand(document: object) -> Mapping[str, Queue]:
+    return QueueFile.model_validate(document).queues  # pydantic's ValidationError is a ValueError
+
+
+# Queues and storages in the form that Pilot 3 reads, so that it needs no outside service.
+#
+# Formats as Pilot 3 3.7.0.36 and 3.11.5.1 take them (`pilot/info/extinfo.py`, `queuedata.py`, `storagedata.py`),
+# which
+# are those of PanDA's schedconfig and of CRIC. The outputs' place under a storage is Rucio's deterministic one
+# (`pilot/api/data.py`, `get_path`), so whoever knows a file's name knows its place.
+
+#: Activities for which Pilot 3 looks up copy tools and storages (`pilot/control/data.py`). Up to 3.9.1 these are pr, pw
+#: and pl for inputs, outputs and logs; from 3.9.2 on write_lan for outputs, from 3.10 on read_lan for inputs, each with
+#: an ending where a queue is "unified". It tries w next, and pl first for logs. Where it finds no copy tool for any of
+#: them it uses rucio (error 1152).
+_ACTIVITIES = ("pr", "pw", "pl", "w", "read_lan", "read_lan_analysis", "write_lan", "write_lan_analysis")
+#: Activities for which it looks up a storage's protocols (`pilot/api/data.py`).
+_PROTOCOL_ACTIVITIES = (*_ACTIVITIES, "r", "read_wan", "write_wan")
+_COMMON_STORAGE = "HPO_PILOT_STORAGE"  # of queues that have none of their own
+_MORE_JOBS_MINUTES = 60  # how long a Pilot 3 goes on taking jobs; with 0 it would end after its first
+_ANY_DISK_MB = 1_000_000  # where a queue does not say: a Pilot 3 reports the lower of this and what is free
+
+
+def queuedata(queues: Queues, name: str) -> dict[str, Any] | None:
+    """What a Pilot 3 must know of its queue; None: there is no such queue."""
+    queue = queues.find(name)
+    return None if queue is None else _described(name, queue)
+
+
+def all_queuedata(queues: Queues) -> dict[str, dict[str, Any]]:
+    """The same for every queue of the file."""
+    return {name: _described(name, queue) for name, queue in sorted(queues.described.items())}
+
+
+def _described(name: str, queue: Queue) -> dict[str, Any]:
+    endpoint = _endpoint(name, queue)
+    made = {
+        "nickname": name,
+        "name": name,
+        "siteid": name,
+        "panda_resource": name,
+        "panda_queue": name,
+        "atlas_site": queue.site or name,
+        "site": queue.site or name,
+        "cloud": "hpo-pilot",
+        "state": "ACTIVE",
+        "status": queue.status,
+        "type": "analysis",
+        "resource_type": "gpu" if queue.gpus else "GRID",
+        "pilot_manager": "local",
+        "pilot_version": "current",
+        "cmtconfig": "",
+        "corecount": queue.cores or 1,
+        "maxrss": queue.memory_mb or 0,
+        "maxwdir": queue.disk_mb or _ANY_DISK_MB,
+        "maxinputsize": -1,
+        "maxtime": int(queue.minutes * 60) if queue.minutes else 0,
+        "timefloor": _MORE_JOBS_MINUTES,
+        "is_cvmfs": False,
+        "direct_access_lan": False,
+        "direct_access_wan": False,
+        "allow_lan": True,
+        "allow_wan": False,
+        "container_type": "",
+        "container_options": "",
+        # The copy tool mv alone moves to where the storage says, not just beside the work folder.
+        "catchall": "mv_final_destination",
+        "copytools": {"mv": {"setup": ""}},
+        "acopytools": {activity: ["mv"] for activity in (*_ACTIVITIES, "default")},
+        "acopytools_schemas": {},
+        "astorages": {activity: [endpoint] for activity in _ACTIVITIES},
+        "aprotocols": {},
+        "params": {"internet_protocol_version": "IPv4"},
+        "architectures": _architectures(queue),
+        "containers": list(queue.containers or ()),
+        "environ": "",
+        "appdir": "",
+    }
+    return made | queue.pilot
+
+
+def _architectures(queue: Queue) -> list[dict[str, Any]]:
+    """The hardware as CRIC has it."""
+    arch, vendor, instructions = (*(queue.architecture or "").split("-", 2), "", "")[:3]
+    found: list[dict[str, Any]] = [
+        {"type": "cpu", "arch": [arch or "any"], "vendor": [vendor or "any"], "instr": [instructions or "any"]}
+    ]
+    if queue.gpus:
+        found.append({"type": "gpu", "vendor": [queue.gpu.vendor], "model": [queue.gpu.model or "any"]})
+    return found
+
+
+def _endpoint(name: str, queue: Queue) -> str:
+    return f"{name}_STORAGE" if queue.storage else _COMMON_STORAGE
+
+
+def storages(queues: Queues) -> dict[str, dict[str, Any]]:
+    """All storages, by the names that queuedata uses."""
+    found = {_COMMON_STORAGE: _storage(1, _COMMON_STORAGE, queues.common_storage)}
+    own = [(name, queue) for name, queue in sorted(queues.described.items()) if queue.storage]
+    for number, (name, queue) in enumerate(own, start=2):
+        endpoint = _endpoint(name, queue)
+        found[endpoint] = _storage(number, endpoint, Path(queue.storage or ""))
+    return found
+
+
+def _storage(number: int, name: str, folder: Path) -> dict[str, Any]:
+    protocol = {"endpoint": "file://localhost", "path": f"{folder}/", "flavour": "FILE", "id": number}
+    return {
+        "id": number,
+        "name": name,
+        "site": name,
+        "state": "ACTIVE",
+        "type": "DATADISK",
+        "token": "",
+        "is_deterministic": True,
+        "arprotocols": {activity: [protocol] for activity in _PROTOCOL_ACTIVITIES},
+        "rprotocols": {str(number): protocol},
+        "resource": {},
+    }
+
+
+def place_of(name: str) -> Path:
+    """Where, under a storage, a Pilot 3 puts the file of this name."""
+    owner = scope(name)
+    digest = hashlib.md5(f"{owner}:{name}".encode(), usedforsecurity=False).hexdigest()  # Rucio's choice
+    return Path(*owner.split("."), digest[0:2], digest[2:4], name)
+
+
+def find_output(queues: Queues, name: str) -> Path | None:
+    """An output or log that some Pilot 3 has moved to its queue's storage."""
+    place = place_of(name)
+    return next((path for path in (folder / place for folder in queues.storages()) if path.is_file()), None)
+
+
+# Where a Pilot 3 fetches what it must know of queues and storages; without a token, for none of it is secret.
+#
+# The paths are those of PanDA's and CRIC's caches, for their URLs go into a pilot's options:
+# ``--queuedata-url SERVER/cache/schedconfig/QUEUE.all.json`` and ``--storagedata-url
+# SERVER/cache/ddmendpoints.json``.
+
+
+def queue_routes(server: Server) -> list[Route]:
+    """The routes; they go before those of files."""
+    every = partial(_every_queue, server)
+    stores = partial(_storages, server)
+    return [
+        Route("/cache/schedconfig/pandaqueues.json", every, methods=["GET"]),
+        Route("/cache/schedconfig/{queue}.all.json", partial(_one_queue, server, True), methods=["GET"]),
+        Route("/cache/schedconfig/{queue}.json", partial(_one_queue, server, False), methods=["GET"]),
+        Route("/cache/pandaqueues.json", every, methods=["GET"]),
+        Route("/cache/cric_pandaqueues.json", every, methods=["GET"]),
+        Route("/cache/ddmendpoints.json", stores, methods=["GET"]),
+        Route("/cache/cric_ddmendpoints.json", stores, methods=["GET"]),
+    ]
+
+
+async def _one_queue(server: Server, flat: bool, request: Request) -> Response:
+    name = request.path_params["queue"]
+    found = queuedata(server.queues, name)
+    if found is None:
+        return _json({"error": f"no queue {name} here"}, 404)
+    return _json(found if flat else {name: found})
+
+
+async def _every_queue(server: Server, request: Request) -> Response:
+    return _json(all_queuedata(server.queues))
+
+
+async def _storages(server: Server, request: Request) -> Response:
+    return _json(storages(server.queues))
+
+
+def _json(content: dict[str, Any], status: int = 200) -> Response:
+    return Response(json.dumps(content), status, media_type="application/json")
+
+
+# The transformation by URL, where tasks' transPath says that pilots find it.
+#
+# Everybody may have it: it is code, and holds no secrets.
+
+
+def route() -> Route:
+    """The route of the transformation."""
+    return Route("/trf/user/{name}", _transformation, methods=["GET"])
+
+
+async def _transformation(request: Request) -> Response:
+    if request.path_params["name"] != TRANSFORMATION:
+        return PlainTextResponse(f"there is no transformation of this name; {TRANSFORMATION} is here\n", 404)
+    content, tag = _built()
+    headers = {"ETag": tag}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(content, media_type="application/octet-stream", headers=headers)
+
+
+@cache
+def _built() -> tuple[bytes, str]:
+    content = build()
+    return content, f'"{hashlib.sha256(content).hexdigest()}"'
+
+
+_CONFIG = re.compile(r"(.+)_auth_config\.json")
+
+
+def key_routes(tokens: Tokens) -> Sequence[Route]:
+    """The routes; nobody needs a token for them."""
+
+    async def public_keys(_: Request) -> Response:
+        return JSONResponse(tokens.public_keys)
+
+    async def auth_config(request: Request) -> Response:
+        match = _CONFIG.fullmatch(request.path_params["name"])
+        vo = match[1] if match else ""
+        settings = tokens.others.client_settings(vo) if tokens.others is not None else None
+        if settings is None:
+            # panda-client shows this to its user.
+            message = (
+                f"nobody issues tokens for {vo[:64]!r} here by a web page: ask the operator for one "
+                "(hpo-pilot token create), and name its file in OIDC_AUTH_TOKEN_FILE"
+            )
+            return Response(to_json(failure(message)), 404, media_type="application/json")
+        return Response(json.dumps(settings), media_type="application/json")
+
+    return [
+        Route("/.well-known/jwks.json", public_keys, methods=["GET"]),
+        Route("/auth/{name}", auth_config, methods=["GET"]),
+    ]

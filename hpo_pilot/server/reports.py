@@ -1,0 +1,395 @@
+"""Reports of pilots on their jobs, and jobs whose pilot is silent or gone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import func, insert, select, update
+from sqlalchemy.exc import DBAPIError
+
+from hpo_pilot.jobs import JobState
+from hpo_pilot.server.attempts import NotThePilotsJob, PilotIdentity, change_task, end_attempt, job_row, task_row
+from hpo_pilot.server.database import AT_PILOT, AnyRow, Database, Transaction, job_documents, jobs, set_columns, workers
+from hpo_pilot.server.envelope import utc
+from hpo_pilot.server.metrics import HEARTBEATS_LOST
+from hpo_pilot.server.task_parameters import known_task
+
+# What pilots report about their jobs.
+#
+# After `updateJobStatus` of panda-server 1.0.4: a job never goes back a step, and an answer may carry a command. What
+# a
+# late or foreign report gets:
+#
+# ========================================  ==============  =====================================================
+# report                                    command         effect
+# ========================================  ==============  =====================================================
+# on a job that nobody was given            ``tobekilled``  none
+# on a job of another pilot                 (refused)       none
+# with another attempt's number             badattemptnr    none
+# heartbeat on a job that is over           ``tobekilled``  none
+# final, as the job already ended           (none)          none: a repeat of a report whose answer was lost
+# final, otherwise than the job ended       alreadydone     none
+# ========================================  ==============  =====================================================
+
+#: How far a job is; a report never takes it back.
+_STEPS = [JobState.SENT, JobState.STARTING, JobState.RUNNING, JobState.TRANSFERRING, JobState.HOLDING]
+#: Of the values of a task's running jobs is told at most this often, in seconds. Who waits looks now and then anyway.
+_VALUES_PAUSE = 0.5
+_DOCUMENT_LIMIT = 64 * 1024  # characters of a log that are kept
+
+
+@dataclass(frozen=True)
+class JobReport:
+    """A pilot's report.
+
+    Attributes:
+        columns: of the table `jobs`.
+        measures: JobSpec fields that only descriptions show.
+        documents: of the table `job_documents`.
+        pilot: who reports; None: the server itself.
+        node: from where.
+    """
+
+    panda_id: int
+    status: JobState
+    attempt_nr: int | None = None
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    measures: Mapping[str, Any] = field(default_factory=dict)
+    documents: Mapping[str, str] = field(default_factory=dict)
+    pilot: PilotIdentity | None = None
+    node: str = ""
+
+
+def update_job(tx: Transaction, report: JobReport) -> str | None:
+    """Records a report; once, however often it comes.
+
+    Returns:
+        The command to the pilot.
+
+    Raises:
+        NotThePilotsJob: another pilot has the job.
+    """
+    job = job_row(tx, report.panda_id)
+    if job is None or job.status in (JobState.DEFINED, JobState.ACTIVATED):
+        return "tobekilled"
+    if report.pilot is not None and not report.pilot.has(job, report.node):
+        raise NotThePilotsJob(report.panda_id)
+    if report.attempt_nr is not None and report.attempt_nr != job.attempt_nr:
+        return "badattemptnr"
+    state = JobState(job.status)
+    if state.is_over:
+        return _late(state, report)
+    columns = dict(report.columns)
+    if report.measures:
+        columns["report"] = json.dumps((json.loads(job.report) if job.report else {}) | dict(report.measures))
+    if report.status.is_over:
+        _store_documents(tx, report)
+        end_attempt(tx, job, report.status, **columns)
+        return None
+    return _heartbeat(tx, job, state, report, columns)
+
+
+def _late(state: JobState, report: JobReport) -> str | None:
+    if not report.status.is_over:
+        return "tobekilled"
+    repeated = report.status is state or (report.status is JobState.FAILED and state is JobState.CANCELLED)
+    return None if repeated else "alreadydone"
+
+
+def _heartbeat(tx: Transaction, job: AnyRow, state: JobState, report: JobReport, columns: dict[str, Any]) -> str | None:
+    status = max(state, report.status, key=_STEPS.index)
+    if status is not state:
+        columns["state_changed"] = tx.now
+        if job.started is None and status is not JobState.STARTING:
+            columns.setdefault("started", tx.now)
+    columns |= {"status": status.value, "modified": tx.now, "heartbeat": tx.now + job.patience}
+    set_columns(tx, jobs.c.panda_id, job.panda_id, columns)
+    _store_documents(tx, report)
+    if status is not state and (task := task_row(tx, job.task_id)) is not None:
+        change_task(tx, task)
+    elif "hpoStep=" in (columns.get("job_metrics") or "") and columns["job_metrics"] != job.job_metrics:
+        _tell_of_values(tx, job)
+    return ",".join(word for word in ("debug" if job.debug else None, job.command) if word) or None
+
+
+def _tell_of_values(tx: Transaction, job: AnyRow) -> None:
+    """Announces a running job's new values to who waits for them; not of each at once, where a task has many jobs."""
+    if known_task(tx, job.task_id).parameters.params.get("hpoValues") is not True:
+        return
+    task = task_row(tx, job.task_id)
+    if task is not None and tx.now - task.modified >= _VALUES_PAUSE:
+        change_task(tx, task, outcome=True)
+
+
+def _store_documents(tx: Transaction, report: JobReport) -> None:
+    documents = dict(report.documents)
+    if report.status is JobState.FAILED:
+        documents.pop("meta_data", None)  # as on a real server, so that nobody comes to rely on it
+    for name in ("pilot_log", "stdout"):
+        if name in documents:
+            documents[name] = documents[name][-_DOCUMENT_LIMIT:]
+    if not documents:
+        return
+    if not set_columns(tx, job_documents.c.panda_id, report.panda_id, documents):
+        tx.connection.execute(insert(job_documents).values(panda_id=report.panda_id, **documents))
+
+
+# A pilot's report on a job, from the API's arguments to what `updates` records.
+#
+# Both APIs come through here; the arguments have the names of the new one.
+
+_REPORTABLE = frozenset(
+    {
+        JobState.RUNNING,
+        JobState.FAILED,
+        JobState.FINISHED,
+        JobState.HOLDING,
+        JobState.STARTING,
+        JobState.TRANSFERRING,
+    }
+)
+_INTEGER = 2**31 - 1
+
+
+def _text(limit: int) -> Callable[[Any], str]:
+    return lambda value: str(value)[:limit]
+
+
+def _whole(value: Any) -> int:
+    return max(-_INTEGER, min(int(value), _INTEGER))
+
+
+def _time(value: str) -> float:
+    return datetime.strptime(value, "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC).timestamp()
+
+
+def _kilobytes(value: float) -> float:
+    return min(10**10 - 1, int(value) / 1024)
+
+
+#: Arguments that become columns, with how long or large they may be.
+_COLUMNS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "node": ("node", _text(128)),
+    "trans_exit_code": ("trans_exit_code", _whole),
+    "pilot_error_code": ("pilot_error_code", lambda value: abs(_whole(value))),
+    "pilot_error_diag": ("pilot_error_diag", _text(500)),
+    "exe_error_code": ("exe_error_code", _whole),
+    "exe_error_diag": ("exe_error_diag", _text(500)),
+    "job_metrics": ("job_metrics", _text(500)),
+    "scheduler_id": ("scheduler_id", _text(128)),
+    "pilot_id": ("pilot_id", _text(200)),
+    "batch_id": ("batch_id", _text(80)),
+    "job_sub_status": ("sub_status", _text(80)),
+    "start_time": ("started", _time),
+    "end_time": ("ended", _time),
+}
+#: Arguments that become fields of the description alone.
+_MEASURES: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "cpu_consumption_time": ("cpuConsumptionTime", int),
+    "cpu_consumption_unit": ("cpuConsumptionUnit", str),
+    "cpu_architecture_level": ("cpu_architecture_level", _text(20)),
+    "cpu_conversion_factor": ("cpuConversion", float),
+    "pilot_timing": ("pilotTiming", _text(100)),
+    "n_events": ("nEvents", int),
+    "n_input_files": ("nInputFiles", int),
+    "core_count": ("actualCoreCount", int),
+    "mean_core_count": ("meanCoreCount", float),
+    "grid": ("grid", _text(50)),
+    "source_site": ("sourceSite", _text(36)),
+    "destination_site": ("destinationSite", _text(36)),
+    **{
+        f"{how}_{what.lower()}": (f"{how}{what}", int)
+        for how in ("max", "avg")
+        for what in ("RSS", "VMEM", "SWAP", "PSS")
+    },
+    **{
+        f"{how}_{what.lower()}": (f"{how}{what}", _kilobytes)
+        for how in ("tot", "rate")
+        for what in ("RCHAR", "WCHAR", "RBYTES", "WBYTES")
+    },
+}
+_DOCUMENTS = {
+    "meta_data": "meta_data",
+    "job_output_report": "output_report",
+    "pilot_log": "pilot_log",
+    "stdout": "stdout",
+}
+
+
+def reported_state(text: str) -> JobState | None:
+    """The state that a pilot says its job has; None: none that a pilot may say."""
+    try:
+        status = JobState(text)
+    except ValueError:
+        return None
+    return status if status in _REPORTABLE else None
+
+
+def record_report(tx: Transaction, status: JobState, arguments: Mapping[str, Any], pilot: PilotIdentity) -> str | None:
+    """Records a report.
+
+    Args:
+        tx: a writing transaction.
+        status: as `reported_state` gave it.
+        arguments: as ``pilot/update_job`` declares them; whatever else is in the mapping does not matter.
+        pilot: who reports.
+
+    Returns:
+        The command to the pilot.
+
+    Raises:
+        NotThePilotsJob: another pilot has the job.
+    """
+    report = JobReport(
+        panda_id=arguments["job_id"],
+        status=status,
+        attempt_nr=arguments.get("attempt_nr"),
+        columns=_taken(_COLUMNS, arguments),
+        measures=_taken(_MEASURES, arguments),
+        documents={column: arguments[name] for name, column in _DOCUMENTS.items() if arguments.get(name)},
+        pilot=pilot,
+        node=arguments.get("node") or "",
+    )
+    return update_job(tx, report)
+
+
+def _taken(table: Mapping[str, tuple[str, Callable[[Any], Any]]], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    taken = {}
+    for name, (column, convert) in table.items():
+        value = arguments.get(name)
+        if value is None or value == "":
+            continue
+        try:
+            taken[column] = convert(value)
+        except (ValueError, OverflowError):
+            continue  # one odd number or time must not cost the job's result; a real server skips it too
+    return taken
+
+
+# Jobs whose pilot is silent or gone: their attempt ends, and the next one may start.
+#
+# The error is PanDA's: jobDispatcherErrorCode 100, "lost heartbeat" (`pandaserver/jobdispatcher/Watcher.py`).
+
+log = logging.getLogger(__name__)
+
+LOST_HEARTBEAT = 100
+_BATCH = 200  # jobs ended in one transaction, so that pilots' calls get in between
+
+#: What a worker may be said to be; the real server knows the first two.
+WORKER_STATES = ("started", "finished", "failed", "cancelled")
+
+
+def _lose(tx: Transaction, panda_id: int, diag: str) -> None:
+    if (job := job_row(tx, panda_id)) is not None and not JobState(job.status).is_over:
+        HEARTBEATS_LOST.inc()
+        end_attempt(
+            tx,
+            job,
+            JobState.FAILED,
+            dispatcher_error_code=LOST_HEARTBEAT,
+            dispatcher_error_diag=f"lost heartbeat : {diag}",
+        )
+
+
+def lose_silent(tx: Transaction, timeout: float) -> float | None:
+    """Ends the attempts of jobs that have been silent for `timeout` seconds.
+
+    Returns:
+        Seconds until the next one could be due; None: no pilot has a job.
+    """
+    silent = select(jobs.c.panda_id, jobs.c.heartbeat).where(AT_PILOT, jobs.c.heartbeat <= tx.now - timeout)
+    for panda_id, heartbeat in tx.connection.execute(silent.order_by(jobs.c.heartbeat).limit(_BATCH)).all():
+        _lose(tx, panda_id, str(utc(heartbeat)))
+    oldest = tx.connection.scalar(select(func.min(jobs.c.heartbeat)).where(AT_PILOT))
+    return None if oldest is None else max(0.0, float(oldest) + timeout - tx.now)
+
+
+def give_grace(tx: Transaction) -> None:
+    """Lets every job at a pilot count as just heard of: while this server was away, nobody could be."""
+    tx.connection.execute(update(jobs).where(AT_PILOT).values(heartbeat=tx.now + jobs.c.patience))
+
+
+def update_worker(
+    tx: Transaction, pilot: PilotIdentity, harvester_id: str, worker_id: str, status: str, node_id: str | None
+) -> None:
+    """Notes what became of a worker; the jobs still at one that ended are lost at once.
+
+    Args:
+        tx: a writing transaction.
+        pilot: who says so: of jobs that other pilots took nothing is lost, for anybody may use a worker's name.
+        harvester_id: with `worker_id` the worker's name.
+        worker_id: see above.
+        status: one of `WORKER_STATES`, or Harvester's word for one that ended.
+        node_id: where it runs; None: not said.
+    """
+    values: dict[str, Any] = {"status": status, "node_id": node_id}
+    values["started" if status == "started" else "ended"] = tx.now
+    same = (workers.c.harvester_id == harvester_id) & (workers.c.worker_id == worker_id)
+    if not tx.connection.execute(update(workers).where(same).values(values)).rowcount:
+        tx.connection.execute(insert(workers).values(harvester_id=harvester_id, worker_id=worker_id, **values))
+    if status == "started":
+        return
+    columns = (jobs.c.panda_id, jobs.c.holder, jobs.c.holder_node, jobs.c.holder_key)
+    left = select(*columns).where(AT_PILOT, jobs.c.harvester_id == harvester_id, jobs.c.worker_id == worker_id)
+    for job in tx.connection.execute(left.order_by(jobs.c.panda_id)).all():
+        if pilot.has(job):
+            _lose(tx, job.panda_id, f"worker {worker_id} of {harvester_id} {status}")
+
+
+class HeartbeatWatch:
+    """Looks for lost jobs when one can be due; sleeps without a single wake-up while no pilot has a job."""
+
+    def __init__(self, database: Database, timeout: float) -> None:
+        """Watches nothing until `run` runs.
+
+        Args:
+            database: of the jobs.
+            timeout: seconds of silence that make a job lost.
+        """
+        self._database = database
+        self._timeout = timeout
+        self._jobs_out = asyncio.Event()
+
+    def job_went_out(self) -> None:
+        """Somebody acquired a job: there is something to watch."""
+        self._jobs_out.set()
+
+    async def run(self) -> None:
+        """Until cancelled; a database that fails for a while (a full disk) is tried again."""
+        absent = True  # nobody could reach this server before it started
+        while True:
+            try:
+                absent = await self._watch(absent)
+            except DBAPIError as error:
+                log.error("looking for lost jobs: %s", error.orig)
+                await asyncio.sleep(min(10.0, self._timeout))
+
+    async def _watch(self, absent: bool) -> bool:
+        """One look, and the pause after it.
+
+        Args:
+            absent: the pilots could not report, so their silence says nothing.
+
+        Returns:
+            `absent` for the next look.
+        """
+        if absent:
+            await self._database.write(give_grace)
+        self._jobs_out.clear()
+        due = await self._database.write(lambda tx: lose_silent(tx, self._timeout))
+        if due is None:
+            await self._jobs_out.wait()
+            due = self._timeout
+        # Jobs are not looked at more often than this, however many there are.
+        pause = max(due, min(1.0, self._timeout / 4))
+        before = time.monotonic(), time.time()
+        await asyncio.sleep(pause)
+        # Where the pause was far too long the machine slept or its clock jumped: the silence was ours.
+        return max(time.monotonic() - before[0], time.time() - before[1]) - pause > self._timeout / 2

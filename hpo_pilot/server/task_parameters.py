@@ -1,0 +1,482 @@
+"""A task's parameters as prun writes them, PanDA's field names, and the parsed tasks kept in memory."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from sqlalchemy import bindparam, select
+
+from hpo_pilot.errors import InputError
+from hpo_pilot.server.brokerage import HardwareError, needs_of
+from hpo_pilot.server.database import Transaction, tasks
+
+# PanDA's names for the fields of jobs, files and tasks.
+#
+# Sources, in panda-server 1.0.4: `pandaserver/taskbuffer/JobSpec.py`, `FileSpec.py` and `JediTaskSpec.py`.
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+#: Of a job's description.
+JOB_FIELDS = _words(
+    """
+    PandaID jobDefinitionID schedulerID pilotID creationTime creationHost modificationTime modificationHost
+    AtlasRelease transformation homepackage prodSeriesLabel prodSourceLabel prodUserID assignedPriority
+    currentPriority attemptNr maxAttempt jobStatus jobName maxCpuCount maxCpuUnit maxDiskCount maxDiskUnit
+    ipConnectivity minRamCount minRamUnit startTime endTime cpuConsumptionTime cpuConsumptionUnit commandToPilot
+    transExitCode pilotErrorCode pilotErrorDiag exeErrorCode exeErrorDiag supErrorCode supErrorDiag ddmErrorCode
+    ddmErrorDiag brokerageErrorCode brokerageErrorDiag jobDispatcherErrorCode jobDispatcherErrorDiag
+    taskBufferErrorCode taskBufferErrorDiag computingSite computingElement jobParameters metadata prodDBlock
+    dispatchDBlock destinationDBlock destinationSE nEvents grid cloud cpuConversion sourceSite destinationSite
+    transferType taskID cmtConfig stateChangeTime prodDBUpdateTime lockedby relocationFlag jobExecutionID VO
+    pilotTiming workingGroup processingType prodUserName nInputFiles countryGroup batchID parentID
+    specialHandling jobsetID coreCount nInputDataFiles inputFileType inputFileProject inputFileBytes
+    nOutputDataFiles outputFileBytes jobMetrics workQueue_ID jediTaskID jobSubStatus actualCoreCount reqID
+    maxRSS maxVMEM maxSWAP maxPSS avgRSS avgVMEM avgSWAP avgPSS maxWalltime nucleus eventService failedAttempt
+    hs06sec gshare hs06 totRCHAR totWCHAR totRBYTES totWBYTES rateRCHAR rateWCHAR rateRBYTES rateWBYTES
+    resource_type diskIO memory_leak memory_leak_x2 container_name job_label gco2_regional gco2_global
+    cpu_architecture_level outputFileType
+    """
+)
+
+#: Of each of its files.
+FILE_FIELDS = _words(
+    """
+    row_ID PandaID GUID lfn type dataset status prodDBlock prodDBlockToken dispatchDBlock dispatchDBlockToken
+    destinationDBlock destinationDBlockToken destinationSE fsize md5sum checksum scope jediTaskID datasetID
+    fileID attemptNr
+    """
+)
+
+#: Those of a job that are 0 where nothing is known, not null.
+ZERO_FIELDS = _words(
+    """
+    maxCpuCount maxDiskCount cpuConsumptionTime pilotErrorCode exeErrorCode supErrorCode ddmErrorCode
+    brokerageErrorCode jobDispatcherErrorCode taskBufferErrorCode relocationFlag jobExecutionID jobDefinitionID
+    outputFileBytes
+    """
+)
+
+#: Of the answer to a pilot, about input files.
+INPUT_FIELDS = _words(
+    """
+    inFiles dispatchDblock dispatchDBlockToken dispatchDBlockTokenForOut prodDBlocks prodDBlockToken
+    realDatasetsIn GUID checksum fsize scopeIn ddmEndPointIn
+    """
+)
+
+#: Of a task.
+TASK_FIELDS = _words(
+    """
+    jediTaskID taskName status userName creationDate modificationTime startTime endTime frozenTime
+    prodSourceLabel workingGroup vo coreCount taskType processingType taskPriority currentPriority architecture
+    transUses transHome transPath lockedBy lockedTime termCondition splitRule walltime walltimeUnit outDiskCount
+    outDiskUnit workDiskCount workDiskUnit ramCount ramUnit ioIntensity ioIntensityUnit workQueue_ID progress
+    failureRate errorDialog reqID oldStatus cloud site countryGroup parent_tid eventService ticketID
+    ticketSystemType stateChangeTime superStatus campaign mergeRamCount mergeRamUnit mergeWalltime
+    mergeWalltimeUnit throttledTime numThrottled mergeCoreCount goal assessmentTime cpuTime cpuTimeUnit
+    cpuEfficiency baseWalltime nucleus baseRamCount ttcRequested ttcPredicted ttcPredictionDate rescueTime
+    requestType gshare resource_type useJumbo diskIO diskIOUnit memory_leak_core memory_leak_x2 attemptNr
+    container_name framework activatedTime queuedTime actionTime
+    """
+)
+
+#: Those of a task that its parameters hold under the same name.
+TASK_FIELDS_FROM_PARAMETERS = _words(
+    """
+    workingGroup coreCount taskType processingType architecture transUses transHome transPath walltime
+    walltimeUnit ramCount cloud countryGroup ticketID ticketSystemType campaign cpuTime cpuTimeUnit
+    container_name framework goal
+    """
+)
+
+#: Those of a task that lists show.
+LISTED_TASK_FIELDS = _words(
+    """
+    jediTaskID modificationTime status processingType transUses transHome architecture reqID creationDate site
+    cloud taskName
+    """
+)
+
+#: Parameters that a retry or a resubmission may change: those of `insertTaskParamsPanda`, and what our jobs need.
+CHANGEABLE_PARAMETERS = frozenset(
+    _words(
+        """
+        site cloud includedSite excludedSite cliParams nFiles nEvents fixedSandbox sourceURL currentPriority
+        taskPriority priority ramCount ramUnit ramCountUnit loopingCheck forceStaged maxAttempt coreCount maxWalltime
+        """
+    )
+)
+
+#: Split rules that may change while a task lives, by the tag under which calls name them (`task_split_rules.py`).
+SPLIT_RULES = {
+    "AI": "allowIncompleteInDS",
+    "TW": "t1Weight",
+    "EC": "nEsConsumers",
+    "MF": "nMaxFilesPerJob",
+    "NG": "nGBPerJob",
+    "NI": "noInputPooling",
+    "NF": "nFilesPerJob",
+    "ES": "nEventsPerWorker",
+    "NJ": "nJumboJobs",
+    "AV": "avoidVP",
+    "IL": "allowInputLAN",
+    "LI": "useLocalIO",
+    "LC": "noLoopingCheck",
+    "CC": "maxCoreCount",
+    "OT": "onlyTagsForFC",
+    "UZ": "useZipToPin",
+    "IM": "ignoreMissingInDS",
+    "NP": "noAutoPause",
+}
+
+
+#: MB per core above which the names end in _HIMEM.
+HIGH_MEMORY = 2000
+
+#: What the names mean, as PanDA's table of them says it; None: no bound. Memory in MB per core.
+RESOURCE_TYPES: list[dict[str, str | int | None]] = [
+    {"resource_name": "SCORE", "mincore": 1, "maxcore": 1, "minrampercore": None, "maxrampercore": HIGH_MEMORY},
+    {"resource_name": "MCORE", "mincore": 2, "maxcore": None, "minrampercore": None, "maxrampercore": HIGH_MEMORY},
+    {"resource_name": "SCORE_HIMEM", "mincore": 1, "maxcore": 1, "minrampercore": HIGH_MEMORY, "maxrampercore": None},
+    {
+        "resource_name": "MCORE_HIMEM",
+        "mincore": 2,
+        "maxcore": None,
+        "minrampercore": HIGH_MEMORY,
+        "maxrampercore": None,
+    },
+]
+
+
+def resource_type(core_count: int, ram_mb: int) -> str:
+    """PanDA's name for a job of this size."""
+    name = "SCORE" if core_count <= 1 else "MCORE"
+    return name if ram_mb <= core_count * HIGH_MEMORY else f"{name}_HIMEM"
+
+
+# Task parameters, as prun writes them: what a task needs, and the parameters and files of each of its jobs.
+#
+# The rules are those of panda-server 1.0.4 (`pandajedi/jedirefine/TaskRefinerBase.py`,
+# `pandajedi/jediorder/JobGenerator.py`):
+#
+# - the pieces of ``jobParameters`` are joined by blanks, but hidden ones are left out and ``"padding": false`` joins
+#   without;
+# - ``${SN}`` in a file's name and ``${SN/P}`` anywhere are the job's number in its task, from 1, with six digits;
+#   ``${SN}`` elsewhere has no zeros before it;
+# - ``${SEQNUMBER}`` is the piece's offset plus the job's number; ``$JEDITASKID`` the task's id.
+#
+# Other than there a retried job keeps ``${SN}``: its outputs take the place of those of the attempt before, and
+# whoever
+# knows task and number knows their names.
+
+#: More jobs than this in one task are taken for a mistake.
+MAX_JOBS = 100_000
+_DEFAULT_ATTEMPTS = 3  # what JEDI gives an analysis task
+_DEFAULT_RAM_MB = 2000
+
+#: Parameters that ask for what this server does not have, and what to do instead.
+_UNSUPPORTED = {
+    "buildSpec": "it has no build jobs: submit with --noBuild",
+    "mergeSpec": "it merges no outputs: submit without --mergeOutput",
+    "nEventsPerWorker": "it has no event service",
+    "hpoWorkflow": "it does not steer hyper-parameter tasks through iDDS: hpo-pilot steers its searches itself",
+}
+
+_PLACEHOLDER = re.compile(
+    r"\$\{(SN/P|SN|SEQNUMBER|RNDMSEED|FIRSTEVENT|ATTEMPTNR|MAXEVENTS|SKIPEVENTS|SURL)\}|\$(JEDITASKID)"
+)
+_INPUT = re.compile(r"\$\{(IN[^}]*)\}")
+_ARCHIVE = re.compile(r"(?:^|\s)-a\s+[\"']?([^\s\"']+)")
+
+
+class TaskParametersError(InputError):
+    """The parameters make no sense: the task becomes broken and the message its error dialog."""
+
+
+@dataclass(frozen=True)
+class OutputFile:
+    """A file that a job writes."""
+
+    lfn: str
+    dataset: str
+    kind: str  # output or log
+
+
+@dataclass(frozen=True)
+class JobTexts:
+    """What one job carries."""
+
+    job_pars: str
+    files: tuple[OutputFile, ...]
+    steps: Mapping[str, Any] | None  # multiStepExec with its placeholders filled
+    sequence: int | None  # the number that ${SEQNUMBER} became
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A text with placeholders; `offset` belongs to the counting ones."""
+
+    text: str
+    offset: int = 0
+
+    def fill(self, values: Mapping[str, int | str], number: int) -> str:
+        if "$" not in self.text:
+            return self.text
+        counted = {"SEQNUMBER": self.offset + number, "RNDMSEED": self.offset + number}
+        return _PLACEHOLDER.sub(lambda match: str(({**values, **counted})[match[1] or match[2]]), self.text)
+
+
+@dataclass(frozen=True)
+class _Template:
+    """An output or log file before its numbers are known."""
+
+    piece: _Piece
+    dataset: str
+    kind: str
+
+
+class TaskParameters:
+    """A task's parameters, understood."""
+
+    def __init__(self, params: Mapping[str, Any]) -> None:
+        """Reads the parameters of a task that has a name, a VO and a label.
+
+        Raises:
+            TaskParametersError: they make no sense here.
+        """
+        self.params = params
+        for key, instead in _UNSUPPORTED.items():
+            if params.get(key):
+                raise TaskParametersError(f"{key} is not for the embedded PanDA server: {instead}")
+        self.n_events_per_job = self._integer("nEventsPerJob", 1, least=1)
+        self.n_jobs = self._count()
+        self.core_count = self._integer("coreCount", 1) or 1
+        self.max_attempt = self._integer("maxAttempt", _DEFAULT_ATTEMPTS) or _DEFAULT_ATTEMPTS
+        # Of a task it is in hours, as JEDI has it; our own tasks say it to the second.
+        self.max_walltime = self._integer("hpoWalltime", 0) or 3600 * self._integer("maxWalltime", 0)
+        self.ram_mb = self._ram()
+        self.queue = self._text("site")
+        self.included = _names(params.get("includedSite"))
+        self.excluded = _names(params.get("excludedSite"))
+        self.transformation = self._text("transPath")
+        self.architecture = self._text("architecture")
+        self.container = self._text("container_name")
+        self.processing_type = self._text("processingType")
+        self.working_group = self._text("workingGroup")
+        self.source_url = self._text("sourceURL")
+        try:
+            self.needs = needs_of(self)
+        except HardwareError as error:
+            raise TaskParametersError(str(error)) from error
+        self._read_pieces()
+
+    # Numbers and texts.
+
+    def _integer(self, key: str, default: int, least: int = 0) -> int:
+        value = self.params.get(key)
+        if value is None:
+            return default
+        try:
+            number = int(value)
+        except (ValueError, TypeError, OverflowError):
+            raise TaskParametersError(f"{key} must be a whole number, not {value!r}") from None
+        if not least <= number <= 2**31 - 1:
+            raise TaskParametersError(f"{key} must be at least {least} and below 2**31, not {number}")
+        return number
+
+    def _text(self, key: str) -> str:
+        value = self.params.get(key)
+        if value is None:
+            return ""
+        if not isinstance(value, str):
+            raise TaskParametersError(f"{key} must be a text, not {value!r}")
+        return value
+
+    def _count(self) -> int:
+        if self.params.get("nEvents") is not None:
+            total, each = self._integer("nEvents", 1, least=1), self.n_events_per_job
+        else:
+            total, each = self._integer("nFiles", 1, least=1), self._integer("nFilesPerJob", 1, least=1)
+        count = -(-total // each)
+        if count > MAX_JOBS:
+            raise TaskParametersError(f"{count} jobs in one task; at most {MAX_JOBS}: split it")
+        return count
+
+    def _ram(self) -> int:
+        ram = self._integer("ramCount", _DEFAULT_RAM_MB)
+        per_core = str(self.params.get("ramUnit") or self.params.get("ramCountUnit") or "MB").startswith("MBPerCore")
+        return min(ram * (self.core_count if per_core else 1), 2**31 - 1)
+
+    # Pieces.
+
+    def _read_pieces(self) -> None:
+        items = self.params.get("jobParameters")
+        if not isinstance(items, list) or not items:
+            raise TaskParametersError("jobParameters must be a list of at least one parameter")
+        pieces: list[_Piece] = []
+        files: list[_Template] = []
+        self.sequence_offset: int | None = None
+        self.sequence_dataset = "pseudo_dataset"
+        padded = False
+        for position, item in enumerate(items):
+            if not isinstance(item, dict) or item.get("type") not in ("constant", "template"):
+                raise TaskParametersError(
+                    f'jobParameters[{position}] must be an object with "type": "constant" or "template"'
+                )
+            piece = self._piece(item, position, files)
+            if piece is None or item.get("hidden") is True:
+                continue
+            if pieces and padded:
+                pieces.append(_Piece(" "))
+            pieces.append(piece)
+            padded = item.get("padding") is not False
+        log = self.params.get("log")
+        if log is not None:
+            if not isinstance(log, dict):
+                raise TaskParametersError("log must be an object like an item of jobParameters")
+            files.append(self._file(log, "log", "log"))
+        self._pieces = pieces
+        self._files = tuple(files)
+
+    def _piece(self, item: Mapping[str, Any], position: int, files: list[_Template]) -> _Piece | None:
+        if "value" not in item or item.get("es_only") is True:
+            return None
+        value = str(item["value"])
+        kind = item.get("param_type", "constant") if item["type"] == "template" else "constant"
+        where = f"jobParameters[{position}]"
+        offset = item.get("offset", 0)
+        if not isinstance(offset, int):
+            raise TaskParametersError(f"{where}: offset must be a whole number, not {offset!r}")
+        if kind in ("output", "log"):
+            files.append(self._file(item, kind, where))
+            value = value.replace("${SN}", "${SN/P}")
+        elif kind == "pseudo_input":
+            self.sequence_offset = offset
+            self.sequence_dataset = str(item.get("dataset", "seq_number"))
+        elif kind == "input":
+            raise TaskParametersError(
+                f"{where}: input dataset {item.get('dataset')!r}: the embedded PanDA server has no data management"
+            )
+        elif kind not in ("constant", "number"):
+            raise TaskParametersError(f"{where}: param_type {kind!r} is not known here")
+        if found := _INPUT.search(value):
+            raise TaskParametersError(f"{where}: unresolved {found[0]} when making job parameters")
+        if "${SEQNUMBER}" in value and kind != "pseudo_input":
+            raise TaskParametersError(f"{where}: unresolved ${{SEQNUMBER}} when making job parameters")
+        return _Piece(value, offset)
+
+    def _file(self, item: Mapping[str, Any], kind: str, where: str) -> _Template:
+        name = str(item.get("value", "")).split("=")[-1].replace("'", "")
+        dataset = item.get("dataset")
+        if not name or not isinstance(dataset, str):
+            raise TaskParametersError(f"{where}: an output needs a value and a dataset")
+        return _Template(_Piece(name.replace("${SN}", "${SN/P}")), dataset, kind)
+
+    # What follows from them.
+
+    @cached_property
+    def sandbox(self) -> str | None:
+        """The archive that the jobs fetch from this server's cache; None: no archive."""
+        match = _ARCHIVE.search("".join(piece.text for piece in self._pieces))
+        return None if match is None or match[1] == "None" else match[1].rsplit("/", 1)[-1]
+
+    @property
+    def template(self) -> str:
+        """The jobs' parameters before anything is filled in."""
+        return "".join(piece.text for piece in self._pieces)
+
+    @property
+    def output_datasets(self) -> list[str]:
+        """Where the outputs go, logs last, each once."""
+        return list(dict.fromkeys(file.dataset for file in self._files))
+
+    def job(self, *, task_id: int, number: int, attempt_nr: int) -> JobTexts:
+        """What one job carries.
+
+        Args:
+            task_id: of the task.
+            number: which part of the task it is, from 1.
+            attempt_nr: from 1.
+        """
+        values: dict[str, int | str] = {
+            "SN": number,
+            "SN/P": f"{number:06d}",
+            "JEDITASKID": task_id,
+            "ATTEMPTNR": attempt_nr,
+            "MAXEVENTS": self.n_events_per_job,
+            "SKIPEVENTS": 0,
+            "FIRSTEVENT": (number - 1) * self.n_events_per_job,
+            "SURL": self.source_url,
+        }
+        job_pars = "".join(piece.fill(values, number) for piece in self._pieces)
+        files = tuple(OutputFile(file.piece.fill(values, number), file.dataset, file.kind) for file in self._files)
+        sequence = None if self.sequence_offset is None else self.sequence_offset + number
+        return JobTexts(job_pars, files, self._steps(job_pars), sequence)
+
+    def _steps(self, job_pars: str) -> dict[str, Any] | None:
+        steps = self.params.get("multiStepExec")
+        if not isinstance(steps, dict):
+            return None
+        return {
+            step: {
+                key: str(value).replace("${TRF_ARGS}", job_pars).replace("${TRF}", self.transformation)
+                for key, value in settings.items()
+            }
+            for step, settings in steps.items()
+            if isinstance(settings, dict)
+        }
+
+
+def _names(value: object) -> tuple[str, ...]:
+    """Site names, given as a list or separated by commas."""
+    if not value:
+        return ()
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise TaskParametersError(f"sites must be a list of names, not {value!r}")
+    return tuple(name.strip() for name in names if name.strip())
+
+
+_LIMIT = 512  # tasks kept in memory
+
+
+@dataclass(frozen=True)
+class KnownTask:
+    """What never changes while a task's parameters stay the same."""
+
+    task_id: int
+    name: str
+    user_name: str
+    vo: str
+    label: str
+    parameters: TaskParameters
+
+
+_REVISION = select(tasks.c.revision).where(tasks.c.task_id == bindparam("task_id"))
+_TASK = select(tasks.c.name, tasks.c.user_name, tasks.c.vo, tasks.c.label, tasks.c.params).where(
+    tasks.c.task_id == bindparam("task_id")
+)
+
+
+def known_task(tx: Transaction, task_id: int) -> KnownTask:
+    """The task with its parameters. It must exist and not be broken."""
+    revision = tx.connection.execute(_REVISION, {"task_id": task_id}).scalar_one()
+    known = tx.cache.get((task_id, revision))
+    if known is None:
+        row = tx.connection.execute(_TASK, {"task_id": task_id}).one()
+        known = KnownTask(task_id, row.name, row.user_name, row.vo, row.label, TaskParameters(json.loads(row.params)))
+        if len(tx.cache) >= _LIMIT:
+            # The oldest go first; the other thread may be at the same, so a missing key is no error.
+            for key in list(tx.cache)[: _LIMIT // 2]:
+                tx.cache.pop(key, None)
+        tx.cache[task_id, revision] = known
+    assert isinstance(known, KnownTask)  # tells the type checker what the cache holds
+    return known

@@ -1,0 +1,646 @@
+"""Tasks: accepting them, commands to them and their jobs, removing old ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import delete, exists, func, insert, select, text, update
+from sqlalchemy.exc import DBAPIError
+
+from hpo_pilot.jobs import JobState, TaskState
+from hpo_pilot.server.attempts import (
+    NO_SANDBOX,
+    change_parameters,
+    change_task,
+    changes_of,
+    end_attempt,
+    job_row,
+    make_jobs,
+    retry_jobs,
+    retry_over,
+    settle,
+    task_row,
+)
+from hpo_pilot.server.brokerage import campaign_of
+from hpo_pilot.server.database import (
+    AT_PILOT,
+    AnyRow,
+    Database,
+    Transaction,
+    cache_files,
+    in_slices,
+    job_documents,
+    jobs,
+    metadata,
+    set_columns,
+    tasks,
+    workers,
+)
+from hpo_pilot.server.file_store import CHECKPOINT_START, Folder, checkpoint_task, plain_name
+from hpo_pilot.server.queues import Queues
+from hpo_pilot.server.task_parameters import TaskParameters, TaskParametersError, known_task
+from hpo_pilot.server.tokens import Caller
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Set by whoever runs the server.
+
+    Attributes:
+        most_active_tasks: how many tasks of one user may be active; 0: any number.
+        retention_days: how long tasks that are over, their outputs and unused sandboxes are kept; 0: for ever.
+    """
+
+    most_active_tasks: int = 0
+    retention_days: float = 365.0
+
+
+# Tasks: accepting them. Codes and messages are those of panda-server 1.0.4.
+#
+# Source: `pandaserver/taskbuffer/db_proxy_mods/task_event_module.py`, `insertTaskParamsPanda`. A task that asks for a
+# unique name is compared with its user's task of that name, if there is one:
+#
+# ================================  ====
+# ==============================================================================
+# state of the older task           code  what happens
+# ================================  ====
+# ==============================================================================
+# going on, or broken               2     nothing: a duplicate
+# over                              3     the older task runs its unfinished jobs again, with what may change of the
+#                                         new parameters ("incremental execution")
+# over, and one of hpo-pilot's own  2     nothing: its names stand for one set of points for ever, see `OWN_MARK`
+# ================================  ====
+# ==============================================================================
+#
+# A task that does not ask for it is a new one whatever its name.
+
+#: A code and what it means in words: 0 is well.
+Outcome = tuple[int, str]
+
+_PENDING = text("tasks.status = 'pending'")  # as it stands in the index
+_USER_PRIORITY = 1000  # what PanDA gives users' tasks; theirs may be lower, never higher
+_INCREMENTAL = frozenset({"finished", "failed", "aborted", "done", "exhausted"})
+_RETRIED_WHILE = frozenset({"running", "scouting", "pending"})
+_COUNTED = ("registered", "defined", "ready", "scouting", "running", "paused", "throttled")
+
+#: A new task has at most so many jobs: all are made at once, and all pilots and users wait meanwhile. Tasks of earlier
+#: versions may have more.
+MOST_NEW_JOBS = 10_000
+
+#: The parameter by which the tasks of hpo-pilot's searches are known.
+OWN_MARK = "campaign"
+
+
+def submit(
+    tx: Transaction,
+    caller: Caller,
+    params: Mapping[str, Any],
+    parent_id: int | None = None,
+    *,
+    most_active: int = 0,
+    queues: Queues | None = None,
+) -> Outcome:
+    """Registers a task; its jobs wait for pilots as soon as its sandbox is in the cache.
+
+    Args:
+        tx: a writing transaction.
+        caller: who submits.
+        params: the task's parameters.
+        parent_id: the task that it belongs to.
+        most_active: how many tasks of one user may be active; 0: any number.
+        queues: those that there are; a task that names none of them is broken. None: any name is one.
+
+    Returns:
+        0 with the new task's id in the message; 2: a duplicate name; 3: an older task of this name runs again;
+        4: parameters are missing; 10: too many active tasks; 11: no such parent.
+    """
+    params = dict(params)
+    if not caller.is_operator or not isinstance(params.get("userName"), str):
+        params["userName"] = caller.name
+    for key in ("taskName", "vo", "prodSourceLabel"):
+        if not isinstance(params.get(key), str) or not params[key]:
+            return 4, f"failed to register task: {key} is missing"
+    if "parentTaskName" in params:
+        parent_id = _parent(tx, params)
+        if parent_id is None:
+            user, name = params["userName"], params["parentTaskName"]
+            return 11, f'failed to find parent with user="{user}" name={name}'
+    priority = _priority(caller, params)
+    if most_active and (count := _count_active(tx, params)) > most_active:
+        return 10, f"Too many active tasks for {params['userName']} {count}>{most_active}"
+    if params.get("uniqueTaskName") is True and (taken := _same_name(tx, params)) is not None:
+        return _resubmit(tx, taken, params, queues)
+    task_id = _insert(tx, params, priority, parent_id, queues)
+    return 0, f"succeeded. new jediTaskID={task_id}"
+
+
+def _parent(tx: Transaction, params: Mapping[str, Any]) -> int | None:
+    query = select(func.max(tasks.c.task_id)).where(
+        tasks.c.user_name == params["userName"], tasks.c.name == str(params["parentTaskName"])
+    )
+    found: int | None = tx.connection.scalar(query)
+    return found
+
+
+def _count_active(tx: Transaction, params: Mapping[str, Any]) -> int:
+    query = select(func.count()).where(
+        tasks.c.user_name == params["userName"],
+        tasks.c.label == params["prodSourceLabel"],
+        tasks.c.status.in_(_COUNTED),
+    )
+    return tx.connection.scalar(query) or 0
+
+
+def _resubmit(tx: Transaction, taken: AnyRow, params: Mapping[str, Any], queues: Queues | None) -> Outcome:
+    """What a submission under the name of an older task does."""
+    name, status, task_id = params["taskName"], taken.status, taken.task_id
+    if status not in _INCREMENTAL:
+        return 2, (
+            f"jediTaskID={task_id} is in the {status} state for outDS={name}. "
+            "You can re-submit the task with new parameters for the same or another input "
+            "once it goes into finished/failed/done. "
+            "Or you can retry the task once it goes into running/finished/failed/done. "
+        )
+    if OWN_MARK in params:
+        return 2, (
+            f"jediTaskID={task_id} is in the {status} state for outDS={name}. "
+            "You cannot submit duplicated tasks: retry that one, or choose another name. "
+        )
+    return incremental_execution(tx, task_id, params, queues)
+
+
+def incremental_execution(
+    tx: Transaction, task_id: int, params: Mapping[str, Any], queues: Queues | None = None
+) -> Outcome:
+    """Runs a task that is over again: its unfinished jobs, and the jobs that the new parameters add.
+
+    Args:
+        tx: a writing transaction.
+        task_id: of a task.
+        params: new parameters; those that cannot change are left alone, as PanDA does.
+        queues: those that there are; None: any name is one.
+
+    Returns:
+        3 with a message; 1: the new parameters make no sense; 2: no such task, or it is not over; 5: it goes on, and
+        its failed jobs start again with what changed.
+    """
+    task = task_row(tx, task_id)
+    if task is None:
+        return 2, f"jediTaskID={task_id} not found"
+    going_on = task.status in _RETRIED_WHILE and task.label == "user"
+    if task.status not in _INCREMENTAL and not going_on:
+        return 2, f"jediTaskID={task_id} is in the {task.status} state. You can retry it once it is over. "
+    changes = changes_of(params)
+    changes.pop("currentPriority", None)  # an operator's to change
+    old = tx.connection.scalar(select(tasks.c.params).where(tasks.c.task_id == task_id))
+    try:
+        parameters = TaskParameters(json.loads(old or "{}") | changes)
+        _check_queues(parameters, queues)
+        columns = brokered(parameters)
+        changed = change_parameters(tx, task, changes, columns)
+    except TaskParametersError as error:
+        return 1, f"new parameter conversion failed with {error}"
+    if going_on:
+        retry_jobs(tx, changed)
+        return 5, f"{task.status}. new tasks params have been set to jediTaskID={task_id}. "
+    retry_over(tx, changed)
+    return 3, (
+        f"reactivation accepted. jediTaskID={task_id} (currently in {task.status} state) will be re-executed "
+        "with old and/or new input"
+    )
+
+
+def _same_name(tx: Transaction, params: Mapping[str, Any]) -> AnyRow | None:
+    return tx.connection.execute(
+        select(tasks.c.task_id, tasks.c.status)
+        .where(
+            tasks.c.user_name == params["userName"],
+            tasks.c.name == params["taskName"],
+            tasks.c.vo == params["vo"],
+            tasks.c.label == params["prodSourceLabel"],
+        )
+        .order_by(tasks.c.task_id.desc())
+        .limit(1)
+    ).one_or_none()
+
+
+def _priority(caller: Caller, params: dict[str, Any]) -> int:
+    wanted = params.get("currentPriority", params.get("taskPriority"))
+    priority = wanted if isinstance(wanted, int) and abs(wanted) < 2**31 else _USER_PRIORITY
+    if not caller.is_operator:
+        priority = min(priority, _USER_PRIORITY)
+        params["taskType"] = "anal"
+    params["taskPriority"] = priority
+    return priority
+
+
+def _insert(
+    tx: Transaction, params: dict[str, Any], priority: int, parent_id: int | None, queues: Queues | None
+) -> int:
+    values = {
+        "name": params["taskName"],
+        "user_name": params["userName"],
+        "vo": params["vo"],
+        "label": params["prodSourceLabel"],
+        "status": TaskState.REGISTERED.value,
+        "parent_id": parent_id,
+        "priority": priority,
+        "queue": "",
+        "params": json.dumps(params),
+        "n_jobs": 0,
+        "created": tx.now,
+        "modified": tx.now,
+        "state_changed": tx.now,
+        "change": tx.next_change(),
+    }
+    sandbox = None
+    try:
+        parameters = TaskParameters(params)
+        _check_queues(parameters, queues)
+        if params.get("useSecrets"):
+            raise TaskParametersError("useSecrets is not for the embedded PanDA server: it keeps no secrets")
+        if parameters.n_jobs > MOST_NEW_JOBS:
+            raise TaskParametersError(f"{parameters.n_jobs} jobs in one task; at most {MOST_NEW_JOBS}: split it")
+    except TaskParametersError as error:
+        values |= {"status": TaskState.BROKEN.value, "error_dialog": str(error)[:510], "ended": tx.now}
+    else:
+        sandbox = parameters.sandbox
+        values["campaign"] = campaign_of(params, params["userName"], params["taskName"])
+        values |= brokered(parameters) | {"n_jobs": parameters.n_jobs, "sandbox": sandbox}
+        if _in_cache(tx, sandbox):
+            values["status"] = TaskState.READY.value
+        else:
+            values |= {"status": TaskState.PENDING.value, "error_dialog": NO_SANDBOX}
+    task_id = _new_id(tx.connection.execute(insert(tasks).values(values)).inserted_primary_key)
+    tx.users.add(params["userName"])
+    if values["status"] == TaskState.READY:
+        make_jobs(tx, _existing(tx, task_id))
+    return task_id
+
+
+def _new_id(key: AnyRow | None) -> int:
+    if key is None:
+        raise LookupError("the database gave the new task no id")
+    return int(key[0])
+
+
+def brokered(parameters: TaskParameters) -> dict[str, Any]:
+    """The columns of a task that say where a task's jobs may go."""
+    queue, included = parameters.queue, parameters.included
+    if not queue and len(included) == 1:
+        queue = included[0]
+    return {
+        "queue": queue,
+        "included": _list(included),
+        "excluded": _list(parameters.excluded),
+        "needs": str(parameters.needs),
+    }
+
+
+def _check_queues(parameters: TaskParameters, queues: Queues | None) -> None:
+    named = (parameters.queue,) if parameters.queue else parameters.included
+    if queues is not None and (trouble := queues.unknown(named)):
+        raise TaskParametersError(trouble)
+
+
+def _list(names: tuple[str, ...]) -> str | None:
+    return f",{','.join(names)}," if names else None
+
+
+def _in_cache(tx: Transaction, sandbox: str | None) -> bool:
+    return sandbox is None or bool(tx.connection.scalar(select(exists().where(cache_files.c.name == sandbox))))
+
+
+def _existing(tx: Transaction, task_id: int) -> AnyRow:
+    row = task_row(tx, task_id)
+    if row is None:
+        raise LookupError(f"task {task_id} vanished")
+    return row
+
+
+def sandbox_arrived(tx: Transaction, name: str) -> None:
+    """Lets the tasks go that waited for the cache file `name`."""
+    waiting = select(tasks.c.task_id).where(_PENDING, tasks.c.sandbox == name).order_by(tasks.c.task_id)
+    for task_id in tx.connection.scalars(waiting).all():
+        make_jobs(tx, _existing(tx, task_id))
+
+
+def release_pending(tx: Transaction) -> None:
+    """Lets every task go whose sandbox is there; for a start after a crash."""
+    names = select(tasks.c.sandbox).where(_PENDING, tasks.c.sandbox.in_(select(cache_files.c.name))).distinct()
+    for name in tx.connection.scalars(names).all():
+        sandbox_arrived(tx, name)
+
+
+# Commands to tasks. Codes and messages are those of panda-server 1.0.4.
+#
+# Source: `pandaserver/taskbuffer/db_proxy_mods/task_event_module.py`, `sendCommandTaskPanda`. Unlike there a command
+# is
+# carried out at once, before its answer.
+
+_ENDED = frozenset({"finished", "done", "prepared", "broken", "aborted", "toabort", "aborting", "failed"})
+_RETRYABLE = frozenset({"finished", "failed", "exhausted"})
+
+
+def refusal(command: str, status: str, caller: Caller) -> str | None:
+    """Why a task in this state does not take `command`; None: it does."""
+    refused, extra = False, ""
+    match command:
+        case "kill" | "finish":
+            refused = status in _ENDED
+        case "retry":
+            refused = status not in _RETRYABLE
+            if status == TaskState.EXHAUSTED and not caller.is_operator:
+                refused, extra = True, "and production role is missing"
+        case "incexec":
+            refused = status not in _INCREMENTAL
+        case "pause":
+            refused = status in _ENDED or status in (TaskState.PAUSED, TaskState.EXHAUSTED, TaskState.FINISHING)
+        case "resume":
+            refused = status not in ("paused", "throttled", "staging")
+    if not refused:
+        return None
+    return f"Command rejected: the {command} command is not accepted if the task is in {status} status {extra}".strip()
+
+
+def command(
+    tx: Transaction, caller: Caller, task_id: int, name: str, *, soft: bool = False, ignore_limit: bool = False
+) -> Outcome:
+    """Carries out kill, finish, retry, incexec, pause or resume.
+
+    Args:
+        tx: a writing transaction.
+        caller: who commands; whether they may is not looked at here.
+        task_id: the task.
+        name: the command.
+        soft: for finish: jobs at pilots go on to their end.
+        ignore_limit: for retry and incexec: however often the task was retried; counts for operators alone.
+
+    Returns:
+        0 with a message; 2: no such task; 4: not in its present state.
+    """
+    task = task_row(tx, task_id)
+    if task is None:
+        return 2, f"jediTaskID={task_id} not found"
+    if name == "retry" and task.status in ("running", "pending") and task.label == "user":
+        retry_jobs(tx, task)
+        return 0, f"retry has been triggered for failed jobs while the task is still {task.status}"
+    if refused := refusal(name, task.status, caller):
+        return 4, refused
+    match name:
+        case "kill":
+            _stop(tx, task, TaskState.ABORTING, JobState.CANCELLED, f"killed by {caller.name}", kill_running=True)
+        case "finish":
+            reason = f"closed since {caller.name} finished the task"
+            _stop(tx, task, TaskState.FINISHING, JobState.CLOSED, reason, kill_running=not soft)
+        case "retry" | "incexec":
+            retry_over(tx, task, ignore_limit=ignore_limit and caller.is_operator)
+        case "pause":
+            _set_waiting(tx, task, JobState.ACTIVATED, JobState.DEFINED)
+            change_task(tx, task, status=TaskState.PAUSED.value, old_status=task.status)
+        case "resume":
+            n_waiting = _set_waiting(tx, task, JobState.DEFINED, JobState.ACTIVATED)
+            tx.activated[task.queue, task.task_id] += n_waiting
+            change_task(tx, task, status=task.old_status or TaskState.RUNNING.value, old_status=None)
+            release_pending(tx)
+    return 0, f"command={name} is registered for task ID {task_id}"
+
+
+def _set_waiting(tx: Transaction, task: AnyRow, old: JobState, new: JobState) -> int:
+    return tx.connection.execute(
+        update(jobs)
+        .where(jobs.c.task_id == task.task_id, jobs.c.status == old.value)
+        .values(status=new.value, modified=tx.now, state_changed=tx.now)
+    ).rowcount
+
+
+def _stop(tx: Transaction, task: AnyRow, state: TaskState, ended: JobState, reason: str, *, kill_running: bool) -> None:
+    """Ends the jobs that wait, tells the pilots to end theirs, and ends the task once none is left."""
+    change_task(tx, task, status=state.value, old_status=None)
+    n_ended = tx.connection.execute(
+        update(jobs)
+        .where(jobs.c.task_id == task.task_id, jobs.c.status.in_((JobState.DEFINED.value, JobState.ACTIVATED.value)))
+        .values(
+            status=ended.value,
+            ended=tx.now,
+            modified=tx.now,
+            state_changed=tx.now,
+            buffer_error_code=100,
+            buffer_error_diag=reason,
+        )
+    ).rowcount
+    if kill_running:
+        tx.connection.execute(
+            update(jobs)
+            .where(jobs.c.task_id == task.task_id, AT_PILOT)
+            .values(command="tobekilled", buffer_error_diag=reason)
+        )
+    if not tx.connection.scalar(select(func.count()).where(jobs.c.task_id == task.task_id)):
+        n_ended = task.n_jobs  # killed while it waited for its sandbox: it never had jobs
+    stopped = task_row(tx, task.task_id)
+    if stopped is None:
+        raise LookupError(f"task {task.task_id} vanished")
+    settle(tx, stopped, failed=n_ended)
+
+
+# Commands to single jobs: kill, debug mode.
+#
+# After `killJob` and `setDebugMode` of panda-server 1.0.4. Of the kill codes, which tell its
+# daemons apart, one matters here: an operator's 99 ends a job at once, whatever its pilot does.
+
+_KILLED = 100  # taskBufferErrorCode of a job killed on request
+_FORCE = 99
+_CHANGEABLE = ("defined", "activated", "running", "sent", "starting", "assigned")
+
+
+def may_change(tx: Transaction, caller: Caller, job: AnyRow) -> bool:
+    """True for the owner of the job's task and for operators."""
+    owner = tx.connection.scalar(select(tasks.c.user_name).where(tasks.c.task_id == job.task_id))
+    return caller.is_operator or owner == caller.name
+
+
+def kill_job(
+    tx: Transaction, caller: Caller, panda_id: int, code: int | None = None, options: Sequence[str] = ()
+) -> bool:
+    """Kills a job for good: one that waits at once, one at a pilot through the answer to its next heartbeat.
+
+    Args:
+        tx: a writing transaction.
+        caller: who asks.
+        panda_id: the job.
+        code: why, as PanDA's numbers have it.
+        options: "jobSubStatus=xyz" sets the job's sub-status.
+
+    Returns:
+        False: there is no such job, it is over, or it is not the caller's.
+    """
+    job = job_row(tx, panda_id)
+    if job is None or JobState(job.status).is_over or not may_change(tx, caller, job):
+        return False
+    values: dict[str, str | int] = {"buffer_error_diag": f"killed by {caller.name}"}
+    for option in options:
+        if option.startswith("jobSubStatus="):
+            values["sub_status"] = option.removeprefix("jobSubStatus=")[:80]
+    waits = job.status in (JobState.DEFINED, JobState.ACTIVATED)
+    if waits or (code == _FORCE and caller.is_operator):
+        end_attempt(tx, job, JobState.CANCELLED, buffer_error_code=_KILLED, **values)
+    else:
+        set_columns(tx, jobs.c.panda_id, panda_id, {"command": "tobekilled", **values})
+    return True
+
+
+def set_debug(tx: Transaction, caller: Caller, panda_id: int, on: bool) -> str:
+    """Asks a job's pilot to send its standard output with each heartbeat, or no longer.
+
+    Returns:
+        "Succeeded", or why not.
+    """
+    job = job_row(tx, panda_id)
+    if job is None:
+        return f"PandaID={panda_id} not found in active DB"
+    if job.status not in _CHANGEABLE:
+        return f"Cannot set debugMode since the job status is {job.status} which is not in one of {list(_CHANGEABLE)}"
+    if not may_change(tx, caller, job):
+        return "Permission denied. Not the owner or production manager"
+    set_columns(tx, jobs.c.panda_id, panda_id, {"debug": on})
+    return "Succeeded"
+
+
+# Old data goes: tasks that have been over for long, with their jobs, outputs and sandboxes.
+#
+# Slice by slice, each one short transaction, so that pilots' calls get in between. What a task needs that is still
+# kept
+# stays, however old: a sandbox goes when it was not touched for as long and no task names it. Checkpoints of points
+# go
+# a day after their task was over.
+
+log = logging.getLogger(__name__)
+
+SLICE = 500  # jobs, or files, in one transaction
+_DAY = 86_400.0  # seconds
+_PAUSE = 0.2  # seconds between two slices
+_FIRST, _EVERY = 600.0, 3600.0  # seconds until the first sweep, and between two
+
+#: Whatever else is kept of a task.
+_OF_TASKS = [table for table in metadata.sorted_tables if "task_id" in table.c and table not in (tasks, jobs)]
+_OVER = [state.value for state in TaskState if state.is_over]
+
+
+class Housekeeping:
+    """Removes what is older than the server keeps it."""
+
+    def __init__(self, database: Database, cache: Folder, storage: Folder, days: float) -> None:
+        """Removes nothing until `run` runs.
+
+        Args:
+            database: of the tasks.
+            cache: the folder of sandboxes.
+            storage: the folder of outputs.
+            days: how long things are kept; 0: for ever.
+        """
+        self._database = database
+        self._cache = cache
+        self._storage = storage
+        self._seconds = days * _DAY
+
+    async def run(self) -> None:
+        """Until cancelled; a database that fails for a while is tried again."""
+        if self._seconds <= 0:
+            return
+        await asyncio.sleep(_FIRST)
+        while True:
+            try:
+                while await self._database.write(self.remove_slice):
+                    await asyncio.sleep(_PAUSE)
+            except (DBAPIError, OSError) as error:
+                log.error("removing old data: %s", error)
+            await asyncio.sleep(_EVERY)
+
+    def remove_slice(self, tx: Transaction) -> bool:
+        """Removes a little of what is too old.
+
+        Returns:
+            False: there is no more.
+        """
+        before = tx.now - self._seconds
+        return (
+            self._remove_jobs(tx, before)
+            or self._remove_checkpoints(tx)
+            or self._remove_sandboxes(tx, before)
+            or self._remove_rest(tx, before)
+        )
+
+    def _remove_jobs(self, tx: Transaction, before: float) -> bool:
+        # The last change of all stays: cursors are counted on from it.
+        newest = select(func.max(tasks.c.change)).scalar_subquery()
+        task_id = tx.connection.scalar(
+            select(tasks.c.task_id)
+            .where(
+                tasks.c.ended < before, tasks.c.modified < before, tasks.c.status.in_(_OVER), tasks.c.change < newest
+            )
+            .order_by(tasks.c.ended)
+            .limit(1)
+        )
+        if task_id is None:
+            return False
+        some = select(jobs.c.panda_id, jobs.c.number, jobs.c.attempt_nr).where(jobs.c.task_id == task_id).limit(SLICE)
+        rows = tx.connection.execute(some).all()
+        if not rows:
+            for table in _OF_TASKS:
+                tx.connection.execute(delete(table).where(table.c.task_id == task_id))
+            tx.connection.execute(delete(tasks).where(tasks.c.task_id == task_id))
+            return True
+        parameters = known_task(tx, task_id).parameters
+        for row in rows:
+            texts = parameters.job(task_id=task_id, number=row.number, attempt_nr=row.attempt_nr)
+            for file in texts.files:
+                _remove_old(self._storage, file.lfn, before)
+        ids = [row.panda_id for row in rows]
+        tx.connection.execute(delete(job_documents).where(job_documents.c.panda_id.in_(ids)))
+        tx.connection.execute(delete(jobs).where(jobs.c.panda_id.in_(ids)))
+        return True
+
+    def _remove_checkpoints(self, tx: Transaction) -> bool:
+        """Those of tasks that have been over for a day: they are large, and only further attempts would want them."""
+        names = tx.connection.scalars(select(cache_files.c.name).where(cache_files.c.name.startswith(CHECKPOINT_START)))
+        by_task = defaultdict(list)
+        for name in names:
+            by_task[checkpoint_task(name)].append(name)
+        for some in in_slices(sorted(by_task)):
+            ended = tasks.c.ended.is_(None) | (tasks.c.ended >= tx.now - _DAY)
+            for kept in tx.connection.scalars(select(tasks.c.task_id).where(tasks.c.task_id.in_(some), ended)):
+                del by_task[kept]
+        old = [name for its in by_task.values() for name in its][:SLICE]
+        for name in old:
+            self._cache.remove(name)
+        if old:
+            tx.connection.execute(delete(cache_files).where(cache_files.c.name.in_(old)))
+        return bool(old)
+
+    def _remove_sandboxes(self, tx: Transaction, before: float) -> bool:
+        named = select(tasks.c.sandbox).where(tasks.c.sandbox.is_not(None))
+        unused = select(cache_files.c.name).where(cache_files.c.touched < before, cache_files.c.name.not_in(named))
+        names = tx.connection.scalars(unused.limit(SLICE)).all()
+        for name in names:
+            self._cache.remove(plain_name(name))
+        if names:
+            tx.connection.execute(delete(cache_files).where(cache_files.c.name.in_(names)))
+        return bool(names)
+
+    def _remove_rest(self, tx: Transaction, before: float) -> bool:
+        tx.connection.execute(delete(workers).where(workers.c.ended < before))
+        return False
+
+
+def _remove_old(folder: Folder, name: str, before: float) -> None:
+    """Removes a file unless it was written lately: another task may use the same name."""
+    path: Path | None = folder.find(name)
+    if path is not None and path.stat().st_mtime < before:
+        folder.remove(name)

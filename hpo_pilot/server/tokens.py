@@ -1,0 +1,559 @@
+"""Tokens: making, revoking and verifying them; who the caller is."""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import hashlib
+import json
+import logging
+import math
+import os
+import re
+import secrets
+import stat
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+from jwt.types import Options
+
+from hpo_pilot.errors import InputError
+from hpo_pilot.files import write_whole
+
+log = logging.getLogger(__name__)
+
+_Content = TypeVar("_Content")
+
+
+class WatchedFile(Generic[_Content]):
+    """A JSON file, read again when it changes. What was read last stays in force while it cannot be read."""
+
+    def __init__(
+        self, path: Path, understand: Callable[[Any], _Content], *, what: str, missing: _Content | None = None
+    ) -> None:
+        """Reads the file.
+
+        Args:
+            path: of the file.
+            understand: makes the content of the JSON value; ValueError, TypeError, KeyError where it makes no sense.
+            what: what the file is, for messages.
+            missing: the content while there is no file yet; None: there must be one.
+
+        Raises:
+            InputError: it is missing or makes no sense.
+        """
+        self._path = path
+        self._understand = understand
+        self._what = what
+        self._stamp: tuple[int, int] | None = None
+        #: Whether the file was removed, or makes no sense: what was read before is all there is.
+        self.is_lost = False
+        if missing is not None:
+            self._content = missing
+        try:
+            self._read()
+        except FileNotFoundError as error:
+            if missing is None:
+                raise InputError(f"{what} {path}: {error.strerror}") from error
+        except OSError as error:
+            raise InputError(f"{what} {path}: {error.strerror}") from error
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise InputError(f"{what} {path} makes no sense: {error}") from error
+
+    @property
+    def content(self) -> _Content:
+        """What the file says now."""
+        self.refresh()
+        return self._content
+
+    def refresh(self) -> bool:
+        """Reads the file if it changed.
+
+        Returns:
+            True if its content is another now.
+        """
+        try:
+            return self._read()
+        except FileNotFoundError:
+            self._stamp, self.is_lost = None, True
+            return False  # there was none yet, or it is being replaced
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            self.is_lost = self.is_lost or not isinstance(error, OSError)
+            log.error("%s %s: %s; what was read before stays in force", self._what, self._path, error)
+            return False
+
+    def _read(self) -> bool:
+        status = self._path.stat()
+        stamp = (status.st_mtime_ns, status.st_ino)
+        if stamp == self._stamp:
+            return False
+        # Noted before it is read: a broken file is complained of once.
+        self._stamp = stamp
+        self._content = self._understand(json.loads(self._path.read_text()))
+        self.is_lost = False
+        return True
+
+
+# Who calls, and what they may do: bearer tokens, verified.
+#
+# Tokens are JWTs: those that `authority` signs, and, where a server trusts other issuers, theirs (`oidc`). `Tokens`
+# is
+# all that whoever answers calls needs; it holds no secret.
+
+#: The one algorithm of our own tokens: a token cannot choose another.
+ALGORITHM = "ES256"
+
+#: Seconds by which clocks may differ.
+LEEWAY = 60
+
+#: Files of the token folder; see `authority`.
+JWKS, ISSUED, REVOKED = "jwks.json", "issued.json", "revoked.json"
+
+_NO_TOKEN = "A valid bearer token is required"  # noqa: S105  # a message, no token
+_CLAIMS = ("iss", "sub", "role", "iat", "exp", "jti")
+_LONGEST = 16_384  # characters of a token
+_REMEMBERED = 4096  # tokens
+
+
+class Role(StrEnum):
+    """What a token may do."""
+
+    USER = "user"  #: submits, watches and changes own tasks
+    PILOT = "pilot"  #: takes jobs and reports on them
+    OPERATOR = "operator"  #: everything, for everybody: PanDA's production role
+
+
+@dataclass(frozen=True)
+class Caller:
+    """The owner of a valid token."""
+
+    name: str
+    role: Role
+
+    @property
+    def is_operator(self) -> bool:
+        """True where PanDA would see a production role."""
+        return self.role is Role.OPERATOR
+
+
+class TokenRefused(Exception):
+    """The token is not taken; the message says why, and is for whoever sent it."""
+
+
+class OtherIssuers(Protocol):
+    """Issuers beside our own; `oidc.Issuers`."""
+
+    def knows(self, issuer: str) -> bool:
+        """Whether tokens of this issuer are taken."""
+
+    def verify(self, token: str, issuer: str, origin: str) -> tuple[Caller, float]:
+        """Whose the token is, and until when it is valid; TokenRefused where it is not."""
+
+    def client_settings(self, vo: str) -> dict[str, Any] | None:
+        """What panda-client is to know to get a token for this virtual organisation; None: nobody issues any."""
+
+
+class Tokens:
+    """Verifies tokens of one folder's authority, and of other issuers that the server trusts.
+
+    A token that was verified is remembered until it expires or anything is revoked. Safe to use from any thread.
+    """
+
+    def __init__(
+        self, folder: Path, others: OtherIssuers | None = None, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        """Reads the folder's public keys.
+
+        Args:
+            folder: of `authority.Authority`; ``jwks.json`` and ``revoked.json`` of it are enough.
+            others: further issuers.
+            clock: seconds since the epoch.
+
+        Raises:
+            InputError: there are none, or they make no sense.
+        """
+        self._folder = folder
+        self.others = others
+        self._clock = clock
+        self.public_keys = _read_keys(folder)
+        self._keys = {key["kid"]: jwt.PyJWK(key, ALGORITHM) for key in self.public_keys["keys"]}
+        self._issuers = {kid: issuer_of(key) for kid, key in zip(self._keys, self.public_keys["keys"], strict=True)}
+        self._revoked = WatchedFile(
+            folder / REVOKED, frozenset[str], what="the list of revoked tokens", missing=frozenset[str]()
+        )
+        self._known: OrderedDict[tuple[bytes, str], tuple[Caller, float]] = OrderedDict()
+
+    def caller(self, authorization: str | None, origin: str | None = None) -> Caller | None:
+        """Whoever sent these headers; None: nobody we know.
+
+        Args:
+            authorization: the header ``Authorization``.
+            origin: the header ``Origin``, where panda-client names the virtual organisation.
+        """
+        try:
+            return self.verify(authorization, origin)
+        except TokenRefused:
+            return None
+
+    def verify(self, authorization: str | None, origin: str | None = None) -> Caller:
+        """The same, saying what is wrong.
+
+        Raises:
+            TokenRefused: with the reason.
+        """
+        scheme, _, token = (authorization or "").partition(" ")
+        token = token.strip()
+        if scheme.lower() != "bearer" or not token:
+            raise TokenRefused(_NO_TOKEN)
+        if self._revoked.refresh():
+            self._known.clear()
+        key = (hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest(), origin or "")
+        known = self._known.get(key)
+        if known is None or known[1] <= self._clock():
+            known = self._check(token, origin or "")
+            self._known[key] = known
+            while len(self._known) > _REMEMBERED:
+                self._known.popitem(last=False)
+        return known[0]
+
+    def _check(self, token: str, origin: str) -> tuple[Caller, float]:
+        if len(token) > _LONGEST:
+            raise TokenRefused(f"the token is longer than {_LONGEST} characters")
+        try:
+            header = jwt.get_unverified_header(token)
+            unverified = jwt.decode(token, options={"verify_signature": False})
+        except jwt.InvalidTokenError:
+            raise TokenRefused(f"{_NO_TOKEN}: what was sent is no JSON web token") from None
+        issuer = str(unverified.get("iss"))
+        if self.others is not None and self.others.knows(issuer):
+            return self.others.verify(token, issuer, origin)
+        kid = header.get("kid")
+        if kid not in self._keys or issuer != self._issuers[kid]:
+            ours = " or ".join(sorted(set(self._issuers.values())))
+            raise TokenRefused(f"the token is of another issuer, {issuer[:200]!r}; this server takes those of {ours}")
+        claims = verified(
+            token, self._keys[kid].key, [ALGORITHM], now=self._clock(), issuer=issuer, required=_CLAIMS, audience=None
+        )
+        if str(claims["jti"]) in self._revoked.content:
+            raise TokenRefused(f"the token {claims['jti']} was revoked")
+        try:
+            role = Role(claims["role"])
+        except ValueError:
+            raise TokenRefused(f"the token has the role {claims['role']!r}, which this server does not know") from None
+        check_origin(origin, claims.get("vo"), claims.get("groups") or ())
+        return Caller(str(claims["sub"]), role), float(claims["exp"]) + LEEWAY
+
+
+def verified(
+    token: str,
+    key: Any,
+    algorithms: list[str],
+    *,
+    now: float,
+    issuer: str,
+    required: tuple[str, ...],
+    audience: str | None,
+) -> Mapping[str, Any]:
+    """The claims of a token whose signature, issuer, audience and times are right.
+
+    Raises:
+        TokenRefused: with what is not.
+    """
+    options: Options = {
+        "require": list(required),
+        "verify_aud": audience is not None,
+        # By our own clock, below.
+        "verify_exp": False,
+        "verify_iat": False,
+        "verify_nbf": False,
+    }
+    try:
+        claims: dict[str, Any] = jwt.decode(
+            token, key, algorithms=algorithms, issuer=issuer, audience=audience, options=options
+        )
+        times = {name: float(claims[name]) for name in ("exp", "iat", "nbf") if name in claims}
+        if not all(math.isfinite(when) for when in times.values()):
+            raise ValueError("its times are no numbers")
+    except jwt.InvalidSignatureError:
+        raise TokenRefused("the token's signature is wrong") from None
+    except jwt.InvalidAudienceError:
+        raise TokenRefused(f"the token is not for this server: its audience is not {audience!r}") from None
+    except (jwt.InvalidTokenError, ValueError, TypeError) as error:
+        raise TokenRefused(f"the token is not valid: {error}") from None
+    if times["exp"] + LEEWAY <= now:
+        when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(times["exp"]))
+        raise TokenRefused(f"the token has expired on {when}: ask for another (hpo-pilot token create)")
+    if max(times.get("iat", now), times.get("nbf", now)) - LEEWAY > now:
+        raise TokenRefused("the token is not valid yet: is this machine's clock, or the issuer's, wrong?")
+    return claims
+
+
+def check_origin(origin: str, vo: object, groups: object) -> None:
+    """Checks the virtual organisation that a call names as panda-server 1.0.4 does (`srvcore/panda_request.py`).
+
+    The header is ``vo``, ``vo:role`` or ``vo.role``; a web browser's ``https://…`` names none.
+
+    Args:
+        origin: the header; empty: none.
+        vo: the token's; None: it may be used for any.
+        groups: the token's memberships: ``vo``, ``vo/role``.
+
+    Raises:
+        TokenRefused: the token is for another, or its owner has no such role there.
+    """
+    if not origin or "://" in origin or vo is None:
+        return
+    named, role = split_origin(origin, str(vo))
+    if named != vo:
+        raise TokenRefused(f"Unknown vo : {named}; the token is for {vo}")
+    members = {str(group).lstrip("/") for group in groups} if isinstance(groups, list | tuple) else set()
+    if role and f"{named}/{role}" not in members:
+        raise TokenRefused(f"Not a member of the {named}/{role} group")
+
+
+def split_origin(origin: str, vo: str = "") -> tuple[str, str]:
+    """Virtual organisation and role of an ``Origin`` header; `vo` is one whose name may have points."""
+    if origin == vo:
+        return origin, ""
+    if ":" in origin:
+        named, _, role = origin.partition(":")
+        return named, role
+    if "." in origin and not (origin.startswith("vo.") and not origin.startswith(f"{vo}.")):
+        named, _, role = origin.rpartition(".")
+        return named, role
+    return origin, ""
+
+
+def issuer_of(public: Mapping[str, str]) -> str:
+    """The ``iss`` of tokens signed with this key."""
+    return f"hpo-pilot:{public['kid']}"
+
+
+def thumbprint(public: Mapping[str, str]) -> str:
+    """A key's own name, as RFC 7638 makes it."""
+    members = json.dumps({name: public[name] for name in ("crv", "kty", "x", "y")}, separators=(",", ":"))
+    return base64.urlsafe_b64encode(hashlib.sha256(members.encode()).digest()).rstrip(b"=").decode()
+
+
+def _read_keys(folder: Path) -> dict[str, list[dict[str, str]]]:
+    path = folder / JWKS
+    try:
+        content = json.loads(path.read_text())
+        keys = content["keys"]
+        if not keys or any(key["kid"] != thumbprint(key) for key in keys):
+            raise ValueError("no keys, or one under another's name")
+        for key in keys:
+            jwt.PyJWK(key, ALGORITHM)
+    except OSError as error:
+        raise InputError(
+            f"the token folder {folder} has no {JWKS}: {error.strerror}; `hpo-pilot token create` makes it"
+        ) from error
+    except (ValueError, KeyError, TypeError, AttributeError, jwt.PyJWTError) as error:
+        raise InputError(f"{path} holds no public keys that this server can use: {error}") from error
+    return {"keys": [{str(name): str(value) for name, value in key.items() if name != "d"} for key in keys]}
+
+
+# Who signs tokens: a key in a folder, the tokens made with it, and those that were revoked.
+#
+# A token is a JWT signed with ES256. Whoever only verifies needs `jwks.json` and `revoked.json` of the folder and no
+# secret. The folder holds
+#
+# - ``signing-key.pem``: the private key, mode 0600; made once. Another key makes every token of this one worthless;
+# - ``jwks.json``: its public half, as RFC 7517 writes it;
+# - ``issued.json``: what was made of it, without the tokens themselves;
+# - ``revoked.json``: ``{"<token id>": <when it expires>}``.
+
+#: Longer than this no token lives: whoever needs one for ever renews it.
+MOST_DAYS = 3650
+
+_KEY = "signing-key.pem"
+_LOCK = ".lock"
+_NAME = re.compile(r"\w[\w .@'+-]{0,126}")
+_DAY = 86400.0
+
+
+@dataclass(frozen=True)
+class IssuedToken:
+    """What is kept of a token: all but itself.
+
+    Attributes:
+        id: its ``jti``, which revokes it.
+        name: whose it is.
+        issued: seconds since the epoch.
+        expires: seconds since the epoch.
+    """
+
+    id: str
+    name: str
+    role: Role
+    vo: str
+    issued: float
+    expires: float
+    revoked: bool = False
+
+
+class Authority:
+    """Makes tokens and revokes them. Any number of processes may use one folder."""
+
+    def __init__(self, folder: Path, *, clock: Callable[[], float] = time.time) -> None:
+        """Opens the folder, made with its key if need be.
+
+        Raises:
+            InputError: it cannot be written or read, or its key is no key, or open to others.
+        """
+        self.folder = folder
+        self._clock = clock
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with self._locked():
+                self._key = self._load_key()
+                if not (folder / JWKS).exists():
+                    write_private(folder / JWKS, json.dumps({"keys": [self._public()]}))
+        except OSError as error:
+            raise InputError(f"the token folder {folder} cannot be used: {error.strerror}") from error
+
+    def issue(self, name: str, role: Role, days: float, vo: str = "") -> tuple[str, IssuedToken]:
+        """Makes a token.
+
+        Args:
+            name: whose it is: what tasks and files belong to.
+            role: what it may do.
+            days: how long it is valid.
+            vo: the only virtual organisation that it may be used for; empty: any.
+
+        Returns:
+            The token, which is kept nowhere, and what is kept of it.
+
+        Raises:
+            InputError: no such name or time can be.
+        """
+        if not _NAME.fullmatch(name) or name != name.strip():
+            raise InputError(f"the name {name!r}: up to 127 letters, digits, blanks and . _ - @ ' +, a letter first")
+        if not 0 < days <= MOST_DAYS:
+            raise InputError(f"{days:g} days: a token lives for more than 0 and at most {MOST_DAYS} days")
+        now = self._clock()
+        record = IssuedToken(secrets.token_hex(8), name, role, vo, now, now + days * _DAY)
+        public = self._public()
+        claims: dict[str, Any] = {
+            "iss": issuer_of(public),
+            "sub": name,
+            "role": role.value,
+            "iat": int(now),
+            "exp": int(record.expires),
+            "jti": record.id,
+            # What panda-client reads of a token: who one is, and the start of one's task names.
+            "name": name,
+            "preferred_username": name,
+            "groups": _groups(vo or "hpo_pilot", role),
+        }
+        if vo:
+            claims["vo"] = vo
+        token = jwt.encode(claims, self._key, algorithm=ALGORITHM, headers={"kid": public["kid"]})
+        with self._locked():
+            kept = {key: entry for key, entry in self._read(ISSUED).items() if entry["expires"] > now - _DAY}
+            entry = asdict(record) | {"role": role.value}
+            del entry["id"], entry["revoked"]
+            kept[record.id] = entry
+            write_private(self.folder / ISSUED, json.dumps(kept))
+        return token, record
+
+    def issued(self) -> list[IssuedToken]:
+        """The tokens that have not expired, oldest first."""
+        with self._locked():
+            kept, revoked = self._read(ISSUED), self._read(REVOKED)
+        now = self._clock()
+        found = [
+            IssuedToken(
+                token_id,
+                str(entry["name"]),
+                Role(entry["role"]),
+                str(entry["vo"]),
+                float(entry["issued"]),
+                float(entry["expires"]),
+                token_id in revoked,
+            )
+            for token_id, entry in kept.items()
+            if entry["expires"] > now
+        ]
+        return sorted(found, key=lambda token: token.issued)
+
+    def revoke(self, token_id: str) -> IssuedToken:
+        """Makes a token worthless, at once, at every server that reads this folder.
+
+        Raises:
+            InputError: no token of that id is alive.
+        """
+        found = next((token for token in self.issued() if token.id == token_id), None)
+        if found is None:
+            raise InputError(f"no living token has the id {token_id!r}; `hpo-pilot token list` shows them")
+        with self._locked():
+            now = self._clock()
+            revoked = {key: until for key, until in self._read(REVOKED).items() if until > now - _DAY}
+            revoked[token_id] = found.expires
+            write_private(self.folder / REVOKED, json.dumps(revoked))
+        return found
+
+    def _public(self) -> dict[str, str]:
+        jwk: dict[str, str] = jwt.algorithms.ECAlgorithm.to_jwk(self._key.public_key(), as_dict=True)
+        return jwk | {"kid": thumbprint(jwk), "alg": ALGORITHM, "use": "sig"}
+
+    def _load_key(self) -> ec.EllipticCurvePrivateKey:
+        path = self.folder / _KEY
+        if not path.exists():
+            made = ec.generate_private_key(ec.SECP256R1())
+            pem = made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+            write_private(path, pem.decode())
+            # A public half that has no private one any more would refuse what this key signs.
+            (self.folder / JWKS).unlink(missing_ok=True)
+            return made
+        if stat.S_IMODE(path.stat().st_mode) & 0o077:
+            raise InputError(f"the signing key {path} can be read by others: chmod 600 {path}")
+        try:
+            key = load_pem_private_key(path.read_bytes(), password=None)
+        except (ValueError, TypeError) as error:
+            raise InputError(f"{path} is no private key ({error}); without it a new one is made") from error
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
+            raise InputError(f"{path} is no key of the curve P-256; without it a new one is made")
+        return key
+
+    def _read(self, name: str) -> dict[str, Any]:
+        path = self.folder / name
+        try:
+            content = json.loads(path.read_text())
+        except FileNotFoundError:
+            return {}
+        except ValueError as error:
+            raise InputError(f"{path} is damaged: {error}") from error
+        if not isinstance(content, dict):
+            raise InputError(f"{path} is damaged: an object is expected")
+        return content
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Alone with the folder; the lock ends with the process, however that ends."""
+        descriptor = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def write_private(path: Path, content: str) -> None:
+    """Writes a file for its owner alone, whole or not at all."""
+    write_whole(path, content, 0o600)
+
+
+def _groups(vo: str, role: Role) -> list[str]:
+    """Memberships as an IAM writes them; PanDA's production role is what we call operator."""
+    name = {Role.USER: None, Role.PILOT: "pilot", Role.OPERATOR: "production"}[role]
+    return [vo, f"{vo}/{name}"] if name else [vo]

@@ -1,0 +1,258 @@
+"""The used and the remaining budget of a search, and the verdict at its end."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Self
+
+from hpo_pilot.advice import command
+from hpo_pilot.errors import GiveUpError
+from hpo_pilot.jobs import JobState
+from hpo_pilot.report.summary import best_trial
+from hpo_pilot.search import Budget, Search, Trial, TrialState
+from hpo_pilot.search.trials import seconds_allowed
+from hpo_pilot.steering.ledger import Ledger
+from hpo_pilot.store import JobOutcome, SearchRecord, SearchState, Store
+from hpo_pilot.store.queries import measured_runs
+
+
+class Spending:
+    """Trials, job time and failures in a row of one search."""
+
+    def __init__(
+        self, search: Search, *, trials: int, job_seconds: float, forgiven: int, runs: tuple[int, float] = (0, 0.0)
+    ) -> None:
+        """Starts from what the store knows.
+
+        Args:
+            search: the search.
+            trials: how many have been asked for; neither confirmation runs nor those that were stopped.
+            job_seconds: that all its jobs ran which are over.
+            forgiven: failures up to this place in the order of results no longer count.
+            runs: how many folds came to their end, and how many seconds they ran together.
+        """
+        self._search = search
+        self._forgiven = forgiven
+        self.trials = trials
+        self.job_seconds = job_seconds
+        self._runs, self._run_seconds = runs
+        self._failures_in_a_row = 0
+        self._last_failure = ""
+
+    @classmethod
+    def of(cls, record: SearchRecord, store: Store, trials: int) -> Self:
+        """That of a search in a store; `trials` as above."""
+        return cls(
+            record.search,
+            trials=trials,
+            job_seconds=store.job_seconds(record.id),
+            forgiven=record.forgiven,
+            runs=measured_runs(store.engine, record.id),
+        )
+
+    @property
+    def trials_left(self) -> int:
+        """How many may still be asked for."""
+        return self._search.budget.trials - self.trials
+
+    def told(self, trial: Trial) -> None:
+        """Takes a result, in the order of results."""
+        failed = trial.state is TrialState.FAILED and (trial.told or 0) > self._forgiven
+        self._failures_in_a_row = self._failures_in_a_row + 1 if failed else 0
+        self._last_failure = trial.error or "" if failed else ""
+
+    def ran(self, outcomes: Iterable[JobOutcome]) -> None:
+        """Takes the run times of folds that came to their end."""
+        for outcome in outcomes:
+            if outcome.is_verdict and outcome.seconds:
+                self._runs += 1
+                self._run_seconds += outcome.seconds
+
+    def check_failures(self) -> None:
+        """Makes sure that it is worth while to go on.
+
+        Raises:
+            GiveUpError: as many trials failed in a row as may.
+        """
+        if self._failures_in_a_row >= self._search.budget.failures:
+            name = self._search.name
+            raise GiveUpError(
+                f"{self._failures_in_a_row} trials failed in a row (budget.failures); the last: {self._last_failure}. "
+                f"See `hpo-pilot trials {name}`, mend the payload, then `hpo-pilot resume {name} --new-payload`"
+            )
+
+    def time_is_up(self, clock: datetime | None) -> bool:
+        """Whether the hours since `clock` are spent."""
+        hours = self._search.budget.hours
+        return hours is not None and clock is not None and time.time() - clock.timestamp() > hours * 3600
+
+    @property
+    def fold_seconds(self) -> float | None:
+        """How long a fold ran on average; None: none has come to its end."""
+        return self._run_seconds / self._runs if self._runs else None
+
+
+@dataclass(frozen=True)
+class RunningJob:
+    """A job that runs.
+
+    Attributes:
+        seconds: for how long.
+        members: what it runs, one after another.
+    """
+
+    seconds: float
+    members: tuple[JobOutcome, ...]
+
+    def cut_off(self, now: float) -> list[JobOutcome]:
+        """What becomes of its members where it was killed and nobody waits for its end: they are paid for till now."""
+        share = self.seconds / len(self.members)
+        return [replace(each, state=JobState.CANCELLED, seconds=share, ended=now) for each in self.members]
+
+
+def running_jobs(known: Iterable[JobOutcome], now: float, limit: float) -> list[RunningJob]:
+    """The jobs that run.
+
+    Args:
+        known: attempts of folds; of several attempts of one fold the newest counts.
+        now: seconds since the epoch.
+        limit: seconds after which a job is ended: one that seems to run for longer has ended unseen.
+    """
+    newest: dict[tuple[int, int], JobOutcome] = {}
+    for outcome in sorted(known, key=lambda each: (each.task_id, each.attempt)):
+        newest[outcome.trial, outcome.fold] = outcome
+    by_job: dict[tuple[int, int | None], list[JobOutcome]] = {}
+    for outcome in newest.values():
+        if not outcome.state.is_over and outcome.seconds is None:
+            by_job.setdefault((outcome.task_id, outcome.panda_id), []).append(outcome)
+    found = []
+    for members in by_job.values():
+        started = min((each.started for each in members if each.started is not None), default=None)
+        if started is not None:
+            found.append(RunningJob(min(max(0.0, now - started), limit), tuple(members)))
+    return found
+
+
+#: Where a budget is about to be used up, it is looked after this often, in seconds.
+_SOON = 0.05
+
+
+class Allowance:
+    """The hard part of a search's budget: a limit on the run time of all jobs together.
+
+    A new trial is begun if all that is out, and the trial itself, stay below the limit by the time that folds take on
+    average; by the minutes asked for while none has come to its end. At the limit all that is out is to be stopped.
+    """
+
+    def __init__(self, search: Search, spent: Spending, ledger: Ledger) -> None:
+        """Looks at books that others keep."""
+        self._search, self._spent, self._ledger = search, spent, ledger
+        self._allowed = seconds_allowed(search.budget, search.resources)
+        self._longest = 60.0 * search.resources.minutes
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether there is a limit."""
+        return self._allowed < math.inf
+
+    @property
+    def trials(self) -> int:
+        """How many more trials may be begun; without a limit any number."""
+        if not self.is_limited:
+            return sys.maxsize
+        folds = self._search.folds.k
+        expected = self._spent.fold_seconds or self._longest / self._search.resources.trials_per_job
+        awaited = sum(trial.awaits(fold) for trial in self._ledger.open.values() for fold in range(folds))
+        late = sum(max(0.0, job.seconds - expected * len(job.members)) for job in self._running(time.time()))
+        left = self._allowed - self._spent.job_seconds - awaited * expected - late
+        return max(0, math.floor(left / (expected * folds) + 1e-9))
+
+    def seconds_left(self) -> float:
+        """Seconds until the jobs that run have used up the rest, if none ends before; at least a moment."""
+        if not self.is_limited or not (running := self._running(time.time())):
+            return math.inf
+        return max(_SOON, self._rest(running) / len(running))
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether nothing that is out may go on."""
+        return self.is_limited and bool(self._ledger.open) and self._rest(self._running(time.time())) <= 0
+
+    def __str__(self) -> str:
+        budget = self._search.budget
+        limits = ((budget.gpu_hours, "GPU-hours"), (budget.core_hours, "core-hours"))
+        return " and ".join(f"{hours:g} {unit}" for hours, unit in limits if hours is not None)
+
+    def killed(self) -> list[JobOutcome]:
+        """The folds that run as they are where they are killed now and their end is not waited for: paid for so far."""
+        now = time.time()
+        return [outcome for job in self._running(now) for outcome in job.cut_off(now)]
+
+    def _running(self, now: float) -> list[RunningJob]:
+        return running_jobs(self._ledger.outcomes, now, self._longest)
+
+    def _rest(self, running: list[RunningJob]) -> float:
+        return self._allowed - self._spent.job_seconds - sum(job.seconds for job in running)
+
+
+def search_verdict(
+    search: Search, trials: Sequence[Trial], told: int, *, exhausted: bool, waiting: int = 0
+) -> tuple[SearchState, str]:
+    """The state in which it ends, and why, where that needs saying.
+
+    Args:
+        search: the search.
+        trials: all of its trials.
+        told: how many results there are.
+        exhausted: whether the optimizer has no more points.
+        waiting: how many points that users asked for are left over, for lack of time or GPU-hours.
+    """
+    state, message = _verdict(search, trials, told, exhausted=exhausted)
+    if waiting:
+        wait = "a point that was asked for waits" if waiting == 1 else f"{waiting} points that were asked for wait"
+        more = extend_command(search.name, search.budget)
+        message = f"{message}; {wait}: {more} gives more of what was spent".removeprefix("; ")
+    return state, message
+
+
+def _verdict(search: Search, trials: Sequence[Trial], told: int, *, exhausted: bool) -> tuple[SearchState, str]:
+    if best_trial(search, trials) is None:
+        reason = f"none of its {told} trials gave a figure of merit" if told else "its budget allowed no trial"
+        return SearchState.FAILED, f"{reason}; see `hpo-pilot trials {search.name}`"
+    if exhausted:
+        where = "grid" if search.optimizer.name == "grid" else "space"
+        return SearchState.DONE, f"every point of the {where} was tried: {told} trial{'s' * (told != 1)}"
+    if told < search.budget.trials:
+        return SearchState.DONE, f"the time, GPU-hours or core-hours were spent after {told} trials"
+    return SearchState.DONE, ""
+
+
+def overspent(search: Search, trials: Mapping[int, Trial], limits: str, out: int) -> tuple[SearchState, str]:
+    """The same of a search whose jobs have used up what they may.
+
+    Args:
+        search: the search.
+        trials: all of its trials.
+        limits: its GPU-hours and core-hours, in words.
+        out: how many trials are not over.
+    """
+    state = SearchState.FAILED if best_trial(search, list(trials.values())) is None else SearchState.DONE
+    others = "the trial that was still out was" if out == 1 else f"the {out} trials that were still out were"
+    return state, f"the budget of {limits} is used up; {others} stopped"
+
+
+def extend_command(name: str, budget: Budget, *limits: str) -> str:
+    """The command that adds to the limits of a search's time.
+
+    Args:
+        name: the search's.
+        budget: the search's; limits that it does not have are left out.
+        limits: those that matter, of hours, gpu_hours and core_hours; none named: all.
+    """
+    spent = [limit for limit in limits or ("hours", "gpu_hours", "core_hours") if getattr(budget, limit) is not None]
+    return command("extend", name, *(word for limit in spent for word in (f"--{limit.replace('_', '-')}", "+H")))

@@ -1,0 +1,234 @@
+"""Checks of a search that need the site, this machine or the optimizer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import psutil
+from pydantic import ValidationError
+
+from hpo_pilot.hpc.site_files import SiteFileError, load_site, site_files, unknown_site_hint
+from hpo_pilot.hpc.site_profile import SiteProfile
+from hpo_pilot.pilot.machine import find_gpus
+from hpo_pilot.search import Mistake, OptimizerChoice, Resources, SearchSpace
+from hpo_pilot.search.mistakes import FieldPath, closest, listing, mistakes_of
+from hpo_pilot.search.space import feasibility_mistakes
+from hpo_pilot.search.values import show
+
+#: What every installation knows, even one without the files.
+_BUILT_IN = ("local", "grid")
+
+#: What starts the ranks of a training.
+_LAUNCHERS = frozenset({"flux", "horovodrun", "jsrun", "mpiexec", "mpirun", "srun", "torchrun"})
+
+
+def check_site(name: str, resources: Resources | None) -> tuple[list[Mistake], list[Mistake]]:
+    """What is wrong with the choice of a site, and what is allowed but perhaps not meant; paths as in a search file.
+
+    Args:
+        name: `site.profile`.
+        resources: of one job; None: they are wrong themselves.
+    """
+    path = ("site", "profile")
+    ranks = [] if resources is None else [misfit.under("resources") for misfit in rank_mistakes(resources)]
+    files = site_files()
+    if name not in files:
+        known = [Mistake(path, f"there is no site profile {name!r}", unknown_site_hint(name, files))]
+        return [*ranks, *([] if name in _BUILT_IN else known)], []
+    try:
+        profile = load_site(files[name])
+    except SiteFileError as error:
+        more = f" (and {len(error.problems) - 1} more)" if len(error.problems) > 1 else ""
+        hint = f"`hpo-pilot sites check {files[name]}` says all that is wrong with it"
+        return [*ranks, Mistake(path, f"its file is wrong: {error.problems[0]}{more}", hint)], []
+    if resources is None:
+        return [], []
+    return (
+        [*ranks, *(misfit.under("resources") for misfit in site_mistakes(resources, profile))],
+        [misfit.under("resources") for misfit in _allocation_notes(resources, profile)],
+    )
+
+
+def rank_mistakes(resources: Resources) -> list[Mistake]:
+    """Why the cores and GPUs of a node cannot be shared out over the job's ranks there; paths start at a resource.
+
+    Searches of stores from before there were ranks may have such resources: their model takes them.
+    """
+    ranks, gpus = resources.ranks, resources.gpus_per_node
+    if gpus and ranks and gpus % ranks:
+        fewer = max(count for count in range(1, ranks) if gpus % count == 0)
+        message = f"{gpus} GPUs of a node cannot be shared out evenly over {ranks} ranks"
+        return [Mistake(("ranks_per_node",), message, f"use {fewer}, or gpus_per_node: {ranks}")]
+    if resources.cores < ranks:
+        why = "" if resources.ranks_per_node is not None or not gpus else " (one for each GPU)"
+        message = f"{ranks} ranks on a node{why} need a core each, and the job has {resources.cores} there"
+        hint = f"use {ranks} or more, for cores are per node"
+        return [Mistake(("cores",), message, hint)]
+    return []
+
+
+def launcher_notes(command: str, resources: Resources) -> list[Mistake]:
+    """Whether a command starts ranks by itself that the site's launcher starts too; paths are a search file's."""
+    word = next((word for word in command.split() if "=" not in word), "").rsplit("/", 1)[-1]
+    if not resources.ranks or word not in _LAUNCHERS:
+        return []
+    message = f"the site's launcher starts {resources.ranks} ranks on a node, and each of them would start {word}"
+    hint = "write what one rank runs, as 'python train.py'"
+    return [Mistake(("payload", "command"), message, hint)]
+
+
+def site_mistakes(resources: Resources, profile: SiteProfile) -> list[Mistake]:
+    """Why no allocation of the site could hold one job; paths start at a resource.
+
+    Args:
+        resources: of the job.
+        profile: of the site; what it does not say is not checked.
+    """
+    return [
+        *_node_mistakes(resources, profile),
+        *_launcher_mistakes(resources, profile),
+        *_batch_mistakes(resources, profile),
+    ]
+
+
+def _node_mistakes(resources: Resources, profile: SiteProfile) -> list[Mistake]:
+    node, misfits = profile.node, []
+    if node.cores is not None and resources.cores > node.cores:
+        message = f"a node of {profile.name} has {node.cores} cores, not {resources.cores}"
+        misfits.append(Mistake(("cores",), message, f"use {node.cores} or fewer, on more nodes"))
+    if node.memory_mb is not None and resources.memory_mb > node.memory_mb:
+        message = f"a node of {profile.name} has {node.memory_mb} MB of memory, not {resources.memory_mb}"
+        misfits.append(Mistake(("memory_mb",), message, f"use {node.memory_mb} or less; the unit is MB"))
+    # Where not even the cores are said, nothing is known of the node.
+    if resources.gpus_per_node > node.gpu_count and (node.gpus is not None or node.cores is not None):
+        have = f"{node.gpu_count} GPUs" if node.gpu_count else "no GPU"
+        message = f"a node of {profile.name} has {have}, not {resources.gpus_per_node}"
+        hint = f"use {node.gpu_count} or fewer, on more nodes" if node.gpu_count else "use 0, or a site with GPUs"
+        misfits.append(Mistake(("gpus_per_node",), message, hint))
+    return misfits
+
+
+def _launcher_mistakes(resources: Resources, profile: SiteProfile) -> list[Mistake]:
+    # At the grid's sites the pilots there know how they start ranks.
+    if profile.launcher.name != "plain" or resources.nodes * resources.ranks < 2 or profile.name == "grid":
+        return []
+    message = f"{profile.name} has no launcher for {resources.nodes} x {resources.ranks} ranks"
+    hint = "name one in the site's file under launcher, or use nodes: 1 and no ranks_per_node"
+    return [Mistake(("nodes",) if resources.nodes > 1 else ("ranks_per_node",), message, hint)]
+
+
+def _batch_mistakes(resources: Resources, profile: SiteProfile) -> list[Mistake]:
+    sizes = [size for size in (profile.batch.largest(), profile.node.count) if size is not None]
+    if sizes and resources.nodes > min(sizes):
+        message = f"a job at {profile.name} has at most {min(sizes)} nodes, not {resources.nodes}"
+        return [Mistake(("nodes",), message, f"use {min(sizes)} or fewer")]
+    # Many jobs run in one allocation, which may be larger than the job, and then last longer.
+    longest = profile.batch.longest(resources.nodes)
+    if longest is None or resources.minutes <= 60 * longest:
+        return []
+    message = f"no allocation at {profile.name} lasts longer than {60 * longest:g} minutes, not {resources.minutes:g}"
+    hint = f"use {60 * longest:g} or less, and payload.checkpoint, so that a further attempt goes on from there"
+    return [Mistake(("minutes",), message, hint)]
+
+
+def _allocation_notes(resources: Resources, profile: SiteProfile) -> list[Mistake]:
+    needed = profile.batch.smallest(resources.nodes, resources.minutes / 60)
+    if needed is None or needed <= resources.nodes:
+        return []
+    message = f"at {profile.name} only allocations of {needed} nodes or more last {resources.minutes:g} minutes"
+    return [Mistake(("minutes",), message, f"submit pilots for {needed} nodes or more, or use fewer minutes")]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One machine.
+
+    Attributes:
+        cores: logical CPU cores.
+        memory_mb: memory, in MB.
+        gpus: those that jobs may use.
+    """
+
+    cores: int
+    memory_mb: int
+    gpus: int
+
+
+def this_machine() -> Machine:
+    """What the machine has that this process runs on."""
+    return Machine(
+        cores=os.cpu_count() or 1,
+        memory_mb=int(psutil.virtual_memory().total // 1_000_000),
+        gpus=len(find_gpus()),  # as the local pilot counts them
+    )
+
+
+def local_mistakes(resources: Resources, machine: Machine) -> list[Mistake]:
+    """Why one job would not fit on `machine`, which is all that the local site has; paths start at a resource."""
+    misfits = []
+    if resources.nodes > 1:
+        hint = "use nodes: 1, or the profile of a site with nodes"
+        misfits.append(Mistake(("nodes",), f"the local site is one machine, not {resources.nodes} nodes", hint))
+    if resources.cores > machine.cores:
+        message = f"this machine has {machine.cores} cores, not {resources.cores}"
+        misfits.append(Mistake(("cores",), message, f"use {machine.cores} or fewer"))
+    if resources.memory_mb > machine.memory_mb:
+        message = f"this machine has {machine.memory_mb} MB of memory, not {resources.memory_mb}"
+        misfits.append(Mistake(("memory_mb",), message, f"use {machine.memory_mb} or less; the unit is MB"))
+    if resources.gpus_per_node > machine.gpus:
+        have = f"{machine.gpus} GPUs" if machine.gpus else "no GPU"
+        hint = f"use {machine.gpus}, or the profile of a site with GPUs"
+        misfits.append(Mistake(("gpus_per_node",), f"this machine has {have}, not {resources.gpus_per_node}", hint))
+    return misfits
+
+
+def check_optimizer(
+    choice: OptimizerChoice, name_path: FieldPath, objectives: int, *, warm: bool, elsewhere: Mapping[str, str]
+) -> tuple[list[Mistake], list[Mistake]]:
+    """What is wrong, and what is allowed but perhaps not meant.
+
+    Args:
+        choice: the section.
+        name_path: where the optimizer's name stands.
+        objectives: how many there are; 0 where their section is not sound.
+        warm: whether the search starts from earlier ones.
+        elsewhere: where keys belong that are none of its settings, as `misfits_of` takes it.
+    """
+    # Only here, for the optimizers' libraries take a second to load.
+    from hpo_pilot.optimizers import optimizer_class, optimizer_names, several_takers  # noqa: PLC0415
+
+    names = optimizer_names()
+    if choice.name not in names:
+        meant = closest(choice.name, names)
+        hint = f"did you mean {meant}?" if meant else ""
+        return [Mistake(name_path, f"must be {listing(names, 'or')}, not {show(choice.name)}", hint)], []
+    optimizer = optimizer_class(choice.name)
+    notes = []
+    if warm and not optimizer.learns_from_earlier:
+        able = [name for name in names if optimizer_class(name).learns_from_earlier]
+        message = f"the optimizer {choice.name} learns nothing from earlier searches"
+        notes.append(Mistake(("warm_start",), message, f"use {listing(able, 'or')}"))
+    try:
+        settings = optimizer.check_settings(choice.settings)
+    except ValidationError as error:
+        wrong = mistakes_of(error, choice.settings, optimizer.Settings, elsewhere)
+        return [misfit.under("optimizer") for misfit in wrong], notes
+    single = optimizer.of_one_objective(settings)
+    if objectives <= 1 or not single:
+        return [], notes
+    message = f"{single if optimizer.several_objectives else choice.name} takes one objective, not {objectives}"
+    return [Mistake(("objective",), message, f"use the optimizer {listing(several_takers(), 'or')}")], notes
+
+
+def infeasible_mistakes(space: SearchSpace) -> list[Mistake]:
+    """What makes the space infeasible; nothing where a feasible point was found, as the optimizers look for them.
+
+    A share of 0.001% of the space is found, in a second or less; for the culprit fewer points are tried, one by one.
+    """
+    if not space.constraints:
+        return []
+    from hpo_pilot.optimizers.feasible_region import feasible_region  # noqa: PLC0415 - numpy takes its time to load
+
+    return [] if feasible_region(space).share > 0.0 else feasibility_mistakes(space)

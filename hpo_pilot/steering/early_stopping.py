@@ -1,0 +1,209 @@
+"""Stops hopeless trials before their end: what a rule decides, PanDA's kill carries out.
+
+The decision is committed together with the values that it comes from, before anything is killed; what was decided and
+is not over yet is killed again after a restart, as often as it takes. A trial has stopped when none of its jobs runs
+any more; where its full result was faster, that counts.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from hpo_pilot.jobs import JobReport, TaskRef
+from hpo_pilot.optimizers.early_stopping import Report, Stop, create_rule
+from hpo_pilot.panda.workflow_manager import WorkflowManager
+from hpo_pilot.search import EarlyStop, Trial, TrialState
+from hpo_pilot.steering.ledger import Changes, OpenTrial
+from hpo_pilot.store import JobOutcome, SearchRecord, SteeringStore, TaskRecord, TrialEnd
+
+#: A job that goes on although it was killed is killed again after so many seconds.
+_KILLED_AGAIN = 60.0
+
+
+class TrialStopper:
+    """The early stopping of one search."""
+
+    def __init__(
+        self, record: SearchRecord, store: SteeringStore, manager: WorkflowManager, trials: dict[int, Trial]
+    ) -> None:
+        """Makes a rule that knows what the store has.
+
+        Args:
+            record: the search.
+            store: the store.
+            manager: kills jobs.
+            trials: all trials as the store knows them, kept so by the caller.
+        """
+        search = record.search
+        self._search = search
+        self._manager = manager
+        self._rule = create_rule(search.early_stopping, search.folds.k)
+        self._trials = trials
+        metrics = [objective.metric for objective in search.objectives]
+        self._place = metrics.index(search.early_stopping.metric) if search.early_stopping.metric else 0
+        self._objective = search.objectives[self._place]
+        self._sign = self._objective.sign
+        self._look = 0
+        self._seen: dict[tuple[int, int], set[int]] = defaultdict(set)
+        self._killed: dict[int, float] = {}
+        # Stopped, but a server that revives jobs may try them again.
+        self._over: set[int] = {number for number, trial in trials.items() if trial.stopped_early}
+        if self._rule is not None:
+            looks = store.values_by_look(record.id)
+            self._look = len(looks) - 1
+            for look in looks:
+                self._rule.look([self._report(*value) for value in look], ())
+                for number, fold, step, _ in look:
+                    if number in self._over or not trials[number].state.is_over:
+                        self._seen[number, fold].add(step)
+            for number, trial in trials.items():
+                if trial.confirms is None:
+                    ended = {(number, each.fold): each.figures for each in trial.folds if each.figures is not None}
+                    self._rule.look([], (), self._costs(ended))
+
+    @property
+    def is_on(self) -> bool:
+        """Whether any trial is ever stopped."""
+        return self._rule is not None
+
+    def _report(self, trial: int, fold: int, step: int, value: float) -> Report:
+        return Report(trial, fold, step, self._sign * value if math.isfinite(value) else math.inf)
+
+    def _costs(self, ended: Mapping[tuple[int, int], Sequence[float]]) -> dict[tuple[int, int], float]:
+        """Of figures of merit of folds that which decides; lower is better."""
+        return {fold: self._sign * figures[self._place] for fold, figures in ended.items()}
+
+    # --- decide ---
+
+    def judge(self, changes: Changes, trials: Mapping[int, OpenTrial]) -> None:
+        """Lets the rule see the values of a look, and enters into `changes` what it decides.
+
+        Args:
+            changes: what the look brought.
+            trials: those that are out.
+        """
+        if self._rule is None:
+            return
+        reports = [report for outcome in changes.outcomes for report in self._new(outcome)]
+        ended = {
+            (outcome.trial, outcome.fold): outcome.values or (outcome.value,)
+            for outcome in changes.outcomes
+            if outcome.value is not None and self._trials[outcome.trial].confirms is None
+        }
+        if reports:
+            self._look += 1
+            changes.look = self._look
+        self._decide(changes, self._rule.look(reports, _to_judge(trials) if reports else (), self._costs(ended)))
+        self._complete(changes)
+
+    def _decide(self, changes: Changes, stops: Mapping[int, Stop]) -> None:
+        """Enters what the rule decided."""
+        method, metric = self._search.early_stopping.method, self._objective.metric
+        for number, stop in stops.items():
+            value = self._sign * stop.value if math.isfinite(stop.value) else None
+            what = "is no finite number: " if value is None else f"{value:.6g} is "
+            reason = f"{metric} {what}{stop.reason} ({method})"
+            changes.stops[number] = EarlyStop(self._look, reason, stop.step, value)
+            changes.events.append(f"trial {number} is told to stop: {reason}")
+
+    def _new(self, outcome: JobOutcome) -> list[Report]:
+        """The values of an outcome that the store does not have yet; none of confirmation runs."""
+        if self._trials[outcome.trial].confirms is not None:
+            return []
+        seen = self._seen[outcome.trial, outcome.fold]
+        new = {step: value for step, value in outcome.progress if step not in seen}
+        seen |= new.keys()
+        return [self._report(outcome.trial, outcome.fold, step, value) for step, value in new.items()]
+
+    def _complete(self, changes: Changes) -> None:
+        """Says of trials that have stopped how far they came; and of those that finished all the same that they did."""
+        for index, end in enumerate(changes.ends):
+            told_to = self._trials[end.number].stop
+            if end.state is TrialState.STOPPED and told_to is not None:
+                changes.ends[index] = self._stopped(end, told_to)
+            elif told_to is not None and end.good_folds < self._search.folds.k and end.value is not None:
+                whole = f"{end.good_folds} of {self._search.folds.k} folds"
+                text = f"trial {end.number} was told to stop; {whole} had ended before, which is enough: it is finished"
+                changes.events.append(text)
+            elif told_to is not None:
+                changes.events.append(f"trial {end.number} was told to stop and ended before: its full result counts")
+
+    def _stopped(self, end: TrialEnd, told_to: EarlyStop) -> TrialEnd:
+        assert self._rule is not None
+        at_the_end = math.inf if told_to.value is None else self._sign * told_to.value
+        step, value = self._rule.curves.last(end.number, self._rule.folds_needed) or (told_to.step, at_the_end)
+        if math.isfinite(value):
+            stop = replace(told_to, step=step, value=self._sign * value, projected=self._projected(end.number))
+        else:
+            stop = replace(told_to, step=step, value=None)  # it would have failed
+        return replace(end, stop=stop, error=f"stopped early: {stop.reason}")
+
+    def _projected(self, number: int) -> tuple[float, ...] | None:
+        """What a trial would probably have come to; of the objectives that do not decide, what is usual."""
+        assert self._rule is not None
+        value = self._rule.curves.projected(number)
+        finished = [t.figures for t in self._trials.values() if t.confirms is None and t.figures is not None]
+        several = len(self._search.objectives)
+        if value is None or (several > 1 and not finished):
+            return None  # by one of them alone the others cannot be guessed
+        usual = [statistics.median(figures[i] for figures in finished) for i in range(several)] if finished else [0.0]
+        usual[self._place] = self._sign * value
+        return tuple(usual)
+
+    # --- carry out ---
+
+    def decided(self, changes: Changes, trials: Mapping[int, OpenTrial]) -> None:
+        """Notes what was committed just now."""
+        for number, stop in changes.stops.items():
+            trials[number].stop = stop
+            self._trials[number] = replace(self._trials[number], stop=stop)
+        for end in changes.ends:
+            if end.state is TrialState.STOPPED:
+                self._over.add(end.number)
+            else:
+                for fold in range(self._search.folds.k):
+                    self._seen.pop((end.number, fold), None)
+
+    def kill(self, task: TaskRecord, reports: Iterable[JobReport], trials: Mapping[int, OpenTrial]) -> None:
+        """Kills those of a task's jobs that run for trials that were told to stop.
+
+        Raises:
+            TryAgainError: the server does not answer.
+        """
+        if self._rule is None:
+            return
+        now = time.monotonic()
+        hopeless = [
+            report.panda_id
+            for report in reports
+            if not report.state.is_over
+            and report.number is not None
+            and 1 <= report.number <= len(task.jobs)
+            and all(self._is_stopped(member.trial, trials) for member in task.jobs[report.number - 1])
+            and now - self._killed.get(report.panda_id, -_KILLED_AGAIN) >= _KILLED_AGAIN
+        ]
+        if hopeless:
+            self._manager.kill_jobs(hopeless)
+            self._killed.update(dict.fromkeys(hopeless, now))
+
+    def _is_stopped(self, number: int, trials: Mapping[int, OpenTrial]) -> bool:
+        return number in self._over or (number in trials and trials[number].stop is not None)
+
+    def see_off(self, task: TaskRecord, ref: TaskRef) -> None:
+        """Makes sure that nothing of a task from which nothing more is expected goes on.
+
+        Raises:
+            TryAgainError: the server does not answer.
+        """
+        stopped = (number in self._over for job in task.jobs for number, _, _ in job)
+        if self._manager.manners.revives and any(stopped):
+            self._manager.kill(ref)
+
+
+def _to_judge(trials: Mapping[int, OpenTrial]) -> list[int]:
+    return [number for number, trial in trials.items() if trial.stop is None and trial.confirms is None]

@@ -1,0 +1,91 @@
+"""What the steering process counts for Prometheus, and how it gets to the REST API's process, which shows it.
+
+The two share the work folder: the steering process writes its figures into a file there every few seconds, whole, in
+Prometheus' own format; the API puts them behind its own. A port of its own would want an address, a certificate and a
+token once more, and nothing would be gained: what is in the store the API reads from there anyway.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from hpo_pilot.files import write_whole
+from hpo_pilot.panda.client_process import CALL_METRICS as PANDA_REGISTRY
+
+log = logging.getLogger(__name__)
+
+REGISTRY = CollectorRegistry()
+
+#: Seconds between two versions of the file, and after which the last one says nothing any more.
+_EVERY = 5.0
+FRESH_SECONDS = 60.0
+
+_ASK_SECONDS = Histogram(
+    "hpo_pilot_ask_seconds",
+    "How long optimizers took to propose points, the results told before included.",
+    ["optimizer"],
+    buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300),
+    registry=REGISTRY,
+)
+GENERATIONS = Counter("hpo_pilot_generations", "Generations that were submitted.", registry=REGISTRY)
+RESULTS = Counter("hpo_pilot_results_told", "Results that optimizers were told of.", registry=REGISTRY)
+_LOOP = Gauge(
+    "hpo_pilot_steering_loop_timestamp_seconds",
+    "When the steering loop last went round, in seconds since the epoch; its age is how far behind it is.",
+    registry=REGISTRY,
+)
+_STARTED = Gauge("hpo_pilot_steering_start_timestamp_seconds", "When the steering process started.", registry=REGISTRY)
+
+
+@contextmanager
+def time_ask(optimizer: str) -> Iterator[None]:
+    """An optimizer is asked meanwhile."""
+    with _ASK_SECONDS.labels(optimizer).time():
+        yield
+
+
+class _Snapshot:
+    """The file by which the figures leave this process."""
+
+    def __init__(self, path: Path) -> None:
+        """Writes nothing yet."""
+        self._path = path
+        self._due = 0.0
+        _STARTED.set_to_current_time()
+
+    def loop_went_round(self) -> None:
+        """Notes the time, and writes the file if that is due; a full disk costs a few figures, no search."""
+        _LOOP.set_to_current_time()
+        if time.monotonic() < self._due:
+            return
+        self._due = time.monotonic() + _EVERY
+        text = b"".join(generate_latest(registry) for registry in (REGISTRY, PANDA_REGISTRY)).decode()
+        try:
+            write_whole(self._path, text, 0o600)
+        except OSError as error:
+            log.warning("%s is not written: %s", self._path, error.strerror or error)
+
+
+@contextmanager
+def snapshots(path: Path) -> Iterator[_Snapshot]:
+    """A block during which this process's figures are in a file."""
+    try:
+        yield _Snapshot(path)
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def last_snapshot(path: Path) -> bytes:
+    """What the steering process said last; nothing where it has said nothing for long."""
+    try:
+        if time.time() - path.stat().st_mtime > FRESH_SECONDS:
+            return b""
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""

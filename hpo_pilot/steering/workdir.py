@@ -1,0 +1,196 @@
+"""The work folder: paths of the store, logs, reports and the embedded server's files."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import shutil
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpo_pilot.advice import Place
+from hpo_pilot.errors import InputError, TryAgainError
+from hpo_pilot.files import make_private
+from hpo_pilot.pilot.settings import PilotSettings
+
+STORE_VARIABLE = "HPO_PILOT_STORE"
+DEFAULT = Path("hpo-pilot")
+
+_SEEN, _CHANGED, _ENTERED = (stat.S_IRGRP | stat.S_IROTH, stat.S_IWGRP | stat.S_IWOTH, stat.S_IXGRP | stat.S_IXOTH)
+
+#: Folders that are nobody else's business, whatever the root's mode is; `panda-files` and `tls` may be let into.
+_GUARDED = ("checkpoints", "environments", "logs", "pilots", "reports", "sandboxes", "tokens", "uploads")
+
+
+@dataclass(frozen=True)
+class WorkDir:
+    """Paths below one work folder."""
+
+    root: Path
+
+    @classmethod
+    def at(cls, root: str | Path | None = None) -> WorkDir:
+        """The work folder at `root` (default ./hpo-pilot), whether it is there or not."""
+        return cls(Path(root or DEFAULT).absolute())
+
+    @classmethod
+    def make(cls, root: str | Path | None = None) -> WorkDir:
+        """The work folder at `root` (default ./hpo-pilot), made if need be; one that is there keeps its mode.
+
+        Raises:
+            InputError: it cannot be made or written, or belongs to another account.
+        """
+        folder = cls.at(root)
+        try:
+            make_private(folder.root)
+        except OSError as error:
+            reason = "that is a file" if folder.root.is_file() else error.strerror
+            raise InputError(
+                f"cannot make the work folder {folder.root}: {reason}; choose another --workdir"
+            ) from error
+        if not os.access(folder.root, os.W_OK | os.X_OK):
+            raise InputError(f"the work folder {folder.root} cannot be written; choose another with --workdir")
+        return folder
+
+    def make_private(self, *folders: Path) -> None:
+        """Makes folders of it that other accounts cannot look into, even where its owner lets them into the root.
+
+        Raises:
+            InputError: one of them belongs to another account.
+            OSError: they cannot be made.
+        """
+        for folder in (self.root, *folders):
+            make_private(folder)
+
+    def open_to_others(self) -> list[Path]:
+        """What of it other accounts can read or change: the root itself, or what they reach in one that can be entered.
+
+        Raises:
+            OSError: it is not there, or cannot be looked at.
+        """
+        mode = self.root.stat().st_mode
+        if mode & (_SEEN | _CHANGED):
+            return [self.root]
+        if not mode & _ENTERED:
+            return []
+        guarded = (self.store_file, self.panda_database, *(self.root / name for name in _GUARDED))
+        return [path for path in guarded if path.exists() and path.stat().st_mode & (_SEEN | _CHANGED)]
+
+    def check_space(self) -> None:
+        """Makes sure that there is disk for jobs to run.
+
+        Raises:
+            TryAgainError: there is so little that the local pilot takes no jobs.
+        """
+        free = shutil.disk_usage(self.root).free / 1e6
+        if free < PilotSettings.min_free_mb:
+            raise TryAgainError(
+                f"only {free:.0f} MB of disk are free in {self.root}, too little to run jobs; nothing is lost: free "
+                f"some space ({PilotSettings.min_free_mb} MB at least), then give the same command again"
+            )
+
+    def store_url(self, given: str | None = None) -> str:
+        """The store's URL: as given, else from HPO_PILOT_STORE, else SQLite in the work folder."""
+        return given or os.environ.get(STORE_VARIABLE) or f"sqlite:///{self.store_file}"
+
+    def place(self, store: str | None = None) -> Place:
+        """The options that name this work folder and its store from anywhere on this machine.
+
+        Args:
+            store: another store's SQLAlchemy URL.
+        """
+        url = self.store_url(store)
+        return Place(workdir=self.root, store=None if url == f"sqlite:///{self.store_file}" else url)
+
+    @property
+    def store_file(self) -> Path:
+        """The store, where no other is named."""
+        return self.root / "hpo-pilot.db"
+
+    @property
+    def panda_database(self) -> Path:
+        """The embedded PanDA server's database."""
+        return self.root / "panda.db"
+
+    @property
+    def panda_files(self) -> Path:
+        """The embedded PanDA server's file cache and storage."""
+        return self.root / "panda-files"
+
+    @property
+    def sandboxes(self) -> Path:
+        """Packed payloads, by content."""
+        return self.root / "sandboxes"
+
+    @property
+    def pilots(self) -> Path:
+        """Work folders of local pilots."""
+        return self.root / "pilots"
+
+    @property
+    def checkpoints(self) -> Path:
+        """What local jobs keep between attempts."""
+        return self.root / "checkpoints"
+
+    @property
+    def tokens(self) -> Path:
+        """Tokens of the embedded server, mode 0600."""
+        return self.root / "tokens"
+
+    @property
+    def environments(self) -> Path:
+        """The environments in which searches were submitted, for local jobs; by the searches' uids."""
+        return self.root / "environments"
+
+    @property
+    def monitor_address(self) -> Path:
+        """The file with the embedded server's address for scripts that read a BigPanDA; as secret as a token."""
+        return self.tokens / "bigmon.url"
+
+    @property
+    def tls(self) -> Path:
+        """The certificate authorities that our own processes trust, where they are not the usual ones."""
+        return self.root / "tls"
+
+    @property
+    def uploads(self) -> Path:
+        """Payloads that users sent through the REST API, until a search is made of them."""
+        return self.root / "uploads"
+
+    @property
+    def steering_metrics(self) -> Path:
+        """What the steering process tells Prometheus, through the API."""
+        return self.root / "steering.prom"
+
+    @property
+    def api_address(self) -> Path:
+        """The file that says where the REST API is, while it runs."""
+        return self.root / "service.url"
+
+    @property
+    def pages_address(self) -> Path:
+        """The file that says where the pages are that `hpo-pilot monitor` serves alone, while it runs."""
+        return self.root / "monitor.url"
+
+    def log(self, name: str) -> Path:
+        """The log file of one of our processes."""
+        return self.root / "logs" / f"{name}.log"
+
+    def report(self, search: str) -> Path:
+        """The report of a search."""
+        return self.root / "reports" / f"{search}.html"
+
+
+#: Of tasks that name none.
+DEFAULT_QUEUE = "LOCAL"
+
+
+def nickname() -> str:
+    """The user's name as PanDA wants it in task names."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # no such user in the password database, as in some containers
+        name = f"uid{os.getuid()}"
+    return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:30]

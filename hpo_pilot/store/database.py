@@ -1,0 +1,147 @@
+"""Opening a database: one place for what SQLite and the others need."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sqlalchemy import URL, Connection, Engine, create_engine
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import (
+    ArgumentError,
+    DatabaseError,
+    DBAPIError,
+    IntegrityError,
+    NoSuchModuleError,
+    OperationalError,
+)
+
+from hpo_pilot.databases import WRITES, sqlite_engine
+from hpo_pilot.errors import GiveUpError, InputError, TryAgainError
+
+
+class NameTakenError(InputError):
+    """There is a search of that name already."""
+
+
+class StoreAwayError(TryAgainError):
+    """The database is locked, full or out of reach: what was under way did not happen."""
+
+
+def url_without_password(url: URL | str) -> str:
+    """A store's URL for people: without its password; SQLite's path as it is on the disk."""
+    if isinstance(url, str):
+        return repr(_without_password(url))
+    if url.get_backend_name() == "sqlite" and not url.query:
+        return f"{url.drivername}:///{url.database or ''}"
+    return url.render_as_string(hide_password=True)
+
+
+def _without_password(text: str) -> str:
+    return re.sub(r"(//[^/@:\s]*:)[^@\s]*@", r"\1***@", text)
+
+
+def open_engine(url: str) -> Engine:
+    """An engine for `url`; SQLite in WAL mode, so that readers never wait for the writer.
+
+    Raises:
+        InputError: the URL is malformed, its driver is missing, or its folder cannot be made.
+    """
+    try:
+        parsed = make_url(url)
+        if parsed.get_backend_name() != "sqlite":
+            return create_engine(parsed, pool_pre_ping=True)
+        if parsed.database and parsed.database != ":memory:":
+            _make_file(parsed)
+        return sqlite_engine(parsed, foreign_keys=True)
+    except (ArgumentError, NoSuchModuleError, ValueError) as error:  # ValueError: a port that is no number
+        raise InputError(
+            f"store {url_without_password(url)}: not a database URL that works here ({_without_password(str(error))}); "
+            "e.g. sqlite:///scan.db"
+        ) from error
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"store {url_without_password(parsed)}: the driver {error.name} is not installed; PostgreSQL's comes with "
+            "pip install 'hpo-pilot[postgresql]', and its URL is postgresql+psycopg://…"
+        ) from error
+    except OSError as error:
+        raise InputError(
+            f"store: cannot make the folder of {parsed.database}: {error.strerror}; choose another --workdir"
+        ) from error
+
+
+def _make_file(url: URL) -> None:
+    """Makes SQLite's file, for its owner alone: SQLite would ask the umask. Its journals get the file's mode."""
+    if "uri" in url.query:
+        return  # not a path: SQLite makes what it names
+    path = Path(str(url.database))
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # Not opened: closing it would take SQLite's locks from whoever has it open in this process (SQLite's
+    # "How To Corrupt An SQLite Database File", 2.2). What else is wrong SQLite will say.
+    with contextlib.suppress(OSError):
+        os.mknod(path, stat.S_IFREG | 0o600)
+
+
+@contextmanager
+def writing(engine: Engine) -> Iterator[Connection]:
+    """A transaction that writes: committed at the end, rolled back on any error."""
+    with (
+        database_errors(engine),
+        engine.connect().execution_options(**{WRITES: True}) as connection,
+        connection.begin(),
+    ):
+        yield connection
+
+
+@contextmanager
+def taken_names(error: NameTakenError) -> Iterator[None]:
+    """Raises `error` where a row's name has become another's meanwhile; SQLite's writers wait for each other."""
+    try:
+        yield
+    except IntegrityError as cause:
+        raise error from cause
+
+
+@contextmanager
+def reading(engine: Engine) -> Iterator[Connection]:
+    """A transaction that only reads: one consistent view."""
+    with database_errors(engine), engine.connect() as connection, connection.begin():
+        yield connection
+
+
+@contextmanager
+def database_errors(engine: Engine) -> Iterator[None]:
+    """Turns the driver's errors into ours, with the remedy.
+
+    Raises:
+        StoreAwayError: the database is locked, full or out of reach.
+        InputError: the file may not be written, or is no database.
+        GiveUpError: anything else.
+    """
+    where = url_without_password(engine.url)
+    try:
+        yield
+    except OperationalError as error:
+        text = str(error.orig)
+        if "readonly" in text or "unable to open" in text:
+            raise InputError(
+                f"store {where}: {text}: is its folder writable? Choose another with --workdir or --store"
+            ) from error
+        if "disk is full" in text:
+            raise StoreAwayError(
+                f"store {where}: the disk is full; nothing is lost: free some space and try again"
+            ) from error
+        raise StoreAwayError(f"store {where}: {text}; nothing is lost: try again") from error
+    except DatabaseError as error:
+        if "not a database" in str(error.orig) or "malformed" in str(error.orig):
+            raise InputError(
+                f"store {where}: {error.orig}: the file is damaged or of another kind; name another store"
+            ) from error
+        raise GiveUpError(f"store {where}: {error.orig}") from error
+    except DBAPIError as error:
+        raise GiveUpError(f"store {where}: {error.orig}") from error

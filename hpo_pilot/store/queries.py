@@ -1,0 +1,408 @@
+"""Queries for status and pages that the database answers without loading all trials."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sqlalchemy import Engine, Row, and_, case, func, null, or_, select, text
+
+from hpo_pilot.jobs import JobState
+from hpo_pilot.search import Search, Trial, TrialState
+from hpo_pilot.search.trials import Span, Spent, TrialCounts, trial_counts
+from hpo_pilot.store import tables as t
+from hpo_pilot.store.database import reading
+from hpo_pilot.store.records import (
+    JobOutcome,
+    SearchRecord,
+    SearchState,
+    TaskStage,
+    job_outcome,
+    search_record,
+    trial_record,
+)
+
+
+def stored_trial_counts(engine: Engine, search_id: int, search: Search, *, is_over: bool) -> TrialCounts:
+    """The counters of a search, as `hpo_pilot.search.trials.trial_counts_of` has them, without reading its trials.
+
+    Args:
+        engine: of the store.
+        search_id: the search's number.
+        search: the search.
+        is_over: whether it has ended.
+    """
+    trials = t.trials.c
+    ended = (TrialState.FINISHED.value, TrialState.FAILED.value)
+    stopped_early = and_(trials.state == TrialState.STOPPED.value, trials.told.is_not(None))
+    query = (
+        select(
+            func.count(),
+            func.sum(case((trials.state == TrialState.FAILED.value, 1), else_=0)),
+            func.sum(case((trials.confirms.is_not(None), 1), else_=0)),
+        )
+        .select_from(t.trials)
+        .where(trials.search_id == search_id, or_(trials.state.in_(ended), stopped_early))
+    )
+    with reading(engine) as connection:
+        over, failed, confirmations = (int(number or 0) for number in connection.execute(query).one())
+    return trial_counts(search, is_over=is_over, over=over, failed=failed, confirmations=confirmations)
+
+
+def reported_a_number(engine: Engine, search_id: int) -> bool:
+    """Whether any trial of a search reported a number while it ran."""
+    values = t.intermediate_values.c
+    query = select(values.trial).where(values.search_id == search_id, values.value <= sys.float_info.max).limit(1)
+    with reading(engine) as connection:
+        return connection.execute(query).first() is not None
+
+
+def last_reporting(engine: Engine, search_id: int) -> int:
+    """The number of the last trial of a search that reported a value while it ran; 0 where none has."""
+    values = t.intermediate_values.c
+    with reading(engine) as connection:
+        last = connection.execute(select(func.max(values.trial)).where(values.search_id == search_id)).scalar()
+    return int(last or 0)
+
+
+def generations_made(engine: Engine) -> dict[int, int]:
+    """How many generations each search has."""
+    generations = t.generations.c
+    query = select(generations.search_id, func.max(generations.number)).group_by(generations.search_id)
+    with reading(engine) as connection:
+        return {int(search_id): int(number) for search_id, number in connection.execute(query)}
+
+
+def size_of(engine: Engine) -> int:
+    """Bytes of the store, its journal included."""
+    if engine.dialect.name != "sqlite":
+        with reading(engine) as connection:
+            return int(connection.execute(text("SELECT pg_database_size(current_database())")).scalar() or 0)
+    path = Path(engine.url.database or "")
+    return sum(part.stat().st_size for part in (path, path.with_name(f"{path.name}-wal")) if part.exists())
+
+
+def spent(engine: Engine, search_id: int) -> Spent:
+    """What all attempts of a search's jobs took that are over."""
+    jobs = t.jobs.c
+    metered = case((jobs.joules.is_not(None), jobs.seconds))
+    query = select(func.sum(jobs.seconds), func.sum(metered), func.sum(jobs.joules)).where(jobs.search_id == search_id)
+    with reading(engine) as connection:
+        return Spent(*(float(value or 0.0) for value in connection.execute(query).one()))
+
+
+def measured_runs(engine: Engine, search_id: int) -> tuple[int, float]:
+    """(how many folds of a search came to their end, seconds that they ran together)."""
+    jobs = t.jobs.c
+    query = select(func.count(), func.sum(jobs.seconds)).where(
+        jobs.search_id == search_id, jobs.state == JobState.FINISHED.value, jobs.seconds > 0
+    )
+    with reading(engine) as connection:
+        count, seconds = connection.execute(query).one()
+    return int(count), float(seconds or 0.0)
+
+
+def first_figure(engine: Engine, search_id: int) -> float | None:
+    """The first figure of merit of a search in the order of results; None where there is none."""
+    trials = t.trials.c
+    query = (
+        select(trials.value)
+        .where(trials.search_id == search_id, trials.told.is_not(None), trials.state == TrialState.FINISHED.value)
+        .order_by(trials.told)
+        .limit(1)
+    )
+    with reading(engine) as connection:
+        value: float | None = connection.execute(query).scalar()
+    return value
+
+
+def waiting_tasks(engine: Engine, search_id: int) -> list[tuple[int, str]]:
+    """JEDI's number of each task that the server keeps waiting, and why, in the order of submission."""
+    columns = t.tasks.c.jedi_task_id, t.tasks.c.waits
+    query = select(*columns).where(t.tasks.c.search_id == search_id, t.tasks.c.state != TaskStage.ENDED)
+    with reading(engine) as connection:
+        rows = connection.execute(query.where(t.tasks.c.waits.is_not(None)).order_by(t.tasks.c.id))
+        return [(int(number), str(why)) for number, why in rows]
+
+
+def open_tasks(engine: Engine, search_id: int) -> list[int]:
+    """JEDI's numbers of the tasks from which something is still expected."""
+    number = t.tasks.c.jedi_task_id
+    query = select(number).where(t.tasks.c.search_id == search_id, t.tasks.c.state != TaskStage.ENDED)
+    with reading(engine) as connection:
+        return [int(found) for found in connection.scalars(query.where(number.is_not(None)))]
+
+
+#: Failures among which different reasons are looked for, and characters of a reason that are read.
+_FIRST, _REASON = 200, 600
+
+
+class Failure(NamedTuple):
+    """A failed trial; `ended` in seconds since the epoch."""
+
+    trial: int
+    error: str
+    ended: float | None
+
+
+def last_spans(engine: Engine, search_id: int, limit: int) -> list[Span]:
+    """From when to when the last trials were out that are over by themselves, in the order in which they ended."""
+    trials = t.trials.c
+    by_itself = or_(
+        trials.state.in_([TrialState.FINISHED.value, TrialState.FAILED.value]),
+        and_(trials.state == TrialState.STOPPED.value, trials.told.is_not(None)),
+    )
+    begun = func.coalesce(trials.started, trials.submitted, trials.ended)
+    query = select(begun, trials.ended).where(trials.search_id == search_id, by_itself, trials.ended.is_not(None))
+    with reading(engine) as connection:
+        rows = connection.execute(query.order_by(trials.ended.desc(), trials.number.desc()).limit(limit)).all()
+    return [Span(start, end) for start, end in reversed(rows)]
+
+
+def running_since(engine: Engine, search_id: int) -> list[float]:
+    """When the trials began that run, in seconds since the epoch."""
+    trials = t.trials.c
+    query = select(trials.started).where(
+        trials.search_id == search_id, trials.state == TrialState.RUNNING.value, trials.started.is_not(None)
+    )
+    with reading(engine) as connection:
+        return list(connection.execute(query).scalars())
+
+
+def last_failure(engine: Engine, search_id: int) -> Failure | None:
+    """The failed trial that ended last; None where none failed."""
+    trials = t.trials.c
+    query = (
+        select(trials.number, trials.error, trials.ended)
+        .where(trials.search_id == search_id, trials.state == TrialState.FAILED.value)
+        .order_by(trials.ended.desc(), trials.number.desc())
+        .limit(1)
+    )
+    with reading(engine) as connection:
+        row = connection.execute(query).one_or_none()
+    return None if row is None else Failure(row.number, row.error or "", row.ended)
+
+
+def first_failures(engine: Engine, search_id: int, forgiven: int) -> list[Failure]:
+    """The first failed trials of a search in the order of results, at most 200, with the beginning of their reasons.
+
+    Args:
+        engine: of the store.
+        search_id: the search.
+        forgiven: results up to this one are left out.
+    """
+    trials = t.trials.c
+    query = (
+        select(trials.number, func.substr(trials.error, 1, _REASON).label("error"), trials.ended)
+        .where(trials.search_id == search_id, trials.state == TrialState.FAILED.value)
+        .where(or_(trials.told.is_(None), trials.told > forgiven))
+        .order_by(func.coalesce(trials.told, 2**31 - 1), trials.number)
+        .limit(_FIRST)
+    )
+    with reading(engine) as connection:
+        return [Failure(row.number, row.error or "", row.ended) for row in connection.execute(query)]
+
+
+def best_values(engine: Engine, search_id: int, sign: int, points: int) -> list[float]:
+    """The best value so far, as reported, after each of some results: the last one, and others evenly apart.
+
+    Args:
+        engine: of the store.
+        search_id: a search with one objective.
+        sign: +1 where smaller is better, -1 where larger is.
+        points: at most so many.
+    """
+    trials = t.trials.c
+    query = (
+        select(trials.value)
+        .where(trials.search_id == search_id, trials.told.is_not(None), trials.confirms.is_(None))
+        .where(trials.state == TrialState.FINISHED.value, trials.value.is_not(None))
+        .order_by(trials.told)
+    )
+    best: list[float] = []
+    with reading(engine) as connection:
+        for value in connection.execute(query).scalars():
+            better = not best or sign * value < sign * best[-1]
+            best.append(value if better else best[-1])
+    count = min(points, len(best))
+    return [best[-1 - (len(best) - 1) * (count - 1 - i) // max(1, count - 1)] for i in range(count)]
+
+
+#: SQLite takes 32,766 variables in a statement, other databases fewer.
+_AT_ONCE = 500
+
+
+class SearchHead(NamedTuple):
+    """What tells whether a search is another than it was, without its definition.
+
+    Attributes:
+        id: its number.
+        name: its name.
+        state: its state.
+        version: grows when its definition, payload or failures that count change.
+        ended: when it ended, in seconds since the epoch: it changes where a search went on and ended again.
+        message: why it is in its state.
+    """
+
+    id: int
+    name: str
+    state: SearchState
+    version: int
+    ended: float | None
+    message: str
+    server: str | None
+
+
+class Pulse(NamedTuple):
+    """Counts of a search's trials of which one at least is another when anything about its trials is."""
+
+    trials: int
+    running: int
+    over: int
+    told: int
+
+
+def search_heads(engine: Engine) -> list[SearchHead]:
+    """All searches, newest first."""
+    s = t.searches.c
+    query = select(s.id, s.name, s.state, s.version, s.ended, s.message, s.server).order_by(s.id.desc())
+    with reading(engine) as connection:
+        rows = connection.execute(query).all()
+    return [SearchHead(r.id, r.name, SearchState(r.state), r.version, r.ended, r.message, r.server) for r in rows]
+
+
+def records_of(engine: Engine, numbers: Collection[int]) -> list[SearchRecord]:
+    """The searches of these numbers."""
+    found: list[SearchRecord] = []
+    with reading(engine) as connection:
+        for some in _in_groups(numbers):
+            rows = connection.execute(select(t.searches).where(t.searches.c.id.in_(some)))
+            found += [search_record(row) for row in rows]
+    return found
+
+
+def pulses(engine: Engine, numbers: Collection[int]) -> dict[int, Pulse]:
+    """The pulse of each of these searches."""
+    c = t.trials.c
+    over = [state.value for state in TrialState if state.is_over]
+    columns = (
+        c.search_id,
+        func.count().label("trials"),
+        func.sum(case((c.state == TrialState.RUNNING.value, 1), else_=0)).label("running"),
+        func.sum(case((c.state.in_(over), 1), else_=0)).label("over"),
+        func.max(c.told).label("told"),
+    )
+    found = dict.fromkeys(numbers, Pulse(0, 0, 0, 0))
+    with reading(engine) as connection:
+        for some in _in_groups(numbers):
+            query = select(*columns).where(c.search_id.in_(some)).group_by(c.search_id)
+            for row in connection.execute(query):
+                found[row.search_id] = Pulse(row.trials, int(row.running), int(row.over), row.told or 0)
+    return found
+
+
+def trials_changed(engine: Engine, search_id: int, after: int, open_trials: Collection[int]) -> list[Trial]:
+    """Trials without their folds: those with numbers above `after`, and those that were open. The others stay as are.
+
+    Args:
+        engine: of the store.
+        search_id: the search.
+        after: the largest number that is known; 0: none is.
+        open_trials: the numbers of known trials that were not over.
+    """
+    c = t.trials.c
+    of_search = select(t.trials).where(c.search_id == search_id)
+    with reading(engine) as connection:
+        rows: list[Row[Any]] = list(connection.execute(of_search.where(c.number > after)))
+        for some in _in_groups(open_trials):
+            rows += connection.execute(of_search.where(c.number.in_(some)))
+    return [trial_record(row, {}) for row in rows]
+
+
+def trials_with_folds(engine: Engine, search_id: int, numbers: Collection[int] | None = None) -> list[Trial]:
+    """Trials with their folds, by number; without logs and the payload's own metadata, which may be large.
+
+    Args:
+        engine: of the store.
+        search_id: the search.
+        numbers: of the trials; None: all.
+    """
+    c, j = t.trials.c, t.jobs.c
+    left_out = {"log_tail", "metadata"}
+    light = [null().label(column.name) if column.name in left_out else column for column in t.jobs.columns]
+    of_search = select(t.trials).where(c.search_id == search_id)
+    of_jobs = select(*light).where(j.search_id == search_id).order_by(j.fold, j.task_id, j.attempt)
+    groups: Sequence[list[int] | None] = [None] if numbers is None else _in_groups(numbers)
+    rows: list[Row[Any]] = []
+    attempts: dict[int, dict[int, list[Row[Any]]]] = defaultdict(lambda: defaultdict(list))
+    with reading(engine) as connection:
+        for some in groups:
+            trials, jobs = (of_search, of_jobs)
+            if some is not None:
+                trials, jobs = of_search.where(c.number.in_(some)), of_jobs.where(j.trial.in_(some))
+            rows += connection.execute(trials)
+            for job in connection.execute(jobs):
+                attempts[job.trial][job.fold].append(job)
+    return [trial_record(row, attempts.get(row.number, {})) for row in sorted(rows, key=lambda row: row.number)]
+
+
+def attempts_of(engine: Engine, search_id: int, trial: int) -> list[tuple[int, JobOutcome]]:
+    """All attempts of a trial's folds, by fold, oldest first, each with its number within the fold, from 1."""
+    j = t.jobs.c
+    query = select(t.jobs).where(j.search_id == search_id, j.trial == trial).order_by(j.fold, j.task_id, j.attempt)
+    with reading(engine) as connection:
+        outcomes = [job_outcome(row) for row in connection.execute(query)]
+    counted: Counter[int] = Counter()
+    found = []
+    for outcome in outcomes:
+        counted[outcome.fold] += 1
+        found.append((counted[outcome.fold], outcome))
+    return found
+
+
+def failed_folds_logs(engine: Engine, search_id: int, trials: Collection[int]) -> dict[int, str]:
+    """The end of a log of each of these trials that has one."""
+    j = t.jobs.c
+    found: dict[int, str] = {}
+    with reading(engine) as connection:
+        for some in _in_groups(trials):
+            query = select(j.trial, j.log_tail).where(
+                j.search_id == search_id, j.trial.in_(some), j.log_tail.is_not(None)
+            )
+            for trial, log in connection.execute(query.order_by(j.trial, j.fold, j.attempt)):
+                found.setdefault(trial, log)
+    return found
+
+
+def trials_with_errors(engine: Engine, search_id: int) -> list[int]:
+    """The numbers of the trials of which a fold, in any attempt, or the whole has an error."""
+    c, j = t.trials.c, t.jobs.c
+    failed = select(c.number).where(c.search_id == search_id, c.state == TrialState.FAILED.value)
+    with_error = select(j.trial).where(j.search_id == search_id, j.error.is_not(None))
+    with reading(engine) as connection:
+        return sorted({int(number) for number in connection.execute(failed.union(with_error)).scalars()})
+
+
+def values_reported(engine: Engine, search_id: int) -> int:
+    """How many intermediate values a search's trials have reported."""
+    table = t.intermediate_values
+    query = select(func.count()).select_from(table).where(table.c.search_id == search_id)
+    with reading(engine) as connection:
+        return int(connection.execute(query).scalar_one())
+
+
+def job_ids(engine: Engine, search_id: int, limit: int) -> list[int]:
+    """PanDA's ids of a search's newest jobs, newest first."""
+    j = t.jobs.c
+    query = select(j.panda_id).where(j.search_id == search_id, j.panda_id.is_not(None)).distinct()
+    with reading(engine) as connection:
+        return [int(row) for row in connection.execute(query.order_by(j.panda_id.desc()).limit(limit)).scalars()]
+
+
+def _in_groups(numbers: Collection[int]) -> list[list[int]]:
+    """The numbers in order, so many at once as a statement takes."""
+    ordered = sorted(numbers)
+    return [ordered[start : start + _AT_ONCE] for start in range(0, len(ordered), _AT_ONCE)]

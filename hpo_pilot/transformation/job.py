@@ -1,0 +1,469 @@
+"""A job: its arguments, command, environment, payload document, outputs, job report and errors."""
+
+import ast
+import glob
+import json
+import os
+import re
+import shlex
+import tarfile
+from enum import IntEnum
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from urllib.parse import unquote
+
+
+class ExitCode(IntEnum):
+    """What the transformation ends with; the payload's own status passes through.
+
+    Up to EXECUTION_FAILED they are those of PanDA's analysis transformations (runGen, runHPO), which keep no codes for
+    the rest.
+    """
+
+    BAD_ARGUMENTS = 10  #: the job parameters make no sense
+    NO_INPUT = 11  #: an input file does not come
+    BAD_SANDBOX = 143  #: the sandbox is no archive, or one that is refused
+    NO_SANDBOX = 146  #: the sandbox does not come
+    EXECUTION_FAILED = 150  #: the command cannot be started
+    NO_CONTAINER_RUNTIME = 151  #: its image cannot be run here
+    NO_OUTPUT = 152  #: a promised output is not there
+    NO_SPACE = 153  #: the disk is full, or cannot be written
+
+
+class TransformationFailure(Exception):
+    """This attempt of a job failed.
+
+    Attributes:
+        code: the exit status that says why.
+    """
+
+    def __init__(self, code: ExitCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+_VALUE_NAMES = (
+    "-a -o -p -j -r -i -l -f -t -u --sourceURL --containerImage --inMap --writeInputToTxt --inputGUIDs --oldPrefix "
+    "--newPrefix --lfcHost --envvarFile --liveLog --dbrFile --dbrRun --accessmode --rootVer --cmtConfig --jem-config "
+    "--overwriteQueuedata --datadir --workdir --useCentralRegistry --fileToSave --fileToLoad --skipInputByRetry"
+)
+_FLAG_NAMES = (
+    "--preprocess --postprocess --debug --execWithRealFileNames --noTarballDownload --usePFCTurl --pilotpars --cvmfs "
+    "--noX509 --noExpandDBR --notExpandDBR --directIn --useAthenaPackages --useCMake --useRootCore --givenPFN "
+    "--mergeSingleFile --useFileStager --enable-jem"
+)
+#: Options that are followed by a value. What is passed over on purpose is here too, or its value would be an argument.
+_WITH_VALUE, _FLAGS = frozenset(_VALUE_NAMES.split()), frozenset(_FLAG_NAMES.split())
+#: Options whose effect a payload would miss: setting up a collaboration's software, reading inputs over the network.
+_UNSUPPORTED = ("--useAthenaPackages", "--useCMake", "--useRootCore", "--rootVer", "--dbrFile", "--directIn")
+
+_WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|[^\s"']+)+""")
+_PART = re.compile(r""""([^"]*)"|'([^']*)'|([^\s"']+)""")
+
+
+class Arguments(NamedTuple):
+    """What a job is to do.
+
+    Attributes:
+        command: a shell command, as the job's owner wrote it.
+        archive: name of the sandbox in the server's cache; empty: none.
+        library: a sandbox that the pilot has put beside the job; empty: none.
+        source_url: of the server that has the sandbox.
+        run_dir: where in the sandbox the command runs.
+        inputs: files that the pilot has put beside the job.
+        input_map: more of them, by the name that stands for them in the command.
+        input_lists: stream -> file into which its inputs' names are written.
+        outputs: file, or pattern of files, where the command runs -> name in the storage.
+        image: of a container; empty: none.
+        step: `preprocess`, `postprocess`, or empty: all of it.
+        real_names: whether the command knows the outputs by their names in the storage.
+        warnings: what was passed over.
+    """
+
+    command: str
+    archive: str = ""
+    library: str = ""
+    source_url: str = ""
+    run_dir: str = "."
+    inputs: Tuple[str, ...] = ()
+    input_map: Mapping[str, Tuple[str, ...]] = {}
+    input_lists: Mapping[str, str] = {}
+    outputs: Mapping[str, str] = {}
+    image: str = ""
+    step: str = ""
+    real_names: bool = False
+    warnings: Tuple[str, ...] = ()
+
+
+def parse_arguments(words: Sequence[str]) -> Arguments:
+    """Reads the arguments; unknown ones become warnings, as they come and go with panda-client's versions.
+
+    Raises:
+        TransformationFailure: they make no sense.
+    """
+    found, flags, warnings = _options(words)
+    try:
+        archive, run_dir = found.get("-a", ""), found.get("-r", ".") or "."
+        if "/" in archive or archive in (".", ".."):
+            raise ValueError("-a %r is no file name" % archive)
+        if run_dir.startswith("/") or ".." in run_dir.split("/"):
+            raise ValueError("-r %r leads out of the job's folder" % run_dir)
+        outputs = {str(file): str(name) for file, name in _literal(found.get("-o"), dict).items()}
+        for name in outputs.values():
+            if "/" in name or name in ("", ".", ".."):
+                raise ValueError("-o: %r is no file name" % name)
+        command = (unquote(found.get("-j", "")) + " " + unquote(found.get("-p", ""))).strip()
+        step = "preprocess" if "--preprocess" in flags else "postprocess" if "--postprocess" in flags else ""
+        if not command and step != "postprocess":
+            raise ValueError("no command: neither -p nor -j")
+        pairs = [part.split(":") for part in found.get("--writeInputToTxt", "").split(",") if part]
+        return Arguments(
+            command=command,
+            archive=archive,
+            library=found.get("-l", ""),
+            source_url=found.get("--sourceURL", "").rstrip("/"),
+            run_dir=run_dir,
+            inputs=tuple(_files(found.get("-i", ""))),
+            input_map={str(k): tuple(map(str, v)) for k, v in _literal(found.get("--inMap"), dict).items()},
+            input_lists=dict(pairs),
+            outputs=outputs,
+            image=found.get("--containerImage", ""),
+            step=step,
+            real_names="--execWithRealFileNames" in flags,
+            warnings=tuple(warnings),
+        )
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        raise TransformationFailure(ExitCode.BAD_ARGUMENTS, "job parameters make no sense: %s" % error) from error
+
+
+def parse_arguments_text(text: str) -> Arguments:
+    """As `parse`, from one line.
+
+    Raises:
+        TransformationFailure: it makes no sense.
+    """
+    try:
+        return parse_arguments(split_words(text))
+    except ValueError as error:
+        raise TransformationFailure(
+            ExitCode.BAD_ARGUMENTS, "job parameters make no sense: %s in %.200r" % (error, text)
+        ) from error
+
+
+def split_words(text: str) -> List[str]:
+    """`shlex.split`, which goes from character to character, in a hundredth of its time: points make long arguments."""
+    words, end = [], 0
+    for match in _WORD.finditer(text):
+        words.append("".join(a or b or c for a, b, c in _PART.findall(match.group())))
+        if text[end : match.start()].strip(" \t\r\n"):
+            return shlex.split(text)
+        end = match.end()
+    # Escapes and open quotes: shlex knows, or says what is wrong.
+    return shlex.split(text) if "\\" in text or text[end:].strip(" \t\r\n") else words
+
+
+def _options(words: Sequence[str]) -> Tuple[Dict[str, str], List[str], List[str]]:
+    found: Dict[str, str] = {}
+    flags: List[str] = []
+    warnings: List[str] = []
+    rest = list(reversed(words))
+    while rest:
+        word = rest.pop()
+        name, equals, value = word.partition("=")
+        if name.startswith("--") and equals:
+            found[name] = value
+        elif name in _WITH_VALUE:
+            found[name] = rest.pop() if rest else ""
+        elif name[:2] in _WITH_VALUE and not name.startswith("--"):
+            found[name[:2]] = word[2:]
+        else:
+            flags.append(word)
+            if word.startswith("-") and word not in _FLAGS and rest and not rest[-1].startswith("-"):
+                warnings.append("%s %s is not known and passed over" % (word, rest.pop()))
+            elif word not in _FLAGS:
+                warnings.append("%s is not known and passed over" % word)
+    warnings += ["%s is not supported here" % name for name in _UNSUPPORTED if name in found or name in flags]
+    return found, flags, warnings
+
+
+def _literal(text: Optional[str], kind: type) -> Any:
+    value = ast.literal_eval(text) if text else kind()
+    if not isinstance(value, kind):
+        raise ValueError("%.60r is no %s" % (text, kind.__name__))
+    return value
+
+
+def _files(text: str) -> List[str]:
+    """Panda-client writes a Python list; JEDI may put plain names, separated by commas."""
+    if text.lstrip().startswith(("[", "(")):
+        return [str(name) for name in ast.literal_eval(text)]
+    return [name for name in text.split(",") if name]
+
+
+#: How our own tasks call the payload runner. They need no shell, and then none stands between it and our signals.
+_RUNNER = ["python3", "-I", "-S", "hpo_pilot_runner.py"]
+_SHELL_SIGNS = frozenset("\"'\\$`;&|<>()[]{}*?!#~\n")
+
+#: Panda-client lets users call their scripts by bare names.
+_PATH = 'PATH=".:$PATH"; export PATH; '
+
+
+def payload_argv(arguments: Arguments, replacements: Mapping[str, str]) -> List[str]:
+    """The command with its names filled in.
+
+    Args:
+        arguments: of the job.
+        replacements: what stands for `%NAME` in the command; see `inputs.link_inputs`.
+    """
+    command = arguments.command
+    if not _SHELL_SIGNS & set(command) and split_words(command)[:4] == _RUNNER:
+        return split_words(command)
+    return ["/bin/sh", "-c", _PATH + shell_command(arguments, replacements)]
+
+
+def shell_command(arguments: Arguments, replacements: Mapping[str, str]) -> str:
+    """The command as the shell gets it."""
+    command = arguments.command
+    for name, value in replacements.items():
+        # `%IN` must leave `%IN2` and `%INDS` alone.
+        command = _replace("%" + re.escape(name) + r"(?!\w)", value, command)
+    if arguments.real_names:
+        for file, name in arguments.outputs.items():
+            command = _replace(r"(?<![\w./-])" + re.escape(file) + r"(?![\w./-])", name, command)
+    return command
+
+
+def _replace(pattern: str, value: str, text: str) -> str:
+    return re.sub(pattern, lambda _: value, text)  # not as a template: names may have backslashes
+
+
+def make_executable(command: str, folder: str) -> None:
+    """Users forget it: the script that is called first may be run."""
+    name = re.match(r"(?:\./)?([\w.+-]+)(?:\s|$)", command)
+    path = os.path.join(folder, name.group(1)) if name else ""
+    if os.path.isfile(path) and not os.path.islink(path):
+        os.chmod(path, os.stat(path).st_mode | 0o100)
+
+
+PAYLOAD_DOCUMENT = "hpo_pilot_payload.json"
+
+
+class PayloadDocument(NamedTuple):
+    """The part of `hpo_pilot_payload.json` that concerns pilots; the runner reads the rest.
+
+    Attributes:
+        image: of its container; empty: none.
+        gpus: that it needs on each of its nodes.
+        progress: the file to which the payload appends the values that it reports while it runs.
+        metric: the name of the value there.
+        report_seconds: how often new values are wanted, in seconds; 0: with the usual heartbeats.
+        nodes: how many its job needs.
+        ranks_per_node: processes that a launcher starts on each of them; 0: the command is started once, without one.
+        minutes: how long its job may take; 0: that is not said.
+        python: the interpreter that stands for `python` in its command; empty: the one in PATH.
+    """
+
+    image: str = ""
+    gpus: int = 0
+    progress: str = "progress.jsonl"
+    metric: str = "value"
+    report_seconds: float = 0.0
+    nodes: int = 1
+    ranks_per_node: int = 0
+    minutes: float = 0.0
+    python: str = ""
+
+    @classmethod
+    def read(cls, work: str) -> "PayloadDocument":
+        """Reads it from an unpacked sandbox; the sandboxes of others have none.
+
+        Raises:
+            TransformationFailure: it makes no sense.
+        """
+        path = os.path.join(work, PAYLOAD_DOCUMENT)
+        if not os.path.isfile(path):
+            return cls()
+        try:
+            with open(path, encoding="utf-8") as file:
+                document = json.load(file)
+            names = document.get("file_names") or {}
+            nodes, gpus = max(1, int(document.get("nodes") or 1)), int(document.get("gpus_per_node") or 0)
+            # Earlier versions did not say it: as the search file has it that says no more.
+            ranks = document.get("ranks_per_node", (gpus or 1) if nodes > 1 else 0)
+            return cls(
+                str(document.get("container") or ""),
+                gpus,
+                os.path.basename(str(names.get("progress") or cls().progress)),
+                str(document.get("progress_metric") or document.get("metric") or cls().metric),
+                max(0.0, float(document.get("report_seconds") or 0.0)),
+                nodes,
+                max(0, int(ranks or 0)),
+                max(0.0, float(document.get("minutes") or 0.0)),
+                str(document.get("python") or ""),
+            )
+        except (ValueError, AttributeError, TypeError, RecursionError) as error:
+            raise TransformationFailure(ExitCode.BAD_SANDBOX, "%s: %s" % (PAYLOAD_DOCUMENT, error)) from error
+
+
+#: Parts of variable names that mark secrets; jobs get none of the pilot's.
+_SECRETS = frozenset(["TOKEN", "TOKENS", "X509", "OIDC"])
+
+#: The same, wherever they stand in a name: PGPASSWORD.
+_SECRET = re.compile("SECRET|PASSW(OR)?D|CREDENTIAL")
+
+#: A URL with a password, such as a database's; but without that of a proxy a job may reach nothing.
+_PASSWORD = re.compile(r"://[^/\s@:]*:[^/\s@]+@")
+_PROXY = "_PROXY"
+
+#: What batch systems and launchers say of the job that a process is in: it holds there alone.
+_OF_THE_JOB = ("COBALT_", "FLUX_", "LSB_", "LSF_", "OMPI_", "PALS_", "PBS_", "PMI", "SLURM")
+
+
+def keep_environment(folder: str, name: str, environment: Mapping[str, str]) -> None:
+    """Keeps the environment of whoever submits a search, for the jobs that run on this machine; no credentials.
+
+    Args:
+        folder: where it is kept; made if need be.
+        name: under which it is found again.
+        environment: of the submitting process.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    path = os.path.join(folder, name + ".json")
+    new = "%s.%d" % (path, os.getpid())
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        json.dump(without_secrets(environment), file)
+    os.rename(new, path)
+
+
+def kept_environment(folder: str, name: str, here: Mapping[str, str]) -> Optional[Dict[str, str]]:
+    """The environment that was kept; None: there is none.
+
+    Args:
+        folder: as `keep_environment` has it.
+        name: the same.
+        here: this process's own environment, which knows the batch job that it is in.
+    """
+    try:
+        with open(os.path.join(folder, name + ".json")) as file:
+            kept = json.load(file)
+    except (OSError, ValueError):
+        return None
+    if not isinstance(kept, dict):
+        return None
+    found = {str(key): str(value) for key, value in kept.items() if not key.startswith(_OF_THE_JOB)}
+    found.update((key, value) for key, value in here.items() if key.startswith(_OF_THE_JOB))
+    return without_secrets(found)
+
+
+def without_secrets(environment: Mapping[str, str]) -> Dict[str, str]:
+    """A copy without what looks like a credential."""
+    return {name: value for name, value in environment.items() if not _is_secret(name.upper(), value)}
+
+
+def _is_secret(name: str, value: str) -> bool:
+    if _SECRETS & set(name.split("_")) or _SECRET.search(name):
+        return True
+    return _PASSWORD.search(value) is not None and not name.endswith(_PROXY)
+
+
+def find_outputs(folder: str, outputs: Mapping[str, str]) -> Tuple[Dict[str, str], List[str]]:
+    """Looks for the outputs where the command ran; what a pattern finds is packed into one archive, as runGen does.
+
+    Args:
+        folder: where the command ran.
+        outputs: file or pattern, below `folder` -> name in the storage.
+
+    Returns:
+        (name in the storage -> path, files and patterns of which nothing is there).
+
+    Raises:
+        OSError: an archive cannot be written.
+    """
+    found, missing = {}, []
+    for file, name in outputs.items():
+        path = os.path.join(folder, file)
+        if "*" in file and not os.path.exists(path):
+            path = _pack(folder, file, name)
+        if path and os.path.isfile(path) and _is_inside(path, folder):
+            found[name] = path
+        else:
+            missing.append(file)
+    return found, missing
+
+
+def write_empty(path: str) -> None:
+    """An archive with nothing in it, for a pilot that insists on a file which a failed trial does not have."""
+    with tarfile.open(path, "w:gz"):
+        pass
+
+
+def _pack(folder: str, pattern: str, name: str) -> str:
+    files = [path for path in sorted(glob.glob(os.path.join(folder, pattern))) if _is_inside(path, folder)]
+    if not files:
+        return ""
+    path = os.path.join(folder, ".hpo_pilot_" + name)
+    with tarfile.open(path, "w:gz", compresslevel=3) as archive:
+        for file in files:
+            archive.add(file, os.path.relpath(file, folder))
+    return path
+
+
+def _is_inside(path: str, folder: str) -> bool:
+    return os.path.realpath(path).startswith(os.path.realpath(folder) + os.sep)
+
+
+JOB_REPORT, USER_METADATA = "jobReport.json", "userJobMetadata.json"
+METADATA_LIMIT = 1000000  # bytes of metadata that a server takes
+
+
+def job_report(folder: str, exit_code: int = 0) -> str:
+    """The text of a job's report: its exit code, what the payload put into a report of its own, and its metadata.
+
+    Args:
+        folder: where the command ran.
+        exit_code: of the command.
+    """
+    metadata = _user_metadata(folder)
+    report = _own_report(folder)
+    report["exitCode"] = exit_code
+    text = json.dumps(report)
+    # As text: it is JSON already, and decoding and encoding it again is most of the work for a large one.
+    return '%s, "user_job_metadata": %s}' % (text[:-1], metadata) if metadata else text
+
+
+def has_verdict(folder: str) -> bool:
+    """Whether the payload left metadata; then it has said itself how it went."""
+    return os.path.isfile(os.path.join(folder, USER_METADATA))
+
+
+def _user_metadata(folder: str) -> str:
+    path = os.path.join(folder, USER_METADATA)
+    if not os.path.isfile(path):
+        return ""
+    try:
+        if os.path.getsize(path) >= METADATA_LIMIT:
+            raise ValueError(
+                "%s has %d bytes, a server takes %d" % (USER_METADATA, os.path.getsize(path), METADATA_LIMIT)
+            )
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        json.loads(text)
+        return text
+    except (OSError, ValueError, RecursionError) as error:
+        return json.dumps({"pilot_error": str(error)})
+
+
+def _own_report(folder: str) -> Dict[str, object]:
+    path = os.path.join(folder, JOB_REPORT)
+    if os.path.isfile(path) and os.path.getsize(path) < METADATA_LIMIT:
+        try:
+            with open(path, encoding="utf-8") as file:
+                report = json.load(file)
+            if isinstance(report, dict):
+                report.pop("user_job_metadata", None)
+                return report
+        except (OSError, ValueError, RecursionError) as error:
+            return {"exitMsg": "%s of the payload cannot be read: %s" % (JOB_REPORT, error)}
+    return {}

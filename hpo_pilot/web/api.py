@@ -1,0 +1,682 @@
+"""The calls of the REST API."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path as FilePath
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Depends, Header, Path, Query, Request
+from pydantic import BaseModel, ConfigDict, Field, StrictInt
+from starlette.background import BackgroundTask
+from starlette.responses import FileResponse, Response
+from typing_extensions import TypedDict
+
+from hpo_pilot import __version__
+from hpo_pilot.errors import SearchFileError
+from hpo_pilot.files import MAX_SEARCH_FILE_BYTES, python_here
+from hpo_pilot.panda.sandbox import build_sandbox
+from hpo_pilot.report.documents import (
+    EventDocument,
+    ExaminationDocument,
+    IntermediateDocument,
+    ProblemDocument,
+    ProgressDocument,
+    SearchDocument,
+    StatusDocument,
+    TrialDocument,
+    intermediate_documents,
+)
+from hpo_pilot.report.exports import TEXT_FORMS
+from hpo_pilot.search import Search
+from hpo_pilot.search.limits import MOST_MACHINE_HOURS, MOST_PARALLEL
+from hpo_pilot.search.sections import is_result_file
+from hpo_pilot.search.values import Scalar
+from hpo_pilot.steering.registration import earlier_results, packed_family, payload_document
+from hpo_pilot.steering.results import fetched_outputs, kept_outputs
+from hpo_pilot.steering.search_file import examine_content
+from hpo_pilot.steering.submissions import first_task_of
+from hpo_pilot.store.lease import lease_holder
+from hpo_pilot.web import api_context
+from hpo_pilot.web.api_context import Client, Context, Identity, Parts, answers, caller_of
+from hpo_pilot.web.api_errors import ApiError
+from hpo_pilot.web.local_client import LocalClient
+from hpo_pilot.web.rendering import api_answer, json_answer
+from hpo_pilot.web.uploads import DIGEST
+
+service_router = APIRouter(tags=["service"])
+
+
+class HealthDocument(TypedDict):
+    """That the API answers."""
+
+    status: str
+
+
+class UserDocument(TypedDict):
+    """Whose the token is, and what it may do: `user` or `operator`."""
+
+    name: str
+    role: str
+
+
+class ServiceDocument(TypedDict):
+    """The service; `steering` says whether anything runs its searches, `upload_limit` is in bytes."""
+
+    version: str
+    user: UserDocument
+    steering: bool
+    searches: int
+    upload_limit: int
+
+
+@service_router.get(
+    "/health",
+    response_model=HealthDocument,
+    responses={200: {"content": {"application/json": {"example": {"status": "ok"}}}}},
+    openapi_extra={"security": []},
+)
+async def health(request: Request) -> Response:
+    """Whether the API answers; needs no token and says nothing else."""
+    return json_answer(request, {"status": "ok"})
+
+
+@service_router.get("/service", response_model=ServiceDocument, responses=answers(api_context.SERVICE))
+def service(request: Request, parts: Parts) -> Response:
+    """What serves here, and who you are to it."""
+    caller = caller_of(request)
+    return json_answer(
+        request,
+        {
+            "version": __version__,
+            "user": {"name": caller.name, "role": caller.role.value},
+            "steering": lease_holder(parts.store.engine) is not None,
+            "searches": len(parts.store.searches()),
+            "upload_limit": parts.uploads.limit,
+        },
+    )
+
+
+#: Bytes after which a page of trials is full: their log tails may be long.
+_PAGE_BYTES = 4_000_000
+
+#: Seconds that a call may wait for news.
+_LONGEST_WAIT = 30.0
+
+_MEDIA_TYPES = {"csv": "text/csv; charset=utf-8", "json": "application/json"}
+
+reading_router = APIRouter(tags=["looking"])
+
+
+class TrialsPage(TypedDict):
+    """Some trials, by number; `next` is what to give as `after` for those that follow, null where there are none."""
+
+    trials: list[TrialDocument]
+    next: int | None
+
+
+class IntermediatePage(TypedDict):
+    """What some trials reported while they ran; `next` is as in `TrialsPage`."""
+
+    trials: list[IntermediateDocument]
+    next: int | None
+
+
+class KeptOutputs(TypedDict):
+    """Which folds' outputs of a trial are kept, of so many folds that each trial has."""
+
+    trial: int
+    folds: list[int]
+    of: int
+
+
+@reading_router.get("/searches", response_model=list[SearchDocument], responses=answers([api_context.SEARCH]))
+def list_searches(request: Request, client: Client) -> Response:
+    """All searches, oldest first; everybody sees all of them."""
+    return json_answer(request, client.searches())
+
+
+@reading_router.get("/searches/{identity}", response_model=StatusDocument, responses=answers(api_context.STATUS, 404))
+def status(request: Request, client: Client, identity: Identity) -> Response:
+    """How a search stands, with all that its file says."""
+    return json_answer(request, client.status(identity))
+
+
+@reading_router.get(
+    "/searches/{identity}/progress",
+    response_model=ProgressDocument,
+    responses={
+        **answers(api_context.PROGRESS, 404),
+        304: {"description": "Nothing has changed; to ask again is all there is to do."},
+    },
+)
+async def progress(
+    request: Request,
+    parts: Parts,
+    identity: Identity,
+    timeout: Annotated[float, Query(ge=0, le=_LONGEST_WAIT, description="Seconds to wait for a change.")] = 0.0,
+    if_none_match: Annotated[str | None, Header(description="The ETag of what is known.")] = None,
+) -> Response:
+    """How far a search is: at once, or, with an ETag, as soon as that has changed."""
+    seen = if_none_match.removeprefix("W/").strip() if if_none_match else None
+    news = await parts.news.next(identity, seen, timeout)
+    if news.tag == seen:
+        return Response(status_code=304, headers={"ETag": news.tag})
+    return api_answer(request, news.content, "application/json", headers={"ETag": news.tag})
+
+
+@reading_router.get(
+    "/searches/{identity}/trials",
+    response_model=TrialsPage,
+    responses=answers({"trials": [api_context.TRIAL_EXAMPLE], "next": None}, 404),
+)
+def trials(
+    request: Request,
+    client: Client,
+    identity: Identity,
+    after: Annotated[int, Query(ge=0, le=2**31 - 1, description="Only trials with larger numbers.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=1000, description="At most so many; fewer where their logs are long.")] = 200,
+    logs: Annotated[bool, Query(description="Whether failed folds have their log tails.")] = True,
+) -> Response:
+    """Trials by number, a page at a time."""
+    found = client.some_trials(identity, after, limit, logs=logs)
+    page: list[str] = []
+    size = 0
+    for trial in found:
+        if page and size > _PAGE_BYTES:
+            break
+        page.append(json.dumps(trial, allow_nan=False))
+        size += len(page[-1])
+    more = len(page) < len(found) or len(found) == limit
+    following = json.dumps(found[len(page) - 1]["number"] if more else None)
+    content = f'{{"trials": [{", ".join(page)}], "next": {following}}}'
+    return api_answer(request, content.encode(), "application/json")
+
+
+@reading_router.get(
+    "/searches/{identity}/intermediate",
+    response_model=IntermediatePage,
+    responses=answers({"trials": [api_context.INTERMEDIATE], "next": None}, 404),
+)
+def intermediate(
+    request: Request,
+    client: Client,
+    parts: Parts,
+    identity: Identity,
+    after: Annotated[int, Query(ge=0, le=2**31 - 1, description="Only trials with larger numbers.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=100, description="Of the next so many trials.")] = 100,
+) -> Response:
+    """What trials reported while they ran, by number; those that reported nothing are left out."""
+    found, following = intermediate_documents(parts.store, client.record(identity).id, after, limit)
+    return json_answer(request, {"trials": found, "next": following})
+
+
+@reading_router.get(
+    "/searches/{identity}/best",
+    response_model=TrialDocument | list[TrialDocument] | None,
+    responses=answers(api_context.TRIAL_EXAMPLE, 404),
+)
+def best(request: Request, client: Client, identity: Identity) -> Response:
+    """The best trial; null while none has a figure of merit. Of several objectives, those of the Pareto front."""
+    return json_answer(request, client.best(identity))
+
+
+@reading_router.get(
+    "/searches/{identity}/events", response_model=list[EventDocument], responses=answers([api_context.EVENT], 404)
+)
+def events(request: Request, client: Client, identity: Identity) -> Response:
+    """Who did what with the search and when, oldest first."""
+    return json_answer(request, client.events(identity))
+
+
+@reading_router.get(
+    "/searches/{identity}/report",
+    response_class=Response,
+    responses={**answers(None, 404), 200: {"content": {"text/html": {"schema": {"type": "string"}}}}},
+)
+def report(request: Request, client: Client, identity: Identity) -> Response:
+    """The report: one self-contained HTML document."""
+    return api_answer(
+        request,
+        client.report(identity).encode("utf-8", "replace"),
+        "text/html; charset=utf-8",
+        headers={"Content-Disposition": 'attachment; filename="report.html"'},
+    )
+
+
+@reading_router.get(
+    "/searches/{identity}/export",
+    response_class=Response,
+    responses={
+        **answers(None, 404),
+        200: {"content": {kind: {"schema": {}} for kind in ("text/csv", "application/json", "text/plain")}},
+    },
+)
+def export(
+    request: Request,
+    client: Client,
+    identity: Identity,
+    form: Annotated[
+        str, Query(alias="format", description=f"One of {', '.join(TEXT_FORMS)}.", examples=["csv"])
+    ] = "csv",
+) -> Response:
+    """A search and its trials in another form."""
+    text = client.export(identity, form)
+    return api_answer(request, text.encode("utf-8", "replace"), _MEDIA_TYPES.get(form, "text/plain; charset=utf-8"))
+
+
+@reading_router.get(
+    "/searches/{identity}/outputs/{which}",
+    response_model=KeptOutputs,
+    responses=answers({"trial": 26, "folds": [0, 1, 2], "of": 3}, 404),
+)
+def outputs(
+    request: Request,
+    client: Client,
+    parts: Parts,
+    identity: Identity,
+    which: Annotated[str, Path(description="`best`, or a trial's number.", max_length=20, examples=["best"])],
+) -> Response:
+    """Which outputs of a trial are kept."""
+    record = client.record(identity)
+    number, names = kept_outputs(parts.store, record, which)
+    return json_answer(request, {"trial": number, "folds": sorted(names), "of": record.search.folds.k})
+
+
+@reading_router.get(
+    "/searches/{identity}/outputs/{trial}/{fold}",
+    response_class=FileResponse,
+    responses={
+        **answers(None, 404),
+        200: {"content": {"application/gzip": {"schema": {"type": "string", "format": "binary"}}}},
+    },
+)
+def output(
+    client: Client,
+    parts: Parts,
+    identity: Identity,
+    trial: Annotated[int, Path(ge=0, le=2**31 - 1, description="The trial's number.")],
+    fold: Annotated[int, Path(ge=0, le=2**31 - 1, description="The fold, from 0.")],
+) -> Response:
+    """The kept outputs of one fold of a trial, a .tar.gz archive."""
+    record = client.record(identity)
+    number, names = kept_outputs(parts.store, record, str(trial))
+    wanted: dict[int, Any] = {fold: names[fold]} if fold in names else {}
+    with contextlib.ExitStack() as stack:
+        archives = stack.enter_context(fetched_outputs(parts.workdir, wanted, server=record.server, start=False))
+        if fold not in archives:
+            raise ApiError(404, "not_found", f"fold {fold} of trial {number} has no kept outputs")
+        ended = stack.pop_all()
+    return FileResponse(archives[fold], media_type="application/gzip", background=BackgroundTask(ended.close))
+
+
+changing_router = APIRouter(tags=["changing"])
+
+_YAML: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "description": "A search file.",
+        "content": {"application/yaml": {"schema": {"type": "string"}, "example": api_context.SEARCH_FILE}},
+    }
+}
+
+
+class NamedResultsDocument(TypedDict):
+    """A file with the results of an earlier search, as `warm_start` names it, and where."""
+
+    source: str
+    place: ProblemDocument
+
+
+class NamedFilesDocument(TypedDict):
+    """What a search file names beside itself, and where; for whoever has these files to look at them."""
+
+    files: str | None
+    command: str
+    files_place: ProblemDocument
+    command_place: ProblemDocument
+    results: list[NamedResultsDocument]
+
+
+class SentExaminationDocument(ExaminationDocument):
+    """What was found in a search file; `named_files` is null where its payload's section is wrong."""
+
+    named_files: NamedFilesDocument | None
+
+
+class PayloadDocument(TypedDict):
+    """A payload that was sent, or is to be."""
+
+    digest: str
+    present: bool
+
+
+# Our own words on numbers that cannot be come with the budget, so they are only described here.
+_Added = Annotated[int | float, Field(json_schema_extra={"exclusiveMinimum": 0, "maximum": MOST_MACHINE_HOURS})]
+
+
+class Extension(BaseModel):
+    """What is added to a budget."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"add": {"trials": 50}, "seen": {"trials": 64}}]}
+    )
+
+    add: dict[str, _Added] = Field(description="What to add, of trials, hours, gpu_hours, core_hours, failures.")
+    seen: dict[str, int | float | None] | None = Field(
+        None, description="The budget that this is added to: the same call twice then adds once."
+    )
+
+
+class Retry(BaseModel):
+    """Failed trials that are tried again."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"trials": [3, 7]}]})
+
+    trials: list[Annotated[StrictInt, Field(ge=1, le=2**31 - 1)]] | None = Field(
+        None, max_length=100_000, description="Their numbers. null: all that failed and were not tried again yet."
+    )
+
+
+class WantedPoint(BaseModel):
+    """A point to try."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"point": {"learning_rate": 0.01}}]})
+
+    point: dict[str, Scalar] = Field(description="The parameters that are active at the point, by name.")
+
+
+class Width(BaseModel):
+    """How wide a search is."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"parallel": 16}]})
+
+    parallel: StrictInt = Field(ge=1, le=MOST_PARALLEL, description="How many trials are out at once.")
+
+
+async def _search_file(request: Request) -> bytes:
+    content = await request.body()
+    if len(content) > MAX_SEARCH_FILE_BYTES:
+        raise ApiError(413, "too_large", f"a search file is at most {MAX_SEARCH_FILE_BYTES} bytes")
+    return content
+
+
+SearchFile = Annotated[bytes, Depends(_search_file)]
+FileName = Annotated[
+    str, Query(min_length=1, max_length=4096, description="The file's name in messages.", examples=["search.yaml"])
+]
+PayloadDigest = Annotated[
+    str | None,
+    Query(pattern=f"^{DIGEST.pattern}$", description="The payload's folder: the SHA-256 under which it was sent."),
+]
+ResultsDigest = Annotated[
+    str | None,
+    Query(
+        pattern=f"^{DIGEST.pattern}$",
+        description="The result files that warm_start names, sent as a payload is: 0 for the first of its entries, and "
+        "so on.",
+    ),
+]
+CallKey = Annotated[
+    str | None,
+    Header(min_length=8, max_length=200, description="The same key again: the same call, done once."),
+]
+Digest = Annotated[str, Path(pattern=f"^{DIGEST.pattern}$", description="SHA-256 of the archive, hexadecimal.")]
+
+
+@changing_router.post(
+    "/examinations",
+    response_model=SentExaminationDocument,
+    responses=answers(api_context.EXAMINATION, 413),
+    openapi_extra=_YAML,
+)
+def examine(request: Request, client: Client, content: SearchFile, file: FileName = "search.yaml") -> Response:
+    """Checks a search file and registers nothing. Mistakes are in the answer, each with its place."""
+    found = client.examined(examine_content(content, file), None)
+    named = found.named_files
+    return json_answer(
+        request,
+        {
+            "valid": found.search is not None,
+            "problems": [vars(problem) for problem in found.problems],
+            "notes": [vars(note) for note in found.notes],
+            "search": None if found.search is None else found.search.to_dict(),
+            "python": None if found.search is None else python_here(found.search),
+            "named_files": None
+            if named is None
+            else {
+                "files": named.files,
+                "command": named.command,
+                "files_place": vars(named.files_place),
+                "command_place": vars(named.command_place),
+                "results": [
+                    {"source": source, "place": vars(place)}
+                    for source, place in found.earlier
+                    if is_result_file(source)
+                ],
+            },
+        },
+    )
+
+
+@changing_router.post("/rehearsals", responses=answers({"taskName": "user.alice.…"}, 413), openapi_extra=_YAML)
+def rehearse(
+    request: Request,
+    parts: Parts,
+    content: SearchFile,
+    file: FileName = "search.yaml",
+    payload: PayloadDigest = None,
+    results: ResultsDigest = None,
+) -> Response:
+    """The parameters of the first task of a search, as PanDA would get them; registers and submits nothing."""
+    search = _checked(content, file)
+    with tempfile.TemporaryDirectory() as folder, _results(parts, search, results) as files:
+        sandbox = _sandbox(parts, search, payload, FilePath(folder))
+        return json_answer(request, first_task_of(search, sandbox, earlier=earlier_results(parts.store, search, files)))
+
+
+@changing_router.post(
+    "/searches",
+    status_code=201,
+    response_model=SearchDocument,
+    responses={**answers(None, 413), 201: {"content": {"application/json": {"example": api_context.SEARCH}}}},
+    openapi_extra=_YAML,
+)
+def register(
+    request: Request,
+    client: Client,
+    parts: Parts,
+    content: SearchFile,
+    file: FileName = "search.yaml",
+    source: Annotated[
+        str | None, Query(max_length=4096, description="Where the file is on your machine; for messages.")
+    ] = None,
+    payload: PayloadDigest = None,
+    results: ResultsDigest = None,
+    go_on: Annotated[bool, Query(description="Go on with the search where it is registered already.")] = False,
+    idempotency_key: Annotated[
+        str | None,
+        Header(min_length=8, max_length=200, description="The same key again: the same search, registered once."),
+    ] = None,
+) -> Response:
+    """Registers a search for the service to run. Its payload's folder is sent before: PUT payloads/{digest}."""
+    where = source or file
+    if not (file.isprintable() and where.isprintable()):
+        raise ApiError(422, "input", "file and source are printable text")
+    search = _checked(content, file)
+    key = _key_of(client, idempotency_key)
+    uid = None if key is None else key[:8]
+    with _results(parts, search, results) as files:
+        family = packed_family(
+            search, file, where, lambda one: _sandbox(parts, one, payload, parts.workdir.sandboxes), files
+        )
+        registered = client.register(family, go_on=go_on, uid=uid)
+    return json_answer(request, registered, 201)
+
+
+@changing_router.get(
+    "/payloads/{digest}",
+    response_model=PayloadDocument,
+    responses=answers({"digest": hashlib.sha256(b"").hexdigest(), "present": True}),
+)
+def payload_present(request: Request, parts: Parts, digest: Digest) -> Response:
+    """Whether a payload need not be sent again; it then stays for another day."""
+    return json_answer(request, {"digest": digest, "present": parts.uploads.has(digest)})
+
+
+@changing_router.put(
+    "/payloads/{digest}",
+    response_model=PayloadDocument,
+    responses=answers({"digest": hashlib.sha256(b"").hexdigest(), "present": True}, 413),
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "description": "A .tar.gz of the payload's folder: its files, nothing else.",
+            "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+        }
+    },
+)
+async def send_payload(request: Request, parts: Parts, digest: Digest) -> Response:
+    """Takes a payload's folder, to register a search with it within a day."""
+    announced = request.headers.get("content-length")
+    size = int(announced) if announced is not None and announced.isdecimal() else None
+    await parts.uploads.receive(digest, size, request.stream())
+    return json_answer(request, {"digest": digest, "present": True})
+
+
+@changing_router.post(
+    "/searches/{identity}/pause", response_model=SearchDocument, responses=answers(api_context.SEARCH, 404)
+)
+def pause(request: Request, client: Client, identity: Identity) -> Response:
+    """No new trials from now on; those that are out end as they end."""
+    return json_answer(request, client.pause(identity))
+
+
+@changing_router.post(
+    "/searches/{identity}/resume", response_model=SearchDocument, responses=answers(api_context.SEARCH, 404)
+)
+def resume(
+    request: Request,
+    client: Client,
+    parts: Parts,
+    identity: Identity,
+    new_payload: Annotated[bool, Query(description="The payload's files were mended; they were sent anew.")] = False,
+    payload: PayloadDigest = None,
+) -> Response:
+    """Lets a paused, stopped or failed search go on."""
+    if not new_payload:
+        return json_answer(request, client.resume_with(identity, None))
+    for record in client.own_family(identity):
+        client.resume_with(record.name, _sandbox(parts, record.search, payload, parts.workdir.sandboxes))
+    return json_answer(request, client.document(identity))
+
+
+@changing_router.post(
+    "/searches/{identity}/stop", response_model=SearchDocument, responses=answers(api_context.SEARCH, 404)
+)
+def stop(request: Request, client: Client, identity: Identity) -> Response:
+    """Has the search's jobs killed and ends it; its results stay."""
+    return json_answer(request, client.stop(identity))
+
+
+@changing_router.post(
+    "/searches/{identity}/extend", response_model=SearchDocument, responses=answers(api_context.SEARCH, 404, 409)
+)
+def extend(request: Request, client: Client, identity: Identity, extension: Annotated[Extension, Body()]) -> Response:
+    """Adds to the search's budget; one that was over goes on."""
+    return json_answer(request, client.extend(identity, extension.add, seen=extension.seen))
+
+
+@changing_router.post(
+    "/searches/{identity}/retry", response_model=SearchDocument, responses=answers(api_context.ADDED, 404)
+)
+def retry(
+    request: Request,
+    client: Client,
+    identity: Identity,
+    again: Annotated[Retry, Body()],
+    idempotency_key: CallKey = None,
+) -> Response:
+    """Tries failed trials' points again, ahead of what the optimizer proposes; the budget grows by one for each."""
+    key = _key_of(client, idempotency_key)
+    return json_answer(request, client.retry(identity, again.trials, key=key))
+
+
+@changing_router.post(
+    "/searches/{identity}/points", response_model=SearchDocument, responses=answers(api_context.ADDED, 404)
+)
+def add_point(
+    request: Request,
+    client: Client,
+    identity: Identity,
+    wanted: Annotated[WantedPoint, Body()],
+    idempotency_key: CallKey = None,
+) -> Response:
+    """Tries a point, ahead of what the optimizer proposes; the budget grows by one."""
+    key = _key_of(client, idempotency_key)
+    return json_answer(request, client.add_point(identity, wanted.point, key=key))
+
+
+@changing_router.post(
+    "/searches/{identity}/parallel", response_model=SearchDocument, responses=answers(api_context.SEARCH, 404)
+)
+def set_parallel(request: Request, client: Client, identity: Identity, width: Annotated[Width, Body()]) -> Response:
+    """Changes how many trials are out at once, from now on."""
+    return json_answer(request, client.set_parallel(identity, width.parallel))
+
+
+def _key_of(client: LocalClient, key: str | None) -> str | None:
+    """A call's key as the store keeps it: two users' keys are never the same."""
+    if key is None:
+        return None
+    return hashlib.sha256(f"{client.user.name}\n{key}".encode("utf-8", "replace")).hexdigest()
+
+
+def _checked(content: bytes, file: str) -> Search:
+    found = examine_content(content, file)
+    if found.search is None:
+        raise SearchFileError(found.problems)
+    return found.search
+
+
+def _sandbox(parts: Context, search: Search, payload: str | None, folder: FilePath) -> FilePath:
+    """The packed payload of a search, made of the files that were sent: runner and all are ours.
+
+    Raises:
+        InputError: the files are missing, or not what a payload may have.
+    """
+    with _files(parts, search, payload) as files:
+        return build_sandbox(files, payload_document(search, None), folder)
+
+
+@contextmanager
+def _files(parts: Context, search: Search, payload: str | None) -> Iterator[FilePath | None]:
+    if search.payload.files is None:
+        yield None
+        return
+    if payload is None:
+        raise ApiError(
+            422, "input", "the search has payload.files: send the folder (PUT payloads/{digest}), and name its digest"
+        )
+    with parts.uploads.unpacked(payload) as folder:
+        yield folder
+
+
+@contextmanager
+def _results(parts: Context, search: Search, digest: str | None) -> Iterator[dict[str, FilePath]]:
+    """Where the result files are that a search names, for the length of a block."""
+    named = {source: str(index) for index, source in enumerate(search.warm_start) if is_result_file(source)}
+    if not named:
+        yield {}
+        return
+    if digest is None:
+        raise ApiError(
+            422, "input", "warm_start names result files: send them (PUT payloads/{digest}), and give the digest"
+        )
+    with parts.uploads.unpacked(digest) as folder:
+        yield {source: folder / name for source, name in named.items()}

@@ -1,0 +1,569 @@
+"""The application: the REST API and the pages, with authentication and metrics."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio.to_thread
+from anyio import CapacityLimiter
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry, Histogram, ProcessCollector
+from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.convertors import IntegerConvertor, register_url_convertor
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from hpo_pilot import __version__
+from hpo_pilot.advice import Place
+from hpo_pilot.errors import HpoPilotError, InputError, TryAgainError
+from hpo_pilot.server.listening import Gate, LimitedBody
+from hpo_pilot.server.metrics import PATH, exposition
+from hpo_pilot.server.tokens import Role, TokenRefused
+from hpo_pilot.steering.metrics import last_snapshot
+from hpo_pilot.steering.workdir import WorkDir
+from hpo_pilot.store import SearchRecord, Store, StoreAwayError, UnknownSearchError
+from hpo_pilot.store.lease import lease_holder
+from hpo_pilot.store.queries import generations_made, size_of
+from hpo_pilot.transformation.transformation import UNPACKED_LIMIT
+from hpo_pilot.web import forms, help_pages, pages
+from hpo_pilot.web.api import changing_router, reading_router, service_router
+from hpo_pilot.web.api_context import Context, progress_watcher
+from hpo_pilot.web.api_errors import ProblemAnswer, add_handlers, problem_response
+from hpo_pilot.web.live import (
+    ALL_SEARCHES,
+    JOBS_TOPIC,
+    PILOTS_TOPIC,
+    JobFilter,
+    JobFragments,
+    LiveUpdates,
+    SearchFragments,
+)
+from hpo_pilot.web.local_client import LocalClient
+from hpo_pilot.web.operations import NotYoursError
+from hpo_pilot.web.pages import STORE_AWAY, PageContext, context_of, page, place_of, session_of, view_of
+from hpo_pilot.web.rendering import environment, pack_all, serve_static, static_path
+from hpo_pilot.web.search_views import FigureCache, SearchCache
+from hpo_pilot.web.server_jobs import ServerJobs
+from hpo_pilot.web.sessions import Codes, PageGuard, Sessions
+from hpo_pilot.web.uploads import Uploads
+
+#: Calls that work side by side; each may hold a connection of the store, whose pool has fifteen.
+_THREADS = 12
+
+_DESCRIPTION = """Everything that users do with hyper-parameter searches.
+
+Every call but `health` wants a token: `Authorization: Bearer …`, of role `user` or `operator`. Users see all searches
+and change their own; operators change all. Errors are problem documents (RFC 9457) whose `code` says what to do."""
+
+
+class Api:
+    """What answers the calls of one work folder's users, and their browsers."""
+
+    name = "API"
+
+    def __init__(
+        self,
+        store: Store,
+        workdir: WorkDir,
+        gate: Gate,
+        upload_limit: int,
+        unpacked_limit: int = UNPACKED_LIMIT,
+        *,
+        sessions: Sessions,
+        behind_proxy: bool = False,
+        place: Place | None = None,
+    ) -> None:
+        """Joins the parts; nothing runs yet.
+
+        Args:
+            store: the searches; stays the caller's.
+            workdir: where sandboxes go and uploads are kept.
+            gate: tells who calls.
+            upload_limit: bytes that a payload may have, packed.
+            unpacked_limit: and its files; default: as many as a pilot takes.
+            sessions: of the pages.
+            behind_proxy: whether a TLS proxy is in front.
+            place: where commands on the pages find the searches; None: behind the service.
+
+        Raises:
+            InputError: the work folder cannot be written.
+        """
+        everybody = LocalClient(workdir.root, opened=store)
+        self._gate = gate
+        self._context = Context(
+            store, workdir, Uploads(workdir.uploads, upload_limit, unpacked_limit), progress_watcher(everybody.progress)
+        )
+        self._monitor = Pages(store, workdir, gate, sessions, behind_proxy=behind_proxy, place=place)
+
+    def application(self) -> ASGIApp:
+        """The application, behind its guard."""
+        app = build_api()
+        app.state.context = self._context
+        both = _ApiAndPages(ApiGuard(app, self._gate), self._monitor)
+        return MeasuredCalls(both, self._gate, self._context.store, self._context.workdir)
+
+    def close_waiting(self) -> None:
+        """Answers the calls that wait for news, for the API ends."""
+        self._context.news.close()
+        self._monitor.close_waiting()
+
+
+class _ApiAndPages:
+    """The API below its prefix, the pages at every other path: each lets in whom it knows, in its own way."""
+
+    def __init__(self, api: ASGIApp, monitor: Pages) -> None:
+        self._api = api
+        self._pages = monitor.application()
+        self._monitor = monitor
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            self._monitor.warm_up()
+        is_page = scope["type"] == "http" and not f"{scope['path']}/".startswith("/api/")
+        await (self._pages if is_page else self._api)(scope, receive, send)
+
+
+def build_api() -> FastAPI:
+    """The application without parts and guard: what describes itself."""
+    app = FastAPI(
+        title="hpo-pilot",
+        version=__version__,
+        description=_DESCRIPTION,
+        openapi_url=f"{API_PREFIX}/openapi.json",
+        # Their pages would load scripts from elsewhere.
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=_lifespan,
+    )
+    for router in (service_router, reading_router, changing_router):
+        app.include_router(router, prefix=API_PREFIX)
+    add_handlers(app)
+    plain = app.openapi
+
+    def described() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _completed(plain())
+        return app.openapi_schema
+
+    app.openapi = described  # type: ignore[method-assign]  # FastAPI's own way to add to its description
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(_app: FastAPI) -> AsyncIterator[None]:
+    anyio.to_thread.current_default_thread_limiter().total_tokens = _THREADS
+    yield
+
+
+def _completed(description: dict[str, Any]) -> dict[str, Any]:
+    """The description with what FastAPI cannot know: tokens, and what errors look like."""
+    components = description.setdefault("components", {})
+    problem = ProblemAnswer.model_json_schema(ref_template="#/components/schemas/{model}")
+    components.setdefault("schemas", {}).update({**problem.pop("$defs", {}), "ProblemAnswer": problem})
+    components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}}
+    description["security"] = [{"token": []}]
+    return description
+
+
+#: Bytes of a body that is no upload: search files have a limit of their own just below.
+BODY_LIMIT = 1_200_000
+
+API_PREFIX = "/api/v1"
+
+#: Paths that need no token.
+_OPEN_PATHS = frozenset({f"{API_PREFIX}/health", f"{API_PREFIX}/openapi.json"})
+_UPLOAD_PATH = f"{API_PREFIX}/payloads/"
+
+log = logging.getLogger(__name__)
+
+
+class ApiGuard:
+    """An ASGI application around another."""
+
+    def __init__(self, app: ASGIApp, gate: Gate) -> None:
+        """Lets those pass to `app` whom `gate` knows as users or operators."""
+        self._app = app
+        self._gate = gate
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one call."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_safely(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers["X-Content-Type-Options"] = "nosniff"
+                headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        if scope["path"] not in _OPEN_PATHS:
+            try:
+                caller = self._gate.caller(Request(scope))
+            except TokenRefused as error:
+                await problem_response(401, "unauthorized", str(error))(scope, receive, send_safely)
+                return
+            if caller.role is Role.PILOT:
+                wrong = (
+                    "a pilot's token takes jobs, at the PanDA server, which has another address; searches, here, want "
+                    "a user's token"
+                )
+                refused = problem_response(403, "forbidden", wrong)
+                await refused(scope, receive, send_safely)
+                return
+            scope.setdefault("state", {})["caller"] = caller
+            # Unquoted a path may hold line ends, and so may another issuer's names.
+            path, name = (text.encode("unicode_escape").decode() for text in (scope["path"], caller.name))
+            log.info("%s %s by %s", scope["method"], path, name, extra={"user": name})
+        if not scope["path"].startswith(_UPLOAD_PATH):
+            length = Headers(scope=scope).get("content-length", "0")
+            if not length.isdecimal() or int(length) > BODY_LIMIT:
+                await _too_large()(scope, receive, send_safely)
+                return
+            receive = LimitedBody(receive, BODY_LIMIT, f"the body is above {BODY_LIMIT} bytes")
+        await self._app(scope, receive, send_safely)
+
+
+def _too_large() -> ASGIApp:
+    return problem_response(413, "too_large", f"the body is above {BODY_LIMIT} bytes")
+
+
+# ``/metrics`` of the service: what is in the store, how calls go, and what the steering process says of itself.
+#
+# Any valid token will do, of whatever role.
+
+#: Searches that have figures of their own: those that are not over, and the last ones that are, so many in all.
+_SEARCHES = 100
+
+METRICS_REGISTRY = CollectorRegistry()
+ProcessCollector(registry=METRICS_REGISTRY)
+_CALL_SECONDS = Histogram(
+    "hpo_pilot_api_call_seconds",
+    "How long calls of the API and pages took, by their pattern; those that wait for news take what they may.",
+    ["method", "path"],
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
+    registry=METRICS_REGISTRY,
+)
+
+_METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE")
+
+
+class MeasuredCalls:
+    """An ASGI application around another: measures its calls, and tells Prometheus."""
+
+    def __init__(self, app: ASGIApp, gate: Gate, store: Store, workdir: WorkDir) -> None:
+        """Lets those read the figures whom `gate` knows."""
+        self._app, self._gate, self._store, self._workdir = app, gate, store, workdir
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one call."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        if scope["path"] == PATH and scope["method"] == "GET":
+            try:
+                self._gate.caller(Request(scope))
+            except TokenRefused as error:
+                await problem_response(401, "unauthorized", str(error))(scope, receive, send)
+                return
+            response = await run_in_threadpool(self._answer)
+            await response(scope, receive, send)
+            return
+        begun = time.perf_counter()
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            # The pattern, which the router leaves in the scope: a path would be a label without bounds.
+            pattern = getattr(scope.get("route"), "path", "other")
+            if scope["path"].startswith(API_PREFIX) and not pattern.startswith(API_PREFIX):
+                pattern = f"{API_PREFIX}/{pattern.lstrip('/')}"
+            method = scope["method"] if scope["method"] in _METHODS else "other"
+            _CALL_SECONDS.labels(method, pattern).observe(time.perf_counter() - begun)
+
+    def _answer(self) -> Any:
+        found = metrics_of(self._store)
+        return exposition(found, METRICS_REGISTRY, more=last_snapshot(self._workdir.steering_metrics))
+
+
+def metrics_of(store: Store) -> list[Metric]:
+    """What the store tells, now."""
+    records = store.searches()
+    shown = _shown(records)
+    searches = GaugeMetricFamily("hpo_pilot_searches", "Searches, by state.", labels=["state"])
+    for state, number in sorted(Counter(record.state.value for record in records).items()):
+        searches.add_metric([state], number)
+    return [
+        InfoMetricFamily("hpo_pilot_service", "The service.", {"version": __version__}),
+        searches,
+        *_of_searches(store, shown),
+        GaugeMetricFamily("hpo_pilot_store_bytes", "Size of the store.", size_of(store.engine)),
+        GaugeMetricFamily(
+            "hpo_pilot_steering_up",
+            "1 where a process holds the lease on the store.",
+            int(lease_holder(store.engine) is not None),
+        ),
+    ]
+
+
+def _shown(records: list[SearchRecord]) -> list[SearchRecord]:
+    """Those with figures of their own, the newest first where there are too many."""
+    return sorted(records, key=lambda record: (record.state.is_over, -record.id))[:_SEARCHES]
+
+
+def _of_searches(store: Store, records: list[SearchRecord]) -> list[Metric]:
+    trials = GaugeMetricFamily("hpo_pilot_search_trials", "Trials, by state.", labels=["search", "state"])
+    budget = GaugeMetricFamily("hpo_pilot_search_budget_trials", "Trials of the budget.", labels=["search"])
+    made = GaugeMetricFamily("hpo_pilot_search_generations", "Generations so far.", labels=["search"])
+    spent = GaugeMetricFamily("hpo_pilot_search_job_seconds", "Seconds that its jobs ran.", labels=["search"])
+    best = GaugeMetricFamily(
+        "hpo_pilot_search_best_value",
+        "The best figure of merit, of searches with one objective.",
+        labels=["search", "metric"],
+    )
+    generations = generations_made(store.engine)
+    for record in records:
+        for state, number in sorted(store.counts(record.id).items()):
+            trials.add_metric([record.name, state.value], number)
+        budget.add_metric([record.name], record.search.budget.trials)
+        made.add_metric([record.name], generations.get(record.id, 0))
+        spent.add_metric([record.name], store.job_seconds(record.id))
+        if len(record.search.objectives) == 1 and (found := store.best_so_far(record.id, record.search.objective.sign)):
+            best.add_metric([record.name, record.search.objective.metric[:100]], found[1])
+    return [trials, budget, made, spent, best]
+
+
+#: Searches that are not over, of which the page is made ready.
+_WARM = 20
+
+#: Changes of searches that are made at once; further ones wait for them.
+_CHANGES = 3
+
+_ERROR_TITLES = {
+    400: "That makes no sense",
+    403: "Not allowed",
+    404: "Not found",
+    405: "Not so",
+    413: "Too large",
+    422: "That does not work",
+    500: "Something broke",
+    503: "Not now",
+}
+
+
+class _IdConvertor(IntegerConvertor):
+    """A number of a trial or a job: with more digits there is none, in no store."""
+
+    regex = "[0-9]{1,18}"
+
+
+register_url_convertor("id", _IdConvertor())
+
+
+class Pages:
+    """The pages of one work folder."""
+
+    def __init__(
+        self,
+        store: Store,
+        workdir: WorkDir,
+        gate: Gate,
+        sessions: Sessions,
+        *,
+        behind_proxy: bool,
+        place: Place | None = None,
+    ) -> None:
+        """Joins the parts; nothing runs yet.
+
+        Args:
+            store: the searches; stays the caller's.
+            workdir: the service's.
+            gate: tells whose a token is, and whom a proxy's header names.
+            sessions: of browsers.
+            behind_proxy: whether a TLS proxy is in front.
+            place: where commands on the pages find the searches; None: behind the service that the pages are of.
+        """
+        library = SearchCache(store)
+        board = ServerJobs(workdir.root)
+        board_pieces = JobFragments(board)
+        self._live = LiveUpdates(SearchFragments(library, place, workdir.place()), board_pieces)
+        self._gate = gate
+        self._parts = PageContext(
+            library=library,
+            workdir=workdir,
+            gate=gate,
+            sessions=sessions,
+            codes=Codes(),
+            figures=FigureCache(library),
+            live=self._live,
+            board=board,
+            board_pieces=board_pieces,
+            behind_proxy=behind_proxy,
+            place=place,
+            action_threads=CapacityLimiter(_CHANGES),
+        )
+
+    def application(self) -> ASGIApp:
+        """The application, behind its guard."""
+        app = Starlette(routes=_page_routes(), exception_handlers=_HANDLERS)
+        app.router.redirect_slashes = False
+        app.state.parts = self._parts
+        return PageGuard(app, self._gate, self._parts.sessions)
+
+    def warm_up(self) -> None:
+        """Reads what the first page will want, in a thread of its own."""
+        threading.Thread(target=self._warm_up, name="warm up", daemon=True).start()
+
+    def _warm_up(self) -> None:
+        try:
+            views = self._parts.library.views()
+            self._live.pieces.of_all(views)
+            for view in [view for view in views if not view.record.state.is_over][:_WARM] + views[:1]:
+                self._live.pieces.of_search(view)
+            for template in ("searches.j2", "search.j2", "trials.j2"):
+                environment().get_template(template)
+            pack_all()
+        except HpoPilotError as error:
+            log.warning("%s", error)  # whoever asks for a page will hear of it
+
+    def close_waiting(self) -> None:
+        """Ends the streams of news, for the server ends."""
+        self._live.close()
+
+
+def _page_routes() -> list[Route]:
+    of_search = "/searches/{name}"
+    of_trial = of_search + "/trials/{number:id}"
+    return [
+        Route("/", pages.searches_page),
+        Route("/live", _live_of_all),
+        Route("/help", help_pages.contents_page),
+        Route("/help/", help_pages.redirect_to_contents),
+        Route("/help/pictures/{file}", help_pages.picture),
+        Route("/help/{name}", help_pages.manual_page),
+        Route("/favicon.ico", _icon),
+        Route("/login", forms.show_sign_in, methods=["GET"]),
+        Route("/login", forms.sign_in, methods=["POST"]),
+        Route("/login/link", forms.make_link, methods=["POST"]),
+        Route("/logout", forms.sign_out, methods=["POST"]),
+        Route("/jobs", pages.jobs_page),
+        Route("/jobs/live", _live_of_jobs),
+        Route("/jobs/{number:id}", pages.job_page),
+        Route("/jobs/{number:id}/log", pages.job_log),
+        Route("/pilots", pages.pilots_page),
+        Route("/pilots/live", _live_of_pilots),
+        Route("/static/{digest}/{file}", serve_static),
+        Route(of_search, pages.search_page),
+        Route(of_search + "/live", _live_of_search),
+        Route(of_search + "/actions", pages.actions_page),
+        Route(of_search + "/trials", pages.trials_page),
+        Route(of_trial, pages.trial_page),
+        Route(of_trial + "/log", pages.trial_log),
+        Route(of_search + "/errors", pages.errors_page),
+        Route(of_search + "/figures/{key}", pages.figure_json),
+        Route(of_search + "/download/{form}", pages.search_download),
+        Route(of_search + "/{action}", forms.show_form, methods=["GET"]),
+        Route(of_search + "/{action}", forms.change, methods=["POST"]),
+    ]
+
+
+def _icon(_request: Request) -> Response:
+    return Response(status_code=308, headers={"Location": static_path("icon.svg")})
+
+
+async def _live_of_all(request: Request) -> Response:
+    return _live_answer(request, ALL_SEARCHES)
+
+
+def _live_of_search(request: Request) -> Response:
+    return _live_answer(request, view_of(request).record.name)
+
+
+async def _live_of_jobs(request: Request) -> Response:
+    return _live_answer(request, JOBS_TOPIC + JobFilter.of_query(request.query_params).query)
+
+
+async def _live_of_pilots(request: Request) -> Response:
+    return _live_answer(request, PILOTS_TOPIC)
+
+
+def _live_answer(request: Request, topic: str) -> Response:
+    parts, session = context_of(request), session_of(request)
+    assert session is not None  # the guard has made sure of it
+    cookie = request.cookies.get(parts.sessions.cookie, "")
+
+    def is_good() -> bool:
+        # Whoever showed a token or a certificate has shown it for as long as the connection lasts.
+        return not session.id or parts.sessions.of_cookie(cookie) is not None
+
+    return parts.live.answer(request, topic, session.caller.name, is_good)
+
+
+# --- errors ---
+
+
+def _error_page(request: Request, status: int, message: str, headers: dict[str, str] | None = None) -> Response:
+    """An error: as a page for whoever reads pages, as JSON for scripts."""
+    if "text/html" not in request.headers.get("accept", ""):
+        answer: Response = JSONResponse({"error": message}, status)
+    else:
+        name = request.path_params.get("name") if status != 404 else None
+        back = f"/searches/{name}" if name and name.replace("_", "").replace("-", "").isalnum() else ""
+        values = {"title": _ERROR_TITLES.get(status, "Error"), "message": message, "back": back}
+        answer = page(request, "error.j2", values, status)
+    answer.headers.update(headers or {})
+    return answer
+
+
+def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = "There is no such page." if error.detail == "Not Found" else str(error.detail)
+    return _error_page(request, error.status_code, message, dict(error.headers or {}))
+
+
+def _known_error(request: Request, error: Exception) -> Response:
+    if isinstance(error, UnknownSearchError):
+        return _error_page(request, 404, f"There is no search {error.identity!r}: {error.there}.")
+    if isinstance(error, NotYoursError):
+        return _error_page(request, 403, str(error))
+    if isinstance(error, InputError):
+        return _error_page(request, 422, place_of(request).completed(str(error)))
+    if isinstance(error, TryAgainError):
+        log.warning("%s", error)
+        # It says where the store is, which is no user's business.
+        return _error_page(
+            request, 503, STORE_AWAY if isinstance(error, StoreAwayError) else str(error), {"Retry-After": "2"}
+        )
+    log.error("%s", error)
+    return _error_page(request, 500, str(error))
+
+
+def _internal_error(request: Request, error: Exception) -> Response:
+    log.exception("%s %r", request.method, request.scope["path"], exc_info=error)
+    return _error_page(request, 500, "An internal error; please report it with the service's log.")
+
+
+def _disconnected(_request: Request, _error: Exception) -> Response:
+    """Whoever sent half a form and left hears nothing, and the log is not filled with it."""
+    return Response(status_code=400)
+
+
+_HANDLERS: Any = {
+    HTTPException: _http_error,
+    HpoPilotError: _known_error,
+    ClientDisconnect: _disconnected,
+    Exception: _internal_error,
+}

@@ -1,0 +1,297 @@
+"""Calls to a service: the token, TLS, answers that get lost, and errors as we know them."""
+
+from __future__ import annotations
+
+import ipaddress
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import urlsplit
+
+import requests
+from requests.auth import AuthBase
+from urllib3.exceptions import ConnectTimeoutError, MaxRetryError, NewConnectionError
+
+from hpo_pilot import __version__
+from hpo_pilot.errors import GiveUpError, HpoPilotError, InputError, Problem, SearchFileError, TryAgainError
+from hpo_pilot.http import open_session
+
+#: Seconds: for a connection, and for each part of an answer.
+_CONNECT, _READ = 10.0, 90.0
+
+#: Pauses before a call is repeated, in seconds.
+_PAUSES = (0.2, 0.6, 1.5, 3.0)
+_LONGEST_PAUSE = 15.0
+
+#: Said by proxies, and by services that are starting, ending or too busy.
+_LATER = (429, 502, 503, 504)
+
+#: The service's word for an error -> what is raised for it here.
+_ERRORS: dict[str, type[HpoPilotError]] = {
+    "input": InputError,
+    "unauthorized": InputError,
+    "forbidden": InputError,
+    "not_found": InputError,
+    "conflict": TryAgainError,
+    "too_large": InputError,
+    "try_again": TryAgainError,
+    "give_up": GiveUpError,
+}
+
+#: A body: bytes, or what opens a file to read it from, once for every try.
+Body = bytes | Callable[[], BinaryIO]
+
+
+class LostAnswerError(TryAgainError):
+    """The call may have reached the service, or not: nobody knows what it did."""
+
+
+class _Bearer(AuthBase):
+    """The token, read anew for every call: it may be renewed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def token(self) -> str:
+        try:
+            text = self._path.read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it holds no token"
+            raise InputError(f"token file {self._path}: {reason}; name yours with --token-file") from error
+        if not text or len(text.split()) != 1:
+            raise InputError(f"token file {self._path}: holds no token; one line with the token is wanted")
+        return text
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        request.headers["Authorization"] = f"Bearer {self.token()}"
+        return request
+
+
+class Connection:
+    """A service at a URL, and who we are there."""
+
+    def __init__(self, url: str, token_file: Path, ca: Path | None = None) -> None:
+        """Prepares; nothing is sent yet.
+
+        Args:
+            url: the service's, with or without a path before ``/api/v1``.
+            token_file: holds the user's token; read again at every call.
+            ca: PEM file of the authority that the service's certificate comes from, or a folder of such; None: those
+                that REQUESTS_CA_BUNDLE names, or the usual ones.
+
+        Raises:
+            InputError: the URL is none, or would send the token unprotected, or a file is missing.
+        """
+        self.url = _checked_url(url)
+        if ca is not None and not ca.exists():
+            raise InputError(f"--ca {ca}: there is no such file")
+        self._auth = _Bearer(token_file)
+        self._auth.token()
+        self._session = open_session(self.url, ca)
+        self._session.headers["User-Agent"] = f"hpo-pilot/{__version__}"
+        if _is_loopback(urlsplit(self.url).hostname or ""):
+            self._session.proxies = {}  # what stays on this machine may be plain: it goes past any proxy
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._session.close()
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str | int] | None = None,
+        headers: Mapping[str, str] | None = None,
+        json: Any = None,
+        body: Body | None = None,
+        repeat: bool = True,
+        timeout: float = _READ,
+        stream: bool = False,
+    ) -> requests.Response:
+        """Calls the service; returns its answer where that is good or 304.
+
+        Args:
+            method: of HTTP.
+            path: below ``/api/v1/``, quoted.
+            query: after the path.
+            headers: more headers.
+            json: a body, as JSON.
+            body: or a body as it is.
+            repeat: whether the call may be repeated when its answer is lost.
+            timeout: seconds for each part of the answer.
+            stream: whether the answer's body is left for the caller to read.
+
+        Raises:
+            InputError: as the service says; or it is none, or not trusted.
+            LostAnswerError: the answer is lost, and the call is not to be repeated.
+            TryAgainError: the service is out of reach, or says so.
+            GiveUpError: as the service says.
+        """
+        for pause in (*_PAUSES, None):
+            try:
+                answer = self._once(method, path, query, headers, json, body, timeout, stream)
+            except _AwayError as error:
+                if not repeat and error.maybe_done:
+                    raise LostAnswerError(f"{error}; nobody knows whether it was done: look first") from error
+                if pause is None:
+                    raise TryAgainError(str(error)) from error
+                time.sleep(pause)
+                continue
+            if answer.status_code in _LATER and pause is not None and (repeat or answer.status_code in (429, 503)):
+                time.sleep(max(pause, min(_LONGEST_PAUSE, _seconds(answer.headers.get("Retry-After")))))
+                continue
+            return self._checked_answer(answer, repeat=repeat)
+        raise AssertionError("unreachable: the last try returns or raises")
+
+    def ask(self, method: str, path: str, **how: Any) -> Any:
+        """The document that the service answers; arguments and errors are those of `call`."""
+        answer = self.call(method, path, **how)
+        try:
+            return answer.json()
+        except ValueError as error:
+            raise InputError(f"there is no hpo-pilot service at {self.url}: it answers no JSON") from error
+
+    def download(self, path: str, target: Path) -> None:
+        """Writes what a GET answers into a file.
+
+        Raises:
+            InputError: as the service says.
+            TryAgainError: the service is out of reach, or the file cannot be written.
+        """
+        for pause in (*_PAUSES, None):
+            with self.call("GET", path, stream=True) as answer:
+                try:
+                    with target.open("wb") as file:
+                        for part in answer.iter_content(1 << 20):
+                            file.write(part)
+                    return
+                except requests.RequestException as error:
+                    if pause is None:
+                        raise TryAgainError(f"the service {self.url} broke off: {_reason(error)}") from error
+                    time.sleep(pause)
+                except OSError as error:
+                    raise TryAgainError(f"cannot write {target}: {error.strerror}") from error
+
+    def _once(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str | int] | None,
+        headers: Mapping[str, str] | None,
+        json: Any,
+        body: Body | None,
+        timeout: float,
+        stream: bool,
+    ) -> requests.Response:
+        opened = body() if callable(body) else None
+        content: BinaryIO | bytes | None = body if isinstance(body, bytes) else opened
+        try:
+            return self._session.request(
+                method,
+                f"{self.url}/api/v1/{path}",
+                params=query,
+                headers=headers,
+                json=json,
+                data=content,
+                auth=self._auth,
+                # The token goes nowhere else.
+                allow_redirects=False,
+                timeout=(_CONNECT, timeout),
+                stream=stream,
+            )
+        except requests.exceptions.SSLError as error:
+            raise InputError(
+                f"the certificate of {self.url} is not trusted: {_reason(error)}; name the authority that it comes "
+                "from with --ca FILE or REQUESTS_CA_BUNDLE"
+            ) from error
+        except requests.RequestException as error:
+            raise _AwayError(f"the service {self.url} is out of reach: {_reason(error)}", _maybe_sent(error)) from error
+        except OSError as error:  # requests looks for the file of authorities itself
+            raise InputError(f"{error}: see --ca and REQUESTS_CA_BUNDLE") from error
+        finally:
+            if opened is not None:
+                opened.close()
+
+    def _checked_answer(self, answer: requests.Response, *, repeat: bool) -> requests.Response:
+        if answer.status_code < 300 or answer.status_code == 304:
+            return answer
+        if 300 <= answer.status_code < 400:
+            to = printable(answer.headers.get("Location", "another place"))
+            raise InputError(
+                f"{self.url} sends us on to {to}; the token does not go there: name that place if it is right"
+            )
+        if "problem+json" in answer.headers.get("Content-Type", ""):
+            raise self._error(answer)
+        if answer.status_code >= 500:
+            kind = TryAgainError if repeat else LostAnswerError
+            raise kind(f"the service {self.url} is out of order: {answer.status_code} {printable(answer.reason)}")
+        raise InputError(
+            f"there is no hpo-pilot service at {self.url}: it answers {answer.status_code} {printable(answer.reason)}"
+        )
+
+    def _error(self, answer: requests.Response) -> HpoPilotError:
+        try:
+            said = answer.json()
+            kind, message = _ERRORS.get(said["code"], GiveUpError), printable(str(said["message"]))
+            problems = [Problem(**problem) for problem in said.get("problems", ())]
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return GiveUpError(f"the service {self.url} answers {answer.status_code}, and nothing that we understand")
+        return SearchFileError(problems) if problems else kind(message)
+
+
+class _AwayError(Exception):
+    """No answer came; `maybe_done` where the call may have arrived."""
+
+    def __init__(self, message: str, maybe_done: bool) -> None:
+        super().__init__(message)
+        self.maybe_done = maybe_done
+
+
+def printable(text: str) -> str:
+    """`text` from elsewhere as something that a terminal may be given."""
+    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
+
+
+def _checked_url(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise InputError(f"--service {url}: {error}") from error
+    if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment:
+        raise InputError(f"--service {url}: expected the URL of a service, as in https://hpo.example.org:8443")
+    if parts.username is not None or parts.password is not None:
+        raise InputError("--service: a URL with a password in it; the token goes into a file: --token-file")
+    if parts.scheme == "http" and not _is_loopback(host):
+        raise InputError(f"--service {url}: without TLS whoever reads the network reads your token; use https://")
+    return url.rstrip("/").removesuffix("/api/v1")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def _maybe_sent(error: requests.RequestException) -> bool:
+    """Whether a call that failed so may have arrived."""
+    if isinstance(error, requests.ConnectTimeout):
+        return False
+    cause = error.args[0] if error.args else None
+    return not (isinstance(cause, MaxRetryError) and isinstance(cause.reason, NewConnectionError | ConnectTimeoutError))
+
+
+def _reason(error: requests.RequestException) -> str:
+    """The innermost reason, in few words."""
+    cause: Any = error.args[0] if error.args else error
+    cause = getattr(cause, "reason", cause)
+    if isinstance(cause, NewConnectionError | ConnectTimeoutError):
+        return str(cause).rpartition(": ")[2]
+    return printable(str(cause))[:300]
+
+
+def _seconds(text: str | None) -> float:
+    return float(text) if text is not None and text.isascii() and text.isdigit() else 0.0

@@ -1,0 +1,394 @@
+"""Forms: signing in and out, and changes to searches."""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from anyio import to_thread
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import FormData
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+
+from hpo_pilot.errors import InputError, TryAgainError
+from hpo_pilot.report.formatting import count, exact, scalar
+from hpo_pilot.search import Dimension, TrialState
+from hpo_pilot.server.tokens import Role, TokenRefused
+from hpo_pilot.store import StoreAwayError
+from hpo_pilot.web.local_client import LocalClient
+from hpo_pilot.web.pages import STORE_AWAY, client_of, context_of, page, place_of, session_of, view_of
+from hpo_pilot.web.search_views import SearchView
+from hpo_pilot.web.sessions import CODE_SECONDS, Login, check_form, is_secure, login_of, safe_target
+
+#: What of a budget can be extended, and in whose words.
+_LIMITS = {
+    "trials": "More trials",
+    "hours": "More hours",
+    "gpu_hours": "More GPU-hours",
+    "core_hours": "More core-hours",
+    "failures": "More failures in a row",
+}
+
+
+@dataclass(frozen=True)
+class FormField:
+    """A field of a form.
+
+    Attributes:
+        name: as it is sent.
+        label: for people.
+        kind: text, decimal, numeric, choice or hidden.
+        value: what it holds at first.
+        note: beside it.
+        choices: (value, text) of a choice.
+    """
+
+    name: str
+    label: str = ""
+    kind: str = "text"
+    value: str = ""
+    note: str = ""
+    choices: Sequence[tuple[str, str]] = ()
+
+
+@dataclass(frozen=True)
+class ActionForm:
+    """A form and its page.
+
+    Attributes:
+        key: the last part of its address.
+        title: of the page.
+        texts: what it does, in paragraphs.
+        button: its words.
+        fields: in order.
+        danger: whether it takes something away.
+    """
+
+    key: str
+    title: str
+    texts: Sequence[str]
+    button: str
+    fields: Sequence[FormField] = ()
+    danger: bool = False
+
+
+# --- forms ---
+
+
+def _pause(view: SearchView) -> ActionForm:
+    return ActionForm("pause", "Pause", ["No new trials from now on; those that are out end as they end."], "Pause")
+
+
+def _resume(view: SearchView) -> ActionForm:
+    return ActionForm("resume", "Resume", ["The search goes on where it was."], "Resume")
+
+
+def _stop(view: SearchView) -> ActionForm:
+    out = view.counts[TrialState.RUNNING] + view.counts[TrialState.PENDING]
+    texts = [
+        f"Ends the search {view.record.name}. {count(out, 'trial')} that {'is' if out == 1 else 'are'} out will be "
+        "killed, and what they have done since their last checkpoint is lost.",
+        "Results stay, and the search can be resumed.",
+    ]
+    return ActionForm("stop", f"Stop {view.record.name}?", texts, "Stop it", danger=True)
+
+
+def _extend(view: SearchView) -> ActionForm:
+    budget = view.search.budget.model_dump()
+    fields = [
+        FormField(
+            name,
+            label,
+            "numeric" if name in ("trials", "failures") else "decimal",
+            note=f"now {budget[name]:g}" if name != "trials" else f"now {budget[name]:,}",
+        )
+        for name, label in _LIMITS.items()
+        if budget[name] is not None
+    ]
+    # What was seen goes along: the same form sent twice then adds once.
+    seen = [FormField(f"seen.{name}", kind="hidden", value=repr(budget[name])) for name in _LIMITS]
+    texts = ["What is given here is added to the budget. A search that was over goes on."]
+    return ActionForm("extend", "Extend the budget", texts, "Extend", [*fields, *seen])
+
+
+def _parallel(view: SearchView) -> ActionForm:
+    now = view.search.budget.parallel
+    note = "a larger number waits less for results, and learns less between them"
+    field = FormField("parallel", "Trials side by side", "numeric", str(now), f"now {now}; {note}")
+    return ActionForm(
+        "parallel", "Trials side by side", ["From now on; trials that are out are left alone."], "Change", [field]
+    )
+
+
+def _retry(view: SearchView) -> ActionForm:
+    again = {trial.retries for trial in view.trials if trial.retries is not None}
+    failed = sorted(trial.number for trial in view.failures if trial.number not in again)
+    texts = [
+        f"{count(len(failed), 'trial')} failed and {'was' if len(failed) == 1 else 'were'} not tried again yet. Their "
+        "points go out again as new trials, and the budget grows by as many.",
+    ]
+    field = FormField(
+        "trials", "Only these trials", value="", note="numbers, with commas between; empty: all that failed"
+    )
+    return ActionForm("retry", "Retry failed trials", texts, "Try again", [field])
+
+
+def _add(view: SearchView) -> ActionForm:
+    start = dict(view.best.trial.point) if view.best and len(view.search.objectives) == 1 else {}
+    fields = [
+        _dimension_field(name, dimension, start.get(name)) for name, dimension in view.search.space_dimensions.items()
+    ]
+    texts = [
+        "This point is tried ahead of what the optimizer proposes; the budget grows by one trial.",
+        *(["The best point so far is filled in."] if start else []),
+    ]
+    return ActionForm("add", "Try a point", texts, "Try it", fields)
+
+
+def _dimension_field(name: str, dimension: Dimension, value: Any) -> FormField:
+    when = ", ".join(f"{other} is {_alternatives(wanted)}" for other, wanted in dimension.when.items())
+    only = f"only where {when}; else leave it empty" if when else ""
+    key = f"p.{name}"
+    if dimension.type == "categorical" or dimension.type == "ordinal":  # noqa: PLR1714  # mypy narrows this way alone
+        places = [(str(index), scalar(choice)) for index, choice in enumerate(dimension.choices)]
+        chosen = next((str(i) for i, choice in enumerate(dimension.choices) if _is_same_value(choice, value)), "")
+        nothing = [("", "–")] if when or not chosen else []
+        return FormField(key, name, "choice", chosen, only, [*nothing, *places])
+    bounds = f"{exact(dimension.low)} to {exact(dimension.high)}"
+    kind = "numeric" if dimension.type == "integer" else "decimal"
+    # All digits: rounded it would be a point beside the one that it came from.
+    shown = "" if value is None else repr(value)
+    return FormField(key, name, kind, shown, f"{bounds}; {only}" if only else bounds)
+
+
+def _alternatives(wanted: Any) -> str:
+    several = wanted if isinstance(wanted, list | tuple) else [wanted]
+    return " or ".join(exact(value) for value in several)
+
+
+def _is_same_value(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and bool(one == other)
+
+
+# --- what becomes of them ---
+
+
+def _do_extend(client: LocalClient, view: SearchView, given: FormData) -> None:
+    changes = {name: _field_number(given, name, label) for name, label in _LIMITS.items() if _field_text(given, name)}
+    if not changes:
+        raise InputError("Give at least one amount, such as 50 more trials.")
+    seen: dict[str, float | None] = {}
+    for name in changes:
+        if said := _field_text(given, f"seen.{name}"):
+            seen[name] = None if said == "None" else _field_number(given, f"seen.{name}", name)
+    client.extend(view.record.name, changes, seen=seen or None)
+
+
+def _do_parallel(client: LocalClient, view: SearchView, given: FormData) -> None:
+    wanted = _field_number(given, "parallel", "Trials side by side")
+    if wanted != int(wanted):
+        raise InputError(f"Trials side by side: {wanted:g} is no whole number.")
+    client.set_parallel(view.record.name, int(wanted))
+
+
+def _do_retry(client: LocalClient, view: SearchView, given: FormData) -> None:
+    said = [word for word in _field_text(given, "trials").replace(",", " ").split() if word]
+    wrong = next((word for word in said if not (word.isascii() and word.isdigit() and len(word) < 10)), None)
+    if wrong is not None:
+        raise InputError(f"Only these trials: {wrong!r} is no trial's number; give numbers such as 3, 7, 12.")
+    client.retry(view.record.name, [int(word) for word in said] or None)
+
+
+def _do_add(client: LocalClient, view: SearchView, given: FormData) -> None:
+    point: dict[str, Any] = {}
+    for name, dimension in view.search.space_dimensions.items():
+        said = _field_text(given, f"p.{name}")
+        if not said:
+            continue
+        if dimension.type in ("categorical", "ordinal"):
+            if not (said.isascii() and said.isdigit() and len(said) < 10 and int(said) < len(dimension.choices)):
+                raise InputError(f"{name}: choose one of the list.")
+            point[name] = dimension.choices[int(said)]
+        else:
+            value = _field_number(given, f"p.{name}", name)
+            point[name] = int(value) if dimension.type == "integer" and value == int(value) else value
+    client.add_point(view.record.name, point)
+
+
+def _field_number(given: FormData, name: str, label: str) -> float:
+    said = _field_text(given, name)
+    try:
+        value = float(said.removeprefix("+").replace("\u2212", "-"))
+    except ValueError:
+        raise InputError(f"{label}: {said[:60]!r} is no number.") from None
+    if not math.isfinite(value):
+        raise InputError(f"{label}: {said[:60]!r} is no number.")
+    return value
+
+
+def _field_text(given: FormData, name: str) -> str:
+    value = given.get(name, "")
+    return value.strip() if isinstance(value, str) else ""
+
+
+_FORMS: Mapping[str, Callable[[SearchView], ActionForm]] = {
+    "pause": _pause,
+    "resume": _resume,
+    "stop": _stop,
+    "extend": _extend,
+    "parallel": _parallel,
+    "retry": _retry,
+    "add": _add,
+}
+
+_DOING: Mapping[str, Callable[[LocalClient, SearchView, FormData], object]] = {
+    "pause": lambda client, view, _given: client.pause(view.record.name),
+    "resume": lambda client, view, _given: client.resume(view.record.name),
+    "stop": lambda client, view, _given: client.stop(view.record.name),
+    "extend": _do_extend,
+    "parallel": _do_parallel,
+    "retry": _do_retry,
+    "add": _do_add,
+}
+
+ACTIONS = tuple(_FORMS)
+
+
+def _form_of(request: Request) -> Callable[[SearchView], ActionForm]:
+    key = request.path_params["action"]
+    if key not in _FORMS:
+        raise HTTPException(404, "there is no such page")
+    return _FORMS[key]
+
+
+def show_form(request: Request) -> Response:
+    """The page of a form."""
+    make, view = _form_of(request), view_of(request)
+    return page(request, "action.j2", {"view": view, "action": make(view), "problem": ""})
+
+
+async def change(request: Request) -> Response:
+    """Takes a form: the change is made, and the search shown; or the form is shown again with what is wrong."""
+    make = _form_of(request)
+    session = session_of(request)
+    assert session is not None  # the guard has made sure of it
+    async with request.form(max_files=0, max_fields=300) as given:
+        check_form(context_of(request).sessions, session, given.get("form"))
+        doing = functools.partial(_change, request, make, given)
+        return await to_thread.run_sync(doing, limiter=context_of(request).action_threads)
+
+
+def _change(request: Request, make: Callable[[SearchView], ActionForm], given: FormData) -> Response:
+    view, key = view_of(request), request.path_params["action"]
+    try:
+        _DOING[key](client_of(request), view, given)
+    except (InputError, TryAgainError) as error:
+        form = make(view_of(request))
+        filled = [
+            replace(field, value=_field_text(given, field.name)) if field.kind != "hidden" else field
+            for field in form.fields
+        ]
+        # Where the store is is no user's business.
+        problem = STORE_AWAY if isinstance(error, StoreAwayError) else place_of(request).completed(str(error))
+        values = {"view": view, "action": replace(form, fields=filled), "problem": problem}
+        return page(request, "action.j2", values, 503 if isinstance(error, TryAgainError) else 422)
+    return RedirectResponse(f"/searches/{quote(view.record.name, safe='')}?done={key}", 303)
+
+
+_NOT_FOR_PILOTS = "A pilot's token takes jobs; the pages want a user's token."
+_STALE_LINK = "This link was used already, or is older than ten minutes: print another."
+
+
+def show_sign_in(request: Request) -> Response:
+    """The page for signing in; with a code, whoever brings it is signed in."""
+    wanted = safe_target(request.query_params.get("next", "/"))
+    code = request.query_params.get("code")
+    # Programs that look at a link before its user does ask for its head.
+    if code is None or request.method != "GET":
+        return page(request, "login.j2", {"problem": "", "next": wanted})
+    codes = context_of(request).codes
+    if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        # Another site's link or script may bring a code of its owner's: nobody is signed in as somebody else unasked.
+        owner = codes.owner(code)
+        if owner is not None:
+            return page(request, "sign_in_as.j2", {"owner": owner, "code": code, "next": wanted})
+    elif (found := codes.take(code)) is not None:
+        return _session_answer(request, found, page(request, "signed_in.j2", {"next": wanted}))
+    return page(request, "login.j2", {"problem": _STALE_LINK, "next": wanted}, 403)
+
+
+async def sign_in(request: Request) -> Response:
+    """Takes a token that was pasted, or the code of a link that somebody meant to follow."""
+    async with request.form(max_files=0, max_fields=10) as given:
+        token, code, target = given.get("token", ""), given.get("code"), safe_target(str(given.get("next", "/")))
+    if code is None:
+        return await run_in_threadpool(_sign_in_with_token, request, str(token).strip(), target)
+    found = context_of(request).codes.take(str(code))
+    if found is None:
+        return page(request, "login.j2", {"problem": _STALE_LINK, "next": target}, 403)
+    return await run_in_threadpool(_session_answer, request, found, RedirectResponse(target, 303))
+
+
+def _sign_in_with_token(request: Request, token: str, wanted: str) -> Response:
+    parts = context_of(request)
+    try:
+        caller = parts.gate.tokens.verify(f"Bearer {token}")
+        problem = _NOT_FOR_PILOTS if caller.role is Role.PILOT else ""
+    except TokenRefused as error:
+        problem = f"{error}."
+    if problem:
+        return page(request, "login.j2", {"problem": problem, "next": wanted}, 403)
+    return _session_answer(request, login_of(caller, token, time.time()), RedirectResponse(wanted, 303))
+
+
+def _session_answer(request: Request, login: Login, answer: Response) -> Response:
+    parts = context_of(request)
+    cookie, ends = parts.sessions.begin(login)
+    answer.set_cookie(
+        parts.sessions.cookie,
+        cookie,
+        max_age=max(1, int(ends - time.time())),
+        path="/",
+        httponly=True,
+        samesite="strict",
+        secure=is_secure(request.scope, behind_proxy=parts.behind_proxy),
+    )
+    return answer
+
+
+def make_link(request: Request) -> Response:
+    """A one-time link for whoever shows a token: what `hpo-pilot monitor --link` asks for."""
+    parts = context_of(request)
+    authorization = request.headers.get("authorization")
+    try:
+        # A token, not a session: whoever has only the cookie must not make it last.
+        caller = parts.gate.tokens.verify(authorization)
+    except TokenRefused as error:
+        return JSONResponse({"error": str(error)}, 401, {"WWW-Authenticate": 'Bearer realm="hpo-pilot"'})
+    if caller.role is Role.PILOT:
+        return JSONResponse({"error": _NOT_FOR_PILOTS}, 403)
+    token = (authorization or "").partition(" ")[2].strip()
+    code = parts.codes.make(login_of(caller, token, time.time()))
+    return JSONResponse({"path": f"/login?{urlencode({'code': code})}", "seconds": CODE_SECONDS})
+
+
+async def sign_out(request: Request) -> Response:
+    """Ends the session."""
+    parts, session = context_of(request), session_of(request)
+    assert session is not None  # the guard has made sure of it
+    async with request.form(max_files=0, max_fields=10) as given:
+        check_form(parts.sessions, session, given.get("form"))
+    try:
+        await run_in_threadpool(parts.sessions.end, session)
+    except OSError as error:
+        raise HTTPException(503, f"the session cannot be ended: {error.strerror}; try again") from error
+    answer = RedirectResponse("/login", 303)
+    answer.delete_cookie(parts.sessions.cookie, path="/", httponly=True, samesite="strict")
+    return answer

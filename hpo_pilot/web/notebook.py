@@ -1,0 +1,464 @@
+"""A search in a notebook or a script: data frames, figures and progress."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from hpo_pilot.advice import Place
+from hpo_pilot.errors import InputError
+from hpo_pilot.report.catalogue import build, kinds
+from hpo_pilot.report.documents import (
+    OVER_SEARCHES,
+    IntermediateDocument,
+    ProgressDocument,
+    StatusDocument,
+    TrialDocument,
+    is_unsteered,
+    over_count,
+    planned_count,
+)
+from hpo_pilot.report.figure import Figure, message_figure, plotly_spec
+from hpo_pilot.report.formatting import count, number, plus_minus, scalar
+from hpo_pilot.search import Search, TrialState
+from hpo_pilot.search.parameters import Dimension
+from hpo_pilot.web.figure_data import figure_data_of, search_of
+from hpo_pilot.web.operations import SearchClient
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+
+def open_search(
+    identity: str | int,
+    workdir: str | Path | None = None,
+    *,
+    store: str | None = None,
+    service: str | None = None,
+    token_file: str | Path | None = None,
+    ca: str | Path | None = None,
+) -> OpenedSearch:
+    """Opens a search to look at it; nothing here changes it.
+
+    Args:
+        identity: the search's name or number.
+        workdir: the work folder of its store; default ./hpo-pilot.
+        store: another store's SQLAlchemy URL.
+        service: the URL of a service that has it, instead of a store.
+        token_file: of a service: holds your token.
+        ca: of a service: PEM file of the authority that its certificate comes from, where it is not a usual one.
+
+    Raises:
+        InputError: there is no such search, an argument is wrong, or pandas is missing.
+        TryAgainError: the store or the service is out of reach.
+    """
+    pandas()  # says now what to install, not at the first data frame
+    client: SearchClient
+    if service is None:
+        if token_file is not None or ca is not None:
+            raise InputError("token_file and ca are for a service: give its URL as service")
+        from hpo_pilot.web.local_client import LocalClient  # noqa: PLC0415 - brings SQLAlchemy
+
+        client = LocalClient(workdir, store)
+    else:
+        from hpo_pilot.web.rest_client import connect  # noqa: PLC0415 - as above: one of two
+
+        if store is not None or workdir is not None:
+            raise InputError("a service has its own store: give service, or workdir and store")
+        if token_file is None:
+            raise InputError("token_file is missing: it holds your token for the service")
+        client = connect(service, token_file, ca=ca)
+    return OpenedSearch(client, str(identity), Place(workdir, store, service, token_file, ca))
+
+
+class OpenedSearch:
+    """A search, looked at anew with each attribute: while it runs, results come in.
+
+    It may be used in a ``with`` block, and closed by `close`. Attributes and figures raise what its client raises:
+    TryAgainError where the store or the service is out of reach.
+    """
+
+    def __init__(self, client: SearchClient, identity: str, place: Place) -> None:
+        """Looks the search up.
+
+        Args:
+            client: where it is.
+            identity: its name or number.
+            place: how commands name where it is.
+
+        Raises:
+            InputError: there is no such search, or it is a family of several.
+        """
+        self._client = client
+        self._place = place
+        status = client.status(identity)
+        self._search = search_of(status)
+        self._identity = str(status["id"])
+        #: The search's name.
+        self.name: str = status["name"]
+
+    # --- what it is, and how it stands ---
+
+    @property
+    def definition(self) -> Search:
+        """What is searched, how: space, objective, optimizer, budget, payload."""
+        return self._search
+
+    @property
+    def status(self) -> StatusDocument:
+        """All that `hpo-pilot status --json` tells."""
+        return self._client.status(self._identity)
+
+    @property
+    def state(self) -> str:
+        """Its state: `submitted`, `running`, `paused`, `done`, `stopped` or `failed`."""
+        return self.status["state"]
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """The best trial as a dictionary (`number`, `point`, `value`, `std`, …); None while there is none.
+
+        Raises:
+            InputError: it has several objectives, and so no best; `front` has the trials that none is better than.
+        """
+        found = self._client.best(self._identity)
+        if isinstance(found, list) or len(self._search.objectives) > 1:
+            raise InputError(f"search {self.name!r} has several objectives and so no best trial: look at .front")
+        return None if found is None else dict(found)
+
+    @property
+    def front(self) -> pd.DataFrame:
+        """The trials that none is better than, by the first objective; with one objective the best alone."""
+        found = self._client.best(self._identity)
+        listed = found if isinstance(found, list) else [] if found is None else [found]
+        return trials_frame(self._search, listed)
+
+    @property
+    def trials(self) -> pd.DataFrame:
+        """All trials; see `hpo_pilot.web.notebook.trials_frame`."""
+        return trials_frame(self._search, self._documents())
+
+    @property
+    def folds(self) -> pd.DataFrame:
+        """All folds of all trials, with what the payload measured."""
+        return folds_frame(self._search, self._documents())
+
+    @property
+    def intermediate(self) -> pd.DataFrame:
+        """What trials reported while they ran."""
+        return intermediate_frame(self._client.intermediate(self._identity))
+
+    def _documents(self) -> list[TrialDocument]:
+        return self._client.trials(self._identity, logs=False)
+
+    def watch(self) -> None:
+        """Shows how far it is until it is over: in a notebook as a bar that grows, in a script as lines of text.
+
+        An interrupt (the notebook's stop button, Ctrl-C) ends the watching; the search goes on.
+        """
+        show_progress(self._client.watch(self._identity))
+
+    def report(self) -> str:
+        """The report: one self-contained HTML document."""
+        return self._client.report(self._identity)
+
+    def close(self) -> None:
+        """Lets go of the store or the service."""
+        self._client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- figures ---
+
+    def plot_convergence(self) -> go.Figure:
+        """Results in the order in which they came, and the best so far; with that of other searches of the space."""
+        return self._plot("convergence")
+
+    def plot_front(self) -> go.Figure:
+        """The Pareto front, of a search with several objectives; of more than two, the first pair."""
+        return self._plot("front")
+
+    def plot_parallel(self) -> go.Figure:
+        """Trials as lines over an axis for each parameter, to brush."""
+        return self._plot("parallel")
+
+    def plot_importance(self) -> go.Figure:
+        """Which parameters decide, and how sure that is; of several objectives for the first."""
+        return self._plot("importance")
+
+    def plot_slices(self, parameter: str | None = None) -> go.Figure | list[go.Figure]:
+        """The figure of merit against one parameter; without a name a list of figures, one for each.
+
+        Raises:
+            InputError: there is no such parameter.
+        """
+        if parameter is None:
+            return [_plotly_figure(figure) for figure in self._figures("slices")]
+        if parameter not in self._search.space.names:
+            raise InputError(f"there is no parameter {parameter!r}; there is {', '.join(self._search.space.names)}")
+        found = [figure for figure in self._figures("slices") if figure.title == parameter]
+        return _plotly_figure(found[0] if found else _empty_figure("slices", parameter))
+
+    def plot_contours(self) -> list[go.Figure]:
+        """The figure of merit over the planes of the parameters that matter most, two at a time."""
+        return [_plotly_figure(figure) for figure in self._figures("contours")]
+
+    def plot_folds(self) -> go.Figure:
+        """How far the folds of the best trials lie apart."""
+        return self._plot("folds")
+
+    def plot_curves(self) -> go.Figure:
+        """What trials reported while they ran, and where hopeless ones were stopped."""
+        return self._plot("curves")
+
+    def plot_slots(self) -> go.Figure:
+        """Which job ran when and where; with more jobs than can be told apart, how many ran and waited."""
+        found = self._figures("slots")
+        return _plotly_figure(found[-1] if found else _empty_figure("slots", "Slots over time"))
+
+    def plot_failures(self) -> list[go.Figure]:
+        """Where in the space trials fail."""
+        return [_plotly_figure(figure) for figure in self._figures("failures")]
+
+    def _plot(self, key: str) -> go.Figure:
+        found = self._figures(key)
+        titles = {kind.key: kind.title for kind in kinds(self._search)}
+        return _plotly_figure(found[0] if found else _empty_figure(key, titles.get(key, key.capitalize())))
+
+    def _figures(self, key: str) -> list[Figure]:
+        return build(key, figure_data_of(self._client, self._identity, keys=(key,)))
+
+    # --- how it shows itself ---
+
+    def __repr__(self) -> str:
+        rows = "; ".join(f"{name}: {value}" for name, value in self._facts())
+        return f"<search {self.name!r}; {rows}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows of it: how it stands, and the best point. Every text is escaped."""
+        rows = "".join(
+            f'<tr><th style="text-align:left">{escape(name)}</th><td style="text-align:left">{escape(value)}</td></tr>'
+            for name, value in self._facts()
+        )
+        return f"<table><caption>search {escape(self.name)}</caption><tbody>{rows}</tbody></table>"
+
+    def _facts(self) -> list[tuple[str, str]]:
+        status, advised = self.status, self._place.completed
+        over, planned, failed = over_count(status), planned_count(status), status["trials"].get("failed", 0)
+        facts = [
+            ("state", status["state"] + (f" ({advised(status['message'])})" if status["message"] else "")),
+            ("trials", f"{over} of {planned} over, {failed} failed"),
+        ]
+        best = status["best"]
+        if best is not None and not isinstance(best["value"], list) and not isinstance(best["std"], list):
+            metric = self._search.objective.metric
+            facts.append((f"best {metric}", f"{plus_minus(best['value'], best['std'])} (trial {best['number']})"))
+            facts += [(name, scalar(value)) for name, value in best["point"].items()]
+        if front := status.get("front"):
+            facts.append(("front", f"{len(front['trials'])} trials, hypervolume {number(front['hypervolume'])}"))
+        if is_unsteered(status):
+            commands = advised(self._client.how_to_steer(self._identity))
+            facts.append(("steering", f"nothing steers it now: {commands}"))
+        elif status["state"] not in OVER_SEARCHES:
+            facts.append(("next", ".watch() shows how far it is"))
+        return facts
+
+
+def _plotly_figure(figure: Figure) -> go.Figure:
+    import plotly.graph_objects as go  # noqa: PLC0415 - takes a second to load
+
+    # No template: a notebook's theme would colour over what the colours mean.
+    return go.Figure({**plotly_spec(figure, title=True)})
+
+
+def _empty_figure(key: str, title: str) -> Figure:
+    return message_figure(key, title, "There is nothing to draw yet.")
+
+
+_TIMES = ("submitted", "started", "ended")
+_COSTS = ("job_seconds", "gpu_hours", "core_hours", "energy_kwh")
+
+
+def trials_frame(search: Search, documents: Sequence[TrialDocument]) -> pd.DataFrame:
+    """One row a trial, by its number as the index.
+
+    Columns: `state`; the figure of merit by its metric's name and its spread with ``_std`` (of several, each); a
+    column for each parameter, under ``point.`` where its name is another column's; `generation`, `told`, `confirms`,
+    `retries`, `seed`, `submitted`, `started`, `ended` (UTC), `seconds`, the cost, `stopped_at`, `error`.
+    """
+    pd = pandas()
+    metrics = [objective.metric for objective in search.objectives]
+    columns: dict[str, Any] = {
+        "state": pd.Categorical([one["state"] for one in documents], categories=[state.value for state in TrialState])
+    }
+    for index, metric in enumerate(metrics):
+        columns[metric] = pd.array([_at(one["value"], index) for one in documents], dtype="Float64")
+        columns[f"{metric}_std"] = pd.array([_at(one["std"], index) for one in documents], dtype="Float64")
+    rest: dict[str, Any] = {
+        name: pd.array([one[name] for one in documents], dtype="Int64")
+        for name in ("generation", "told", "confirms", "retries", "seed")
+    }
+    rest |= {name: _moments([one[name] for one in documents]) for name in _TIMES}  # type: ignore[literal-required]
+    rest["seconds"] = (rest["ended"] - rest["started"]).total_seconds()
+    costs: list[Mapping[str, Any]] = [one.get("cost") or {} for one in documents]
+    rest |= {name: pd.array([cost.get(name) for cost in costs], dtype="Float64") for name in _COSTS}
+    rest["stopped_at"] = pd.array([one["stopped"] and one["stopped"]["step"] for one in documents], dtype="Int64")
+    rest["error"] = pd.array([one["error"] for one in documents], dtype="string")
+    taken = {*columns, *rest}
+    for name, dimension in search.space_dimensions.items():
+        values = [one["point"].get(name) for one in documents]
+        columns[f"point.{name}" if name in taken else name] = _parameter(dimension, values)
+    index = pd.Index([one["number"] for one in documents], name="trial", dtype="int64")
+    return pd.DataFrame({**columns, **rest}, index=index)
+
+
+def folds_frame(search: Search, documents: Sequence[TrialDocument]) -> pd.DataFrame:
+    """One row a fold, by trial and fold: figures, `attempt`, `seconds`, `node`, times, `error`, and numeric metrics."""
+    pd = pandas()
+    rows = [(trial["number"], fold) for trial in documents for fold in trial["folds"]]
+    columns: dict[str, Any] = {
+        objective.metric: pd.array([_at(fold["value"], index) for _, fold in rows], dtype="Float64")
+        for index, objective in enumerate(search.objectives)
+    }
+    columns["attempt"] = pd.array([fold["attempt"] for _, fold in rows], dtype="Int64")
+    columns["seconds"] = pd.array([fold["seconds"] for _, fold in rows], dtype="Float64")
+    columns["panda_id"] = pd.array([fold["panda_id"] for _, fold in rows], dtype="Int64")
+    columns["node"] = pd.array([fold["node"] for _, fold in rows], dtype="string")
+    columns["started"] = _moments([fold["started"] for _, fold in rows])
+    columns["ended"] = _moments([fold["ended"] for _, fold in rows])
+    columns["error"] = pd.array([fold["error"] for _, fold in rows], dtype="string")
+    names = dict.fromkeys(name for _, fold in rows for name in fold["metrics"] if name not in columns)
+    for name in names:
+        columns[name] = pd.array([_number(fold["metrics"].get(name)) for _, fold in rows], dtype="Float64")
+    places = [(number, fold["fold"]) for number, fold in rows]
+    return pd.DataFrame(columns, index=pd.MultiIndex.from_tuples(places, names=("trial", "fold")))
+
+
+def intermediate_frame(documents: Sequence[IntermediateDocument]) -> pd.DataFrame:
+    """One row a reported value: `trial`, `fold`, `step`, `value`; not-a-number where it was no finite number."""
+    pd = pandas()
+    rows = [
+        (document["number"], fold["fold"], step, math.nan if value is None else value)
+        for document in documents
+        for fold in document["folds"]
+        for step, value in fold["values"]
+    ]
+    names = ("trial", "fold", "step", "value")
+    frame = pd.DataFrame(rows, columns=names)
+    return frame.astype({"trial": "int64", "fold": "int64", "step": "int64", "value": "float64"})
+
+
+def pandas() -> Any:
+    """The module.
+
+    Raises:
+        InputError: it is not installed.
+    """
+    try:
+        import pandas as pd  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise InputError("data frames need pandas: pip install 'hpo-pilot[notebook]'") from error
+    return pd
+
+
+def _at(figure: float | list[float] | None, index: int) -> float | None:
+    """A figure of several; of one objective the figure itself."""
+    return (figure[index] if index < len(figure) else None) if isinstance(figure, list) else figure
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _moments(texts: Sequence[str | None]) -> Any:
+    # Of microseconds, whatever the times: pandas would choose the unit by the texts.
+    return pandas().to_datetime(list(texts), utc=True, format="ISO8601").astype("datetime64[us, UTC]")
+
+
+def _parameter(dimension: Dimension, values: Sequence[Any]) -> Any:
+    """A parameter's values in the type of its dimension; missing where it is not active."""
+    pd = pandas()
+    if dimension.type == "real":
+        return pd.array([None if value is None else float(value) for value in values], dtype="Float64")
+    if dimension.type == "integer":
+        return pd.array(list(values), dtype="Int64")
+    ordered = dimension.type == "ordinal"
+    choices = list(dimension.choices)
+    if None in choices or len({str(choice) for choice in choices}) < len(choices):
+        return pd.array(list(values), dtype="object")  # choices that pandas would take for each other
+    return pd.Categorical(list(values), categories=choices, ordered=ordered)
+
+
+def show_progress(news: Iterable[ProgressDocument]) -> None:
+    """Shows each piece of news: in Jupyter in the place of the one before, else as a line of its own.
+
+    An interrupt ends it quietly.
+    """
+    display = _jupyter()
+    handle: Any = None
+    shown = ""
+    try:
+        for now in news:
+            line = progress_line(now)
+            if display is None:
+                if line != shown:
+                    sys.stdout.write(line + "\n")
+                    sys.stdout.flush()
+            elif handle is None:
+                handle = display(_ProgressBar(now), display_id=True)
+            else:
+                handle.update(_ProgressBar(now))
+            shown = line
+    except KeyboardInterrupt:
+        sys.stdout.write("no longer watching; the search goes on\n")
+
+
+def progress_line(now: ProgressDocument) -> str:
+    """How far a search is, on one line."""
+    failed = now["trials"].get("failed", 0)
+    parts = [f"{now['name']}: {now['state']}, {over_count(now)} of {count(now['total'], 'trial')}"]
+    parts += [f"{failed} failed"] if failed else []
+    parts += ["nothing steers it now"] if is_unsteered(now) else []
+    if best := now["best"]:
+        parts.append(f"best {now['metric']} {plus_minus(best['value'], best['std'])} (trial {best['number']})")
+    if front := now.get("front"):
+        parts.append(f"{count(front['size'], 'trial')} on the front, hypervolume {number(front['hypervolume'])}")
+    return ", ".join(parts)
+
+
+class _ProgressBar:
+    """What Jupyter shows: a bar and the line; where no HTML can be shown, the line."""
+
+    def __init__(self, now: ProgressDocument) -> None:
+        self._line = progress_line(now)
+        self._over, self._total = over_count(now), max(1, now["total"])
+
+    def __repr__(self) -> str:
+        return self._line
+
+    def _repr_html_(self) -> str:
+        label = escape(self._line)
+        return (
+            f'<div><progress value="{self._over}" max="{self._total}" style="width:20em" aria-label="{label}">'
+            f"</progress> {label}</div>"
+        )
+
+
+def _jupyter() -> Any:
+    """IPython's `display` in a kernel that can update what it showed; None in a terminal or a script."""
+    if "IPython" not in sys.modules:
+        return None
+    from IPython import get_ipython  # noqa: PLC0415 - an extra
+    from IPython.display import display  # noqa: PLC0415 - as above
+
+    shell = get_ipython()
+    return display if shell is not None and hasattr(shell, "kernel") else None

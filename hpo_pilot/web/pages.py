@@ -1,0 +1,499 @@
+"""The pages of searches, trials, jobs and pilots."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, cast
+from urllib.parse import quote, urlencode
+
+import yaml
+from anyio import CapacityLimiter
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+
+from hpo_pilot.advice import Place
+from hpo_pilot.errors import TryAgainError
+from hpo_pilot.hpc.site_files import price_of
+from hpo_pilot.jobs import JobState
+from hpo_pilot.panda.bigpanda_link import search_link
+from hpo_pilot.report.exports import TEXT_FORMS
+from hpo_pilot.report.formatting import number, plus_minus, span
+from hpo_pilot.report.summary import failure_groups
+from hpo_pilot.search import Search, Trial, TrialState
+from hpo_pilot.search.trials import Spent
+from hpo_pilot.server.listening import Gate
+from hpo_pilot.steering.workdir import WorkDir
+from hpo_pilot.store import EMBEDDED, JobOutcome, SearchState, UnknownSearchError
+from hpo_pilot.store.lease import lease_holder
+from hpo_pilot.store.queries import attempts_of, failed_folds_logs, trials_with_errors, trials_with_folds
+from hpo_pilot.web.live import JobFilter, JobFragments, LiveUpdates, away_text, state_summary
+from hpo_pilot.web.local_client import LocalClient
+from hpo_pilot.web.operations import User
+from hpo_pilot.web.rendering import curves_svg, download, packed_answer, paged, rendered
+from hpo_pilot.web.search_views import FigureCache, SearchCache, SearchView
+from hpo_pilot.web.server_jobs import NoJobError, ServerJobs
+from hpo_pilot.web.sessions import Codes, Session, Sessions
+
+#: What is said where the store does not answer.
+STORE_AWAY = "The store is out of reach at the moment; nothing is lost: try again."
+
+#: What a page says after an action, by the word in its address: no text of a link is ever shown.
+NOTICES = {
+    "pause": "Paused: no new trials until it is resumed.",
+    "resume": "Resumed.",
+    "stop": "It is being stopped; its results stay.",
+    "extend": "The budget was extended.",
+    "retry": "The failed points will be tried again.",
+    "add": "The point will be tried next.",
+    "parallel": "The number of trials side by side was changed.",
+}
+
+
+@dataclass(frozen=True)
+class PageContext:
+    """The parts of a running monitor.
+
+    Attributes:
+        library: the searches.
+        workdir: the service's work folder.
+        gate: tells whose a token is.
+        sessions: of browsers.
+        codes: of one-time links.
+        figures: makes figures.
+        live: tells what changes.
+        board: the embedded PanDA server's jobs.
+        board_pieces: of the pages of jobs and pilots.
+        behind_proxy: whether a TLS proxy is in front.
+        place: where commands on the pages find the searches; None: behind the service that the pages are of.
+        action_threads: those that change searches: each waits up to half a minute where the store is locked, and pages
+            are not to wait with them.
+    """
+
+    library: SearchCache
+    workdir: WorkDir
+    gate: Gate
+    sessions: Sessions
+    codes: Codes
+    figures: FigureCache
+    live: LiveUpdates
+    board: ServerJobs
+    board_pieces: JobFragments
+    behind_proxy: bool
+    place: Place | None
+    action_threads: CapacityLimiter
+
+
+def context_of(request: Request) -> PageContext:
+    """The monitor that answers this request."""
+    return cast(PageContext, request.app.state.parts)
+
+
+def place_of(request: Request) -> Place:
+    """Where commands on the pages find the searches."""
+    return context_of(request).place or Place(service=str(request.base_url).rstrip("/"), token_file="FILE")  # noqa: S106  no secret
+
+
+def session_of(request: Request) -> Session | None:
+    """Who asks; None: nobody that is known, on the pages that need no session."""
+    return cast("Session | None", getattr(request.state, "session", None))
+
+
+def user_of(session: Session) -> User:
+    """The same, as the store's clients name users."""
+    return User.named(session.caller.name, changes_all=session.caller.is_operator)
+
+
+def client_of(request: Request) -> LocalClient:
+    """The store, for whoever asks."""
+    parts, session = context_of(request), session_of(request)
+    assert session is not None  # the guard has made sure of it
+    return LocalClient(parts.workdir.root, user=user_of(session), opened=parts.library.store)
+
+
+def may_change(request: Request, view: SearchView) -> bool:
+    """Whether whoever asks may change a search."""
+    session = session_of(request)
+    if session is None:
+        return False
+    user = user_of(session)
+    return user.changes_all or user.name == view.record.owner
+
+
+def view_of(request: Request) -> SearchView:
+    """The search that the address names.
+
+    Raises:
+        UnknownSearchError: there is none.
+    """
+    return context_of(request).library.view(request.path_params["name"])
+
+
+def page(request: Request, template: str, values: Mapping[str, Any], status: int = 200) -> Response:
+    """A whole page."""
+    session = session_of(request)
+    common = {
+        "session": session,
+        "form_token": "" if session is None else context_of(request).sessions.form_token(session),
+        "path": request.url.path,
+        "command": place_of(request).command,
+        "notice": NOTICES.get(request.query_params.get("done", ""), ""),
+    }
+    return HTMLResponse(rendered(template, {**common, **values}), status)
+
+
+#: Rows of a page.
+SEARCHES_PER_PAGE, TRIALS_PER_PAGE = 50, 100
+
+#: Above this many parameters a table shows a point in one column, as the report does.
+_COLUMNS = 12
+
+#: Reasons of failures shown, and characters of a log.
+_REASONS, _LOG = 50, 6000
+
+
+def searches_page(request: Request) -> Response:
+    """All searches."""
+    parts = context_of(request)
+    given = {name: request.query_params.get(name, "")[:100] for name in ("q", "state", "owner", "family")}
+    views = parts.library.views()
+    shown = [view for view in views if _is_wanted(view, given)]
+    found = paged(shown, SEARCHES_PER_PAGE, request.query_params.get("page", ""), "/", given)
+    html: dict[str, Any] = {"f-summary": state_summary(views)}
+    steers = lease_holder(parts.library.store.engine)
+    for view in found.rows:
+        html |= parts.live.pieces.of_row(view, steers)
+    return page(
+        request,
+        "searches.j2",
+        {
+            "rows": found.rows,
+            "paging": found.paging,
+            "html": html,
+            "all": len(views),
+            "filter": given,
+            "filtered": any(given.values()),
+            "owners": sorted({view.record.owner for view in views}),
+            "steered": steers is not None and steers.searches is None,
+        },
+    )
+
+
+def _is_wanted(view: SearchView, given: dict[str, str]) -> bool:
+    record, state = view.record, given["state"]
+    if (state == "active" and record.state.is_over) or (state == "over" and not record.state.is_over):
+        return False
+    if state in list(SearchState) and record.state.value != state:
+        return False
+    if (given["owner"] and record.owner != given["owner"]) or (given["family"] and record.family != given["family"]):
+        return False
+    return given["q"].lower() in record.name.lower()
+
+
+def search_page(request: Request) -> Response:
+    """One search; of a family the page of its searches."""
+    parts = context_of(request)
+    try:
+        view = view_of(request)
+    except UnknownSearchError:
+        name = request.path_params["name"]
+        if any(one.record.family == name for one in parts.library.views()):
+            return RedirectResponse(f"/?family={quote(name, safe='')}", 303)
+        raise
+    values = {
+        "view": view,
+        "html": parts.live.pieces.of_search(view).html,
+        "kinds": parts.figures.kinds(view),
+        "may_change": may_change(request, view),
+        "definition": yaml.safe_dump(view.search.to_dict(), sort_keys=False, allow_unicode=True),
+        "panda": search_link(view.record.server, view.record.uid, monitor=view.search.panda.monitor),
+    }
+    return page(request, "search.j2", values)
+
+
+def actions_page(request: Request) -> Response:
+    """What may be done with a search now, for a page whose search is in another state than before."""
+    parts, session, view = context_of(request), session_of(request), view_of(request)
+    assert session is not None
+    values = {
+        "view": view,
+        "may_change": may_change(request, view),
+        "form_token": parts.sessions.form_token(session),
+    }
+    return packed_answer(request, rendered("actions.j2", values).encode(), "text/html; charset=utf-8")
+
+
+def figure_json(request: Request) -> Response:
+    """The figures of a kind, as JSON."""
+    drawn = context_of(request).figures.drawn(view_of(request), request.path_params["key"])
+    headers = {"ETag": drawn.tag, "Cache-Control": "private, no-cache", "Vary": "Accept-Encoding"}
+    if drawn.tag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    return packed_answer(request, drawn.packed, "application/json", headers, is_packed=True)
+
+
+@dataclass(frozen=True)
+class Sort:
+    """How a table of trials is sorted.
+
+    Attributes:
+        key: the column: number, state, value, value2, …, seconds, generation, or `p.` and a parameter's name.
+        descending: the largest first.
+    """
+
+    key: str
+    descending: bool
+
+    @property
+    def text(self) -> str:
+        """As an address has it."""
+        return ("-" if self.descending else "") + self.key
+
+    @classmethod
+    def of_text(cls, text: str, search: Search) -> Sort:
+        """The sort that an address names, or the usual one."""
+        key, descending = text.removeprefix("-"), text.startswith("-")
+        return cls(key, descending) if key in sort_keys(search) else cls("number", descending=True)
+
+
+def sort_keys(search: Search) -> list[str]:
+    """The columns that a table of trials can be sorted by."""
+    values = ["value", *(f"value{index}" for index in range(2, len(search.objectives) + 1))]
+    return ["number", "state", *values, "seconds", "generation", *(f"p.{name}" for name in search.space.names)]
+
+
+def sorted_trials(trials: Sequence[Trial], sort: Sort) -> list[Trial]:
+    """The trials by a column; those that have nothing there come last, either way. Numbers come before texts."""
+    if sort.key == "number":  # as they are
+        return list(reversed(trials)) if sort.descending else list(trials)
+    read = _reader(sort.key)
+    there: list[tuple[Any, Trial]] = []
+    without: list[Trial] = []
+    for trial in trials:
+        value = read(trial)
+        if value is None or (isinstance(value, float) and not math.isfinite(value)):
+            without.append(trial)
+        else:
+            is_text = isinstance(value, str)
+            there.append(((is_text, value if is_text else float(value)), trial))
+    there.sort(key=lambda pair: pair[0], reverse=sort.descending)
+    return [trial for _, trial in there] + without
+
+
+def _reader(key: str) -> Callable[[Trial], Any]:
+    if key.startswith("p."):
+        return lambda trial: trial.point.get(key[2:])
+    if key.startswith("value"):
+        index = int(key[5:] or "1") - 1
+        return lambda trial: (trial.figures or ())[index] if len(trial.figures or ()) > index else None
+    if key == "seconds":
+        return lambda trial: span(trial.started, trial.ended)
+    if key == "state":
+        return lambda trial: trial.state.value
+    return lambda trial: getattr(trial, key)
+
+
+def trials_page(request: Request) -> Response:
+    """The trials of a search as a table."""
+    view = view_of(request)
+    wanted = request.query_params.get("state", "")
+    sort = Sort.of_text(request.query_params.get("sort", ""), view.search)
+    state = TrialState(wanted) if wanted in list(TrialState) else None
+    chosen = view.trials if state is None else [trial for trial in view.trials if trial.state is state]
+    path = f"/searches/{quote(view.record.name, safe='')}/trials"
+    found = paged(
+        sorted_trials(chosen, sort),
+        TRIALS_PER_PAGE,
+        request.query_params.get("page", ""),
+        path,
+        {"state": wanted, "sort": sort.text},
+    )
+    links = {
+        key: f"{path}?{urlencode({'state': wanted, 'sort': _turned(sort, key).text})}" for key in sort_keys(view.search)
+    }
+    names = view.search.space.names
+    values = {
+        "view": view,
+        "rows": found.rows,
+        "paging": found.paging,
+        "sort": sort,
+        "links": links,
+        "wanted": wanted,
+        "metrics": [objective.metric for objective in view.search.objectives],
+        "columns": names if len(names) <= _COLUMNS else (),
+        "best": view.best.trial.number if view.best else None,
+        "figures": lambda trial: figure_texts(trial, len(view.search.objectives)),
+    }
+    return page(request, "trials.j2", values)
+
+
+def _turned(sort: Sort, key: str) -> Sort:
+    """What a click on a column's head asks for: the other way round, where it is sorted by that already."""
+    return Sort(key, not sort.descending if sort.key == key else key in ("number", "seconds", "generation"))
+
+
+def figure_texts(trial: Trial, objectives: int) -> list[str]:
+    """A trial's figures of merit with their spreads, one text for each objective."""
+    figures, spreads = trial.figures, trial.spreads or (None,) * objectives
+    if figures is None or len(figures) != objectives:
+        return [number(None)] * objectives
+    return [plus_minus(figure, spread) for figure, spread in zip(figures, spreads, strict=False)]
+
+
+def errors_page(request: Request) -> Response:
+    """The failures of a search by their causes."""
+    parts, view = context_of(request), view_of(request)
+    engine, number = parts.library.store.engine, view.record.id
+    groups = failure_groups(trials_with_folds(engine, number, trials_with_errors(engine, number)))
+    shown = groups[:_REASONS]
+    samples = {number for group in shown for number in group.trials[:5]}
+    tails = failed_folds_logs(engine, number, samples)
+    logs = [next((tails[number][-_LOG:] for number in group.trials[:5] if number in tails), "") for group in shown]
+    values = {"view": view, "groups": groups, "limit": _REASONS, "logs": logs, "may_change": may_change(request, view)}
+    return page(request, "errors.j2", values)
+
+
+#: Metrics shown: a payload may report any number of them.
+_METRICS = 60
+
+_DOWNLOAD_TYPES = {"csv": "text/csv; charset=utf-8", "json": "application/json", "report": "text/html; charset=utf-8"}
+
+
+def trial_of(request: Request, view: SearchView) -> Trial:
+    """The trial that the address names.
+
+    Raises:
+        HTTPException: there is none.
+    """
+    given = request.path_params["number"]
+    for one in view.trials:
+        if one.number == given:
+            return one
+    raise HTTPException(404, f"search {view.record.name!r} has no trial {given}; it has {len(view.trials):,}")
+
+
+def trial_page(request: Request) -> Response:
+    """One trial."""
+    parts, view = context_of(request), view_of(request)
+    one = trial_of(request, view)
+    store, record, search = parts.library.store, view.record, view.search
+    attempts = attempts_of(store.engine, record.id, one.number)
+    spent = Spent()
+    for _, attempt in attempts:
+        spent = spent.and_one(attempt.seconds, attempt.joules)
+    reported = search.early_stopping.metric or search.objective.metric
+    numbers = [each.number for each in view.trials]
+    place = numbers.index(one.number)
+    rank, ranked = view.place_of(one)
+    metrics = sorted({name for _, attempt in attempts for name in attempt.metrics or ()})
+    values = {
+        "view": view,
+        "trial": one,
+        "figures": figure_texts(one, len(search.objectives)),
+        "attempts": attempts,
+        "told": _last_attempts(attempts),
+        "metrics": metrics[:_METRICS],
+        "more_metrics": max(0, len(metrics) - _METRICS),
+        "cost": price_of(search).cost(spent),
+        "curve": curves_svg(store.intermediate_values(record.id, [one.number]).get(one.number, {}), reported),
+        "reported": reported,
+        "rank": rank,
+        "ranked": ranked,
+        "before": numbers[place - 1] if place else None,
+        "after": numbers[place + 1] if place + 1 < len(numbers) else None,
+        "again": sum(number > 1 for number, _ in attempts),
+        "kept": [attempt.output for _, attempt in attempts if attempt.output],
+        "embedded": record.server in (None, EMBEDDED),
+        "may_change": may_change(request, view),
+        "now": datetime.now(UTC),
+    }
+    return page(request, "trial.j2", values)
+
+
+def _last_attempts(attempts: list[tuple[int, JobOutcome]]) -> list[JobOutcome]:
+    """The last attempt of each fold that reported anything."""
+    return list({attempt.fold: attempt for _, attempt in attempts if attempt.metrics}.values())
+
+
+def trial_log(request: Request) -> Response:
+    """The end of the log of one attempt, as the store has it."""
+    parts, view = context_of(request), view_of(request)
+    one = trial_of(request, view)
+    fold, wanted = (request.query_params.get(name, "") for name in ("fold", "attempt"))
+    for nr, attempt in attempts_of(parts.library.store.engine, view.record.id, one.number):
+        if (str(attempt.fold), str(nr)) == (fold, wanted) and attempt.log_tail:
+            name = f"{view.record.name}-trial{one.number}-fold{fold}-attempt{nr}.log"
+            return download(attempt.log_tail, "text/plain; charset=utf-8", name)
+    raise HTTPException(404, "the store has no log of that attempt")
+
+
+def search_download(request: Request) -> Response:
+    """A search and its trials in another form, or its report."""
+    view, form = view_of(request), request.path_params["form"]
+    client = client_of(request)
+    if form == "report":
+        text, ending = client.report(view.record.name), "html"
+    elif form in TEXT_FORMS and form in _DOWNLOAD_TYPES:
+        text, ending = client.export(view.record.name, form), form
+    else:
+        raise HTTPException(404, f"there is no download {quote(form)}; there is {', '.join(_DOWNLOAD_TYPES)}")
+    return download(text, _DOWNLOAD_TYPES[form], f"{view.record.name}.{ending}")
+
+
+#: Names of searches offered where one may be typed.
+_NAMES = 200
+
+
+def jobs_page(request: Request) -> Response:
+    """Jobs, newest first."""
+    parts, wanted = context_of(request), JobFilter.of_query(request.query_params)
+    edition = parts.board_pieces.jobs(wanted)
+    values = {
+        "html": edition.html,
+        "state": edition.state,
+        "filter": wanted,
+        "names": [view.record.name for view in parts.library.views()][:_NAMES],
+        "states": list(JobState),
+    }
+    return page(request, "jobs.j2", values)
+
+
+def job_page(request: Request) -> Response:
+    """One job."""
+    parts, number = context_of(request), request.path_params["number"]
+    try:
+        found = parts.board.job(number)
+        log = parts.board.log(number) if found.job.has_log else None
+    except NoJobError:
+        raise HTTPException(404, f"the embedded PanDA server has no job {number}: it has forgotten it") from None
+    except TryAgainError as error:
+        return page(request, "error.j2", {"title": f"Job {number}", "message": away_text(error), "back": ""}, 503)
+    values = {
+        "found": found,
+        "log": log.text if log else "",
+        "whole": log is None or log.is_whole,
+        "curve": curves_svg({0: found.progress}, "the reported value"),
+        "now": datetime.now(UTC),
+    }
+    return page(request, "job.j2", values)
+
+
+def job_log(request: Request) -> Response:
+    """The whole log of a job, as a file."""
+    number = request.path_params["number"]
+    try:
+        blocks = context_of(request).board.log_stream(number)
+    except NoJobError:
+        raise HTTPException(404, f"the embedded PanDA server has no job {number}: it has forgotten it") from None
+    headers = {"Content-Disposition": f'attachment; filename="job{number}.log"'}
+    return StreamingResponse(blocks, 200, headers, "text/plain; charset=utf-8")
+
+
+def pilots_page(request: Request) -> Response:
+    """Pilots and queues."""
+    parts = context_of(request)
+    edition = parts.board_pieces.pilots()
+    return page(request, "pilots.j2", {"html": edition.html, "state": edition.state, "server": parts.board.url})

@@ -1,0 +1,626 @@
+"""The client of a service at a URL; needs `requests` and none of the service's own requirements."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import re
+import secrets
+import shutil
+import signal
+import tarfile
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import quote
+
+import requests
+from typing_extensions import override
+
+from hpo_pilot.errors import HpoPilotError, InputError, Problem, SearchFileError, TryAgainError
+from hpo_pilot.files import folder_mistake, missing_programs, read_content, result_mistake, result_path
+from hpo_pilot.panda.sandbox import SIZE_LIMIT, add_file, payload_files
+from hpo_pilot.report.documents import (
+    OVER_SEARCHES,
+    EventDocument,
+    ExaminationDocument,
+    FindingDocument,
+    IntermediateDocument,
+    ProblemDocument,
+    ProgressDocument,
+    RunDocument,
+    SearchDocument,
+    StatusDocument,
+    TrialDocument,
+    family_document,
+)
+from hpo_pilot.steering.workdir import WorkDir
+from hpo_pilot.web.connection import Connection, LostAnswerError
+from hpo_pilot.web.operations import OnProgress, OnServer, SearchClient, unpack_outputs
+
+#: How long one question for news lasts, and how long a service that is away is waited for, in seconds.
+_WAIT_SECONDS = 20
+_PATIENCE = 120.0
+_PAUSE = 2.0
+
+#: Trials in one answer, and in one with all values that they reported.
+_PAGE = 500
+_CURVES_PAGE = 100
+
+_SAFE_NAME = re.compile(r"[\w.-]+")
+
+
+def connect(url: str, token_file: str | Path, *, ca: str | Path | None = None) -> RestClient:
+    """A client of the service at `url`.
+
+    Args:
+        url: of the service, such as ``https://hpo.example.org:8443``.
+        token_file: holds your token.
+        ca: PEM file of the authority that the service's certificate comes from, where it is not a usual one.
+
+    Raises:
+        InputError: the URL or a file is wrong.
+    """
+    return RestClient(url, Path(token_file), ca=None if ca is None else Path(ca))
+
+
+class RestClient(SearchClient):
+    """Everything that a user does with searches, through a service's REST API.
+
+    Calls that may be repeated are, where their answers are lost; nothing is done twice.
+    """
+
+    runner = "the service"
+    environment = "the environment in which the service was started"
+
+    def __init__(
+        self, url: str, token_file: Path, *, ca: Path | None = None, workdir: str | Path | None = None
+    ) -> None:
+        """Prepares; nothing is sent yet.
+
+        Args:
+            url: the service's.
+            token_file: holds the user's token; read again at every call.
+            ca: where the authority is that its certificate comes from; None: a usual one.
+            workdir: where reports go; default ./hpo-pilot.
+
+        Raises:
+            InputError: the URL or a file is wrong.
+        """
+        self._service = Connection(url, token_file, ca)
+        self._sender = SearchSender(self._service)
+        self._workdir = WorkDir.at(workdir)
+
+    # --- search files ---
+
+    @override
+    def validate(self, file: Path) -> ExaminationDocument:
+        return self._sender.examine(file).document
+
+    @override
+    def rehearse(self, file: Path, *, server: str | None = None) -> dict[str, Any]:
+        _refuse_server(server)
+        return cast(dict[str, Any], self._sender.send("rehearsals", file))
+
+    @override
+    def submit(self, file: Path, *, server: str | None = None) -> SearchDocument:
+        _refuse_server(server)
+        return self._register(file, go_on=False)
+
+    @override
+    def run(
+        self,
+        file: Path,
+        on_progress: OnProgress,
+        *,
+        slots: int | None = None,
+        server: str | None = None,
+        on_server: OnServer = lambda _server: None,
+    ) -> RunDocument:
+        _refuse_server(server)
+        if slots is not None:
+            raise InputError("--slots: how many jobs run side by side is the service's to say, not its users'")
+        name = self._register(file, go_on=True)["name"]
+        try:
+            with _interrupts():
+                for now in self.watch(name):
+                    on_progress(now)
+        except KeyboardInterrupt:
+            raise TryAgainError(f"no longer watching; the service goes on with search {name!r}") from None
+        status: SearchDocument = self.status(name)
+        if "segments" not in status:
+            return self._ended(status)
+        ended = [self._ended(segment) for segment in status["segments"]]
+        return {**family_document(name, ended), "report": ", ".join(document["report"] for document in ended)}
+
+    def _ended(self, search: SearchDocument) -> RunDocument:
+        """What came of a search, its report written."""
+        name = search["name"]
+        path = self.report_path(name)
+        html = self.report(name)
+        try:
+            self._workdir.make_private(path.parent)
+            path.write_text(html, encoding="utf-8")
+        except OSError as error:
+            raise TryAgainError(
+                f"the search is over, but its report cannot be written to {path}: {error.strerror}; "
+                f"`hpo-pilot report {name} -o FILE` writes it elsewhere"
+            ) from error
+        known = {key: value for key, value in search.items() if key in RunDocument.__annotations__}
+        return cast(RunDocument, {**known, "report": str(path)})
+
+    def _register(self, file: Path, *, go_on: bool) -> SearchDocument:
+        # The key makes a repeated call the same one.
+        headers = {"Idempotency-Key": secrets.token_urlsafe(24)}
+        query = {"source": str(file.absolute()), "go_on": "true" if go_on else "false"}
+        return cast(SearchDocument, self._sender.send("searches", file, query, headers))
+
+    # --- looking ---
+
+    @override
+    def searches(self) -> list[SearchDocument]:
+        return cast(list[SearchDocument], self._ask("searches"))
+
+    @override
+    def status(self, identity: str) -> StatusDocument:
+        return cast(StatusDocument, self._ask(_of(identity)))
+
+    @override
+    def how_to_steer(self, identity: str) -> str:
+        return f"`hpo-pilot serve` has to run on the service's machine: tell those who run {self._service.url}"
+
+    @override
+    def watch(self, identity: str) -> Iterator[ProgressDocument]:
+        tag, state = "", ""
+        seen = time.monotonic()
+        while state not in OVER_SEARCHES:
+            try:
+                answer = self._service.call(
+                    "GET",
+                    _of(identity, "progress"),
+                    query={"timeout": _WAIT_SECONDS},
+                    headers={"If-None-Match": tag} if tag else {},
+                )
+            except TryAgainError:
+                if time.monotonic() - seen > _PATIENCE:
+                    raise
+                time.sleep(_PAUSE)
+                continue
+            seen = time.monotonic()
+            if answer.status_code == requests.codes.ok:
+                tag = answer.headers.get("ETag", "")
+                now = cast(ProgressDocument, answer.json())
+                state = now["state"]
+                yield now
+
+    @override
+    def trials(self, identity: str, *, logs: bool = True) -> list[TrialDocument]:
+        return self._pages(identity, "trials", {"limit": _PAGE, "logs": "true" if logs else "false"})
+
+    @override
+    def intermediate(self, identity: str) -> list[IntermediateDocument]:
+        return self._pages(identity, "intermediate", {"limit": _CURVES_PAGE})
+
+    def _pages(self, identity: str, what: str, query: Mapping[str, str | int]) -> list[Any]:
+        """All trials' documents of a kind that come a page at a time."""
+        found: list[Any] = []
+        after: int | None = 0
+        while after is not None:
+            page = self._ask(_of(identity, what), {**query, "after": after})
+            found += page["trials"]
+            after = page["next"]
+        return found
+
+    @override
+    def best(self, identity: str) -> TrialDocument | list[TrialDocument] | None:
+        return cast("TrialDocument | list[TrialDocument] | None", self._ask(_of(identity, "best")))
+
+    @override
+    def events(self, identity: str) -> list[EventDocument]:
+        return cast(list[EventDocument], self._ask(_of(identity, "events")))
+
+    @override
+    def report(self, identity: str) -> str:
+        return self._get(_of(identity, "report")).content.decode()
+
+    @override
+    def report_path(self, name: str) -> Path:
+        if not _SAFE_NAME.fullmatch(name):
+            raise InputError(f"{name!r} is no search's name")
+        return self._workdir.report(name)
+
+    @override
+    def export(self, identity: str, form: str) -> str:
+        return self._get(_of(identity, "export"), {"format": form}).content.decode()
+
+    @override
+    def fetch(self, identity: str, which: str, destination: Path) -> list[Path]:
+        kept = self._ask(_of(identity, "outputs", which))
+        with tempfile.TemporaryDirectory(prefix="hpo-pilot-") as scratch:
+            archives = {int(fold): Path(scratch, f"{int(fold)}.tar.gz") for fold in kept["folds"]}
+            for fold, path in archives.items():
+                self._service.download(_of(identity, "outputs", str(kept["trial"]), str(fold)), path)
+            return unpack_outputs(archives, destination, int(kept["trial"]), folds=int(kept["of"]))
+
+    @override
+    def doctor(self, server: str | None = None) -> list[FindingDocument]:
+        if server is not None:
+            raise InputError("--server tries a PanDA server from this machine: leave --service out")
+        try:
+            about = self._ask("service")
+        except HpoPilotError as error:
+            return [{"what": "service", "ok": False, "detail": str(error), "needed": True}]
+        steering = "searches are steered" if about["steering"] else "nothing steers the searches: is `serve` running?"
+        version = f"hpo-pilot {about['version']} at {self._service.url}"
+        you = f"{about['user']['name']}, {about['user']['role']}"
+        return [
+            {"what": "service", "ok": True, "detail": version, "needed": True},
+            {"what": "token", "ok": True, "detail": you, "needed": True},
+            {"what": "steering", "ok": about["steering"], "detail": steering, "needed": False},
+            {"what": "store", "ok": True, "detail": f"{about['searches']} searches", "needed": True},
+        ]
+
+    # --- changing ---
+
+    @override
+    def pause(self, identity: str) -> SearchDocument:
+        return self._change(identity, "pause", reached=("paused",))
+
+    @override
+    def resume(self, identity: str, *, new_payload: bool = False, file: Path | None = None) -> SearchDocument:
+        if not new_payload:
+            return self._change(identity, "resume", reached=("submitted", "running", "done"))
+        query = {}
+        if (named := (search := self.status(identity))["definition"]["payload"]["files"]) is not None:
+            query = {"payload": self._sender.send_payload_of(search, named, file)}
+        # To send the same files again changes nothing.
+        query["new_payload"] = "true"
+        return cast(SearchDocument, self._service.ask("POST", _of(identity, "resume"), query=query))
+
+    @override
+    def stop(self, identity: str) -> SearchDocument:
+        return self._change(identity, "stop", reached=("stopping", "stopped"))
+
+    @override
+    def extend(self, identity: str, changes: Mapping[str, float]) -> SearchDocument:
+        search: SearchDocument = self.status(identity)
+        if "segments" in search:
+            for segment in search["segments"]:
+                self.extend(segment["name"], changes)
+            return self.status(identity)
+        # What was seen makes a repeated call the same one.
+        body = {"add": dict(changes), "seen": {name: search["budget"].get(name) for name in changes}}
+        return cast(SearchDocument, self._service.ask("POST", _of(identity, "extend"), json=body))
+
+    @override
+    def retry(self, identity: str, trials: Sequence[int] | None = None) -> SearchDocument:
+        return self._ask_for(_of(identity, "retry"), {"trials": None if trials is None else list(trials)})
+
+    @override
+    def add_point(self, identity: str, point: Mapping[str, Any]) -> SearchDocument:
+        return self._ask_for(_of(identity, "points"), {"point": dict(point)})
+
+    @override
+    def set_parallel(self, identity: str, parallel: int) -> SearchDocument:
+        # The same twice changes nothing.
+        body = {"parallel": parallel}
+        return cast(SearchDocument, self._service.ask("POST", _of(identity, "parallel"), json=body))
+
+    def _ask_for(self, path: str, body: Mapping[str, Any]) -> SearchDocument:
+        # The key makes a repeated call the same one.
+        headers = {"Idempotency-Key": secrets.token_urlsafe(24)}
+        return cast(SearchDocument, self._service.ask("POST", path, json=body, headers=headers))
+
+    def _change(self, identity: str, what: str, *, reached: Collection[str]) -> SearchDocument:
+        try:
+            return cast(SearchDocument, self._service.ask("POST", _of(identity, what), repeat=False))
+        except LostAnswerError:
+            # Look first: done once, the same call would be refused.
+            now = self.status(identity)
+            if now["state"] in reached:
+                return now
+            return cast(SearchDocument, self._service.ask("POST", _of(identity, what), repeat=False))
+
+    # --- end ---
+
+    @override
+    def close(self) -> None:
+        self._service.close()
+
+    def _ask(self, path: str, query: Mapping[str, str | int] | None = None) -> Any:
+        return self._service.ask("GET", path, query=query)
+
+    def _get(self, path: str, query: Mapping[str, str | int] | None = None) -> requests.Response:
+        return self._service.call("GET", path, query=query)
+
+
+def _of(identity: str, *more: str) -> str:
+    """The path of a search, or of something of it.
+
+    Raises:
+        InputError: a word of it cannot be a name.
+    """
+    for word in (identity, *more):
+        if not word.strip(".") or "/" in word or not word.isprintable():
+            raise InputError(f"{word!r} is no name or number of a search or trial")
+    return "/".join(["searches", *(quote(word, safe="") for word in (identity, *more))])
+
+
+@contextmanager
+def _interrupts() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt for the length of a block, whatever it does otherwise."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    old: Callable[..., Any] | int | None = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, old)
+
+
+def _refuse_server(server: str | None) -> None:
+    if server is not None:
+        raise InputError("--server: the PanDA server is the service's to choose, not its users'")
+
+
+_YAML = {"Content-Type": "application/yaml"}
+
+#: Seconds for the service to answer once a payload is sent, or a search: it packs sandboxes.
+_LONG = 600.0
+
+
+@dataclass(frozen=True)
+class SentExamination:
+    """What was found in a search file.
+
+    Attributes:
+        document: what users are shown.
+        content: the file's bytes.
+        folder: the payload's folder; None: it has none, or the file is wrong.
+        results: the result files that `warm_start` names, by their place in it.
+    """
+
+    document: ExaminationDocument
+    content: bytes
+    folder: Path | None = None
+    results: Mapping[int, Path] = field(default_factory=dict)
+
+
+class SearchSender:
+    """Search files on their way to a service.
+
+    The service reads the file and finds its mistakes; what the file names on this machine is looked at here.
+    """
+
+    def __init__(self, service: Connection) -> None:
+        """Sends to `service`."""
+        self._service = service
+
+    def examine(self, file: Path) -> SentExamination:
+        """Checks a search file.
+
+        Raises:
+            InputError: the file does not plainly name the payload's folder.
+            TryAgainError: the service is out of reach.
+        """
+        content = read_content(file, str(file))
+        if isinstance(content, Problem):
+            wrong: ExaminationDocument = {
+                "valid": False,
+                "problems": [_document(content)],
+                "notes": [],
+                "search": None,
+                "python": None,
+            }
+            return SentExamination(wrong, b"")
+        found = self._service.ask("POST", "examinations", query={"file": str(file)}, headers=_YAML, body=content)
+        named = found.pop("named_files")
+        if named is None:
+            return SentExamination(found, content)
+        results = _checked_against_files(found, named["results"], content, file)
+        if named["files"] is None:
+            return SentExamination(found, content, None, results)
+        place, command = Problem(**named["files_place"]), Problem(**named["command_place"])
+        try:
+            folder = _named_folder(named["files"], content, file)
+        except InputError:
+            if found["valid"]:
+                raise
+            return SentExamination(found, content)
+        mistake = folder_mistake(named["files"], file.parent)
+        if mistake is not None:
+            problems = [*found["problems"], _document(replace(place, message=mistake[0], suggestion=mistake[1]))]
+            wrong = {
+                "valid": False,
+                "problems": _in_order(problems),
+                "notes": found["notes"],
+                "search": None,
+                "python": None,
+            }
+            return SentExamination(wrong, content)
+        for word in missing_programs(named["files"], named["command"], file.parent):
+            note = replace(command, message=f"{word} is not in {named['files']}", suggestion="is the name right?")
+            found["notes"] = _in_order([*found["notes"], _document(note)])
+        return SentExamination(found, content, folder, results)
+
+    def send(
+        self, path: str, file: Path, query: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None
+    ) -> Any:
+        """Sends a search file to a path of the API, its payload first; returns the answer.
+
+        Raises:
+            SearchFileError: the file is wrong.
+            InputError: so is something else.
+            TryAgainError: the service is out of reach.
+        """
+        found = self.examine(file)
+        if not found.document["valid"]:
+            raise SearchFileError([Problem(**problem) for problem in found.document["problems"]])
+        sent = {"file": str(file), **(query or {})}
+        if found.folder is not None:
+            sent["payload"] = self._send_payload(found.folder, file)
+        if found.results:
+            with tempfile.TemporaryDirectory(prefix="hpo-pilot-") as scratch:
+                for index, results in found.results.items():
+                    shutil.copyfile(results, Path(scratch, str(index)))
+                sent["results"] = self._send_payload(Path(scratch), file)
+        return self._service.ask(
+            "POST", path, query=sent, headers={**_YAML, **(headers or {})}, body=found.content, timeout=_LONG
+        )
+
+    def send_payload_of(self, search: StatusDocument, files: str, file: Path | None) -> str:
+        """Sends the payload's folder of a search that was submitted before; returns its digest.
+
+        Args:
+            search: the search.
+            files: its `payload.files`.
+            file: the search file; None: where the service says that it was submitted from.
+
+        Raises:
+            InputError: the files are not on this machine.
+        """
+        again = f"`hpo-pilot resume {search['name']} --new-payload --file FILE` names the search file"
+        if file is None:
+            file = Path(search["source"])
+            # The service's word is good enough for files in this folder, as those that were submitted here mostly are.
+            if not file.is_relative_to(Path.cwd()):
+                raise InputError(f"the search was submitted from {file}, which is not in this folder: {again}")
+        content = read_content(file, str(file))
+        if isinstance(content, Problem):
+            raise InputError(f"{content}; {again}")
+        folder = _named_folder(files, content, file)
+        if (mistake := folder_mistake(files, file.parent)) is not None:
+            raise InputError(f"{file}: payload.files: {mistake[0]}")
+        return self._send_payload(folder, file)
+
+    def _send_payload(self, folder: Path, file: Path) -> str:
+        """Sends a folder without the search file, unless the service has it; returns its digest."""
+        with packed_payload(folder, without=file) as archive:
+            path = f"payloads/{archive.digest}"
+            if not self._service.ask("GET", path)["present"]:
+                self._service.call(
+                    "PUT",
+                    path,
+                    headers={"Content-Type": "application/gzip"},
+                    body=lambda: archive.path.open("rb"),
+                    timeout=_LONG,
+                )
+            return archive.digest
+
+
+def _document(problem: Problem) -> ProblemDocument:
+    return cast(ProblemDocument, asdict(problem))
+
+
+def _in_order(problems: list[ProblemDocument]) -> list[ProblemDocument]:
+    return sorted(problems, key=lambda problem: (problem["line"] or 0, problem["column"] or 0))
+
+
+def _checked_against_files(
+    found: ExaminationDocument, named: list[dict[str, Any]], content: bytes, file: Path
+) -> dict[int, Path]:
+    """The result files that a search file names, by their place in `warm_start`; what is wrong with them is told."""
+    paths: dict[int, Path] = {}
+    wrong: list[ProblemDocument] = []
+    for entry in named:
+        source, place = entry["source"], Problem(**entry["place"])
+        path = result_path(source, file.parent)
+        mistake = result_mistake(path)
+        if not _names_folder("warm_start", source, content):
+            mistake = f"write it plainly, as in `warm_start: [{source}]`", "it is looked for as it stands there"
+        if mistake is not None:
+            wrong.append(_document(replace(place, message=mistake[0], suggestion=mistake[1])))
+        paths[int(place.path.rpartition("[")[2].rstrip("]"))] = path
+    if wrong:
+        found["valid"], found["search"] = False, None
+        found["problems"] = _in_order([*found["problems"], *wrong])
+    return paths
+
+
+def _names_folder(key: str, text: str, content: bytes) -> bool:
+    """Whether the search file plainly has this text somewhere after this key.
+
+    The service has read the file, and says what it names; only what plainly stands there is taken from its word:
+    otherwise a service could ask for any file of its users.
+    """
+    plain = rf"""\b{key}["']?\s*:.*?(?<![\w/.~-])(["']?){re.escape(text)}\1\s*(?:[,}}\]#]|$)"""
+    return re.search(plain, content.decode("utf-8-sig", "replace"), re.MULTILINE | re.DOTALL) is not None
+
+
+def _named_folder(files: str, content: bytes, file: Path) -> Path:
+    """The payload's folder.
+
+    The service has read the file, and says what it names; only what plainly stands there is taken from its word:
+    otherwise a service could ask for any folder of its users.
+
+    Raises:
+        InputError: it does not stand there.
+    """
+    text = content.decode("utf-8-sig", "replace")
+    plain = rf"""\bfiles["']?\s*:\s*(["']?){re.escape(files)}\1\s*(?:[,}}#]|$)"""
+    if not re.search(plain, text, re.MULTILINE):
+        raise InputError(
+            f"{file}: write payload.files plainly, as in `files: {files}`; it is looked for as it stands there"
+        )
+    try:
+        return (file.parent / Path(files).expanduser()).resolve()
+    except RuntimeError as error:  # no such user's home
+        raise InputError(f"{file}: payload.files: {error}") from error
+
+
+@dataclass(frozen=True)
+class PayloadArchive:
+    """A packed folder.
+
+    Attributes:
+        path: the archive, a .tar.gz.
+        digest: its SHA-256, hexadecimal: the same files give the same one.
+        size: bytes.
+    """
+
+    path: Path
+    digest: str
+    size: int
+
+
+@contextmanager
+def packed_payload(folder: Path, *, without: Path | None = None) -> Iterator[PayloadArchive]:
+    """Packs a payload's folder for the length of a block.
+
+    Only the files: what makes a sandbox of them, the runner above all, is the service's own.
+
+    Args:
+        folder: the payload's.
+        without: a file that is left out: the search file.
+
+    Raises:
+        InputError: the folder cannot be read, is too large, or has a file or link that a payload may not have.
+        TryAgainError: there is no room for the archive.
+    """
+    with tempfile.TemporaryDirectory(prefix="hpo-pilot-") as scratch:
+        path = Path(scratch, "payload.tar.gz")
+        try:
+            with (
+                path.open("wb") as raw,
+                gzip.GzipFile(fileobj=raw, mode="wb", filename="", mtime=0) as packed,
+                tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+            ):
+                for name, file in payload_files(folder, without):
+                    add_file(archive, name, file)
+            size = path.stat().st_size
+            with path.open("rb") as content:
+                digest = hashlib.file_digest(content, "sha256").hexdigest()
+        except OSError as error:
+            raise TryAgainError(f"cannot pack {folder} in {scratch}: {error.strerror or error}") from error
+        if size > SIZE_LIMIT:
+            raise InputError(
+                f"payload.files: {folder} packs to {size / 1e6:.0f} MB, and PanDA takes at most "
+                f"{SIZE_LIMIT / 1e6:.0f} MB: move data out of it and name it under payload.inputs"
+            )
+        yield PayloadArchive(path, digest, size)

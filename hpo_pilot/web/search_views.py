@@ -1,0 +1,568 @@
+"""Searches as the pages show them: cached, with their headline and figures."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from functools import cached_property
+
+from hpo_pilot.errors import InputError
+from hpo_pilot.hpc.site_files import price_of
+from hpo_pilot.report.catalogue import Kind, build, kinds
+from hpo_pilot.report.formatting import count, duration, number, plus_minus, span
+from hpo_pilot.report.result_figures import FigureData, PeerSearch, drawn_trials, same_question
+from hpo_pilot.report.summary import Standing, convergence, figure_of_merit, front_of, ranking, shortened
+from hpo_pilot.search import Search, Trial, TrialState
+from hpo_pilot.search.trials import Cost, Spent
+from hpo_pilot.steering.status import Outlook, outlook
+from hpo_pilot.store import SearchRecord, SearchState, Store, UnknownSearchError
+from hpo_pilot.store.queries import (
+    Pulse,
+    SearchHead,
+    pulses,
+    records_of,
+    search_heads,
+    spent,
+    trials_changed,
+    trials_with_folds,
+    values_reported,
+)
+from hpo_pilot.store.store import is_search_number
+
+#: Trials with folds are kept of the searches last looked at, together so many: one takes about 3 kB.
+_FOLDS_KEPT = 40_000
+
+#: Seconds after which the cost of a search that runs is read again although no trial is another: jobs end one by one.
+_COST_AGES = 10.0
+
+_NOTHING = Pulse(0, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class SearchView:
+    """One search at one moment; whoever holds it sees nothing change.
+
+    Attributes:
+        record: the search.
+        trials: all its trials by number, without their folds.
+        pulse: changes when they do.
+        took: what its jobs took so far.
+        costed: when that was read, by the monotonic clock.
+    """
+
+    record: SearchRecord
+    trials: Sequence[Trial]
+    pulse: Pulse
+    took: Spent = field(default_factory=Spent)
+    costed: float = 0.0
+
+    @property
+    def search(self) -> Search:
+        """What is searched."""
+        return self.record.search
+
+    @cached_property
+    def tag(self) -> str:
+        """Changes when anything does that is shown."""
+        r = self.record
+        text = repr((r.uid, r.version, r.state, r.message, r.started, r.ended, self.pulse))
+        return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+    @cached_property
+    def counts(self) -> dict[TrialState, int]:
+        """How many trials are in each state."""
+        found = dict.fromkeys(TrialState, 0)
+        for trial in self.trials:
+            found[trial.state] += 1
+        return found
+
+    @cached_property
+    def standings(self) -> list[Standing]:
+        """The trials with a figure of merit, best first; of several objectives the Pareto front."""
+        if len(self.search.objectives) > 1:
+            return front_of(self.search, self.trials)
+        return ranking(self.search, self.trials)
+
+    @cached_property
+    def best(self) -> Standing | None:
+        """The best one; of several objectives the best by the first."""
+        if len(self.search.objectives) > 1 or self.search.confirm.top:
+            return self.standings[0] if self.standings else None
+        # Without ranking all of them: this is asked for whenever one has ended.
+        sign = self.search.objective.sign
+        good = (
+            (sign * value, trial.number, trial)
+            for trial in self.trials
+            if (value := figure_of_merit(trial)) is not None
+        )
+        best = min(good, key=lambda one: one[:2], default=None)
+        return None if best is None else Standing(best[2], (sign * best[0],))
+
+    def place_of(self, trial: Trial) -> tuple[int, int]:
+        """A trial's place among those with a figure of merit, and how many these are; place 0: it has none there."""
+        if len(self.search.objectives) > 1:
+            return 0, len(self.standings)
+        if self.search.confirm.top:
+            numbers = [standing.trial.number for standing in self.standings]
+            return numbers.index(trial.number) + 1 if trial.number in numbers else 0, len(numbers)
+        sign = self.search.objective.sign
+        places = [(sign * value, one.number) for one in self.trials if (value := figure_of_merit(one)) is not None]
+        own = figure_of_merit(trial)
+        return (0 if own is None else 1 + sum(each < (sign * own, trial.number) for each in places)), len(places)
+
+    @cached_property
+    def steps(self) -> list[tuple[int, float]]:
+        """The best so far after each result; of several objectives the hypervolume."""
+        return convergence(self.search, self.trials)
+
+    @cached_property
+    def cost(self) -> Cost:
+        """What its jobs took so far, in hours and kWh."""
+        return price_of(self.search).cost(self.took)
+
+    @cached_property
+    def failures(self) -> list[Trial]:
+        """The trials that failed, the newest first."""
+        failed = [trial for trial in self.trials if trial.state is TrialState.FAILED]
+        return sorted(failed, key=lambda trial: (trial.told or 0, trial.number), reverse=True)
+
+
+class SearchCache:
+    """All searches of a store. Safe to use from any thread; an answer is as fresh as the moment it was asked for."""
+
+    def __init__(self, store: Store) -> None:
+        """Reads nothing yet; the store stays the caller's."""
+        self.store = store
+        self._lock = threading.Lock()
+        self._views: dict[int, SearchView] = {}
+        self._heads: dict[int, SearchHead] = {}
+        self._folds: OrderedDict[int, tuple[SearchView, list[Trial]]] = OrderedDict()
+
+    def views(self) -> list[SearchView]:
+        """All searches, newest first.
+
+        Raises:
+            TryAgainError: the store is out of reach.
+        """
+        with self._lock:
+            heads = search_heads(self.store.engine)
+            self._refresh(heads)
+            for number in self._views.keys() - {head.id for head in heads}:
+                del self._views[number], self._heads[number]
+            return [self._views[head.id] for head in heads]
+
+    def view(self, identity: str) -> SearchView:
+        """The search of that name or number.
+
+        Raises:
+            UnknownSearchError: there is none.
+            TryAgainError: the store is out of reach.
+        """
+        with self._lock:
+            heads = search_heads(self.store.engine)
+            number = int(identity) if is_search_number(identity) else None
+            found = next((head for head in heads if head.name == identity or head.id == number), None)
+            if found is None:
+                there = ", ".join(head.name for head in heads[:10])
+                raise UnknownSearchError(identity[:100], f"there are {there}" if there else "the store is empty", "")
+            self._refresh([found])
+            view = self._views[found.id]
+            if view.pulse.running and time.monotonic() - view.costed > _COST_AGES:
+                took = spent(self.store.engine, found.id)
+                view = self._views[found.id] = replace(view, took=took, costed=time.monotonic())
+            return view
+
+    def with_folds(self, view: SearchView) -> list[Trial]:
+        """The trials of a view with their folds, without logs; those that were over when last asked are not read again.
+
+        Raises:
+            TryAgainError: the store is out of reach.
+        """
+        number, engine = view.record.id, self.store.engine
+        with self._lock:
+            known = self._folds.get(number)
+        if known is not None and known[0].tag == view.tag and view.record.state.is_over:
+            return known[1]
+        if known is None or known[0].record.version != view.record.version:
+            trials = trials_with_folds(engine, number)
+        else:
+            final = {trial.number: trial for trial in known[1] if trial.state.is_over}
+            others = [trial.number for trial in view.trials if trial.number not in final]
+            read = trials_with_folds(engine, number, others)
+            trials = sorted([*final.values(), *read], key=lambda trial: trial.number)
+        with self._lock:
+            self._folds[number] = (view, trials)
+            self._folds.move_to_end(number)
+            while len(self._folds) > 1 and sum(len(kept) for _, kept in self._folds.values()) > _FOLDS_KEPT:
+                self._folds.popitem(last=False)
+        return trials
+
+    def _refresh(self, heads: Sequence[SearchHead]) -> None:
+        """Reads what changed of these searches."""
+        engine = self.store.engine
+        changed = [head for head in heads if self._heads.get(head.id) != head]
+        records = {record.id: record for record in records_of(engine, [head.id for head in changed])}
+        # A search that is over has trials that change no more; one that just ended may have had its last ones now.
+        beating = {head.id for head in heads if not head.state.is_over} | {head.id for head in changed}
+        beats = pulses(engine, beating) if beating else {}
+        for head in heads:
+            if head.id not in beats:
+                continue
+            old = self._views.get(head.id)
+            record = records.get(head.id) or (old.record if old else None)
+            if record is None:  # gone between the two readings: the next look does without it
+                continue
+            beat = beats[head.id]
+            if old is None or old.pulse != beat:
+                trials = self._trials(head.id, old, beat)
+                took = spent(engine, head.id) if trials else Spent()
+                self._views[head.id] = SearchView(record, trials, beat, took, time.monotonic())
+            elif record is not old.record:
+                self._views[head.id] = replace(old, record=record)
+            self._heads[head.id] = head
+
+    def _trials(self, number: int, old: SearchView | None, beat: Pulse) -> list[Trial]:
+        """The trials of a search: those that are known and over, and the others as they are now."""
+        if beat == _NOTHING:
+            return []
+        known = list(old.trials) if old else []
+        waiting = [trial.number for trial in known if not trial.state.is_over]
+        read = trials_changed(self.store.engine, number, known[-1].number if known else 0, waiting)
+        merged = {trial.number: trial for trial in known} | {trial.number: trial for trial in read}
+        return [merged[each] for each in sorted(merged)]
+
+
+#: So many failures in a row are said first.
+_IN_A_ROW = 3
+
+#: A search whose best is older than this share of its results, and than so many, no longer improves.
+_STALE_SHARE, _STALE_LEAST = 0.4, 12
+
+_REASON = 220
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A limit of the budget.
+
+    Attributes:
+        name: in words.
+        used: so much of it.
+        allowed: so much in all.
+        text: both, in words.
+    """
+
+    name: str
+    used: float
+    allowed: float
+    text: str
+
+    @property
+    def percent(self) -> float:
+        """How much of it is used, of 100."""
+        return max(0.0, min(100.0, 100 * self.used / self.allowed)) if self.allowed > 0 else 100.0
+
+
+@dataclass(frozen=True)
+class Headline:
+    """A search at a glance.
+
+    Attributes:
+        mood: `good`, `bad`, `busy` or `idle`: the colour of it.
+        verdict: does it go well, in a sentence or two.
+        trouble: what is wrong, one sentence each; empty: nothing.
+        best: the best figure of merit in words; empty: there is none yet.
+        outlook: how far it is.
+        end: when it will end or has ended, in words.
+        limits: the budget's, those first that count hours.
+        cost: what it took, in the unit that counts.
+        unit: of that: GPU-hours, or core-hours where it has no GPUs.
+        energy: in words; empty: not known.
+    """
+
+    mood: str
+    verdict: str
+    trouble: tuple[str, ...]
+    best: str
+    outlook: Outlook
+    end: str
+    limits: tuple[Limit, ...]
+    cost: str
+    unit: str
+    energy: str
+
+    @property
+    def percent(self) -> float:
+        """How much of what is planned is over, of 100."""
+        return 100.0 * self.outlook.over / self.outlook.planned if self.outlook.planned else 0.0
+
+
+def headline(view: SearchView, now: datetime, unsteered: str = "") -> Headline:
+    """A search at a glance.
+
+    Args:
+        view: the search.
+        now: the present.
+        unsteered: why nothing steers it, and what would, in a sentence; empty: something does, or it is over.
+    """
+    record, search = view.record, view.search
+    best = view.best
+    ahead = outlook(
+        search,
+        record.state,
+        view.trials,
+        clock=record.clock,
+        cost=view.cost,
+        best=None if best is None else best.trial.number,
+        now=now,
+        steered=not unsteered,
+    )
+    trouble = _trouble(view, ahead, unsteered)
+    mood, verdict = _outcome(view, ahead, trouble, steered=not unsteered)
+    return Headline(
+        mood=mood,
+        verdict=verdict,
+        trouble=tuple(trouble),
+        best=best_text(view),
+        outlook=ahead,
+        end=_end(view, ahead, now, steered=not unsteered),
+        limits=tuple(_limits(view, now)),
+        cost=number(view.cost.gpu_hours if view.cost.gpu_hours > 0 else view.cost.core_hours, 3),
+        unit="GPU-hours" if view.cost.gpu_hours > 0 else "core-hours",
+        energy="" if view.cost.energy_kwh is None or not view.cost.energy_source else _energy(view),
+    )
+
+
+def best_text(view: SearchView) -> str:
+    """The best figure of merit; of several objectives how large the front is."""
+    best = view.best
+    if best is None:
+        return ""
+    if len(view.search.objectives) > 1:
+        volume = f", hypervolume {number(view.steps[-1][1])}" if view.steps else ""
+        return f"{count(len(view.standings), 'trial')} on the front{volume}"
+    spread = None if best.confirmed else best.trial.std
+    return plus_minus(best.value, spread)
+
+
+#: What is said of a search in these states while nothing steers it.
+_UNSTEERED = {
+    SearchState.SUBMITTED: "Submitted, but nothing steers it: it does not begin.",
+    SearchState.RUNNING: "Begun, but nothing steers it now: it does not go on.",
+    SearchState.STOPPING: "Stopping, but nothing steers it now: its jobs are not being ended.",
+}
+
+
+def _outcome(view: SearchView, ahead: Outlook, trouble: Sequence[str], *, steered: bool) -> tuple[str, str]:
+    state, best = view.record.state, view.best
+    told = view.pulse.told
+    if not steered and state in _UNSTEERED:
+        return "bad", _UNSTEERED[state]
+    if state is SearchState.SUBMITTED:
+        return "idle", "Submitted; it has not begun."
+    if state is SearchState.PAUSED:
+        return "idle", "Paused: no new trials until it is resumed."
+    if state is SearchState.STOPPING:
+        return "idle", "Stopping: its jobs are being ended."
+    if state is SearchState.FAILED:
+        return "bad", f"Failed: {shortened(view.record.message or 'no reason was recorded', 2 * _REASON)}"
+    if state is SearchState.STOPPED:
+        return "idle", f"Stopped after {count(ahead.over, 'trial')}."
+    if state is SearchState.DONE:
+        message = f" {shortened(view.record.message, _REASON).rstrip('.')}." if view.record.message else ""
+        return "good", f"Done: {count(ahead.over, 'trial')} are over.{message}" + _gain(view)
+    if trouble and best is None and told:
+        return "bad", "Running, but nothing has succeeded yet."
+    if _failures_in_a_row(view) >= _IN_A_ROW:
+        return "bad", f"Running, but the last {_failures_in_a_row(view)} trials failed."
+    if best is None:
+        return "busy", "Running; the first result is still to come."
+    since = ahead.since_best or 0
+    if since >= max(_STALE_LEAST, _STALE_SHARE * told):
+        return "busy", f"Running; the last {count(since, 'result')} brought no improvement.{_gain(view)}"
+    when = "the newest result is the best" if not since else f"the best came {count(since, 'result')} ago"
+    return "good", f"Going well: {when}.{_gain(view)}"
+
+
+def _gain(view: SearchView) -> str:
+    """From where to where the best went, in a sentence; empty where it went nowhere."""
+    if len(view.search.objectives) > 1 or len(view.steps) < 2 or view.steps[0][1] == view.steps[-1][1]:
+        return ""
+    metric = view.search.objective.metric
+    return f" Its {metric} went from {number(view.steps[0][1])} to {number(view.steps[-1][1])}."
+
+
+def _failures_in_a_row(view: SearchView) -> int:
+    failed = {trial.told for trial in view.failures}
+    run, newest = 0, view.pulse.told
+    while newest - run in failed and newest - run > view.record.forgiven:
+        run += 1
+    return run
+
+
+def _trouble(view: SearchView, ahead: Outlook, unsteered: str) -> list[str]:
+    found = [f"{unsteered[0].upper()}{unsteered[1:]}."] if unsteered else []
+    failed = view.counts[TrialState.FAILED]
+    if failed:
+        latest: Trial = view.failures[0]
+        reason = shortened((latest.error or "no reason was recorded").strip().partition("\n")[0], _REASON)
+        found.append(f"{failed:,} of {count(ahead.over, 'trial')} failed; the latest: {reason}")
+    return found
+
+
+def _end(view: SearchView, ahead: Outlook, now: datetime, *, steered: bool) -> str:
+    record = view.record
+    if record.state.is_over:
+        took = span(record.started, record.ended)
+        return f"ended after {duration(took)}" if took is not None else "ended"
+    if not steered:
+        return "nothing steers it"
+    if record.state is not SearchState.RUNNING:
+        return "not running"
+    if ahead.end is None:
+        return "no estimate yet"
+    left = (ahead.end - now).total_seconds()
+    why = {"hours": " (its hours)", "gpu_hours": " (its GPU-hours)", "core_hours": " (its core-hours)"}
+    return f"in about {duration(round(left)) if left > 0 else 'a moment'}{why.get(ahead.limit, '')}"
+
+
+def _limits(view: SearchView, now: datetime) -> list[Limit]:
+    budget, cost, record = view.search.budget, view.cost, view.record
+    found = []
+    if budget.gpu_hours is not None:
+        found.append(_limit("GPU-hours", cost.gpu_hours, budget.gpu_hours))
+    if budget.core_hours is not None:
+        found.append(_limit("core-hours", cost.core_hours, budget.core_hours))
+    if budget.hours is not None:
+        passed = (span(record.clock, record.ended or now) or 0.0) / 3600
+        found.append(_limit("hours", passed, budget.hours))
+    return found
+
+
+def _limit(name: str, used: float, allowed: float) -> Limit:
+    return Limit(name, used, allowed, f"{number(used, 3)} of {number(allowed)} {name}")
+
+
+def _energy(view: SearchView) -> str:
+    source = {"measured": "measured", "estimated": "estimated", "mixed": "partly measured"}
+    return f"{number(view.cost.energy_kwh, 3)} kWh, {source[view.cost.energy_source or 'estimated']}"
+
+
+#: A figure is made again at the earliest after so many seconds, and so many times as long as it took.
+_AGE, _REST = 3.0, 8.0
+
+#: Figures kept, and peers drawn beside a search.
+_KEPT, _PEERS = 200, 6
+
+#: Those whose picture moves with the clock while jobs run, in steps of so many seconds.
+_MOVING, _STEP = frozenset({"slots"}), 10
+
+#: What is drawn of the values that trials reported.
+_REPORTED = frozenset({"curves"})
+
+#: Those that take seconds, mostly in code that lets other threads run: no other figure waits for one of them. They show
+#: results alone, so that nothing else makes them anew.
+_SLOW = frozenset({"importance"})
+
+
+@dataclass(frozen=True)
+class DrawnFigures:
+    """A kind of figure of a search, ready to be sent.
+
+    Attributes:
+        packed: JSON, gzipped.
+        tag: changes with the picture; an ETag.
+        since: when it was made, by the monotonic clock.
+        seconds: how long that took.
+        source: of what it was made.
+    """
+
+    packed: bytes
+    tag: str
+    since: float
+    seconds: float
+    source: str
+
+
+class FigureCache:
+    """Makes figures. Safe to use from any thread; one is made at a time, and a slow one beside it, for pages' sake."""
+
+    def __init__(self, library: SearchCache) -> None:
+        """Draws what `library` has."""
+        self._library = library
+        self._making, self._making_slow = threading.Lock(), threading.Lock()
+        self._keeping = threading.Lock()
+        self._drawn: OrderedDict[tuple[int, str], DrawnFigures] = OrderedDict()
+
+    def drawn(self, view: SearchView, key: str) -> DrawnFigures:
+        """The figures of a kind; while much changes they may be some seconds old.
+
+        Raises:
+            InputError: there is no such kind for this search.
+            TryAgainError: the store is out of reach.
+        """
+        if key not in {kind.key for kind in self.kinds(view)}:
+            raise InputError(f"there is no figure {key!r} of search {view.record.name!r}")
+        source = self._source(view, key)
+        if (known := self._fresh(view, key, source)) is not None:
+            return known
+        with self._making_slow if key in _SLOW else self._making:
+            # Whoever waited for the lock may find it made.
+            return self._fresh(view, key, source) or self._made(view, key, source)
+
+    @staticmethod
+    def kinds(view: SearchView) -> tuple[Kind, ...]:
+        """The kinds of figures that make sense for a search."""
+        return kinds(view.search)
+
+    def _fresh(self, view: SearchView, key: str, source: str) -> DrawnFigures | None:
+        with self._keeping:
+            known = self._drawn.get((view.record.id, key))
+        if known is None:
+            return None
+        age = time.monotonic() - known.since
+        return known if known.source == source or age < max(_AGE, _REST * known.seconds) else None
+
+    def _source(self, view: SearchView, key: str) -> str:
+        more = ""
+        if key in _SLOW:
+            return f"{view.record.uid}.{view.record.version}.{view.pulse.told}"
+        if key in _MOVING and not view.record.state.is_over and view.pulse.running:
+            more = str(int(time.time()) // _STEP)
+        elif key in _REPORTED:
+            more = str(values_reported(self._library.store.engine, view.record.id))
+        return f"{view.tag}.{more}"
+
+    def _made(self, view: SearchView, key: str, source: str) -> DrawnFigures:
+        begun = time.monotonic()
+        figures = [asdict(figure) for figure in build(key, self._subject(view, key))]
+        content = json.dumps({"figures": figures}, allow_nan=False, separators=(",", ":")).encode()
+        tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+        now = time.monotonic()
+        drawn = DrawnFigures(gzip.compress(content, 5, mtime=0), tag, now, now - begun, source)
+        with self._keeping:
+            self._drawn[view.record.id, key] = drawn
+            self._drawn.move_to_end((view.record.id, key))
+            while len(self._drawn) > _KEPT:
+                self._drawn.popitem(last=False)
+        return drawn
+
+    def _subject(self, view: SearchView, key: str) -> FigureData:
+        search, store = view.search, self._library.store
+        trials = self._library.with_folds(view)
+        reports = store.intermediate_values(view.record.id, drawn_trials(search, trials)) if key in _REPORTED else {}
+        peers = self._peers(view) if key == "convergence" else []
+        return FigureData(search, trials, reports, peers, None if view.record.state.is_over else datetime.now(UTC))
+
+    def _peers(self, view: SearchView) -> list[PeerSearch]:
+        """The newest other searches that ask the same question."""
+        others = [other for other in self._library.views() if other.record.id != view.record.id and other.standings]
+        alike = [other for other in others if same_question(view.search, other.search)]
+        return [PeerSearch(other.record.name, other.search, other.trials) for other in alike[:_PEERS]]

@@ -1,0 +1,395 @@
+"""Sessions of browsers: signed cookies, one-time links, and the checks that every request for a page passes."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import logging
+import secrets
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import jwt
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from hpo_pilot.errors import InputError
+from hpo_pilot.server.listening import Gate, LimitedBody
+from hpo_pilot.server.tokens import REVOKED, Caller, Role, TokenRefused, WatchedFile, write_private
+
+# Who looks at the pages: sessions, in signed cookies, and the codes of one-time links.
+#
+# A cookie holds a name, a role and when the session ends, signed with a key of the work folder: no token, and nothing
+# that is good anywhere but here. A session ends with the token that it was begun with, and when that is revoked.
+#
+# Without TLS it also ends with the run of the pages that began it: when they end, another user of the machine may
+# take
+# their port, and a browser that calls again hands the cookie over. The next run does not take it back.
+
+#: How long a session lasts at most, and how long a link is good, in seconds.
+SESSION_SECONDS = 12 * 3600.0
+CODE_SECONDS = 600.0
+
+#: Links that are out at once, of everybody together and of one person: the oldest give way.
+_CODES, _CODES_EACH = 1000, 20
+
+#: The file of the signing key and of the sessions that were ended before their time.
+_FILE = "monitor.json"
+
+_ALGORITHM = "HS256"
+_CLAIMS = ("sub", "role", "sid", "run", "exp")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Login:
+    """Whom a token lets in.
+
+    Attributes:
+        caller: the token's owner.
+        ends: when the token ends, in seconds since the epoch.
+        token: the id by which it can be revoked; empty: another issuer's.
+    """
+
+    caller: Caller
+    ends: float
+    token: str
+
+
+@dataclass(frozen=True)
+class Session:
+    """A session that is good now.
+
+    Attributes:
+        caller: who looks.
+        id: random; empty where there is no cookie, for the caller shows a token or a certificate each time.
+        ends: in seconds since the epoch.
+    """
+
+    caller: Caller
+    id: str
+    ends: float
+
+
+class Sessions:
+    """Begins, recognises and ends sessions. Safe to use from any thread, and by several processes of a work folder."""
+
+    def __init__(self, folder: Path, *, run: str, clock: Callable[[], float] = time.time) -> None:
+        """Reads the signing key, or makes it.
+
+        Args:
+            folder: the work folder's token folder.
+            run: names the run of the pages, with which sessions end; empty: they outlive it, for TLS protects them.
+            clock: seconds since the epoch.
+
+        Raises:
+            InputError: the key cannot be read or written.
+        """
+        self._path = folder / _FILE
+        self._run = run
+        self._clock = clock
+        self._lock = threading.Lock()
+        try:
+            if not self._path.exists():
+                write_private(self._path, _document(secrets.token_hex(32), {}))
+        except OSError as error:
+            raise InputError(f"the monitor's key cannot be written to {self._path}: {error.strerror}") from error
+        self._file = WatchedFile(self._path, _understood, what="the monitor's key")
+        self._revoked = WatchedFile(
+            folder / REVOKED, frozenset[str], what="the list of revoked tokens", missing=frozenset[str]()
+        )
+        # Cookies know no ports: two services on one machine must not take each other's.
+        self.cookie = f"hpo_pilot_{hashlib.sha256(self._key + run.encode()).hexdigest()[:12]}"
+
+    @property
+    def _key(self) -> bytes:
+        return bytes.fromhex(self._content()[0])
+
+    def _content(self) -> tuple[str, dict[str, float]]:
+        """The key and the ended sessions. Whoever removes or spoils their file ends every session: a new key is made.
+
+        That key is nobody's before it is written, so that what it signs is good in every process of the folder.
+        """
+        content = self._file.content
+        if not self._file.is_lost:
+            return content
+        fresh: tuple[str, dict[str, float]] = (secrets.token_hex(32), {})
+        log.warning(
+            "the monitor's key %s was removed or spoilt: a new one is made, and everybody signed out", self._path
+        )
+        try:
+            write_private(self._path, _document(*fresh))
+        except OSError as error:
+            log.error("the monitor's key cannot be written to %s: %s; nobody is signed in", self._path, error.strerror)
+            return fresh
+        return self._file.content
+
+    def begin(self, login: Login) -> tuple[str, float]:
+        """A session's cookie, and when it ends in seconds since the epoch."""
+        ends = min(login.ends, self._clock() + SESSION_SECONDS)
+        claims = {
+            "sub": login.caller.name,
+            "role": login.caller.role.value,
+            "sid": secrets.token_urlsafe(16),
+            "run": self._run,
+            "tok": login.token,
+            "exp": ends,
+        }
+        return jwt.encode(claims, self._key, _ALGORITHM), ends
+
+    def of_cookie(self, cookie: str) -> Session | None:
+        """The session of a cookie; None where it is none of ours, has ended, or its token was revoked."""
+        options: Any = {"require": list(_CLAIMS), "verify_exp": False}
+        try:
+            claims = jwt.decode(cookie, self._key, [_ALGORITHM], options=options)
+            session = Session(
+                Caller(str(claims["sub"]), Role(claims["role"])), str(claims["sid"]), float(claims["exp"])
+            )
+        except (jwt.InvalidTokenError, ValueError, TypeError):
+            return None
+        if claims["run"] != self._run or session.ends <= self._clock() or session.id in self._content()[1]:
+            return None
+        if str(claims.get("tok", "")) in self._revoked.content:
+            return None
+        return session
+
+    def end(self, session: Session) -> None:
+        """Makes a session's cookie worthless.
+
+        Raises:
+            OSError: that cannot be recorded.
+        """
+        if not session.id:
+            return
+        with self._lock:
+            key, ended = self._content()
+            now = self._clock()
+            kept = {sid: until for sid, until in ended.items() if until > now} | {session.id: session.ends}
+            write_private(self._path, _document(key, kept))
+            self._file.refresh()
+
+    def form_token(self, session: Session) -> str:
+        """What every form of a session carries: another site's page cannot know it."""
+        whose = f"{session.id}\n{session.caller.name}\n{session.caller.role.value}"
+        return hmac.new(self._key, f"form\n{whose}".encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+
+    def is_form_token(self, session: Session, given: str) -> bool:
+        """Whether a form came from a page of this session."""
+        return hmac.compare_digest(self.form_token(session).encode(), given.encode("utf-8", "surrogatepass"))
+
+
+class Codes:
+    """One-time codes of links: each is good for ten minutes, and once. They are kept in memory alone, as digests."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        """Starts without any; `clock`: seconds since the epoch."""
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._codes: OrderedDict[bytes, tuple[Login, float]] = OrderedDict()
+
+    def make(self, login: Login) -> str:
+        """A code that lets its bearer in as that login."""
+        code = secrets.token_urlsafe(32)
+        with self._lock:
+            self._forget()
+            own = [digest for digest, (known, _) in self._codes.items() if known.caller == login.caller]
+            for digest in own[: max(0, len(own) + 1 - _CODES_EACH)]:
+                del self._codes[digest]
+            self._codes[_digest(code)] = (login, self._clock() + CODE_SECONDS)
+            while len(self._codes) > _CODES:
+                self._codes.popitem(last=False)
+        return code
+
+    def take(self, code: str) -> Login | None:
+        """Whom a code lets in, once; None where it is unknown, used or too old."""
+        with self._lock:
+            self._forget()
+            found = self._codes.pop(_digest(code), None)
+        return None if found is None else found[0]
+
+    def owner(self, code: str) -> Caller | None:
+        """Whom a code lets in; it stays good. None where `take` would find nobody."""
+        with self._lock:
+            self._forget()
+            found = self._codes.get(_digest(code))
+        return None if found is None else found[0].caller
+
+    def _forget(self) -> None:
+        now = self._clock()
+        for digest in [digest for digest, (_, until) in self._codes.items() if until <= now]:
+            del self._codes[digest]
+
+
+def login_of(caller: Caller, token: str, now: float) -> Login:
+    """The login of a token that was verified.
+
+    Args:
+        caller: whose it is.
+        token: the token itself; it is kept nowhere.
+        now: seconds since the epoch.
+    """
+    claims: Mapping[str, Any] = jwt.decode(token, options={"verify_signature": False})
+    return Login(caller, float(claims.get("exp", now)), str(claims.get("jti", "")))
+
+
+def _digest(code: str) -> bytes:
+    return hashlib.sha256(code.encode("utf-8", "surrogatepass")).digest()
+
+
+def _document(key: str, ended: Mapping[str, float]) -> str:
+    return json.dumps({"key": key, "ended": dict(ended)})
+
+
+def _understood(content: Any) -> tuple[str, dict[str, float]]:
+    if len(bytes.fromhex(content["key"])) < 32:
+        raise ValueError("its key is too short")
+    return content["key"], {str(sid): float(until) for sid, until in content["ended"].items()}
+
+
+#: Bytes that a form may have.
+FORM_LIMIT = 64_000
+
+#: Paths that need no session; those below /static/ do not either.
+_OPEN_PATHS = frozenset({"/login", "/login/link", "/favicon.ico"})
+
+#: Nothing from elsewhere, no script in a page, nobody's frame. Figures bring styles of their own, and their canvases
+#: and downloads are data: and blob: addresses.
+_CONTENT_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+
+
+class PageGuard:
+    """An ASGI application around the pages."""
+
+    def __init__(self, app: ASGIApp, gate: Gate, sessions: Sessions) -> None:
+        """Lets those pass to `app` who have a session, or whom `gate` knows as users or operators."""
+        self._app = app
+        self._gate = gate
+        self._sessions = sessions
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_safely(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                _protect(MutableHeaders(scope=message))
+            await send(message)
+
+        refusal = self._refusal(scope)
+        if refusal is not None:
+            await refusal(scope, receive, send_safely)
+            return
+        await self._app(scope, LimitedBody(receive, FORM_LIMIT, f"a form has at most {FORM_LIMIT} bytes"), send_safely)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """What is answered instead of the page; None: nothing, and the session is noted in the scope."""
+        path: str = scope["path"]
+        request = Request(scope)
+        if scope["method"] not in ("GET", "HEAD", "POST"):
+            return JSONResponse({"error": "no such method"}, 405)
+        if scope["method"] == "POST" and not is_from_here(request) and "authorization" not in request.headers:
+            return JSONResponse({"error": "this form was not sent by a page of this monitor: open the page again"}, 403)
+        length = request.headers.get("content-length", "0")
+        if not length.isdecimal() or int(length) > FORM_LIMIT:
+            return JSONResponse({"error": f"a form has at most {FORM_LIMIT} bytes"}, 413)
+        if path.startswith("/static/"):
+            return None
+        try:
+            session = self.session(request)
+        except TokenRefused as error:
+            if path in _OPEN_PATHS:
+                return None
+            return self._sign_in(request, str(error))
+        if session.caller.role is Role.PILOT:
+            return JSONResponse({"error": "a pilot's token takes jobs; the pages want a user's"}, 403)
+        scope.setdefault("state", {})["session"] = session
+        if scope["method"] == "POST":
+            # Unquoted a path may hold line ends, and so may another issuer's names.
+            shown, name = (text.encode("unicode_escape").decode() for text in (path, session.caller.name))
+            log.info("%s %s by %s", scope["method"], shown, name)
+        return None
+
+    def session(self, request: HTTPConnection) -> Session:
+        """Who asks: by the session's cookie, else as the API knows callers, by a token or a proxy's header.
+
+        Raises:
+            TokenRefused: nobody we know.
+        """
+        cookie = request.cookies.get(self._sessions.cookie)
+        found = self._sessions.of_cookie(cookie) if cookie else None
+        if found is not None:
+            return found
+        return Session(self._gate.caller(Request(request.scope)), "", float("inf"))
+
+    @staticmethod
+    def _sign_in(request: Request, reason: str) -> Response:
+        wants_page = "text/html" in request.headers.get("accept", "")
+        if request.method == "POST" or not wants_page:
+            return JSONResponse({"error": f"sign in first: {reason}"}, 401)
+        wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        return RedirectResponse("/login" if wanted == "/" else f"/login?next={quote(wanted, safe='')}", 303)
+
+
+def is_from_here(request: HTTPConnection) -> bool:
+    """Whether a form was sent by a page of this very server.
+
+    A cookie that is SameSite=Strict comes with forms from every port of this machine, and so from every user's server
+    there. Browsers that do not say `Sec-Fetch-Site` name the origin.
+    """
+    headers = request.headers
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        return site == "same-origin"
+    origin = headers.get("origin", "")
+    return bool(origin) and urlsplit(origin).netloc == headers.get("host", "")
+
+
+def check_form(sessions: Sessions, session: Session, given: object) -> None:
+    """Makes sure that a form came from a page of this session.
+
+    Raises:
+        HTTPException: it did not.
+    """
+    if not isinstance(given, str) or not sessions.is_form_token(session, given):
+        raise HTTPException(403, "this form is not of your present session: open the page again, then repeat it")
+
+
+def _protect(headers: MutableHeaders) -> None:
+    headers["X-Content-Type-Options"] = "nosniff"
+    headers["Referrer-Policy"] = "no-referrer"
+    headers["X-Frame-Options"] = "DENY"
+    headers["Cross-Origin-Opener-Policy"] = "same-origin"
+    headers["Cross-Origin-Resource-Policy"] = "same-origin"
+    headers["Content-Security-Policy"] = _CONTENT_POLICY
+    headers.setdefault("Cache-Control", "no-store")
+
+
+def is_secure(scope: Scope, *, behind_proxy: bool) -> bool:
+    """Whether the browser's connection is protected, so that its cookies may ask for that."""
+    return behind_proxy or scope["scheme"] == "https"
+
+
+def safe_target(wanted: str) -> str:
+    """Where to go after signing in: a path of ours, whatever a link says."""
+    try:
+        parts = urlsplit(wanted)
+    except ValueError:
+        return "/"
+    odd = parts.scheme or parts.netloc or not wanted.startswith("/") or wanted.startswith(("//", "/\\"))
+    return "/" if odd or "\\" in wanted or any(ord(c) < 32 for c in wanted) else wanted
