@@ -86,7 +86,7 @@ def kill(process: subprocess.Popen[str], folder: Path, what: str) -> None:
 
 @pytest.mark.parametrize("what", ["runner", "pilot", "pilot and runners", "pilot and children"])
 def test_the_service_goes_on(scan, folder, what):
-    document = {"budget": {"trials": 12, "parallel": 3}}
+    document = {"budget": {"trials": 12, "parallel": 3}, "panda": {"attempts": 20}}  # each kill may meet the same jobs
     document["payload"] = {"files": "payload", "command": f"python3 -I -S {outliving.NAME} {folder}; true"}
     scan.write(document)
     (scan.root / "payload" / outliving.NAME).write_text(SCRIPT)
@@ -102,7 +102,7 @@ def test_the_service_goes_on(scan, folder, what):
 
 def test_the_same_command_goes_on(scan, folder):
     dice = random.Random(17)
-    document = {"budget": {"trials": 12, "parallel": 3}}
+    document = {"budget": {"trials": 12, "parallel": 3}, "panda": {"attempts": 20}}  # each kill may meet the same jobs
     document["payload"] = {"files": "payload", "command": f"python3 -I -S {outliving.NAME} {folder}; true"}
     scan.write(document)
     (scan.root / "payload" / outliving.NAME).write_text(SCRIPT)
