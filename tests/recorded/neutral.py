@@ -31,9 +31,11 @@ _UID = re.compile(r"(?<=\.)[0-9a-f]{8}(?=\.g\d|$|[\"'/ ])|(?<=/)[0-9a-f]{8}(?=/t
 CLOCK = frozenset(
     {
         *("age", "created", "ended", "eta", "expires", "since", "started", "submitted", "uptime", "wait", "waited"),
-        *("hours_used", "job_seconds", "core_hours", "gpu_hours", "per_core_hour", "per_gpu_hour"),
+        *("hours_used", "job_seconds", "core_hours", "gpu_hours", "per_core_hour", "per_gpu_hour", "jobDuration"),
     }
 )
+#: Keys whose values are random.
+_RANDOM = ("uid", "hpoPilotPoints")
 _EPOCH = range(1_500_000_000, 2_500_000_000)
 
 
@@ -68,7 +70,7 @@ class Neutral:
 
     def __call__(self, value: Any, key: str = "") -> Any:
         if isinstance(value, str):
-            return "<uid>" if key == "uid" else self.text(value)
+            return "<uid>" if key in _RANDOM else self.text(value)
         if isinstance(value, Mapping):
             return {self.text(str(name)): self(item, str(name)) for name, item in value.items()}
         if isinstance(value, list | tuple):

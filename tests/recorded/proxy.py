@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
+from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -21,7 +24,13 @@ class RecordingProxy:
         exchanges: one per answer; bodies are latin-1 text.
     """
 
-    def __init__(self, server: str) -> None:
+    def __init__(self, server: str, roles: Mapping[str, str]) -> None:
+        """Starts it.
+
+        Args:
+            server: URL that requests go on to.
+            roles: whose token it is, by token.
+        """
         self.exchanges: list[dict[str, Any]] = []
         lock, exchanges = threading.Lock(), self.exchanges
 
@@ -38,14 +47,17 @@ class RecordingProxy:
                 answer = requests.request(
                     self.command, server + self.path, data=body, headers=headers, timeout=90, allow_redirects=False
                 )
+                if any(word in self.path for word in ("acquire_jobs", "getJob", "/changes")):
+                    time.sleep(0.1)  # it was waited for: the call that it follows from comes first
                 with lock:
                     exchanges.append(
                         {
                             "client": self.headers.get("User-Agent", ""),
+                            "time": time.time(),
                             "method": self.command,
                             "path": self.path,
                             "headers": {name: self.headers[name] for name in _KEPT if name in self.headers},
-                            "token": "Authorization" in self.headers,
+                            "role": roles.get(self.headers.get("Authorization", "").rpartition(" ")[2]),
                             "body": body.decode("latin-1"),
                             "status": answer.status_code,
                             "type": answer.headers.get("Content-Type", ""),
@@ -59,7 +71,8 @@ class RecordingProxy:
                 self.send_header("Content-Length", str(len(answer.content)))
                 self.end_headers()
                 if self.command != "HEAD":
-                    self.wfile.write(answer.content)
+                    with contextlib.suppress(BrokenPipeError):  # whoever asked has ended
+                        self.wfile.write(answer.content)
 
             def _body(self) -> bytes:
                 if self.headers.get("Transfer-Encoding", "").lower() != "chunked":

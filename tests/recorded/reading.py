@@ -13,11 +13,14 @@ from typing import Any
 
 import yaml
 
+from tests.command_here import command_here
 from tests.recorded.inside import open_search
-from tests.recorded.neutral import shape
+from tests.recorded.neutral import REPOSITORY, shape
 from tests.recorded.scenario import NAMES
 from tests.recorded.stage import Kept, Stage, definition, part
 
+#: Options and commands that go on purpose: nothing of them is recorded.
+_GOING = {"hpo-pilot relay", "--dn-header", "--dn-roles", "--trusted-proxy", "--tls"}
 _FOREIGN = {
     "phpo.json": {"maxPoints": 4, "searchSpaceFile": "space.json", "evaluationExec": "python x.py"},
     "space.json": {"x": {"method": "uniform", "dimension": {"low": 0, "high": 1}}},
@@ -106,6 +109,18 @@ def _changes(kept: Kept) -> dict[str, Any]:
     ]
     (kept.root / "slim.yaml").write_text(definition("slim"))
     return {" ".join(words): kept.json(*words) for words in calls}
+
+
+@part
+def options(stage: Stage) -> dict[str, Any]:
+    """Every command of the manual with its options, as --help has them; the texts are in the manual itself."""
+    manual = (REPOSITORY / "hpo_pilot" / "manual" / "commands.md").read_text()
+    found = {}
+    for words in [[], *(line.split() for line in re.findall(r"^## hpo-pilot (.+)$", manual, re.MULTILINE))]:
+        done = command_here(*words, "--help")
+        named = sorted(set(re.findall(r"--[a-z][\w-]*", done.stdout)) - _GOING) if words else []
+        found[" ".join(["hpo-pilot", *words])] = [done.returncode, *named]
+    return {command: named for command, named in found.items() if command not in _GOING}
 
 
 @part

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.recorded import points, reading, rows  # noqa: F401  # they declare their parts
+from tests.recorded import conversations, points, reading, reports, rows  # noqa: F401  # they declare their parts
 from tests.recorded.scenario import Story
 from tests.recorded.stage import DATA, PARTS, Stage, keep
 

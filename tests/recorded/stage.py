@@ -24,8 +24,11 @@ from tests.recorded.service import Service
 
 DATA = Path(__file__).parent / "data"
 ARCHIVE = DATA / "work.tar.xz"
-#: What of a story's folder is kept: its databases and files, and no tokens.
-_KEPT = ("training", "work/hpo-pilot.db", "work/panda.db", "work/panda-files", "work/sandboxes")
+#: What of a story's folder is kept: its databases and files, and no tokens or keys.
+_KEPT = (
+    *("training", "work/hpo-pilot.db", "work/panda.db", "work/sandboxes"),
+    *("work/panda-files/cache", "work/panda-files/storage"),
+)
 #: Commands that look at no store.
 _WITHOUT_WORKDIR = ("sites", "import", "steer")
 
