@@ -126,8 +126,8 @@ def differences(one: Any, other: Any, place: str = "") -> list[str]:
         found += [f"{place}/{key}: gone (was {str(one[key])[:200]})" for key in one.keys() - other.keys()]
         found += [f"{place}/{key}: new ({str(other[key])[:200]})" for key in other.keys() - one.keys()]
         return sorted(found)
-    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        return [
-            line for n, pair in enumerate(zip(one, other, strict=True)) for line in differences(*pair, f"{place}/{n}")
-        ]
+    if isinstance(one, list) and isinstance(other, list):
+        pairs = enumerate(zip(one, other, strict=False))
+        found = [line for number, pair in pairs for line in differences(*pair, f"{place}/{number}")]
+        return found + [f"{place}: had {len(one)} items, has {len(other)}"] * (len(one) != len(other))
     return [f"{place}: was {str(one)[:400]!r}, is {str(other)[:400]!r}"]
