@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv run test test-real check format schemas bench pictures horovod clean
+.PHONY: help venv run test test-real recorded check format schemas bench pictures horovod clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,7 +26,10 @@ run: venv  ## scan the hyper-parameters of payloads/digits: 48 trials x 3 folds,
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/hpo-pilot run payloads/digits/search.yaml
 
 test: venv  ## all tests that need only Python
-	$(BIN)/pytest -n 3 --dist worksteal --durations 15 --ignore tests/chaos --ignore tests/real tests
+	$(BIN)/pytest -n 3 --dist worksteal --durations 15 --ignore tests/chaos --ignore tests/real --ignore tests/recorded tests
+
+recorded: venv  ## compare what users and other programs see with what tests/recorded keeps
+	$(BIN)/pytest tests/recorded
 
 test-real: venv  ## tests with real parts: PostgreSQL, Pilot 3, prun, pbook, kills; installs what is missing, if root
 	tests/real/run

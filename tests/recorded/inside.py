@@ -11,10 +11,9 @@ from typing import Any
 from hpo_pilot import SearchSpace, create_optimizer, open_search
 from hpo_pilot.errors import InputError
 from hpo_pilot.jobs import Member
-from hpo_pilot.panda.job_report import read_description
-from hpo_pilot.server.access.auth import Role
-from hpo_pilot.service.changes import Changes, OpenTrial
-from hpo_pilot.service.ledger import Ledger
+from hpo_pilot.jobs.results import read_description
+from hpo_pilot.server.tokens import Role
+from hpo_pilot.steering.ledger import Changes, Ledger, OpenTrial
 from hpo_pilot.store import TaskRecord, TaskStage
 from tests.bearer import make_token_folder, token
 from tests.server_process import ServerProcess
