@@ -30,7 +30,6 @@ def replayed(store: SteeringStore, record: SearchRecord, generation: Generation)
     budget = record.search.budget.model_copy(update={"trials": generation.budget})
     search = record.search.model_copy(update={"budget": budget})
     proposer = Proposer(search, AtOnce(), lambda: None, store.earlier_results(record.id))  # type: ignore[arg-type]
-    proposer.know(search.known)
     trials = {trial.number: trial for trial in store.trials(record.id)}
     history = sorted((t for t in trials.values() if t.told is not None), key=lambda trial: trial.told or 0)
     for trial in history[: generation.history]:

@@ -30,7 +30,7 @@ from hpo_pilot.cli.output import advised, dump
 from hpo_pilot.web.operations import SearchClient
 
 if TYPE_CHECKING:
-    from hpo_pilot.steering.web_process import ApiProcess
+    from hpo_pilot.steering.server_processes import ApiProcess
 
 
 def add_serve_commands(app: typer.Typer) -> None:
@@ -186,8 +186,7 @@ def monitor(
         return
     if token_file is not None:
         raise InputError("--token-file is for --link and --service: pages of your own sign you in by themselves")
-    from hpo_pilot.steering.server_processes import NetworkOptions
-    from hpo_pilot.steering.web_process import serve_pages
+    from hpo_pilot.steering.server_processes import NetworkOptions, serve_pages
 
     reach = NetworkOptions(
         host=host,
@@ -233,7 +232,7 @@ def tunnel(url: str) -> str:
 
 def _of_service(url: str, token_file: Path | None, ca: Path | None) -> None:
     """Where a service's pages are; with a token a link that signs its owner in."""
-    from hpo_pilot.steering.web_process import one_time_link
+    from hpo_pilot.steering.server_processes import one_time_link
 
     typer.echo(f"the monitor is at {url.rstrip('/')}")
     token = _token_of(token_file)
@@ -244,8 +243,7 @@ def _of_service(url: str, token_file: Path | None, ca: Path | None) -> None:
 
 
 def _print_link(workdir: Path | None, token_file: Path | None, ca: Path | None) -> None:
-    from hpo_pilot.steering.server_processes import AUTHORITIES
-    from hpo_pilot.steering.web_process import address_of_pages, one_time_link
+    from hpo_pilot.steering.server_processes import AUTHORITIES, address_of_pages, one_time_link
     from hpo_pilot.steering.workdir import WorkDir
 
     folder = WorkDir.at(workdir)

@@ -1,4 +1,4 @@
-"""The used and the remaining budget of a search, and the verdict at its end."""
+"""The used and the remaining budget of a search, and the state in which the search ends."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Spending:
 
         Args:
             search: the search.
-            trials: how many have been asked for; neither confirmation runs nor those that were stopped.
-            job_seconds: that all its jobs ran which are over.
-            forgiven: failures up to this place in the order of results no longer count.
-            runs: how many folds came to their end, and how many seconds they ran together.
+            trials: number of trials that count against the budget: no confirmation runs, no trials ended by a stop.
+            job_seconds: run time of all jobs that are over.
+            forgiven: failures up to this place in the order of results do not count.
+            runs: number of folds with a verdict, and their run time together in seconds.
         """
         self._search = search
         self._forgiven = forgiven
@@ -46,7 +46,7 @@ class Spending:
 
     @classmethod
     def of(cls, record: SearchRecord, store: Store, trials: int) -> Self:
-        """That of a search in a store; `trials` as above."""
+        """Loads the spending of a search from the store; `trials`: as for the constructor."""
         return cls(
             record.search,
             trials=trials,
@@ -57,7 +57,7 @@ class Spending:
 
     @property
     def trials_left(self) -> int:
-        """How many may still be asked for."""
+        """Number of trials that the budget still has."""
         return self._search.budget.trials - self.trials
 
     def told(self, trial: Trial) -> None:
@@ -67,17 +67,17 @@ class Spending:
         self._last_failure = trial.error or "" if failed else ""
 
     def ran(self, outcomes: Iterable[JobOutcome]) -> None:
-        """Takes the run times of folds that came to their end."""
+        """Takes the run times of folds with a verdict."""
         for outcome in outcomes:
             if outcome.is_verdict and outcome.seconds:
                 self._runs += 1
                 self._run_seconds += outcome.seconds
 
     def check_failures(self) -> None:
-        """Makes sure that it is worth while to go on.
+        """Checks the failures in a row.
 
         Raises:
-            GiveUpError: as many trials failed in a row as may.
+            GiveUpError: `budget.failures` trials failed in a row.
         """
         if self._failures_in_a_row >= self._search.budget.failures:
             name = self._search.name
@@ -87,41 +87,41 @@ class Spending:
             )
 
     def time_is_up(self, clock: datetime | None) -> bool:
-        """Whether the hours since `clock` are spent."""
+        """Whether `budget.hours` have passed since `clock`."""
         hours = self._search.budget.hours
         return hours is not None and clock is not None and time.time() - clock.timestamp() > hours * 3600
 
     @property
     def fold_seconds(self) -> float | None:
-        """How long a fold ran on average; None: none has come to its end."""
+        """Mean run time of a fold in seconds; None before the first verdict."""
         return self._run_seconds / self._runs if self._runs else None
 
 
 @dataclass(frozen=True)
 class RunningJob:
-    """A job that runs.
+    """A running job.
 
     Attributes:
-        seconds: for how long.
-        members: what it runs, one after another.
+        seconds: run time so far.
+        members: the folds that it runs, one after another.
     """
 
     seconds: float
     members: tuple[JobOutcome, ...]
 
     def cut_off(self, now: float) -> list[JobOutcome]:
-        """What becomes of its members where it was killed and nobody waits for its end: they are paid for till now."""
+        """Returns the outcomes of its members after a kill whose report is not awaited: charged up to now."""
         share = self.seconds / len(self.members)
         return [replace(each, state=JobState.CANCELLED, seconds=share, ended=now) for each in self.members]
 
 
 def running_jobs(known: Iterable[JobOutcome], now: float, limit: float) -> list[RunningJob]:
-    """The jobs that run.
+    """Returns the running jobs.
 
     Args:
-        known: attempts of folds; of several attempts of one fold the newest counts.
+        known: attempts of folds. The newest attempt of a fold counts.
         now: seconds since the epoch.
-        limit: seconds after which a job is ended: one that seems to run for longer has ended unseen.
+        limit: walltime limit in seconds. A job that seems to run longer has ended, but its end was not reported.
     """
     newest: dict[tuple[int, int], JobOutcome] = {}
     for outcome in sorted(known, key=lambda each: (each.task_id, each.attempt)):
@@ -138,31 +138,31 @@ def running_jobs(known: Iterable[JobOutcome], now: float, limit: float) -> list[
     return found
 
 
-#: Where a budget is about to be used up, it is looked after this often, in seconds.
-_SOON = 0.05
+#: Shortest pause before the next check of a budget that is nearly used up, in seconds.
+_SHORTEST_PAUSE = 0.05
 
 
 class Allowance:
-    """The hard part of a search's budget: a limit on the run time of all jobs together.
+    """The hard limit on the run time of all jobs together, from `budget.gpu_hours` and `budget.core_hours`.
 
-    A new trial is begun if all that is out, and the trial itself, stay below the limit by the time that folds take on
-    average; by the minutes asked for while none has come to its end. At the limit all that is out is to be stopped.
+    A trial starts only if all open trials and this one should fit below the limit, judging by the mean run time of a
+    fold. Before the first verdict, `resources.minutes` takes its place. At the limit all open trials are stopped.
     """
 
     def __init__(self, search: Search, spent: Spending, ledger: Ledger) -> None:
-        """Looks at books that others keep."""
+        """Prepares; `spent` and `ledger` are kept up to date by the caller."""
         self._search, self._spent, self._ledger = search, spent, ledger
         self._allowed = seconds_allowed(search.budget, search.resources)
         self._longest = 60.0 * search.resources.minutes
 
     @property
     def is_limited(self) -> bool:
-        """Whether there is a limit."""
+        """Whether the budget has such a limit."""
         return self._allowed < math.inf
 
     @property
     def trials(self) -> int:
-        """How many more trials may be begun; without a limit any number."""
+        """Number of trials that may start now; very large without a limit."""
         if not self.is_limited:
             return sys.maxsize
         folds = self._search.folds.k
@@ -173,14 +173,14 @@ class Allowance:
         return max(0, math.floor(left / (expected * folds) + 1e-9))
 
     def seconds_left(self) -> float:
-        """Seconds until the jobs that run have used up the rest, if none ends before; at least a moment."""
+        """Returns the seconds until the running jobs use up the rest, if none of them ends before."""
         if not self.is_limited or not (running := self._running(time.time())):
             return math.inf
-        return max(_SOON, self._rest(running) / len(running))
+        return max(_SHORTEST_PAUSE, self._rest(running) / len(running))
 
     @property
     def is_used_up(self) -> bool:
-        """Whether nothing that is out may go on."""
+        """Whether the limit is reached and open trials must be stopped."""
         return self.is_limited and bool(self._ledger.open) and self._rest(self._running(time.time())) <= 0
 
     def __str__(self) -> str:
@@ -189,7 +189,7 @@ class Allowance:
         return " and ".join(f"{hours:g} {unit}" for hours, unit in limits if hours is not None)
 
     def killed(self) -> list[JobOutcome]:
-        """The folds that run as they are where they are killed now and their end is not waited for: paid for so far."""
+        """Returns the outcomes of running folds that are killed now without a report: charged up to now."""
         now = time.time()
         return [outcome for job in self._running(now) for outcome in job.cut_off(now)]
 
@@ -203,14 +203,14 @@ class Allowance:
 def search_verdict(
     search: Search, trials: Sequence[Trial], told: int, *, exhausted: bool, waiting: int = 0
 ) -> tuple[SearchState, str]:
-    """The state in which it ends, and why, where that needs saying.
+    """Returns the final state of a search and its message, which may be empty.
 
     Args:
         search: the search.
-        trials: all of its trials.
-        told: how many results there are.
-        exhausted: whether the optimizer has no more points.
-        waiting: how many points that users asked for are left over, for lack of time or GPU-hours.
+        trials: all its trials.
+        told: number of results.
+        exhausted: whether the optimizer has no point left.
+        waiting: number of requested points that were not tried, for lack of time or GPU-hours.
     """
     state, message = _verdict(search, trials, told, exhausted=exhausted)
     if waiting:
@@ -233,13 +233,13 @@ def _verdict(search: Search, trials: Sequence[Trial], told: int, *, exhausted: b
 
 
 def overspent(search: Search, trials: Mapping[int, Trial], limits: str, out: int) -> tuple[SearchState, str]:
-    """The same of a search whose jobs have used up what they may.
+    """Returns the final state and message of a search that has used up its GPU-hours or core-hours.
 
     Args:
         search: the search.
-        trials: all of its trials.
-        limits: its GPU-hours and core-hours, in words.
-        out: how many trials are not over.
+        trials: all its trials, by number.
+        limits: the limits in words.
+        out: number of open trials.
     """
     state = SearchState.FAILED if best_trial(search, list(trials.values())) is None else SearchState.DONE
     others = "the trial that was still out was" if out == 1 else f"the {out} trials that were still out were"
@@ -247,12 +247,12 @@ def overspent(search: Search, trials: Mapping[int, Trial], limits: str, out: int
 
 
 def extend_command(name: str, budget: Budget, *limits: str) -> str:
-    """The command that adds to the limits of a search's time.
+    """Returns the command that extends the time limits of a search.
 
     Args:
-        name: the search's.
-        budget: the search's; limits that it does not have are left out.
-        limits: those that matter, of hours, gpu_hours and core_hours; none named: all.
+        name: name of the search.
+        budget: its budget. Limits that it does not have are left out.
+        limits: the limits to extend, of hours, gpu_hours and core_hours; none named: all.
     """
     spent = [limit for limit in limits or ("hours", "gpu_hours", "core_hours") if getattr(budget, limit) is not None]
     return command("extend", name, *(word for limit in spent for word in (f"--{limit.replace('_', '-')}", "+H")))

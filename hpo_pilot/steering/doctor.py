@@ -25,7 +25,7 @@ from hpo_pilot.panda.manager import SandboxCache
 from hpo_pilot.panda.sandbox import build_sandbox
 from hpo_pilot.panda.server import PandaServer, address, environment_server, environment_vo
 from hpo_pilot.panda.tasks import ChangeFeed
-from hpo_pilot.steering.target import nickname_at
+from hpo_pilot.steering.embedded import nickname_at
 from hpo_pilot.steering.workdir import WorkDir, nickname
 from hpo_pilot.store import EMBEDDED, Store
 from hpo_pilot.store.database import url_without_password

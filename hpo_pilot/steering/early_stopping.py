@@ -1,8 +1,8 @@
-"""Stops hopeless trials before their end: what a rule decides, PanDA's kill carries out.
+"""Stops hopeless trials early: a rule decides, and PanDA kills the jobs.
 
-The decision is committed together with the values that it comes from, before anything is killed; what was decided and
-is not over yet is killed again after a restart, as often as it takes. A trial has stopped when none of its jobs runs
-any more; where its full result was faster, that counts.
+The decision is committed together with the intermediate values that led to it, before any job is killed. After a
+restart, jobs of trials with a decision are killed again until they are over. A trial has stopped when none of its jobs
+runs any more. If its full result arrives first, the full result counts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hpo_pilot.search import EarlyStop, Trial, TrialState
 from hpo_pilot.steering.ledger import Changes, OpenTrial
 from hpo_pilot.store import JobOutcome, SearchRecord, SteeringStore, TaskRecord, TrialEnd
 
-#: A job that goes on although it was killed is killed again after so many seconds.
+#: A job that still runs this many seconds after a kill is killed again.
 _KILLED_AGAIN = 60.0
 
 
@@ -31,13 +31,13 @@ class TrialStopper:
     def __init__(
         self, record: SearchRecord, store: SteeringStore, manager: WorkflowManager, trials: dict[int, Trial]
     ) -> None:
-        """Makes a rule that knows what the store has.
+        """Makes the rule and replays the values of the store to it.
 
         Args:
             record: the search.
             store: the store.
             manager: kills jobs.
-            trials: all trials as the store knows them, kept so by the caller.
+            trials: all trials by number. The caller keeps them equal to the store.
         """
         search = record.search
         self._search = search
@@ -51,7 +51,7 @@ class TrialStopper:
         self._look = 0
         self._seen: dict[tuple[int, int], set[int]] = defaultdict(set)
         self._killed: dict[int, float] = {}
-        # Stopped, but a server that revives jobs may try them again.
+        # Trials that have stopped. Some servers retry their killed jobs.
         self._over: set[int] = {number for number, trial in trials.items() if trial.stopped_early}
         if self._rule is not None:
             looks = store.values_by_look(record.id)
@@ -68,24 +68,24 @@ class TrialStopper:
 
     @property
     def is_on(self) -> bool:
-        """Whether any trial is ever stopped."""
+        """Whether the search has an early-stopping rule."""
         return self._rule is not None
 
     def _report(self, trial: int, fold: int, step: int, value: float) -> Report:
         return Report(trial, fold, step, self._sign * value if math.isfinite(value) else math.inf)
 
     def _costs(self, ended: Mapping[tuple[int, int], Sequence[float]]) -> dict[tuple[int, int], float]:
-        """Of figures of merit of folds that which decides; lower is better."""
+        """Returns the deciding figure of merit of each fold as a cost; lower is better."""
         return {fold: self._sign * figures[self._place] for fold, figures in ended.items()}
 
     # --- decide ---
 
     def judge(self, changes: Changes, trials: Mapping[int, OpenTrial]) -> None:
-        """Lets the rule see the values of a look, and enters into `changes` what it decides.
+        """Passes new intermediate values to the rule and enters its decisions into `changes`.
 
         Args:
-            changes: what the look brought.
-            trials: those that are out.
+            changes: the changes after one query to the server.
+            trials: the open trials.
         """
         if self._rule is None:
             return
@@ -102,7 +102,7 @@ class TrialStopper:
         self._complete(changes)
 
     def _decide(self, changes: Changes, stops: Mapping[int, Stop]) -> None:
-        """Enters what the rule decided."""
+        """Enters the stops that the rule decided."""
         method, metric = self._search.early_stopping.method, self._objective.metric
         for number, stop in stops.items():
             value = self._sign * stop.value if math.isfinite(stop.value) else None
@@ -112,7 +112,7 @@ class TrialStopper:
             changes.events.append(f"trial {number} is told to stop: {reason}")
 
     def _new(self, outcome: JobOutcome) -> list[Report]:
-        """The values of an outcome that the store does not have yet; none of confirmation runs."""
+        """Returns the values of an outcome that the store does not have yet. Confirmation runs are never judged."""
         if self._trials[outcome.trial].confirms is not None:
             return []
         seen = self._seen[outcome.trial, outcome.fold]
@@ -121,7 +121,7 @@ class TrialStopper:
         return [self._report(outcome.trial, outcome.fold, step, value) for step, value in new.items()]
 
     def _complete(self, changes: Changes) -> None:
-        """Says of trials that have stopped how far they came; and of those that finished all the same that they did."""
+        """Adds the last step and value to trials that have stopped, and an event for those that finished anyway."""
         for index, end in enumerate(changes.ends):
             told_to = self._trials[end.number].stop
             if end.state is TrialState.STOPPED and told_to is not None:
@@ -140,17 +140,21 @@ class TrialStopper:
         if math.isfinite(value):
             stop = replace(told_to, step=step, value=self._sign * value, projected=self._projected(end.number))
         else:
-            stop = replace(told_to, step=step, value=None)  # it would have failed
+            stop = replace(told_to, step=step, value=None)  # A diverged trial has no estimate.
         return replace(end, stop=stop, error=f"stopped early: {stop.reason}")
 
     def _projected(self, number: int) -> tuple[float, ...] | None:
-        """What a trial would probably have come to; of the objectives that do not decide, what is usual."""
+        """Returns the estimated final result of a stopped trial.
+
+        The deciding objective is projected from the learning curve. The others get the median of the finished trials.
+        None if there is no estimate.
+        """
         assert self._rule is not None
         value = self._rule.curves.projected(number)
         finished = [t.figures for t in self._trials.values() if t.confirms is None and t.figures is not None]
         several = len(self._search.objectives)
         if value is None or (several > 1 and not finished):
-            return None  # by one of them alone the others cannot be guessed
+            return None
         usual = [statistics.median(figures[i] for figures in finished) for i in range(several)] if finished else [0.0]
         usual[self._place] = self._sign * value
         return tuple(usual)
@@ -158,7 +162,7 @@ class TrialStopper:
     # --- carry out ---
 
     def decided(self, changes: Changes, trials: Mapping[int, OpenTrial]) -> None:
-        """Notes what was committed just now."""
+        """Applies the decisions that were just committed."""
         for number, stop in changes.stops.items():
             trials[number].stop = stop
             self._trials[number] = replace(self._trials[number], stop=stop)
@@ -170,7 +174,7 @@ class TrialStopper:
                     self._seen.pop((end.number, fold), None)
 
     def kill(self, task: TaskRecord, reports: Iterable[JobReport], trials: Mapping[int, OpenTrial]) -> None:
-        """Kills those of a task's jobs that run for trials that were told to stop.
+        """Kills the jobs of a task that run only trials that were told to stop.
 
         Raises:
             TryAgainError: the server does not answer.
@@ -194,8 +198,8 @@ class TrialStopper:
     def _is_stopped(self, number: int, trials: Mapping[int, OpenTrial]) -> bool:
         return number in self._over or (number in trials and trials[number].stop is not None)
 
-    def see_off(self, task: TaskRecord, ref: TaskRef) -> None:
-        """Makes sure that nothing of a task from which nothing more is expected goes on.
+    def kill_rest(self, task: TaskRecord, ref: TaskRef) -> None:
+        """Kills a task with stopped trials that owes nothing more, if the server retries killed jobs.
 
         Raises:
             TryAgainError: the server does not answer.

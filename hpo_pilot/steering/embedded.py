@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import json
 import logging
 import os
+import re
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,7 +27,16 @@ from hpo_pilot.hpc.keeper import Demand, WaitingJobs
 from hpo_pilot.hpc.site_files import find_site, site_files
 from hpo_pilot.http import open_session
 from hpo_pilot.jobs import JobNeeds, JobState
-from hpo_pilot.panda.server import PandaServer, address, environment_vo, remove_address, write_address
+from hpo_pilot.panda.client_process import ClientProcess
+from hpo_pilot.panda.server import (
+    PandaServer,
+    address,
+    environment_server,
+    environment_vo,
+    remove_address,
+    write_address,
+)
+from hpo_pilot.panda.workflow_manager import WorkflowManager, workflow_manager
 from hpo_pilot.pilot.settings import PilotSettings
 from hpo_pilot.search.mistakes import FieldPath as Place
 from hpo_pilot.search.mistakes import Mistake, mistakes_of
@@ -37,9 +49,12 @@ from hpo_pilot.steering.server_processes import (
     ChildProcess,
     NetworkOptions,
     OwnTokens,
+    free_port,
     wait_until_answering,
 )
+from hpo_pilot.steering.status import server_phrase
 from hpo_pilot.steering.workdir import DEFAULT_QUEUE, WorkDir, nickname
+from hpo_pilot.store import EMBEDDED, SearchRecord, Store
 
 log = logging.getLogger(__name__)
 
@@ -260,20 +275,6 @@ def _port_of_before(workdir: WorkDir) -> int:
     return port
 
 
-def free_port() -> int:
-    """A port of this machine that nobody listens on now.
-
-    Raises:
-        TryAgainError: there is none.
-    """
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", 0))
-        except OSError as error:
-            raise TryAgainError(f"no free port for the embedded PanDA server: {error.strerror}") from error
-        return int(probe.getsockname()[1])
-
-
 class QueueFileError(SearchFileError):
     """A queue file is wrong; says everything that is, one problem per line, in the order of the file."""
 
@@ -482,3 +483,117 @@ def _is_going(state: str) -> bool:
     if state in (JobState.DEFINED, JobState.ACTIVATED):
         return False
     return state not in set(JobState) or not JobState(state).is_over  # real servers have states that we do not
+
+
+#: How long panda-client may take to find out who we are, in seconds: it may ask voms-proxy-info, or renew a token.
+_NAME_SECONDS = 120.0
+
+_NICKNAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")
+
+
+def chosen_server(option: str | None, records: Sequence[SearchRecord] = ()) -> str:
+    """The server that is meant: the option's, else the one that a search is tied to, else the environment's.
+
+    Args:
+        option: `EMBEDDED`, or a server's URL; None: not given.
+        records: the searches that it is about.
+
+    Returns:
+        `EMBEDDED`, or scheme://host:port.
+
+    Raises:
+        InputError: the option or PANDA_URL_SSL is no such URL, or a search is tied to another server.
+    """
+    if option is not None:
+        server = EMBEDDED if option == EMBEDDED else address(option, "--server")
+    else:
+        bound = (record.server for record in records if record.server is not None)
+        server = next(bound, None) or environment_server() or EMBEDDED
+    for record in records:
+        _check_bound(record, server)
+    return server
+
+
+def bind_to_server(store: Store, records: Sequence[SearchRecord], server: str) -> None:
+    """Ties searches to a server; none of them where one is tied to another.
+
+    Raises:
+        InputError: one is.
+    """
+    for record in records:
+        _check_bound(store.search(record.id), server)
+    for record in records:
+        store.bind_server(record.id, server)
+
+
+def check_steered(wanted: Mapping[str, str | None], server: str | None) -> None:
+    """Makes sure that a service which takes tasks to `server` (None: it does not say) will steer these searches.
+
+    Args:
+        wanted: names of searches, with the server that each is tied to; None: to none yet.
+        server: the service's.
+
+    Raises:
+        InputError: it leaves one alone.
+    """
+    for name, own in wanted.items():
+        if None not in (server, own) and own != server:
+            raise InputError(
+                f"search {name!r} goes to {server_phrase(str(own))}, and the service that has this store "
+                f"steers at {server_phrase(str(server))} alone: stop it, or take the search to another --workdir"
+            )
+
+
+def _check_bound(record: SearchRecord, server: str) -> None:
+    if record.server is not None and record.server != server:
+        raise InputError(
+            f"search {record.name!r} has its tasks at {server_phrase(record.server)}, "
+            f"and cannot go on at {server_phrase(server)}: "
+            f"give --server {record.server}, or give the search another name in its file"
+        )
+
+
+@contextlib.contextmanager
+def connected_manager(url: str, workdir: WorkDir) -> Iterator[WorkflowManager]:
+    """A manager of the user's tasks at a PanDA server, for the length of a block.
+
+    Raises:
+        InputError: the user's settings for panda-client do not do.
+        TryAgainError: the server does not answer, or takes no credentials of ours.
+    """
+    log = workdir.log("panda-client")
+    owner = nickname_at(url, log)
+    with contextlib.closing(workflow_manager("panda").connect(url, None, owner, log)) as manager:
+        yield manager
+
+
+def nickname_at(url: str, log: Path) -> str:
+    """The user's name at a PanDA server, as panda-client finds it; the server is seen to know the user.
+
+    Raises:
+        InputError: it finds none, or one that no task's name can have.
+        TryAgainError: the server does not answer, or there are no credentials.
+    """
+    if os.environ.get("PANDA_AUTH") == "oidc" and not (
+        os.environ.get("PANDA_AUTH_VO") or os.environ.get("OIDC_AUTH_VO")
+    ):
+        raise InputError("PANDA_AUTH is oidc, and PANDA_AUTH_VO does not say which virtual organisation is meant")
+    with contextlib.closing(ClientProcess(PandaServer(url, None, "").environment(), log)) as client:
+        name = str(client.call("nickname", deadline=_NAME_SECONDS))
+        if not name:
+            raise InputError(
+                f"panda-client finds no nickname of yours for {url}: there is none in a token (PANDA_AUTH=oidc) nor in "
+                f"a proxy. PANDA_NICKNAME sets one; what panda-client says is in {log}"
+            )
+        if not _NICKNAME.fullmatch(name):
+            raise InputError(
+                f"your nickname at {url} is {name!r}, which no task's name can have; PANDA_NICKNAME_REPLACE mends it "
+                "(/from/to/ for panda-client)"
+            )
+        client.call("hello")
+        # That it answers to anybody; this it answers to us.
+        now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
+        status, tasks = client.call("getJobIDsJediTasksInTimeRange", now)
+        if status != 0 or tasks is None:
+            raise TryAgainError(f"the PanDA server {url} answers, but does not tell {name} of their tasks; see {log}")
+    return name

@@ -1,4 +1,15 @@
-"""The ledger of one search: results of its folds and states of its trials. No I/O; the clock is an argument."""
+"""The ledger of one search: the results of its folds and the states of its trials.
+
+Pure bookkeeping: no I/O, and the clock is an argument. Results arrive in any order, late, twice or never. The ledger
+says what each of them changes. A fold is in one of these conditions:
+
+- It has a *verdict*: a figure of merit, or the payload's own failure. The first verdict counts. Later ones are logged.
+- It was *lost*: its task ended without a verdict on it. It is submitted again, at most `MAX_RESUBMISSIONS` times.
+- It was *not run*: the walltime of its job ended after other folds. It is submitted again. This cannot go on forever,
+  because each such job brings at least one verdict.
+- It is *halted*: its trial was told to stop early, and its jobs are over without a verdict. A verdict that comes before
+  that counts.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +24,7 @@ from hpo_pilot.search import EarlyStop, Point, Search, TrialState
 from hpo_pilot.search.trials import means_and_stds, measured_joules
 from hpo_pilot.store import JobOutcome, TaskRecord, TrialEnd
 
-# The ledger of one search: which folds of which trials have spoken. Pure bookkeeping, no I/O, the clock handed in.
-#
-# Results come in any order, late, twice or not at all; the ledger says what each changes. A fold has at most one
-# *verdict* (a figure of merit, or the payload's own failure): the first counts, what comes later is logged and
-# ignored.
-# A fold without one goes out again: where its task gave it up it was *lost*, which may happen a few times; where its
-# job
-# ran others first until its time was over it was *not run*, and each time at least one of them has had its verdict.
-# A fold of a trial that was told to stop early is *halted* once its jobs are over; a verdict that comes first counts.
-
-#: How often a fold that PanDA itself has given up is submitted again before the fold counts as failed.
+#: A fold that was lost more often than this counts as failed.
 MAX_RESUBMISSIONS = 2
 
 
@@ -34,11 +35,11 @@ class Ledger:
         """Starts a ledger.
 
         Args:
-            uid: the search's random identity; results of another search are refused.
+            uid: the search's random identity. Results of another search are refused.
             folds: folds per trial.
-            needed: good folds that a trial needs.
-            told: how many results are in the history already.
-            objectives: how many figures of merit a fold has.
+            needed: good folds that a trial needs for a result.
+            told: number of results so far.
+            objectives: figures of merit per fold.
         """
         self._uid = uid
         self._folds = folds
@@ -47,23 +48,23 @@ class Ledger:
         self.told = told
         self.open: dict[int, OpenTrial] = {}
         self._known: dict[tuple[int, int, int, int], JobOutcome] = {}
-        self._not_run: set[tuple[int, int, int]] = set()  # (task, trial, fold): a later task has these
+        self._not_run: set[tuple[int, int, int]] = set()  # (task, trial, fold): a later task holds these folds
         self._warned: set[tuple[int, int | None]] = set()
         self._noted: set[str] = set()
-        self._stopped: set[int] = set()  # trials that were stopped early, whose tasks may still bring something
+        self._stopped: set[int] = set()  # trials that were stopped early; their tasks may still report
 
     @classmethod
     def of(cls, search: Search, uid: str, told: int) -> Self:
-        """The ledger of a search."""
+        """Returns an empty ledger for a search."""
         folds, objectives = search.folds, len(search.objectives)
         return cls(uid=uid, folds=folds.k, needed=folds.needed, told=told, objectives=objectives)
 
     def add(self, trial: OpenTrial) -> None:
-        """A trial is about to go out, or was out when the store was loaded."""
+        """Adds a trial that is about to be submitted, or that was open when the store was loaded."""
         self.open[trial.number] = trial
 
     def restore(self, outcomes: Iterable[JobOutcome]) -> None:
-        """Takes what the store knows of the open trials' jobs."""
+        """Loads the job outcomes that the store has for open trials and for trials that were stopped early."""
         tasks: dict[tuple[int, int], set[int]] = defaultdict(set)
         for outcome in outcomes:
             self._known[_key(outcome)] = outcome
@@ -78,42 +79,43 @@ class Ledger:
             if outcome.state is JobState.NOT_RUN:
                 self._not_run.add((outcome.task_id, outcome.trial, outcome.fold))
         for (number, fold), ids in tasks.items():
-            # Every task but the last had lost it, or had not run it.
+            # Every task but the last one lost the fold or did not run it.
             self.open[number].lost[fold] = sum((task, number, fold) not in self._not_run for task in ids) - 1
 
     @property
     def outcomes(self) -> Collection[JobOutcome]:
-        """What is known of the jobs of open trials, and of those that were stopped early."""
+        """The job outcomes of open trials and of trials that were stopped early."""
         return self._known.values()
 
     def missing(self, task: TaskRecord) -> list[int]:
-        """The numbers of the task's jobs from which a verdict is still expected."""
+        """Returns the numbers of the task's jobs that still owe a verdict."""
         return [n for n, job in enumerate(task.jobs, start=1) if any(self._is_expected(task, each) for each in job)]
 
     def _is_expected(self, task: TaskRecord, member: Member) -> bool:
-        """Whether the member has no verdict yet, and no later task has it."""
+        """Whether the task still owes a verdict on the member, and no later task has taken it over."""
         trial, fold, _ = member
         is_open = trial in self.open and self.open[trial].awaits(fold)
         return is_open and (task.id, trial, fold) not in self._not_run
 
-    # --- what the server says ---
+    # --- reports of the server ---
 
     def absorb(self, task: TaskRecord, reports: Sequence[JobReport], now: float) -> Changes:
         """Takes the reports of one task's jobs.
 
         Returns:
-            What they change; nothing where all of it was known.
+            The changes. Empty if the reports bring nothing new.
         """
         changes = Changes()
         for report in sorted(reports, key=lambda r: (r.attempt, r.panda_id)):
-            left = [each for each in self._outcomes(task, report, now, changes) if self._take(each, changes)]
-            self._hand_on(report, task, left, changes)
+            outcomes = self._outcomes(task, report, now, changes)
+            not_run = [outcome for outcome in outcomes if self._take(outcome, changes)]
+            self._resubmit(report, task, not_run, changes)
         halted = self._halt(task, reports)
         self._close(changes, [outcome.trial for outcome in changes.outcomes] + halted, now)
         return changes
 
     def _halt(self, task: TaskRecord, reports: Sequence[JobReport]) -> list[int]:
-        """Notes which folds of trials that were told to stop have no job any more; returns the trials."""
+        """Halts folds of stopping trials that have no live job any more. Returns the numbers of these trials."""
         alive: dict[tuple[int, int], bool] = defaultdict(bool)
         for report in reports:
             if report.number is not None and 1 <= report.number <= len(task.jobs):
@@ -126,21 +128,19 @@ class Ledger:
         return [number for number, _ in halted]
 
     def _take(self, outcome: JobOutcome, changes: Changes) -> bool:
-        """Enters an outcome, if it is news; True where the job said that it has not run the member."""
+        """Enters an outcome that is new. Returns True if the job reports that it did not run the member."""
         trial = self.open.get(outcome.trial)
         known = self._known.get(_key(outcome))
         if outcome.trial in self._stopped:
-            self._take_of_stopped(outcome, changes)
+            self._take_late_cost(outcome, changes)
             return False
         if trial is None or outcome.fold in trial.verdicts or (*_key(outcome)[:3],) in self._not_run:
             if known != outcome:
-                self._late(outcome, changes)
+                self._log_second_verdict(outcome, changes)
             return False
         if known == outcome:
             return False
-        self._known[_key(outcome)] = outcome
-        changes.outcomes.append(outcome)
-        changes.seconds += (outcome.seconds or 0.0) - ((known.seconds if known else None) or 0.0)
+        self._enter(outcome, changes)
         if not trial.started and outcome.started is not None:
             trial.started = True
             changes.started.append((trial.number, outcome.started))
@@ -148,54 +148,57 @@ class Ledger:
             trial.verdicts[outcome.fold] = outcome
         return outcome.state is JobState.NOT_RUN
 
-    def _take_of_stopped(self, outcome: JobOutcome, changes: Changes) -> None:
-        """Enters what a trial that was stopped early still brings: it is paid for, and counts for nothing else."""
+    def _enter(self, outcome: JobOutcome, changes: Changes) -> None:
         known = self._known.get(_key(outcome))
-        if known == outcome:
-            return
         self._known[_key(outcome)] = outcome
         changes.outcomes.append(outcome)
         changes.seconds += (outcome.seconds or 0.0) - ((known.seconds if known else None) or 0.0)
+
+    def _take_late_cost(self, outcome: JobOutcome, changes: Changes) -> None:
+        """Enters an outcome of a trial that was stopped early: its run time is charged, its result does not count."""
+        if self._known.get(_key(outcome)) == outcome:
+            return
+        self._enter(outcome, changes)
         if outcome.value is not None:
             text = f"trial {outcome.trial} fold {outcome.fold}: a result came after it was stopped; it does not count"
             self._warn(outcome.task_id, outcome.panda_id, changes, text)
 
-    def _note(self, verdict: Verdict, changes: Changes) -> None:
-        """Logs what the runner remarked on a good result, such as outputs that were not there: each remark once."""
+    def _log_message(self, verdict: Verdict, changes: Changes) -> None:
+        """Logs the runner's message on a good result, such as missing outputs; each message once."""
         if verdict.value is not None and verdict.message and verdict.message not in self._noted:
             self._noted.add(verdict.message)
             changes.events.append(f"trial {verdict.trial} fold {verdict.fold}: {verdict.message}")
 
-    def _hand_on(self, report: JobReport, task: TaskRecord, left: list[JobOutcome], changes: Changes) -> None:
-        """Sends what a job has not run out again, in jobs of as many members as this one had the time for."""
-        if not left:
+    def _resubmit(self, report: JobReport, task: TaskRecord, not_run: list[JobOutcome], changes: Changes) -> None:
+        """Resubmits the members that a job did not run, in jobs of the size that this job had time for."""
+        if not not_run:
             return
-        for outcome in left:
+        for outcome in not_run:
             self._not_run.add((task.id, outcome.trial, outcome.fold))
         size = sum(verdict.was_run for verdict in report.verdicts)
-        members = [Member(outcome.trial, outcome.fold, self.open[outcome.trial].seed) for outcome in left]
+        members = [Member(outcome.trial, outcome.fold, self.open[outcome.trial].seed) for outcome in not_run]
         changes.again += [tuple(members[at : at + size]) for at in range(0, len(members), size)]
         changes.events.append(
-            f"job {report.panda_id} ran {size} of its {len(report.verdicts)} points, then {left[0].error}; "
+            f"job {report.panda_id} ran {size} of its {len(report.verdicts)} points, then {not_run[0].error}; "
             "the others are submitted again"
         )
 
     def give_up(self, task: TaskRecord, reason: str, now: float) -> Changes:
-        """The task is over, and some of its folds have no verdict: they are lost, and go out again, but not for ever.
+        """Counts the folds of an ended task that have no verdict as lost; resubmits them or fails them.
 
         Returns:
-            What that changes.
+            The changes.
         """
         changes = Changes()
         for job in task.jobs:
             lost = tuple(each for each in job if self._is_expected(task, each))
-            again = tuple(each for each in lost if self._goes_again(task, each, reason, now, changes))
+            again = tuple(each for each in lost if self._count_loss(task, each, reason, now, changes))
             changes.again += [again] if again else []
         self._close(changes, [member.trial for job in task.jobs for member in job], now)
         return changes
 
-    def _goes_again(self, task: TaskRecord, member: Member, reason: str, now: float, changes: Changes) -> bool:
-        """Counts a loss; False where it was one too many, and the fold failed."""
+    def _count_loss(self, task: TaskRecord, member: Member, reason: str, now: float, changes: Changes) -> bool:
+        """Counts a loss of a fold. Returns whether the fold is submitted again; else it is halted or has failed."""
         number, fold, _ = member
         trial = self.open[number]
         if trial.stop:
@@ -224,9 +227,9 @@ class Ledger:
         return False
 
     def orphans(self, tasks: Iterable[TaskRecord]) -> list[Member]:
-        """The folds without a verdict that none of the tasks has: nobody will report on them.
+        """Returns the folds without a verdict that none of the tasks holds.
 
-        Those of trials that were told to stop are halted by that.
+        Such folds of a trial that was told to stop are halted instead.
         """
         held = {member[:2] for task in tasks for job in task.jobs for member in job if self._is_expected(task, member)}
         found = []
@@ -239,15 +242,15 @@ class Ledger:
         return found
 
     def settle(self, now: float) -> Changes:
-        """Ends the trials whose folds had all spoken when the store was loaded."""
+        """Ends the open trials that have all their folds; called after loading."""
         changes = Changes()
         self._close(changes, list(self.open), now)
         return changes
 
-    # --- inside ---
+    # --- from a report to outcomes ---
 
     def _outcomes(self, task: TaskRecord, report: JobReport, now: float, changes: Changes) -> Iterator[JobOutcome]:
-        """The report as outcomes of the members of one of the task's jobs; none where it is of no job of ours."""
+        """Yields an outcome for each member of the reported job; none if the job is not one of the task's jobs."""
         number = report.verdicts[0].number if report.verdicts else report.number
         if number is None or not 1 <= number <= len(task.jobs):
             if report.state.is_over:
@@ -257,26 +260,29 @@ class Ledger:
         job = task.jobs[number - 1]
         verdicts: dict[tuple[int, int], Verdict] = {}
         for verdict in report.verdicts:
-            said = (verdict.uid, verdict.generation, verdict.number, (verdict.trial, verdict.fold))
-            if said[:3] != (self._uid, task.generation, number) or said[3] not in {each[:2] for each in job}:
+            place = (verdict.trial, verdict.fold)
+            identity = (verdict.uid, verdict.generation, verdict.number)
+            if identity != (self._uid, task.generation, number) or place not in {each[:2] for each in job}:
                 text = "it reports as another search, trial or fold; it is ignored"
                 self._warn(task.id, report.panda_id, changes, text)
                 return
-            verdicts.setdefault(said[3], verdict)
+            verdicts.setdefault(place, verdict)
         for member in job:
-            base = self._unjudged(task, report, job, member, now)
+            base = self._without_verdict(task, report, job, member, now)
             if report.state is not JobState.FINISHED:
                 yield base
-            elif said_of_it := verdicts.get(member[:2]):
-                self._note(said_of_it, changes)
-                yield from self._judged(task, report, base, said_of_it)
+            elif found := verdicts.get(member[:2]):
+                self._log_message(found, changes)
+                yield from self._with_verdict(task, report, base, found)
             else:
                 yield replace(
                     base, error="finished without a figure of merit: no word of the payload runner in its metadata"
                 )
 
-    def _unjudged(self, task: TaskRecord, report: JobReport, job: Members, member: Member, now: float) -> JobOutcome:
-        """What a report says of a member besides the runner's verdict."""
+    def _without_verdict(
+        self, task: TaskRecord, report: JobReport, job: Members, member: Member, now: float
+    ) -> JobOutcome:
+        """Returns the outcome of a member from the server's own fields of a report."""
         attempt = self._attempt(task, report, member)
         places = [each[:2] for each in job]
         running = places.index(report.running) if report.running in places else 0
@@ -284,9 +290,10 @@ class Ledger:
         started, seconds = report.started if place == 0 else None, None
         if 0 < place <= running and not report.state.is_over:
             known = self._known.get((task.id, *member[:2], attempt))
-            started = known.started if known and known.started is not None else now  # about: no report says it
+            # No report has the start of a later member: the first look that sees it run is close enough.
+            started = known.started if known and known.started is not None else now
         if report.state.is_over and report.started is not None and report.ended is not None:
-            seconds = max(0.0, report.ended - report.started) / len(job)  # lost, and paid for all the same, but once
+            seconds = max(0.0, report.ended - report.started) / len(job)  # Lost time is charged too, shared by all.
         return JobOutcome(
             task.id,
             member.trial,
@@ -303,7 +310,7 @@ class Ledger:
         )
 
     def _attempt(self, task: TaskRecord, report: JobReport, member: Member) -> int:
-        """Which attempt a report is of. Verdicts of released pilots all say the first: then the PandaID tells."""
+        """Returns the attempt number of a report. Released pilots always report 1: then the PandaID decides."""
         attempt = report.attempt
         while known := self._known.get((task.id, *member[:2], attempt)):
             if known.panda_id in (None, report.panda_id):
@@ -311,8 +318,10 @@ class Ledger:
             attempt += 1
         return attempt
 
-    def _judged(self, task: TaskRecord, report: JobReport, base: JobOutcome, verdict: Verdict) -> Iterator[JobOutcome]:
-        """The runner's word on a member."""
+    def _with_verdict(
+        self, task: TaskRecord, report: JobReport, base: JobOutcome, verdict: Verdict
+    ) -> Iterator[JobOutcome]:
+        """Yields the outcome of a member with the runner's verdict, after a correction of an earlier attempt."""
         verdict = self._complete(verdict)
         failed = verdict.value is None
         output = None
@@ -321,10 +330,10 @@ class Ledger:
             output += f"/{verdict.folder}" if verdict.folder else ""
         before = self._known.get((*_key(base)[:3], verdict.ran_in or base.attempt))
         if before and before.attempt != base.attempt and before.seconds:
-            yield replace(before, seconds=0.0)  # its time in that attempt comes now, exactly
+            yield replace(before, seconds=0.0)  # Its share there was an estimate; the exact time follows here.
         state = base.state
         if not verdict.was_run:
-            # Only where others of the job were: a job that never runs anything counts as lost, or it would go on so.
+            # A job that ran no member at all counts as lost: else it would be resubmitted forever.
             state = JobState.NOT_RUN if any(each.was_run for each in report.verdicts) else JobState.FAILED
         yield replace(
             base,
@@ -345,7 +354,7 @@ class Ledger:
         )
 
     def _complete(self, verdict: Verdict) -> Verdict:
-        """The verdict; a failure where figures of merit are missing, as from a payload packed for fewer."""
+        """Returns the verdict, as a failure if figures of merit are missing (a payload packed for fewer objectives)."""
         if verdict.value is None:
             return replace(verdict, values=())
         if self._objectives == 1 or len(verdict.values) == self._objectives:
@@ -353,8 +362,10 @@ class Ledger:
         text = f"{len(verdict.values)} of {self._objectives} figures of merit came back from the payload runner"
         return replace(verdict, value=None, values=(), message=text)
 
-    def _late(self, outcome: JobOutcome, changes: Changes) -> None:
-        """Logs a second verdict on a fold, once; the store keeps the first."""
+    # --- events ---
+
+    def _log_second_verdict(self, outcome: JobOutcome, changes: Changes) -> None:
+        """Logs a second verdict on a fold, once. The store keeps the first."""
         trial = self.open.get(outcome.trial)
         first = trial.verdicts.get(outcome.fold) if trial else None
         if first is None or not outcome.is_verdict or first.panda_id in (None, outcome.panda_id):
@@ -371,8 +382,10 @@ class Ledger:
         errors = [o.error for key, o in sorted(self._known.items()) if key[:3] == (task.id, trial, fold) and o.error]
         return errors[-1] if errors else None
 
+    # --- ends of trials ---
+
     def _close(self, changes: Changes, numbers: Iterable[int], now: float) -> None:
-        """Ends those of the trials whose folds have all spoken."""
+        """Ends each of these trials that has a verdict or a halt for every fold."""
         for number in dict.fromkeys(numbers):
             trial = self.open.get(number)
             if trial is not None and len(trial.verdicts.keys() | trial.halted) == self._folds:
@@ -400,13 +413,13 @@ def _key(outcome: JobOutcome) -> tuple[int, int, int, int]:
 
 @dataclass
 class OpenTrial:
-    """A trial that is out.
+    """A trial that is not over.
 
     Attributes:
         verdicts: by fold.
-        lost: how many tasks gave up on each fold.
-        stop: why it was told to stop early, once it was.
-        halted: folds whose jobs have ended since without a verdict.
+        lost: number of losses, by fold.
+        stop: set once the trial was told to stop early.
+        halted: folds whose jobs ended without a verdict after that.
     """
 
     number: int
@@ -420,19 +433,19 @@ class OpenTrial:
     halted: set[int] = field(default_factory=set)
 
     def awaits(self, fold: int) -> bool:
-        """Whether a verdict on the fold may still come."""
+        """Whether a verdict on the fold can still come."""
         return fold not in self.verdicts and fold not in self.halted
 
 
 @dataclass
 class Changes:
-    """What a look at the server brought; all of it goes to the store in one transaction.
+    """The changes after one query to the server. The store commits them in one transaction.
 
     Attributes:
-        again: the jobs to submit again.
-        seconds: by how much the time grew that all jobs ran.
-        look: the number of this look, where it brought intermediate values for a rule to judge by.
-        stops: the trials that are told to stop early.
+        again: jobs to submit again.
+        seconds: growth of the run time of all jobs together.
+        look: number of this query, if it brought intermediate values for the early-stopping rule.
+        stops: trials that are told to stop early, by number.
     """
 
     outcomes: list[JobOutcome] = field(default_factory=list)
@@ -451,17 +464,17 @@ class Changes:
 def trial_end(
     trial: OpenTrial, told: int | None, now: float, *, folds: int, needed: int, objectives: int = 1
 ) -> TrialEnd:
-    """How the trial ended.
+    """Returns the end of a trial.
 
-    Enough good folds make a figure of merit, even where it was told to stop early: the full result counts.
+    Enough good folds give a result, even if the trial was told to stop early: the full result counts.
 
     Args:
-        trial: the trial; each of its folds has a verdict or is halted.
+        trial: the trial. Each of its folds has a verdict or is halted.
         told: its place in the order of results; None for a confirmation run.
         now: seconds since the epoch.
-        folds: of a trial.
-        needed: good folds that it needs.
-        objectives: how many figures of merit a fold has.
+        folds: folds per trial.
+        needed: good folds that a trial needs.
+        objectives: figures of merit per fold.
     """
     good = [o.values or (o.value,) for _, o in sorted(trial.verdicts.items()) if o.value is not None]
     seconds = max((o.seconds for o in trial.verdicts.values() if o.seconds is not None), default=None)
@@ -476,7 +489,7 @@ def trial_end(
 
 
 def _reason(trial: OpenTrial, good: int, folds: int, needed: int) -> str:
-    """Why a trial failed; folds that failed alike share a line."""
+    """Returns the reason of a failed trial; folds with the same error are named together."""
     errors: dict[str, list[str]] = defaultdict(list)
     for fold, outcome in sorted(trial.verdicts.items()):
         if outcome.value is None:

@@ -1,11 +1,17 @@
-"""Steers one search: ask, submit, collect, tell, until the budget is spent."""
+"""Steers one search: ask, submit, collect, tell, until the budget is spent.
+
+`SearchSteering.advance` is the loop body. The service calls it whenever something may have changed.
+
+The store holds all lasting state. The objects here are rebuilt from it. Each step is committed before the next one
+depends on it: a kill at any instant repeats at most a query to the server, never a submission or a result.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor, Future
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +21,7 @@ from hpo_pilot.jobs import JobState, TaskRef, TaskState
 from hpo_pilot.optimizers import Optimizer, create_optimizer
 from hpo_pilot.panda.workflow_manager import UnknownTaskError, WorkflowManager
 from hpo_pilot.report.summary import top_trials
-from hpo_pilot.search import KnownResult, Point, Search, Trial, TrialState, point_key
+from hpo_pilot.search import Point, Search, Trial, TrialState, point_key
 from hpo_pilot.search.earlier_results import EarlierResults
 from hpo_pilot.search.sections import costs
 from hpo_pilot.steering import metrics
@@ -36,19 +42,14 @@ from hpo_pilot.store import (
     TaskRecord,
 )
 
-# The steering of one search: ask, submit, collect, tell, until the budget is spent.
-#
-# All lasting state is in the store; what is held here is rebuilt from it. Each step is committed before the next one
-# depends on it, so that a kill at any instant repeats at most a look at the server, never a submission or a result.
-
-#: Points asked for at once; a wider search asks several times in a row.
+#: The largest number of points in one ask. A wider search asks several times in a row.
 _ASK_LIMIT = 500
 
 log = logging.getLogger(__name__)
 
 
 class SearchSteering:
-    """Drives one search. Used by one thread."""
+    """Steers one search. Only one thread at a time may use it."""
 
     def __init__(
         self,
@@ -63,40 +64,48 @@ class SearchSteering:
         Args:
             record: the search.
             store: the store, whose steering lease this process holds.
-            manager: takes tasks to PanDA.
-            executor: where the optimizer works.
-            wake: called from another thread when `advance` has something to do.
+            manager: submits tasks to PanDA and collects their results.
+            executor: runs the optimizer.
+            wake: called from another thread when the optimizer has an answer for `advance`.
         """
         self.record = record
         self.state = record.state
         self._search = search = record.search
         self._store = store
         self._manager = manager
-        self._proposer = Proposer(search, executor, wake, store.earlier_results(record.id))
-        self._proposer.know(search.known)
-        self._wishes = PointRequests(record.id, store)
-        self._tasks = Submissions(record, store, manager)
-        self._lookahead = Lookahead(search.budget.parallel, search.budget.queued, search.resources.trials_per_job)
-        self._refills = Refill(search.budget, search.resources.trials_per_job)
-        self._retry_pause = 0.0
-        self._not_before = 0.0
-        self._slot_freed: float | None = None
-        self._cut = Cut(0, [])
-        self._ending: tuple[SearchState, str] | None = None
-        self._looks_back = True
-        self._healed = False
         self._trials = {trial.number: trial for trial in store.trials(record.id)}
-        self._halting = TrialStopper(record, store, manager, self._trials)
+        self._generation = max((trial.generation for trial in self._trials.values()), default=0)
+
+        # What to try next.
         counted = [trial for trial in self._trials.values() if trial.counts]
-        self._spent = Spending.of(record, store, len(counted))
         tried = {point_key(trial.point) for trial in counted}
         starts = [search.space.canonical(point) for point in search.start]
         self._starts = [point for point in starts if point_key(point) not in tried]
-        self._generation = max((trial.generation for trial in self._trials.values()), default=0)
-        self._outputs = KeptOutputs(record, store, manager, self._trials.values())
+        self._requests = PointRequests(record.id, store)
+        self._proposer = Proposer(search, executor, wake, store.earlier_results(record.id))
+
+        # What is submitted, and what came back.
         history = sorted((t for t in self._trials.values() if t.told is not None), key=lambda t: t.told or 0)
+        self._tasks = Submissions(record, store, manager)
         self._ledger = Ledger.of(search, record.uid, told=len(history))
+        self._stopper = TrialStopper(record, store, manager, self._trials)
+        self._outputs = KeptOutputs(record, store, manager, self._trials.values())
+        self._cut = Cut(0, [])
+
+        # How much more may be submitted, and when.
+        self._spent = Spending.of(record, store, len(counted))
         self._allowance = Allowance(search, self._spent, self._ledger)
+        self._lookahead = Lookahead(search.budget.parallel, search.budget.queued, search.resources.trials_per_job)
+        self._refill_rule = Refill(search.budget, search.resources.trials_per_job)
+        self._slot_freed: float | None = None  # when the oldest free slot became free, on the monotonic clock
+
+        # Pauses and the end.
+        self._retry_pause = 0.0
+        self._not_before = 0.0
+        self._recovered = False
+        self._ending: tuple[SearchState, str] | None = None
+        self._collects_at_end = True
+
         for trial in history:
             self._tell(trial, sum(1 for fold in trial.folds if fold.value is not None))
         for trial in self._trials.values():
@@ -104,20 +113,20 @@ class SearchSteering:
                 self._ledger.add(OpenTrial(trial.number, trial.point, trial.seed, trial.confirms, stop=trial.stop))
         self._ledger.restore(store.open_outcomes(record.id))
 
-    # --- one look at everything ---
+    # --- the loop body ---
 
     def advance(self, changed: set[int] | None, state: SearchState) -> float:
-        """Does whatever can be done now.
+        """Collects results, submits tasks and asks for points, as far as that is possible now.
 
         Args:
-            changed: JEDI task ids that the server reports as changed; None: any may have.
-            state: the search's state in the store, for users change it there.
+            changed: JEDI task ids that the server reports as changed. None: every task may have changed.
+            state: the state of the search in the store. Users change it there.
 
         Returns:
-            Seconds after which it should be called again even if nothing happens.
+            Seconds until the next call, if nothing happens before.
 
         Raises:
-            StoreAwayError: something could not be recorded; this object is of no use any more.
+            StoreAwayError: a change could not be committed. The caller must load the search again.
         """
         self._tasks.mark(changed)
         waits = self._not_before - time.monotonic()
@@ -132,8 +141,8 @@ class SearchSteering:
                 return LOOK_SECONDS
             if state is SearchState.SUBMITTED:
                 self._set_state(SearchState.RUNNING, only_from=(SearchState.SUBMITTED,))
-            self._heal()
-            trouble = self._collect_due()
+            self._recover()
+            unanswered = self._collect_due()
             for task in self._tasks.unsent:
                 self._send(task)
             if self.state is SearchState.RUNNING:
@@ -142,21 +151,21 @@ class SearchSteering:
                 self._refill()
                 self._end_if_done()
             else:
-                self._slot_freed = None  # a paused search hands nothing over
+                self._slot_freed = None  # A paused search does not refill its slots.
             if self._allowance.is_used_up:
                 self._ending = overspent(self._search, self._trials, str(self._allowance), len(self._ledger.open))
                 return 0.0
-            if trouble is not None:
-                raise trouble
+            if unanswered is not None:
+                raise unanswered
             self._retry_pause = 0.0
         except StoreAwayError:
-            raise  # the picture in memory may be ahead of the store now: whoever holds this object makes a new one
+            raise  # The state in memory may now be ahead of the store.
         except TryAgainError as error:
             first, longest = self._manager.manners.retry_seconds
             pause = max(first, self._retry_pause)
             self._retry_pause = min(pause * 2, longest)
             self._not_before = time.monotonic() + pause
-            self._slot_freed = None  # what the server took says nothing of the next hand-over
+            self._slot_freed = None  # An outage of the server must not count as hand-over time.
             log.warning("search %s: %s; trying again in %.2f s", self.record.name, error, pause)
             return pause
         except GiveUpError as error:
@@ -165,13 +174,13 @@ class SearchSteering:
             return pause
         return min(self._tasks.next_look(), self._allowance.seconds_left())
 
-    def _heal(self) -> None:
-        """Once, after loading: ends trials that should be over, and sends out folds that no task holds any more."""
-        if self._healed:
+    def _recover(self) -> None:
+        """Ends trials that have all their folds and resubmits folds that no task holds; once after loading."""
+        if self._recovered:
             return
         orphans = self._ledger.orphans(self._tasks.open.values())
         changes = self._ledger.settle(time.time())
-        self._halting.judge(changes, self._ledger.open)
+        self._stopper.judge(changes, self._ledger.open)
         resubmission = self._tasks.resubmission(
             min((self._trials[n].generation for n, _, _ in orphans), default=0), [(orphan,) for orphan in orphans]
         )
@@ -182,53 +191,16 @@ class SearchSteering:
             if task is not None:
                 self._tasks.add(task)
             self._learn(changes)
-        self._healed = True
-
-    # --- submit ---
-
-    def _send(self, task: TaskRecord) -> None:
-        self._tasks.send(task, {number: self._trials[number].point for job in task.jobs for number, _, _ in job})
-        if self._slot_freed is not None:
-            self._lookahead.handed_over(time.monotonic() - self._slot_freed)
-            self._slot_freed = None
-
-    def _register(
-        self, points: list[Point], confirms: list[int] | None = None, wishes: list[PointRequest] | None = None
-    ) -> None:
-        """Commits a new generation of the first points, as many as one task can carry; then submits it."""
-        if not points:
-            return
-        self._generation += 1
-        trials = new_trials(self._search.seed, len(self._trials) + 1, points, confirms, wishes)
-        trials = self._tasks.fitting(self._generation, trials)
-        name = self._tasks.name(self._generation, 0)
-        task = self._store.add_generation(
-            self.record.id,
-            **self._cut._asdict(),
-            trials=trials,
-            task=NewTask(name, self._generation, 0, self._tasks.jobs(trials)),
-        )
-        for new in trials:
-            self._trials[new.number] = Trial(
-                new.number, self._generation, new.point, seed=new.seed, confirms=new.confirms, retries=new.retries
-            )
-            self._ledger.add(OpenTrial(new.number, new.point, new.seed, new.confirms))
-        self._spent.trials += 0 if confirms else len(trials)
-        registered = {point_key(new.point) for new in trials}
-        self._starts = [point for point in self._starts if point_key(point) not in registered]
-        self._wishes.sent(new.wish for new in trials)
-        metrics.GENERATIONS.inc()
-        self._tasks.add(task)
-        self._send(task)
+        self._recovered = True
 
     # --- collect ---
 
     def _collect_due(self) -> TryAgainError | None:
-        """Looks at the tasks that may have changed, until the server does not tell of one.
+        """Collects from each task that may have changed, until the server does not answer for one of them.
 
         Returns:
-            Why it does not: to be raised when all else is done, for that task alone may be the reason. It comes last
-            the next time, and so holds up no other.
+            The error of that task. The caller raises it after all other work, because the task itself may be the
+            reason. Next time the task comes last, so that it does not delay the others.
         """
         due = self._tasks.to_look_at()
         if due:
@@ -240,13 +212,13 @@ class SearchSteering:
             except StoreAwayError:
                 raise
             except TryAgainError as error:
-                self._tasks.not_told_of(task)
+                self._tasks.without_answer(task)
                 return error
             self._tasks.looked_at(task, time.monotonic() - begun)
         return None
 
     def _collect(self, task: TaskRecord) -> None:
-        """Takes what the server knows of a task's jobs; a task that is over with folds unheard of has lost them."""
+        """Collects the results of a task's jobs. If the task is over, its folds without a result are lost."""
         assert task.jedi_task_id is not None
         ref = TaskRef(task.name, task.jedi_task_id)
         over = ""
@@ -258,32 +230,33 @@ class SearchSteering:
                     raise UnknownTaskError("the server no longer knows the task")
                 if state.is_over:
                     if not known:
-                        alive = self._look(task, ref)  # its last job may have ended between the two calls
+                        alive = self._look(task, ref)  # The last job may have ended between the two calls.
                     over = self._tasks.end_of(ref, state, alive)
                 if over and state is TaskState.EXHAUSTED:
-                    self._manager.kill(ref)  # what waits in it would run beside what goes out again
+                    self._manager.kill(ref)  # Its waiting jobs would run a second time beside the resubmitted ones.
         except UnknownTaskError as error:
             over = str(error)
         missing = self._ledger.missing(task)
         changes = self._ledger.give_up(task, over, time.time()) if missing and over else Changes()
         if not (missing or over):
-            self._halting.see_off(task, ref)
+            self._stopper.kill_rest(task, ref)
         self._commit(task, changes, ended=not missing or bool(over))
 
     def _look(self, task: TaskRecord, ref: TaskRef) -> set[JobState]:
-        """Records what the server says of the task's jobs; returns the states of those that are still on their way."""
+        """Commits the reports of the task's jobs. Returns the states of the jobs that are not over."""
         missing = self._ledger.missing(task)
         if not missing:
             return set()
-        reports = self._manager.results(ref, missing, values=self._halting.is_on)
-        # Committed before anything else is asked: a call that fails must not take with it what another one brought.
+        reports = self._manager.results(ref, missing, values=self._stopper.is_on)
+        # Commit before the next call to the server: if that call fails, these results are not lost.
         self._commit(task, self._ledger.absorb(task, reports, time.time()), ended=False)
         self._tasks.note_waiting(task, ref)
-        self._halting.kill(task, reports, self._ledger.open)
+        self._stopper.kill(task, reports, self._ledger.open)
         return {report.state for report in reports if not report.state.is_over}
 
     def _commit(self, task: TaskRecord, changes: Changes, *, ended: bool) -> None:
-        self._halting.judge(changes, self._ledger.open)
+        """Commits the changes in one transaction, with the resubmission that they need; then submits that."""
+        self._stopper.judge(changes, self._ledger.open)
         if not (changes or ended):
             return
         resubmitted = self._store.record(
@@ -306,7 +279,7 @@ class SearchSteering:
             self._send(resubmitted)
 
     def _learn(self, changes: Changes) -> None:
-        """Keeps the picture in memory level with what was just committed."""
+        """Applies committed changes to the objects in memory."""
         self._spent.job_seconds += changes.seconds
         self._spent.ran(changes.outcomes)
         for end in changes.ends:
@@ -317,79 +290,127 @@ class SearchSteering:
                 metrics.RESULTS.inc()
                 self._tell(trial, end.good_folds)
                 self._slot_freed = self._slot_freed or time.monotonic()
-        self._halting.decided(changes, self._ledger.open)
+        self._stopper.decided(changes, self._ledger.open)
         self._tasks.look_again(changes.stops)
         if changes.ends:
             self._outputs.keep_best((end.number for end in changes.ends), self._trials)
 
     def _tell(self, trial: Trial, good_folds: int) -> None:
+        """Passes a result to the optimizer and to the budget, in the order of results."""
         self._proposer.tell(trial, good_folds)
         self._spent.told(trial)
 
-    # --- ask ---
+    # --- ask and submit ---
 
     def _refill(self) -> None:
-        """Asks for new points where slots are free."""
+        """Fills free slots: requested points first, then the start points of the file, then the optimizer's points."""
         self._spent.check_failures()
         if self._proposer.busy or self._tasks.unsent:
             return
         count = self._wanted()
         left = min(self._spent.trials_left, self._allowance.trials)
-        if not self._refills.is_due(count, left, self._manager.manners.refill):
+        if not self._refill_rule.is_due(count, left, self._manager.manners.refill):
             return
         count = min(count, self._tasks.trials_per_task)
         pending = sorted(number for number, trial in self._ledger.open.items() if trial.confirms is None)
-        wishes = self._wishes.next(count, self._trials)
-        asked = None if wishes or self._starts else count
+        requests = self._requests.next(count, self._trials)
+        asked = None if requests or self._starts else count
         self._cut = Cut(self._ledger.told, pending, asked, self._search.budget.trials)
-        if wishes:
-            self._register([wish.point for wish in wishes], wishes=wishes)
+        if requests:
+            self._register([request.point for request in requests], requests=requests)
         elif self._starts:
             self._register(self._starts[:count])
         elif not self._proposer.exhausted:
             self._proposer.start(count, [self._trials[number].point for number in pending])
 
     def _wanted(self) -> int:
-        """How many new points may go out now."""
-        if (self._proposer.exhausted and not self._wishes) or self._spent.time_is_up(self.record.clock):
+        """Returns the number of new points that may be submitted now."""
+        if (self._proposer.exhausted and not self._requests) or self._spent.time_is_up(self.record.clock):
             return 0
         room = self._search.budget.parallel + self._lookahead.waiting - len(self._ledger.open)
         return min(room, self._spent.trials_left, self._allowance.trials, _ASK_LIMIT)
 
+    def _send(self, task: TaskRecord) -> None:
+        """Submits a registered task to PanDA."""
+        self._tasks.send(task, {number: self._trials[number].point for job in task.jobs for number, _, _ in job})
+        if self._slot_freed is not None:
+            self._lookahead.handed_over(time.monotonic() - self._slot_freed)
+            self._slot_freed = None
+
+    def _register(
+        self, points: list[Point], confirms: list[int] | None = None, requests: list[PointRequest] | None = None
+    ) -> None:
+        """Commits a new generation and submits it as one task.
+
+        Args:
+            points: the points. Only the first of them become trials if one task cannot carry all.
+            confirms: for confirmation runs, the number of the confirmed trial for each point.
+            requests: for points that users asked for, the request for each point.
+        """
+        if not points:
+            return
+        self._generation += 1
+        trials = new_trials(self._search.seed, len(self._trials) + 1, points, confirms, requests)
+        trials = self._tasks.fitting(self._generation, trials)
+        name = self._tasks.name(self._generation, 0)
+        task = self._store.add_generation(
+            self.record.id,
+            **self._cut._asdict(),
+            trials=trials,
+            task=NewTask(name, self._generation, 0, self._tasks.jobs(trials)),
+        )
+        for new in trials:
+            self._trials[new.number] = Trial(
+                new.number, self._generation, new.point, seed=new.seed, confirms=new.confirms, retries=new.retries
+            )
+            self._ledger.add(OpenTrial(new.number, new.point, new.seed, new.confirms))
+        self._spent.trials += 0 if confirms else len(trials)
+        registered = {point_key(new.point) for new in trials}
+        self._starts = [point for point in self._starts if point_key(point) not in registered]
+        self._requests.sent(new.wish for new in trials)
+        metrics.GENERATIONS.inc()
+        self._tasks.add(task)
+        self._send(task)
+
     # --- end ---
 
     def _end_if_done(self) -> None:
+        """Ends the search when nothing is open and nothing more may be submitted; confirmation runs come first."""
         if self._ledger.open or self._tasks.open or self._proposer.busy or self._wanted() > 0 or self._confirm():
             return
         trials, told = list(self._trials.values()), self._ledger.told
-        exhausted, waiting = self._proposer.exhausted, len(self._wishes)
+        exhausted, waiting = self._proposer.exhausted, len(self._requests)
         state, message = search_verdict(self._search, trials, told, exhausted=exhausted, waiting=waiting)
         self._set_state(state, message, only_from=(SearchState.RUNNING,) if state is SearchState.DONE else ())
 
     def _confirm(self) -> bool:
-        """Sends the best points out again with fresh seeds; True where there is something to wait for."""
+        """Submits the confirmation runs that are still due, with fresh seeds. Returns whether there are any."""
         again = confirmation_runs(self._search, self._trials.values())[: self._allowance.trials]
         self._cut = Cut(self._ledger.told, [])
         self._register([trial.point for trial in again], [trial.number for trial in again])
         return bool(again)
 
     def _stop(self, state: SearchState, message: str) -> None:
-        """Kills what is out and ends the search; while the server cannot be reached it is not over, for jobs cost."""
+        """Kills all open tasks and ends the search.
+
+        Raises:
+            TryAgainError: the server does not answer. The search is not over yet, because its jobs still cost.
+        """
         self._tasks.kill_all()
-        if self._looks_back:
-            self._looks_back = False
-            self._tasks.look_back(self._look)
+        if self._collects_at_end:
+            self._collects_at_end = False
+            self._tasks.collect_last(self._look)
         killed = self._allowance.killed()
         self._store.record(self.record.id, killed, ended_tasks=list(self._tasks.open), stop_rest=message)
         self._set_state(state, message)
 
     def abandon(self, message: str) -> None:
-        """Ends the search as failed, for a reason that is not its own, with the next `advance`."""
+        """Makes the next `advance` end the search as failed, after an internal error."""
         self._ending = (SearchState.FAILED, message)
-        self._looks_back = False
+        self._collects_at_end = False
 
     def _set_state(self, state: SearchState, message: str = "", only_from: tuple[SearchState, ...] = ()) -> None:
-        """Moves the search on, unless its owner has changed it meanwhile: then a new steering is made for it."""
+        """Commits the state of the search, unless a user changed the search meanwhile; the service then reloads it."""
         version = self.record.version
         self._store.set_state(self.record.id, state, "service", message, only_from=only_from, version=version)
         now = self._store.search(self.record.id)
@@ -398,13 +419,13 @@ class SearchSteering:
             self.record = now
 
 
-#: A point with its values and their standard errors, one for each objective; and whether it was stopped early, so that
-#: the values are what it would probably have come to.
+#: A point, its costs, their standard errors, and whether the trial was stopped early. One cost per objective, lower is
+#: better. The costs of a stopped trial are estimates of its final result.
 _Told = tuple[Point, tuple[float, ...] | None, tuple[float, ...] | None, bool]
 
 
 class Proposer:
-    """Owns the optimizer of one search. An ask never blocks the steering loop, and sees all that was told before."""
+    """Asks the optimizer of one search in another thread. Each ask sees every result told before it."""
 
     def __init__(
         self,
@@ -413,42 +434,40 @@ class Proposer:
         wake: Callable[[], None],
         earlier: Sequence[EarlierResults] = (),
     ) -> None:
-        """Prepares; the optimizer is made when it is asked.
+        """Prepares. The optimizer is made with the first ask, in the executor.
 
         Args:
-            search: the search.
-            executor: where the optimizer works.
+            search: the search. The optimizer is first told of the known results in its file.
+            executor: runs the optimizer.
             wake: called from another thread when an ask is done.
-            earlier: what the search has from earlier ones; the optimizer hears of it before all else.
+            earlier: results of earlier searches, which the optimizer learns before all others.
         """
         self._search = search
         self._objectives = search.objectives
         self._earlier = earlier
         self._executor = executor
         self._wake = wake
-        self._untold: list[_Told] = []
+        self._untold: list[_Told] = [
+            (known.point, known.figures and costs(self._objectives, known.figures), None, False)
+            for known in search.known
+        ]
         self._asking: Future[list[Point]] | None = None
         self.exhausted = False
-        """True once the optimizer has said that no point is left."""
-
-    def know(self, results: Iterable[KnownResult]) -> None:
-        """Takes results of the same problem from before the search: told as if they were of this search, and first."""
-        for known in results:
-            self._untold.append((known.point, known.figures and costs(self._objectives, known.figures), None, False))
+        """True once the optimizer has no point left."""
 
     def tell(self, trial: Trial, good_folds: int) -> None:
-        """Takes a result; the optimizer hears of it with the next ask.
+        """Takes a result. The optimizer learns it with the next ask.
 
         Args:
             trial: a trial that is over, in the order of results.
-            good_folds: how many folds its value is the mean of.
+            good_folds: the number of folds in its mean.
         """
         if trial.stopped_early and trial.stop is not None:
-            guessed = trial.stop.projected
-            # One that diverged would have failed. Of another there is no guess, with several objectives, where no
-            # trial had finished by then: nothing is known of it.
+            projected = trial.stop.projected
+            # A trial that diverged counts as failed. Otherwise there is an estimate, except with several objectives
+            # before the first finished trial: then the optimizer only learns that the trial was stopped.
             diverged = trial.stop.value is None
-            self._untold.append((trial.point, guessed and costs(self._objectives, guessed), None, not diverged))
+            self._untold.append((trial.point, projected and costs(self._objectives, projected), None, not diverged))
             return
         errors = None
         if trial.spreads is not None and good_folds >= 2:
@@ -457,33 +476,22 @@ class Proposer:
 
     @cached_property
     def _optimizer(self) -> Optimizer:
-        """Made where it works, for its libraries take a second to load; it has heard of the earlier searches."""
-        search = self._search
-        made = create_optimizer(
-            search.optimizer.name,
-            search.space,
-            seed=search.seed,
-            settings=search.optimizer.settings,
-            trials=search.budget.trials,
-            objectives=len(search.objectives),
-        )
-        for one in self._earlier:
-            made.tell_earlier(one.source, one.results)
-        return made
+        """The optimizer, told of the earlier searches. Made in the executor: its libraries take a second to load."""
+        return optimizer_of(self._search, self._earlier)
 
     @property
     def busy(self) -> bool:
-        """True from `start` until `take` has given the points."""
+        """Whether an ask was started and `take` has not returned its points yet."""
         return self._asking is not None
 
     def start(self, count: int, pending: Sequence[Point]) -> None:
-        """Asks for `count` points, given those that are out."""
+        """Starts an ask for `count` points; `pending`: the points of open trials."""
         told, self._untold = self._untold, []
         self._asking = self._executor.submit(self._ask, told, count, list(pending))
         self._asking.add_done_callback(lambda _: self._wake())
 
     def take(self) -> list[Point]:
-        """The points that were asked for, once; an empty list while they are not ready."""
+        """Returns the points of the ask once it is done, and only once; else an empty list."""
         if self._asking is None or not self._asking.done():
             return []
         asking, self._asking = self._asking, None
@@ -494,18 +502,33 @@ class Proposer:
             return []
 
     def _ask(self, told: list[_Told], count: int, pending: list[Point]) -> list[Point]:
-        """Runs in the executor: the only place that touches the optimizer."""
+        """Tells and asks the optimizer; runs in the executor, and nothing else uses the optimizer."""
         with time_ask(self._search.optimizer.name):
             self._optimizer.tell(told)
             return self._optimizer.ask(count, pending)
 
 
+def optimizer_of(search: Search, earlier: Sequence[EarlierResults]) -> Optimizer:
+    """Returns a new optimizer for a search, told of the results of earlier searches."""
+    optimizer = create_optimizer(
+        search.optimizer.name,
+        search.space,
+        seed=search.seed,
+        settings=search.optimizer.settings,
+        trials=search.budget.trials,
+        objectives=len(search.objectives),
+    )
+    for one in earlier:
+        optimizer.tell_earlier(one.source, one.results)
+    return optimizer
+
+
 def confirmation_runs(search: Search, trials: Collection[Trial]) -> list[Trial]:
-    """The trials to run again, each as often as it still has to be; those that were stopped do not count."""
+    """Returns the trials to confirm, each once per run that is still due. Stopped runs are due again."""
     searched = [trial for trial in trials if trial.confirms is None]
-    done = Counter(trial.confirms for trial in trials if trial.state is not TrialState.STOPPED)
+    runs = Counter(trial.confirms for trial in trials if trial.state is not TrialState.STOPPED)
     return [
         trial
         for trial in top_trials(search, searched, search.confirm.top)
-        for _ in range(search.confirm.repeats - done[trial.number])
+        for _ in range(search.confirm.repeats - runs[trial.number])
     ]

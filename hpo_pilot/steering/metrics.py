@@ -1,8 +1,8 @@
-"""What the steering process counts for Prometheus, and how it gets to the REST API's process, which shows it.
+"""Metrics of the steering process for Prometheus.
 
-The two share the work folder: the steering process writes its figures into a file there every few seconds, whole, in
-Prometheus' own format; the API puts them behind its own. A port of its own would want an address, a certificate and a
-token once more, and nothing would be gained: what is in the store the API reads from there anyway.
+The steering process writes its metrics in Prometheus' text format to a file in the work folder every few seconds. The
+process of the REST API appends that file to its own metrics. A second port would need an address, a certificate and a
+token of its own.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ log = logging.getLogger(__name__)
 
 REGISTRY = CollectorRegistry()
 
-#: Seconds between two versions of the file, and after which the last one says nothing any more.
+#: Seconds between two writes of the file.
 _EVERY = 5.0
+
+#: An older file is ignored: the steering process has ended or hangs.
 FRESH_SECONDS = 60.0
 
 _ASK_SECONDS = Histogram(
@@ -45,13 +47,13 @@ _STARTED = Gauge("hpo_pilot_steering_start_timestamp_seconds", "When the steerin
 
 @contextmanager
 def time_ask(optimizer: str) -> Iterator[None]:
-    """An optimizer is asked meanwhile."""
+    """Measures the time of a block that asks an optimizer."""
     with _ASK_SECONDS.labels(optimizer).time():
         yield
 
 
 class _Snapshot:
-    """The file by which the figures leave this process."""
+    """The file with the metrics of this process."""
 
     def __init__(self, path: Path) -> None:
         """Writes nothing yet."""
@@ -60,7 +62,7 @@ class _Snapshot:
         _STARTED.set_to_current_time()
 
     def loop_went_round(self) -> None:
-        """Notes the time, and writes the file if that is due; a full disk costs a few figures, no search."""
+        """Records the time of this round and writes the file if that is due. A write error is only logged."""
         _LOOP.set_to_current_time()
         if time.monotonic() < self._due:
             return
@@ -74,7 +76,7 @@ class _Snapshot:
 
 @contextmanager
 def snapshots(path: Path) -> Iterator[_Snapshot]:
-    """A block during which this process's figures are in a file."""
+    """Keeps the metrics of this process in a file during a block."""
     try:
         yield _Snapshot(path)
     finally:
@@ -82,7 +84,7 @@ def snapshots(path: Path) -> Iterator[_Snapshot]:
 
 
 def last_snapshot(path: Path) -> bytes:
-    """What the steering process said last; nothing where it has said nothing for long."""
+    """Returns the last metrics of the steering process; empty if they are older than `FRESH_SECONDS`."""
     try:
         if time.time() - path.stat().st_mtime > FRESH_SECONDS:
             return b""

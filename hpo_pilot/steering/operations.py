@@ -1,43 +1,187 @@
-"""What a search's user asks for beside what its optimizer proposes: points, failed trials again, more at once."""
+"""The operations of users on a registered search: pause, resume, stop, extend, retry, add_point, set_parallel.
+
+Each operation changes the store only. The steering process sees the change within a second and acts on it.
+"""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from hpo_pilot.errors import InputError
+from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.search import Budget, Point, Search, Trial, TrialState, point_key
-from hpo_pilot.search.limits import MOST_PARALLEL
+from hpo_pilot.search.limits import MOST_HOURS, MOST_MACHINE_HOURS, MOST_PARALLEL, MOST_TRIALS
 from hpo_pilot.search.mistakes import Mistake, mistakes_of
 from hpo_pilot.search.trials import seconds_allowed, width_mistakes
 from hpo_pilot.steering.budget import extend_command
+from hpo_pilot.steering.status import is_steered
 from hpo_pilot.store import NewPointRequest, PointRequest, SearchRecord, SearchState, Store
+from hpo_pilot.store.lease import lease_holder
 
-#: So many trials are named in the log, others are counted.
+#: The log names at most this many trials, and counts the others.
 _NAMED = 10
 
 
-def retry(
-    store: Store, record: SearchRecord, who: str, trials: Sequence[int] | None = None, *, key: str | None = None
-) -> int:
-    """Has the points of failed trials tried again, and lets the search go on where it was over.
+#: The limits that users may extend, with the maximum of each; and the limits that are whole numbers.
+_EXTENDABLE = {
+    "trials": MOST_TRIALS,
+    "hours": MOST_HOURS,
+    "gpu_hours": MOST_MACHINE_HOURS,
+    "core_hours": MOST_MACHINE_HOURS,
+    "failures": MOST_TRIALS,
+}
+_WHOLE = ("trials", "failures")
+
+#: States in which a search can be resumed.
+RESUMABLE: tuple[SearchState, ...] = (SearchState.PAUSED, SearchState.STOPPED, SearchState.FAILED)
+
+#: States in which a search takes a new payload.
+TAKES_PAYLOAD: tuple[SearchState, ...] = (*RESUMABLE, SearchState.RUNNING, SearchState.SUBMITTED)
+
+
+class ChangedMeanwhileError(TryAgainError):
+    """The search has changed since the user saw it: show it again, then repeat the change."""
+
+
+def pause(store: Store, record: SearchRecord, who: str) -> None:
+    """Pauses a search: no new trials start, open trials go on; `who`: for the log.
+
+    Raises:
+        InputError: the search is not running.
+    """
+    running = (SearchState.RUNNING, SearchState.SUBMITTED)
+    if not store.set_state(record.id, SearchState.PAUSED, who, only_from=running):
+        raise InputError(f"search {record.name!r} is {store.search(record.id).state.value}, so it cannot be paused")
+
+
+def resume(store: Store, record: SearchRecord, who: str, *, sandbox: Path | None = None) -> None:
+    """Resumes a paused, stopped or failed search.
 
     Args:
         store: the store.
         record: the search.
         who: for the log.
-        trials: their numbers; None: all that failed and were not tried again yet.
-        key: of this call; the same call again adds nothing.
-
-    Returns:
-        How many points go out again.
+        sandbox: a new packed payload of `pack_payload`. A running search uses it from its next trial on. None: the
+            payload stays.
 
     Raises:
-        InputError: there is none, or one of them cannot.
+        InputError: the search is running or stopping, or done with its budget spent.
+    """
+    what, states = "resumed", RESUMABLE
+    if sandbox is not None:
+        what, states = "resumed with new payload files", TAKES_PAYLOAD
+    archive = None if sandbox is None else str(sandbox)
+    if store.reopen(record.id, who, what, only_from=states, sandbox=archive):
+        return
+    state = store.search(record.id).state
+    if state is SearchState.DONE:
+        raise InputError(f"search {record.name!r} is done; `hpo-pilot extend {record.name} --trials +N` gives it more")
+    raise InputError(f"search {record.name!r} is {state.value} already")
+
+
+def stop(store: Store, record: SearchRecord, who: str) -> None:
+    """Ends a search and kills its jobs; `who`: for the log.
+
+    A search without jobs that nothing steers ends at once. A search with jobs is `stopping` until a service or a run
+    has killed them.
+
+    Raises:
+        InputError: the search is over already, or is being stopped.
+    """
+    if store.stop_idle(record.id, who, "stopped on request"):
+        return
+    alive = (SearchState.RUNNING, SearchState.SUBMITTED, SearchState.PAUSED)
+    if store.set_state(record.id, SearchState.STOPPING, who, only_from=alive):
+        return
+    now = store.search(record.id)
+    if is_steered(now, lease_holder(store.engine)) is not False:
+        raise InputError(f"search {record.name!r} is {now.state.value} already")
+
+
+def extend(
+    store: Store,
+    record: SearchRecord,
+    who: str,
+    changes: Mapping[str, float],
+    *,
+    seen: Mapping[str, float | None] | None = None,
+) -> SearchRecord:
+    """Extends the budget of a search and resumes it if it was over.
+
+    Args:
+        store: the store.
+        record: the search.
+        who: for the log.
+        changes: amounts to add, by the names of `Budget`: trials, hours, gpu_hours, core_hours, failures.
+        seen: the values of these limits that the user saw. If the budget already has the sums, nothing is done: the
+            call is a repetition whose first answer was lost. None: add to the present values.
+
+    Returns:
+        The search with its new budget.
+
+    Raises:
+        InputError: an amount does not extend the budget, or the budget has no such limit.
+        ChangedMeanwhileError: the budget differs from `seen`.
+    """
+    for name, amount in changes.items():
+        if name not in _EXTENDABLE:
+            raise InputError(f"{name}: there is no such limit; there is {', '.join(_EXTENDABLE)}")
+        if amount > _EXTENDABLE[name]:
+            raise InputError(
+                f"{name}: so large an amount does not extend the budget: {_EXTENDABLE[name]:,} is the most"
+            )
+        if not amount > 0:  # NaN is not
+            raise InputError(f"{name}: {_shown(amount)} does not extend the budget; a budget may only grow")
+        if name in _WHOLE and amount != int(amount):
+            raise InputError(f"{name}: {amount:+g} is no whole number")
+
+    def extended(now: SearchRecord) -> tuple[Search, str]:
+        values = now.search.budget.model_dump()
+        if seen is not None and any(values[name] != seen.get(name) for name in changes):
+            raise ChangedMeanwhileError(
+                f"the budget of search {now.name!r} has changed meanwhile: look at it, then extend it"
+            )
+        for name, amount in changes.items():
+            if values[name] is None:
+                raise InputError(f"search {now.name!r} has no limit on {name}: there is nothing to extend")
+            values[name] += int(amount) if name in _WHOLE else amount
+        search = with_budget(now.search, **{name: values[name] for name in changes})
+        return search, f"extended: {budget_difference(now.search.budget, search.budget)}"
+
+    if seen is not None:
+        now = store.search(record.id)
+        budget = now.search.budget.model_dump()
+        if all((before := seen.get(name)) is not None and budget[name] == before + changes[name] for name in changes):
+            return now
+    return store.redefine(record.id, extended, who)
+
+
+def _shown(amount: float) -> str:
+    return f"{amount:+g}" if abs(amount) < MOST_MACHINE_HOURS else "as much less"
+
+
+def retry(
+    store: Store, record: SearchRecord, who: str, trials: Sequence[int] | None = None, *, key: str | None = None
+) -> int:
+    """Requests failed trials again and resumes the search if it was over.
+
+    Args:
+        store: the store.
+        record: the search.
+        who: for the log.
+        trials: numbers of failed trials; None: all failed trials that were not tried again yet.
+        key: identity of this call. A repetition with the same key adds nothing.
+
+    Returns:
+        The number of requested points.
+
+    Raises:
+        InputError: there is no such trial, or one of them cannot be tried again.
     """
 
     def asking(
@@ -55,20 +199,20 @@ def retry(
 
 
 def add_point(store: Store, record: SearchRecord, who: str, point: Mapping[str, Any], *, key: str | None = None) -> int:
-    """Has a point tried, and lets the search go on where it was over.
+    """Requests a point and resumes the search if it was over.
 
     Args:
         store: the store.
         record: the search.
         who: for the log.
         point: the active parameters by name.
-        key: of this call; the same call again adds nothing.
+        key: identity of this call. A repetition with the same key adds nothing.
 
     Returns:
         1.
 
     Raises:
-        InputError: it is not in the space, or the search has it already.
+        InputError: the point is not in the search space, or the search has it already.
     """
 
     def asking(
@@ -84,10 +228,10 @@ def add_point(store: Store, record: SearchRecord, who: str, point: Mapping[str, 
 
 
 def set_parallel(store: Store, record: SearchRecord, who: str, parallel: int) -> SearchRecord:
-    """Changes how many trials are out at once; a search that is over stays so.
+    """Changes the number of parallel trials. A search that is over stays over.
 
     Raises:
-        InputError: less than one, or more than makes sense.
+        InputError: the number is less than one or too large.
     """
     if not 1 <= parallel <= MOST_PARALLEL:
         shown = str(parallel) if abs(parallel) < 10**15 else "so many"
@@ -102,12 +246,12 @@ def set_parallel(store: Store, record: SearchRecord, who: str, parallel: int) ->
     return store.redefine(record.id, changed, who, goes_on=False)
 
 
-# --- which ---
+# --- the choice of points ---
 
 
 def _failed(record: SearchRecord, known: list[Trial], waiting: list[PointRequest]) -> list[Trial]:
-    """The failed trials that were not tried again yet; of several with one point the last."""
-    again = {trial.retries for trial in known if trial.counts} | {wish.retries for wish in waiting}
+    """Returns the failed trials that were not tried again yet; of several with the same point the last one."""
+    again = {trial.retries for trial in known if trial.counts} | {request.retries for request in waiting}
     taken = _taken(known, waiting)
     failed = [trial for trial in known if _has_failed(trial) and trial.number not in again]
     by_point = {key: trial for trial in failed if (key := point_key(trial.point)) not in taken}
@@ -148,8 +292,8 @@ def _has_failed(trial: Trial) -> bool:
 
 
 def _taken(known: list[Trial], waiting: list[PointRequest]) -> dict[str, str]:
-    """The points that are out, have a result or wait to go out, each with where, in words."""
-    taken = {point_key(wish.point): f"its point waits to go out; {wish.who} asked for it" for wish in waiting}
+    """Returns the keys of points that are open, have a result or wait, each with its place in words."""
+    taken = {point_key(one.point): f"its point waits to go out; {one.who} asked for it" for one in waiting}
     for trial in known:
         if trial.counts and trial.state is not TrialState.FAILED:
             taken[point_key(trial.point)] = f"trial {trial.number} has its point and is {trial.state.value}"
@@ -157,10 +301,10 @@ def _taken(known: list[Trial], waiting: list[PointRequest]) -> dict[str, str]:
 
 
 def _check_new(record: SearchRecord, point: Point, known: list[Trial], waiting: list[PointRequest]) -> None:
-    """Makes sure that the search does not have the point already.
+    """Checks that the point is new to the search.
 
     Raises:
-        InputError: it has.
+        InputError: the search has it already.
     """
     key = point_key(point)
     if (where := _taken(known, waiting).get(key)) is not None:
@@ -177,10 +321,10 @@ def _check_new(record: SearchRecord, point: Point, known: list[Trial], waiting: 
 
 
 def _check_room(store: Store, record: SearchRecord) -> None:
-    """Makes sure that a trial more would go out.
+    """Checks that one more trial would start.
 
     Raises:
-        InputError: the search is being stopped, or its time or its GPU-hours are spent.
+        InputError: the search is being stopped, or its hours or GPU-hours are spent.
     """
     name, budget = record.name, record.search.budget
     if record.state is SearchState.STOPPING:
@@ -199,28 +343,34 @@ def _check_room(store: Store, record: SearchRecord) -> None:
 
 
 def _grown(record: SearchRecord, count: int) -> tuple[Search, str]:
-    """The search with a budget of so many trials more, and that in words."""
+    """Returns the search with `count` more trials in its budget, and the change in words."""
     before = record.search.budget.trials
     search = with_budget(record.search, trials=before + count)
     return search, f"budget trials {before} -> {before + count}"
 
 
 def with_budget(search: Search, **changes: float) -> Search:
-    """The search with these parts of its budget changed.
+    """Returns the search with changed limits of its budget.
 
     Raises:
-        InputError: one of them is beyond its maximum, or makes more jobs at once than there may be.
+        InputError: a value is beyond its maximum, or makes too many parallel jobs.
     """
     values = search.budget.model_dump() | changes
     wrong: list[Mistake] = []
     try:
         budget = Budget.model_validate(values)
-    except ValidationError as error:  # what an earlier version allowed, and is not changed here, stays
+    except ValidationError as error:  # Values that an earlier version allowed stay, if they are not changed here.
         found = mistakes_of(error, values, Budget)
-        wrong = [misfit.under("budget") for misfit in found if misfit.path[0] in changes]
+        wrong = [mistake.under("budget") for mistake in found if mistake.path[0] in changes]
         budget = search.budget.model_copy(update=changes)
     if "parallel" in changes and not wrong:
         wrong = width_mistakes(budget, search.resources, search.folds)
     if wrong:
         raise InputError("; ".join(map(str, wrong)))
     return search.model_copy(update={"budget": budget})
+
+
+def budget_difference(old: Budget, new: Budget) -> str:
+    """Returns the changed limits of a budget in words, such as `trials 20 -> 40`."""
+    before, after = old.model_dump(), new.model_dump()
+    return ", ".join(f"{key} {before[key]} -> {after[key]}" for key in after if after[key] != before[key]) or "nothing"

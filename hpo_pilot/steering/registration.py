@@ -1,4 +1,8 @@
-"""Registers the searches of a file, with the earlier results they learn from, and changes them afterwards."""
+"""Registers the searches of a search file: packs payloads, compares with the store, loads earlier results.
+
+`pack_searches` reads a file and packs its payload. `register_family` registers its searches or finds those that the
+store has. `first_task` shows what the first generation would submit, without a server.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import hashlib
 import math
 import os
 import secrets
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,8 +19,12 @@ from typing import Any
 from hpo_pilot.advice import command
 from hpo_pilot.errors import InputError, Problem, TryAgainError
 from hpo_pilot.files import result_path
+from hpo_pilot.jobs import task_name
+from hpo_pilot.panda.manager import scouts
 from hpo_pilot.panda.sandbox import build_sandbox, same_payload
-from hpo_pilot.search import Budget, Search, Trial, TrialState
+from hpo_pilot.panda.server import environment_vo
+from hpo_pilot.panda.task_parameters import task_parameters
+from hpo_pilot.search import Budget, Search
 from hpo_pilot.search.earlier_results import (
     EarlierResults,
     EarlierSearch,
@@ -23,51 +32,30 @@ from hpo_pilot.search.earlier_results import (
     fit_earlier_results,
     read_results,
 )
-from hpo_pilot.search.limits import MOST_HOURS, MOST_MACHINE_HOURS, MOST_TRIALS
 from hpo_pilot.search.payload import absolute_inputs
-from hpo_pilot.search.sections import is_result_file
-from hpo_pilot.steering.operations import with_budget
+from hpo_pilot.search.sections import costs, is_result_file
+from hpo_pilot.steering.embedded import chosen_server
+from hpo_pilot.steering.loop import optimizer_of
+from hpo_pilot.steering.operations import RESUMABLE, TAKES_PAYLOAD, budget_difference
 from hpo_pilot.steering.search_file import Examination, in_order, load_search, payload_folder
-from hpo_pilot.steering.status import is_steered
-from hpo_pilot.steering.workdir import DEFAULT_QUEUE, WorkDir
-from hpo_pilot.store import EMBEDDED, NameTakenError, SearchRecord, SearchState, Store
-from hpo_pilot.store.lease import lease_holder
+from hpo_pilot.steering.submissions import official_group, task_jobs, task_spec, trial_seed, trials_per_task
+from hpo_pilot.steering.workdir import DEFAULT_QUEUE, WorkDir, nickname
+from hpo_pilot.store import EMBEDDED, NameTakenError, SearchRecord, Store
 from hpo_pilot.transformation.job import keep_environment
-
-#: The limits that may be extended, with the most that each holds; and those that count things.
-_EXTENDABLE = {
-    "trials": MOST_TRIALS,
-    "hours": MOST_HOURS,
-    "gpu_hours": MOST_MACHINE_HOURS,
-    "core_hours": MOST_MACHINE_HOURS,
-    "failures": MOST_TRIALS,
-}
-_WHOLE = ("trials", "failures")
-
-#: The states in which a search waits for its owner.
-_MAY_GO_ON: tuple[SearchState, ...] = (SearchState.PAUSED, SearchState.STOPPED, SearchState.FAILED)
-
-
-#: Those in which it needs its payload, and a new one is taken.
-_NOT_OVER: tuple[SearchState, ...] = (*_MAY_GO_ON, SearchState.RUNNING, SearchState.SUBMITTED)
-
-
-class ChangedMeanwhileError(TryAgainError):
-    """The search is not as whoever wants to change it saw it."""
 
 
 @dataclass(frozen=True)
 class PackedSearch:
-    """A search as it is registered: read from its file, its payload packed.
+    """A search that is ready for registration: read from its file, with its payload packed.
 
     Attributes:
-        file: the file's name in messages.
-        source: where the file is, on its user's machine.
+        file: name of the search file in messages.
+        source: path of the search file on its user's machine.
         sandbox: the packed payload.
-        family: the name of the file's search, where this is the search of one of its segments.
-        results: where the result files are that `warm_start` names, by how it names them.
-        environments: where the environment of this process, the search's own, is kept for its jobs on this machine;
-            None: the search comes from elsewhere.
+        family: name of the search in the file, if this is the search of one of its segments.
+        results: paths of the result files of `warm_start`, by their names there.
+        environments: folder that keeps the environment of this process for jobs on this machine; None: the search
+            comes from another machine.
     """
 
     search: Search
@@ -80,20 +68,19 @@ class PackedSearch:
 
 
 def pack_search(search_file: Path, workdir: WorkDir) -> PackedSearch:
-    """Reads a search file and packs its payload; of a file with segments, that of the first of them.
-
-    Args:
-        search_file: the search file.
-        workdir: where the packed payload goes.
-
-    Raises:
-        InputError: the file is wrong, or the payload's files cannot be read.
-    """
+    """Reads a search file and packs its payload. Returns the first segment of a file with segments."""
     return pack_searches(search_file, workdir)[0]
 
 
 def pack_searches(search_file: Path, workdir: WorkDir) -> list[PackedSearch]:
-    """The same for every segment of a file; for a file without segments its one search.
+    """Reads a search file and packs its payload.
+
+    Args:
+        search_file: the search file.
+        workdir: keeps the packed payload.
+
+    Returns:
+        One search per segment of the file; without segments a single search.
 
     Raises:
         InputError: the file is wrong, or the payload's files cannot be read.
@@ -110,14 +97,14 @@ def pack_searches(search_file: Path, workdir: WorkDir) -> list[PackedSearch]:
 def packed_family(
     whole: Search, file: str, source: str, pack: Callable[[Search], Path], results: Mapping[str, Path]
 ) -> list[PackedSearch]:
-    """The searches of a file's segments, packed; of a file without segments its one search.
+    """Packs each segment of a search; a search without segments is packed as it is.
 
     Args:
-        whole: what the file says.
-        file: its name in messages.
-        source: where it is.
+        whole: the search of the file.
+        file: name of the file in messages.
+        source: path of the file.
         pack: packs the payload of one search.
-        results: where the result files are that `warm_start` names, by how it names them.
+        results: paths of the result files of `warm_start`, by their names there.
     """
     if not whole.segments:
         return [PackedSearch(whole, file, source, pack(whole), results=results)]
@@ -126,7 +113,7 @@ def packed_family(
 
 
 def pack_payload(search: Search, search_file: Path, workdir: WorkDir) -> Path:
-    """Packs the search's payload with the runner.
+    """Packs the payload of a search together with the runner. Returns the path of the archive.
 
     Raises:
         InputError: the payload's files cannot be read.
@@ -139,14 +126,14 @@ def pack_payload(search: Search, search_file: Path, workdir: WorkDir) -> Path:
 
 
 def payload_document(search: Search, base: Path | None) -> dict[str, Any]:
-    """What the runner is told of the payload: `hpo_pilot_payload.json` in the sandbox.
+    """Returns the payload's description for the runner: `hpo_pilot_payload.json` in the sandbox.
 
     Args:
         search: the search.
-        base: the folder of its file, to which paths are relative; None: it is on another machine.
+        base: folder of the search file, to which paths are relative; None: it is on another machine.
 
     Raises:
-        InputError: an input is a path that only its user's machine could understand.
+        InputError: an input is a relative path, and the search file is on another machine.
     """
     payload, needs, early = search.payload, search.resources, search.early_stopping
     more: dict[str, Any] = {} if payload.python is None else {"python": payload.python}
@@ -184,20 +171,20 @@ def register_packed(
     uid: str | None = None,
     check: Callable[[SearchRecord], None] = lambda _found: None,
 ) -> SearchRecord:
-    """Registers a search, or finds the one that the store has.
+    """Registers a search, or resumes the search of that name in the store.
 
     Args:
         store: the store.
         packed: the search.
-        go_on: whether a search that is there already goes on (`run`) or is an error (`submit`).
-        who: registers it, and owns it then.
-        uid: the search's random identity, where the caller chose one: a search of that name and identity is its own,
-            registered before, and no error. None: a fresh one.
-        check: called with a search that is to go on; raises where `who` may not do that.
+        go_on: whether a registered search is resumed (`run`) or is an error (`submit`).
+        who: the user. A new search is theirs.
+        uid: the identity of the search, if the caller chose one. A registered search of this name, identity and owner
+            is then the result of an earlier call and no error. None: a new random identity.
+        check: called before a registered search is resumed; raises if `who` may not do that.
 
     Raises:
-        InputError: it differs from the registered search in more than a larger budget, or an earlier search that it
-            is to start from is not there or has nothing to teach.
+        InputError: the search differs from the registered one in more than a larger budget, or an earlier search of
+            `warm_start` does not exist or has no usable results.
     """
     search = packed.search
     found = store.find_search(search.name)
@@ -205,13 +192,13 @@ def register_packed(
         earlier = earlier_results(store, search, packed.results)
         family, sandbox, own = packed.family, str(packed.sandbox), uid or secrets.token_hex(4)
         if packed.environments is not None:
-            note_environment(packed.environments, own)  # before a service can take the search up
+            note_environment(packed.environments, own)  # before a service can start the search
         try:
             return store.create_search(
                 search, source=packed.source, sandbox=sandbox, owner=who, family=family, uid=own, earlier=earlier
             )
         except NameTakenError:
-            found = store.search(search.name)  # by a call at the same time, perhaps this one's repetition
+            found = store.search(search.name)  # A call at the same time was faster, perhaps a repetition of this one.
     if uid is not None and found.uid == uid and found.owner == who:
         return found
     check_registered(found, packed, go_on=go_on, check=check)
@@ -220,15 +207,15 @@ def register_packed(
     if found.filed.budget != search.budget:
         store.redefine(found.id, lambda now: _refiled(now, search, packed.file), who, filed=search)
     else:
-        store.reopen(found.id, who, "resumed", only_from=_MAY_GO_ON)
+        store.reopen(found.id, who, "resumed", only_from=RESUMABLE)
     if found.sandbox != str(packed.sandbox):
         what = "goes on with the payload runner of another version of hpo-pilot"
-        store.reopen(found.id, who, what, only_from=_NOT_OVER, sandbox=str(packed.sandbox))
+        store.reopen(found.id, who, what, only_from=TAKES_PAYLOAD, sandbox=str(packed.sandbox))
     return store.search(found.id)
 
 
 def note_environment(folder: Path, uid: str) -> None:
-    """Keeps the environment of this process for the local jobs of the search of that uid.
+    """Writes the environment of this process to `folder`, for the local jobs of the search with that uid.
 
     Raises:
         TryAgainError: it cannot be written.
@@ -246,16 +233,16 @@ def check_registered(
     go_on: bool,
     check: Callable[[SearchRecord], None] = lambda _found: None,
 ) -> None:
-    """Makes sure that a search can go on which the store has already.
+    """Checks that a registered search can be resumed.
 
     Args:
-        found: the search as the store has it.
-        packed: the search as its file says it.
+        found: the registered search.
+        packed: the search as its file has it now.
         go_on: as for `register_packed`.
         check: as for `register_packed`.
 
     Raises:
-        InputError: it may not go on, or it differs from the registered one in more than a larger budget.
+        InputError: the search may not be resumed, or differs from the registered one in more than a larger budget.
     """
     if not go_on:
         name = found.name
@@ -270,13 +257,13 @@ def check_registered(
 
 
 def check_same(found: SearchRecord, search: Search, sandbox: Path, search_file: str) -> None:
-    """Makes sure that the file says what it said when the search began, its budget aside.
+    """Checks that the file still defines the registered search, apart from its budget.
 
-    Another version of hpo-pilot may have begun it: with another payload runner, and with LOCAL for a queue that the
-    file does not name.
+    Another version of hpo-pilot may have registered it, with another payload runner, and with LOCAL as the queue if
+    the file names none.
 
     Raises:
-        InputError: it says something else, or the payload's files have changed.
+        InputError: the definition or the payload's files have changed.
     """
     old, new = found.filed.to_dict(), search.to_dict()
     if found.server in (None, EMBEDDED):
@@ -303,7 +290,11 @@ def check_same(found: SearchRecord, search: Search, sandbox: Path, search_file: 
 
 
 def _refiled(record: SearchRecord, search: Search, search_file: str) -> tuple[Search, str]:
-    """The search with the budget that its file now has, which may only have grown; what commands added stays."""
+    """Returns the search with the larger budget of its file and the change in words; extensions by commands stay.
+
+    Raises:
+        InputError: a limit in the file has become smaller.
+    """
     before, after = record.filed.budget, search.budget
     largest: dict[str, Any] = {}
     for name in ("trials", "hours", "gpu_hours", "core_hours"):
@@ -320,149 +311,12 @@ def _refiled(record: SearchRecord, search: Search, search_file: str) -> tuple[Se
     if after.parallel == before.parallel:
         largest["parallel"] = record.search.budget.parallel
     changed = search.model_copy(update={"budget": after.model_copy(update=largest)})
-    return changed, f"budget changed: {_difference(record.search.budget, changed.budget)}"
+    return changed, f"budget changed: {budget_difference(record.search.budget, changed.budget)}"
 
 
 def _limit(budget: Budget, name: str) -> float:
     value = getattr(budget, name)
     return math.inf if value is None else float(value)
-
-
-def _difference(old: Budget, new: Budget) -> str:
-    before, after = old.model_dump(), new.model_dump()
-    return ", ".join(f"{key} {before[key]} -> {after[key]}" for key in after if after[key] != before[key]) or "nothing"
-
-
-def pause(store: Store, record: SearchRecord, who: str) -> None:
-    """No new trials from now on; `who` says so.
-
-    Raises:
-        InputError: the search is not running.
-    """
-    running = (SearchState.RUNNING, SearchState.SUBMITTED)
-    if not store.set_state(record.id, SearchState.PAUSED, who, only_from=running):
-        raise InputError(f"search {record.name!r} is {store.search(record.id).state.value}, so it cannot be paused")
-
-
-def resume(store: Store, record: SearchRecord, who: str, *, sandbox: Path | None = None) -> None:
-    """Lets a paused, stopped or failed search go on.
-
-    Args:
-        store: the store.
-        record: the search.
-        who: for the log.
-        sandbox: a new packed payload, as `pack_payload` makes it; a running search goes on with it from its next
-            trial. None: as it was.
-
-    Raises:
-        InputError: the search is running or stopping, or done with its budget spent.
-    """
-    what, states = "resumed", _MAY_GO_ON
-    if sandbox is not None:
-        what, states = "resumed with new payload files", _NOT_OVER
-    archive = None if sandbox is None else str(sandbox)
-    if store.reopen(record.id, who, what, only_from=states, sandbox=archive):
-        return
-    state = store.search(record.id).state
-    if state is SearchState.DONE:
-        raise InputError(f"search {record.name!r} is done; `hpo-pilot extend {record.name} --trials +N` gives it more")
-    raise InputError(f"search {record.name!r} is {state.value} already")
-
-
-def stop(store: Store, record: SearchRecord, who: str) -> None:
-    """Kills the search's jobs and ends it; `who` says so.
-
-    A search without jobs that nothing steers is ended at once. One with jobs is `stopping` until something steers it.
-
-    Raises:
-        InputError: it is over already, or is being stopped.
-    """
-    if store.stop_idle(record.id, who, "stopped on request"):
-        return
-    alive = (SearchState.RUNNING, SearchState.SUBMITTED, SearchState.PAUSED)
-    if store.set_state(record.id, SearchState.STOPPING, who, only_from=alive):
-        return
-    now = store.search(record.id)
-    if is_steered(now, lease_holder(store.engine)) is not False:
-        raise InputError(f"search {record.name!r} is {now.state.value} already")
-
-
-def extend(
-    store: Store,
-    record: SearchRecord,
-    who: str,
-    changes: Mapping[str, float],
-    *,
-    seen: Mapping[str, float | None] | None = None,
-) -> SearchRecord:
-    """Adds to the search's budget, and lets it go on where it was over.
-
-    Args:
-        store: the store.
-        record: the search.
-        who: for the log.
-        changes: what to add, by the names of `Budget`: trials, hours, gpu_hours, core_hours, failures.
-        seen: the budget that `who` wants to add to, as far as it is changed: where it has been added to already, as by
-            a call whose answer was lost, nothing is done. None: to whatever it is.
-
-    Returns:
-        The search with its new budget.
-
-    Raises:
-        InputError: an amount does not extend the budget, or the budget has no such limit.
-        ChangedMeanwhileError: the budget is no longer what was seen.
-    """
-    for name, amount in changes.items():
-        if name not in _EXTENDABLE:
-            raise InputError(f"{name}: there is no such limit; there is {', '.join(_EXTENDABLE)}")
-        if amount > _EXTENDABLE[name]:
-            raise InputError(
-                f"{name}: so large an amount does not extend the budget: {_EXTENDABLE[name]:,} is the most"
-            )
-        if not amount > 0:  # NaN is not
-            raise InputError(f"{name}: {_shown(amount)} does not extend the budget; a budget may only grow")
-        if name in _WHOLE and amount != int(amount):
-            raise InputError(f"{name}: {amount:+g} is no whole number")
-
-    def extended(now: SearchRecord) -> tuple[Search, str]:
-        values = now.search.budget.model_dump()
-        if seen is not None and any(values[name] != seen.get(name) for name in changes):
-            raise ChangedMeanwhileError(
-                f"the budget of search {now.name!r} has changed meanwhile: look at it, then extend it"
-            )
-        for name, amount in changes.items():
-            if values[name] is None:
-                raise InputError(f"search {now.name!r} has no limit on {name}: there is nothing to extend")
-            values[name] += int(amount) if name in _WHOLE else amount
-        search = with_budget(now.search, **{name: values[name] for name in changes})
-        return search, f"extended: {_difference(now.search.budget, search.budget)}"
-
-    if seen is not None:
-        now = store.search(record.id)
-        budget = now.search.budget.model_dump()
-        if all((before := seen.get(name)) is not None and budget[name] == before + changes[name] for name in changes):
-            return now
-    return store.redefine(record.id, extended, who)
-
-
-def _shown(amount: float) -> str:
-    return f"{amount:+g}" if abs(amount) < MOST_MACHINE_HOURS else "as much less"
-
-
-def trial_of(store: Store, record: SearchRecord, number: int) -> Trial:
-    """The trial of that number.
-
-    Raises:
-        InputError: there is none.
-    """
-    trials = store.trials(record.id)
-    for trial in trials:
-        if trial.number == number:
-            return trial
-    finished = sum(1 for trial in trials if trial.state is TrialState.FINISHED)
-    raise InputError(
-        f"search {record.name!r} has no trial {number}; it has {len(trials)}, of which {finished} finished"
-    )
 
 
 def check_family(
@@ -473,20 +327,20 @@ def check_family(
     uid: str | None = None,
     check: Callable[[SearchRecord], None] = lambda _found: None,
 ) -> list[SearchRecord | None]:
-    """Makes sure that the searches of one file can be registered, and changes nothing.
+    """Checks that the searches of one file can be registered. Changes nothing.
 
     Args:
         store: the store.
         family: the packed searches.
-        go_on: whether a search that is there already goes on (`run`) or is an error (`submit`).
-        uid: as for `register_packed`; those of segments are derived from it.
+        go_on: whether a registered search is resumed (`run`) or is an error (`submit`).
+        uid: as for `register_packed`. The identities of segments are derived from it.
         check: as for `register_packed`.
 
     Returns:
-        Each as the store has it already; None: it is new.
+        For each search its record in the store; None for a new search.
 
     Raises:
-        InputError: one of them differs from a registered search, or there is one of that name.
+        InputError: a search differs from the registered one, or its name is taken.
     """
     known: list[SearchRecord | None] = []
     for packed, identity in zip(family, _uids(family, uid), strict=True):
@@ -517,7 +371,7 @@ def register_family(
     uid: str | None = None,
     check: Callable[[SearchRecord], None] = lambda _found: None,
 ) -> list[SearchRecord]:
-    """Registers the searches of one file, or finds those that the store has; none of them where one cannot be.
+    """Registers the searches of one file, or resumes those in the store. All are checked before any is registered.
 
     Args:
         store: the store.
@@ -528,7 +382,7 @@ def register_family(
         check: as for `register_packed`.
 
     Raises:
-        InputError: one of them differs from a registered search, or there is one of that name.
+        InputError: a search differs from the registered one, or its name is taken.
     """
     check_family(store, family, go_on=go_on, uid=uid, check=check)
     return [
@@ -546,20 +400,20 @@ def _uid_of(uid: str, name: str) -> str:
 
 
 def result_files(search: Search, base: Path) -> dict[str, Path]:
-    """The result files that a search names, by how it names them; `base` is the folder of its file."""
+    """Returns the paths of the result files in `warm_start`, by their names; `base`: folder of the search file."""
     return {source: result_path(source, base) for source in search.warm_start if is_result_file(source)}
 
 
 def earlier_results(store: Store | None, search: Search, files: Mapping[str, Path]) -> list[EarlierResults]:
-    """What a search has from the earlier ones that it names; a copy, which no later change of theirs touches.
+    """Returns the results of the earlier searches in `warm_start`: copies that later changes do not touch.
 
     Args:
-        store: where searches are found by their names; None: there is none.
-        search: the new search, of one segment where its file has several.
-        files: where the result files are that it names.
+        store: the store of the earlier searches; None: there is none.
+        search: the new search; of a file with segments the search of one segment.
+        files: paths of the result files of `warm_start`, by their names there.
 
     Raises:
-        InputError: an earlier search is not there, or has nothing to teach.
+        InputError: an earlier search does not exist or has no usable results.
     """
     return [_results(store, search, source, files) for source in search.warm_start]
 
@@ -578,7 +432,7 @@ def _results(store: Store | None, search: Search, source: str, files: Mapping[st
 
 
 def _of_store(store: Store | None, search: Search, name: str) -> EarlierSearch:
-    """The results of a search of the store; of a family those of the same segment."""
+    """Returns the results of a search in the store; of a family, those of the same segment."""
     if store is None:
         raise InputError(f"there is no store with a search {name!r} (yet)")
     record = None
@@ -592,12 +446,12 @@ def _of_store(store: Store | None, search: Search, name: str) -> EarlierSearch:
 
 
 def examine_earlier_searches(store: Store | None, found: Examination, base: Path | None) -> Examination:
-    """What was found in a search file, with what is to say of the earlier searches that it names.
+    """Adds problems and notes about the earlier searches in `warm_start` to the examination of a search file.
 
     Args:
-        store: where searches are found by their names; None: there is none, which is worth a note.
-        found: what was found in the file; one with problems stays as it is.
-        base: the folder of the file; None: it is elsewhere, and so are the result files.
+        store: the store of the earlier searches; None: there is none, which becomes a note.
+        found: the examination of the file. If the file has problems, it is returned unchanged.
+        base: folder of the file; None: the file and its result files are on another machine.
     """
     search = found.search
     if search is None:
@@ -626,3 +480,56 @@ def examine_earlier_searches(store: Store | None, found: Examination, base: Path
         problems=in_order([*found.problems, *problems.values()]),
         notes=in_order([*found.notes, *notes.values()]),
     )
+
+
+# --- the dry run ---
+
+#: Examples: a real search gets a random identity when it is registered, and its server's address when it runs.
+_UID = "00000000"
+_SERVER = "http://127.0.0.1:25080"
+
+
+def first_task(
+    search_file: Path, server: str | None = None, store: Callable[[], Store | None] = lambda: None
+) -> dict[str, Any]:
+    """Returns the task parameters of the first generation, with an example of an identity and of a server address.
+
+    Args:
+        search_file: the search file.
+        server: URL of the PanDA server, or `embedded`; None: the server of PANDA_URL_SSL, else the embedded one.
+        store: opens the store with the earlier searches; called only if the file has a `warm_start`.
+
+    Raises:
+        InputError: the search file or its payload is wrong, or an earlier search does not exist.
+    """
+    target = chosen_server(server)
+    with tempfile.TemporaryDirectory() as folder:
+        packed = pack_search(search_file, WorkDir(Path(folder)))
+    opened = store() if packed.search.warm_start else None
+    earlier = earlier_results(opened, packed.search, packed.results)
+    return first_task_of(packed.search, packed.sandbox, target, earlier=earlier)
+
+
+def first_task_of(
+    search: Search, sandbox: Path, server: str = EMBEDDED, *, earlier: Sequence[EarlierResults] = ()
+) -> dict[str, Any]:
+    """Returns the task parameters of the first generation of a packed search. Does not read the archive."""
+    ours = server == EMBEDDED
+    # panda-client finds out the nickname when there is a login: nothing is asked for here.
+    owner = nickname() if ours else os.environ.get("PANDA_NICKNAME") or nickname()
+    vo = "hpo_pilot" if ours else environment_vo()
+    most = trials_per_task(search, None if ours else scouts(vo))
+    count = min(search.budget.parallel, search.budget.trials, most)
+    points = [search.space.canonical(point) for point in search.start[:count]]
+    if not points:
+        optimizer = optimizer_of(search, earlier)
+        optimizer.tell(
+            (known.point, known.figures and costs(search.objectives, known.figures)) for known in search.known
+        )
+        points = optimizer.ask(count, [])
+    numbered = dict(enumerate(points, start=1))
+    jobs = task_jobs(search, [(number, trial_seed(search.seed, number)) for number in numbered])
+    name = task_name(owner, search.name, _UID, 1, 0, group=official_group(search))
+    task = task_spec(search, _UID, sandbox, name, 1, jobs, numbered)
+    url = _SERVER if ours else server
+    return task_parameters(task, owner=owner, vo=vo, server=url, sandbox=sandbox.name, ours=ours)

@@ -22,11 +22,9 @@ from hpo_pilot.panda.workflow_manager import WorkflowManager
 from hpo_pilot.report.html import ReportFacts, render_report
 from hpo_pilot.report.result_figures import PEER_LIMIT, PeerSearch, drawn_trials, same_question
 from hpo_pilot.report.summary import best_trial, front_of, top_trials
-from hpo_pilot.search import Trial
-from hpo_pilot.steering.embedded import EmbeddedPanda, running_server
-from hpo_pilot.steering.registration import trial_of
+from hpo_pilot.search import Trial, TrialState
+from hpo_pilot.steering.embedded import EmbeddedPanda, connected_manager, running_server
 from hpo_pilot.steering.status import early_stopping_notes, search_notes
-from hpo_pilot.steering.target import connected_manager
 from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import EMBEDDED, SearchRecord, SteeringStore, Store, StoreAwayError
 from hpo_pilot.store.database import url_without_password
@@ -220,6 +218,22 @@ class KeptOutputs:
                 self._manager.discard(archive)
             self._store.discard_outputs(self._record.id, gone)
             self._numbers -= set(gone)
+
+
+def trial_of(store: Store, record: SearchRecord, number: int) -> Trial:
+    """The trial of that number.
+
+    Raises:
+        InputError: there is none.
+    """
+    trials = store.trials(record.id)
+    for trial in trials:
+        if trial.number == number:
+            return trial
+    finished = sum(1 for trial in trials if trial.state is TrialState.FINISHED)
+    raise InputError(
+        f"search {record.name!r} has no trial {number}; it has {len(trials)}, of which {finished} finished"
+    )
 
 
 def kept_outputs(store: Store, record: SearchRecord, which: str) -> tuple[int, dict[int, str]]:

@@ -17,15 +17,20 @@ from hpo_pilot.errors import HpoPilotError, InputError, TryAgainError
 from hpo_pilot.logs import about
 from hpo_pilot.panda.workflow_manager import WorkflowManager, workflow_manager
 from hpo_pilot.search import Search
-from hpo_pilot.steering.embedded import EmbeddedPanda, default_slots
+from hpo_pilot.steering.embedded import (
+    EmbeddedPanda,
+    bind_to_server,
+    check_steered,
+    chosen_server,
+    connected_manager,
+    default_slots,
+)
 from hpo_pilot.steering.loop import SearchSteering
 from hpo_pilot.steering.metrics import snapshots
 from hpo_pilot.steering.registration import PackedSearch, check_family, pack_searches, register_family
 from hpo_pilot.steering.results import ReportWriter, RunResult, internal_error, result_of
 from hpo_pilot.steering.search_file import load_search
-from hpo_pilot.steering.server_processes import NetworkOptions, security_warnings
-from hpo_pilot.steering.target import bind_to_server, check_steered, chosen_server, connected_manager
-from hpo_pilot.steering.web_process import ApiProcess
+from hpo_pilot.steering.server_processes import ApiProcess, NetworkOptions, security_warnings
 from hpo_pilot.steering.workdir import DEFAULT_QUEUE, WorkDir, nickname
 from hpo_pilot.store import EMBEDDED, SearchRecord, SearchState, SteeringStore, Store, StoreAwayError
 from hpo_pilot.store.lease import LEASE_SECONDS, Lease, LeaseHeldError, LeaseLostError, held_lease, lease_holder

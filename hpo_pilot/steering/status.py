@@ -1,14 +1,17 @@
-"""The course of a search for users: its expected end, whether it is steered, and notes on problems."""
+"""The status of a search for users: its expected end, what its optimizer does, whether it is steered, and problems."""
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from hpo_pilot.advice import command
+from hpo_pilot.errors import HpoPilotError
 from hpo_pilot.optimizers.phase import Knowledge, optimizer_phase
 from hpo_pilot.search import Search, Trial, TrialState, point_key
 from hpo_pilot.search.trials import Cost, estimate, spans_of, trial_counts_of, window
@@ -16,24 +19,26 @@ from hpo_pilot.store import EMBEDDED, SearchRecord, SearchState, Store
 from hpo_pilot.store.lease import Holder
 from hpo_pilot.store.queries import open_tasks, reported_a_number, waiting_tasks
 
-#: Beyond ten years, in seconds, nobody waits, and a date may not be to be had.
+log = logging.getLogger(__name__)
+
+#: Ten years in seconds: no end is predicted beyond that.
 _FURTHEST = 3650 * 86400.0
 
-#: The points of so many trials are compared; those of more are taken for distinct, which is all but sure, and quick.
+#: The points of more trials than this are not compared for speed; they are almost certainly distinct.
 _COMPARED = 1000
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """How far a search is, and where it goes.
+    """The progress of a search and its expected end.
 
     Attributes:
-        over: trials that are over, as `hpo_pilot.search.trials.TrialCounts` counts them.
-        planned: how many there will be, counted alike.
-        end: when its budget will be spent at that pace; None: nobody can tell, or it does not run.
-        limit: what ends it then: `trials`, `hours`, `gpu_hours` or `core_hours`.
-        basis: by what that is judged, in words.
-        since_best: how many results came since the best one; None: there is none yet.
+        over: number of trials that are over, as `hpo_pilot.search.trials.TrialCounts` counts them.
+        planned: number of trials at the end, counted in the same way.
+        end: expected end at the present rate; None: unknown, or the search does not run.
+        limit: the limit that ends it then: `trials`, `hours`, `gpu_hours` or `core_hours`.
+        basis: the basis of the estimate, in words.
+        since_best: number of results since the best one; None before the first result.
     """
 
     over: int
@@ -55,17 +60,17 @@ def outlook(
     now: datetime,
     steered: bool = True,
 ) -> Outlook:
-    """How far a search is.
+    """Returns the progress of a search and its expected end.
 
     Args:
         search: the search.
         state: its state.
         trials: all its trials; folds are not needed.
-        clock: since when its hours count.
-        cost: what its jobs took so far.
-        best: the number of its best trial.
-        now: the present.
-        steered: whether anything steers it; else nobody can tell when it will end.
+        clock: start of `budget.hours`.
+        cost: cost of its jobs so far.
+        best: number of its best trial.
+        now: the present time.
+        steered: whether something steers it; else its end is unknown.
     """
     over = [trial for trial in trials if trial.is_result]
     extent = trial_counts_of(search, over, is_over=state.is_over)
@@ -91,7 +96,7 @@ def outlook(
 
 
 def optimizer_words(search: Search, state: SearchState, trials: Sequence[Trial], *, steered: bool = True) -> str:
-    """What the search's optimizer does at the moment, in words; folds are not needed."""
+    """Returns what the optimizer does at the moment, in words; the folds of the trials are not needed."""
     if not (steered or state.is_over):
         return "nothing steers the search: proposes no points"
     scanned = [trial for trial in trials if trial.confirms is None]
@@ -116,7 +121,7 @@ def optimizer_words(search: Search, state: SearchState, trials: Sequence[Trial],
     untried = set() if tried is None else starts - tried
     if untried:
         return f"trying the start points of its file: {len(starts) - len(untried)} of {len(starts)} are out"
-    # Known results of the file are told to it first, as if they were of this search.
+    # The known results of the file count as results of this search.
     good = sum(trial.state is TrialState.FINISHED for trial in results)
     good += sum(known.figures is not None for known in search.known)
     knowledge = Knowledge(
@@ -136,14 +141,14 @@ def optimizer_words(search: Search, state: SearchState, trials: Sequence[Trial],
 
 
 def is_steered(record: SearchRecord, holder: Holder | None) -> bool | None:
-    """Whether the holder of the store's lease steers a search; None: the search is over, so that nothing has to."""
+    """Returns whether the holder of the store's lease steers a search; None for a search that is over."""
     if record.state.is_over:
         return None
     return holder is not None and holder.steers(record.id, record.server)
 
 
 def why_not(record: SearchRecord, holder: Holder | None) -> str:
-    """Why nothing steers a search, in a sentence; empty where something does, or it is over."""
+    """Returns why nothing steers a search, in a sentence; empty if something does or the search is over."""
     if is_steered(record, holder) is not False:
         return ""
     if holder is None:
@@ -159,27 +164,29 @@ def why_not(record: SearchRecord, holder: Holder | None) -> str:
 
 
 def steering_commands(record: SearchRecord) -> str:
-    """The commands that would steer a search, in a sentence."""
+    """Returns the commands that would steer a search, in a sentence."""
     words = ["serve"]
     if record.server not in (None, EMBEDDED) or (record.server == EMBEDDED and os.environ.get("PANDA_URL_SSL")):
         words += ["--server", str(record.server)]
     serve = f"{command(*words)} steers it and every other search of its store"
-    if not Path(record.source).is_file():  # it was submitted on another machine, or the file was moved
+    if not Path(record.source).is_file():  # submitted on another machine, or the file was moved
         return serve
     return f"{command('run', record.source)} goes on with it; {serve}"
 
 
 def server_phrase(server: str) -> str:
-    """A PanDA server in a sentence."""
+    """Returns the name of a PanDA server for a sentence."""
     return "the embedded PanDA server" if server == EMBEDDED else f"the PanDA server {server}"
 
 
-#: So many numbers of tasks are named.
+# --- notes on problems ---
+
+#: A note names at most this many tasks.
 _SHOWN = 5
 
 
 def early_stopping_notes(store: Store, record: SearchRecord) -> list[str]:
-    """That early stopping had nothing to go by, where trials have finished and none reported a number."""
+    """Returns a note if early stopping is on, trials have finished, and none reported an intermediate value."""
     early = record.search.early_stopping
     if not early.is_on or not store.counts(record.id).get(TrialState.FINISHED):
         return []
@@ -207,17 +214,122 @@ def _tasks(numbers: Sequence[int]) -> str:
 
 
 def search_notes(store: Store, record: SearchRecord, workdir: Path | None = None) -> list[str]:
-    """The same, what the search has from earlier ones, and why its jobs wait.
+    """Returns all notes on a search: earlier results, early stopping, waiting tasks and waiting jobs.
 
     Args:
         store: its store.
         record: the search.
-        workdir: the work folder whose embedded server may have its jobs; None: that is not asked for.
+        workdir: work folder of the embedded server that may have its jobs; None: no notes on waiting jobs.
     """
     earlier = [str(one) for one in store.earlier_results(record.id)] if record.search.warm_start else []
     waiting: list[str] = []
     if workdir is not None and record.server == EMBEDDED and not record.state.is_over:
-        from hpo_pilot.steering.target import waiting_job_notes  # noqa: PLC0415 - it brings an HTTP client
-
         waiting = waiting_job_notes(workdir, open_tasks(store.engine, record.id))
     return earlier + early_stopping_notes(store, record) + waiting_task_notes(store, record) + waiting
+
+
+#: A pilot that asked for jobs within this many seconds counts as present.
+_LATELY = 600.0
+
+#: A job that waits less than this many seconds gets no note.
+_PATIENCE = 30.0
+
+#: Number of tasks in one request.
+_TASKS = 200
+
+#: Timeout of the request in seconds. It is short because the user asked for the search, not for the notes.
+_SECONDS = 3.0
+
+#: The needs of a job that a pilot must offer, each with its words.
+_SIZES: Sequence[tuple[str, Callable[[Any], str]]] = (
+    ("nodes", lambda value: f"{value} nodes at once"),
+    ("gpus", lambda value: f"{value} GPU{'' if value == 1 else 's'} on a node"),
+    ("cores", lambda value: f"{value} core{'' if value == 1 else 's'} on a node"),
+    ("memory_mb", lambda value: f"{value} MB of memory on a node"),
+    ("minutes", lambda value: f"{value:g} minutes for a job"),
+)
+
+
+def waiting_job_notes(workdir: Path, task_ids: Sequence[int]) -> list[str]:
+    """Returns notes on jobs that wait without a fitting pilot.
+
+    Args:
+        workdir: work folder of the embedded server.
+        task_ids: the open tasks of the search.
+
+    Returns:
+        The notes. Empty if no server runs there or every waiting job can be expected to start.
+    """
+    if not task_ids:
+        return []
+    try:
+        demand = _demand(workdir, task_ids)
+        return [] if demand is None else why_they_wait(demand)
+    except (HpoPilotError, OSError, ValueError, LookupError, TypeError) as error:
+        log.debug("it is not known why jobs wait: %s", error)  # The search itself can still be shown.
+        return []
+
+
+def _demand(workdir: Path, task_ids: Sequence[int]) -> Mapping[str, Any] | None:
+    from hpo_pilot.panda.server import read_address  # noqa: PLC0415 - it brings an HTTP client
+
+    server = read_address(workdir)
+    if server is None:
+        return None
+    with server.session() as session:
+        answer = session.get(
+            f"{server.url}/api/v1/hpo_pilot/demand",
+            params={"task_ids": list(task_ids[:_TASKS])},
+            headers=server.headers(),
+            timeout=_SECONDS,
+            allow_redirects=False,
+        )
+    answer.raise_for_status()
+    data: Mapping[str, Any] = answer.json()["data"]
+    return data
+
+
+def why_they_wait(demand: Mapping[str, Any]) -> list[str]:
+    """Returns the notes that follow from the server's answer to hpo_pilot/demand."""
+    waiting = [shape for shape in demand["waiting"] if shape["since"] >= _PATIENCE]
+    if not waiting:
+        return []
+    jobs = sum(shape["jobs"] for shape in waiting)
+    known = min(_LATELY, demand["known_for"])
+    offers = [offer for offer in demand["offers"] if offer["is_busy"] or offer["asked"] < _LATELY]
+    if not demand["going"] and not offers:
+        if known < _PATIENCE:
+            return []  # The server has just started, and pilots may not have found it yet.
+        return [
+            f"{_jobs(jobs)}, and no pilot has asked for jobs for {_time(known)}: `hpo-pilot pilots list` shows "
+            "allocations; `hpo-pilot serve --slots N`, `hpo-pilot pilot` or `hpo-pilot pilots submit` starts pilots"
+        ]
+    if not offers:
+        return []  # The pilots that have jobs asked for them before the server started.
+    return [note for shape in waiting if (note := _lacking(shape, offers))]
+
+
+def _lacking(shape: Mapping[str, Any], offers: Sequence[Mapping[str, Any]]) -> str:
+    """Returns a note on what no pilot offers to jobs of this shape; empty if one pilot offers everything."""
+    if any(all(_reaches(offer, shape, name) for name, _ in _SIZES) for offer in offers):
+        return ""
+    lacking = [text(shape[name]) for name, text in _SIZES if not any(_reaches(one, shape, name) for one in offers)]
+    if lacking:
+        return f"{_jobs(shape['jobs'])}, and no pilot that asked lately has {' or '.join(lacking)}"
+    wanted = [text(shape[name]) for name, text in _SIZES if shape[name] > (name == "nodes")]
+    return f"{_jobs(shape['jobs'])}, and no pilot that asked lately has all of this: {', '.join(wanted)}"
+
+
+def _reaches(offer: Mapping[str, Any], shape: Mapping[str, Any], name: str) -> bool:
+    """Whether a pilot offers enough of one need. It may leave out cores, memory and time."""
+    if name in ("nodes", "gpus"):
+        return bool(offer[name] >= shape[name])
+    return not offer[name] or bool(offer[name] >= shape[name])
+
+
+def _jobs(count: int) -> str:
+    return "1 job waits" if count == 1 else f"{count} jobs wait"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds / 60:.0f} minutes" if seconds >= 120 else f"{seconds:.0f} seconds"

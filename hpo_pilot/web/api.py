@@ -37,10 +37,9 @@ from hpo_pilot.search import Search
 from hpo_pilot.search.limits import MOST_MACHINE_HOURS, MOST_PARALLEL
 from hpo_pilot.search.sections import is_result_file
 from hpo_pilot.search.values import Scalar
-from hpo_pilot.steering.registration import earlier_results, packed_family, payload_document
+from hpo_pilot.steering.registration import earlier_results, first_task_of, packed_family, payload_document
 from hpo_pilot.steering.results import fetched_outputs, kept_outputs
 from hpo_pilot.steering.search_file import examine_content
-from hpo_pilot.steering.submissions import first_task_of
 from hpo_pilot.store.lease import lease_holder
 from hpo_pilot.web import api_context
 from hpo_pilot.web.api_context import Client, Context, Identity, Parts, answers, caller_of

@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from hpo_pilot.errors import HpoPilotError, InputError, SearchFileError, TryAgainError
 from hpo_pilot.report.documents import ProblemDocument
-from hpo_pilot.steering.registration import ChangedMeanwhileError
+from hpo_pilot.steering.operations import ChangedMeanwhileError
 from hpo_pilot.store import StoreAwayError, UnknownSearchError
 from hpo_pilot.web.operations import NotYoursError
 

@@ -204,14 +204,14 @@ class LocalClient(LocalStore):
 
     @override
     def rehearse(self, file: Path, *, server: str | None = None) -> dict[str, Any]:
-        from hpo_pilot.steering.submissions import first_task
+        from hpo_pilot.steering.registration import first_task
 
         return first_task(file, server, self._store_if_any)
 
     @override
     def submit(self, file: Path, *, server: str | None = None) -> SearchDocument:
+        from hpo_pilot.steering.embedded import chosen_server
         from hpo_pilot.steering.registration import pack_searches
-        from hpo_pilot.steering.target import chosen_server
 
         target = None if server is None else chosen_server(server)
         return self.register(pack_searches(file, self._made_folder()), go_on=False, server=target)
@@ -384,10 +384,10 @@ class LocalClient(LocalStore):
 
     @override
     def pause(self, identity: str) -> SearchDocument:
-        from hpo_pilot.steering import registration
+        from hpo_pilot.steering import operations
 
         store = self._opened()
-        return self._change(identity, lambda record: registration.pause(store, record, self.user.name))
+        return self._change(identity, lambda record: operations.pause(store, record, self.user.name))
 
     @override
     def resume(self, identity: str, *, new_payload: bool = False, file: Path | None = None) -> SearchDocument:
@@ -403,19 +403,17 @@ class LocalClient(LocalStore):
 
     def resume_with(self, identity: str, sandbox: Path | None) -> SearchDocument:
         """Lets a search go on, with a new packed payload where one is given."""
-        from hpo_pilot.steering import registration
+        from hpo_pilot.steering import operations
 
         store = self._opened()
-        return self._change(
-            identity, lambda record: registration.resume(store, record, self.user.name, sandbox=sandbox)
-        )
+        return self._change(identity, lambda record: operations.resume(store, record, self.user.name, sandbox=sandbox))
 
     @override
     def stop(self, identity: str) -> SearchDocument:
-        from hpo_pilot.steering import registration
+        from hpo_pilot.steering import operations
 
         store = self._opened()
-        stopped = self._change(identity, lambda record: registration.stop(store, record, self.user.name))
+        stopped = self._change(identity, lambda record: operations.stop(store, record, self.user.name))
         # A service that answers for its users (`opened`) cannot steer beside the one that may begin at any moment.
         if not self._owns_store or not is_unsteered(stopped):
             return stopped
@@ -442,14 +440,14 @@ class LocalClient(LocalStore):
     def extend(
         self, identity: str, changes: Mapping[str, float], *, seen: Mapping[str, float | None] | None = None
     ) -> SearchDocument:
-        """Adds to the budget; `seen`: as `hpo_pilot.steering.registration.extend` takes it."""
-        from hpo_pilot.steering import registration
+        """Adds to the budget; `seen`: as `hpo_pilot.steering.operations.extend` takes it."""
+        from hpo_pilot.steering import operations
 
         store = self._opened()
         if store.family(identity):
             seen = None  # it is the budget of one search
         return self._change(
-            identity, lambda record: registration.extend(store, record, self.user.name, changes, seen=seen)
+            identity, lambda record: operations.extend(store, record, self.user.name, changes, seen=seen)
         )
 
     @override

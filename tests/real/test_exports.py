@@ -12,7 +12,7 @@ import pytest
 import requests
 
 from hpo_pilot.report import optuna
-from hpo_pilot.steering.embedded import free_port
+from hpo_pilot.steering.server_processes import free_port
 from tests.exports.made import curves_of, every_kind, search_of, subject_of
 from tests.real.conftest import missing
 

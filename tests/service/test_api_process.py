@@ -10,8 +10,7 @@ import pytest
 import requests
 
 from hpo_pilot.errors import TryAgainError
-from hpo_pilot.steering.server_processes import NetworkOptions
-from hpo_pilot.steering.web_process import ApiProcess
+from hpo_pilot.steering.server_processes import ApiProcess, NetworkOptions
 from hpo_pilot.steering.workdir import WorkDir
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.search import Search
-from hpo_pilot.steering.target import bind_to_server, check_steered, chosen_server, nickname_at
+from hpo_pilot.steering.embedded import bind_to_server, check_steered, chosen_server, nickname_at
 from hpo_pilot.store import EMBEDDED, NewTask, NewTrial
 
 REAL = "https://panda.example.org:25443"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpo_pilot.steering.embedded import EmbeddedPanda
-from hpo_pilot.steering.target import waiting_job_notes, why_they_wait
+from hpo_pilot.steering.status import waiting_job_notes, why_they_wait
 from hpo_pilot.steering.workdir import WorkDir
 
 SHAPE = {"jobs": 3, "since": 60.0, "nodes": 1, "gpus": 0, "cores": 1, "memory_mb": 2000, "minutes": 60.0}

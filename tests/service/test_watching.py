@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.steering.server_processes import NetworkOptions
-from hpo_pilot.steering.web_process import serve_pages
+from hpo_pilot.steering.server_processes import NetworkOptions, serve_pages
 from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import SteeringStore
 

@@ -11,8 +11,8 @@ from hpo_pilot.jobs import JobReport, JobState, Verdict
 from hpo_pilot.report.exports import as_csv, as_json
 from hpo_pilot.search import Search, TrialState
 from hpo_pilot.search.earlier_results import read_results
-from hpo_pilot.steering.operations import add_point, retry, set_parallel
-from hpo_pilot.steering.registration import _refiled, pause, resume, stop
+from hpo_pilot.steering.operations import add_point, pause, resume, retry, set_parallel, stop
+from hpo_pilot.steering.registration import _refiled
 from hpo_pilot.store import SearchState
 from tests.replay import replayed
 from tests.service.memory_panda import go
