@@ -1,4 +1,4 @@
-"""Reports the programs, packages and servers of this machine, and what is missing."""
+"""`hpo-pilot doctor`: checks the programs, packages and servers of this machine, and names what is missing."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ _BATCH = ("sbatch", "bsub", "qsub", "flux")
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at.
+    """The result of one check.
 
     Attributes:
-        what: the thing.
-        ok: whether it is there and works.
-        detail: what it is, or what it would be needed for.
-        needed: whether nothing works without it.
+        what: name of the checked thing.
+        ok: whether it is present and works.
+        detail: its version or value; if it is missing, its purpose.
+        needed: whether hpo-pilot cannot work without it.
     """
 
     what: str
@@ -56,7 +56,7 @@ class Finding:
 
 
 def examine(workdir: Path | None, store: str | None, server: str | None = None) -> list[Finding]:
-    """Looks at this machine and, where `server` names one, tries whatever a search does at that PanDA server."""
+    """Checks this machine; `server`: also tries each step of a search at that PanDA server."""
     memory = psutil.virtual_memory()
     return [
         Finding("cores", True, f"{len(os.sched_getaffinity(0))} usable", needed=True),
@@ -92,7 +92,7 @@ def _package(name: str, use: str, *, needed: bool) -> Finding:
 
 
 def _training() -> list[Finding]:
-    """The Python that payloads run in, and PyTorch and Horovod there."""
+    """Checks the Python of payloads, and its PyTorch and Horovod."""
     what, python = "payloads' Python", python_on_path()
     remedy = "activate the environment of your training before you submit, or name its Python in payload.python"
     found = versions_in(python, _TRAINING) if python else {}
@@ -133,7 +133,7 @@ def _sites() -> Finding:
 
 
 def _panda_server(workdir: Path | None) -> Finding:
-    """Whether the server of the environment answers, and who we are there."""
+    """Checks that the server of the environment answers and knows the user."""
     what = "PanDA server"
     try:
         url = environment_server()
@@ -148,7 +148,7 @@ def _panda_server(workdir: Path | None) -> Finding:
 
 
 def _tried_server(server: str, workdir: Path | None) -> list[Finding]:
-    """What a search would meet at a PanDA server; what cannot be tried without something that fails is left out."""
+    """Tries each step of a search at a PanDA server; leaves out the steps after a failed one that they need."""
     findings: list[Finding] = []
 
     def tried(what: str, look: Callable[[], str], *, needed: bool = True) -> bool:
@@ -194,7 +194,7 @@ def _group(client: ClientProcess) -> str:
 
 
 def _upload(client: ClientProcess, server: PandaServer) -> str:
-    """Sends a file as a search sends its sandbox: a new one each day, which the server forgets like any other."""
+    """Uploads a small file as a search uploads its sandbox: one per day, which the server deletes like any other."""
     cache = SandboxCache(client, use_cache_server=server.uses_cache_server)
     with tempfile.TemporaryDirectory(prefix="hpo-pilot-") as folder:
         day = datetime.now(UTC).strftime("%Y-%m-%d")
@@ -215,7 +215,7 @@ def _queues(client: ClientProcess) -> str:
 
 
 def _credentials() -> str:
-    """By what panda-client says who we are; never the thing itself."""
+    """Returns where panda-client finds the credentials; never the credentials themselves."""
     if os.environ.get("PANDA_AUTH") != "oidc":
         return f"the proxy {os.environ.get('X509_USER_PROXY') or f'/tmp/x509up_u{os.getuid()}'}"  # noqa: S108 - where it is
     for variable in ("PANDA_AUTH_ID_TOKEN", "OIDC_AUTH_TOKEN_FILE", "OIDC_AUTH_ID_TOKEN"):
@@ -231,7 +231,7 @@ def _work_folder(workdir: Path | None) -> str:
 
 
 def _privacy(workdir: WorkDir) -> list[Finding]:
-    """Whether other accounts can look into the work folder; nothing where there is none, which is said already."""
+    """Checks whether other accounts can read the work folder; no finding without a work folder."""
     what = "privacy"
     try:
         found = workdir.open_to_others()
@@ -263,7 +263,7 @@ def _attempt(what: str, look: Callable[[], str]) -> Finding:
         return Finding(what, False, str(error), needed=True)
 
 
-#: Asks a Python for versions without importing anything heavy.
+#: A program that prints versions of packages without importing them.
 _ASK = """
 import json, sys
 from importlib.metadata import PackageNotFoundError, version
@@ -279,12 +279,12 @@ _PATIENCE = 20.0  # seconds: a Python on a shared file system may start slowly
 
 
 def python_on_path() -> str | None:
-    """The Python that a command like `python train.py` starts."""
+    """Returns the Python that a command like `python train.py` starts."""
     return shutil.which("python") or shutil.which("python3")
 
 
 def versions_in(python: str, names: Iterable[str]) -> dict[str, str]:
-    """Versions of the packages that a Python has; nothing where it cannot tell."""
+    """Returns the versions of installed packages in a Python; empty if that Python does not answer."""
     try:
         done = subprocess.run([python, "-c", _ASK, *names], capture_output=True, timeout=_PATIENCE, check=True)
         found: dict[str, str] = json.loads(done.stdout)
@@ -294,7 +294,7 @@ def versions_in(python: str, names: Iterable[str]) -> dict[str, str]:
 
 
 def built_horovods() -> list[tuple[Path, str]]:
-    """What `make horovod` built on this machine, newest first: (its bin folder, what it is)."""
+    """Returns the builds of `make horovod` on this machine, newest first: (bin folder, description)."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hpo_pilot"
     found = []
     for path in cache.glob("horovod-*/horovod.json"):
@@ -303,5 +303,5 @@ def built_horovods() -> list[tuple[Path, str]]:
             what = f"{manifest['horovod']} with torch {manifest['torch']}"
             found.append((float(manifest["made"]), path.parent / "venv" / "bin", what))
         except (OSError, ValueError, KeyError, TypeError):
-            continue  # one that is being replaced
+            continue  # A build in progress is being replaced.
     return [(folder, what) for _, folder, what in sorted(found, reverse=True)]

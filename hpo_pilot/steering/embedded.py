@@ -1,9 +1,13 @@
-"""The embedded PanDA: server and local pilot as child processes, its queues, and access for other pilots."""
+"""The PanDA server of searches: the embedded one, or another that the user names.
+
+`EmbeddedPanda` runs the embedded server and the local pilot as child processes. `chosen_server` picks the server.
+`connected_manager` and `started_manager` open a workflow manager at it. `PilotAccess` and `DemandReader` serve pilots
+in batch allocations.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import json
 import logging
 import os
@@ -50,6 +54,7 @@ from hpo_pilot.steering.server_processes import (
     NetworkOptions,
     OwnTokens,
     free_port,
+    is_loopback,
     wait_until_answering,
 )
 from hpo_pilot.steering.status import server_phrase
@@ -58,27 +63,27 @@ from hpo_pilot.store import EMBEDDED, SearchRecord, Store
 
 log = logging.getLogger(__name__)
 
-#: The profile of the machine that the local pilot runs on.
+#: Name of the site profile of this machine.
 LOCAL_SITE = "local"
 
 #: The harvester id under which local pilots report.
 HARVESTER = "hpo-pilot-local"
 
-#: A worker's id is a number to PanDA; there is one local pilot, so it is always this.
+#: PanDA's worker id is a number. There is one local pilot, so it is always this.
 WORKER = 1
 
-#: What the pilot gets to end its jobs and to report them; a payload may take 15 s to die.
+#: Seconds for the pilot to end its jobs and to report them. A payload may take 15 s to end.
 _PILOT_STOP_SECONDS = 30.0
 
-#: How long the port of the server before is waited for: that one may be just ending.
+#: Seconds to wait for the port of the previous server, which may be about to end.
 _PORT_SECONDS = 3.0
 
-#: The file in the token folder that says where the server is.
+#: The file in the token folder with the server's address.
 _ADDRESS = "address"
 
 
 class EmbeddedPanda:
-    """Server and pilot of one work folder."""
+    """The embedded PanDA server and the local pilot of one work folder."""
 
     def __init__(
         self,
@@ -89,17 +94,17 @@ class EmbeddedPanda:
         reach: NetworkOptions | None = None,
         queues: Path | None = None,
     ) -> None:
-        """Prepares; `start` runs them.
+        """Prepares both; `start` runs them.
 
         Args:
-            workdir: where their state and logs are.
-            slots: how many jobs the local pilot runs side by side; 0: no local pilot.
+            workdir: keeps their state and logs.
+            slots: number of jobs that the local pilot runs at once; 0: no local pilot.
             queue: the queue that the local pilot serves.
-            reach: where the server listens; None: this machine alone.
+            reach: network options of the server; None: this machine only.
             queues: the queue file (YAML); None: any name is a queue.
 
         Raises:
-            InputError: `reach` or `queues` name files that cannot be used, or this machine's site profile is wrong.
+            InputError: a file of `reach` or `queues` cannot be used, or this machine's site profile is wrong.
         """
         self._workdir = workdir
         reach = reach or NetworkOptions()
@@ -138,16 +143,16 @@ class EmbeddedPanda:
 
     @property
     def token_folder(self) -> Path:
-        """Where the tokens are, one file per role."""
+        """The folder of the token files, one per role."""
         return self._workdir.tokens
 
     def start(self) -> None:
-        """Starts both; returns when the server answers.
+        """Starts both. Returns when the server answers.
 
         Raises:
-            TryAgainError: the server does not start; the message has its reason.
-            InputError: the same, and the reason is an option or a file that it names; or the pilot's folders cannot be
-                made.
+            TryAgainError: the server does not start; the message has the reason.
+            InputError: the server does not start because of an option or a file of it, or the pilot's folders cannot
+                be made.
         """
         if self._slots:
             self._make_pilot_folders()
@@ -160,10 +165,10 @@ class EmbeddedPanda:
             self._pilot.start()
 
     def check(self) -> None:
-        """Starts again what has ended.
+        """Restarts a process that has ended.
 
         Raises:
-            GiveUpError: one of them ends again and again.
+            GiveUpError: a process ends again and again.
         """
         self._own.renew()
         if self._server.check():
@@ -174,7 +179,7 @@ class EmbeddedPanda:
             self._pilot.bound_log()
 
     def stop(self) -> None:
-        """Ends both, the pilot first: it gives its jobs back to the server."""
+        """Ends both, the pilot first, because it returns its jobs to the server."""
         self._pilot.stop(_PILOT_STOP_SECONDS)
         remove_address(self._workdir.root)
         self._server.stop()
@@ -188,7 +193,7 @@ class EmbeddedPanda:
             ) from error
 
     def _note_monitor(self) -> None:
-        """Writes where scripts for a BigPanDA find the server, for PANDAMON_URL: an address that is a secret."""
+        """Writes the address for PANDAMON_URL, which BigPanDA scripts read. The address is a secret."""
         file = self._workdir.monitor_address
         try:
             key = (self._workdir.panda_files / KEY_FILE).read_text().strip()
@@ -198,7 +203,7 @@ class EmbeddedPanda:
 
     def _wait_for_server(self) -> None:
         def ours() -> dict[str, str]:
-            # Our token is good at our server alone: another may have the port, and ours be about to say so.
+            # Only our server takes our token. Another program may hold the port, and our server be about to fail.
             return {"Authorization": f"Bearer {self._tokens[Role.USER].read_text().strip()}"}
 
         call = "system/get_user_attributes"
@@ -210,12 +215,12 @@ class EmbeddedPanda:
 
 
 def _described_queues(workdir: WorkDir, file: Path, served: str) -> Path:
-    """The queue file as the server reads it.
+    """Writes the queues in the form that the server reads. Returns the path.
 
     Args:
-        workdir: where it is kept.
-        file: as users write it.
-        served: the queue of the local pilot; empty: there is none.
+        workdir: keeps the file.
+        file: the user's queue file.
+        served: the queue of the local pilot; empty: there is no local pilot.
     """
     found = load_queues(file)
     if served and served not in found.queues:
@@ -226,7 +231,7 @@ def _described_queues(workdir: WorkDir, file: Path, served: str) -> Path:
 
 
 def _described_site(workdir: WorkDir) -> Path | None:
-    """This machine's profile as the local pilot reads it: what starts ranks here. None: there is none."""
+    """Writes this machine's site profile in the form that the local pilot reads. None: there is no profile."""
     if LOCAL_SITE not in site_files():
         return None
     described = workdir.root / "site.json"
@@ -235,7 +240,7 @@ def _described_site(workdir: WorkDir) -> Path | None:
 
 
 def running_server(workdir: WorkDir) -> PandaServer | None:
-    """The embedded server of the work folder, if one runs and takes our token."""
+    """Returns the embedded server of the work folder if it runs and takes our token."""
     token = workdir.tokens / "user.token"
     try:
         url, _, folder = (workdir.tokens / _ADDRESS).read_text().partition("\n")
@@ -249,12 +254,12 @@ def running_server(workdir: WorkDir) -> PandaServer | None:
 
 
 def default_slots(cores: int) -> int:
-    """How many jobs of `cores` cores this process's share of the machine holds, at least one."""
+    """Returns the number of jobs of `cores` cores that fit on the cores of this process; at least one."""
     return max(1, len(os.sched_getaffinity(0)) // cores)
 
 
 def _port_of_before(workdir: WorkDir) -> int:
-    """Where pilots in allocations look for the server of this work folder, if nobody else listens there; else 0."""
+    """Returns the port of this work folder's previous server if it is free, else 0; pilots elsewhere know that port."""
     try:
         port = urlsplit((workdir.tokens / _ADDRESS).read_text().partition("\n")[0]).port or 0
     except (OSError, ValueError):
@@ -262,12 +267,12 @@ def _port_of_before(workdir: WorkDir) -> int:
     end = time.monotonic() + _PORT_SECONDS
     while port:
         with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that have ended do not count
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # Closed connections do not count.
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError as error:
                 if time.monotonic() > end:
-                    log.warning("port %d, where pilots of before look for this server, is taken: %s", port, error)
+                    log.warning("port %d, on which earlier pilots expect this server, is taken: %s", port, error)
                     return 0
                 time.sleep(0.1)
             else:
@@ -276,14 +281,14 @@ def _port_of_before(workdir: WorkDir) -> int:
 
 
 class QueueFileError(SearchFileError):
-    """A queue file is wrong; says everything that is, one problem per line, in the order of the file."""
+    """A queue file is wrong. The message has all problems, one per line, in the order of the file."""
 
 
 def load_queues(path: Path) -> QueueFile:
-    """The queues of the file at `path`.
+    """Reads a queue file.
 
     Raises:
-        QueueFileError: it cannot be read or is wrong; its `problems` are all mistakes with their places.
+        QueueFileError: the file cannot be read or is wrong; `problems` has every mistake with its place.
     """
     document = read_document(path)
     problems = list(document.problems)
@@ -295,7 +300,7 @@ def load_queues(path: Path) -> QueueFile:
 
 
 def write_queues(queues: QueueFile, path: Path) -> None:
-    """Writes what `python -m hpo_pilot.server --queues` reads: JSON, for its owner alone, whole or not at all."""
+    """Writes the JSON that `python -m hpo_pilot.server --queues` reads, with mode 0600, completely or not at all."""
     write_whole(path, json.dumps(queues.model_dump(mode="json", exclude_defaults=True), indent=1), 0o600)
 
 
@@ -306,12 +311,12 @@ def _problems(document: Document) -> list[Problem]:
     found = _mistakes(dict(data), (), QueueFile)
     queues = data.get("queues")
     if isinstance(queues, Mapping):
-        # Each queue by itself: a wrong one hides nothing in the others.
-        found = [misfit for misfit in found if len(misfit.path) < 2]
+        # Each queue is checked on its own, so that a wrong queue does not hide mistakes in the others.
+        found = [mistake for mistake in found if len(mistake.path) < 2]
         for name, queue in queues.items():
             found += _mistakes(queue, ("queues", name), Queue)
             found += _mistakes({"queues": {name: {}}}, (), QueueFile)  # its name
-    return [document.problem(misfit.path, misfit.message, misfit.hint, at_key=misfit.at_key) for misfit in found]
+    return [document.problem(mistake.path, mistake.message, mistake.hint, at_key=mistake.at_key) for mistake in found]
 
 
 def _mistakes(data: Any, under: Place, model: type[Queue | QueueFile]) -> list[Mistake]:
@@ -319,21 +324,21 @@ def _mistakes(data: Any, under: Place, model: type[Queue | QueueFile]) -> list[M
         model.model_validate(data)
     except ValidationError as error:
         return [
-            Mistake(under + misfit.path, misfit.message, misfit.hint, at_key=misfit.at_key)
-            for misfit in mistakes_of(error, data, model)
+            Mistake(under + mistake.path, mistake.message, mistake.hint, at_key=mistake.at_key)
+            for mistake in mistakes_of(error, data, model)
         ]
     return []
 
 
 @dataclass(frozen=True)
 class PilotAccess:
-    """A PanDA server as pilots elsewhere are to know it.
+    """The options of pilots on other machines for a PanDA server.
 
     Attributes:
-        server: its URL.
-        queue: the queue that they serve.
-        token_file: with a pilot's token.
-        ca: PEM file of its authorities; None: the usual ones.
+        server: URL of the server.
+        queue: the queue that the pilots serve.
+        token_file: file with a pilot's token.
+        ca: PEM file of the server's certificate authorities; None: the system's.
         vo: the virtual organisation.
     """
 
@@ -353,18 +358,18 @@ def pilot_access(
     ca: Path | None,
     warn: Callable[[str], None],
 ) -> PilotAccess:
-    """What the options mean; without a server, the embedded one of the work folder.
+    """Completes the options of `hpo-pilot pilots` and checks them.
 
     Args:
-        workdir: whose service runs.
-        server: a PanDA server's URL; None: the embedded one.
-        queue: None: the embedded server's own.
-        token_file: None: that of the work folder's own pilots.
-        ca: None: what `serve --ca` was given.
-        warn: is told what may not work.
+        workdir: work folder of the service.
+        server: URL of a PanDA server; None: the embedded server of the work folder.
+        queue: None: the default queue of the embedded server.
+        token_file: None: the token file of the work folder's own pilots.
+        ca: None: the value of `serve --ca`.
+        warn: called with a warning if the options may not work.
 
     Raises:
-        InputError: something is missing.
+        InputError: an option is missing, or no service runs in the work folder.
     """
     if server is not None:
         url = address(server, "--server")
@@ -378,7 +383,7 @@ def pilot_access(
             f"no service runs in {workdir.root}: start `hpo-pilot serve --host 0.0.0.0 --tls-cert FILE --tls-key FILE` "
             "there, or name --server, --token-file and --panda-queue"
         )
-    if _is_loopback(found.url):
+    if is_loopback(urlsplit(found.url).hostname or ""):
         warn(
             f"the embedded server is at {found.url}, which compute nodes cannot reach unless they are this machine: "
             "start it with `hpo-pilot serve --host 0.0.0.0 --tls-cert FILE --tls-key FILE`"
@@ -390,35 +395,27 @@ def pilot_access(
 
 
 def _vo() -> str:
-    """The virtual organisation of the user's own PanDA tokens, where there are such; else that of ours."""
+    """Returns the virtual organisation of the user's own PanDA tokens; without such tokens that of our tokens."""
     return environment_vo() if os.environ.get("PANDA_AUTH") == "oidc" else PilotSettings.vo
 
 
-def _is_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-#: What servers of ours tell, by what jobs need; and what all do.
+#: The call of the embedded server, which groups jobs by their needs; and the call that every PanDA server has.
 _DEMAND, _STATISTICS = "hpo_pilot/demand", "statistics/active_job_stats_by_site"
 _SECONDS = 60.0
 
 
 class DemandReader:
-    """Asks one server for the jobs of one queue."""
+    """Asks one server for the waiting jobs of one queue."""
 
     def __init__(self, server: str, queue: str, token_file: Path, *, vo: str, ca: Path | None = None) -> None:
-        """Calls nobody yet.
+        """Prepares; sends nothing.
 
         Args:
-            server: its URL.
+            server: URL of the server.
             queue: the PanDA queue.
-            token_file: a token that may ask; read again at every call.
-            vo: the virtual organisation, which goes with the token.
-            ca: PEM file of its authorities; None: the usual ones.
+            token_file: file with a token, read at every call.
+            vo: the virtual organisation of the token.
+            ca: PEM file of the server's certificate authorities; None: the system's.
         """
         self._server = server
         self._queue = queue
@@ -427,7 +424,7 @@ class DemandReader:
         self._ca = ca
 
     def __call__(self) -> Demand:
-        """Asks.
+        """Returns the waiting and running jobs.
 
         Raises:
             InputError: the token cannot be read, or is refused.
@@ -447,7 +444,7 @@ class DemandReader:
     def _ask(self, session: requests.Session, headers: Mapping[str, str]) -> Demand:
         url, parameters = f"{self._server}/api/v1", {"queue": self._queue}
         answer = session.get(f"{url}/{_DEMAND}", params=parameters, headers=headers, timeout=_SECONDS)
-        if answer.status_code == 404:  # a server that is none of ours
+        if answer.status_code == 404:  # not an embedded server
             answer = session.get(f"{url}/{_STATISTICS}", headers=headers, timeout=_SECONDS)
             return _counted(self._data(answer).get(self._queue, {}))
         data = self._data(answer)
@@ -479,30 +476,32 @@ def _counted(states: Mapping[str, int]) -> Demand:
 
 
 def _is_going(state: str) -> bool:
-    """Whether jobs in such a state are at a pilot, or on their way to one; those of a paused task are not."""
+    """Whether jobs in this state are at a pilot or on their way to one."""
     if state in (JobState.DEFINED, JobState.ACTIVATED):
         return False
-    return state not in set(JobState) or not JobState(state).is_over  # real servers have states that we do not
+    return state not in set(JobState) or not JobState(state).is_over  # Real servers have more states.
 
 
-#: How long panda-client may take to find out who we are, in seconds: it may ask voms-proxy-info, or renew a token.
+# --- the choice of the server ---
+
+#: Seconds for panda-client to find the user's name: it may call voms-proxy-info, or renew a token.
 _NAME_SECONDS = 120.0
 
 _NICKNAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 
 
 def chosen_server(option: str | None, records: Sequence[SearchRecord] = ()) -> str:
-    """The server that is meant: the option's, else the one that a search is tied to, else the environment's.
+    """Returns the server to use: that of the option, else that of a search, else that of the environment.
 
     Args:
-        option: `EMBEDDED`, or a server's URL; None: not given.
-        records: the searches that it is about.
+        option: `EMBEDDED`, or the URL of a server; None: not given.
+        records: the searches to submit there.
 
     Returns:
         `EMBEDDED`, or scheme://host:port.
 
     Raises:
-        InputError: the option or PANDA_URL_SSL is no such URL, or a search is tied to another server.
+        InputError: the option or PANDA_URL_SSL is not a URL, or a search is bound to another server.
     """
     if option is not None:
         server = EMBEDDED if option == EMBEDDED else address(option, "--server")
@@ -515,10 +514,10 @@ def chosen_server(option: str | None, records: Sequence[SearchRecord] = ()) -> s
 
 
 def bind_to_server(store: Store, records: Sequence[SearchRecord], server: str) -> None:
-    """Ties searches to a server; none of them where one is tied to another.
+    """Binds searches to a server. All are checked before any is bound.
 
     Raises:
-        InputError: one is.
+        InputError: a search is bound to another server.
     """
     for record in records:
         _check_bound(store.search(record.id), server)
@@ -527,14 +526,14 @@ def bind_to_server(store: Store, records: Sequence[SearchRecord], server: str) -
 
 
 def check_steered(wanted: Mapping[str, str | None], server: str | None) -> None:
-    """Makes sure that a service which takes tasks to `server` (None: it does not say) will steer these searches.
+    """Checks that the running service will steer these searches.
 
     Args:
-        wanted: names of searches, with the server that each is tied to; None: to none yet.
-        server: the service's.
+        wanted: names of searches, with the server that each is bound to; None: not bound yet.
+        server: the server of the service; None: unknown.
 
     Raises:
-        InputError: it leaves one alone.
+        InputError: the service will not steer a search, because the search is bound to another server.
     """
     for name, own in wanted.items():
         if None not in (server, own) and own != server:
@@ -555,11 +554,11 @@ def _check_bound(record: SearchRecord, server: str) -> None:
 
 @contextlib.contextmanager
 def connected_manager(url: str, workdir: WorkDir) -> Iterator[WorkflowManager]:
-    """A manager of the user's tasks at a PanDA server, for the length of a block.
+    """Opens a workflow manager at a PanDA server for the duration of a block.
 
     Raises:
-        InputError: the user's settings for panda-client do not do.
-        TryAgainError: the server does not answer, or takes no credentials of ours.
+        InputError: the user's settings for panda-client are wrong.
+        TryAgainError: the server does not answer, or does not accept the credentials.
     """
     log = workdir.log("panda-client")
     owner = nickname_at(url, log)
@@ -567,11 +566,28 @@ def connected_manager(url: str, workdir: WorkDir) -> Iterator[WorkflowManager]:
         yield manager
 
 
+@contextlib.contextmanager
+def started_manager(panda: EmbeddedPanda, workdir: WorkDir) -> Iterator[WorkflowManager]:
+    """Starts the embedded server and opens a workflow manager at it for the duration of a block."""
+    panda.start()
+    try:
+        with contextlib.closing(manager_at(panda.server, workdir)) as manager:
+            yield manager
+    finally:
+        panda.stop()
+
+
+def manager_at(server: PandaServer, workdir: WorkDir) -> WorkflowManager:
+    """Returns a workflow manager at an embedded server that runs."""
+    log_file = workdir.log("panda-client")
+    return workflow_manager("panda").connect(server.url, server.token_file, server.owner, log_file, server.authorities)
+
+
 def nickname_at(url: str, log: Path) -> str:
-    """The user's name at a PanDA server, as panda-client finds it; the server is seen to know the user.
+    """Returns the user's name at a PanDA server from panda-client, and checks that the server knows the user.
 
     Raises:
-        InputError: it finds none, or one that no task's name can have.
+        InputError: there is no name, or the name cannot be part of a task name.
         TryAgainError: the server does not answer, or there are no credentials.
     """
     if os.environ.get("PANDA_AUTH") == "oidc" and not (
@@ -591,7 +607,7 @@ def nickname_at(url: str, log: Path) -> str:
                 "(/from/to/ for panda-client)"
             )
         client.call("hello")
-        # That it answers to anybody; this it answers to us.
+        # `hello` needs no credentials. This call does.
         now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
         status, tasks = client.call("getJobIDsJediTasksInTimeRange", now)
         if status != 0 or tasks is None:

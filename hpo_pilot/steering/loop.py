@@ -134,45 +134,53 @@ class SearchSteering:
             return waits
         self.state = state
         try:
-            if state is SearchState.STOPPING:
-                self._ending = (SearchState.STOPPED, "stopped on request")
-            if self._ending:
-                self._stop(*self._ending)
-                return LOOK_SECONDS
-            if state is SearchState.SUBMITTED:
-                self._set_state(SearchState.RUNNING, only_from=(SearchState.SUBMITTED,))
-            self._recover()
-            unanswered = self._collect_due()
-            for task in self._tasks.unsent:
-                self._send(task)
-            if self.state is SearchState.RUNNING:
-                points = self._proposer.take()
-                self._register([] if self._spent.time_is_up(self.record.clock) else points[: self._allowance.trials])
-                self._refill()
-                self._end_if_done()
-            else:
-                self._slot_freed = None  # A paused search does not refill its slots.
-            if self._allowance.is_used_up:
-                self._ending = overspent(self._search, self._trials, str(self._allowance), len(self._ledger.open))
-                return 0.0
-            if unanswered is not None:
-                raise unanswered
-            self._retry_pause = 0.0
+            return self._step()
         except StoreAwayError:
             raise  # The state in memory may now be ahead of the store.
         except TryAgainError as error:
-            first, longest = self._manager.manners.retry_seconds
-            pause = max(first, self._retry_pause)
-            self._retry_pause = min(pause * 2, longest)
-            self._not_before = time.monotonic() + pause
-            self._slot_freed = None  # An outage of the server must not count as hand-over time.
-            log.warning("search %s: %s; trying again in %.2f s", self.record.name, error, pause)
-            return pause
+            return self._retry_later(error)
         except GiveUpError as error:
             pause = LOOK_SECONDS if self._ending else 0.0
             self._ending = (SearchState.FAILED, str(error))
             return pause
+
+    def _step(self) -> float:
+        """Runs the loop body once. Returns the seconds until the next call, if nothing happens before."""
+        if self.state is SearchState.STOPPING:
+            self._ending = (SearchState.STOPPED, "stopped on request")
+        if self._ending:
+            self._stop(*self._ending)
+            return LOOK_SECONDS
+        if self.state is SearchState.SUBMITTED:
+            self._set_state(SearchState.RUNNING, only_from=(SearchState.SUBMITTED,))
+        self._recover()
+        unanswered = self._collect_due()
+        for task in self._tasks.unsent:
+            self._send(task)
+        if self.state is SearchState.RUNNING:
+            points = self._proposer.take()
+            self._register([] if self._spent.time_is_up(self.record.clock) else points[: self._allowance.trials])
+            self._refill()
+            self._end_if_done()
+        else:
+            self._slot_freed = None  # A paused search does not refill its slots.
+        if self._allowance.is_used_up:
+            self._ending = overspent(self._search, self._trials, str(self._allowance), len(self._ledger.open))
+            return 0.0
+        if unanswered is not None:
+            raise unanswered
+        self._retry_pause = 0.0
         return min(self._tasks.next_look(), self._allowance.seconds_left())
+
+    def _retry_later(self, error: TryAgainError) -> float:
+        """Starts a pause, twice as long as the one before. Returns its seconds."""
+        first, longest = self._manager.manners.retry_seconds
+        pause = max(first, self._retry_pause)
+        self._retry_pause = min(pause * 2, longest)
+        self._not_before = time.monotonic() + pause
+        self._slot_freed = None  # An outage of the server must not count as hand-over time.
+        log.warning("search %s: %s; trying again in %.2f s", self.record.name, error, pause)
+        return pause
 
     def _recover(self) -> None:
         """Ends trials that have all their folds and resubmits folds that no task holds; once after loading."""
@@ -243,7 +251,7 @@ class SearchSteering:
         self._commit(task, changes, ended=not missing or bool(over))
 
     def _look(self, task: TaskRecord, ref: TaskRef) -> set[JobState]:
-        """Commits the reports of the task's jobs. Returns the states of the jobs that are not over."""
+        """Looks at a task: commits the reports of its jobs. Returns the states of the jobs that are not over."""
         missing = self._ledger.missing(task)
         if not missing:
             return set()

@@ -8,6 +8,7 @@ import platform
 import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -16,14 +17,13 @@ from hpo_pilot.advice import Place
 from hpo_pilot.errors import GiveUpError, HpoPilotError, InputError, TryAgainError
 from hpo_pilot.files import write_whole
 from hpo_pilot.hpc.site_files import price_of
-from hpo_pilot.panda.manager import PandaManager
 from hpo_pilot.panda.rucio import download, is_did, missing_client
 from hpo_pilot.panda.workflow_manager import WorkflowManager
 from hpo_pilot.report.html import ReportFacts, render_report
 from hpo_pilot.report.result_figures import PEER_LIMIT, PeerSearch, drawn_trials, same_question
 from hpo_pilot.report.summary import best_trial, front_of, top_trials
 from hpo_pilot.search import Trial, TrialState
-from hpo_pilot.steering.embedded import EmbeddedPanda, connected_manager, running_server
+from hpo_pilot.steering.embedded import EmbeddedPanda, connected_manager, manager_at, running_server, started_manager
 from hpo_pilot.steering.status import early_stopping_notes, search_notes
 from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import EMBEDDED, SearchRecord, SteeringStore, Store, StoreAwayError
@@ -35,18 +35,18 @@ log = logging.getLogger(__name__)
 
 
 class ReportFailedError(HpoPilotError):
-    """A search's report cannot be made; the search and its results are as they were."""
+    """The report of a search cannot be made. The search and its results are unchanged."""
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """What came of a search.
+    """The result of a search.
 
     Attributes:
-        best: the best trial; None where there is none, and with several objectives.
-        front: the Pareto front, by the first objective; with one objective the best trial alone.
-        report: the HTML report.
-        remarks: what else there is to say of it.
+        best: the best trial; None without a finished trial and with several objectives.
+        front: the Pareto front in the order of the first objective; with one objective only the best trial.
+        report: path of the HTML report.
+        remarks: notes on problems and on earlier results.
     """
 
     record: SearchRecord
@@ -61,13 +61,13 @@ class ReportWriter:
     """Writes the report of every search that ends while the service runs."""
 
     def __init__(self, store: SteeringStore, workdir: WorkDir) -> None:
-        """Writes those of searches that are not over yet."""
+        """Starts with the searches that are not over."""
         self._store = store
         self._workdir = workdir
         self._alive = set(store.search_states())
 
     def write_new(self) -> bool:
-        """Writes the reports that are due; False, for the service goes on."""
+        """Writes the reports of searches that have ended since the last call. Returns False: the service goes on."""
         alive = set(self._store.search_states())
         for number in self._alive - alive:
             self._write(number)
@@ -75,11 +75,11 @@ class ReportWriter:
         return False
 
     def _write(self, number: int) -> None:
-        """Writes a report; whatever hinders that is logged and among the search's events, and ends nothing."""
+        """Writes a report. An error is logged and added to the events of the search; the service goes on."""
         try:
             result_of(self._store, self._workdir, self._store.search(number))
         except StoreAwayError:
-            raise  # nothing could be read or noted: the service waits for the store, and then this is asked again
+            raise  # The service waits for the store, and then calls again.
         except HpoPilotError as error:
             log.warning("%s", error)
             self._note(number, str(error))
@@ -90,16 +90,16 @@ class ReportWriter:
     def _note(self, number: int, text: str) -> None:
         try:
             self._store.record(number, [], [], events=[text])
-        except Exception:  # the disk may be full, or the search gone: that is no reason to leave the others alone
+        except Exception:  # The disk may be full, or the search deleted: write the other reports.
             log.exception("search %d: an event could not be noted: %s", number, text)
 
 
 def result_of(store: Store, workdir: WorkDir, record: SearchRecord) -> RunResult:
-    """A search's result so far, with its report written.
+    """Writes the report of a search and returns its result so far.
 
     Raises:
-        TryAgainError: the report cannot be written to its place.
-        ReportFailedError: it cannot be made.
+        TryAgainError: the report cannot be written to the work folder.
+        ReportFailedError: the report cannot be made.
     """
     trials = store.trials(record.id)
     path = workdir.report(record.name)
@@ -127,7 +127,7 @@ def result_of(store: Store, workdir: WorkDir, record: SearchRecord) -> RunResult
 
 
 def render_search_report(store: Store, record: SearchRecord, trials: list[Trial], place: Place) -> str:
-    """The search's HTML report; `place`: where commands in it find the search."""
+    """Returns the HTML report of a search; `place`: work folder and store for the commands in it."""
     cost = price_of(record.search).cost(spent(store.engine, record.id))
     facts = ReportFacts(
         started=record.started,
@@ -148,7 +148,7 @@ def render_search_report(store: Store, record: SearchRecord, trials: list[Trial]
 
 
 def _peers(store: Store, record: SearchRecord) -> list[PeerSearch]:
-    """The latest other searches that look for the same in the same space, to compare with."""
+    """Returns the latest other searches with the same objectives and search space, for comparison."""
     others = [other for other in store.searches() if other.id != record.id]
     alike = [other for other in others if same_question(record.search, other.search)][-PEER_LIMIT:]
     return [PeerSearch(other.name, other.search, store.trials(other.id, folds=False)) for other in alike]
@@ -159,28 +159,30 @@ def _versions() -> dict[str, str]:
     return {"python": platform.python_version(), **{name: version(name) for name in packages}}
 
 
-#: Longer texts of errors are cut: messages are shown in tables.
+#: Error texts are cut to this length, because tables show them.
 _LONGEST = 400
 
 
 def internal_error(error: Exception) -> str:
-    """An error that is none of ours in one line; its traceback is for the log."""
+    """Returns an unexpected error in one line; the log has its traceback."""
     text = " ".join(f"{type(error).__name__}: {error}".split())
     text = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
     return f"internal error: {text.rstrip(': ')}: this is a bug of hpo-pilot: please report it with the service's log"
 
 
-#: At least this many of the best trials keep their outputs; of a front, from which people choose, more.
+# --- outputs of the best trials ---
+
+#: Least number of best trials that keep their outputs; of a Pareto front more, because users choose from it.
 _KEPT, _KEPT_OF_FRONT = 3, 10
 
 
 class KeptOutputs:
-    """Which trials of a search have outputs at the server."""
+    """The trials of a search that have outputs at the server."""
 
     def __init__(
         self, record: SearchRecord, store: SteeringStore, manager: WorkflowManager, trials: Iterable[Trial]
     ) -> None:
-        """Starts from the trials that the store knows."""
+        """Loads the trials with outputs from the store."""
         self._record = record
         self._store = store
         self._manager = manager
@@ -196,12 +198,16 @@ class KeptOutputs:
         return bool(self._record.search.payload.kept_files)
 
     def keep_best(self, new: Iterable[int], trials: Mapping[int, Trial]) -> None:
-        """Adds trials that are over, and deletes the outputs of those that are not, or no longer, among the best.
+        """Adds trials that are over, and deletes the outputs of all trials that are not among the best.
 
-        A job may have packed the outputs of several trials: its archive stays while one of them is wanted.
+        An archive with outputs of several trials stays while one of them is kept.
+
+        Args:
+            new: numbers of the trials.
+            trials: all trials, by number.
 
         Raises:
-            TryAgainError: the server cannot be reached; what was not deleted is deleted with the next trial.
+            TryAgainError: the server does not answer. The remaining outputs are deleted at the next call.
         """
         if not self._declared or self._manager.manners.keeps_outputs:
             return
@@ -209,7 +215,7 @@ class KeptOutputs:
         candidates = [trials[number] for number in self._numbers if trials[number].confirms is None]
         best = top_trials(self._record.search, candidates, self._count)
         if self._record.search.confirm.top:
-            # Those that were confirmed come before better ones that may still be, should the search be extended.
+            # Confirmed trials keep their outputs too, even if an extended search finds better trials later.
             confirmations = [trial for trial in trials.values() if trial.confirms is not None]
             best += top_trials(self._record.search, candidates + confirmations, self._count)
         gone = sorted(self._numbers - {trial.number for trial in best})
@@ -220,8 +226,8 @@ class KeptOutputs:
             self._numbers -= set(gone)
 
 
-def trial_of(store: Store, record: SearchRecord, number: int) -> Trial:
-    """The trial of that number.
+def _trial_of(store: Store, record: SearchRecord, number: int) -> Trial:
+    """Returns the trial of that number.
 
     Raises:
         InputError: there is none.
@@ -237,7 +243,7 @@ def trial_of(store: Store, record: SearchRecord, number: int) -> Trial:
 
 
 def kept_outputs(store: Store, record: SearchRecord, which: str) -> tuple[int, dict[int, str]]:
-    """What is kept of a trial's outputs.
+    """Returns the names of a trial's kept outputs.
 
     Args:
         store: the store.
@@ -245,11 +251,11 @@ def kept_outputs(store: Store, record: SearchRecord, which: str) -> tuple[int, d
         which: `best`, or a trial's number.
 
     Returns:
-        The trial's number, and by fold the name of the archive at the PanDA server, followed by a slash and the folder
-        inside where a job packed those of several trials.
+        The trial's number, and by fold the name of the archive at the PanDA server. If the archive has outputs of
+        several trials, a slash and the folder inside the archive follow.
 
     Raises:
-        InputError: there is no such trial, or it has no outputs; the message says which trials have.
+        InputError: there is no such trial, or it has no outputs; the message lists the trials that have.
     """
     if not record.search.payload.kept_files:
         raise InputError(f"search {record.name!r} declares no outputs: name the files under payload.outputs")
@@ -264,7 +270,7 @@ def kept_outputs(store: Store, record: SearchRecord, which: str) -> tuple[int, d
             raise InputError(f"search {record.name!r} has no finished trial yet")
         number = trial.number
     elif is_search_number(which):
-        number = trial_of(store, record, int(which)).number
+        number = _trial_of(store, record, int(which)).number
     else:
         raise InputError(f"fetch what? `best` or a trial's number, not {which!r}")
     outputs = store.outputs(record.id, number)
@@ -279,20 +285,20 @@ def kept_outputs(store: Store, record: SearchRecord, which: str) -> tuple[int, d
 def fetched_outputs(
     workdir: WorkDir, outputs: Mapping[int, str], *, server: str | None = None, start: bool = True
 ) -> Iterator[dict[int, Path]]:
-    """Fetches kept outputs for the length of a block.
+    """Downloads kept outputs for the duration of a block.
 
     Args:
         workdir: the work folder.
-        outputs: names at the PanDA server by fold, as `kept_outputs` gives them.
-        server: the PanDA server that the search is tied to; None: the embedded one.
-        start: whether an embedded server that does not run is started for the moment.
+        outputs: names at the PanDA server by fold, from `kept_outputs`.
+        server: the PanDA server of the search; None: the embedded one.
+        start: whether to start an embedded server for the download if none runs.
 
     Returns:
-        The archives by fold; they are gone after the block.
+        The archives by fold. They are deleted after the block.
 
     Raises:
-        InputError: they are in Rucio, and there is no Rucio client here; the message has the commands to give.
-        TryAgainError: the server is out of reach.
+        InputError: the outputs are in Rucio, and there is no Rucio client here; the message has the commands.
+        TryAgainError: the server does not answer.
     """
     dids = {fold: name.partition("/")[0] for fold, name in outputs.items() if is_did(name)}
     if dids and (missing := missing_client(dids, Path())):
@@ -311,7 +317,7 @@ def fetched_outputs(
 
 
 def _keep_only(folder: str, archive: Path) -> None:
-    """Leaves in an archive what is in one of its folders, by the names that it has there."""
+    """Reduces an archive to the files of one folder, with names relative to that folder."""
     whole = archive.rename(archive.with_name("whole.tar.gz"))
     try:
         with tarfile.open(whole) as packed, tarfile.open(archive, "w:gz", compresslevel=1) as own:
@@ -324,20 +330,13 @@ def _keep_only(folder: str, archive: Path) -> None:
         raise GiveUpError(f"the packed outputs cannot be read: {error}") from error
 
 
-@contextlib.contextmanager
-def _manager(workdir: WorkDir, server: str | None, start: bool) -> Iterator[WorkflowManager]:
-    """A manager of the search's server; the work folder's is started for the moment where `start` says so."""
-    log = workdir.log("panda-client")
-    with contextlib.ExitStack() as stack:
-        if server not in (None, EMBEDDED):
-            yield stack.enter_context(connected_manager(server, workdir))
-            return
-        here = running_server(workdir)
-        if here is None and not start:
-            raise TryAgainError("the embedded PanDA server, which has the outputs, does not answer now: try again")
-        if here is None:
-            panda = EmbeddedPanda(workdir, slots=0)
-            panda.start()
-            stack.callback(panda.stop)
-            here = panda.server
-        yield stack.enter_context(contextlib.closing(PandaManager(here, log)))
+def _manager(workdir: WorkDir, server: str | None, start: bool) -> AbstractContextManager[WorkflowManager]:
+    """Returns a manager of the search's server for a block; `start`: starts the embedded server if none runs."""
+    if server not in (None, EMBEDDED):
+        return connected_manager(server, workdir)
+    here = running_server(workdir)
+    if here is not None:
+        return contextlib.closing(manager_at(here, workdir))
+    if not start:
+        raise TryAgainError("the embedded PanDA server, which has the outputs, does not answer now: try again")
+    return started_manager(EmbeddedPanda(workdir, slots=0), workdir)

@@ -1,4 +1,9 @@
-"""Servers as child processes: start and restart, network options, tokens, security warnings."""
+"""The servers as child processes: start and restart, network options, own tokens, the REST API, the web pages.
+
+`ChildProcess` supervises one process. `NetworkOptions` holds the network options of `hpo-pilot serve`. `OwnTokens`
+renews the tokens of the work folder. `ApiProcess` runs the REST API with the pages beside a service, and `serve_pages`
+runs them alone.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +33,7 @@ from hpo_pilot.server.tokens import Authority, Role, TokenRefused, Tokens, write
 from hpo_pilot.steering.workdir import STORE_VARIABLE, WorkDir, nickname
 from hpo_pilot.trust import hashed_folder
 
-#: A child that ends this many times within `_WINDOW` seconds is not started again.
+#: A child that ends this many times within `_WINDOW` seconds is not restarted.
 _TRIES = 5
 _WINDOW = 30.0
 
@@ -38,8 +43,8 @@ log = logging.getLogger(__name__)
 class ChildProcess:
     """One supervised process.
 
-    It inherits the reading end of a pipe that this process holds open: the lifeline. When this process ends, by
-    whatever signal, the pipe closes, and the child ends itself.
+    The child inherits the reading end of a pipe, the lifeline; this process holds the writing end. When this process
+    ends, even by SIGKILL, the pipe closes, and the child ends itself.
     """
 
     def __init__(
@@ -49,9 +54,9 @@ class ChildProcess:
 
         Args:
             name: for messages.
-            argv: the command; ``{lifeline}`` stands for the file descriptor's number.
-            log_file: its output is appended there; it is bounded, see `LogFile`.
-            environment: variables beside ours.
+            argv: the command; ``{lifeline}`` is replaced by the number of the file descriptor.
+            log_file: receives its output; its size is bounded, see `LogFile`.
+            environment: variables in addition to those of this process.
         """
         self.name = name
         self._argv = list(argv)
@@ -62,7 +67,7 @@ class ChildProcess:
         self._starts: list[float] = []
 
     def start(self) -> None:
-        """Starts the process; its end is noticed by `check`."""
+        """Starts the process. `check` notices its end."""
         self._close_lifeline()
         reading, self._lifeline = os.pipe()
         try:
@@ -74,7 +79,7 @@ class ChildProcess:
                     stdout=log_file,
                     stderr=log_file,
                     pass_fds=[reading],
-                    start_new_session=True,  # a Ctrl-C in the terminal reaches us alone: we then end it in order
+                    start_new_session=True,  # Ctrl-C reaches only this process, which then ends the child.
                 )
         finally:
             os.close(reading)
@@ -82,22 +87,22 @@ class ChildProcess:
 
     @property
     def log_file(self) -> Path:
-        """Where its output is."""
+        """The file with its output."""
         return self._log.path
 
     @property
     def exit_code(self) -> int | None:
-        """What it ended with; None while it runs or before it was started."""
+        """Its exit code; None while it runs and before its start."""
         return None if self._process is None else self._process.poll()
 
     def check(self) -> bool:
-        """Starts it again if it has ended; keeps its log from growing while it runs.
+        """Restarts the process if it has ended, and bounds its log while it runs.
 
         Returns:
-            True if it was started again.
+            True if it was restarted.
 
         Raises:
-            GiveUpError: it ends again and again; the message has the end of its log.
+            GiveUpError: it ends again and again; the message has the last line of its log.
         """
         if self._process is None or self._process.poll() is None:
             self.bound_log()
@@ -121,11 +126,11 @@ class ChildProcess:
         return lines[-1] if lines else ""
 
     def bound_log(self) -> None:
-        """Keeps its log from growing."""
+        """Bounds the size of its log."""
         self._log.bound()
 
     def stop(self, seconds: float = 10.0) -> None:
-        """Ends it: asks first, insists after `seconds`."""
+        """Ends the process with SIGTERM, and after `seconds` with SIGKILL."""
         process, self._process = self._process, None
         if process is not None and process.poll() is None:
             process.send_signal(signal.SIGTERM)
@@ -153,25 +158,25 @@ def wait_until_answering(
     authorities: Path | None,
     headers: Callable[[], Mapping[str, str]] = dict,
 ) -> None:
-    """Waits until `child` answers a call well.
+    """Waits until a server answers a call with success.
 
     Args:
         child: the server, started.
-        url: where it listens: scheme://host:port.
-        call: of its API, below ``/api/v1/``.
-        authorities: those behind its certificate; None: the usual ones.
-        headers: of the call, made anew for each try.
+        url: its address, scheme://host:port.
+        call: a call of its API, below ``/api/v1/``.
+        authorities: folder of certificate authorities; None: the system's.
+        headers: returns the headers; called for each try.
 
     Raises:
-        TryAgainError: it does not start; the message has its reason.
-        InputError: its options are wrong, or its certificate does not fit.
+        TryAgainError: the server does not start; the message has the reason.
+        InputError: its options are wrong, or its certificate does not fit its address.
     """
     end = time.monotonic() + _START_SECONDS
     trouble = ""
     with open_session(url, authorities) as session:
         while time.monotonic() < end:
             if (code := child.exit_code) is not None:
-                # What is wrong with the options stays wrong: whoever starts services again and again must see that.
+                # Wrong options need a user. The exit code tells a supervisor such as systemd not to restart.
                 wrong = InputError if code == InputError.exit_code else TryAgainError
                 raise wrong(f"the {child.name} did not start: {child.last_line()}")
             try:
@@ -190,23 +195,25 @@ def wait_until_answering(
     )
 
 
-#: In the folder of authorities, all of them as one PEM file.
+# --- network options and tokens ---
+
+#: Name of the PEM file with all authorities in the folder of authorities.
 AUTHORITIES = "ca.pem"
 
 
 @dataclass(frozen=True)
 class NetworkOptions:
-    """What the options of `hpo-pilot serve` say of its network side; the default is this machine alone, plain HTTP.
+    """The network options of `hpo-pilot serve`. Default: plain HTTP, this machine only.
 
     Attributes:
         host: name or address to listen on.
-        port: None: any free one.
-        certificate: TLS with this certificate (PEM, with its chain).
-        key: of that certificate.
-        authority: PEM file of the authorities behind that certificate; None: those that everybody knows.
-        public_url: how clients call the server, where that is not what it listens on.
-        behind_proxy: plain HTTP on a network address is meant: a TLS proxy is in front.
-        issuers: file of OIDC issuers whose tokens are taken as well.
+        port: None: a free port.
+        certificate: TLS certificate with its chain, PEM; None: plain HTTP.
+        key: private key of the certificate.
+        authority: PEM file of the certificate's authorities; None: the system's authorities know it.
+        public_url: the address for clients, if it differs from `host` and `port`.
+        behind_proxy: a TLS proxy is in front; allows plain HTTP on a network address.
+        issuers: file of OIDC issuers whose tokens are accepted too.
     """
 
     host: str = "127.0.0.1"
@@ -227,7 +234,7 @@ class NetworkOptions:
             parts = urlsplit(self.public_url)
             if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/"):
                 raise InputError(f"--public-url {self.public_url}: give a URL such as https://panda.example.org:25443")
-        if not (self.has_tls or self.behind_proxy or _is_loopback(self.host)):
+        if not (self.has_tls or self.behind_proxy or is_loopback(self.host)):
             raise InputError(
                 f"--host {self.host} is more than this machine, and without TLS whoever reads the network reads the "
                 "tokens: add --tls-cert and --tls-key; with a TLS proxy in front, --insecure-behind-proxy"
@@ -235,19 +242,19 @@ class NetworkOptions:
 
     @property
     def is_open(self) -> bool:
-        """Whether anybody but this machine may reach the server."""
-        return self.behind_proxy or self.public_url is not None or not _is_loopback(self.host)
+        """Whether other machines can reach the server."""
+        return self.behind_proxy or self.public_url is not None or not is_loopback(self.host)
 
     @property
     def has_tls(self) -> bool:
-        """Whether the server itself speaks TLS."""
+        """Whether the server itself uses TLS."""
         return self.certificate is not None
 
     def url(self, port: int) -> str:
-        """How clients call a server of these options on this port.
+        """Returns the address for clients of a server on this port.
 
         Raises:
-            InputError: the certificate given names no host.
+            InputError: the certificate has no host name.
         """
         if self.public_url is not None:
             return self.public_url.rstrip("/")
@@ -259,10 +266,10 @@ class NetworkOptions:
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
     def authorities(self, workdir: WorkDir) -> Path | None:
-        """The folder of authorities that clients must trust; None: those that everybody knows, or no TLS.
+        """Returns the folder of authorities that clients must trust; None: the system's, or no TLS.
 
         Raises:
-            InputError: the authority's file makes no sense.
+            InputError: the file of `authority` has no certificate.
         """
         if self.authority is None:
             return None
@@ -271,7 +278,7 @@ class NetworkOptions:
         return folder
 
     def server_options(self) -> list[str]:
-        """These options for ``python -m hpo_pilot.server``, but for the port."""
+        """Returns these options for ``python -m hpo_pilot.server``, without the port."""
         options = ["--host", self.host]
         named = {
             "--tls-cert": self.certificate,
@@ -285,7 +292,7 @@ class NetworkOptions:
 
 
 def _own_name() -> str:
-    """A name of this machine that can be looked up, at least here; else the loopback address."""
+    """Returns a name of this machine that resolves here; else the loopback address."""
     for name in (socket.getfqdn(), socket.gethostname()):
         if not name.startswith("localhost"):
             try:
@@ -296,37 +303,38 @@ def _own_name() -> str:
     return "127.0.0.1"
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Returns whether a host name or address is this machine's loopback."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
 
 
-# The tokens of the work folder's own service and local pilot: files that are renewed before they expire.
-#
-# Every process of ours reads its token file anew when it changes, so a renewal needs no restart. Pilots elsewhere
-# that
-# hold a copy want a token of their own, with a time of its own: `hpo-pilot token create`.
-
-#: How long our own tokens live, and how much of it must be left.
+#: Lifetime of our own tokens, and the remaining time at which they are renewed, in days.
 _DAYS = 30.0
 _LEFT = 10.0
 
 _DAY = 86400.0
-_LOOK_EVERY = 600.0  # seconds
+
+#: Seconds between two checks of the tokens.
+_LOOK_EVERY = 600.0
 
 
 class OwnTokens:
-    """One token file per role that our own processes have."""
+    """The token files of the work folder's own processes, one per role; renewed before they expire.
+
+    Our processes read their token file again when it changes, so a renewal needs no restart. Pilots elsewhere that hold
+    a copy need a token of their own: `hpo-pilot token create`.
+    """
 
     def __init__(self, folder: Path, name: str, *, clock: Callable[[], float] = time.time) -> None:
-        """Makes what is missing.
+        """Issues missing tokens.
 
         Args:
-            folder: the work folder's token folder.
-            name: the user, whose the tokens are.
-            clock: seconds since the epoch.
+            folder: the token folder of the work folder.
+            name: the user of the tokens.
+            clock: returns seconds since the epoch.
 
         Raises:
             InputError: the folder cannot be used.
@@ -339,7 +347,7 @@ class OwnTokens:
         self.renew()
 
     def renew(self) -> None:
-        """Replaces what ends soon or is no good; to be called often, it looks rarely.
+        """Replaces tokens that expire soon or are invalid. Cheap: it checks them only every ten minutes.
 
         Raises:
             TryAgainError: a new token cannot be written.
@@ -347,7 +355,7 @@ class OwnTokens:
         now = self._clock()
         if now < self._next:
             return
-        # As it will be when it must have been replaced: what is refused then is replaced now.
+        # Verify with a future clock: a token that would be refused then is replaced now.
         later = Tokens(self._authority.folder, clock=lambda: now + _LEFT * _DAY)
         for role, path in self.files.items():
             if not self._is_good(later, path, role):
@@ -369,15 +377,15 @@ class OwnTokens:
 
 
 def security_warnings(workdir: WorkDir, reach: NetworkOptions, slots: int) -> list[str]:
-    """What to warn whoever runs the service of.
+    """Returns warnings for the operator of a service.
 
-    A payload of the local pilot is a process of the service's account: it can read the signing key of tokens, and with
-    that be anybody. That is no harm where all payloads are the account's own.
+    Payloads of the local pilot run under the service's account. They can read the signing key of tokens, and so act as
+    any user. This is harmless if all payloads belong to that account.
 
     Args:
-        workdir: the service's.
-        reach: where the servers listen, and whom they let in.
-        slots: how many jobs the local pilot runs side by side.
+        workdir: work folder of the service.
+        reach: network options of the servers.
+        slots: number of jobs that the local pilot runs at once.
 
     Raises:
         InputError: the token folder cannot be used.
@@ -393,7 +401,7 @@ def security_warnings(workdir: WorkDir, reach: NetworkOptions, slots: int) -> li
 
 
 def _others(workdir: WorkDir, reach: NetworkOptions) -> list[str]:
-    """Why others than the account may submit."""
+    """Returns the reasons why other users may submit."""
     reasons = []
     if reach.is_open:
         reasons.append("the servers can be reached from elsewhere")
@@ -406,7 +414,7 @@ def _others(workdir: WorkDir, reach: NetworkOptions) -> list[str]:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on now.
+    """Returns a free port of this machine.
 
     Raises:
         TryAgainError: there is none.
@@ -419,12 +427,14 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-#: Where an API that keeps ending is tried again, after so many seconds.
+# --- the REST API and the web pages ---
+
+#: An API that ends again and again is restarted after this many seconds.
 _REST_SECONDS = 300.0
 
 
 class ApiProcess:
-    """The API of one work folder, under the same conditions as the embedded PanDA server, but for the port."""
+    """The REST API and web pages of a work folder: network options of the embedded server, but a port of its own."""
 
     def __init__(
         self,
@@ -438,14 +448,14 @@ class ApiProcess:
         """Prepares; `start` runs it.
 
         Args:
-            workdir: the service's.
-            store: another store's SQLAlchemy URL.
-            reach: where the PanDA server listens: address, certificate and issuers hold here too.
-            port: None: a free one.
-            address: the file that says where it is, while it runs; None: the work folder's `api_address`.
+            workdir: work folder of the service.
+            store: SQLAlchemy URL of another store.
+            reach: network options of the PanDA server; host, certificate and issuers apply here too.
+            port: None: a free port.
+            address: the file that holds its address while it runs; None: the work folder's `api_address`.
 
         Raises:
-            InputError: `reach` names files that cannot be used.
+            InputError: a file of `reach` cannot be used.
         """
         self._address = address or workdir.api_address
         number = port or free_port()
@@ -459,41 +469,41 @@ class ApiProcess:
             [
                 *(sys.executable, "-m", "hpo_pilot.web", "--workdir", str(workdir.root), "--port", str(number)),
                 *("--tokens", str(workdir.tokens), "--lifeline-fd", "{lifeline}", *own.server_options()),
-                # Whoever is signed in stays so when it is started again, but not when the service is.
+                # Browser sessions survive a restart of this process, but not of the service.
                 *("--run", secrets.token_hex(16)),
             ],
             workdir.log("api"),
-            # Not among the arguments, which everybody sees: the URL may have a password.
+            # Other users can see arguments, and the URL may have a password.
             environment={STORE_VARIABLE: workdir.store_url(store)},
         )
         self._rest_until = 0.0
 
     @property
     def token_file(self) -> Path:
-        """The token of this machine's user."""
+        """The token file of this machine's user."""
         return self._own.files[Role.USER]
 
     def start(self) -> None:
-        """Starts it; `wait` returns when it answers."""
+        """Starts the process; `wait` returns when it answers."""
         self._child.start()
 
     def wait(self) -> None:
-        """Waits until it answers, and notes its address in the work folder.
+        """Waits until the API answers, and writes its address to the work folder.
 
         Raises:
-            TryAgainError: it does not start; the message has its reason.
-            InputError: its certificate does not fit.
+            TryAgainError: it does not start; the message has the reason.
+            InputError: its certificate does not fit its address.
         """
 
         def ours() -> dict[str, str]:
-            # Our token is good at our API alone: another may have the port, and ours be about to say so.
+            # Only our API takes our token. Another program may hold the port, and our API be about to fail.
             return {"Authorization": f"Bearer {self.token_file.read_text()}"}
 
         wait_until_answering(self._child, self.url, "service", self._authorities, ours)
         self._address.write_text(f"{self.url}\n")
 
     def link(self) -> str:
-        """A one-time link that signs this machine's user in to the pages.
+        """Returns a one-time link that signs this machine's user in to the pages.
 
         Raises:
             TryAgainError: it does not answer.
@@ -501,7 +511,7 @@ class ApiProcess:
         return one_time_link(self.url, self.token_file, self._authorities)
 
     def check(self) -> None:
-        """Starts it again if it has ended. One that keeps ending rests for a while: searches go on without it."""
+        """Restarts the API if it has ended. If it ends again and again, it pauses; searches go on without it."""
         self._own.renew()
         if time.monotonic() < self._rest_until:
             return
@@ -512,18 +522,18 @@ class ApiProcess:
             self._rest_until = time.monotonic() + _REST_SECONDS
 
     def stop(self) -> None:
-        """Ends it."""
+        """Ends the API and removes its address."""
         try:
-            # Another of the same work folder may have come after it: its address stays.
+            # A later process of the same work folder may have written its own address: keep that.
             if self._address.read_text() == f"{self.url}\n":
                 self._address.unlink()
         except FileNotFoundError:
-            pass  # it has not answered yet, or the work folder was removed
+            pass  # It has not answered yet, or the work folder was removed.
         self._child.stop()
 
 
 def _url(reach: NetworkOptions, port: int) -> str:
-    """How clients call the API: at the PanDA server's host; behind a proxy how that does, for its ports are its own."""
+    """Returns the address of the API for clients: the host of the PanDA server, or that to which a proxy connects."""
     if reach.public_url is None:
         return reach.url(port)
     host = "127.0.0.1" if is_wildcard(reach.host) else reach.host
@@ -536,22 +546,22 @@ _SECONDS = 20.0
 
 
 def one_time_link(url: str, token_file: Path, authorities: Path | None) -> str:
-    """A link to the pages that signs in whose token it is; good for ten minutes, and once.
+    """Returns a link that signs the token's user in to the pages once, within ten minutes.
 
-    The token goes to the pages' server alone, in a header; what the link carries is a code of that server's making.
+    The token is sent only to the server of the pages, in a header. The link has a code that this server makes.
 
     Args:
-        url: of the pages: scheme://host:port.
-        token_file: of a user or an operator.
-        authorities: those behind the certificate; None: those that everybody knows.
+        url: address of the pages, scheme://host:port.
+        token_file: token file of a user or an operator.
+        authorities: certificate authorities; None: the system's.
 
     Raises:
-        InputError: the token cannot be read, or is not taken.
-        TryAgainError: nobody answers there.
+        InputError: the token cannot be read or is refused.
+        TryAgainError: the server does not answer.
     """
     address = url.rstrip("/")
     parts = urlsplit(address)
-    if parts.scheme != "https" and not (parts.scheme == "http" and _is_loopback(parts.hostname or "")):
+    if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.hostname or "")):
         raise InputError(f"{address}: a token goes to https:// addresses alone, or to this machine")
     try:
         token = token_file.read_text().strip()
@@ -589,24 +599,23 @@ def serve_pages(
     reach: NetworkOptions,
     on_ready: Callable[[ApiProcess], None],
 ) -> None:
-    """Serves the pages, and the REST API, until SIGINT or SIGTERM; steers nothing.
+    """Serves the pages and the REST API until SIGINT or SIGTERM, without steering.
 
     Args:
         workdir: the work folder; default ./hpo-pilot.
-        store: another store than its own.
-        reach: where the pages listen.
-        on_ready: called when they answer.
+        store: SQLAlchemy URL of another store.
+        reach: network options.
+        on_ready: called when the pages answer.
 
     Raises:
-        InputError: there is no store yet, or it is removed or replaced meanwhile, or `reach` names files that cannot
-            be used.
-        TryAgainError: they do not start.
+        InputError: there is no store, or it is removed or replaced meanwhile, or a file of `reach` cannot be used.
+        TryAgainError: the pages do not start.
     """
     folder = WorkDir.at(workdir)
     url = folder.store_url(store)
     path = Path(url.removeprefix("sqlite:///"))
     if url.startswith("sqlite:///") and not path.exists():
-        # Looking makes none: a name mistyped would look like an empty store.
+        # Do not create a store here: a mistyped name would look like an empty store.
         raise InputError(
             f"there is no store at {path}: run or submit a search first, or name another --workdir or --store"
         )
@@ -622,7 +631,7 @@ def serve_pages(
         while not ended.wait(_LOOK_SECONDS):
             pages.check()
             if store_file is not None and not store_file.is_there():
-                # The pages have the old one open: they would show what it held, for ever.
+                # The pages have the old file open and would show its contents forever.
                 raise InputError(f"the store at {path} was removed or replaced: start the monitor again")
     finally:
         pages.stop()
@@ -631,7 +640,7 @@ def serve_pages(
 
 
 class _StoreFile:
-    """A store's file, which somebody may remove while it is open."""
+    """The file of a store, which may be removed while it is open."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -644,14 +653,14 @@ class _StoreFile:
         except FileNotFoundError:
             return False
         except OSError:
-            return True  # its file system does not answer: nothing is known
+            return True  # The file system does not answer; the file may well be there.
 
 
 def address_of_pages(workdir: str | Path | None) -> str:
-    """Where the pages of a work folder are, of a service or alone.
+    """Returns the address of the pages of a work folder, beside a service or alone.
 
     Raises:
-        InputError: none run, as far as the work folder knows.
+        InputError: the work folder has no address of running pages.
     """
     folder = WorkDir.at(workdir)
     for file in (folder.api_address, folder.pages_address):

@@ -1,4 +1,9 @@
-"""The steering service: many searches at once, and `run` and `serve` in the foreground."""
+"""The steering service, and the commands `run` and `serve` that use it.
+
+`Service` steers many searches at once. Its loop decides which search has its turn; a pool of threads runs the turns. A
+turn is one call of `SearchSteering.advance`. A search has at most one turn at a time, so a slow call of one search does
+not delay the others. The server, the optimizers and the users wake the loop.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +20,7 @@ from queue import Empty, SimpleQueue
 
 from hpo_pilot.errors import HpoPilotError, InputError, TryAgainError
 from hpo_pilot.logs import about
-from hpo_pilot.panda.workflow_manager import WorkflowManager, workflow_manager
+from hpo_pilot.panda.workflow_manager import WorkflowManager
 from hpo_pilot.search import Search
 from hpo_pilot.steering.embedded import (
     EmbeddedPanda,
@@ -24,6 +29,7 @@ from hpo_pilot.steering.embedded import (
     chosen_server,
     connected_manager,
     default_slots,
+    started_manager,
 )
 from hpo_pilot.steering.loop import SearchSteering
 from hpo_pilot.steering.metrics import snapshots
@@ -35,47 +41,41 @@ from hpo_pilot.steering.workdir import DEFAULT_QUEUE, WorkDir, nickname
 from hpo_pilot.store import EMBEDDED, SearchRecord, SearchState, SteeringStore, Store, StoreAwayError
 from hpo_pilot.store.lease import LEASE_SECONDS, Lease, LeaseHeldError, LeaseLostError, held_lease, lease_holder
 
-# The steering service: many searches, woken by the server, by the optimizers and by users.
-#
-# One loop says whose turn it is; a few threads carry the turns out. A search has one turn at a time, and searches
-# take
-# turns in the order in which they have something to do: a slow call of one search delays no other search.
-
-#: How often the store is asked whether a user wants something, in seconds.
+#: Seconds between two looks at the store for changes by users.
 _POLL_SECONDS = 0.5
 
-#: How long one wait for the server's changes lasts, in seconds.
+#: Length of one wait for changes at the server, in seconds.
 _WAIT_SECONDS = 25.0
 
-#: How long a store that is out of reach is waited for, and the pause between the tries, in seconds.
+#: Seconds to wait for a store that does not answer, and the pause between two tries.
 _STORE_PATIENCE = 120.0
 _STORE_PAUSE = 2.0
 
-#: How many searches are steered at one time, and how many optimizers are asked.
+#: Number of threads for turns, and number of threads for optimizers.
 _SIDE_BY_SIDE = 8
 
-#: How long calls that are under way are waited for at the end, in seconds; each is interrupted, and again.
+#: Seconds to wait at the end for turns that are under way; their calls to the server are interrupted each second.
 _END_SECONDS = 60
 
-#: How long a search is left alone after an error that should not have been, in seconds.
+#: Seconds before the next turn of a search after an internal error.
 _ERROR_PAUSE = 2.0
 
 log = logging.getLogger(__name__)
 
 
 @dataclass
-class _Seat:
-    """One search, as the loop sees it.
+class _Entry:
+    """One search in the loop. Times are on the monotonic clock.
 
     Attributes:
-        state: as the store had it last; None: the search is over, or gone.
-        version: the same.
-        steering: None before the first turn, and after an error that leaves its picture in doubt.
-        turn: that is under way, with what it comes to: the steering, and in how many seconds the next turn is due.
-        due: when the next turn is due without news.
-        rests: until when there is none in spite of news, after an error.
-        changed: the tasks that may have changed since the last turn began; None: any.
-        has_news: whether something else came up since then.
+        state: state of the search in the store at the last look; None: the search is over or deleted.
+        version: its version at the last look.
+        steering: None before the first turn, and after an error that may have left it ahead of the store.
+        turn: the turn under way. It returns the steering and the seconds until the next turn.
+        due: time of the next turn if nothing happens.
+        rests: no turn before this time, after an internal error.
+        changed: tasks that may have changed since the last turn began; None: any task.
+        has_news: whether something happened since then.
     """
 
     state: SearchState | None = None
@@ -88,13 +88,13 @@ class _Seat:
     has_news: bool = False
 
     def may_have_changed(self, tasks: set[int] | None) -> None:
-        """The server reports changed tasks; None: any may have changed."""
+        """Marks tasks as changed; None: any task may have changed."""
         self.changed = None if tasks is None or self.changed is None else self.changed | tasks
         self.has_news = True
 
     @property
     def next_turn(self) -> float:
-        """When the next turn may begin."""
+        """Time of the next turn."""
         return max(self.rests, 0.0 if self.has_news else self.due)
 
 
@@ -115,11 +115,11 @@ class Service:
 
         Args:
             store: the store.
-            manager: takes tasks to PanDA.
-            lease: held on the store's steering.
-            supervise: called about twice a second; starts again what has ended.
-            only: the numbers of the searches to steer; None: every one that is not over.
-            server: where `manager` takes them; searches with tasks at another server are left alone.
+            manager: submits tasks to PanDA.
+            lease: the steering lease of the store, held by this process.
+            supervise: called about twice a second; restarts processes that have ended.
+            only: numbers of the searches to steer; None: every search that is not over.
+            server: the server of `manager`. Searches bound to another server are left alone.
         """
         self._store = store
         self._manager = manager
@@ -128,7 +128,7 @@ class Service:
         self._only = None if only is None else set(only)
         self._server = server
         self._elsewhere: set[int] = set()
-        self._seats: dict[int, _Seat] = {}
+        self._entries: dict[int, _Entry] = {}
         self._news: SimpleQueue[set[int] | int | str | None] = SimpleQueue()
         self._stopping = threading.Event()
         self._lost_lease: LeaseLostError | None = None
@@ -136,17 +136,17 @@ class Service:
         self._asks = ThreadPoolExecutor(_SIDE_BY_SIDE, thread_name_prefix="ask")
 
     def stop(self) -> None:
-        """Makes `run` return soon; callable from a signal handler and from any thread."""
+        """Makes `run` return soon. Safe in a signal handler and from any thread."""
         self._stopping.set()
         self._news.put("stop")
         self._manager.interrupt()
 
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
-        """Steers until `stop` is called or `until` says so (asked about twice a second).
+        """Steers until `stop` is called or `until` returns True (called about twice a second).
 
         Raises:
-            TryAgainError: another process took the lease over, or the store is out of reach.
-            GiveUpError: the server or the pilot cannot be kept alive.
+            TryAgainError: another process took over the lease, or the store does not answer.
+            GiveUpError: the server or the pilot ends again and again.
         """
         for name, work in (("changes", self._wait_for_changes), ("lease", self._keep_lease)):
             threading.Thread(target=work, name=name, daemon=True).start()
@@ -182,14 +182,16 @@ class Service:
                     return
                 poll_at = time.monotonic() + _POLL_SECONDS
             self._begin_turns()
-            dues = [seat.next_turn for seat in self._seats.values() if seat.turn is None and seat.state is not None]
+            dues = [
+                entry.next_turn for entry in self._entries.values() if entry.turn is None and entry.state is not None
+            ]
             self._take_news(min([poll_at, *dues]) - time.monotonic())
             self._take_turns()
 
     def _end_turns(self) -> None:
-        """Waits for the turns that are under way; what they wait for is interrupted."""
+        """Waits for the turns that are under way, and interrupts their calls to the server."""
         self._turns.shutdown(wait=False, cancel_futures=True)
-        turns = [seat.turn for seat in self._seats.values() if seat.turn is not None]
+        turns = [entry.turn for entry in self._entries.values() if entry.turn is not None]
         under_way = [turn for turn in turns if not turn.cancelled()]
         for _ in range(_END_SECONDS):
             if not wait(under_way, timeout=1.0).not_done:
@@ -197,7 +199,7 @@ class Service:
             self._manager.interrupt()
 
     def _keep_lease(self) -> None:
-        """Renews the lease in a thread of its own: a call to a slow server must not cost it."""
+        """Renews the lease in a thread of its own, so that a slow call to a server cannot let it expire."""
         while not self._stopping.wait(LEASE_SECONDS / 4):
             try:
                 self._lease.renew()
@@ -208,10 +210,10 @@ class Service:
                 log.warning("the lease is not renewed now: %s", error)
 
     def _read_states(self) -> None:
-        """Has a seat for each search that is not over, with its state and version of now."""
+        """Reads the states and versions of all searches that are not over; adds and removes entries."""
         states = self._store.search_states()
         wanted = {number: state for number, state in states.items() if self._only is None or number in self._only}
-        for number in wanted.keys() - self._seats.keys() - self._elsewhere:
+        for number in wanted.keys() - self._entries.keys() - self._elsewhere:
             bound = self._store.bind_server(number, self._server)
             if bound != self._server:
                 self._elsewhere.add(number)
@@ -221,36 +223,39 @@ class Service:
                     bound,
                     self._server,
                 )
-        for number, seat in list(self._seats.items()):
-            seat.state = None
-            if number not in wanted and seat.turn is None:
-                del self._seats[number]
+        for number, entry in list(self._entries.items()):
+            entry.state = None
+            if number not in wanted and entry.turn is None:
+                del self._entries[number]
         for number, (state, version) in wanted.items():
             if number not in self._elsewhere:
-                seat = self._seats.setdefault(number, _Seat())
-                seat.has_news |= (state, version) != (seat.steering and seat.steering.state, seat.version)
-                seat.state, seat.version = state, version
+                entry = self._entries.setdefault(number, _Entry())
+                entry.has_news |= (state, version) != (entry.steering and entry.steering.state, entry.version)
+                entry.state, entry.version = state, version
 
     def _begin_turns(self) -> None:
-        """Begins the turn of each search that is due and has none under way."""
+        """Begins the turn of each search that is due and has no turn under way."""
         now = time.monotonic()
-        for number, seat in self._seats.items():
-            if seat.turn is not None or seat.state is None or seat.next_turn > now:
+        for number, entry in self._entries.items():
+            if entry.turn is not None or entry.state is None or entry.next_turn > now:
                 continue
-            if seat.steering is not None and seat.steering.record.version != seat.version:
-                seat.steering = None  # its owner has changed more than its state: it is loaded anew
-                seat.changed = None
-            seat.turn = self._turns.submit(self._turn, number, seat.steering, seat.changed, seat.state)
-            seat.turn.add_done_callback(lambda _: self._news.put("turn"))
-            seat.changed, seat.has_news = set(), False
+            if entry.steering is not None and entry.steering.record.version != entry.version:
+                entry.steering = None  # A user has changed the search: load it again.
+                entry.changed = None
+            entry.turn = self._turns.submit(self._turn, number, entry.steering, entry.changed, entry.state)
+            entry.turn.add_done_callback(lambda _: self._news.put("turn"))
+            entry.changed, entry.has_news = set(), False
 
     def _turn(
         self, number: int, steering: SearchSteering | None, changed: set[int] | None, state: SearchState
     ) -> tuple[SearchSteering | None, float]:
-        """A search's turn, in a thread of its own.
+        """Runs the turn of a search in a thread of the pool.
+
+        Returns:
+            The steering, and the seconds until the next turn; negative after an internal error.
 
         Raises:
-            StoreAwayError: something could not be recorded, and the steering is of no use any more.
+            StoreAwayError: a change could not be committed. The search must be loaded again.
         """
         try:
             if steering is None:
@@ -260,7 +265,7 @@ class Service:
         except StoreAwayError:
             raise
         except Exception as error:
-            # A defect met by one search must not end the others; it is logged whole, and shown to the user.
+            # A bug that one search meets must not end the others. The log has the traceback, the user sees a line.
             log.exception("search %d", number, extra={"search": steering.record.name if steering else number})
             name = self._store.search(number).name if steering is None else steering.record.name
             message = f"{internal_error(error)}; mended, `hpo-pilot resume {name}` goes on with it"
@@ -271,52 +276,53 @@ class Service:
             return steering, -1.0
 
     def _take_turns(self) -> None:
-        """Takes what the turns that are over came to.
+        """Takes the results of the turns that are over.
 
         Raises:
-            StoreAwayError: the store is out of reach.
+            StoreAwayError: the store does not answer.
         """
-        for seat in [seat for seat in self._seats.values() if seat.turn is not None and seat.turn.done()]:
-            turn, seat.turn = seat.turn, None
+        for entry in [entry for entry in self._entries.values() if entry.turn is not None and entry.turn.done()]:
+            turn, entry.turn = entry.turn, None
             assert turn is not None
             try:
-                seat.steering, seconds = turn.result()
+                entry.steering, seconds = turn.result()
             except StoreAwayError:
-                # What is in memory may be ahead of the store: it is built anew once the store is back.
-                seat.steering, seat.changed, seat.has_news = None, None, True
+                # The steering may be ahead of the store. Load it again when the store is back.
+                entry.steering, entry.changed, entry.has_news = None, None, True
                 raise
             now = time.monotonic()
             if seconds < 0:
-                seat.rests = now + _ERROR_PAUSE
-            seat.due = now + min(max(seconds, 0.0), _POLL_SECONDS)
-            if seat.steering is None or seat.steering.state.is_over:
-                seat.steering, seat.state, seat.changed = None, None, None
-            elif seat.state is not None:
-                seat.state = seat.steering.state
+                entry.rests = now + _ERROR_PAUSE
+            entry.due = now + min(max(seconds, 0.0), _POLL_SECONDS)
+            if entry.steering is None or entry.steering.state.is_over:
+                entry.steering, entry.state, entry.changed = None, None, None
+            elif entry.state is not None:
+                entry.state = entry.steering.state
 
     def _load(self, number: int) -> SearchSteering:
         record = self._store.search(number)
         return SearchSteering(record, self._store, self._manager, self._asks, lambda: self._news.put(number))
 
     def _take_news(self, seconds: float) -> None:
-        """Waits for news, at most `seconds`, and notes at each seat what concerns its search."""
+        """Waits for news, at most `seconds`, and marks the entries concerned."""
         try:
             news = self._news.get(timeout=max(0.0, seconds))
             while True:
-                if isinstance(news, int) and news in self._seats:
-                    self._seats[news].has_news = True
+                if isinstance(news, int) and news in self._entries:
+                    self._entries[news].has_news = True
                 elif news is None or isinstance(news, set):
-                    for seat in self._seats.values():
-                        seat.may_have_changed(news)
+                    for entry in self._entries.values():
+                        entry.may_have_changed(news)
                 news = self._news.get_nowait()
         except Empty:
             return
 
     def _wait_for_changes(self) -> None:
+        """Waits for changes at the server in a thread of its own."""
         while not self._stopping.is_set():
             try:
                 changed = self._manager.wait(_WAIT_SECONDS)
-            except Exception:  # without this thread searches would only be looked at now and then
+            except Exception:  # This thread must go on: without it results would come late.
                 log.exception("waiting for changes")
                 self._stopping.wait(_STORE_PAUSE)
                 changed = None
@@ -328,7 +334,7 @@ Progress = Callable[[Store, SearchRecord], None]
 
 
 class InterruptedRunError(TryAgainError):
-    """A run was asked to end before its search did; the same command goes on with it."""
+    """A run was interrupted before its search ended. The same command resumes it."""
 
 
 def run(
@@ -341,22 +347,22 @@ def run(
     on_server: Callable[[str], None] = lambda _server: None,
     on_progress: Progress = lambda _store, _record: None,
 ) -> RunResult:
-    """Runs a search to its end, or goes on with one that was interrupted.
+    """Runs a search to its end, or resumes one that was interrupted.
 
     Args:
         search_file: the search file.
         workdir: the work folder; default ./hpo-pilot.
-        store: another store's SQLAlchemy URL.
-        slots: how many jobs run side by side; default: what the machine's cores hold.
-        server: the PanDA server's URL, or `embedded`; default: where the search's tasks are already, else the one that
-            PANDA_URL_SSL names, else the embedded one.
-        on_server: called with the server that was found, before anything is sent there.
+        store: SQLAlchemy URL of another store.
+        slots: number of jobs at once; default: as many as fit on the machine's cores.
+        server: URL of the PanDA server, or `embedded`; default: the server of the search's tasks, else the server of
+            PANDA_URL_SSL, else the embedded one.
+        on_server: called with the chosen server before anything is sent there.
         on_progress: called about twice a second.
 
     Raises:
         InputError: the file or an option is wrong.
-        TryAgainError: interrupted, or something is out of reach; the same call goes on.
-        GiveUpError: the embedded server or the pilot cannot be kept alive.
+        TryAgainError: the run was interrupted, or a server does not answer; the same call resumes the search.
+        GiveUpError: the embedded server or the pilot ends again and again.
     """
     segments = load_search(search_file).segments
     if segments:
@@ -376,9 +382,9 @@ def run_all(
     on_server: Callable[[str], None] = lambda _server: None,
     on_progress: Progress = lambda _store, _record: None,
 ) -> list[RunResult]:
-    """Runs the searches of all segments of a file side by side; of a file without segments its one search.
+    """Runs the searches of all segments of a file at once; without segments its one search.
 
-    Arguments and errors are those of `run`.
+    For arguments and errors see `run`.
 
     Returns:
         Their results, in the order of the file.
@@ -400,7 +406,7 @@ def run_all(
             try:
                 results.append(result_of(database, folder, record))
             except HpoPilotError as error:
-                failures.append(error)  # of the others' reports each that can be written is
+                failures.append(error)  # Write the reports of the others first.
         if failures:
             raise failures[0]
         return results
@@ -409,47 +415,47 @@ def run_all(
 
 
 class _Family:
-    """The searches of a file, which are registered once all that could refuse them has been asked."""
+    """The searches of a file. They are registered only after every check has passed."""
 
     def __init__(self, store: SteeringStore, packed: Sequence[PackedSearch]) -> None:
-        """Checks them and registers nothing.
+        """Checks the searches and registers none.
 
         Raises:
-            InputError: one of them differs from a registered search in more than a larger budget.
+            InputError: a search differs from the registered one in more than a larger budget.
         """
         self._store = store
         self._packed = packed
         self._records: list[SearchRecord] | None = None
         known = check_family(store, packed, go_on=True)
-        #: Those that the store has and that are to go on.
+        #: Registered searches that this run resumes.
         self.bound = [
             record
             for record, one in zip(known, packed, strict=True)
             if record is not None and (record.state is not SearchState.DONE or record.filed.budget != one.search.budget)
         ]
-        #: Whether any is to run.
+        #: Whether there is anything to run.
         self.goes_on = bool(self.bound) or None in known
-        #: The server that they are to be tied to, where one was asked for.
+        #: The server of the --server option, to which the searches will be bound; None: not given.
         self.server: str | None = None
 
     @property
     def search(self) -> Search:
-        """The first of them; those of a family need and name the same."""
+        """The first search. The searches of a family have the same resources and site."""
         return self._packed[0].search
 
     @property
     def servers(self) -> dict[str, str | None]:
-        """The server that each is tied to, or will be, by name."""
+        """The server to which each search is bound or will be bound, by name of the search."""
         bound = {record.name: record.server for record in self.bound}
         return {one.search.name: self.server or bound.get(one.search.name) for one in self._packed}
 
     @property
     def is_registered(self) -> bool:
-        """Whether `registered` was called."""
+        """Whether the searches are registered."""
         return self._records is not None
 
     def registered(self) -> list[SearchRecord]:
-        """All of them, registered with the first call."""
+        """Returns all searches; the first call registers them."""
         if self._records is None:
             self._records = register_family(self._store, self._packed, go_on=True, who=nickname())
             if self.server is not None:
@@ -460,7 +466,7 @@ class _Family:
         return self._records
 
     def going_on(self) -> list[SearchRecord]:
-        """Those that are not over, as they are now."""
+        """Returns the searches that are not over, as the store has them now."""
         now = [self._store.search(record.id) for record in self.registered()]
         return [record for record in now if not record.state.is_over]
 
@@ -491,7 +497,7 @@ def _steer_to_the_end(
         except LeaseHeldError as error:
             if error.mode != "serve":
                 raise
-        # A service has this store: it runs the search, we watch; if it ends first, we go on ourselves.
+        # A service holds this store and steers the search, so only watch. If the service ends first, steer here.
         if _watch(store, family, over):
             return
 
@@ -513,7 +519,7 @@ def _steer(
             count = slots or default_slots(first.resources.cores)
             queue = (first.site.queue or DEFAULT_QUEUE).split(",")[0]
             panda = EmbeddedPanda(workdir, slots=count, queue=queue)
-            manager = stack.enter_context(_started(panda, workdir))
+            manager = stack.enter_context(started_manager(panda, workdir))
 
             def check() -> None:
                 panda.check()
@@ -522,7 +528,7 @@ def _steer(
             supervise = check
         else:
             manager = stack.enter_context(connected_manager(server, workdir))
-        # Not before: a run that is refused, for whatever reason, leaves nothing in the store.
+        # Register only now: a run that is refused must leave nothing in the store.
         records = family.going_on()
         bind_to_server(store, records, server)
         numbers = [record.id for record in records]
@@ -536,23 +542,23 @@ def _steer(
             )
 
 
-#: How long `stop` tries to end the jobs of a search that nothing steers, in seconds.
+#: Seconds in which `stop` tries to kill the jobs of a search that nothing steers.
 _STOP_SECONDS = 60.0
 
 
 def end_stopping(store: str, workdir: WorkDir, records: Sequence[SearchRecord]) -> None:
-    """Ends searches that are `stopping` and that nothing steers: steers them until their jobs are killed.
+    """Ends `stopping` searches that nothing steers: steers them until their jobs are killed.
 
-    Where that is not possible within a minute, or another process begins to steer meanwhile, they stay `stopping`.
+    A search stays `stopping` if that takes longer than a minute, or if another process begins to steer meanwhile.
 
     Args:
-        store: the store's SQLAlchemy URL.
-        workdir: whose embedded server has their jobs, where these are not at another.
+        store: SQLAlchemy URL of the store.
+        workdir: work folder of the embedded server that may have their jobs.
         records: the searches.
 
     Raises:
-        TryAgainError: their server does not answer; the message says so.
-        InputError: the user's settings for that server do not do.
+        TryAgainError: the server of their jobs does not answer.
+        InputError: the user's settings for that server are wrong.
     """
     database = SteeringStore.open(store)
     try:
@@ -576,10 +582,10 @@ def _end_at(store: SteeringStore, workdir: WorkDir, server: str, numbers: Sequen
         try:
             lease = stack.enter_context(held_lease(store.engine, "stop", server))
         except LeaseHeldError:
-            return  # what has just begun to steer ends them
+            return  # Another process has just begun to steer, and ends them.
         lease.steer_only(numbers)
         if server == EMBEDDED:
-            manager = stack.enter_context(_started(EmbeddedPanda(workdir, slots=0), workdir))
+            manager = stack.enter_context(started_manager(EmbeddedPanda(workdir, slots=0), workdir))
         else:
             manager = stack.enter_context(connected_manager(server, workdir))
         service = Service(store, manager, lease, only=numbers, server=server)
@@ -592,10 +598,10 @@ def _names(records: Sequence[SearchRecord]) -> str:
 
 
 def _watch(store: SteeringStore, family: _Family, over: Callable[[], bool]) -> bool:
-    """Watches searches that a service steers; True when they are over, False when nobody steers them any more.
+    """Watches searches that a service steers. Returns True when they are over, False when the service has ended.
 
     Raises:
-        InputError: the service takes tasks to another server than theirs, so that there would be nothing to see.
+        InputError: the service will not steer a search, because the search is bound to another server.
     """
     with _watching() as stopped:
         while (service := lease_holder(store.engine)) is not None:
@@ -620,25 +626,25 @@ def serve(
     on_ready: Callable[[EmbeddedPanda | str, ApiProcess], None] = lambda _panda, _api: None,
     on_warning: Callable[[str], None] = log.warning,
 ) -> None:
-    """Steers every search of the store until it is told to stop.
+    """Steers every search of the store until SIGINT or SIGTERM.
 
-    At the embedded PanDA server, with a local pilot, or at another, whose pilots are the sites'. Searches whose tasks
-    are at another server than that are left alone.
+    The tasks go to the embedded PanDA server with a local pilot, or to another PanDA server with the pilots of its
+    sites. Searches bound to another server are left alone.
 
     Args:
         workdir: the work folder; default ./hpo-pilot.
-        store: another store's SQLAlchemy URL.
-        slots: how many jobs the local pilot runs side by side; 0: no local pilot. Default: one per core.
-        reach: where the embedded server listens; default: this machine alone, on a free port.
-        queues: the embedded server's queue file; default: any name is a queue.
-        server: the PanDA server's URL, or `embedded`; default: the one that PANDA_URL_SSL names, else the embedded one.
-        api_port: the REST API's port; default: a free one.
-        on_ready: called when everything runs, with the embedded server, or the other one's URL, and with the REST API.
-        on_warning: called with what whoever runs the service should know.
+        store: SQLAlchemy URL of another store.
+        slots: number of jobs that the local pilot runs at once; 0: no local pilot. Default: one per core.
+        reach: network options of the embedded server; default: this machine only, a free port.
+        queues: queue file of the embedded server; default: any name is a queue.
+        server: URL of the PanDA server, or `embedded`; default: the server of PANDA_URL_SSL, else the embedded one.
+        api_port: port of the REST API; default: a free port.
+        on_ready: called when everything runs, with the embedded server or the URL of another server, and the REST API.
+        on_warning: called with warnings for the operator.
 
     Raises:
-        TryAgainError: another service has the store, or something is out of reach.
-        GiveUpError: the embedded server or the pilot cannot be kept alive.
+        TryAgainError: another service holds the store, or a server does not answer.
+        GiveUpError: the embedded server or the pilot ends again and again.
     """
     target = chosen_server(server)
     _check_slots(target, slots)
@@ -657,7 +663,7 @@ def serve(
             if target == EMBEDDED:
                 count = default_slots(1) if slots is None else slots
                 ready = panda = EmbeddedPanda(folder, slots=count, reach=reach, queues=queues)
-                manager = stack.enter_context(_started(panda, folder))
+                manager = stack.enter_context(started_manager(panda, folder))
                 supervise = panda.check
                 for warning in security_warnings(folder, reach or NetworkOptions(), count):
                     on_warning(warning)
@@ -682,10 +688,9 @@ def serve(
 
 
 def _aside(executor: ThreadPoolExecutor, work: Callable[[], bool]) -> Callable[[], bool]:
-    """Does `work` in another thread, again whenever it is asked and has ended: a long report delays no search.
+    """Returns a function that runs `work` in another thread, so that a long report does not delay searches.
 
-    Returns:
-        What asks for it: False, or what the last time raised.
+    The function does nothing while `work` still runs. It returns False, or raises the error of the previous run.
     """
     last: list[Future[bool]] = []
 
@@ -701,22 +706,8 @@ def _aside(executor: ThreadPoolExecutor, work: Callable[[], bool]) -> Callable[[
 
 
 @contextlib.contextmanager
-def _started(panda: EmbeddedPanda, workdir: WorkDir) -> Iterator[WorkflowManager]:
-    panda.start()
-    here = panda.server
-    manager = workflow_manager("panda").connect(
-        here.url, here.token_file, here.owner, workdir.log("panda-client"), here.authorities
-    )
-    try:
-        yield manager
-    finally:
-        manager.close()
-        panda.stop()
-
-
-@contextlib.contextmanager
 def _signals(service: Service) -> Iterator[threading.Event]:
-    """SIGINT and SIGTERM end the service in order; the event says that one came."""
+    """Makes SIGINT and SIGTERM end the service during a block; the event is set when one arrives."""
     with _watching(service.stop) as stopped:
         yield stopped
 
@@ -730,7 +721,7 @@ def _watching(action: Callable[[], None] = lambda: None) -> Iterator[threading.E
         action()
 
     if threading.current_thread() is not threading.main_thread():
-        yield stopped  # only the main thread may handle signals: a caller in a notebook's thread does it itself
+        yield stopped  # Only the main thread may handle signals. A caller in another thread handles them itself.
         return
     old = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

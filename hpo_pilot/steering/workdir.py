@@ -1,4 +1,4 @@
-"""The work folder: paths of the store, logs, reports and the embedded server's files."""
+"""The work folder: the paths of the store, of logs and reports, and of the embedded server's files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEFAULT = Path("hpo-pilot")
 
 _SEEN, _CHANGED, _ENTERED = (stat.S_IRGRP | stat.S_IROTH, stat.S_IWGRP | stat.S_IWOTH, stat.S_IXGRP | stat.S_IXOTH)
 
-#: Folders that are nobody else's business, whatever the root's mode is; `panda-files` and `tls` may be let into.
+#: Private folders, whatever the mode of the root. Other accounts may be given access to `panda-files` and `tls`.
 _GUARDED = ("checkpoints", "environments", "logs", "pilots", "reports", "sandboxes", "tokens", "uploads")
 
 
@@ -32,15 +32,15 @@ class WorkDir:
 
     @classmethod
     def at(cls, root: str | Path | None = None) -> WorkDir:
-        """The work folder at `root` (default ./hpo-pilot), whether it is there or not."""
+        """Returns the work folder at `root` (default ./hpo-pilot), which need not exist."""
         return cls(Path(root or DEFAULT).absolute())
 
     @classmethod
     def make(cls, root: str | Path | None = None) -> WorkDir:
-        """The work folder at `root` (default ./hpo-pilot), made if need be; one that is there keeps its mode.
+        """Returns the work folder at `root` (default ./hpo-pilot), created if missing. An existing one keeps its mode.
 
         Raises:
-            InputError: it cannot be made or written, or belongs to another account.
+            InputError: it cannot be created or written, or belongs to another account.
         """
         folder = cls.at(root)
         try:
@@ -55,20 +55,20 @@ class WorkDir:
         return folder
 
     def make_private(self, *folders: Path) -> None:
-        """Makes folders of it that other accounts cannot look into, even where its owner lets them into the root.
+        """Creates folders in it that other accounts cannot read, even if they can enter the root.
 
         Raises:
-            InputError: one of them belongs to another account.
-            OSError: they cannot be made.
+            InputError: a folder belongs to another account.
+            OSError: a folder cannot be created.
         """
         for folder in (self.root, *folders):
             make_private(folder)
 
     def open_to_others(self) -> list[Path]:
-        """What of it other accounts can read or change: the root itself, or what they reach in one that can be entered.
+        """Returns the paths that other accounts can read or change: the root, or private paths in an accessible root.
 
         Raises:
-            OSError: it is not there, or cannot be looked at.
+            OSError: the work folder does not exist or cannot be read.
         """
         mode = self.root.stat().st_mode
         if mode & (_SEEN | _CHANGED):
@@ -79,10 +79,10 @@ class WorkDir:
         return [path for path in guarded if path.exists() and path.stat().st_mode & (_SEEN | _CHANGED)]
 
     def check_space(self) -> None:
-        """Makes sure that there is disk for jobs to run.
+        """Checks the free disk space.
 
         Raises:
-            TryAgainError: there is so little that the local pilot takes no jobs.
+            TryAgainError: there is too little for the local pilot to take jobs.
         """
         free = shutil.disk_usage(self.root).free / 1e6
         if free < PilotSettings.min_free_mb:
@@ -92,21 +92,21 @@ class WorkDir:
             )
 
     def store_url(self, given: str | None = None) -> str:
-        """The store's URL: as given, else from HPO_PILOT_STORE, else SQLite in the work folder."""
+        """Returns the URL of the store: as given, else from HPO_PILOT_STORE, else SQLite in the work folder."""
         return given or os.environ.get(STORE_VARIABLE) or f"sqlite:///{self.store_file}"
 
     def place(self, store: str | None = None) -> Place:
-        """The options that name this work folder and its store from anywhere on this machine.
+        """Returns the options for this work folder and its store in commands from any folder of this machine.
 
         Args:
-            store: another store's SQLAlchemy URL.
+            store: SQLAlchemy URL of another store.
         """
         url = self.store_url(store)
         return Place(workdir=self.root, store=None if url == f"sqlite:///{self.store_file}" else url)
 
     @property
     def store_file(self) -> Path:
-        """The store, where no other is named."""
+        """The default store."""
         return self.root / "hpo-pilot.db"
 
     @property
@@ -131,7 +131,7 @@ class WorkDir:
 
     @property
     def checkpoints(self) -> Path:
-        """What local jobs keep between attempts."""
+        """Checkpoints of local jobs, kept between attempts."""
         return self.root / "checkpoints"
 
     @property
@@ -141,37 +141,37 @@ class WorkDir:
 
     @property
     def environments(self) -> Path:
-        """The environments in which searches were submitted, for local jobs; by the searches' uids."""
+        """Environments of the submitting processes, for local jobs, by the uid of the search."""
         return self.root / "environments"
 
     @property
     def monitor_address(self) -> Path:
-        """The file with the embedded server's address for scripts that read a BigPanDA; as secret as a token."""
+        """The file with the embedded server's address for BigPanDA scripts; secret like a token."""
         return self.tokens / "bigmon.url"
 
     @property
     def tls(self) -> Path:
-        """The certificate authorities that our own processes trust, where they are not the usual ones."""
+        """Certificate authorities that our own processes trust, if they are not the system's."""
         return self.root / "tls"
 
     @property
     def uploads(self) -> Path:
-        """Payloads that users sent through the REST API, until a search is made of them."""
+        """Payloads uploaded through the REST API, until their search is registered."""
         return self.root / "uploads"
 
     @property
     def steering_metrics(self) -> Path:
-        """What the steering process tells Prometheus, through the API."""
+        """Metrics of the steering process for Prometheus, read by the API."""
         return self.root / "steering.prom"
 
     @property
     def api_address(self) -> Path:
-        """The file that says where the REST API is, while it runs."""
+        """The file with the address of the REST API while it runs."""
         return self.root / "service.url"
 
     @property
     def pages_address(self) -> Path:
-        """The file that says where the pages are that `hpo-pilot monitor` serves alone, while it runs."""
+        """The file with the address of the pages of `hpo-pilot monitor` while it runs."""
         return self.root / "monitor.url"
 
     def log(self, name: str) -> Path:
@@ -183,14 +183,14 @@ class WorkDir:
         return self.root / "reports" / f"{search}.html"
 
 
-#: Of tasks that name none.
+#: The queue of tasks that name none.
 DEFAULT_QUEUE = "LOCAL"
 
 
 def nickname() -> str:
-    """The user's name as PanDA wants it in task names."""
+    """Returns the user's name in the form that PanDA accepts in task names."""
     try:
         name = getpass.getuser()
-    except (KeyError, OSError):  # no such user in the password database, as in some containers
+    except (KeyError, OSError):  # Some containers have no such user in the password database.
         name = f"uid{os.getuid()}"
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:30]

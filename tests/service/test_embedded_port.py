@@ -21,6 +21,6 @@ def test_the_port_of_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
     assert EmbeddedPanda(workdir, slots=0).url == first
     with socket.create_server(("127.0.0.1", urlsplit(first).port or 0)):
         other = EmbeddedPanda(workdir, slots=0).url
-    assert other != first and "where pilots of before look for this server, is taken" in caplog.text
+    assert other != first and "on which earlier pilots expect this server, is taken" in caplog.text
     (workdir.tokens / "address").write_text("nonsense")
     assert EmbeddedPanda(workdir, slots=0).url.startswith("http://127.0.0.1:")
