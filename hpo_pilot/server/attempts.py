@@ -14,7 +14,16 @@ from sqlalchemy import bindparam, func, insert, select
 from hpo_pilot.jobs import JobState, TaskState
 from hpo_pilot.server import metrics
 from hpo_pilot.server.brokerage import BROKERED
-from hpo_pilot.server.database import AnyRow, Transaction, cache_files, in_slices, jobs, set_columns, tasks
+from hpo_pilot.server.database import (
+    TASK_COLUMNS,
+    AnyRow,
+    Transaction,
+    cache_files,
+    in_slices,
+    jobs,
+    set_columns,
+    tasks,
+)
 from hpo_pilot.server.envelope import Envelope, failure
 from hpo_pilot.server.task_parameters import CHANGEABLE_PARAMETERS, SPLIT_RULES, TaskParameters, known_task
 from hpo_pilot.server.tokens import Caller
@@ -129,53 +138,8 @@ def _goal(params: Mapping[str, Any]) -> float:
 #: Why a task waits whose sandbox is not registered under its name, as `pandajedi/jediorder/JobGenerator.py` says it.
 NO_SANDBOX = "user sandbox file unavailable. resubmit the task with --useNewCode"
 
-_TASK_COLUMNS = (
-    tasks.c.task_id,
-    tasks.c.name,
-    tasks.c.user_name,
-    tasks.c.label,
-    tasks.c.status,
-    tasks.c.old_status,
-    tasks.c.priority,
-    tasks.c.queue,
-    tasks.c.sandbox,
-    tasks.c.n_jobs,
-    tasks.c.n_finished,
-    tasks.c.n_failed,
-    tasks.c.started,
-    tasks.c.revision,
-    tasks.c.attempt_nr,
-    tasks.c.modified,
-)
-_TASK = select(*_TASK_COLUMNS).where(tasks.c.task_id == bindparam("id"))
-_JOB = select(
-    jobs.c.panda_id,
-    jobs.c.task_id,
-    jobs.c.number,
-    jobs.c.attempt_nr,
-    jobs.c.max_attempt,
-    jobs.c.status,
-    jobs.c.sub_status,
-    jobs.c.command,
-    jobs.c.debug,
-    jobs.c.harvester_id,
-    jobs.c.worker_id,
-    jobs.c.holder,
-    jobs.c.holder_node,
-    jobs.c.holder_key,
-    jobs.c.queue,
-    jobs.c.label,
-    jobs.c.priority,
-    jobs.c.core_count,
-    jobs.c.ram_mb,
-    jobs.c.max_walltime,
-    jobs.c.started,
-    jobs.c.ended,
-    jobs.c.heartbeat,
-    jobs.c.patience,
-    jobs.c.report,
-    jobs.c.job_metrics,
-).where(jobs.c.panda_id == bindparam("id"))
+_TASK = select(*TASK_COLUMNS).where(tasks.c.task_id == bindparam("id"))
+_JOB = select(jobs).where(jobs.c.panda_id == bindparam("id"))
 
 #: Rows that are made in one statement: all of a task's at once would take memory for each.
 _ROWS_AT_ONCE = 1000
@@ -185,12 +149,17 @@ _NO_RETRY = frozenset({TaskState.ABORTING, TaskState.FINISHING})
 
 
 def task_row(tx: Transaction, task_id: int) -> AnyRow | None:
-    """A task's row without its parameters; None: there is no such task."""
+    """Returns a task's row without its parameters; None: there is no such task."""
     return tx.connection.execute(_TASK, {"id": task_id}).one_or_none()
 
 
+def existing_task(tx: Transaction, task_id: int) -> AnyRow:
+    """Returns the row of a task that must exist, without its parameters."""
+    return tx.connection.execute(_TASK, {"id": task_id}).one()
+
+
 def job_row(tx: Transaction, panda_id: int) -> AnyRow | None:
-    """One attempt's row; None: there is no such job."""
+    """Returns one attempt's row; None: there is no such job."""
     return tx.connection.execute(_JOB, {"id": panda_id}).one_or_none()
 
 
@@ -216,46 +185,39 @@ def change_task(tx: Transaction, task: AnyRow, *, outcome: bool = False, **value
 
 
 def make_jobs(tx: Transaction, task: AnyRow) -> None:
-    """The first attempt of every job of a task that has none; the task then runs."""
-    first_attempts(tx, task, range(1, task.n_jobs + 1))
+    """Makes the first attempt of every job of a task that has none; the task then runs."""
+    _first_attempts(tx, task, range(1, task.n_jobs + 1))
     change_task(tx, task, status=TaskState.RUNNING.value, n_finished=0, n_failed=0, error_dialog=None, ended=None)
 
 
-def first_attempts(tx: Transaction, task: AnyRow, numbers: range) -> None:
-    """The first attempts of the task's jobs with these numbers."""
+def _first_attempts(tx: Transaction, task: AnyRow, numbers: range) -> None:
     parameters = known_task(tx, task.task_id).parameters
-    common = {
-        "task_id": task.task_id,
-        "max_attempt": parameters.max_attempt,
-        "status": JobState.ACTIVATED.value,
-        "debug": False,
-        "queue": task.queue,
-        "label": task.label,
-        "priority": task.priority,
-        "core_count": parameters.core_count,
-        "ram_mb": parameters.ram_mb,
-        "max_walltime": parameters.max_walltime,
-        "created": tx.now,
-        "modified": tx.now,
-        "state_changed": tx.now,
-    }
-    for some in in_slices(numbers, _ROWS_AT_ONCE):
-        tx.connection.execute(insert(jobs), [common | {"number": number, "attempt_nr": 1} for number in some])
-    tx.activated[task.queue, task.task_id] += len(numbers)
-
-
-def add_attempt(tx: Transaction, task: AnyRow, job: AnyRow, max_attempt: int) -> None:
-    """The next attempt of `job`'s part of the task, with today's resources of the task."""
-    add_attempts(tx, task, [(job, max_attempt)])
+    first = {"attempt_nr": 1, "max_attempt": parameters.max_attempt, "label": task.label}
+    _insert(tx, task, [first | {"number": number} for number in numbers])
 
 
 def add_attempts(tx: Transaction, task: AnyRow, jobs_and_limits: Sequence[tuple[AnyRow, int]]) -> None:
-    """The same for several jobs of the task, each with the number of attempts that it may have; at least one."""
+    """Makes the next attempt of jobs of the task, with the task's present resources.
+
+    Args:
+        tx: a writing transaction.
+        task: the task's row.
+        jobs_and_limits: the last attempt of each job, and the number of attempts that the job may have.
+    """
+    rows = [
+        {"number": job.number, "attempt_nr": job.attempt_nr + 1, "max_attempt": max_attempt, "label": job.label}
+        for job, max_attempt in jobs_and_limits
+    ]
+    _insert(tx, task, rows)
+
+
+def _insert(tx: Transaction, task: AnyRow, rows: Sequence[dict[str, Any]]) -> None:
     parameters = known_task(tx, task.task_id).parameters
+    is_paused = task.status == TaskState.PAUSED
     common = {
         "task_id": task.task_id,
-        # The jobs of a paused task wait aside, out of brokerage's sight.
-        "status": (JobState.DEFINED if task.status == TaskState.PAUSED else JobState.ACTIVATED).value,
+        # Brokerage does not see the jobs of a paused task.
+        "status": (JobState.DEFINED if is_paused else JobState.ACTIVATED).value,
         "debug": False,
         "queue": task.queue,
         "priority": task.priority,
@@ -266,15 +228,10 @@ def add_attempts(tx: Transaction, task: AnyRow, jobs_and_limits: Sequence[tuple[
         "modified": tx.now,
         "state_changed": tx.now,
     }
-    for some in in_slices(jobs_and_limits, _ROWS_AT_ONCE):
-        rows = [
-            common
-            | {"number": job.number, "attempt_nr": job.attempt_nr + 1, "max_attempt": max_attempt, "label": job.label}
-            for job, max_attempt in some
-        ]
-        tx.connection.execute(insert(jobs), rows)
-    if task.status != TaskState.PAUSED:
-        tx.activated[task.queue, task.task_id] += len(jobs_and_limits)
+    for some in in_slices(rows, _ROWS_AT_ONCE):
+        tx.connection.execute(insert(jobs), [common | row for row in some])
+    if not is_paused:
+        tx.activated[task.queue, task.task_id] += len(rows)
 
 
 def end_attempt(tx: Transaction, job: AnyRow, status: JobState, **values: Any) -> None:
@@ -290,14 +247,12 @@ def end_attempt(tx: Transaction, job: AnyRow, status: JobState, **values: Any) -
         status = JobState.CANCELLED
     ended = {"status": status.value, "modified": tx.now, "state_changed": tx.now, "heartbeat": tx.now}
     set_columns(tx, jobs.c.panda_id, job.panda_id, {"ended": tx.now} | values | ended)
-    task = task_row(tx, job.task_id)
-    if task is None:
-        raise LookupError(f"job {job.panda_id} belongs to task {job.task_id}, which does not exist")
+    task = existing_task(tx, job.task_id)
     metrics.ATTEMPTS_ENDED.labels(status.value).inc()
     if status is JobState.FINISHED:
         settle(tx, task, finished=1)
     elif status is JobState.FAILED and job.attempt_nr < job.max_attempt and task.status not in _NO_RETRY:
-        add_attempt(tx, task, job, job.max_attempt)
+        add_attempts(tx, task, [(job, job.max_attempt)])
         change_task(tx, task, outcome=True)
     else:
         settle(tx, task, failed=1)
@@ -329,12 +284,9 @@ _GIVEN_UP = (JobState.FAILED, JobState.CANCELLED, JobState.CLOSED)
 def _given_up(tx: Transaction, task_id: int) -> list[AnyRow]:
     """The last attempts of a task's jobs that did not finish and have ended, by number."""
     last = select(func.max(jobs.c.panda_id)).where(jobs.c.task_id == task_id).group_by(jobs.c.number)
-    ids = tx.connection.scalars(
-        select(jobs.c.panda_id)
-        .where(jobs.c.panda_id.in_(last), jobs.c.status.in_([state.value for state in _GIVEN_UP]))
-        .order_by(jobs.c.number)
-    ).all()
-    return [row for panda_id in ids if (row := job_row(tx, panda_id)) is not None]
+    ended = jobs.c.status.in_([state.value for state in _GIVEN_UP])
+    query = select(jobs).where(jobs.c.panda_id.in_(last), ended).order_by(jobs.c.number)
+    return list(tx.connection.execute(query))
 
 
 def retry_over(tx: Transaction, task: AnyRow, *, ignore_limit: bool = False) -> None:
@@ -363,8 +315,7 @@ def retry_jobs(tx: Transaction, task: AnyRow) -> None:
             _start_over(tx, task)
         return
     max_attempt = known_task(tx, task.task_id).parameters.max_attempt
-    for job in given_up:
-        add_attempt(tx, task, job, job.attempt_nr + max_attempt)
+    add_attempts(tx, task, [(job, job.attempt_nr + max_attempt) for job in given_up])
     values = {"n_failed": task.n_failed - len(given_up), "error_dialog": None, "ended": None}
     change_task(tx, task, status=TaskState.RUNNING.value, **values)
 
@@ -408,18 +359,11 @@ def change_parameters(tx: Transaction, task: AnyRow, changes: Mapping[str, Any],
     params = json.loads(old or "{}") | dict(changes)
     n_jobs = max(task.n_jobs, TaskParameters(params).n_jobs)
     change_task(tx, task, params=json.dumps(params), revision=task.revision + 1, n_jobs=n_jobs, **brokered)
-    changed = _existing(tx, task.task_id)
+    changed = existing_task(tx, task.task_id)
     n_made = tx.connection.scalar(select(func.max(jobs.c.number)).where(jobs.c.task_id == task.task_id)) or 0
     if 0 < n_made < n_jobs:
-        first_attempts(tx, changed, range(n_made + 1, n_jobs + 1))
+        _first_attempts(tx, changed, range(n_made + 1, n_jobs + 1))
         if TaskState(changed.status).is_over:
             change_task(tx, changed, status=TaskState.RUNNING.value, error_dialog=None, ended=None)
-        changed = _existing(tx, task.task_id)
+        changed = existing_task(tx, task.task_id)
     return changed
-
-
-def _existing(tx: Transaction, task_id: int) -> AnyRow:
-    row = task_row(tx, task_id)
-    if row is None:
-        raise LookupError(f"task {task_id} vanished")
-    return row

@@ -1,4 +1,10 @@
-"""BigPanDA's JSON pages of tasks and jobs, as pandamon and other scripts read them."""
+"""BigPanDA's JSON pages of tasks and jobs, for programs written for a BigPanDA: pbook up to 1.5, pandamon, hpogrid.
+
+The paths are ``/tasks/``, ``/task/<id>/``, ``/jobs/`` and ``/job``, at the root and below ``/bigmon/<key>``. At the
+root a caller shows a token, as everywhere. Programs that know no tokens use the second place. Its path has a key that
+nobody can guess; the work folder keeps the key readable to its owner alone. A caller with the key may read what every
+user of the server may read, and may change nothing. The answer is always JSON, as with ``?json`` on a BigPanDA.
+"""
 
 from __future__ import annotations
 
@@ -6,331 +12,93 @@ import asyncio
 import hmac
 import json
 import logging
-import os
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from sqlalchemy import select
+from sqlalchemy import Column, ColumnElement, Select, and_, case, func, or_, select
 from sqlalchemy.exc import DBAPIError
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from hpo_pilot.errors import InputError
-from hpo_pilot.jobs import JobState
-from hpo_pilot.server import bigpanda_query
-from hpo_pilot.server.bigpanda_query import ERRORS, Question, QuestionError, duration, moment
-from hpo_pilot.server.database import AnyRow, Transaction, in_slices, job_documents, jobs, tasks
-from hpo_pilot.server.descriptions import describe, scope
-from hpo_pilot.server.envelope import dump
-from hpo_pilot.server.monitoring import FindFile
-from hpo_pilot.server.queues import find_output
-from hpo_pilot.server.task_parameters import JOB_FIELDS, ZERO_FIELDS, KnownTask, known_task, resource_type
+from hpo_pilot.jobs import JobState, TaskState
+from hpo_pilot.server.database import AnyRow, Transaction, in_slices, jobs, tasks
+from hpo_pilot.server.descriptions import (
+    ERRORS,
+    dataset_id,
+    describe,
+    job_fields,
+    job_reports,
+    scope,
+    task_fields,
+    texts_of,
+)
+from hpo_pilot.server.envelope import dump, utc
+from hpo_pilot.server.file_store import read_secret
+from hpo_pilot.server.monitoring import SCANNED, FindFile, file_finder
+from hpo_pilot.server.task_parameters import KnownTask, TaskParametersError, known_task, resource_type
 from hpo_pilot.server.tokens import Role, TokenRefused
 
 if TYPE_CHECKING:
     from hpo_pilot.server.app import Server
 
-
-# Jobs' metadata: BigPanDA's `metastruct` and `jobs_metadata`.
-#
-# hpogrid's report (hpogrid 1.3.3, `components/validation.py`) takes a job's `user_job_metadata` only where it has no
-# key
-# but its own. So what the runner says to hpo-pilot's service stands beside it here, not in it, wherever the rest is
-# hpogrid's.
-
-#: `kHPOGridMetadataFormat` of `hpogrid/core/defaults.py`.
-HPOGRID_KEYS = frozenset(
-    {
-        *("task_time_s", "start_timestamp", "project_name", "result", "hyperparameters", "metric"),
-        *("start_datetime", "best_config", "best_metric_score", "end_datetime", "mode"),
-    }
-)
-_USER, _OURS = "user_job_metadata", "hpo_pilot"
-
-
-def understood(text: str) -> Any:
-    """A job report as scripts get it; None: it is no JSON, and PanDA leaves it out as well."""
-    try:
-        report = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    merged = report.get(_USER) if isinstance(report, dict) else None
-    if isinstance(merged, dict) and _OURS in merged and merged.keys() - {_OURS} <= HPOGRID_KEYS:
-        rest = {key: value for key, value in merged.items() if key != _OURS}
-        report = {**report, _USER: rest, _OURS: merged[_OURS]}
-        if not rest:
-            del report[_USER]
-    return report
-
-
-def of_jobs(tx: Transaction, panda_ids: Sequence[int]) -> dict[int, Any]:
-    """The metadata of those of the jobs that have some."""
-    found = {}
-    for some in in_slices(panda_ids):
-        query = select(job_documents.c.panda_id, job_documents.c.meta_data).where(
-            job_documents.c.panda_id.in_(some), job_documents.c.meta_data.is_not(None)
-        )
-        for row in tx.connection.execute(query):
-            if (report := understood(row.meta_data)) is not None:
-                found[row.panda_id] = report
-    return found
-
-
-def of_tasks(tx: Transaction, task_ids: Sequence[int]) -> dict[int, dict[int, Any]]:
-    """The metadata of the tasks' finished jobs, by task and PandaID."""
-    found: dict[int, dict[int, Any]] = {task_id: {} for task_id in task_ids}
-    for some in in_slices(task_ids):
-        query = (
-            select(jobs.c.task_id, jobs.c.panda_id, job_documents.c.meta_data)
-            .join(job_documents, job_documents.c.panda_id == jobs.c.panda_id)
-            .where(
-                jobs.c.task_id.in_(some),
-                jobs.c.status == JobState.FINISHED.value,
-                job_documents.c.meta_data.is_not(None),
-            )
-            .order_by(jobs.c.panda_id)
-        )
-        for row in tx.connection.execute(query):
-            if (report := understood(row.meta_data)) is not None:
-                found[row.task_id][row.panda_id] = report
-    return found
-
+log = logging.getLogger(__name__)
 
 #: The file, among the server's, that holds the key.
 KEY_FILE = "bigmon.key"
+_HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
 
-_KEY_BYTES = 32
+#: Jobs, or tasks, that are read and written at once. Other calls get in between.
+_SLICE = 250
+_SLICE_WITH_METADATA = 20
+
+#: Jobs and tasks in an answer: where the call does not say, and at most.
+DEFAULT_JOBS, MOST_JOBS = 2000, 20_000
+DEFAULT_TASKS, MOST_TASKS = 1000, 10_000
+
+_DAY = 86_400.0
+_LONGEST = 100_000.0  # days
+_MOST_VALUES = 1000
+_LARGEST = 2**63 - 1
+_TIME = "%Y-%m-%d %H:%M:%S"  # panda-client reads it
+
+#: A column, or an expression.
+Expression: TypeAlias = ColumnElement[Any]
 
 
 class ReadingKey:
     """The key in the path under which everybody may read."""
 
     def __init__(self, file: Path) -> None:
-        """Reads the key; makes it if need be.
+        """Reads the key, or makes it.
 
         Raises:
-            InputError: it cannot be read or written.
+            InputError: the file cannot be read or written.
         """
-        try:
-            try:
-                descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            except FileExistsError:
-                self._key = file.read_text().strip()
-            else:
-                self._key = secrets.token_urlsafe(_KEY_BYTES)
-                with os.fdopen(descriptor, "w") as stream:
-                    stream.write(self._key)
-        except (OSError, ValueError) as error:
-            raise InputError(f"{file}: {error}; without it another is made") from error
-        if len(self._key) < _KEY_BYTES:
-            raise InputError(f"{file} is damaged: without it another is made")
+        self._key = read_secret(file, lambda: secrets.token_urlsafe().encode()).strip()
 
     def fits(self, text: str) -> bool:
-        """Whether this is the key."""
-        return hmac.compare_digest(self._key.encode(), text.encode("utf-8", "replace"))
+        """Returns whether `text` is the key."""
+        return hmac.compare_digest(self._key, text.encode("utf-8", "replace"))
 
 
-#: What the list of jobs does not show: the text that every job has, and what has calls of its own.
-_LEFT_OUT = frozenset({"jobparameters", "metadata"})
-_EMPTY = {name.lower(): None for name in JOB_FIELDS} | dict.fromkeys((name.lower() for name in ZERO_FIELDS), 0)
-
-
-class JobRecords:
-    """Makes records; what all jobs of a task share is made once."""
-
-    def __init__(self, fields: frozenset[str], *, with_metadata: bool) -> None:
-        """Makes none yet.
-
-        Args:
-            fields: those that are wanted; empty: all.
-            with_metadata: whether `metastruct`, a job's metadata, is.
-        """
-        self._fields, self._with_metadata = fields, with_metadata
-        self._common: dict[int, dict[str, Any]] = {}
-
-    def of(self, tx: Transaction, panda_ids: Sequence[int]) -> list[dict[str, Any]]:
-        """The jobs with these ids, in this order; one that is gone is left out."""
-        rows: dict[int, AnyRow] = {}
-        for some in in_slices(panda_ids):
-            rows |= {row.panda_id: row for row in tx.connection.execute(select(jobs).where(jobs.c.panda_id.in_(some)))}
-        reports = of_jobs(tx, panda_ids) if self._with_metadata else {}
-        records = []
-        for panda_id in panda_ids:
-            if panda_id in rows:
-                record = self._record(tx, rows[panda_id])
-                records.append(record | {"metastruct": reports[panda_id]} if panda_id in reports else record)
-        return records
-
-    def _record(self, tx: Transaction, job: AnyRow) -> dict[str, Any]:
-        if job.task_id not in self._common:
-            self._common[job.task_id] = _of_task(known_task(tx, job.task_id))
-        common = self._common[job.task_id]
-        record = common | _of_job(tx.now, job) | {"jobname": f"{common['taskname']}.{job.panda_id}"}
-        if self._fields:
-            return {name: value for name, value in record.items() if name in self._fields}
-        return record
-
-
-def _of_task(known: KnownTask) -> dict[str, Any]:
-    """What all jobs of a task have."""
-    parameters = known.parameters
-    sample = parameters.job(task_id=known.task_id, number=1, attempt_nr=1)
-    outputs = [file for file in sample.files if file.kind == "output"]
-    common = {name: value for name, value in _EMPTY.items() if name not in _LEFT_OUT}
-    return common | {
-        "jeditaskid": known.task_id,
-        "taskid": known.task_id,
-        "reqid": known.task_id,
-        "jobsetid": known.task_id,
-        "taskname": known.name,
-        "produsername": known.user_name,
-        "produserid": known.user_name,
-        "vo": known.vo,
-        "atlasrelease": parameters.params.get("transUses"),
-        "homepackage": parameters.params.get("transHome"),
-        "transformation": parameters.transformation.rsplit("/", 1)[-1],
-        "workinggroup": parameters.working_group or None,
-        "processingtype": parameters.processing_type,
-        "cmtconfig": parameters.architecture,
-        "container_name": parameters.container or None,
-        "destinationdblock": sample.files[0].dataset if sample.files else None,
-        "nevents": parameters.n_events_per_job,
-        "noutputdatafiles": len(outputs),
-        "minramunit": "MB",
-        "lockedby": "jedi",
-        "category": "run",
-        "eventservice": "ordinary",
-    }
-
-
-def _of_job(now: float, job: AnyRow) -> dict[str, Any]:
-    over = JobState(job.status).is_over
-    end = job.ended if over else now
-    seconds = max(0.0, end - job.started) if job.started and end else 0.0
-    wait = max(0.0, (job.started or end or now) - job.created)
-    measured = json.loads(job.report) if job.report else {}
-    return {
-        **{low: value for name, value in measured.items() if (low := name.lower()) in _EMPTY},
-        "pandaid": job.panda_id,
-        "jobdefinitionid": 0,
-        "attemptnr": job.attempt_nr,
-        "maxattempt": job.max_attempt,
-        "jobstatus": job.status,
-        "jobsubstatus": job.sub_status or "",
-        "commandtopilot": job.command,
-        "specialhandling": "dm" if job.debug else "",
-        "computingsite": job.site or job.queue or None,
-        "computingelement": job.computing_element,
-        "modificationhost": job.node or "",
-        "schedulerid": job.scheduler_id or "",
-        "pilotid": job.pilot_id or "",
-        "batchid": job.batch_id or "",
-        "prodsourcelabel": job.label,
-        "assignedpriority": job.priority,
-        "currentpriority": job.priority,
-        "corecount": job.core_count,
-        "minramcount": job.ram_mb,
-        "maxwalltime": job.max_walltime,
-        "resourcetype": resource_type(job.core_count, job.ram_mb),
-        "resource_type": resource_type(job.core_count, job.ram_mb),
-        "jobmetrics": job.job_metrics or "",
-        "creationtime": moment(job.created),
-        "modificationtime": moment(job.modified),
-        "statechangetime": moment(job.state_changed),
-        "starttime": moment(job.started),
-        "endtime": moment(job.ended),
-        "durationsec": int(seconds),
-        "durationmin": round(seconds / 60),
-        "duration": duration(seconds),
-        "waittime": duration(wait),
-        "errorinfo": _errors(job),
-        "transexitcode": "" if job.trans_exit_code is None else str(job.trans_exit_code),
-        "piloterrorcode": job.pilot_error_code or 0,
-        "piloterrordiag": job.pilot_error_diag or "",
-        "exeerrorcode": job.exe_error_code or 0,
-        "exeerrordiag": job.exe_error_diag or "",
-        "jobdispatchererrorcode": job.dispatcher_error_code or 0,
-        "jobdispatchererrordiag": job.dispatcher_error_diag or "",
-        "taskbuffererrorcode": job.buffer_error_code or 0,
-        "taskbuffererrordiag": job.buffer_error_diag or "",
-    }
-
-
-def _errors(job: AnyRow) -> str:
-    """The errors in one text, as BigPanDA shows them."""
-    said = []
-    for source, _, code_column, diag_column in ERRORS:
-        code = getattr(job, code_column)
-        if code:
-            diag = getattr(job, diag_column) if diag_column else None
-            said.append(f"{source} error {code}: {diag}" if diag else f"{source} error {code}")
-    return "; ".join(said)
-
-
-def files_of(tx: Transaction, job: AnyRow, find: FindFile) -> list[dict[str, Any]]:
-    """A job's files, those that a storage has with their sizes."""
-    known = known_task(tx, job.task_id)
-    described = describe(tx, job)
-    place = {dataset: number for number, dataset in enumerate(_datasets(known), start=1)}
-    found = []
-    for file in described["Files"]:
-        path = find(file["lfn"]) if file["type"] != "pseudo_input" else None
-        size = path.stat().st_size if path is not None and path.is_file() else 0
-        found.append(
-            {name.lower(): value for name, value in file.items()}
-            | {
-                "fsize": size,
-                "fsizemb": f"{size / 1e6:.2f}",
-                "datasetname": file["dataset"],
-                "datasetid": job.task_id * 100 + place.get(file["dataset"], 0),
-                "scope": file["scope"] or (scope(file["dataset"]) if file["type"] != "pseudo_input" else None),
-                "creationdate": moment(job.created),
-            }
-        )
-    return found
-
-
-def _datasets(known: KnownTask) -> list[str]:
-    parameters = known.parameters
-    first = [parameters.sequence_dataset] if parameters.sequence_offset is not None else []
-    return [*first, *parameters.output_datasets]
-
-
-def parameters_of(tx: Transaction, job: AnyRow) -> str:
-    """What the job's transformation is called with."""
-    known = known_task(tx, job.task_id)
-    return known.parameters.job(task_id=job.task_id, number=job.number, attempt_nr=job.attempt_nr).job_pars
-
-
-# BigPanDA's paths ``/tasks/``, ``/task/<id>/``, ``/jobs/``, ``/job``: at the root, and below ``/bigmon/<key>``.
-#
-# At the root a caller shows a token, as everywhere. Scripts written for a BigPanDA know no tokens: for them there is
-# the
-# second place, whose path has a key that nobody can guess, and that the work folder keeps to its owner. Whoever has
-# it
-# may read what every user of the server may, and change nothing. The answer is always JSON, as with ``?json`` there.
-
-log = logging.getLogger(__name__)
-
-#: Jobs, or tasks, that are read and written out at once; others' calls come in between.
-_SLICE = 250
-_SLICE_WITH_METADATA = 20
-
-_Handler = Callable[["Server", Question, Request], Awaitable[Response]]
+_Handler = Callable[["Server", "Question", Request], Awaitable[Response]]
 
 
 def routes(server: Server) -> list[Route]:
-    """The routes of one server."""
-    found = []
-    for path, handle in _PATHS.items():
-        for prefix in ("", "/bigmon/{key}"):
-            for tail in ("", "/"):
-                found.append(Route(prefix + path + tail, _answering(server, handle), methods=["GET"]))
-    return found
+    """Returns the routes of one server."""
+    return [
+        Route(prefix + path + tail, _answering(server, handle), methods=["GET"])
+        for path, handle in _PATHS.items()
+        for prefix in ("", "/bigmon/{key}")
+        for tail in ("", "/")
+    ]
 
 
 def _answering(server: Server, handle: _Handler) -> Callable[[Request], Awaitable[Response]]:
@@ -349,7 +117,7 @@ def _answering(server: Server, handle: _Handler) -> Callable[[Request], Awaitabl
 
 
 def _refusal(server: Server, request: Request) -> Response | None:
-    """None: whoever calls may read."""
+    """Returns the refusal; None if the caller may read."""
     key = request.path_params.get("key")
     if key is not None:
         return None if server.reading_key.fits(key) else _error(HTTPStatus.NOT_FOUND, "there is nothing here")
@@ -371,9 +139,6 @@ def _json(content: Any, status: HTTPStatus = HTTPStatus.OK) -> Response:
     return Response(dump(content), status, media_type="application/json", headers=_HEADERS)
 
 
-_HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
-
-
 def _streamed(parts: AsyncIterator[str]) -> Response:
     return StreamingResponse(parts, media_type="application/json", headers=_HEADERS)
 
@@ -381,10 +146,9 @@ def _streamed(parts: AsyncIterator[str]) -> Response:
 async def _many(
     server: Server, ids: list[int], size: int, read: Callable[[Transaction, list[int]], list[dict[str, Any]]]
 ) -> AsyncIterator[str]:
-    """The records of `ids`, written out slice by slice, with commas between."""
+    """Yields the records of `ids` as JSON, slice by slice, with commas between."""
     first = True
-    for start in range(0, len(ids), size):
-        some = ids[start : start + size]
+    for some in in_slices(ids, size):
         records = await server.database.read(lambda tx, some=some: read(tx, some))  # type: ignore[misc]
         if records:
             text = await asyncio.to_thread(dump, records)
@@ -394,23 +158,20 @@ async def _many(
 
 async def _tasks(server: Server, question: Question, request: Request) -> Response:
     """A list of tasks."""
-    ids = await server.database.read(lambda tx: bigpanda_query.task_ids(tx, question))
-    extra = question.words("extra")
-    fields = question.words("fields")
+    ids = await server.database.read(lambda tx: find_tasks(tx, question))
+    extra, fields = question.words("extra"), question.words("fields")
 
     def read(tx: Transaction, some: list[int]) -> list[dict[str, Any]]:
-        records = bigpanda_query.records(tx, some)
-        counts = bigpanda_query.job_state_counts(tx, some) if "jobstatecount" in extra else {}
-        reports = of_tasks(tx, some) if "metastruct" in extra else {}
+        records = [task_record(tx, row) for row in _rows(tx, tasks.c.task_id, some)]
+        counts = job_state_counts(tx, some) if "jobstatecount" in extra else {}
+        reports = reports_by_task(tx, some) if "metastruct" in extra else {}
         for record in records:
             task_id = record["jeditaskid"]
             if task_id in counts:
                 record["job_state_count"] = counts[task_id]
             if task_id in reports:
                 record["jobs_metadata"] = reports[task_id]
-        if fields:
-            return [{name: value for name, value in record.items() if name in fields} for record in records]
-        return records
+        return [_chosen(record, fields) for record in records]
 
     async def parts() -> AsyncIterator[str]:
         yield "["
@@ -423,33 +184,34 @@ async def _tasks(server: Server, question: Question, request: Request) -> Respon
 
 async def _task(server: Server, question: Question, request: Request) -> Response:
     """One task: its record, its parameters as submitted, its datasets."""
-    ids = _one(question, "jeditaskid", request.path_params.get("task_id"))
+    task_id = _one(question, "jeditaskid", request.path_params.get("task_id"))
 
     def read(tx: Transaction) -> dict[str, Any] | None:
-        row = tx.connection.execute(select(tasks).where(tasks.c.task_id == ids[0])).one_or_none()
-        if row is None:
-            return None
-        return {
-            "task": bigpanda_query.record(tx, row)
-            | {"job_state_count": bigpanda_query.job_state_counts(tx, ids)[ids[0]]},
-            "taskparams": json.loads(row.params),
-            "datasets": bigpanda_query.datasets(tx, row),
-        }
+        for row in _rows(tx, tasks.c.task_id, [task_id]):
+            counts = job_state_counts(tx, [task_id])
+            return {
+                "task": task_record(tx, row) | {"job_state_count": counts[task_id]},
+                "taskparams": json.loads(row.params),
+                "datasets": datasets(tx, row),
+            }
+        return None
 
     found = await server.database.read(read)
-    return _error(HTTPStatus.NOT_FOUND, f"there is no task {ids[0]}") if found is None else _json(found)
+    return _error(HTTPStatus.NOT_FOUND, f"there is no task {task_id}") if found is None else _json(found)
 
 
 async def _jobs(server: Server, question: Question, request: Request) -> Response:
-    """A list of jobs, what they have in common, and their errors."""
-    found = await server.database.read(lambda tx: bigpanda_query.find(tx, question))
+    """A list of jobs, a summary of them, and their errors."""
+    panda_ids, summary, errors = await server.database.read(lambda tx: find_jobs(tx, question))
     fields = question.words("fields")
     with_metadata = "metastruct" in fields | question.words("extra")
-    records = JobRecords(fields, with_metadata=with_metadata)
+
+    def read(tx: Transaction, some: list[int]) -> list[dict[str, Any]]:
+        return job_records(tx, some, fields, with_metadata=with_metadata)
 
     async def parts() -> AsyncIterator[str]:
-        yield f'{{"selectionsummary":{dump(found.summary)},"errsByCount":{dump(found.errors)},"jobs":['
-        async for text in _many(server, found.panda_ids, _SLICE_WITH_METADATA if with_metadata else _SLICE, records.of):
+        yield f'{{"selectionsummary":{dump(summary)},"errsByCount":{dump(errors)},"jobs":['
+        async for text in _many(server, panda_ids, _SLICE_WITH_METADATA if with_metadata else _SLICE, read):
             yield text
         yield "]}"
 
@@ -458,35 +220,19 @@ async def _jobs(server: Server, question: Question, request: Request) -> Respons
 
 async def _job(server: Server, question: Question, request: Request) -> Response:
     """One job with its files."""
-    ids = _one(question, "pandaid", request.path_params.get("panda_id"))
-    find = _finder(server)
+    panda_id = _one(question, "pandaid", request.path_params.get("panda_id"))
+    find = file_finder(server)
 
     def read(tx: Transaction) -> dict[str, Any] | None:
-        row = tx.connection.execute(select(jobs).where(jobs.c.panda_id == ids[0])).one_or_none()
-        if row is None:
-            return None
-        (record,) = JobRecords(frozenset(), with_metadata=True).of(tx, ids)
-        record["jobparameters"] = parameters_of(tx, row)
-        files = files_of(tx, row, find)
-        return {"files": files, "job": record, "dsfiles": [file for file in files if file["type"] != "pseudo_input"]}
+        for row in _rows(tx, jobs.c.panda_id, [panda_id]):
+            (record,) = job_records(tx, [panda_id], with_metadata=True)
+            record["jobparameters"] = texts_of(known_task(tx, row.task_id), row).job_pars
+            files = files_of(tx, row, find)
+            return {"files": files, "job": record, "dsfiles": [one for one in files if one["type"] != "pseudo_input"]}
+        return None
 
     found = await server.database.read(read)
-    return _error(HTTPStatus.NOT_FOUND, f"there is no job {ids[0]}") if found is None else _json(found)
-
-
-def _one(question: Question, name: str, in_path: str | None) -> list[int]:
-    """The one id that is asked about, in the path or as a parameter."""
-    ids = question.numbers(name) if in_path is None else Question({name: in_path}).numbers(name)
-    if len(ids) != 1:
-        raise QuestionError(f"one {name} is wanted")
-    return ids
-
-
-def _finder(server: Server) -> FindFile:
-    def find(name: str) -> Path | None:
-        return server.storage.find(name) or find_output(server.queues, name)
-
-    return find
+    return _error(HTTPStatus.NOT_FOUND, f"there is no job {panda_id}") if found is None else _json(found)
 
 
 _PATHS: dict[str, _Handler] = {
@@ -498,3 +244,467 @@ _PATHS: dict[str, _Handler] = {
     "/job": _job,
     "/job/{panda_id}": _job,
 }
+
+
+def _one(question: Question, name: str, in_path: str | None) -> int:
+    """Returns the one id that the call names, in the path or as a parameter."""
+    ids = question.numbers(name) if in_path is None else Question({name: in_path}).numbers(name)
+    if len(ids) != 1:
+        raise QuestionError(f"one {name} is wanted")
+    return ids[0]
+
+
+# Parameters. Several values of one parameter have ``|`` or ``,`` between them, ``*`` is a wildcard, ``!`` in front
+# negates. Unknown parameters have no effect, as on a BigPanDA.
+
+
+class QuestionError(Exception):
+    """A parameter makes no sense; the message names it."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """The parameters of a call, the last value of each."""
+
+    given: Mapping[str, str]
+
+    def text(self, *names: str) -> str:
+        """Returns the first of these parameters that is given; empty: none is."""
+        return next((value for name in names if (value := self.given.get(name, "").strip())), "")
+
+    def number(self, name: str, default: int, most: int) -> int:
+        """Returns a whole number, at least 0 and at most `most`."""
+        text = self.text(name)
+        if not text:
+            return default
+        if not text.lstrip("-").isdecimal() or len(text) > 18:
+            raise QuestionError(f"{name} must be a whole number, not {text[:50]!r}")
+        return max(0, min(int(text), most))
+
+    def numbers(self, *names: str) -> list[int]:
+        """Returns ids; empty: none are given."""
+        found = []
+        for value in self._values(*names):
+            if not value.isdecimal() or len(value) > 19 or int(value) > _LARGEST:
+                raise QuestionError(f"{names[0]} must be whole numbers, not {value[:50]!r}")
+            found.append(int(value))
+        return found
+
+    def words(self, name: str) -> frozenset[str]:
+        """Returns the items of a parameter such as ``extra`` or ``fields``."""
+        return frozenset(self._values(name))
+
+    def changed(self, column: Column[float], now: float) -> list[ColumnElement[bool]]:
+        """Returns the condition of ``days``; none where it is not given."""
+        text = self.text("days")
+        if not text:
+            return []
+        try:
+            days = float(text)
+        except ValueError:
+            days = -1.0
+        if not 0 <= days <= _LONGEST:
+            raise QuestionError(f"days must be a number from 0 to {_LONGEST:g}, not {text[:50]!r}")
+        return [column >= now - days * _DAY]
+
+    def matches(self, expression: Expression, *names: str) -> list[ColumnElement[bool]]:
+        """Returns the condition that the first given of these parameters puts on a text; none where none is given."""
+        values = self._values(*names)
+        if not values:
+            return []
+        found = [~_is(expression, value[1:]) for value in values if value.startswith("!")]
+        if wanted := [_is(expression, value) for value in values if not value.startswith("!")]:
+            found.append(or_(*wanted))
+        return [and_(*found)]
+
+    def _values(self, *names: str) -> list[str]:
+        found = [value.strip() for value in self.text(*names).replace("|", ",").split(",") if value.strip()]
+        if len(found) > _MOST_VALUES:
+            raise QuestionError(f"at most {_MOST_VALUES} values in one parameter")
+        return found
+
+
+def _is(expression: Expression, value: str) -> ColumnElement[bool]:
+    if "*" not in value:
+        return expression == value
+    pattern = value.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_").replace("*", "%")
+    return expression.like(pattern, escape="\\")
+
+
+# Jobs. A call that names a task or jobs looks at all their attempts; any other call looks at the newest `SCANNED`. The
+# first query reads only what order, summary and errors need; the rest is read for the jobs shown, a slice at a time.
+
+_SITE = func.coalesce(jobs.c.site, func.nullif(jobs.c.queue, ""))
+_NEWEST_JOB = jobs.c.panda_id.desc()
+_JOB_ORDERS: dict[str, ColumnElement[Any]] = {
+    "time-ascending": jobs.c.modified.asc(),
+    "time-descending": jobs.c.modified.desc(),
+    "PandaID": _NEWEST_JOB,
+    "pandaid": _NEWEST_JOB,
+}
+_LIGHT = (
+    *(jobs.c.panda_id, jobs.c.task_id, jobs.c.status, jobs.c.sub_status, jobs.c.attempt_nr, jobs.c.priority),
+    *(jobs.c.core_count, jobs.c.ram_mb, jobs.c.label, _SITE.label("site"), jobs.c.scheduler_id),
+    *(jobs.c[column] for _, _, *columns in ERRORS for column in columns if column),
+    *(tasks.c.user_name, tasks.c.vo),
+)
+
+
+def find_jobs(tx: Transaction, question: Question) -> tuple[list[int], list[dict[str, Any]], list[dict[str, Any]]]:
+    """Returns the PandaIDs of the jobs to show, in order, with BigPanDA's `selectionsummary` and `errsByCount`.
+
+    Raises:
+        QuestionError: a parameter makes no sense.
+    """
+    limit, offset = question.number("limit", DEFAULT_JOBS, MOST_JOBS), question.number("offset", 0, 10**9)
+    order = _JOB_ORDERS.get(question.text("sortby"), jobs.c.modified.desc())
+    query = _filtered(select(*_LIGHT).join(tasks, tasks.c.task_id == jobs.c.task_id), tx, question)
+    rows = tx.connection.execute(query.order_by(order, _NEWEST_JOB).limit(limit).offset(offset)).all()
+    return [row.panda_id for row in rows], _summary(tx, rows), _errors_by_count(rows)
+
+
+def _filtered(query: Select[Any], tx: Transaction, question: Question) -> Select[Any]:
+    panda_ids, task_ids = question.numbers("pandaid"), question.numbers("jeditaskid", "taskid")
+    if panda_ids:
+        query = query.where(jobs.c.panda_id.in_(panda_ids))
+    if task_ids:
+        query = query.where(jobs.c.task_id.in_(task_ids))
+        if not panda_ids and question.text("mode") != "nodrop":
+            # As on a BigPanDA: only the last attempt of a job that was tried again.
+            query = query.where(jobs.c.panda_id.in_(_last_attempts(task_ids)))
+    if not panda_ids and not task_ids:
+        newest = tx.connection.scalar(select(func.max(jobs.c.panda_id))) or 0
+        query = query.where(jobs.c.panda_id > newest - SCANNED)
+    return query.where(
+        *question.matches(jobs.c.status, "jobstatus"),
+        *question.matches(_SITE, "computingsite", "site"),
+        *question.matches(tasks.c.user_name, "produsername", "username", "user"),
+        *question.matches(tasks.c.name, "taskname"),
+        *question.changed(jobs.c.modified, tx.now),
+    )
+
+
+def _last_attempts(task_ids: Sequence[int]) -> Select[tuple[int]]:
+    latest = select(func.max(jobs.c.panda_id)).where(jobs.c.task_id.in_(task_ids))
+    return latest.group_by(jobs.c.task_id, jobs.c.number)
+
+
+def _summary(tx: Transaction, rows: Iterable[AnyRow]) -> list[dict[str, Any]]:
+    """Counts the values of each field in which the jobs may differ."""
+    counts: dict[str, Counter[Any]] = {}
+    for row in rows:
+        values = {
+            "attemptnr": row.attempt_nr,
+            "computingsite": row.site or "",
+            "corecount": row.core_count,
+            "jeditaskid": row.task_id,
+            "jobstatus": row.status,
+            "jobsubstatus": row.sub_status or "",
+            "minramcount": row.ram_mb,
+            "priorityrange": row.priority,
+            "processingtype": known_task(tx, row.task_id).parameters.processing_type,
+            "prodsourcelabel": row.label,
+            "produsername": row.user_name,
+            "resourcetype": resource_type(row.core_count, row.ram_mb),
+            "schedulerid": row.scheduler_id or "",
+            "vo": row.vo,
+        }
+        for field, value in values.items():
+            counts.setdefault(field, Counter())[value] += 1
+    return [
+        {"field": field, "list": [{"kname": name, "kvalue": many} for name, many in found.most_common()]}
+        for field, found in counts.items()
+    ]
+
+
+def _errors_by_count(rows: Iterable[AnyRow]) -> list[dict[str, Any]]:
+    """The errors of failed jobs, the most frequent first, each with the text of one of the jobs."""
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    for row in rows:
+        if row.status not in (JobState.FAILED, JobState.CANCELLED, JobState.CLOSED):
+            continue
+        for source, field, code_column, diag_column in ERRORS:
+            if code := getattr(row, code_column):
+                entry = {"error": f"{source}:{code}", "codename": field.lower(), "codeval": code, "count": 0}
+                entry |= {"diag": getattr(row, diag_column, None) or "", "example_pandaid": row.panda_id}
+                found.setdefault((source, code), entry)["count"] += 1
+    return sorted(found.values(), key=lambda entry: (-entry["count"], entry["error"]))
+
+
+#: Fields that are an empty text, not null, where nothing is known.
+_TEXTS = (
+    *("jobsubstatus", "specialhandling", "modificationhost", "schedulerid", "pilotid", "batchid", "jobmetrics"),
+    *("transexitcode", "piloterrordiag", "exeerrordiag", "jobdispatchererrordiag", "taskbuffererrordiag"),
+)
+
+
+def job_records(
+    tx: Transaction, panda_ids: Sequence[int], fields: frozenset[str] = frozenset(), *, with_metadata: bool
+) -> list[dict[str, Any]]:
+    """Returns the jobs with these ids, in this order; a job that is gone is left out.
+
+    Args:
+        tx: a transaction.
+        panda_ids: of the jobs.
+        fields: the fields wanted; empty: all.
+        with_metadata: adds `metastruct`, the job report.
+    """
+    reports: dict[int, Any] = {}
+    if with_metadata:
+        for some in in_slices(panda_ids):
+            reports |= {row.panda_id: parse_report(row.meta_data) for row in job_reports(tx, jobs.c.panda_id.in_(some))}
+    shared: dict[int, dict[str, Any]] = {}  # by task
+    records = []
+    for job in _rows(tx, jobs.c.panda_id, panda_ids):
+        known = known_task(tx, job.task_id)
+        if job.task_id not in shared:
+            shared[job.task_id] = _of_task(known)
+        record = _chosen(_lowered(job_fields(known, job)) | shared[job.task_id] | _of_job(tx.now, job), fields)
+        if not fields:
+            record |= {name: record[name] or "" for name in _TEXTS}
+            del record["jobparameters"], record["metadata"]
+        if (report := reports.get(job.panda_id)) is not None:
+            record["metastruct"] = report
+        records.append(record)
+    return records
+
+
+def _of_task(known: KnownTask) -> dict[str, Any]:
+    """BigPanDA's fields that all jobs of a task share."""
+    sample = known.parameters.job(task_id=known.task_id, number=1, attempt_nr=1)
+    return {
+        "taskname": known.name,
+        "transformation": known.parameters.transformation.rsplit("/", 1)[-1],
+        "destinationdblock": sample.files[0].dataset if sample.files else None,
+        "noutputdatafiles": sum(file.kind == "output" for file in sample.files),
+        "category": "run",
+        "eventservice": "ordinary",
+    }
+
+
+def _of_job(now: float, job: AnyRow) -> dict[str, Any]:
+    """BigPanDA's fields of a job beside JobSpec's."""
+    end = job.ended if JobState(job.status).is_over else now
+    seconds = max(0.0, end - job.started) if job.started and end else 0.0
+    return {
+        "resourcetype": resource_type(job.core_count, job.ram_mb),
+        "durationsec": int(seconds),
+        "durationmin": round(seconds / 60),
+        "duration": duration(seconds),
+        "waittime": duration((job.started or end or now) - job.created),
+        "errorinfo": _errors(job),
+    }
+
+
+def _errors(job: AnyRow) -> str:
+    """The errors in one text, as BigPanDA shows them."""
+    found = []
+    for source, _, code_column, diag_column in ERRORS:
+        if code := getattr(job, code_column):
+            diag = getattr(job, diag_column, None)
+            found.append(f"{source} error {code}: {diag}" if diag else f"{source} error {code}")
+    return "; ".join(found)
+
+
+def files_of(tx: Transaction, job: AnyRow, find: FindFile) -> list[dict[str, Any]]:
+    """Returns a job's files, with their sizes where a storage has them."""
+    parameters = known_task(tx, job.task_id).parameters
+    place = {name: number for number, (name, _) in enumerate(parameters.datasets, start=1)}
+    found = []
+    for file in describe(tx, job)["Files"]:
+        path = find(file["lfn"]) if file["type"] != "pseudo_input" else None
+        size = path.stat().st_size if path is not None and path.is_file() else 0
+        found.append(
+            _lowered(file)
+            | {
+                "fsize": size,
+                "fsizemb": f"{size / 1e6:.2f}",
+                "datasetname": file["dataset"],
+                "datasetid": dataset_id(job.task_id, place.get(file["dataset"], 0)),
+                "scope": file["scope"] or (scope(file["dataset"]) if file["type"] != "pseudo_input" else None),
+                "creationdate": moment(job.created),
+            }
+        )
+    return found
+
+
+# Tasks.
+
+_TYPE = "anal"  # of every task here: users submit them
+_OVER = [state.value for state in TaskState if state.is_over]
+_SUPERSTATUS = case((tasks.c.status.in_(_OVER), tasks.c.status), else_="running")
+_NEWEST_TASK = tasks.c.task_id.desc()
+_TASK_ORDERS = {"time-ascending": tasks.c.modified.asc(), "time-descending": tasks.c.modified.desc()}
+
+
+def find_tasks(tx: Transaction, question: Question) -> list[int]:
+    """Returns the ids of the tasks to show, in order.
+
+    Raises:
+        QuestionError: a parameter makes no sense.
+    """
+    limit, offset = question.number("limit", DEFAULT_TASKS, MOST_TASKS), question.number("offset", 0, 10**9)
+    order = _TASK_ORDERS.get(question.text("sortby"), _NEWEST_TASK)
+    query = select(tasks.c.task_id).order_by(order, _NEWEST_TASK).limit(limit).offset(offset)
+    for names in (("jeditaskid", "taskid"), ("reqid",)):
+        if ids := question.numbers(*names):
+            query = query.where(tasks.c.task_id.in_(ids))
+    query = query.where(
+        *question.matches(tasks.c.name, "taskname"),
+        *question.matches(tasks.c.user_name, "username", "user", "produsername"),
+        *question.matches(tasks.c.status, "status"),
+        *question.matches(_SUPERSTATUS, "superstatus"),
+        *question.matches(tasks.c.queue, "site"),
+        *question.changed(tasks.c.modified, tx.now),
+    )
+    return list(tx.connection.scalars(query))
+
+
+def task_record(tx: Transaction, task: AnyRow) -> dict[str, Any]:
+    """Returns one task; `task` is a whole row."""
+    fields, done = _lowered(task_fields(task)), progress(task)
+    return fields | {
+        "tasktype": _TYPE,
+        "category": "analysis",
+        "framework": fields["framework"] or "jedi",
+        "transpath": str(fields["transpath"] or "").rsplit("/", 1)[-1],
+        "corecount": fields["corecount"] or 1,
+        "eventservice": "ordinary",
+        "errordialog": fields["errordialog"] or "",
+        "age": round(max(0.0, tx.now - task.created) / _DAY, 1),
+        "campaign_cut": str(fields["campaign"] or "").partition(":")[2] or fields["campaign"],
+        "totev": task.n_jobs,
+        "totevrem": max(0, task.n_jobs - task.n_finished),
+        "neventsused": task.n_finished,
+        "dsinfo": done,
+        **done,
+    }
+
+
+def progress(task: AnyRow) -> dict[str, float]:
+    """Counts of a task's jobs. BigPanDA counts a task's input files; each job has one here."""
+    share = 100.0 / task.n_jobs if task.n_jobs else 0.0
+    return {
+        "nfiles": task.n_jobs,
+        "nfilesfinished": task.n_finished,
+        "nfilesfailed": task.n_failed,
+        "pctfinished": round(task.n_finished * share, 2),
+        "pctfailed": round(task.n_failed * share, 2),
+    }
+
+
+def job_state_counts(tx: Transaction, ids: Sequence[int]) -> dict[int, dict[str, int]]:
+    """Returns the number of jobs in each state, by task; the last of several attempts counts."""
+    found = {task_id: {state.value: 0 for state in JobState if state is not JobState.NOT_RUN} for task_id in ids}
+    for some in in_slices(ids):
+        query = (
+            select(jobs.c.task_id, jobs.c.status, func.count().label("n_jobs"))
+            .where(jobs.c.panda_id.in_(_last_attempts(some)))
+            .group_by(jobs.c.task_id, jobs.c.status)
+        )
+        for row in tx.connection.execute(query):
+            found[row.task_id][row.status] = row.n_jobs
+    return found
+
+
+def datasets(tx: Transaction, task: AnyRow) -> list[dict[str, Any]]:
+    """Returns the task's datasets: the job numbers, outputs and logs; none for a broken task."""
+    try:
+        named = known_task(tx, task.task_id).parameters.datasets
+    except TaskParametersError:
+        return []
+    return [
+        {
+            "jeditaskid": task.task_id,
+            "datasetid": dataset_id(task.task_id, place),
+            "datasetname": name,
+            "containername": name,
+            "type": kind,
+            "status": "done" if TaskState(task.status).is_over else "ready",
+            "creationtime": moment(task.created),
+            "modificationtime": moment(task.modified),
+            "vo": task.vo,
+            "site": task.queue or None,
+            "masterid": None,
+            "streamname": None,
+            "nevents": task.n_jobs,
+            "neventsused": task.n_finished,
+            "nfilesused": task.n_jobs,
+            "nfilesonhold": 0,
+            **progress(task),
+        }
+        for place, (name, kind) in enumerate(named, start=1)
+    ]
+
+
+# Job reports: BigPanDA's `metastruct` and `jobs_metadata`. The report of hpogrid 1.3.3 (`components/validation.py`)
+# takes a job's `user_job_metadata` only where it has hpogrid's keys and no others. Where it has, the runner's part for
+# the service of hpo-pilot stands beside it, not in it.
+
+#: `kHPOGridMetadataFormat` of `hpogrid/core/defaults.py`.
+HPOGRID_KEYS = frozenset(
+    {
+        *("task_time_s", "start_timestamp", "project_name", "result", "hyperparameters", "metric"),
+        *("start_datetime", "best_config", "best_metric_score", "end_datetime", "mode"),
+    }
+)
+_USER, _OURS = "user_job_metadata", "hpo_pilot"
+
+
+def parse_report(text: str) -> Any:
+    """Returns a job report; None: it is no JSON, and PanDA leaves it out as well."""
+    try:
+        report = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    merged = report.get(_USER) if isinstance(report, dict) else None
+    if isinstance(merged, dict) and _OURS in merged and merged.keys() - {_OURS} <= HPOGRID_KEYS:
+        rest = {key: value for key, value in merged.items() if key != _OURS}
+        report = {**report, _USER: rest, _OURS: merged[_OURS]}
+        if not rest:
+            del report[_USER]
+    return report
+
+
+def reports_by_task(tx: Transaction, task_ids: Sequence[int]) -> dict[int, dict[int, Any]]:
+    """Returns the job reports of the tasks' finished jobs, by task and PandaID."""
+    found: dict[int, dict[int, Any]] = {task_id: {} for task_id in task_ids}
+    for some in in_slices(task_ids):
+        finished = jobs.c.status == JobState.FINISHED.value
+        for row in job_reports(tx, jobs.c.task_id.in_(some), finished):
+            if (report := parse_report(row.meta_data)) is not None:
+                found[row.task_id][row.panda_id] = report
+    return found
+
+
+def _rows(tx: Transaction, key: Column[int], ids: Sequence[int]) -> list[AnyRow]:
+    """Whole rows in the order of `ids`; a row that is gone is left out."""
+    found: dict[int, AnyRow] = {}
+    for some in in_slices(ids):
+        rows = tx.connection.execute(select(key.table).where(key.in_(some)))
+        found |= {row._mapping[key]: row for row in rows}  # SQLAlchemy's public name
+    return [found[one] for one in ids if one in found]
+
+
+def _chosen(record: dict[str, Any], fields: frozenset[str]) -> dict[str, Any]:
+    return {name: value for name, value in record.items() if name in fields} if fields else record
+
+
+def _lowered(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """PanDA's fields with BigPanDA's names and times."""
+    return {
+        name.lower(): value.strftime(_TIME) if isinstance(value, datetime) else value for name, value in fields.items()
+    }
+
+
+def moment(seconds: float | None) -> str | None:
+    """Returns a time as ``2026-01-31 12:00:00``."""
+    return None if (time := utc(seconds)) is None else time.strftime(_TIME)
+
+
+def duration(seconds: float) -> str:
+    """Returns ``1:02:03:04``, days first."""
+    minutes, second = divmod(int(max(0.0, seconds)), 60)
+    hours, minute = divmod(minutes, 60)
+    day, hour = divmod(hours, 24)
+    return f"{day}:{hour:02d}:{minute:02d}:{second:02d}"

@@ -456,7 +456,6 @@ class Lot:
 
     task_id: int
     queue: str
-    user_name: str
     priority: int
     campaign: str
     kind: Kind

@@ -7,7 +7,7 @@ import inspect
 import types
 import typing
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -253,15 +253,17 @@ def endpoint(
     owner_of: str = "",
     raw_body: bool = False,
     any_argument: bool = False,
+    more: Iterable[Parameter] = (),
 ) -> Callable[[_Handler], _Handler]:
     """Puts the decorated function into the table; see `Endpoint` for the arguments.
 
     Args:
-        any_argument: takes whatever comes, as one dictionary ``arguments``.
+        any_argument: takes all arguments, as one dictionary ``arguments``.
+        more: arguments that the function takes as ``**``.
     """
 
     def register(handler: _Handler) -> _Handler:
-        parameters = {} if any_argument else _declared(handler)
+        parameters = {} if any_argument else _declared(handler) | {one.name: one for one in more}
         TABLE[path] = Endpoint(path, method, roles, access, handler, parameters, owner_of, raw_body, any_argument)
         return handler
 

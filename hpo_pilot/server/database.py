@@ -110,6 +110,9 @@ tasks = Table(
     sqlite_autoincrement=True,
 )
 
+#: The columns of a task without its parameters, which may be large.
+TASK_COLUMNS = tuple(column for column in tasks.c if column.name != "params")
+
 #: A job that waits for a pilot.
 WAITS = text("jobs.status = 'activated'")
 #: A job that a pilot has, hence owes heartbeats.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 
 from hpo_pilot.jobs import JobState, TaskState
 from hpo_pilot.server.brokerage import campaign_of
@@ -31,11 +31,8 @@ from hpo_pilot.server.task_parameters import (
     resource_type,
 )
 
-# How jobs look from outside: to a pilot, and to whoever asks about them.
-#
-# The answer to a pilot follows `pandaserver/jobdispatcher/Protocol.py` of panda-server 1.0.4, descriptions its
-# JobSpec
-# and FileSpec.
+# Jobs. The answer to a pilot follows `pandaserver/jobdispatcher/Protocol.py` of panda-server 1.0.4, descriptions follow
+# its JobSpec and FileSpec.
 
 #: The most jobs in one answer, as on a real server.
 MAX_DESCRIBED = 5500
@@ -50,6 +47,16 @@ _PILOTS_PLACE = "https://storage.googleapis.com/drp-us-central1-containers/"
 
 _NO_JOB = dict.fromkeys(JOB_FIELDS) | dict.fromkeys(ZERO_FIELDS, 0)
 _NO_FILE = dict.fromkeys(FILE_FIELDS) | {"fsize": 0}
+
+#: Sources of errors: BigPanDA's name, JobSpec's name of the code, the columns of code and text. The last four have a
+#: text, under the name of the code with Diag instead of Code.
+ERRORS = (
+    ("transformation", "transExitCode", "trans_exit_code", ""),
+    ("pilot", "pilotErrorCode", "pilot_error_code", "pilot_error_diag"),
+    ("exe", "exeErrorCode", "exe_error_code", "exe_error_diag"),
+    ("jobdispatcher", "jobDispatcherErrorCode", "dispatcher_error_code", "dispatcher_error_diag"),
+    ("taskbuffer", "taskBufferErrorCode", "buffer_error_code", "buffer_error_diag"),
+)
 
 _FILE_STATES = {JobState.FINISHED: "ready", JobState.FAILED: "failed", JobState.CANCELLED: "cancelled"}
 
@@ -150,17 +157,20 @@ def describe_jobs(tx: Transaction, panda_ids: Sequence[int]) -> list[dict[str, A
     found: dict[int, dict[str, Any]] = {}
     for some in in_slices(wanted):
         rows = tx.connection.execute(_ROWS.where(jobs.c.panda_id.in_(some))).all()
-        reports = _reports(tx, [row.panda_id for row in rows if row.status == JobState.FINISHED])
+        finished = job_reports(tx, jobs.c.panda_id.in_(some), jobs.c.status == JobState.FINISHED.value)
+        reports = {row.panda_id: row.meta_data for row in finished}
         found |= {row.panda_id: describe(tx, row) | {"metadata": reports.get(row.panda_id)} for row in rows}
     return [found.get(panda_id) for panda_id in wanted]
 
 
-def _reports(tx: Transaction, panda_ids: Sequence[int]) -> dict[int, str]:
-    """The job reports of these jobs, as their pilots sent them."""
-    query = select(job_documents.c.panda_id, job_documents.c.meta_data).where(
-        job_documents.c.panda_id.in_(panda_ids), job_documents.c.meta_data.is_not(None)
+def job_reports(tx: Transaction, *conditions: ColumnElement[bool]) -> Iterator[AnyRow]:
+    """Yields task_id, panda_id and meta_data of jobs that have a report, as their pilots sent it; by PandaID."""
+    yield from tx.connection.execute(
+        select(jobs.c.task_id, jobs.c.panda_id, job_documents.c.meta_data)
+        .join(job_documents, job_documents.c.panda_id == jobs.c.panda_id)
+        .where(job_documents.c.meta_data.is_not(None), *conditions)
+        .order_by(jobs.c.panda_id)
     )
-    return {row.panda_id: row.meta_data for row in tx.connection.execute(query)}
 
 
 def describe_task_jobs(tx: Transaction, task_id: int, *, unsuccessful_only: bool) -> list[dict[str, Any]]:
@@ -180,13 +190,26 @@ _ROWS = select(jobs)
 
 
 def describe(tx: Transaction, job: AnyRow) -> dict[str, Any]:
-    """One job as PanDA's JobSpec would give it."""
+    """One job as PanDA's JobSpec has it, with its files."""
     known = known_task(tx, job.task_id)
-    parameters, texts = known.parameters, texts_of(known, job)
+    texts = texts_of(known, job)
+    return job_fields(known, job) | {
+        "jobParameters": texts.job_pars,
+        "destinationDBlock": texts.files[0].dataset if texts.files else None,
+        "job_label": "user" if job.label in ("user", "panda") else "managed",
+        "nOutputDataFiles": sum(file.kind == "output" for file in texts.files),
+        "Files": _files(known, job, texts),
+    }
+
+
+def job_fields(known: KnownTask, job: AnyRow) -> dict[str, Any]:
+    """The fields of JobSpec that need none of the job's texts."""
+    parameters = known.parameters
     reported = json.loads(job.report) if job.report else {}
     return (
         _NO_JOB
         | {name: value for name, value in reported.items() if name in _NO_JOB}
+        | error_fields(job)
         | {
             "PandaID": job.panda_id,
             "schedulerID": job.scheduler_id,
@@ -214,19 +237,8 @@ def describe(tx: Transaction, job: AnyRow) -> dict[str, Any]:
             "minRamCount": job.ram_mb,
             "minRamUnit": "MB",
             "commandToPilot": job.command,
-            "transExitCode": None if job.trans_exit_code is None else str(job.trans_exit_code),
-            "pilotErrorCode": job.pilot_error_code or 0,
-            "pilotErrorDiag": job.pilot_error_diag,
-            "exeErrorCode": job.exe_error_code or 0,
-            "exeErrorDiag": job.exe_error_diag,
-            "jobDispatcherErrorCode": job.dispatcher_error_code or 0,
-            "jobDispatcherErrorDiag": job.dispatcher_error_diag,
-            "taskBufferErrorCode": job.buffer_error_code or 0,
-            "taskBufferErrorDiag": job.buffer_error_diag,
             "computingSite": job.site or job.queue or None,
             "computingElement": job.computing_element,
-            "jobParameters": texts.job_pars,
-            "destinationDBlock": texts.files[0].dataset if texts.files else None,
             "nEvents": parameters.n_events_per_job,
             "taskID": known.task_id,
             "jediTaskID": known.task_id,
@@ -243,11 +255,17 @@ def describe(tx: Transaction, job: AnyRow) -> dict[str, Any]:
             "jobMetrics": job.job_metrics,
             "maxWalltime": job.max_walltime,
             "container_name": parameters.container or None,
-            "job_label": "user" if job.label in ("user", "panda") else "managed",
-            "nOutputDataFiles": sum(file.kind == "output" for file in texts.files),
-            "Files": _files(known, job, texts),
         }
     )
+
+
+def error_fields(job: AnyRow) -> dict[str, Any]:
+    """JobSpec's fields of a job's errors. The exit code of the transformation is a text, or None."""
+    fields: dict[str, Any] = {"transExitCode": None if job.trans_exit_code is None else str(job.trans_exit_code)}
+    for _, name, code, diag in ERRORS[1:]:
+        fields[name] = getattr(job, code) or 0
+        fields[name.replace("Code", "Diag")] = getattr(job, diag)
+    return fields
 
 
 def _files(known: KnownTask, job: AnyRow, texts: JobTexts) -> list[dict[str, Any]]:
@@ -279,24 +297,14 @@ def _files(known: KnownTask, job: AnyRow, texts: JobTexts) -> list[dict[str, Any
 
 
 def metadata_of_finished(tx: Transaction, task_id: int) -> dict[int, Any]:
-    """The job reports of a task's finished jobs with label ``user``, by PandaID: what PanDA keeps for analysis."""
-    rows = tx.connection.execute(
-        select(jobs.c.panda_id, job_documents.c.meta_data)
-        .join(job_documents, job_documents.c.panda_id == jobs.c.panda_id)
-        .where(
-            jobs.c.task_id == task_id,
-            jobs.c.status == JobState.FINISHED.value,
-            jobs.c.label == "user",
-            job_documents.c.meta_data.is_not(None),
-        )
-        .order_by(jobs.c.panda_id)
-    )
+    """The job reports of a task's finished jobs with the label ``user``, by PandaID. PanDA keeps no others."""
+    finished = (jobs.c.status == JobState.FINISHED.value, jobs.c.label == "user")
     found = {}
-    for panda_id, text in rows:
+    for row in job_reports(tx, jobs.c.task_id == task_id, *finished):
         try:
-            found[panda_id] = json.loads(text)
+            found[row.panda_id] = json.loads(row.meta_data)
         except ValueError:
-            continue  # a pilot's text that is no JSON: PanDA leaves it out as well
+            continue  # PanDA leaves out a text that is no JSON as well
     return found
 
 
@@ -450,26 +458,25 @@ def statistics(tx: Transaction, some: Iterable[AnyRow]) -> dict[int, str]:
     }
 
 
+def dataset_id(task_id: int, place: int) -> int:
+    """An id of the dataset at this place (from 1) in `TaskParameters.datasets`. There is no table of datasets."""
+    return task_id * 100 + place
+
+
 def datasets_and_files(
     tx: Transaction, task_id: int, types: Sequence[str], *, dataset_only: bool
 ) -> list[dict[str, Any]]:
     """The task's datasets of these types, each with its files."""
-    known = known_task(tx, task_id)
-    parameters = known.parameters
-    wanted: list[tuple[str, str]] = []
-    if "pseudo_input" in types:
-        wanted.append((parameters.sequence_dataset, "pseudo_input"))
-    sample = parameters.job(task_id=task_id, number=1, attempt_nr=1)
-    wanted += [(name, kind) for name, kind in dict.fromkeys((f.dataset, f.kind) for f in sample.files) if kind in types]
+    parameters = known_task(tx, task_id).parameters
+    wanted = [(place, *one) for place, one in enumerate(parameters.datasets, start=1) if one[1] in types]
     rows: Sequence[AnyRow] = []
     if wanted and not dataset_only:
         latest = select(func.max(jobs.c.panda_id)).where(jobs.c.task_id == task_id).group_by(jobs.c.number)
         columns = (jobs.c.number, jobs.c.attempt_nr, jobs.c.status)
         rows = tx.connection.execute(select(*columns).where(jobs.c.panda_id.in_(latest)).order_by(jobs.c.number)).all()
     found = []
-    for place, (name, kind) in enumerate(wanted, start=1):
-        # No such table here: the ids only have to be the same whenever they are asked for.
-        dataset = {"name": name, "id": task_id * 100 + place}
+    for place, name, kind in wanted:
+        dataset = {"name": name, "id": dataset_id(task_id, place)}
         found.append({"dataset": dataset, "files": [_file(parameters, task_id, row, name, kind) for row in rows]})
     return found
 

@@ -11,7 +11,7 @@ from sqlalchemy import bindparam, func, select, update
 
 from hpo_pilot.hpc.capacity import JobRequest as Wish
 from hpo_pilot.jobs import JobState, TaskState
-from hpo_pilot.server.attempts import PilotIdentity, add_attempts, change_task, job_row, task_row
+from hpo_pilot.server.attempts import PilotIdentity, add_attempts, change_task, existing_task, job_row, task_row
 from hpo_pilot.server.brokerage import (
     Board,
     GpuOffer,
@@ -26,23 +26,12 @@ from hpo_pilot.server.brokerage import (
     needs_of,
     parse_needs,
 )
-from hpo_pilot.server.database import AT_PILOT, WAITS, AnyRow, Transaction, in_slices, jobs, tasks
+from hpo_pilot.server.database import AT_PILOT, TASK_COLUMNS, WAITS, AnyRow, Transaction, in_slices, jobs, tasks
 from hpo_pilot.server.descriptions import pilot_job
 from hpo_pilot.server.queues import UNDESCRIBED, Queue
 from hpo_pilot.server.task_parameters import HIGH_MEMORY, known_task
 
-_COLUMNS = (
-    tasks.c.task_id,
-    tasks.c.name,
-    tasks.c.user_name,
-    tasks.c.label,
-    tasks.c.priority,
-    tasks.c.included,
-    tasks.c.excluded,
-    tasks.c.campaign,
-    tasks.c.needs,
-)
-_TASKS = select(*_COLUMNS).where(tasks.c.task_id.in_(bindparam("ids", expanding=True)))
+_TASKS = select(*TASK_COLUMNS).where(tasks.c.task_id.in_(bindparam("ids", expanding=True)))
 _OPEN = select(jobs.c.task_id, jobs.c.queue).where(WAITS).distinct()
 _LOADS = (
     select(tasks.c.campaign, tasks.c.needs, func.sum(jobs.c.core_count))
@@ -80,7 +69,7 @@ def _lot(tx: Transaction, row: AnyRow, queue: str) -> Lot:
         campaign = campaign_of(known.parameters.params, row.user_name, row.name)
         needs = str(needs_of(known.parameters))
     kind = Kind(row.label, row.included or "", row.excluded or "", parse_needs(needs))
-    return Lot(row.task_id, queue, row.user_name, row.priority, campaign, kind)
+    return Lot(row.task_id, queue, row.priority, campaign, kind)
 
 
 def read_loads(tx: Transaction) -> None:
@@ -149,7 +138,6 @@ class JobRequest:
     remaining_time: int = 0
     resource_type: str = ""
     task_id: int = 0
-    user_name: str = ""
     node: str = ""
     computing_element: str = ""
     harvester_id: str = ""
@@ -176,8 +164,10 @@ def acquire(tx: Transaction, request: JobRequest) -> list[dict[str, Any]]:
     found = _Picking(tx, request).jobs()
     if not found:
         return []
-    tx.connection.execute(_SEND, [{"id": job.panda_id} | _sent(tx, request) for job in found])
-    _note(tx, {job.task_id for job in found})
+    _send(tx, request, [job.panda_id for job in found])
+    for task_id in {job.task_id for job in found}:
+        task = existing_task(tx, task_id)
+        change_task(tx, task, started=task.started or tx.now)
     return [pilot_job(known_task(tx, job.task_id), job) for job in found]
 
 
@@ -321,17 +311,16 @@ class _Picking:
         return *self._board.burden(candidate.campaign), candidate.heap[0] if candidate.heap else 0
 
     def _lot(self, candidate: _Candidate) -> Lot | None:
-        request = self._request
-        if not request.task_id and not request.user_name:
+        task_id = self._request.task_id
+        if not task_id:
             return self._board.first(candidate.queue, candidate.key, candidate.campaign)
-        # Rare: a pilot that wants one task's or one user's jobs alone.
+        # Rare: a pilot that takes jobs of one task only.
         return next(
             (
                 lot
                 for lot in self._board.lots()
                 if (lot.queue, lot.shelf, lot.campaign) == (candidate.queue, candidate.key, candidate.campaign)
-                and request.task_id in (0, lot.task_id)
-                and request.user_name in ("", lot.user_name)
+                and lot.task_id == task_id
             ),
             None,
         )
@@ -373,18 +362,7 @@ class _Picking:
 
 
 _WAITING = (
-    select(
-        jobs.c.panda_id,
-        jobs.c.task_id,
-        jobs.c.number,
-        jobs.c.attempt_nr,
-        jobs.c.priority,
-        jobs.c.label,
-        jobs.c.core_count,
-        jobs.c.ram_mb,
-        jobs.c.max_walltime,
-        jobs.c.debug,
-    )
+    select(jobs)
     .where(
         WAITS,
         jobs.c.task_id == bindparam("task_id"),
@@ -395,52 +373,26 @@ _WAITING = (
     .limit(bindparam("limit"))
 )
 
-_SENT_COLUMNS = (
-    "status",
-    "site",
-    "node",
-    "computing_element",
-    "harvester_id",
-    "worker_id",
-    "scheduler_id",
-    "holder",
-    "holder_node",
-    "holder_key",
-    "modified",
-    "state_changed",
-    "heartbeat",
-    "patience",
-)
-_SEND = (
-    update(jobs)
-    .where(jobs.c.panda_id == bindparam("id"))
-    .values({name: bindparam(f"new_{name}") for name in _SENT_COLUMNS})
-)
 
-
-def _sent(tx: Transaction, request: JobRequest) -> dict[str, Any]:
-    return {
-        "new_status": JobState.SENT.value,
-        "new_site": request.site[:128],
-        "new_node": request.node[:128] or None,
-        "new_computing_element": request.computing_element[:128] or None,
-        "new_harvester_id": request.harvester_id or None,
-        "new_worker_id": request.worker_id or None,
-        "new_scheduler_id": request.scheduler_id[:128] or None,
-        "new_holder": request.pilot.name if request.pilot else None,
-        "new_holder_node": (request.node[:128] or None) if request.only_node else None,
-        "new_holder_key": (request.pilot.key or None) if request.pilot else None,
-        "new_modified": tx.now,
-        "new_state_changed": tx.now,
-        "new_heartbeat": tx.now + request.patience,
-        "new_patience": request.patience,
+def _send(tx: Transaction, request: JobRequest, panda_ids: Iterable[int]) -> None:
+    values = {
+        "status": JobState.SENT.value,
+        "site": request.site[:128],
+        "node": request.node[:128] or None,
+        "computing_element": request.computing_element[:128] or None,
+        "harvester_id": request.harvester_id or None,
+        "worker_id": request.worker_id or None,
+        "scheduler_id": request.scheduler_id[:128] or None,
+        "holder": request.pilot.name if request.pilot else None,
+        "holder_node": (request.node[:128] or None) if request.only_node else None,
+        "holder_key": (request.pilot.key or None) if request.pilot else None,
+        "modified": tx.now,
+        "state_changed": tx.now,
+        "heartbeat": tx.now + request.patience,
+        "patience": request.patience,
     }
-
-
-def _note(tx: Transaction, task_ids: Iterable[int]) -> None:
-    for task_id in task_ids:
-        if (task := task_row(tx, task_id)) is not None:
-            change_task(tx, task, started=task.started or tx.now)
+    for some in in_slices(panda_ids):
+        tx.connection.execute(update(jobs).where(jobs.c.panda_id.in_(some)).values(values))
 
 
 #: PanDA's word for an attempt whose job goes elsewhere, and how one that was given back is known later.

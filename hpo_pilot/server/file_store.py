@@ -20,11 +20,9 @@ if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
 
 
-# Files on disk: sandboxes in ``cache/``, jobs' outputs and logs in ``storage/``.
-#
-# A file appears under its name whole or not at all: it is written beside and renamed. Names come from outside, so
-# they
-# are single, plain path components or refused.
+# Sandboxes are in ``cache/``, outputs and logs of jobs in ``storage/``. A file appears under its name whole or not at
+# all: it is written beside and renamed. Names come from outside: a name that is no single, plain path component is
+# refused.
 
 MB = 1024 * 1024
 SOURCES_LIMIT = 768 * MB  # of sandboxes called sources.*
@@ -37,6 +35,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+:@=-]{0,199}")
 CHECKPOINT_START = "hpo_cp_"
 _CHECKPOINT_IDS = re.compile(r"(\d{1,18})_([A-Za-z0-9.-]{1,100})", re.ASCII)
 _DIGEST_NAME = re.compile(r"sources\.([0-9a-f]{64})(?:\.\d+)?\.tar\.gz")  # of hpo-pilot's sandboxes
+_SECRET_BYTES = 32
 _PART = ".part"  # no finished file ends so: see `is_safe`
 
 
@@ -74,6 +73,28 @@ def cache_limit(name: str) -> int:
     if name.endswith(".out"):
         return LOG_LIMIT
     return SOURCES_LIMIT if name.startswith("sources.") else CACHE_LIMIT
+
+
+def read_secret(file: Path, make: Callable[[], bytes]) -> bytes:
+    """Returns the secret that a file holds; a missing file gets the one that `make` returns.
+
+    Raises:
+        InputError: the file cannot be read or written, or is damaged.
+    """
+    try:
+        try:
+            descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except FileExistsError:
+            secret = file.read_bytes()
+        else:
+            secret = make()
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(secret)
+    except OSError as error:
+        raise InputError(f"{file}: {error.strerror}") from error
+    if len(secret) < _SECRET_BYTES:
+        raise InputError(f"{file} is damaged: remove it, and the next start makes another")
+    return secret
 
 
 class Folder:

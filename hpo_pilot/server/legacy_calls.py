@@ -20,7 +20,7 @@ from hpo_pilot.server.calls import NOBODY, PILOTS, Access, BodyRefused, Call, js
 from hpo_pilot.server.database import Transaction, in_slices, jobs
 from hpo_pilot.server.dispatch import JobRequest
 from hpo_pilot.server.pilot_calls import UnknownQueue, cores_said, wait_for_jobs
-from hpo_pilot.server.reports import WORKER_STATES, record_report, reported_state, update_worker
+from hpo_pilot.server.reports import REPORT_FIELDS, WORKER_STATES, record_report, reported_state, update_worker
 from hpo_pilot.server.task_parameters import RESOURCE_TYPES
 from hpo_pilot.server.tokens import Caller, TokenRefused
 
@@ -160,7 +160,6 @@ def job_request(given: Mapping[str, Any], cores: int) -> JobRequest:
         remaining_time=_amount(given, "remaining_time"),
         resource_type=_optional(given, "resourceType"),
         task_id=max(0, _whole(given.get("taskID")) or 0),
-        user_name=_optional(given, "prodUserID"),
         node=_optional(given, "node"),
         computing_element=_optional(given, "computingElement"),
         harvester_id=(_optional(given, "harvester_id") or scheduler)[:128],
@@ -171,49 +170,7 @@ def job_request(given: Mapping[str, Any], cores: int) -> JobRequest:
     )
 
 
-#: Arguments of ``updateJob``: their name in the new API, and what they are.
-_REPORT: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "node": ("node", str),
-    "transExitCode": ("trans_exit_code", _whole),
-    "pilotErrorCode": ("pilot_error_code", _whole),
-    "pilotErrorDiag": ("pilot_error_diag", str),
-    "exeErrorCode": ("exe_error_code", _whole),
-    "exeErrorDiag": ("exe_error_diag", str),
-    "cpuConsumptionTime": ("cpu_consumption_time", _number),
-    "cpuConsumptionUnit": ("cpu_consumption_unit", str),
-    "cpuConversionFactor": ("cpu_conversion_factor", _number),
-    "cpu_architecture_level": ("cpu_architecture_level", str),
-    "schedulerID": ("scheduler_id", str),
-    "pilotID": ("pilot_id", str),
-    "batchID": ("batch_id", str),
-    "attemptNr": ("attempt_nr", _whole),
-    "startTime": ("start_time", str),
-    "endTime": ("end_time", str),
-    "jobMetrics": ("job_metrics", str),
-    "jobSubStatus": ("job_sub_status", str),
-    "pilotTiming": ("pilot_timing", str),
-    "coreCount": ("core_count", _whole),
-    "meanCoreCount": ("mean_core_count", _number),
-    "nEvents": ("n_events", _whole),
-    "nInputFiles": ("n_input_files", _whole),
-    "grid": ("grid", str),
-    "source_site": ("source_site", str),
-    "destination_site": ("destination_site", str),
-    "metaData": ("meta_data", str),
-    "xml": ("job_output_report", str),
-    "pilotLog": ("pilot_log", str),
-    "stdout": ("stdout", str),
-    **{
-        f"{how}{what}": (f"{how}_{what.lower()}", _number)
-        for how in ("max", "avg")
-        for what in ("RSS", "VMEM", "SWAP", "PSS")
-    },
-    **{
-        f"{how}{what}": (f"{how}_{what.lower()}", _number)
-        for how in ("tot", "rate")
-        for what in ("RCHAR", "WCHAR", "RBYTES", "WBYTES")
-    },
-}
+_READ: dict[type, Callable[[Any], Any]] = {str: str, int: _whole, float: _number}
 
 
 def job_report(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -225,10 +182,11 @@ def job_report(given: Mapping[str, Any]) -> dict[str, Any]:
         LegacyArgumentError: it does not say of which job, or in which state it is.
     """
     report: dict[str, Any] = {"job_id": whole(given, "jobId"), "job_status": text(given, "state")}
-    for name, (new_name, convert) in _REPORT.items():
-        value = given.get(name)
-        if value is not None and value not in ("NULL", "None") and (converted := convert(value)) is not None:
-            report[new_name] = converted
+    report["attempt_nr"] = _whole(given.get("attemptNr"))
+    for field in REPORT_FIELDS:
+        value = given.get(field.legacy)
+        if value is not None and value not in ("NULL", "None"):
+            report[field.name] = _READ[field.kind](value)
     if isinstance(given.get("metaData"), dict | list):
         report["meta_data"] = json.dumps(given["metaData"])
     return report

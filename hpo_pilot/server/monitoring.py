@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ColumnElement, Select, TextClause, and_, func, or_, select
 
@@ -18,12 +18,15 @@ from hpo_pilot.jobs import JobState
 from hpo_pilot.server.brokerage import Needs, needs_of, parse_needs
 from hpo_pilot.server.calls import ANYBODY_KNOWN, USERS, Access, Call, endpoint
 from hpo_pilot.server.database import AT_PILOT, WAITS, AnyRow, Transaction, in_slices, job_documents, jobs, tasks
-from hpo_pilot.server.descriptions import texts_of
+from hpo_pilot.server.descriptions import error_fields, texts_of
 from hpo_pilot.server.envelope import Envelope, failure, success
 from hpo_pilot.server.pilots import Offer, key_of, pilots_shown
 from hpo_pilot.server.points import assignment_of
 from hpo_pilot.server.queues import Queue, find_output
 from hpo_pilot.server.task_parameters import known_task
+
+if TYPE_CHECKING:
+    from hpo_pilot.server.app import Server
 
 #: The runner's status of a point whose payload gave no figure of merit.
 _FAILED = 1
@@ -282,17 +285,7 @@ def _shown(tx: Transaction, job: AnyRow, has_document: bool, find: FindFile) -> 
 
 def errors_of(job: AnyRow) -> dict[str, Any]:
     """A job's errors, under the names that descriptions have them."""
-    found = {
-        "transExitCode": job.trans_exit_code,
-        "pilotErrorCode": job.pilot_error_code,
-        "pilotErrorDiag": job.pilot_error_diag,
-        "exeErrorCode": job.exe_error_code,
-        "exeErrorDiag": job.exe_error_diag,
-        "jobDispatcherErrorCode": job.dispatcher_error_code,
-        "jobDispatcherErrorDiag": job.dispatcher_error_diag,
-        "taskBufferErrorCode": job.buffer_error_code,
-        "taskBufferErrorDiag": job.buffer_error_diag,
-    }
+    found = error_fields(job) | {"transExitCode": job.trans_exit_code}
     return {name: value for name, value in found.items() if value not in (None, 0, "")}
 
 
@@ -420,9 +413,8 @@ _STATES = frozenset(state.value for state in JobState)
 _NO_JOB = "no job"
 
 
-def find_file(call: Call) -> FindFile:
-    """What finds an output or log by its name, wherever pilots have put it."""
-    server = call.server
+def file_finder(server: Server) -> FindFile:
+    """Returns a function that finds an output or log by its name, in the server's storage or a queue's."""
 
     def find(name: str) -> Path | None:
         return server.storage.find(name) or find_output(server.queues, name)
@@ -453,20 +445,20 @@ def job_list(
     if not 1 <= limit <= _MOST_JOBS or len(task_ids or ()) > _MOST_TASKS:
         return failure(f"limit must be 1 to {_MOST_JOBS}, task_ids at most {_MOST_TASKS}")
     wanted = JobFilter(tuple(task_ids or ()), search, tuple(states or ()), queue, pilot)
-    return success(page_of_jobs(tx, wanted, limit, before, find_file(call)))
+    return success(page_of_jobs(tx, wanted, limit, before, file_finder(call.server)))
 
 
 @endpoint("hpo_pilot/job_view", "GET", USERS, Access.READ)
 def job_view(tx: Transaction, call: Call, *, panda_id: int) -> Envelope:
     """One job: data ``{"job", "attempts", "files", "measures"}``."""
-    found = job_with_attempts(tx, panda_id, find_file(call))
+    found = job_with_attempts(tx, panda_id, file_finder(call.server))
     return _unknown(panda_id) if found is None else success(found)
 
 
 @endpoint("hpo_pilot/job_log", "GET", USERS, Access.WAIT)
 async def job_log(call: Call, *, panda_id: int, size: int = 65536) -> Envelope:
     """The end of a job's log, at most `size` characters: data ``{"text", "is_whole"}``."""
-    find = find_file(call)
+    find = file_finder(call.server)
     sources = await call.server.database.read(lambda tx: log_sources(tx, panda_id, find))
     if sources is None:
         return _unknown(panda_id)

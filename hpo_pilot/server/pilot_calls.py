@@ -14,12 +14,12 @@ from hpo_pilot.errors import InputError
 from hpo_pilot.hpc.capacity import JobRequest as Wish
 from hpo_pilot.server.attempts import NotThePilotsJob
 from hpo_pilot.server.brokerage import GpuOffer, HardwareError, offered_gpus
-from hpo_pilot.server.calls import MAX_WAIT, PILOTS, Access, Call, endpoint
+from hpo_pilot.server.calls import MAX_WAIT, PILOTS, Access, Call, Parameter, endpoint
 from hpo_pilot.server.database import Transaction
 from hpo_pilot.server.dispatch import JobRequest, acquire
 from hpo_pilot.server.envelope import Envelope, failure, success
 from hpo_pilot.server.points import CAPABILITY_KEY
-from hpo_pilot.server.reports import WORKER_STATES, record_report, reported_state, update_worker
+from hpo_pilot.server.reports import REPORT_FIELDS, WORKER_STATES, record_report, reported_state, update_worker
 
 #: Seconds that a pilot is willing to wait for a job; ours alone, a real server ignores it.
 WAIT_HEADER = "X-HPO-Pilot-Wait"
@@ -133,7 +133,6 @@ async def acquire_jobs(
         remaining_time=max(0, int(remaining_time or 0)),
         resource_type=resource_type or "",
         task_id=task_id or 0,
-        user_name=prod_user_id or "",
         node=node or "",
         computing_element=computing_element or "",
         harvester_id=(harvester_id or scheduler_id or "")[:128],
@@ -167,72 +166,31 @@ def _gpus(target_architecture: dict[str, Any] | str | None) -> tuple[GpuOffer, .
     return offered_gpus(target_architecture)
 
 
-@endpoint("pilot/update_job", "POST", PILOTS, Access.WRITE)
+@endpoint(
+    "pilot/update_job",
+    "POST",
+    PILOTS,
+    Access.WRITE,
+    more=[Parameter(one.name, (one.kind,), None, required=False, default=None) for one in REPORT_FIELDS],
+)
 def update_one(
     tx: Transaction,
     call: Call,
     *,
     job_id: int,
     job_status: str,
-    job_output_report: str = "",
-    node: str | None = None,
-    cpu_consumption_time: int | float | None = None,
-    cpu_consumption_unit: str | None = None,
-    scheduler_id: str | None = None,
-    pilot_id: str | None = None,
-    site_name: str | None = None,
-    pilot_log: str = "",
-    meta_data: str = "",
-    cpu_conversion_factor: float | None = None,
-    trans_exit_code: int | None = None,
-    pilot_error_code: int | None = None,
-    pilot_error_diag: str | None = None,
-    exe_error_code: int | None = None,
-    exe_error_diag: str | None = None,
-    pilot_timing: str | None = None,
-    start_time: str | None = None,
-    end_time: str | None = None,
-    n_events: int | None = None,
-    n_input_files: int | None = None,
-    batch_id: str | None = None,
     attempt_nr: int | None = None,
-    job_metrics: str | None = None,
-    stdout: str = "",
-    job_sub_status: str | None = None,
-    core_count: int | None = None,
-    max_rss: float | None = None,
-    max_vmem: float | None = None,
-    max_swap: float | None = None,
-    max_pss: float | None = None,
-    avg_rss: float | None = None,
-    avg_vmem: float | None = None,
-    avg_swap: float | None = None,
-    avg_pss: float | None = None,
-    tot_rchar: float | None = None,
-    tot_wchar: float | None = None,
-    tot_rbytes: float | None = None,
-    tot_wbytes: float | None = None,
-    rate_rchar: float | None = None,
-    rate_wchar: float | None = None,
-    rate_rbytes: float | None = None,
-    rate_wbytes: float | None = None,
+    site_name: str | None = None,
     corrupted_files: str | None = None,
-    mean_core_count: float | None = None,
-    cpu_architecture_level: str | None = None,
-    grid: str | None = None,
-    source_site: str | None = None,
-    destination_site: str | None = None,
     timeout: int = 60,
+    **report: Any,
 ) -> Envelope:
-    """A pilot's report on one job: a heartbeat, or the final one."""
-    return _update(tx, call, locals())
-
-
-def _update(tx: Transaction, call: Call, arguments: Mapping[str, Any]) -> Envelope:
-    if (status := reported_state(arguments["job_status"])) is None:
-        return failure(f"Invalid job status: {arguments['job_status']}", {"StatusCode": _INVALID})
+    """Takes a pilot's report on one job: a heartbeat, or the final one; `report` has `reports.REPORT_FIELDS`."""
+    if (status := reported_state(job_status)) is None:
+        return failure(f"Invalid job status: {job_status}", {"StatusCode": _INVALID})
+    report |= {"job_id": job_id, "attempt_nr": attempt_nr}
     try:
-        return success({"StatusCode": _OK, "command": record_report(tx, status, arguments, call.pilot)})
+        return success({"StatusCode": _OK, "command": record_report(tx, status, report, call.pilot)})
     except NotThePilotsJob as error:
         log.warning("a report by %s is refused: %s", call.caller.name, error)
         return failure(str(error), {"StatusCode": _NO_PERMISSION, "command": "tobekilled"})

@@ -8,7 +8,6 @@ import hashlib
 import hmac
 import json
 import math
-import os
 import re
 import secrets
 import zlib
@@ -32,6 +31,7 @@ from hpo_pilot.jobs import JobState
 from hpo_pilot.server.attempts import check_owner
 from hpo_pilot.server.database import Transaction, jobs, point_losses
 from hpo_pilot.server.envelope import dump
+from hpo_pilot.server.file_store import read_secret
 from hpo_pilot.server.task_parameters import known_task
 from hpo_pilot.server.tokens import Caller, Role, TokenRefused
 
@@ -51,7 +51,6 @@ CAPABILITY_KEY = "hpoPilotPoints"
 
 _TASK_ARGUMENT = re.compile(r"--task ([A-Za-z0-9_-]+=*) --number ")
 _MOST_BYTES = 8 << 20  # of a task's points, unpacked
-_SECRET_BYTES = 32
 
 #: What reading a user's text may raise.
 _UNREADABLE = (binascii.Error, zlib.error, ValueError, KeyError, TypeError, IndexError, RecursionError)
@@ -100,19 +99,7 @@ class Capabilities:
         Raises:
             InputError: it cannot be read or written.
         """
-        try:
-            try:
-                descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            except FileExistsError:
-                self._secret = file.read_bytes()
-            else:
-                self._secret = secrets.token_bytes(_SECRET_BYTES)
-                with os.fdopen(descriptor, "wb") as stream:
-                    stream.write(self._secret)
-        except OSError as error:
-            raise InputError(f"{file}: {error.strerror}") from error
-        if len(self._secret) != _SECRET_BYTES:
-            raise InputError(f"{file} is damaged: without it another is made")
+        self._secret = read_secret(file, lambda: secrets.token_bytes(32))
 
     def of(self, panda_id: int) -> str:
         """The capability of a job."""

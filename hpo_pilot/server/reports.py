@@ -7,8 +7,10 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from enum import Enum
 from typing import Any
 
 from sqlalchemy import func, insert, select, update
@@ -174,53 +176,80 @@ def _kilobytes(value: float) -> float:
     return min(10**10 - 1, int(value) / 1024)
 
 
-#: Arguments that become columns, with how long or large they may be.
-_COLUMNS: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "node": ("node", _text(128)),
-    "trans_exit_code": ("trans_exit_code", _whole),
-    "pilot_error_code": ("pilot_error_code", lambda value: abs(_whole(value))),
-    "pilot_error_diag": ("pilot_error_diag", _text(500)),
-    "exe_error_code": ("exe_error_code", _whole),
-    "exe_error_diag": ("exe_error_diag", _text(500)),
-    "job_metrics": ("job_metrics", _text(500)),
-    "scheduler_id": ("scheduler_id", _text(128)),
-    "pilot_id": ("pilot_id", _text(200)),
-    "batch_id": ("batch_id", _text(80)),
-    "job_sub_status": ("sub_status", _text(80)),
-    "start_time": ("started", _time),
-    "end_time": ("ended", _time),
-}
-#: Arguments that become fields of the description alone.
-_MEASURES: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "cpu_consumption_time": ("cpuConsumptionTime", int),
-    "cpu_consumption_unit": ("cpuConsumptionUnit", str),
-    "cpu_architecture_level": ("cpu_architecture_level", _text(20)),
-    "cpu_conversion_factor": ("cpuConversion", float),
-    "pilot_timing": ("pilotTiming", _text(100)),
-    "n_events": ("nEvents", int),
-    "n_input_files": ("nInputFiles", int),
-    "core_count": ("actualCoreCount", int),
-    "mean_core_count": ("meanCoreCount", float),
-    "grid": ("grid", _text(50)),
-    "source_site": ("sourceSite", _text(36)),
-    "destination_site": ("destinationSite", _text(36)),
-    **{
-        f"{how}_{what.lower()}": (f"{how}{what}", int)
-        for how in ("max", "avg")
-        for what in ("RSS", "VMEM", "SWAP", "PSS")
-    },
-    **{
-        f"{how}_{what.lower()}": (f"{how}{what}", _kilobytes)
-        for how in ("tot", "rate")
-        for what in ("RCHAR", "WCHAR", "RBYTES", "WBYTES")
-    },
-}
-_DOCUMENTS = {
-    "meta_data": "meta_data",
-    "job_output_report": "output_report",
-    "pilot_log": "pilot_log",
-    "stdout": "stdout",
-}
+class Place(Enum):
+    """Where an item of a report is kept."""
+
+    JOB = "job"  #: a column of `jobs`
+    MEASURE = "measure"  #: a field of descriptions only, in the column `jobs.report`
+    DOCUMENT = "document"  #: a column of `job_documents`
+
+
+@dataclass(frozen=True)
+class ReportField:
+    """One item of a report.
+
+    Attributes:
+        name: the argument of ``pilot/update_job``.
+        legacy: the argument of ``updateJob``.
+        kind: the type of the argument.
+        place: where it is kept.
+        target: the name there.
+        convert: returns what is kept, within its limits; ValueError or OverflowError: the value makes no sense.
+    """
+
+    name: str
+    legacy: str
+    kind: type
+    place: Place
+    target: str
+    convert: Callable[[Any], Any]
+
+
+#: Everything that a pilot may report beside job, state and attempt.
+REPORT_FIELDS = (
+    ReportField("node", "node", str, Place.JOB, "node", _text(128)),
+    ReportField("trans_exit_code", "transExitCode", int, Place.JOB, "trans_exit_code", _whole),
+    ReportField(
+        "pilot_error_code", "pilotErrorCode", int, Place.JOB, "pilot_error_code", lambda code: abs(_whole(code))
+    ),
+    ReportField("pilot_error_diag", "pilotErrorDiag", str, Place.JOB, "pilot_error_diag", _text(500)),
+    ReportField("exe_error_code", "exeErrorCode", int, Place.JOB, "exe_error_code", _whole),
+    ReportField("exe_error_diag", "exeErrorDiag", str, Place.JOB, "exe_error_diag", _text(500)),
+    ReportField("job_metrics", "jobMetrics", str, Place.JOB, "job_metrics", _text(500)),
+    ReportField("scheduler_id", "schedulerID", str, Place.JOB, "scheduler_id", _text(128)),
+    ReportField("pilot_id", "pilotID", str, Place.JOB, "pilot_id", _text(200)),
+    ReportField("batch_id", "batchID", str, Place.JOB, "batch_id", _text(80)),
+    ReportField("job_sub_status", "jobSubStatus", str, Place.JOB, "sub_status", _text(80)),
+    ReportField("start_time", "startTime", str, Place.JOB, "started", _time),
+    ReportField("end_time", "endTime", str, Place.JOB, "ended", _time),
+    ReportField("cpu_consumption_time", "cpuConsumptionTime", float, Place.MEASURE, "cpuConsumptionTime", int),
+    ReportField("cpu_consumption_unit", "cpuConsumptionUnit", str, Place.MEASURE, "cpuConsumptionUnit", str),
+    ReportField(
+        "cpu_architecture_level", "cpu_architecture_level", str, Place.MEASURE, "cpu_architecture_level", _text(20)
+    ),
+    ReportField("cpu_conversion_factor", "cpuConversionFactor", float, Place.MEASURE, "cpuConversion", float),
+    ReportField("pilot_timing", "pilotTiming", str, Place.MEASURE, "pilotTiming", _text(100)),
+    ReportField("n_events", "nEvents", int, Place.MEASURE, "nEvents", int),
+    ReportField("n_input_files", "nInputFiles", int, Place.MEASURE, "nInputFiles", int),
+    ReportField("core_count", "coreCount", int, Place.MEASURE, "actualCoreCount", int),
+    ReportField("mean_core_count", "meanCoreCount", float, Place.MEASURE, "meanCoreCount", float),
+    ReportField("grid", "grid", str, Place.MEASURE, "grid", _text(50)),
+    ReportField("source_site", "source_site", str, Place.MEASURE, "sourceSite", _text(36)),
+    ReportField("destination_site", "destination_site", str, Place.MEASURE, "destinationSite", _text(36)),
+    *(
+        ReportField(f"{how}_{what.lower()}", f"{how}{what}", float, Place.MEASURE, f"{how}{what}", convert)
+        for hows, whats, convert in (
+            (("max", "avg"), ("RSS", "VMEM", "SWAP", "PSS"), int),
+            (("tot", "rate"), ("RCHAR", "WCHAR", "RBYTES", "WBYTES"), _kilobytes),
+        )
+        for how in hows
+        for what in whats
+    ),
+    ReportField("meta_data", "metaData", str, Place.DOCUMENT, "meta_data", str),
+    ReportField("job_output_report", "xml", str, Place.DOCUMENT, "output_report", str),
+    ReportField("pilot_log", "pilotLog", str, Place.DOCUMENT, "pilot_log", str),
+    ReportField("stdout", "stdout", str, Place.DOCUMENT, "stdout", str),
+)
 
 
 def reported_state(text: str) -> JobState | None:
@@ -247,30 +276,25 @@ def record_report(tx: Transaction, status: JobState, arguments: Mapping[str, Any
     Raises:
         NotThePilotsJob: another pilot has the job.
     """
+    taken: dict[Place, dict[str, Any]] = {place: {} for place in Place}
+    for item in REPORT_FIELDS:
+        value = arguments.get(item.name)
+        if value is None or value == "":
+            continue
+        # A value that makes no sense must not cost the job's result; a real server leaves it out too.
+        with suppress(ValueError, OverflowError):
+            taken[item.place][item.target] = item.convert(value)
     report = JobReport(
         panda_id=arguments["job_id"],
         status=status,
         attempt_nr=arguments.get("attempt_nr"),
-        columns=_taken(_COLUMNS, arguments),
-        measures=_taken(_MEASURES, arguments),
-        documents={column: arguments[name] for name, column in _DOCUMENTS.items() if arguments.get(name)},
+        columns=taken[Place.JOB],
+        measures=taken[Place.MEASURE],
+        documents=taken[Place.DOCUMENT],
         pilot=pilot,
         node=arguments.get("node") or "",
     )
     return update_job(tx, report)
-
-
-def _taken(table: Mapping[str, tuple[str, Callable[[Any], Any]]], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    taken = {}
-    for name, (column, convert) in table.items():
-        value = arguments.get(name)
-        if value is None or value == "":
-            continue
-        try:
-            taken[column] = convert(value)
-        except (ValueError, OverflowError):
-            continue  # one odd number or time must not cost the job's result; a real server skips it too
-    return taken
 
 
 # Jobs whose pilot is silent or gone: their attempt ends, and the next one may start.

@@ -394,6 +394,14 @@ class TaskParameters:
         return "".join(piece.text for piece in self._pieces)
 
     @property
+    def datasets(self) -> list[tuple[str, str]]:
+        """Name and kind of each dataset: pseudo_input, which numbers the jobs; then output and log."""
+        return [
+            (self.sequence_dataset, "pseudo_input"),
+            *dict.fromkeys((file.dataset, file.kind) for file in self._files),
+        ]
+
+    @property
     def output_datasets(self) -> list[str]:
         """Where the outputs go, logs last, each once."""
         return list(dict.fromkeys(file.dataset for file in self._files))

@@ -21,6 +21,7 @@ from hpo_pilot.server.attempts import (
     change_task,
     changes_of,
     end_attempt,
+    existing_task,
     job_row,
     make_jobs,
     retry_jobs,
@@ -278,17 +279,11 @@ def _insert(
             values["status"] = TaskState.READY.value
         else:
             values |= {"status": TaskState.PENDING.value, "error_dialog": NO_SANDBOX}
-    task_id = _new_id(tx.connection.execute(insert(tasks).values(values)).inserted_primary_key)
+    task_id = int(tx.connection.execute(insert(tasks).values(values).returning(tasks.c.task_id)).scalar_one())
     tx.users.add(params["userName"])
     if values["status"] == TaskState.READY:
-        make_jobs(tx, _existing(tx, task_id))
+        make_jobs(tx, existing_task(tx, task_id))
     return task_id
-
-
-def _new_id(key: AnyRow | None) -> int:
-    if key is None:
-        raise LookupError("the database gave the new task no id")
-    return int(key[0])
 
 
 def brokered(parameters: TaskParameters) -> dict[str, Any]:
@@ -318,18 +313,11 @@ def _in_cache(tx: Transaction, sandbox: str | None) -> bool:
     return sandbox is None or bool(tx.connection.scalar(select(exists().where(cache_files.c.name == sandbox))))
 
 
-def _existing(tx: Transaction, task_id: int) -> AnyRow:
-    row = task_row(tx, task_id)
-    if row is None:
-        raise LookupError(f"task {task_id} vanished")
-    return row
-
-
 def sandbox_arrived(tx: Transaction, name: str) -> None:
     """Lets the tasks go that waited for the cache file `name`."""
     waiting = select(tasks.c.task_id).where(_PENDING, tasks.c.sandbox == name).order_by(tasks.c.task_id)
     for task_id in tx.connection.scalars(waiting).all():
-        make_jobs(tx, _existing(tx, task_id))
+        make_jobs(tx, existing_task(tx, task_id))
 
 
 def release_pending(tx: Transaction) -> None:
@@ -444,10 +432,7 @@ def _stop(tx: Transaction, task: AnyRow, state: TaskState, ended: JobState, reas
         )
     if not tx.connection.scalar(select(func.count()).where(jobs.c.task_id == task.task_id)):
         n_ended = task.n_jobs  # killed while it waited for its sandbox: it never had jobs
-    stopped = task_row(tx, task.task_id)
-    if stopped is None:
-        raise LookupError(f"task {task.task_id} vanished")
-    settle(tx, stopped, failed=n_ended)
+    settle(tx, existing_task(tx, task.task_id), failed=n_ended)
 
 
 # Commands to single jobs: kill, debug mode.

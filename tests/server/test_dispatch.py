@@ -38,8 +38,7 @@ def test_brokerage(queue: Queue) -> None:
     assert queue.acquire(resource_type="SCORE_HIMEM") == []
     assert queue.acquire(label="managed") == []
     assert queue.acquire(task_id=777) == []
-    assert queue.acquire(user_name="you") == []
-    assert queue.acquire(resource_type="MCORE_HIMEM", label="unified", user_name="me", task_id=big)[0]["taskID"] == big
+    assert queue.acquire(resource_type="MCORE_HIMEM", label="unified", task_id=big)[0]["taskID"] == big
 
 
 def test_tasks_for_several_queues(queue: Queue) -> None:

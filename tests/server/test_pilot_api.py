@@ -150,8 +150,7 @@ def test_changes(server: Any, user: Any, pilot: Any, params: Params) -> None:
     assert user.get("hpo_pilot/changes", cursor=10**9, timeout=20)["data"]["cursor"] >= after["cursor"]
 
 
-def test_many_jobs_are_quick(user: Any, pilot: Any, params: Params) -> None:
-    start = time.monotonic()
+def test_many_jobs(user: Any, pilot: Any, params: Params) -> None:
     task_id = user.submit(params("user.me.many/", 2000, site="MANY"))
     jobs = [job for _ in range(2) for job in pilot.acquire(1000, site_name="MANY")]
     for job in jobs:
@@ -159,7 +158,6 @@ def test_many_jobs_are_quick(user: Any, pilot: Any, params: Params) -> None:
     assert user.get("task/get_status", task_id=task_id)["data"] == "done"
     assert len(user.get("job/get_metadata_for_analysis_jobs", task_id=task_id)["data"]) == 2000
     assert len(user.get("task/get_job_descriptions", task_id=task_id)["data"]) == 2000
-    assert time.monotonic() - start < 20
 
 
 def test_an_allocation_says_what_it_has_room_for(user: Any, pilot: Any) -> None:
