@@ -16,32 +16,26 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from hpo_pilot.server import bigpanda as bigpanda_http
-from hpo_pilot.server import file_calls, metrics, points
-from hpo_pilot.server import file_calls as api_file_server
-from hpo_pilot.server import legacy_calls as legacy_http
-from hpo_pilot.server import legacy_calls as legacy_pilot
-from hpo_pilot.server import monitoring as api_demand
-from hpo_pilot.server import monitoring as api_overview
-from hpo_pilot.server import pilot_calls as api_pilot
-from hpo_pilot.server import queues as discovery
-from hpo_pilot.server import queues as queue_http
-from hpo_pilot.server import queues as transformation_http
-from hpo_pilot.server import task_calls as api_hpo_pilot
-from hpo_pilot.server import task_calls as api_job
-from hpo_pilot.server import task_calls as api_system
-from hpo_pilot.server import task_calls as api_task
-from hpo_pilot.server import task_calls as api_task_views
+from hpo_pilot.server import (
+    bigpanda,
+    file_calls,
+    legacy_calls,
+    metrics,
+    monitoring,
+    pilot_calls,
+    points,
+    queues,
+    task_calls,
+)
 from hpo_pilot.server.attempts import check_owner
-from hpo_pilot.server.bigpanda import KEY_FILE, ReadingKey
 from hpo_pilot.server.calls import (
     NOBODY,
     TABLE,
-    Access,
     ArgumentError,
     BodyRefused,
     Call,
     Endpoint,
+    carry_out,
     json_object,
     pairs,
     read_body,
@@ -52,7 +46,6 @@ from hpo_pilot.server.file_store import Folder
 from hpo_pilot.server.listening import Gate
 from hpo_pilot.server.metrics import CALL_FAILURES, CALL_SECONDS
 from hpo_pilot.server.pilots import Changes, PilotBook, WaitingPilots
-from hpo_pilot.server.points import Capabilities
 from hpo_pilot.server.queues import Queues
 from hpo_pilot.server.reports import HeartbeatWatch
 from hpo_pilot.server.tasks import Housekeeping, Limits
@@ -60,19 +53,8 @@ from hpo_pilot.server.tokens import Role, TokenRefused
 
 log = logging.getLogger(__name__)
 
-#: Imported for what they put into the tables of calls.
-API_MODULES = (
-    api_demand,
-    api_file_server,
-    api_hpo_pilot,
-    api_job,
-    api_overview,
-    api_pilot,
-    api_system,
-    api_task,
-    api_task_views,
-    legacy_pilot,
-)
+#: Modules that put calls into `calls.TABLE` when they are imported.
+API_MODULES = (file_calls, monitoring, pilot_calls, task_calls)
 
 _METHODS = ["GET", "POST", "PUT", "DELETE", "PATCH"]
 _DEFAULT_LIMITS = Limits()
@@ -91,7 +73,7 @@ class Server:
         gate: Gate,
         heartbeat_timeout: float,
         limits: Limits = _DEFAULT_LIMITS,
-        queues: Path | None = None,
+        queue_file: Path | None = None,
     ) -> None:
         """Joins the parts; nothing runs yet.
 
@@ -101,7 +83,7 @@ class Server:
             gate: who may call.
             heartbeat_timeout: seconds of silence that make a job lost.
             limits: what it allows and how long it keeps what is over.
-            queues: JSON file of the queues; None: any name is a queue.
+            queue_file: JSON file of the queues; None: any name is a queue.
 
         Raises:
             InputError: the folder cannot be written, or the queue file makes no sense.
@@ -111,9 +93,9 @@ class Server:
         self.limits = limits
         self.cache = Folder(files / "cache")
         self.storage = Folder(files / "storage")
-        self.capabilities = Capabilities(files / "points.key")
-        self.reading_key = ReadingKey(files / KEY_FILE)
-        self.queues = Queues(queues, files / "grid")
+        self.capabilities = points.Capabilities(files / "points.key")
+        self.reading_key = bigpanda.ReadingKey(files / bigpanda.KEY_FILE)
+        self.queues = Queues(queue_file, files / "grid")
         self.pilots = WaitingPilots()
         self.pilot_book = PilotBook()
         self.changes = Changes()
@@ -121,7 +103,7 @@ class Server:
         self.housekeeping = Housekeeping(database, self.cache, self.storage, limits.retention_days)
         database.announce = self._announce
         with database.writing() as tx:
-            api_file_server.reconcile(tx, self.cache)
+            file_calls.reconcile(tx, self.cache)
 
     def _announce(self, transaction: Transaction) -> None:
         if transaction.activated:
@@ -155,9 +137,9 @@ class Server:
         return Starlette(
             routes=[
                 Route("/api/{version}/{group}/{function}", self._api, methods=_METHODS),
-                Route("/server/panda/{function}", partial(legacy_http.answer, self), methods=["GET", "POST"]),
-                *queue_http.queue_routes(self),
-                transformation_http.route(),
+                Route("/server/panda/{function}", partial(legacy_calls.answer, self), methods=["GET", "POST"]),
+                *queues.queue_routes(self),
+                queues.route(),
                 metrics.route(self),
                 Route("/cache/{name}", file_calls.handler(self, file_calls.cache_file), methods=["GET"]),
                 Route(
@@ -165,9 +147,9 @@ class Server:
                     file_calls.handler(self, file_calls.storage_file),
                     methods=["GET", "PUT", "DELETE"],
                 ),
-                *discovery.key_routes(self.gate.tokens),
+                *queues.key_routes(self.gate.tokens),
                 *points.routes(self),
-                *bigpanda_http.routes(self),
+                *bigpanda.routes(self),
             ],
             lifespan=lifespan,
         )
@@ -209,23 +191,15 @@ class Server:
             return _reply(failure(f"{endpoint.path} failed in the server; its log says why"), 500)
 
     async def _run(self, endpoint: Endpoint, call: Call, arguments: dict[str, Any]) -> Envelope:
-        def work(tx: Transaction) -> Envelope:
-            if endpoint.owner_of and (refused := check_owner(tx, call.caller, arguments[endpoint.owner_of])):
+        def checked(tx: Transaction, call: Call, **arguments: Any) -> Envelope:
+            if refused := check_owner(tx, call.caller, arguments[endpoint.owner_of]):
                 return refused
             reply: Envelope = endpoint.handler(tx, call, **arguments)
             return reply
 
-        match endpoint.access:
-            case Access.READ:
-                return await self.database.read(work)
-            case Access.WRITE:
-                return await self.database.write(work)
-            case Access.WAIT:
-                waited: Envelope = await endpoint.handler(call, **arguments)
-                return waited
-            case Access.NOTHING:
-                reply: Envelope = endpoint.handler(call, **arguments)
-                return reply
+        handler = checked if endpoint.owner_of else endpoint.handler
+        reply: Envelope = await carry_out(self.database, endpoint.access, handler, call, **arguments)
+        return reply
 
 
 def _reply(envelope: Envelope, status: int = 200) -> Response:

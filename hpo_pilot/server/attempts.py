@@ -331,7 +331,7 @@ def _start_over(tx: Transaction, task: AnyRow) -> None:
 
 def changes_of(params: Mapping[str, Any]) -> dict[str, Any]:
     """Those of `params` that may change after a task's submission, under the names that its own parameters have."""
-    names = CHANGEABLE_PARAMETERS | set(SPLIT_RULES.values())
+    names = CHANGEABLE_PARAMETERS.union(SPLIT_RULES)
     changes = {name: value for name, value in params.items() if name in names or name.startswith("dsFor")}
     if "priority" in changes:
         changes["currentPriority"] = changes.pop("priority")

@@ -28,7 +28,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from hpo_pilot.jobs import JobState, TaskState
-from hpo_pilot.server.database import AnyRow, Transaction, in_slices, jobs, tasks
+from hpo_pilot.server.database import OVER, AnyRow, Transaction, in_slices, jobs, tasks
 from hpo_pilot.server.descriptions import (
     ERRORS,
     dataset_id,
@@ -531,8 +531,7 @@ def files_of(tx: Transaction, job: AnyRow, find: FindFile) -> list[dict[str, Any
 # Tasks.
 
 _TYPE = "anal"  # of every task here: users submit them
-_OVER = [state.value for state in TaskState if state.is_over]
-_SUPERSTATUS = case((tasks.c.status.in_(_OVER), tasks.c.status), else_="running")
+_SUPERSTATUS = case((tasks.c.status.in_(OVER), tasks.c.status), else_="running")
 _NEWEST_TASK = tasks.c.task_id.desc()
 _TASK_ORDERS = {"time-ascending": tasks.c.modified.asc(), "time-descending": tasks.c.modified.desc()}
 

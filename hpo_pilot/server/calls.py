@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl
 from starlette.requests import Request
 
 from hpo_pilot.server.attempts import PilotIdentity
+from hpo_pilot.server.database import Database
 from hpo_pilot.server.envelope import load
 from hpo_pilot.server.tokens import Caller, Role
 
@@ -156,6 +157,19 @@ class Access(Enum):
     WAIT = "wait"  #: waits for others or for the disk: ``async handler(call, …)`` in the event loop
 
 
+async def carry_out(database: Database, access: Access, handler: Callable[..., Any], *call: Any, **more: Any) -> Any:
+    """Runs a handler where its `access` says, and returns its answer."""
+    match access:
+        case Access.READ:
+            return await database.read(lambda tx: handler(tx, *call, **more))
+        case Access.WRITE:
+            return await database.write(lambda tx: handler(tx, *call, **more))
+        case Access.WAIT:
+            return await handler(*call, **more)
+        case Access.NOTHING:
+            return handler(*call, **more)
+
+
 class ArgumentError(Exception):
     """The caller's arguments do not fit; the message goes into the envelope."""
 
@@ -186,7 +200,7 @@ class Endpoint:
         roles: whose tokens may call it; empty: anybody, without a token.
         access: where `handler` runs.
         owner_of: the argument that names a task which must be the caller's own; empty: no such rule.
-        raw_body: True where the handler reads the request's body itself.
+        raw_body: True where the handler reads the request's body itself, or ignores it.
     """
 
     path: str
@@ -197,7 +211,6 @@ class Endpoint:
     parameters: Mapping[str, Parameter]
     owner_of: str
     raw_body: bool
-    any_argument: bool
 
     @property
     def required(self) -> list[str]:
@@ -214,8 +227,6 @@ class Endpoint:
         Raises:
             ArgumentError: one is missing, unknown or of the wrong type.
         """
-        if self.any_argument:
-            return {"arguments": dict(given)}
         arguments = {}
         for parameter in self.parameters.values():
             if parameter.name not in given:
@@ -252,19 +263,17 @@ def endpoint(
     *,
     owner_of: str = "",
     raw_body: bool = False,
-    any_argument: bool = False,
     more: Iterable[Parameter] = (),
 ) -> Callable[[_Handler], _Handler]:
     """Puts the decorated function into the table; see `Endpoint` for the arguments.
 
     Args:
-        any_argument: takes all arguments, as one dictionary ``arguments``.
         more: arguments that the function takes as ``**``.
     """
 
     def register(handler: _Handler) -> _Handler:
-        parameters = {} if any_argument else _declared(handler) | {one.name: one for one in more}
-        TABLE[path] = Endpoint(path, method, roles, access, handler, parameters, owner_of, raw_body, any_argument)
+        parameters = _declared(handler) | {one.name: one for one in more}
+        TABLE[path] = Endpoint(path, method, roles, access, handler, parameters, owner_of, raw_body)
         return handler
 
     return register

@@ -45,6 +45,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
 from hpo_pilot.databases import WRITES, make_tables, sqlite_engine, stamp
 from hpo_pilot.errors import InputError, TryAgainError
+from hpo_pilot.jobs import JobState, TaskState
 from hpo_pilot.server.brokerage import Board
 
 # The tables of the server's database. Times are seconds since the epoch (UTC), as floats.
@@ -113,6 +114,13 @@ tasks = Table(
 #: The columns of a task without its parameters, which may be large.
 TASK_COLUMNS = tuple(column for column in tasks.c if column.name != "params")
 
+#: States in which a pilot has a job.
+AT_PILOT_STATES = (
+    *(JobState.SENT, JobState.STARTING, JobState.RUNNING),
+    *(JobState.TRANSFERRING, JobState.HOLDING),
+)
+#: States of tasks that are over, as the database has them.
+OVER = [state.value for state in TaskState if state.is_over]
 #: A job that waits for a pilot.
 WAITS = text("jobs.status = 'activated'")
 #: A job that a pilot has, hence owes heartbeats.

@@ -376,7 +376,7 @@ def task_fields(task: AnyRow) -> dict[str, Any]:
 
 def _split_rule(params: Mapping[str, Any]) -> str | None:
     """How the task is cut into jobs, in the readable form of PanDA's split rules."""
-    rules = {name: params.get(name) for name in (*_RULES, *SPLIT_RULES.values())}
+    rules = {name: params.get(name) for name in (*_RULES, *SPLIT_RULES)}
     said = [f"{name}={int(value) if isinstance(value, bool) else value}" for name, value in rules.items() if value]
     return ",".join(said) or None
 

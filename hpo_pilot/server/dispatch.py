@@ -26,7 +26,17 @@ from hpo_pilot.server.brokerage import (
     needs_of,
     parse_needs,
 )
-from hpo_pilot.server.database import AT_PILOT, TASK_COLUMNS, WAITS, AnyRow, Transaction, in_slices, jobs, tasks
+from hpo_pilot.server.database import (
+    AT_PILOT,
+    AT_PILOT_STATES,
+    TASK_COLUMNS,
+    WAITS,
+    AnyRow,
+    Transaction,
+    in_slices,
+    jobs,
+    tasks,
+)
 from hpo_pilot.server.descriptions import pilot_job
 from hpo_pilot.server.queues import UNDESCRIBED, Queue
 from hpo_pilot.server.task_parameters import HIGH_MEMORY, known_task
@@ -399,7 +409,6 @@ def _send(tx: Transaction, request: JobRequest, panda_ids: Iterable[int]) -> Non
 _SUB_STATUS = "toreassign"
 _GIVEN_BACK = 51  # the kill code with which JEDI ends the jobs of a reassigned task
 
-_AT_PILOT = frozenset({JobState.SENT, JobState.STARTING, JobState.RUNNING, JobState.TRANSFERRING, JobState.HOLDING})
 _ENDING = frozenset({TaskState.ABORTING, TaskState.FINISHING})
 
 
@@ -436,7 +445,7 @@ def give_back(
         task = tasks[job.task_id]
         if job.status == JobState.CLOSED and job.sub_status == _SUB_STATUS:
             known.append(panda_id)
-        elif job.status in _AT_PILOT and job.command != "tobekilled" and task and task.status not in _ENDING:
+        elif job.status in AT_PILOT_STATES and job.command != "tobekilled" and task and task.status not in _ENDING:
             known.append(panda_id)
             given[panda_id] = job
     if given:

@@ -16,7 +16,18 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from hpo_pilot.server.attempts import NotThePilotsJob
-from hpo_pilot.server.calls import NOBODY, PILOTS, Access, BodyRefused, Call, json_object, pairs, read_body, unpacked
+from hpo_pilot.server.calls import (
+    NOBODY,
+    PILOTS,
+    Access,
+    BodyRefused,
+    Call,
+    carry_out,
+    json_object,
+    pairs,
+    read_body,
+    unpacked,
+)
 from hpo_pilot.server.database import Transaction, in_slices, jobs
 from hpo_pilot.server.dispatch import JobRequest
 from hpo_pilot.server.pilot_calls import UnknownQueue, cores_said, wait_for_jobs
@@ -88,22 +99,14 @@ class LegacyArgumentError(Exception):
 
 
 def text(given: Mapping[str, Any], name: str) -> str:
-    """An argument that must be there.
-
-    Raises:
-        LegacyArgumentError: it is not.
-    """
+    """Returns an argument, which must be there (else LegacyArgumentError)."""
     if name not in given:
         raise LegacyArgumentError(f"missing a required argument: '{name}'")
     return str(given[name])
 
 
 def whole(given: Mapping[str, Any], name: str) -> int:
-    """A whole number that must be there.
-
-    Raises:
-        LegacyArgumentError: it is not, or no such number.
-    """
+    """Returns a whole number, which must be there (else LegacyArgumentError)."""
     number = _whole(text(given, name))
     if number is None:
         raise LegacyArgumentError(f"{name} must be a whole number, not {given[name]!r}")
@@ -253,11 +256,6 @@ def legacy(name: str, access: Access, refusal: Refusal = Refusal.CODE) -> Callab
     return register
 
 
-def with_truth_as_text(given: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON arguments as the form would have had them: old functions compare with ``"True"``."""
-    return {name: str(value) if isinstance(value, bool) else value for name, value in given.items()}
-
-
 # The legacy calls of pilots: getJob, updateJob and their kin; what every released Pilot 3, 3.11 too, speaks.
 #
 # After `pandaserver/jobdispatcher/JobDispatcher.py` of panda-server 0.8.1. Underneath is what the new API uses.
@@ -373,7 +371,9 @@ async def _answer(server: Server, request: Request) -> Reply:
         # Before the body is read: what somebody sends who may not is not worth its memory.
         if (refused := function.refuse(ask)) is not None:
             return refused
-        return await _run(server, function, replace(ask, given=await _arguments(request)))
+        ask = replace(ask, given=await _arguments(request))
+        reply: Reply = await carry_out(server.database, function.access, function.handler, ask)
+        return reply
     except TokenRefused as error:
         return wrong(f"Token authentication failed. {error}", 403)
     except LegacyArgumentError as error:
@@ -400,31 +400,15 @@ def _caller(server: Server, request: Request) -> Caller:
         return NOBODY
 
 
-async def _run(server: Server, function: LegacyCall, ask: Ask) -> Reply:
-    def work(tx: Transaction) -> Reply:
-        reply: Reply = function.handler(tx, ask)
-        return reply
-
-    match function.access:
-        case Access.READ:
-            return await server.database.read(work)
-        case Access.WRITE:
-            return await server.database.write(work)
-        case Access.WAIT:
-            waited: Reply = await function.handler(ask)
-            return waited
-        case Access.NOTHING:
-            reply: Reply = function.handler(ask)
-            return reply
-
-
 async def _arguments(request: Request) -> dict[str, Any]:
     if request.method in ("GET", "HEAD"):
         return pairs(str(request.url.query))
     body = await read_body(request)
     if "json" in request.headers.get("content-type", ""):
         # Old clients pack JSON without saying so.
-        return with_truth_as_text(json_object(unpacked(body) if body[:2] == _GZIP else body))
+        given = json_object(unpacked(body) if body[:2] == _GZIP else body)
+        # As a form has them: the functions compare with ``"True"``.
+        return {name: str(value) if isinstance(value, bool) else value for name, value in given.items()}
     given = pairs(body.decode("latin-1"))
     if any("\0" in value for value in given.values() if isinstance(value, str)):
         raise LegacyArgumentError("an argument holds a zero character")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import ipaddress
 import os
 import resource
@@ -330,6 +329,4 @@ def serve(
         ssl_certfile=certificate.chain if certificate else None,
         ssl_keyfile=certificate.key if certificate else None,
     )
-    # What starting made stays until the end: no collection needs to look through it, the last one neither.
-    gc.freeze()
     _Uvicorn(config, server, lifeline, certificate).run(sockets=[listener])

@@ -215,13 +215,8 @@ def update_worker_status(
     return success()
 
 
-@endpoint("pilot/update_worker_node", "POST", PILOTS, Access.NOTHING, any_argument=True)
-def update_worker_node(call: Call, *, arguments: dict[str, Any]) -> Envelope:
-    """Takes what a Pilot 3 says of its machine; nothing is kept of it."""
-    return success()
-
-
-@endpoint("pilot/update_worker_node_gpu", "POST", PILOTS, Access.NOTHING, any_argument=True)
-def update_worker_node_gpu(call: Call, *, arguments: dict[str, Any]) -> Envelope:
-    """Takes what a Pilot 3 says of its GPUs; nothing is kept of it."""
+@endpoint("pilot/update_worker_node", "POST", PILOTS, Access.NOTHING, raw_body=True)
+@endpoint("pilot/update_worker_node_gpu", "POST", PILOTS, Access.NOTHING, raw_body=True)
+def update_worker_node(call: Call) -> Envelope:
+    """Accepts a Pilot 3's description of its machine or GPUs, and keeps nothing of it."""
     return success()

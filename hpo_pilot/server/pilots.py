@@ -205,25 +205,36 @@ def pilots_shown(tx: Transaction, notes: Iterable[PilotNote]) -> list[dict[str, 
             )
         )
     }
-    found = {note.key: note for note in notes if note.offer.asked >= tx.now - KEPT or note.key in busy}
-    shown = [_shown(tx.now, note, busy.get(key, ()), ended) for key, note in found.items()]
-    shown += [_unnoted(key, rows) for key, rows in busy.items() if key not in found]
+    noted = {note.key: note for note in notes if note.offer.asked >= tx.now - KEPT or note.key in busy}
+    shown = [_shown(tx.now, key, noted.get(key), busy.get(key, []), ended) for key in {**noted, **busy}]
     return sorted(shown, key=lambda one: (one["queue"], one["key"]))
 
 
-def _shown(now: float, note: PilotNote, its: Iterable[AnyRow], ended: dict[tuple[str, str], float]) -> dict[str, Any]:
-    rows = list(its)
+def _shown(
+    now: float, key: str, note: PilotNote | None, rows: list[AnyRow], ended: dict[tuple[str, str], float]
+) -> dict[str, Any]:
+    """One pilot; `note` is None if it has not asked for jobs since this server started."""
+    times = [row.heartbeat - row.patience for row in rows if row.heartbeat is not None]
+    common = {"key": key, "state": "busy", "jobs": [row.panda_id for row in rows]}
+    if note is None:
+        last = rows[-1]
+        return common | {
+            "host": host(last.node or ""),
+            "queue": last.site or "",
+            "kind": _OURS if (last.pilot_id or "").startswith(f"{_OURS}|") else _UNKNOWN,
+            "version": "",
+            "since": None,
+            "heard": max(times, default=None),
+            "slots": None,
+            "nodes": None,
+        }
     offer = note.offer
-    heard = max([offer.asked, *(row.heartbeat - row.patience for row in rows if row.heartbeat is not None)])
-    if rows:
-        state = "busy"
-    elif ended.get((offer.harvester_id, offer.worker_id), 0.0) >= offer.asked:
-        state = "ended"
-    else:
-        state = "waiting" if heard >= now - SILENT else "silent"
-    return {
-        "key": note.key,
-        "state": state,
+    heard = max([offer.asked, *times])
+    if not rows:
+        common["state"] = "waiting" if heard >= now - SILENT else "silent"
+        if ended.get((offer.harvester_id, offer.worker_id), 0.0) >= offer.asked:
+            common["state"] = "ended"
+    return common | {
         "host": note.host,
         "queue": offer.queue,
         "kind": note.kind,
@@ -232,26 +243,6 @@ def _shown(now: float, note: PilotNote, its: Iterable[AnyRow], ended: dict[tuple
         "heard": heard,
         "slots": max(note.slots, len(rows)),
         "nodes": note.nodes,
-        "jobs": [row.panda_id for row in rows],
-    }
-
-
-def _unnoted(key: str, rows: list[AnyRow]) -> dict[str, Any]:
-    """One that has not asked for jobs since this server started."""
-    last = rows[-1]
-    heard = [row.heartbeat - row.patience for row in rows if row.heartbeat is not None]
-    return {
-        "key": key,
-        "state": "busy",
-        "host": host(last.node or ""),
-        "queue": last.site or "",
-        "kind": _OURS if (last.pilot_id or "").startswith(f"{_OURS}|") else _UNKNOWN,
-        "version": "",
-        "since": None,
-        "heard": max(heard, default=None),
-        "slots": None,
-        "nodes": None,
-        "jobs": [row.panda_id for row in rows],
     }
 
 

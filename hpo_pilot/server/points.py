@@ -29,7 +29,7 @@ from starlette.routing import Route
 from hpo_pilot.errors import InputError
 from hpo_pilot.jobs import JobState
 from hpo_pilot.server.attempts import check_owner
-from hpo_pilot.server.database import Transaction, jobs, point_losses
+from hpo_pilot.server.database import AT_PILOT_STATES, Transaction, jobs, point_losses
 from hpo_pilot.server.envelope import dump
 from hpo_pilot.server.file_store import read_secret
 from hpo_pilot.server.task_parameters import known_task
@@ -54,9 +54,6 @@ _MOST_BYTES = 8 << 20  # of a task's points, unpacked
 
 #: What reading a user's text may raise.
 _UNREADABLE = (binascii.Error, zlib.error, ValueError, KeyError, TypeError, IndexError, RecursionError)
-
-#: Jobs that a pilot has, hence may use their capability.
-_AT_PILOT = frozenset({JobState.SENT, JobState.STARTING, JobState.RUNNING, JobState.TRANSFERRING, JobState.HOLDING})
 
 
 class PointStatus(StrEnum):
@@ -151,7 +148,7 @@ def job_at_pilot(tx: Transaction, panda_id: int) -> tuple[int, int] | None:
     row = tx.connection.execute(
         select(jobs.c.task_id, jobs.c.number, jobs.c.status).where(jobs.c.panda_id == panda_id)
     ).first()
-    return None if row is None or JobState(row.status) not in _AT_PILOT else (row.task_id, row.number)
+    return None if row is None or JobState(row.status) not in AT_PILOT_STATES else (row.task_id, row.number)
 
 
 def set_loss(tx: Transaction, task_id: int, number: int, loss: float | None) -> None:
@@ -166,7 +163,7 @@ def set_loss(tx: Transaction, task_id: int, number: int, loss: float | None) -> 
 def _point_status(state: JobState | None, loss: float | None) -> PointStatus:
     if loss is not None or (state is not None and state.is_over):
         return PointStatus.FINISHED
-    return PointStatus.PROCESSING if state in _AT_PILOT else PointStatus.NEW
+    return PointStatus.PROCESSING if state in AT_PILOT_STATES else PointStatus.NEW
 
 
 def _encoded(tx: Transaction, task_id: int) -> str:

@@ -18,7 +18,17 @@ from sqlalchemy.exc import DBAPIError
 
 from hpo_pilot.jobs import JobState
 from hpo_pilot.server.attempts import NotThePilotsJob, PilotIdentity, change_task, end_attempt, job_row, task_row
-from hpo_pilot.server.database import AT_PILOT, AnyRow, Database, Transaction, job_documents, jobs, set_columns, workers
+from hpo_pilot.server.database import (
+    AT_PILOT,
+    AT_PILOT_STATES,
+    AnyRow,
+    Database,
+    Transaction,
+    job_documents,
+    jobs,
+    set_columns,
+    workers,
+)
 from hpo_pilot.server.envelope import utc
 from hpo_pilot.server.metrics import HEARTBEATS_LOST
 from hpo_pilot.server.task_parameters import known_task
@@ -41,7 +51,7 @@ from hpo_pilot.server.task_parameters import known_task
 # ========================================  ==============  =====================================================
 
 #: How far a job is; a report never takes it back.
-_STEPS = [JobState.SENT, JobState.STARTING, JobState.RUNNING, JobState.TRANSFERRING, JobState.HOLDING]
+_STEPS = AT_PILOT_STATES
 #: Of the values of a task's running jobs is told at most this often, in seconds. Who waits looks now and then anyway.
 _VALUES_PAUSE = 0.5
 _DOCUMENT_LIMIT = 64 * 1024  # characters of a log that are kept

@@ -13,7 +13,7 @@ from sqlalchemy import select
 
 from hpo_pilot.jobs import TaskState
 from hpo_pilot.server.calls import ANYBODY_KNOWN, EVERYBODY, MAX_WAIT, PILOTS, USERS, Access, Call, endpoint
-from hpo_pilot.server.database import AnyRow, Transaction, jobs, tasks
+from hpo_pilot.server.database import OVER, AnyRow, Transaction, jobs, tasks
 from hpo_pilot.server.descriptions import (
     FILTERS,
     NUMBER_FILTERS,
@@ -393,7 +393,6 @@ def set_debug_mode(tx: Transaction, call: Call, *, job_id: int, mode: bool) -> E
 
 
 _MAX_TASKS = 1000  # in one answer
-_OVER = [state.value for state in TaskState if state.is_over]
 
 
 @endpoint("hpo_pilot/changes", "GET", USERS, Access.WAIT)
@@ -450,7 +449,7 @@ def _changed(tx: Transaction, caller: Caller, cursor: int, *, outcomes: bool) ->
         query = query.where(tasks.c.user_name == caller.name)
     if cursor < 0 or cursor > last:
         # A cursor from the future comes from a database that was lost: its owner starts afresh.
-        query = query.where(tasks.c.status.not_in(_OVER))
+        query = query.where(tasks.c.status.not_in(OVER))
         return {"cursor": last, "task_ids": [row.task_id for row in tx.connection.execute(query)]}
     rows = tx.connection.execute(query.where(column > cursor).limit(_MAX_TASKS)).all()
     return {"cursor": rows[-1].change if rows else cursor, "task_ids": [row.task_id for row in rows]}

@@ -115,44 +115,27 @@ CHANGEABLE_PARAMETERS = frozenset(
     )
 )
 
-#: Split rules that may change while a task lives, by the tag under which calls name them (`task_split_rules.py`).
-SPLIT_RULES = {
-    "AI": "allowIncompleteInDS",
-    "TW": "t1Weight",
-    "EC": "nEsConsumers",
-    "MF": "nMaxFilesPerJob",
-    "NG": "nGBPerJob",
-    "NI": "noInputPooling",
-    "NF": "nFilesPerJob",
-    "ES": "nEventsPerWorker",
-    "NJ": "nJumboJobs",
-    "AV": "avoidVP",
-    "IL": "allowInputLAN",
-    "LI": "useLocalIO",
-    "LC": "noLoopingCheck",
-    "CC": "maxCoreCount",
-    "OT": "onlyTagsForFC",
-    "UZ": "useZipToPin",
-    "IM": "ignoreMissingInDS",
-    "NP": "noAutoPause",
-}
-
+#: Split rules that a retry or a resubmission may change (`task_split_rules.py`).
+SPLIT_RULES = _words(
+    """
+    allowIncompleteInDS t1Weight nEsConsumers nMaxFilesPerJob nGBPerJob noInputPooling nFilesPerJob
+    nEventsPerWorker nJumboJobs avoidVP allowInputLAN useLocalIO noLoopingCheck maxCoreCount onlyTagsForFC useZipToPin
+    ignoreMissingInDS noAutoPause
+    """
+)
 
 #: MB per core above which the names end in _HIMEM.
 HIGH_MEMORY = 2000
 
 #: What the names mean, as PanDA's table of them says it; None: no bound. Memory in MB per core.
 RESOURCE_TYPES: list[dict[str, str | int | None]] = [
-    {"resource_name": "SCORE", "mincore": 1, "maxcore": 1, "minrampercore": None, "maxrampercore": HIGH_MEMORY},
-    {"resource_name": "MCORE", "mincore": 2, "maxcore": None, "minrampercore": None, "maxrampercore": HIGH_MEMORY},
-    {"resource_name": "SCORE_HIMEM", "mincore": 1, "maxcore": 1, "minrampercore": HIGH_MEMORY, "maxrampercore": None},
-    {
-        "resource_name": "MCORE_HIMEM",
-        "mincore": 2,
-        "maxcore": None,
-        "minrampercore": HIGH_MEMORY,
-        "maxrampercore": None,
-    },
+    {"resource_name": name, "mincore": least, "maxcore": most, "minrampercore": above, "maxrampercore": below}
+    for name, least, most, above, below in (
+        ("SCORE", 1, 1, None, HIGH_MEMORY),
+        ("MCORE", 2, None, None, HIGH_MEMORY),
+        ("SCORE_HIMEM", 1, 1, HIGH_MEMORY, None),
+        ("MCORE_HIMEM", 2, None, HIGH_MEMORY, None),
+    )
 ]
 
 

@@ -32,6 +32,7 @@ from hpo_pilot.server.attempts import (
 from hpo_pilot.server.brokerage import campaign_of
 from hpo_pilot.server.database import (
     AT_PILOT,
+    OVER,
     AnyRow,
     Database,
     Transaction,
@@ -515,7 +516,6 @@ _FIRST, _EVERY = 600.0, 3600.0  # seconds until the first sweep, and between two
 
 #: Whatever else is kept of a task.
 _OF_TASKS = [table for table in metadata.sorted_tables if "task_id" in table.c and table not in (tasks, jobs)]
-_OVER = [state.value for state in TaskState if state.is_over]
 
 
 class Housekeeping:
@@ -567,9 +567,7 @@ class Housekeeping:
         newest = select(func.max(tasks.c.change)).scalar_subquery()
         task_id = tx.connection.scalar(
             select(tasks.c.task_id)
-            .where(
-                tasks.c.ended < before, tasks.c.modified < before, tasks.c.status.in_(_OVER), tasks.c.change < newest
-            )
+            .where(tasks.c.ended < before, tasks.c.modified < before, tasks.c.status.in_(OVER), tasks.c.change < newest)
             .order_by(tasks.c.ended)
             .limit(1)
         )
