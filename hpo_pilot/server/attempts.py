@@ -85,13 +85,11 @@ class PilotIdentity:
         return job.holder == self.name and (not node or job.holder_node in (None, node[:128]))
 
 
-# How a task ends, once none of its jobs can go on.
-#
-# After `pandajedi/jedipprocess/PostProcessorBase.py` of panda-server 1.0.4 (`getFinalTaskStatus`, `doPreCheck`): all
-# jobs
-# finished: done; none: failed; some: finished, or for a task that missed its ``goal`` (percent of its jobs; all of
-# them
-# where it names none) exhausted with ``useExhausted`` and failed with ``failGoalUnreached``.
+# The state in which a task ends, once none of its jobs can go on. After
+# `pandajedi/jedipprocess/PostProcessorBase.py` of panda-server 1.0.4 (`getFinalTaskStatus`, `doPreCheck`): done if
+# all jobs finished; failed if none did. If some finished and the task reached its ``goal`` (percent of its jobs,
+# default 100): finished. If it missed the goal: exhausted with ``useExhausted``, failed with ``failGoalUnreached``,
+# else finished.
 
 
 def final_state(
@@ -131,9 +129,8 @@ def _goal(params: Mapping[str, Any]) -> float:
     return goal if 0 <= goal <= 1000 else 1000.0
 
 
-# Attempts: making jobs, ending them, and what that means for their task.
-#
-# Every change to a job goes through here, so that counts, cursors and states of its task can never disagree with it.
+# Making and ending attempts. Every change to a job goes through here, so that the counts, cursors and state of its
+# task always agree with it.
 
 #: Why a task waits whose sandbox is not registered under its name, as `pandajedi/jediorder/JobGenerator.py` says it.
 NO_SANDBOX = "user sandbox file unavailable. resubmit the task with --useNewCode"
@@ -269,11 +266,9 @@ def settle(tx: Transaction, task: AnyRow, *, finished: int = 0, failed: int = 0)
     change_task(tx, task, outcome=True, **values)
 
 
-# New attempts for jobs that were given up, when their owner asks.
-#
-# After `retryTask_JEDI` and the incremental execution of `insertTaskParamsPanda` in panda-server 1.0.4. Attempt
-# numbers
-# only ever grow: a pilot that still has an old attempt can never be taken for one with the new.
+# New attempts for jobs that failed for good, when their owner asks. After `retryTask_JEDI` and the incremental
+# execution of `insertTaskParamsPanda` in panda-server 1.0.4. Attempt numbers only grow, so a pilot that still has
+# an old attempt cannot be taken for the pilot with the new one.
 
 #: A task that was retried as often as this is exhausted, JEDI's ``TASK_MAX_ATTEMPT``; see `retry_over`.
 MAX_TASK_ATTEMPTS = 10

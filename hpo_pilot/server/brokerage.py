@@ -19,15 +19,14 @@ if TYPE_CHECKING:
     from hpo_pilot.server.task_parameters import TaskParameters
 
 
-# The hardware that a task asks for, in the words of prun's ``--architecture``, and whether a queue or pilot has it.
+# Hardware that a task asks for, in the words of prun's ``--architecture``, and whether a queue or pilot has it.
 #
-# Both formats of PanDA (`pandaserver/taskbuffer/JediTaskSpec.py` of panda-server 1.0.4) are read:
-# ``sw_platform<@base_platform><#cpu><&gpu>`` with cpu ``architecture<-vendor<-instruction set>>`` or several of those
-# as
-# ``(a|b)``, and gpu ``vendor<-model><:key operator value>…``; or a JSON object with ``base_platform``, ``cpu_specs``,
-# ``gpu_spec``. GPUs match as there (`pandaserver/srvcore/hardware_matching.py`): one of them has the vendor, model
-# and
-# generation, all have what is a minimum. A CPU or platform that a queue does not tell is taken to fit.
+# Both formats of PanDA (`pandaserver/taskbuffer/JediTaskSpec.py` of panda-server 1.0.4) are read. The first is
+# ``sw_platform<@base_platform><#cpu><&gpu>``. Its cpu is ``architecture<-vendor<-instruction set>>``, or several of
+# those as ``(a|b)``; its gpu is ``vendor<-model><:key operator value>…``. The second is a JSON object with
+# ``base_platform``, ``cpu_specs``, ``gpu_spec``. GPUs match as in `pandaserver/srvcore/hardware_matching.py`: one
+# GPU must have the vendor, model and generation; every GPU must fulfil the minima. A CPU or platform that a queue
+# does not state is taken to fit.
 
 ANY = "*"
 _ATTRIBUTES = {
@@ -420,13 +419,11 @@ def _on_nodes(needs: Needs) -> JobNeeds:
     return JobNeeds(needs.nodes, needs.gpus, needs.cores, needs.ram_mb)
 
 
-# The board on which tasks with waiting jobs hang, sorted so that a pilot's look at it costs the same however many.
+# The board: waiting jobs in memory, sorted so that the cost of a pilot's request does not grow with their number.
 #
-# It is a memory of what the database has (`open_tasks` reads it), kept by the writing thread alone: tasks are hung up
-# when a committed transaction says that jobs came to wait or that what brokerage looks at has changed, and taken down
-# when a look finds no waiting job. So the board may show a task too many, never one too few. After a rollback there
-# is
-# a new board.
+# The database is the truth; only the writing thread uses the board. It adds a task when a committed transaction
+# says that jobs wait or that a column in `BROKERED` changed. It removes a task when a look finds no waiting job. So
+# the board may have a task too many, never one too few. A rollback makes a new board.
 
 #: The columns of a task whose change moves it on the board.
 BROKERED = frozenset({"priority", "queue", "included", "excluded", "campaign", "needs"})

@@ -138,12 +138,10 @@ class Call:
             return 0.0
 
 
-# The table of API calls: one declaration each, arguments checked in one place.
-#
-# A call is a function whose keyword-only arguments are the API's arguments, with their types and defaults; `endpoint`
-# puts it into the table. What a caller gets for a wrong method, a missing, unknown or wrong-typed argument is said
-# here
-# alone, in the words of panda-server 1.0.4 (`pandaserver/api/v1/common.py`), which clients show to their users.
+# The table of API calls. A call is a function; its keyword-only arguments are the API's arguments, with types and
+# defaults. `endpoint` puts it into the table. The errors for a wrong method and for missing, unknown or wrong
+# arguments are made here only. Their texts are those of panda-server 1.0.4 (`pandaserver/api/v1/common.py`),
+# because clients show them to their users.
 
 _MAX_INTEGER = 2**63 - 1  # what a database column holds
 

@@ -48,10 +48,10 @@ from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.jobs import JobState, TaskState
 from hpo_pilot.server.brokerage import Board
 
-# The tables of the server's database. Times are seconds since the epoch (UTC), as floats.
+# Tables. Times are seconds since the epoch (UTC), as floats.
 #
-# A job's parameters and files are not stored: they follow from its task's parameters and its number
-# (`task_parameters`), so that a job costs a few hundred bytes whatever its task carries.
+# A job's parameters and files are not stored. They follow from the task's parameters and the job's number
+# (`task_parameters`), so a job costs a few hundred bytes however large its task is.
 #
 # A change here needs a migration in `databases/server/`; a test compares the two.
 
@@ -59,7 +59,7 @@ metadata = MetaData(
     naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "pk": "pk_%(table_name)s"},
 )
 
-# Ids never come back: a pilot may still hold one from before. AUTOINCREMENT wants SQLite's own INTEGER.
+# Ids are never used again: a pilot may still hold an old one. AUTOINCREMENT needs SQLite's own INTEGER.
 _Id = BigInteger().with_variant(Integer, "sqlite")
 
 tasks = Table(
@@ -242,11 +242,9 @@ point_losses = Table(
 )
 
 
-# The server's database: one thread writes, one reads, so that nobody ever finds it locked.
-#
-# SQLite in WAL mode unless another SQLAlchemy URL is given. A write is one short transaction; what it changed for
-# others
-# (jobs that wait, tasks to look at) is announced after its commit.
+# Access. One thread writes and one reads, so that no caller ever finds the database locked. It is SQLite in WAL
+# mode unless the URL names another. A write is one short transaction. Its effects on others (jobs that wait,
+# changed tasks) are announced after the commit.
 
 #: A row of whatever columns were asked for.
 AnyRow: TypeAlias = "Row[*tuple[Any, ...]]"

@@ -308,9 +308,7 @@ def metadata_of_finished(tx: Transaction, task_id: int) -> dict[int, Any]:
     return found
 
 
-# How tasks look from outside.
-#
-# After `getJediTaskDetails`, `getJediTaskDigest` and `get_task_details_json` of panda-server 1.0.4.
+# Tasks. After `getJediTaskDetails`, `getJediTaskDigest` and `get_task_details_json` of panda-server 1.0.4.
 
 #: Columns behind the fields that a query may filter by.
 FILTERS = {

@@ -93,18 +93,16 @@ def read_loads(tx: Transaction) -> None:
 
 # Brokerage: which jobs a pilot gets.
 #
-# A job fits where its queue is the pilot's (or it names none), and where its needs are within what the pilot says it
-# has, or else what the queue file says: memory, cores, disk, time, GPUs, hardware; label, task and user as well. A
-# job of
-# several nodes fits a pilot in a batch allocation alone, which says what it has room for.
+# A job fits a pilot if it names the pilot's queue or none, and if label, task and needs (memory, cores, disk, time,
+# GPUs, hardware) fit what the pilot states, or else what the queue file states. A job of several nodes fits only a
+# pilot in a batch allocation, which states its free room.
 #
-# The highest priority goes first. Among equals, the campaign (a search) that has the fewest cores at pilots; among
-# those,
-# the one whose turn was longest ago; of a campaign, the oldest task, and of a task the lowest PandaID. So a search
-# with
-# thousands of waiting jobs gets every pilot while it is alone, and its share once others come.
+# The highest priority goes first. At equal priority, the campaign (a search) with the fewest cores at pilots goes
+# first, then the campaign that was served longest ago. Within a campaign the oldest task goes first, within a task
+# the lowest PandaID. So a search with thousands of waiting jobs gets every pilot while it is alone, and its share
+# once others come.
 #
-# The cost grows neither with the number of jobs nor of pilots: see `board`.
+# The cost does not grow with the number of jobs or pilots: see `brokerage.Board`.
 
 MAX_JOBS = 1000  # in one answer
 

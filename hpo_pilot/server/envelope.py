@@ -9,11 +9,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
-# JSON from strangers, and for them: nothing that JSON does not have, nothing that a database does not take.
-#
-# Python reads and writes ``NaN`` and ``Infinity``, which no other program understands; a number like 1e999 becomes
-# one of
-# them. Half a surrogate pair can be written as ``\ud800``, but no database stores it.
+# JSON from and for clients. Python reads and writes ``NaN`` and ``Infinity``, which other programs do not
+# understand, and turns a number such as 1e999 into infinity. JSON can hold half a surrogate pair, ``\ud800``, which
+# no database stores. Both are refused.
 
 #: What the check below looks for; most texts have neither, and are spared it.
 _SUSPICIOUS = re.compile(r"\\u[dD][89a-fA-F]|[eE]\+?\d{3}|\d{300}")
@@ -64,10 +62,8 @@ def _finite(value: Any) -> Any:
     return value
 
 
-# PanDA's reply envelope: ``{"success", "message", "data"}``.
-#
-# Format as panda-server 1.0.4 writes it and panda-client 2.2.0 reads it: naive UTC datetimes travel as
-# ``{"__datetime__": "<iso>"}``.
+# PanDA's reply envelope: ``{"success", "message", "data"}``, as panda-server 1.0.4 writes it and panda-client 2.2.0
+# reads it. A naive UTC datetime is ``{"__datetime__": "<iso>"}``.
 
 #: One reply, before it becomes JSON.
 Envelope = dict[str, Any]

@@ -42,10 +42,8 @@ if TYPE_CHECKING:
     from hpo_pilot.server.app import Server
 
 
-# ``file_server/*``: the file cache, with sandboxes and checkpoints.
-#
-# A sandbox is kept until its jobs are over. A checkpoint of a hyper-parameter point is the cache file
-# ``hpo_cp_<task>_<point>``.
+# ``file_server/*``: the file cache. A sandbox is kept until its jobs are over. The checkpoint of a hyper-parameter
+# point is the cache file ``hpo_cp_<task>_<point>``.
 
 log = logging.getLogger(__name__)
 

@@ -210,9 +210,8 @@ async def receive(chunks: AsyncIterator[bytes], upload: Upload, limit: int) -> N
             upload.write(chunk, limit)
 
 
-# Receiving a file that comes as multipart/form-data, straight into its place.
-#
-# panda-client sends sandboxes so, up to 768 MB: they are neither kept in memory nor written twice.
+# Receiving a file that comes as multipart/form-data. panda-client sends sandboxes this way, up to 768 MB, so the
+# file is written straight into its place: it is neither kept in memory nor written twice.
 
 _HEADER_LIMIT = 16 * 1024
 

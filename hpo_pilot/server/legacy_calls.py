@@ -39,9 +39,8 @@ if TYPE_CHECKING:
     from hpo_pilot.server.app import Server
 
 
-# Answers of the legacy API: flat values, as a form or, for whoever accepts it, as JSON.
-#
-# Formats and codes are those of panda-server 0.8.1 (`pandaserver/jobdispatcher/Protocol.py` and `ErrorCode.py`).
+# Answers: flat values, as a form, or as JSON for callers that accept it. Formats and codes are those of
+# panda-server 0.8.1 (`pandaserver/jobdispatcher/Protocol.py` and `ErrorCode.py`).
 
 JSON, PLAIN = "application/json", "text/plain"
 
@@ -256,9 +255,8 @@ def legacy(name: str, access: Access, refusal: Refusal = Refusal.CODE) -> Callab
     return register
 
 
-# The legacy calls of pilots: getJob, updateJob and their kin; what every released Pilot 3, 3.11 too, speaks.
-#
-# After `pandaserver/jobdispatcher/JobDispatcher.py` of panda-server 0.8.1. Underneath is what the new API uses.
+# The calls. Every released Pilot 3, up to 3.11, makes them. After `pandaserver/jobdispatcher/JobDispatcher.py` of
+# panda-server 0.8.1; the work is done by the same functions as for the new API.
 
 log = logging.getLogger(__name__)
 

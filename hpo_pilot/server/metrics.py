@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     from hpo_pilot.server.app import Server
 
 
-# What the embedded server counts for Prometheus; `web.metrics_http` shows it.
-#
-# One server is one process, so that its instruments are the module's.
+# Instruments. A process runs one server, so the module owns them.
 
 REGISTRY = CollectorRegistry()
 ProcessCollector(registry=REGISTRY)
@@ -53,9 +51,7 @@ HEARTBEATS_LOST = PrometheusCounter(
 )
 
 
-# ``/metrics``: the server's figures as Prometheus reads them.
-#
-# Any valid token will do, of whatever role: the figures tell of nobody's work but how much there is.
+# ``/metrics``. A valid token of any role is enough: the figures show amounts of work, not whose work it is.
 
 PATH = "/metrics"
 

@@ -58,11 +58,9 @@ def failure_of(metadata: str | None) -> str:
     return "; ".join(reasons)[:_LONGEST_REASON]
 
 
-# Jobs as pages show them: lists, newest first, and one with its attempts and files.
-#
-# What can be asked of all jobs without an index (a queue's, a pilot's, those in some state) is looked for among the
-# newest `SCANNED` attempts alone, so that the cost does not grow with all that ever ran; of a task or search all
-# count.
+# Jobs as pages show them. A question that no index answers (jobs of a queue, of a pilot, in a state) looks only at
+# the newest `SCANNED` attempts, so its cost does not grow with the history. A question about a task or search looks
+# at all their attempts.
 
 #: Attempts that a question without a task or search looks through, newest first.
 SCANNED = 100_000
@@ -305,9 +303,9 @@ def log_file(tx: Transaction, job: AnyRow, find: FindFile) -> Path | None:
     return path if job.created - _CLOCKS <= stored <= job.state_changed + _CLOCKS else None
 
 
-# A job's log as text: from the archive that its pilot stored, else from what its pilot or payload said.
-#
-# Archives come from pilots, hence from payloads: only so much of one is unpacked, and only its ends are kept.
+# A job's log as text: from the archive that its pilot stored, else from the texts that pilot and payload reported.
+# Archives come from pilots, hence from payloads, so only a limited part of an archive is unpacked, and only the
+# ends of its texts are kept.
 
 #: The most of a log that is given, in bytes.
 LOG_LIMIT = 8 * 1024 * 1024
@@ -401,9 +399,8 @@ def _unpacked(path: Path, size: int) -> tuple[list[tuple[str, str]], bool]:
     return found, whole
 
 
-# ``hpo_pilot/job_list`` and its kin: what the monitor's pages show of jobs, pilots and queues.
-#
-# PanDA has no such calls; a real server answers that they are forbidden. As on a BigPanDA, everybody known sees all.
+# ``hpo_pilot/*``: calls for the monitor's pages. A real PanDA server has none of them and answers that they are
+# forbidden. As on a BigPanDA, every user sees all jobs.
 
 _MOST_JOBS = 1000  # in one answer
 _MOST_TASKS = 10_000  # in one question

@@ -79,11 +79,9 @@ def most_of(one: Offer, other: Offer) -> Offer:
     )
 
 
-# The pilots that have called lately: what pages show of them, and whom waiting jobs wait for. Kept in memory.
-#
-# It says nothing of what pilots are given, so that losing it costs nothing: whoever is alive calls again within a
-# minute,
-# and who has jobs is known by those.
+# Pilots of the last hour, in memory: the pages show them, and the demand for pilots is estimated from them.
+# Brokerage does not use these notes, so a restart that loses them costs nothing: every living pilot calls again
+# within a minute, and pilots with jobs are known by their jobs.
 
 #: Seconds without a word after which one that has no jobs counts as silent: ours ask every minute at least.
 SILENT = 120.0

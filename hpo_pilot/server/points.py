@@ -39,12 +39,10 @@ if TYPE_CHECKING:
     from hpo_pilot.server.app import Server
 
 
-# The hyper-parameter points of tasks, for payloads that fetch theirs and report the loss, as iDDS has them do.
-#
-# A task of hpo-pilot carries its points in its jobs' ``--task`` argument: base64url(zlib(JSON)) of ``{"jobs":
-# [[trial,
-# fold, seed], …], "points": {"<trial>": {…}}}``; a job that runs several has a list of those triples. The points are
-# numbered from 1 in that order, so that a point's number is its job's wherever each job has one.
+# Points. A task of hpo-pilot has its points in the ``--task`` argument of its jobs: base64url(zlib(JSON)) of
+# ``{"jobs": [[trial, fold, seed], …], "points": {"<trial>": {…}}}``; the entry of a job that runs several points is
+# a list of such triples. Points are numbered from 1 in this order, so a point has the number of its job wherever
+# each job has one point.
 
 #: Where the job dictionary given to pilots has the job's capability.
 CAPABILITY_KEY = "hpoPilotPoints"
@@ -232,16 +230,14 @@ def _table(encoded: str) -> tuple[tuple[int, int, int, Mapping[str, Any]], ...]:
     return tuple(found)
 
 
-# iDDS's REST for hyper-parameter points (idds-server 2.6, `rest/v1/hyperparameteropt.py`), for payloads.
+# iDDS's REST for hyper-parameter points (idds-server 2.6, `rest/v1/hyperparameteropt.py`):
 #
 # - ``GET  …/hpo/<workload_id>/<request_id>/<id>/<status>/<limit>`` -> ``[{id, parameters, loss}]``
 # - ``PUT  …/hpo/<workload_id>/<request_id>/<id>/<loss>``
 #
-# ``null`` stands for: any. Workload and request are both the jediTaskID here. Below ``/idds`` a token is needed;
-# below
-# ``/points/<capability>/idds`` nothing else is, and the points are those of one job: what its payload is given.
-# Between
-# the two may stand ``t<trial>f<fold>``, for one point of a job that runs several.
+# ``null`` means any. Workload and request are both the jediTaskID here. Below ``/idds`` a token is needed. Below
+# ``/points/<capability>/idds`` no token is needed, and the points are those of one job: its payload gets this
+# address. ``/points/<capability>/t<trial>f<fold>/idds`` has one point of a job that runs several.
 
 _ANY = "null"
 _MEMBER = re.compile(r"t(\d{1,9})f(\d{1,9})")

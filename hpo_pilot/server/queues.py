@@ -24,10 +24,8 @@ if TYPE_CHECKING:
     from hpo_pilot.server.app import Server
 
 
-# PanDA queues as a queue file describes them: what a pilot there has, and whether it gets jobs.
-#
-# The models are the source of `schemas/queues.json`; users write the file in YAML, which `config` turns into the JSON
-# that the server reads.
+# PanDA queues, as a queue file describes them. The models are the source of `schemas/queues.json`. Users write the
+# file in YAML; the service turns it into the JSON that the server reads.
 
 #: Of a queue's name: `hpo_pilot.search.mistakes.QUEUE_PATTERN`. Not imported from there: the models of searches, which
 #: the server has no use for, would be a quarter of its start.
@@ -152,12 +150,10 @@ def _understand(document: object) -> Mapping[str, Queue]:
     return QueueFile.model_validate(document).queues  # pydantic's ValidationError is a ValueError
 
 
-# Queues and storages in the form that Pilot 3 reads, so that it needs no outside service.
-#
-# Formats as Pilot 3 3.7.0.36 and 3.11.5.1 take them (`pilot/info/extinfo.py`, `queuedata.py`, `storagedata.py`),
-# which
-# are those of PanDA's schedconfig and of CRIC. The outputs' place under a storage is Rucio's deterministic one
-# (`pilot/api/data.py`, `get_path`), so whoever knows a file's name knows its place.
+# Queues and storages in the form that Pilot 3 reads, so that it needs no outside service. The formats are those of
+# PanDA's schedconfig and of CRIC, as Pilot 3 3.7.0.36 and 3.11.5.1 take them (`pilot/info/extinfo.py`,
+# `queuedata.py`, `storagedata.py`). The place of an output under a storage is Rucio's deterministic one
+# (`pilot/api/data.py`, `get_path`), so a file's name gives its place.
 
 #: Activities for which Pilot 3 looks up copy tools and storages (`pilot/control/data.py`). Up to 3.9.1 these are pr, pw
 #: and pl for inputs, outputs and logs; from 3.9.2 on write_lan for outputs, from 3.10 on read_lan for inputs, each with
@@ -283,11 +279,9 @@ def find_output(queues: Queues, name: str) -> Path | None:
     return next((path for path in (folder / place for folder in queues.storages()) if path.is_file()), None)
 
 
-# Where a Pilot 3 fetches what it must know of queues and storages; without a token, for none of it is secret.
-#
-# The paths are those of PanDA's and CRIC's caches, for their URLs go into a pilot's options:
-# ``--queuedata-url SERVER/cache/schedconfig/QUEUE.all.json`` and ``--storagedata-url
-# SERVER/cache/ddmendpoints.json``.
+# Routes of queue and storage data, without a token: none of it is secret. The paths are those of PanDA's and CRIC's
+# caches. A Pilot 3 gets them as options: ``--queuedata-url SERVER/cache/schedconfig/QUEUE.all.json
+# --storagedata-url SERVER/cache/ddmendpoints.json``.
 
 
 def queue_routes(server: Server) -> list[Route]:
@@ -325,9 +319,8 @@ def _json(content: dict[str, Any], status: int = 200) -> Response:
     return Response(json.dumps(content), status, media_type="application/json")
 
 
-# The transformation by URL, where tasks' transPath says that pilots find it.
-#
-# Everybody may have it: it is code, and holds no secrets.
+# The transformation, at the URL that tasks have as their transPath. It is code and holds no secrets, so no token is
+# needed.
 
 
 def route() -> Route:

@@ -33,21 +33,18 @@ from hpo_pilot.server.envelope import utc
 from hpo_pilot.server.metrics import HEARTBEATS_LOST
 from hpo_pilot.server.task_parameters import known_task
 
-# What pilots report about their jobs.
-#
-# After `updateJobStatus` of panda-server 1.0.4: a job never goes back a step, and an answer may carry a command. What
-# a
-# late or foreign report gets:
+# Reports. After `updateJobStatus` of panda-server 1.0.4: a job never goes back a step, and an answer may carry a
+# command. Answers to late reports and to reports of other pilots:
 #
 # ========================================  ==============  =====================================================
 # report                                    command         effect
 # ========================================  ==============  =====================================================
-# on a job that nobody was given            ``tobekilled``  none
+# on a job that no pilot was given          ``tobekilled``  none
 # on a job of another pilot                 (refused)       none
 # with another attempt's number             badattemptnr    none
 # heartbeat on a job that is over           ``tobekilled``  none
-# final, as the job already ended           (none)          none: a repeat of a report whose answer was lost
-# final, otherwise than the job ended       alreadydone     none
+# final, same end as recorded               (none)          none: the answer to the first report was lost
+# final, another end than recorded          alreadydone     none
 # ========================================  ==============  =====================================================
 
 #: How far a job is; a report never takes it back.
@@ -153,9 +150,7 @@ def _store_documents(tx: Transaction, report: JobReport) -> None:
         tx.connection.execute(insert(job_documents).values(panda_id=report.panda_id, **documents))
 
 
-# A pilot's report on a job, from the API's arguments to what `updates` records.
-#
-# Both APIs come through here; the arguments have the names of the new one.
+# Fields of a report. Both APIs use this table; a report has the names of the new API.
 
 _REPORTABLE = frozenset(
     {
@@ -307,9 +302,8 @@ def record_report(tx: Transaction, status: JobState, arguments: Mapping[str, Any
     return update_job(tx, report)
 
 
-# Jobs whose pilot is silent or gone: their attempt ends, and the next one may start.
-#
-# The error is PanDA's: jobDispatcherErrorCode 100, "lost heartbeat" (`pandaserver/jobdispatcher/Watcher.py`).
+# Jobs whose pilot is silent or gone. Their attempt ends, and the next one may start. The error is PanDA's
+# jobDispatcherErrorCode 100, "lost heartbeat" (`pandaserver/jobdispatcher/Watcher.py`).
 
 log = logging.getLogger(__name__)
 

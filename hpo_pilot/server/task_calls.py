@@ -88,10 +88,8 @@ def _site_spec(name: str, queue: Queue) -> dict[str, Any]:
     }
 
 
-# ``task/*``: submitting tasks, and the commands to them.
-#
-# Where a real server wants a production role for a command (pause, resume, …), here the task's owner may
-# give it as well: there are no operators of a laptop.
+# ``task/*``. A real server wants a production role for some commands (pause, resume, …). Here the task's owner may
+# give them too: a laptop has no operators.
 
 _CHANGED_WHILE_ACTIVE = 5
 _TASK_ID = re.compile(r"jediTaskID=(\d+)")

@@ -15,9 +15,8 @@ from hpo_pilot.errors import InputError
 from hpo_pilot.server.brokerage import HardwareError, needs_of
 from hpo_pilot.server.database import Transaction, tasks
 
-# PanDA's names for the fields of jobs, files and tasks.
-#
-# Sources, in panda-server 1.0.4: `pandaserver/taskbuffer/JobSpec.py`, `FileSpec.py` and `JediTaskSpec.py`.
+# PanDA's names of fields, from `JobSpec.py`, `FileSpec.py` and `JediTaskSpec.py` in `pandaserver/taskbuffer/` of
+# panda-server 1.0.4.
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -145,20 +144,16 @@ def resource_type(core_count: int, ram_mb: int) -> str:
     return name if ram_mb <= core_count * HIGH_MEMORY else f"{name}_HIMEM"
 
 
-# Task parameters, as prun writes them: what a task needs, and the parameters and files of each of its jobs.
+# Task parameters, as prun writes them. The rules are those of panda-server 1.0.4
+# (`pandajedi/jedirefine/TaskRefinerBase.py`, `pandajedi/jediorder/JobGenerator.py`):
 #
-# The rules are those of panda-server 1.0.4 (`pandajedi/jedirefine/TaskRefinerBase.py`,
-# `pandajedi/jediorder/JobGenerator.py`):
-#
-# - the pieces of ``jobParameters`` are joined by blanks, but hidden ones are left out and ``"padding": false`` joins
-#   without;
+# - blanks join the pieces of ``jobParameters``; hidden pieces are left out; ``"padding": false`` joins without a blank;
 # - ``${SN}`` in a file's name and ``${SN/P}`` anywhere are the job's number in its task, from 1, with six digits;
-#   ``${SN}`` elsewhere has no zeros before it;
-# - ``${SEQNUMBER}`` is the piece's offset plus the job's number; ``$JEDITASKID`` the task's id.
+#   ``${SN}`` elsewhere has no leading zeros;
+# - ``${SEQNUMBER}`` is the piece's offset plus the job's number; ``$JEDITASKID`` is the task's id.
 #
-# Other than there a retried job keeps ``${SN}``: its outputs take the place of those of the attempt before, and
-# whoever
-# knows task and number knows their names.
+# Unlike there, a retried job keeps its ``${SN}``: its outputs replace those of the attempt before, and task and
+# number alone give their names.
 
 #: More jobs than this in one task are taken for a mistake.
 MAX_JOBS = 100_000

@@ -64,24 +64,20 @@ class Limits:
     retention_days: float = 365.0
 
 
-# Tasks: accepting them. Codes and messages are those of panda-server 1.0.4.
+# Accepting tasks. Codes and messages are those of panda-server 1.0.4
+# (`pandaserver/taskbuffer/db_proxy_mods/task_event_module.py`, `insertTaskParamsPanda`). A task that asks for a
+# unique name is compared with its user's task of that name:
 #
-# Source: `pandaserver/taskbuffer/db_proxy_mods/task_event_module.py`, `insertTaskParamsPanda`. A task that asks for a
-# unique name is compared with its user's task of that name, if there is one:
+# ================================  ====  ===========================================================================
+# state of the older task           code  effect
+# ================================  ====  ===========================================================================
+# going on, or broken               2     none: a duplicate
+# over                              3     the older task runs its unfinished jobs again, with the new parameters that
+#                                         may change ("incremental execution")
+# over, and of hpo-pilot            2     none: its name stands for one set of points for ever, see `OWN_MARK`
+# ================================  ====  ===========================================================================
 #
-# ================================  ====
-# ==============================================================================
-# state of the older task           code  what happens
-# ================================  ====
-# ==============================================================================
-# going on, or broken               2     nothing: a duplicate
-# over                              3     the older task runs its unfinished jobs again, with what may change of the
-#                                         new parameters ("incremental execution")
-# over, and one of hpo-pilot's own  2     nothing: its names stand for one set of points for ever, see `OWN_MARK`
-# ================================  ====
-# ==============================================================================
-#
-# A task that does not ask for it is a new one whatever its name.
+# A task that does not ask for a unique name is new, whatever its name.
 
 #: A code and what it means in words: 0 is well.
 Outcome = tuple[int, str]
@@ -328,11 +324,8 @@ def release_pending(tx: Transaction) -> None:
         sandbox_arrived(tx, name)
 
 
-# Commands to tasks. Codes and messages are those of panda-server 1.0.4.
-#
-# Source: `pandaserver/taskbuffer/db_proxy_mods/task_event_module.py`, `sendCommandTaskPanda`. Unlike there a command
-# is
-# carried out at once, before its answer.
+# Commands to tasks. Codes and messages are those of panda-server 1.0.4 (`task_event_module.py`,
+# `sendCommandTaskPanda`). Unlike there, the command is carried out before the answer.
 
 _ENDED = frozenset({"finished", "done", "prepared", "broken", "aborted", "toabort", "aborting", "failed"})
 _RETRYABLE = frozenset({"finished", "failed", "exhausted"})
@@ -436,10 +429,8 @@ def _stop(tx: Transaction, task: AnyRow, state: TaskState, ended: JobState, reas
     settle(tx, existing_task(tx, task.task_id), failed=n_ended)
 
 
-# Commands to single jobs: kill, debug mode.
-#
-# After `killJob` and `setDebugMode` of panda-server 1.0.4. Of the kill codes, which tell its
-# daemons apart, one matters here: an operator's 99 ends a job at once, whatever its pilot does.
+# Commands to jobs, after `killJob` and `setDebugMode` of panda-server 1.0.4. Of its kill codes only one matters
+# here: an operator's 99 ends a job at once, whatever its pilot does.
 
 _KILLED = 100  # taskBufferErrorCode of a job killed on request
 _FORCE = 99
@@ -499,13 +490,9 @@ def set_debug(tx: Transaction, caller: Caller, panda_id: int, on: bool) -> str:
     return "Succeeded"
 
 
-# Old data goes: tasks that have been over for long, with their jobs, outputs and sandboxes.
-#
-# Slice by slice, each one short transaction, so that pilots' calls get in between. What a task needs that is still
-# kept
-# stays, however old: a sandbox goes when it was not touched for as long and no task names it. Checkpoints of points
-# go
-# a day after their task was over.
+# Removal of old data: tasks that ended long ago, with their jobs, outputs and sandboxes. It goes slice by slice,
+# each one short transaction, so that pilots' calls get in between. A sandbox goes when it was not touched for the
+# same time and no kept task names it. Checkpoints go a day after their task ended.
 
 log = logging.getLogger(__name__)
 

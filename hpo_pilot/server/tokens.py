@@ -103,11 +103,8 @@ class WatchedFile(Generic[_Content]):
         return True
 
 
-# Who calls, and what they may do: bearer tokens, verified.
-#
-# Tokens are JWTs: those that `authority` signs, and, where a server trusts other issuers, theirs (`oidc`). `Tokens`
-# is
-# all that whoever answers calls needs; it holds no secret.
+# Verifying bearer tokens. They are JWTs: those that `Authority` signs and, where a server trusts other issuers,
+# theirs (`issuers`). `Tokens` is all that a server needs; it holds no secret.
 
 #: The one algorithm of our own tokens: a token cannot choose another.
 ALGORITHM = "ES256"
@@ -362,14 +359,12 @@ def _read_keys(folder: Path) -> dict[str, list[dict[str, str]]]:
     return {"keys": [{str(name): str(value) for name, value in key.items() if name != "d"} for key in keys]}
 
 
-# Who signs tokens: a key in a folder, the tokens made with it, and those that were revoked.
-#
-# A token is a JWT signed with ES256. Whoever only verifies needs `jwks.json` and `revoked.json` of the folder and no
-# secret. The folder holds
+# Signing tokens. A token is a JWT signed with ES256. Verifying needs only `jwks.json` and `revoked.json` of the
+# folder, and no secret. The folder holds
 #
 # - ``signing-key.pem``: the private key, mode 0600; made once. Another key makes every token of this one worthless;
 # - ``jwks.json``: its public half, as RFC 7517 writes it;
-# - ``issued.json``: what was made of it, without the tokens themselves;
+# - ``issued.json``: what is known of the issued tokens, without the tokens themselves;
 # - ``revoked.json``: ``{"<token id>": <when it expires>}``.
 
 #: Longer than this no token lives: whoever needs one for ever renews it.
