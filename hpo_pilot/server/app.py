@@ -1,4 +1,4 @@
-"""The server over HTTP: routes, tokens, bodies, and the way of a call from its path to its handler and back."""
+"""The server: its parts, its routes, and a call from its path to its handler and back."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from hpo_pilot.server.envelope import Envelope, failure, to_json
 from hpo_pilot.server.file_store import Folder
 from hpo_pilot.server.listening import Gate
 from hpo_pilot.server.metrics import CALL_FAILURES, CALL_SECONDS
-from hpo_pilot.server.pilots import Changes, PilotBook, WaitingPilots
+from hpo_pilot.server.pilots import Changes, KnownPilots, WaitingPilots
 from hpo_pilot.server.queues import Queues
 from hpo_pilot.server.reports import HeartbeatWatch
 from hpo_pilot.server.tasks import Housekeeping, Limits
@@ -97,7 +97,7 @@ class Server:
         self.reading_key = bigpanda.ReadingKey(files / bigpanda.KEY_FILE)
         self.queues = Queues(queue_file, files / "grid")
         self.pilots = WaitingPilots()
-        self.pilot_book = PilotBook()
+        self.known_pilots = KnownPilots()
         self.changes = Changes()
         self.watch = HeartbeatWatch(database, heartbeat_timeout)
         self.housekeeping = Housekeeping(database, self.cache, self.storage, limits.retention_days)

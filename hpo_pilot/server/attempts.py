@@ -33,7 +33,7 @@ _NOT_FOUND, _DENIED = 2, 3
 
 
 def check_owner(tx: Transaction, caller: Caller, task_id: int) -> Envelope | None:
-    """The refusal for a caller who may not change the task; None: they may."""
+    """Returns the refusal for a caller who may not change the task; None: the caller may."""
     owner = tx.connection.scalar(select(tasks.c.user_name).where(tasks.c.task_id == task_id))
     if owner is None:
         return failure(f"jediTaskID={task_id} not found", _NOT_FOUND)
@@ -51,7 +51,7 @@ class NotThePilotsJob(Exception):
 
 @dataclass(frozen=True)
 class PilotIdentity:
-    """By what a pilot is known again.
+    """Identifies a pilot.
 
     The pilots of a site often share a token. Each of ours has a key of its own as well, and then only that counts, so
     that none can speak for another. A Pilot 3 has none: it is known by its token, and by the node that took the job.
@@ -72,7 +72,7 @@ class PilotIdentity:
         return cls(caller.name[:400], hashlib.sha256(key.encode()).hexdigest() if key else "", caller.is_operator)
 
     def has(self, job: AnyRow, node: str = "") -> bool:
-        """Whether this pilot took the job.
+        """Returns whether this pilot took the job.
 
         Args:
             job: with the columns holder, holder_node and holder_key.
@@ -325,7 +325,7 @@ def _start_over(tx: Transaction, task: AnyRow) -> None:
 
 
 def changes_of(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of `params` that may change after a task's submission, under the names that its own parameters have."""
+    """Returns the parameters that may change after submission, under the names that the task has for them."""
     names = CHANGEABLE_PARAMETERS.union(SPLIT_RULES)
     changes = {name: value for name, value in params.items() if name in names or name.startswith("dsFor")}
     if "priority" in changes:
@@ -336,7 +336,7 @@ def changes_of(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def change_parameters(tx: Transaction, task: AnyRow, changes: Mapping[str, Any], brokered: Mapping[str, Any]) -> AnyRow:
-    """Gives a task other parameters, and the jobs that these ask for beyond those that it has.
+    """Changes a task's parameters, and makes the further jobs that they ask for.
 
     Args:
         tx: a writing transaction.

@@ -1,4 +1,4 @@
-"""What a job needs, what a pilot offers, and where tasks with waiting jobs are kept for a fast choice."""
+"""Needs of jobs, offers of pilots, and the waiting jobs in memory for a fast choice."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class GpuWish:
 
 @dataclass(frozen=True)
 class HardwareWish:
-    """What a task's jobs ask for.
+    """Hardware that a task's jobs ask for.
 
     Attributes:
         platform: operating system; empty: no matter.
@@ -212,7 +212,7 @@ def version(text: str) -> tuple[int, ...]:
 
 
 def cpu_fits(wishes: tuple[CpuWish, ...], offer: str) -> bool:
-    """Whether the CPU ``architecture<-vendor<-instruction set>>`` is one of those wished for."""
+    """Returns whether the CPU ``architecture<-vendor<-instruction set>>`` is one of those asked for."""
     architecture, vendor, instructions = (*offer.split("-", 2), "", "")[:3]
     return not wishes or any(
         _same(wish.architecture, architecture) and _same(wish.vendor, vendor) and _same(wish.instructions, instructions)
@@ -226,7 +226,7 @@ def _same(wish: str, offer: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def gpus_fit(wish: GpuWish, count: int, offers: tuple[GpuOffer, ...]) -> bool:
-    """Whether these GPUs are at least `count`, and such as is wished for."""
+    """Returns whether these GPUs are at least `count`, and such as is wished for."""
     if sum(offer.count for offer in offers) < count or not offers:
         return False
     if wish.vendor != ANY and not any(re.match(wish.vendor, offer.vendor, re.IGNORECASE) for offer in offers):
@@ -367,17 +367,17 @@ def _disk(params: Mapping[str, Any]) -> int:
 
 
 def campaign_of(params: Mapping[str, Any], user_name: str, task_name: str) -> str:
-    """Between whom shares are fair: a search, or for tasks of others the task."""
+    """Returns the name under which shares are counted: the search, or the task if it is not of hpo-pilot."""
     named = params.get("campaign")
     key = f"{user_name}/{named}" if isinstance(named, str) and named else f"{user_name}/task/{task_name}"
     return key[:_CAMPAIGN_LIMIT]
 
 
 class Places:
-    """What is left of a pilot's openings; for one answer."""
+    """The free room of a pilot's allocation, while one answer is made."""
 
     def __init__(self, wish: JobRequest, waited: float) -> None:
-        """Begins with everything that the pilot has.
+        """Begins with all of the pilot's free room.
 
         Args:
             wish: what the pilot said.
@@ -388,27 +388,27 @@ class Places:
         self._now = self._before = wish.now.copy()
 
     def gpus(self) -> tuple[GpuOffer, ...]:
-        """The GPUs that the pilot's nodes have free, of which it does not say more."""
+        """Returns the free GPUs of the pilot's nodes; their kind is not known."""
         counts = [sum(opening.gpus) for opening in (*self._wish.now, *self._wish.later)]
         return (GpuOffer(max(counts)),) if any(counts) else ()
 
     def take(self, needs: Needs, campaign: str, most: int) -> int:
-        """Takes room for at most so many jobs of a campaign; returns for how many there was some."""
+        """Takes room for at most `most` jobs of a campaign, and returns the number that fit."""
         self._before = self._now.copy()
         return self._now.take_many(_on_nodes(needs), self._seconds(needs, campaign), most)
 
     def correct(self, needs: Needs, campaign: str, count: int) -> None:
-        """There were only so many jobs for the room that was taken last."""
+        """Gives back the last room taken, except for `count` jobs: no more were waiting."""
         self._now = self._before
         self._now.take_many(_on_nodes(needs), self._seconds(needs, campaign), count)
 
     def may_wait(self, needs: Needs, campaign: str) -> bool:
-        """Whether the pilot would make room for such a job, for which it has none now."""
+        """Returns whether the pilot would make room for such a job, although it has none now."""
         wanted, seconds = _on_nodes(needs), self._seconds(needs, campaign)
         return any(opening.nodes >= needs.nodes and opening.fits(wanted, seconds) for opening in self._wish.later)
 
     def _seconds(self, needs: Needs, campaign: str) -> float:
-        """How long such a job takes, from the pilot's own measurements, counted from when it spoke."""
+        """Returns a job's run time by the pilot's measurements, plus the time since its request; seconds."""
         known = self._wish.seconds.get(campaign)
         limit = float(needs.payload_seconds or needs.seconds)
         return self._waited + (limit if known is None else min(known, limit) if limit else known)
@@ -419,13 +419,13 @@ def _on_nodes(needs: Needs) -> JobNeeds:
     return JobNeeds(needs.nodes, needs.gpus, needs.cores, needs.ram_mb)
 
 
-# The board: waiting jobs in memory, sorted so that the cost of a pilot's request does not grow with their number.
+# Waiting jobs in memory, sorted so that the cost of a pilot's request does not grow with their number.
 #
-# The database is the truth; only the writing thread uses the board. It adds a task when a committed transaction
+# The database is the truth; only the writing thread uses it. It adds a task when a committed transaction
 # says that jobs wait or that a column in `BROKERED` changed. It removes a task when a look finds no waiting job. So
-# the board may have a task too many, never one too few. A rollback makes a new board.
+# it may show a task too many, never one too few. After a rollback a new one is made.
 
-#: The columns of a task whose change moves it on the board.
+#: The columns of a task whose change moves it to another group.
 BROKERED = frozenset({"priority", "queue", "included", "excluded", "campaign", "needs"})
 
 _TURNS = 10_000  # campaigns whose last turn is remembered
@@ -434,11 +434,11 @@ _LOADS_SECONDS = 1.0  # how old the count of jobs at pilots may be; acquisitions
 
 @dataclass(frozen=True)
 class Kind:
-    """What a pilot looks at: the jobs of tasks of one kind are alike to it.
+    """Properties of waiting jobs that decide whether a pilot may take them.
 
     Attributes:
         included: ",A,B," or empty: the queues to which they may go.
-        excluded: the same: those to which they must not.
+        excluded: the queues to which they must not go, in the same form.
     """
 
     label: str
@@ -448,7 +448,7 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Lot:
+class WaitingTask:
     """The waiting jobs of a task at one queue (empty: at any)."""
 
     task_id: int
@@ -458,96 +458,96 @@ class Lot:
     kind: Kind
 
     @property
-    def shelf(self) -> tuple[int, Kind]:
-        """Where among those of its queue it stands."""
+    def group(self) -> tuple[int, Kind]:
+        """Its place in its queue: priority and kind."""
         return (-self.priority, self.kind)
 
 
-#: The lots of one queue, priority and kind: campaign -> heap of task ids.
-Shelf = dict[str, list[int]]
+#: Waiting tasks of one queue, priority and kind: campaign -> heap of task ids.
+Group = dict[str, list[int]]
 
 
-class Board:
-    """The lots, and how much of the pilots each campaign has."""
+class WaitingJobs:
+    """Waiting jobs by task and queue, and the cores at pilots by campaign."""
 
     def __init__(self) -> None:
-        #: Whether everything that waited when the database was opened has been hung up.
+        #: Whether everything that waited when the database was opened has been added.
         self.complete = False
-        self._unread: set[tuple[int, str]] = set()
-        self._lots: dict[tuple[int, str], Lot] = {}
+        self._changed: set[tuple[int, str]] = set()
+        self._tasks: dict[tuple[int, str], WaitingTask] = {}
         self._queues_of: defaultdict[int, set[str]] = defaultdict(set)
-        self._shelves: defaultdict[str, dict[tuple[int, Kind], Shelf]] = defaultdict(dict)
+        self._groups: defaultdict[str, dict[tuple[int, Kind], Group]] = defaultdict(dict)
         self._loads: Counter[str] = Counter()
         self._loads_of: float | None = None
         self._turns: dict[str, int] = {}
         self._turn = 0
 
     def note(self, activated: Iterable[tuple[str, int]], changed: Iterable[int]) -> None:
-        """What a committed transaction did.
+        """Notes the changes of a committed transaction.
 
         Args:
             activated: (queue, task) of jobs that came to wait.
             changed: tasks whose columns in `BROKERED` changed.
         """
-        self._unread.update((task_id, queue) for queue, task_id in activated)
+        self._changed.update((task_id, queue) for queue, task_id in activated)
         for task_id in changed:
-            self._unread.update((task_id, queue) for queue in self._queues_of.get(task_id, ()))
+            self._changed.update((task_id, queue) for queue in self._queues_of.get(task_id, ()))
 
-    def unread(self) -> frozenset[tuple[int, str]]:
-        """What is to be hung up anew, as (task, queue)."""
-        return frozenset(self._unread)
+    def changed(self) -> frozenset[tuple[int, str]]:
+        """Returns what must be read again, as (task, queue)."""
+        return frozenset(self._changed)
 
-    def hang_up(self, lots: Iterable[Lot]) -> None:
-        """Hangs up what `unread` asked for, as the database has it now."""
-        for lot in lots:
-            self._hang_up(lot)
-        self._unread.clear()
+    def add(self, waiting_tasks: Iterable[WaitingTask]) -> None:
+        """Adds what `changed` returned, as the database has it now."""
+        for task in waiting_tasks:
+            self._add(task)
+        self._changed.clear()
 
-    def _hang_up(self, lot: Lot) -> None:
-        if self._lots.get((lot.task_id, lot.queue)) == lot:
+    def _add(self, task: WaitingTask) -> None:
+        if self._tasks.get((task.task_id, task.queue)) == task:
             return
-        self._lots[lot.task_id, lot.queue] = lot
-        self._queues_of[lot.task_id].add(lot.queue)
-        shelf = self._shelves[lot.queue].setdefault(lot.shelf, {})
-        heapq.heappush(shelf.setdefault(lot.campaign, []), lot.task_id)
+        self._tasks[task.task_id, task.queue] = task
+        self._queues_of[task.task_id].add(task.queue)
+        group = self._groups[task.queue].setdefault(task.group, {})
+        heapq.heappush(group.setdefault(task.campaign, []), task.task_id)
 
-    def take_down(self, task_id: int, queue: str) -> None:
-        """Forgets a lot; its place in the heaps goes when it is looked at."""
-        if self._lots.pop((task_id, queue), None) is not None:
+    def remove(self, task_id: int, queue: str) -> None:
+        """Removes a task's jobs at a queue; the heaps drop them at the next look."""
+        if self._tasks.pop((task_id, queue), None) is not None:
             self._queues_of[task_id].discard(queue)
             if not self._queues_of[task_id]:
                 del self._queues_of[task_id]
 
-    def shelves(self, queues: Iterable[str]) -> list[tuple[int, list[tuple[str, Kind, Shelf]]]]:
-        """What hangs at these queues: (priority, its shelves), the highest priority first."""
-        found: defaultdict[int, list[tuple[str, Kind, Shelf]]] = defaultdict(list)
+    def groups(self, queues: Iterable[str]) -> list[tuple[int, list[tuple[str, Kind, Group]]]]:
+        """Returns (priority, groups) of these queues, the highest priority first."""
+        found: defaultdict[int, list[tuple[str, Kind, Group]]] = defaultdict(list)
         for queue in queues:
-            for (minus, kind), shelf in self._shelves.get(queue, {}).items():
-                found[-minus].append((queue, kind, shelf))
+            for (minus, kind), group in self._groups.get(queue, {}).items():
+                found[-minus].append((queue, kind, group))
         return sorted(found.items(), key=lambda item: -item[0])
 
-    def first(self, queue: str, key: tuple[int, Kind], campaign: str) -> Lot | None:
-        """The oldest task of a campaign on a shelf; None: there is none left, and the campaign is off the shelf."""
-        shelf = self._shelves[queue][key]
-        heap = shelf[campaign]
+    def first(self, queue: str, key: tuple[int, Kind], campaign: str) -> WaitingTask | None:
+        """Returns the oldest task of a campaign in a group; None: none is left, and the campaign leaves the group."""
+        group = self._groups[queue][key]
+        heap = group[campaign]
         while heap:
-            lot = self._lots.get((heap[0], queue))
-            if lot is not None and lot.shelf == key and lot.campaign == campaign:
-                return lot
+            task = self._tasks.get((heap[0], queue))
+            if task is not None and task.group == key and task.campaign == campaign:
+                return task
             heapq.heappop(heap)
-        del shelf[campaign]
-        if not shelf:
-            del self._shelves[queue][key]
+        del group[campaign]
+        if not group:
+            del self._groups[queue][key]
         return None
 
-    def lots(self) -> Iterator[Lot]:
-        """Everything that hangs."""
-        return iter(list(self._lots.values()))
+    def waiting_tasks(self) -> Iterator[WaitingTask]:
+        """Returns all waiting tasks."""
+        return iter(list(self._tasks.values()))
 
     # Shares.
 
     def loads_are_stale(self, now: float) -> bool:
-        """Whether the cores at pilots should be counted anew; `now` in seconds since the epoch."""
+        """Returns whether the cores at pilots should be counted anew; `now` in seconds since the epoch."""
         # A clock that was set back makes them stale as well.
         return self._loads_of is None or not 0 <= now - self._loads_of < _LOADS_SECONDS
 
@@ -556,11 +556,11 @@ class Board:
         self._loads, self._loads_of = Counter(loads), now
 
     def burden(self, campaign: str) -> tuple[int, int]:
-        """What orders campaigns, the lowest first: cores at pilots, then whose turn was longest ago."""
+        """Returns the sort key of a campaign, lowest first: cores at pilots, then the time of its last turn."""
         return self._loads[campaign], self._turns.get(campaign, 0)
 
     def serve(self, campaign: str, cores: int) -> None:
-        """A campaign gets jobs of so many cores."""
+        """Notes that a campaign got jobs with this number of cores."""
         self._turn += 1
         self._turns.pop(campaign, None)  # so that the oldest turns come first
         self._turns[campaign] = self._turn

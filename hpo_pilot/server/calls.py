@@ -109,13 +109,13 @@ MAX_WAIT = 30.0
 #: The key that a pilot of ours has beside its token; see `PilotIdentity`.
 KEY_HEADER = "X-HPO-Pilot-Key"
 
-#: Whoever calls what needs no token.
+#: The caller of a call that needs no token.
 NOBODY = Caller("", Role.USER)
 
 
 @dataclass(frozen=True)
 class Call:
-    """A call under way: who, on which server, with which request."""
+    """A call under way: its caller, server and request."""
 
     caller: Caller
     server: Server
@@ -123,7 +123,7 @@ class Call:
 
     @property
     def pilot(self) -> PilotIdentity:
-        """By what the caller, if it is a pilot, is known again."""
+        """The identity of the caller, if it is a pilot."""
         return PilotIdentity.of(self.caller, self.header(KEY_HEADER))
 
     def header(self, name: str) -> str:
@@ -147,7 +147,7 @@ _MAX_INTEGER = 2**63 - 1  # what a database column holds
 
 
 class Access(Enum):
-    """What a call touches, hence where it runs."""
+    """What a call reads or changes; this decides where it runs."""
 
     NOTHING = "nothing"  #: neither database nor files: ``handler(call, …)``
     READ = "read"  #: reads the database: ``handler(tx, call, …)`` in the reading thread

@@ -46,7 +46,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from hpo_pilot.databases import WRITES, make_tables, sqlite_engine, stamp
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.jobs import JobState, TaskState
-from hpo_pilot.server.brokerage import Board
+from hpo_pilot.server.brokerage import WaitingJobs
 
 # Tables. Times are seconds since the epoch (UTC), as floats.
 #
@@ -96,7 +96,7 @@ tasks = Table(
     C("outcome", _Id, nullable=False, default=0),  # the cursor of the last end of an attempt, or of the task
     Index(None, "user_name", "name"),
     Index(None, "user_name", "modified"),
-    # With the user in front: SQLite would else look through all of a user's tasks for those that changed.
+    # The user comes first: else SQLite reads all tasks of a user to find the changed ones.
     Index(None, "user_name", "change"),
     Index(None, "user_name", "outcome"),
     Index(None, "change"),
@@ -262,7 +262,7 @@ class Transaction:
     Attributes:
         connection: to execute statements on.
         now: seconds since the epoch; one moment for all that the transaction writes.
-        board: where tasks with waiting jobs hang; for the writing thread alone.
+        waiting: the waiting jobs; only for the writing thread.
         activated: how many jobs came to wait, by queue (empty: any queue) and task.
         moved: tasks for which what brokerage looks at has changed.
         users: whose tasks changed.
@@ -273,14 +273,14 @@ class Transaction:
     now: float
     _next_change: Callable[[], int]
     cache: dict[Any, Any]
-    board: Board
+    waiting: WaitingJobs
     activated: Counter[tuple[str, int]] = field(default_factory=Counter)
     moved: set[int] = field(default_factory=set)
     users: set[str] = field(default_factory=set)
 
     @property
     def activated_at(self) -> Counter[str]:
-        """How many jobs came to wait, by queue alone."""
+        """The number of jobs that came to wait, by queue."""
         counts: Counter[str] = Counter()
         for (queue, _), count in self.activated.items():
             counts[queue] += count
@@ -328,7 +328,7 @@ class Database:
         """
         self._clock = clock
         self._cache: dict[Any, Any] = {}
-        self.board = Board()
+        self.waiting = WaitingJobs()
         self._engine = _engine(url)
         self._lock = _ServerLock(_sqlite_path(self._engine))
         try:
@@ -375,22 +375,22 @@ class Database:
     @contextmanager
     def writing(self) -> Iterator[Transaction]:
         """A writing transaction in this thread; only for when no other uses the database."""
-        transaction = Transaction(self._writing, self._clock(), self._new_change, self._cache, self.board)
+        transaction = Transaction(self._writing, self._clock(), self._new_change, self._cache, self.waiting)
         try:
             with self._writing.begin():
                 yield transaction
         except BaseException:
             # Both may know what never was; ids of tasks that were undone are given to others.
-            self.board = Board()
+            self.waiting = WaitingJobs()
             self._cache.clear()
             raise
-        self.board.note(transaction.activated, transaction.moved)
+        self.waiting.note(transaction.activated, transaction.moved)
 
     @contextmanager
     def reading(self) -> Iterator[Transaction]:
         """A reading transaction in this thread; only for when no other uses the database."""
         with self._reading.begin():
-            yield Transaction(self._reading, self._clock(), self._new_change, self._cache, self.board)
+            yield Transaction(self._reading, self._clock(), self._new_change, self._cache, self.waiting)
 
     def _new_change(self) -> int:
         self._change += 1

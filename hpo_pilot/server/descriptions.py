@@ -75,7 +75,7 @@ def texts_of(known: KnownTask, job: AnyRow) -> JobTexts:
 
 
 def _transformation(named: str) -> str:
-    """What a pilot starts."""
+    """Returns the transformation that a pilot starts."""
     name = named.rsplit("/", 1)[-1] or TRANSFORMATION
     return _PILOTS_PLACE + name if name == TRANSFORMATION else named
 
@@ -373,7 +373,7 @@ def task_fields(task: AnyRow) -> dict[str, Any]:
 
 
 def _split_rule(params: Mapping[str, Any]) -> str | None:
-    """How the task is cut into jobs, in the readable form of PanDA's split rules."""
+    """Returns the rules by which the task is split into jobs, in PanDA's readable form."""
     rules = {name: params.get(name) for name in (*_RULES, *SPLIT_RULES)}
     said = [f"{name}={int(value) if isinstance(value, bool) else value}" for name, value in rules.items() if value]
     return ",".join(said) or None
@@ -414,7 +414,7 @@ def details(tx: Transaction, task: AnyRow, *, with_parameters: bool, with_status
 
 
 def digest(task: AnyRow, numbers: str) -> dict[str, Any]:
-    """What a list of tasks shows beside their fields."""
+    """Returns what a list of tasks shows beside their fields."""
     params = json.loads(task.params)
     return {
         "inDS": "",
@@ -434,7 +434,7 @@ def _datasets(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def statistics(tx: Transaction, some: Iterable[AnyRow]) -> dict[int, str]:
-    """How many jobs of each task are in which state, as ``finished*2,running*1``."""
+    """Returns the number of jobs in each state, by task, as ``finished*2,running*1``."""
     rows = list(some)
     unfinished = {row.task_id for row in rows if row.n_finished + row.n_failed < row.n_jobs}
     active: dict[int, list[str]] = defaultdict(list)

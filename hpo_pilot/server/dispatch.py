@@ -13,13 +13,13 @@ from hpo_pilot.hpc.capacity import JobRequest as Wish
 from hpo_pilot.jobs import JobState, TaskState
 from hpo_pilot.server.attempts import PilotIdentity, add_attempts, change_task, existing_task, job_row, task_row
 from hpo_pilot.server.brokerage import (
-    Board,
     GpuOffer,
     GpuWish,
     Kind,
-    Lot,
     Needs,
     Places,
+    WaitingJobs,
+    WaitingTask,
     campaign_of,
     cpu_fits,
     gpus_fit,
@@ -52,16 +52,16 @@ _LOADS = (
 
 
 def refresh(tx: Transaction) -> None:
-    """Hangs up what came since the last look; in the first one everything that waits."""
-    board = tx.board
-    if not board.complete:
-        board.note([(row.queue, row.task_id) for row in tx.connection.execute(_OPEN)], ())
-        board.complete = True
-    if wanted := board.unread():
-        board.hang_up(_lots(tx, wanted))
+    """Adds what changed since the last look; the first look adds everything that waits."""
+    waiting = tx.waiting
+    if not waiting.complete:
+        waiting.note([(row.queue, row.task_id) for row in tx.connection.execute(_OPEN)], ())
+        waiting.complete = True
+    if wanted := waiting.changed():
+        waiting.add(_tasks(tx, wanted))
 
 
-def _lots(tx: Transaction, wanted: frozenset[tuple[int, str]]) -> Iterator[Lot]:
+def _tasks(tx: Transaction, wanted: frozenset[tuple[int, str]]) -> Iterator[WaitingTask]:
     rows = {
         row.task_id: row
         for some in in_slices({task_id for task_id, _ in wanted})
@@ -69,26 +69,26 @@ def _lots(tx: Transaction, wanted: frozenset[tuple[int, str]]) -> Iterator[Lot]:
     }
     for task_id, queue in sorted(wanted):
         if task_id in rows:
-            yield _lot(tx, rows[task_id], queue)
+            yield _waiting_task(tx, rows[task_id], queue)
 
 
-def _lot(tx: Transaction, row: AnyRow, queue: str) -> Lot:
+def _waiting_task(tx: Transaction, row: AnyRow, queue: str) -> WaitingTask:
     campaign, needs = row.campaign, row.needs
     if campaign is None or needs is None:
         known = known_task(tx, row.task_id)
         campaign = campaign_of(known.parameters.params, row.user_name, row.name)
         needs = str(needs_of(known.parameters))
     kind = Kind(row.label, row.included or "", row.excluded or "", parse_needs(needs))
-    return Lot(row.task_id, queue, row.priority, campaign, kind)
+    return WaitingTask(row.task_id, queue, row.priority, campaign, kind)
 
 
 def read_loads(tx: Transaction) -> None:
     """Counts the cores that each campaign has at pilots, unless that was done a moment ago."""
-    if tx.board.loads_are_stale(tx.now):
+    if tx.waiting.loads_are_stale(tx.now):
         loads: Counter[str] = Counter()
         for campaign, needs, cores in tx.connection.execute(_LOADS):
             loads[campaign or ""] += int(cores) * (parse_needs(needs).nodes if needs else 1)
-        tx.board.set_loads(tx.now, loads)
+        tx.waiting.set_loads(tx.now, loads)
 
 
 # Brokerage: which jobs a pilot gets.
@@ -102,7 +102,7 @@ def read_loads(tx: Transaction) -> None:
 # the lowest PandaID. So a search with thousands of waiting jobs gets every pilot while it is alone, and its share
 # once others come.
 #
-# The cost does not grow with the number of jobs or pilots: see `brokerage.Board`.
+# The cost does not grow with the number of jobs or pilots: see `brokerage.WaitingJobs`.
 
 MAX_JOBS = 1000  # in one answer
 
@@ -120,7 +120,7 @@ _NO_LIMIT = 1 << 62
 
 @dataclass(frozen=True)
 class JobRequest:
-    """What a pilot asks for. Empty and zero mean: not said.
+    """A pilot's request for jobs. Empty and zero mean: not stated.
 
     Attributes:
         memory: MB that one job may need.
@@ -180,7 +180,7 @@ def acquire(tx: Transaction, request: JobRequest) -> list[dict[str, Any]]:
 
 
 class _Offer:
-    """What one job may have, of the pilot's words and the queue's the lesser; 0: not said."""
+    """The most that one job may need: the lesser of the pilot's and the queue's limits; 0: no limit."""
 
     def __init__(self, request: JobRequest, places: Places | None) -> None:
         queue = request.queue
@@ -202,7 +202,7 @@ class _Offer:
             self.gpus = places.gpus()
 
     def fits(self, kind: Kind, queue: str) -> bool:
-        """Whether jobs of this kind that wait at `queue` may go to the pilot."""
+        """Returns whether jobs of this kind that wait at `queue` may go to the pilot."""
         needs = kind.needs
         return (
             (not self.labels or kind.label in self.labels)
@@ -258,7 +258,7 @@ def _is_of_type(needs: Needs, resource_type: str) -> bool:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A campaign on a shelf."""
+    """A campaign on a group."""
 
     queue: str
     key: tuple[int, Kind]
@@ -271,7 +271,7 @@ class _Picking:
 
     def __init__(self, tx: Transaction, request: JobRequest) -> None:
         self._tx = tx
-        self._board: Board = tx.board
+        self._waiting: WaitingJobs = tx.waiting
         self._request = request
         self._missing = max(1, min(request.n_jobs, MAX_JOBS))
         self._places = None if request.wish is None else Places(request.wish, request.waited)
@@ -279,19 +279,19 @@ class _Picking:
         self._cores = (request.cores if told else 0) or _NO_LIMIT
         self._gpus = sum(gpu.count for gpu in request.gpus) if told and request.gpus is not None else _NO_LIMIT
         self._found: list[AnyRow] = []
-        self._taken: dict[tuple[int, str], int] = {}  # the last PandaID of a lot
+        self._taken: dict[tuple[int, str], int] = {}  # the last PandaID of a task
 
     def jobs(self) -> list[AnyRow]:
         """The jobs, in the order in which they were chosen."""
         offer = _Offer(self._request, self._places)
         # A queue that is off brokerage gets what names it, nothing that would go anywhere.
         queues = [self._request.site] if self._request.queue.status == "brokeroff" else [self._request.site, ""]
-        for priority, shelves in self._board.shelves(dict.fromkeys(queues)):
+        for priority, groups in self._waiting.groups(dict.fromkeys(queues)):
             candidates = [
                 _Candidate(queue, (-priority, kind), campaign, heap)
-                for queue, kind, shelf in shelves
+                for queue, kind, group in groups
                 if offer.fits(kind, queue)
-                for campaign, heap in shelf.items()
+                for campaign, heap in group.items()
             ]
             self._serve(candidates)
             if not self._missing:
@@ -304,47 +304,47 @@ class _Picking:
             read_loads(self._tx)
         while candidates and self._missing:
             best = min(candidates, key=self._order)
-            lot = self._lot(best)
-            if lot is None:
+            task = self._waiting_task(best)
+            if task is None:
                 candidates.remove(best)
-            elif room := self._room(lot, self._fair_count(lot, candidates)):
-                self._take(lot, room)
-            elif self._places and self._places.may_wait(lot.kind.needs, lot.campaign):
-                if self._take(lot, 1):
+            elif room := self._room(task, self._fair_count(task, candidates)):
+                self._take(task, room)
+            elif self._places and self._places.may_wait(task.kind.needs, task.campaign):
+                if self._take(task, 1):
                     self._missing = 0  # room is made for it before others take it
             else:
                 candidates.remove(best)
 
     def _order(self, candidate: _Candidate) -> tuple[int, int, int]:
-        return *self._board.burden(candidate.campaign), candidate.heap[0] if candidate.heap else 0
+        return *self._waiting.burden(candidate.campaign), candidate.heap[0] if candidate.heap else 0
 
-    def _lot(self, candidate: _Candidate) -> Lot | None:
+    def _waiting_task(self, candidate: _Candidate) -> WaitingTask | None:
         task_id = self._request.task_id
         if not task_id:
-            return self._board.first(candidate.queue, candidate.key, candidate.campaign)
+            return self._waiting.first(candidate.queue, candidate.key, candidate.campaign)
         # Rare: a pilot that takes jobs of one task only.
         return next(
             (
-                lot
-                for lot in self._board.lots()
-                if (lot.queue, lot.shelf, lot.campaign) == (candidate.queue, candidate.key, candidate.campaign)
-                and lot.task_id == task_id
+                task
+                for task in self._waiting.waiting_tasks()
+                if (task.queue, task.group, task.campaign) == (candidate.queue, candidate.key, candidate.campaign)
+                and task.task_id == task_id
             ),
             None,
         )
 
-    def _room(self, lot: Lot, most: int) -> int:
-        """For how many of a lot's jobs there is room beside those that were chosen, at most `most`."""
-        needs = lot.kind.needs
+    def _room(self, task: WaitingTask, most: int) -> int:
+        """Returns the number of jobs, at most `most`, that fit beside the chosen ones."""
+        needs = task.kind.needs
         if self._places:
-            return self._places.take(needs, lot.campaign, most)
+            return self._places.take(needs, task.campaign, most)
         by_gpus = self._gpus // needs.gpus if needs.gpus else most
         return min(most, self._cores // needs.cores, by_gpus)
 
-    def _take(self, lot: Lot, count: int) -> int:
-        """Takes so many of a lot's jobs, or all that it has; then it is empty, and goes from the board."""
-        needs, place = lot.kind.needs, (lot.task_id, lot.queue)
-        values = {"task_id": lot.task_id, "queue": lot.queue, "after": self._taken.get(place, 0), "limit": count}
+    def _take(self, task: WaitingTask, count: int) -> int:
+        """Takes `count` waiting jobs of a task, or all that wait; returns their number."""
+        needs, place = task.kind.needs, (task.task_id, task.queue)
+        values = {"task_id": task.task_id, "queue": task.queue, "after": self._taken.get(place, 0), "limit": count}
         rows = self._tx.connection.execute(_WAITING, values).all()
         if rows:
             self._taken[place] = rows[-1].panda_id
@@ -352,21 +352,21 @@ class _Picking:
             self._missing -= len(rows)
             self._cores -= len(rows) * needs.cores
             self._gpus -= len(rows) * needs.gpus
-            self._board.serve(lot.campaign, len(rows) * needs.all_cores)
+            self._waiting.serve(task.campaign, len(rows) * needs.all_cores)
         if len(rows) < count:
-            self._board.take_down(*place)
+            self._waiting.remove(*place)
             if self._places:
-                self._places.correct(needs, lot.campaign, len(rows))
+                self._places.correct(needs, task.campaign, len(rows))
         return len(rows)
 
-    def _fair_count(self, lot: Lot, candidates: list[_Candidate]) -> int:
-        """How many jobs are this campaign's by right: those that bring it level with the next."""
+    def _fair_count(self, task: WaitingTask, candidates: list[_Candidate]) -> int:
+        """Returns the campaign's fair number of jobs: as many as bring it level with the next campaign."""
         if len(candidates) == 1:
             return self._missing
-        mine = self._board.burden(lot.campaign)[0]
-        others = (self._board.burden(other.campaign)[0] for other in candidates if other.campaign != lot.campaign)
+        mine = self._waiting.burden(task.campaign)[0]
+        others = (self._waiting.burden(other.campaign)[0] for other in candidates if other.campaign != task.campaign)
         ahead = min(others, default=mine) - mine
-        return max(1, min(self._missing, ahead // lot.kind.needs.all_cores))
+        return max(1, min(self._missing, ahead // task.kind.needs.all_cores))
 
 
 _WAITING = (
@@ -413,7 +413,7 @@ _ENDING = frozenset({TaskState.ABORTING, TaskState.FINISHING})
 def give_back(
     tx: Transaction, pilot: PilotIdentity, attempts: Iterable[tuple[int, int]], harvester_id: str, worker_id: str
 ) -> list[int]:
-    """Takes jobs back from the worker that holds them, which works on them no more.
+    """Takes jobs back from the worker that holds them and no longer works on them.
 
     The attempt ends as closed, and the next one waits at once. Its number is higher, so that late reports of the old
     one change nothing, and so is the number of attempts that the job may have. A job of another worker, one that has
@@ -427,7 +427,7 @@ def give_back(
         worker_id: the same.
 
     Returns:
-        The PandaIDs of those that were given back, now or, where the call is a repetition, before.
+        The PandaIDs of the jobs given back, by this call or by the call that it repeats.
     """
     tasks: dict[int, AnyRow | None] = {}
     given: dict[int, AnyRow] = {}

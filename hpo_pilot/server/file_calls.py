@@ -76,7 +76,7 @@ def register_file(tx: Transaction, user_name: str, name: str, size: int, checksu
 
 
 def _touch(tx: Transaction, name: str) -> bool:
-    """Whether there is a file of this plain name; it lives on."""
+    """Returns whether there is a file of this plain name; it lives on."""
     return bool(tx.connection.execute(update(cache_files).where(cached_as(name)).values(touched=tx.now)).rowcount)
 
 
@@ -264,7 +264,7 @@ def handler(server: Server, handle: _FileHandler) -> Callable[[Request], Awaitab
 
 
 async def cache_file(server: Server, request: Request, caller: Caller, name: str) -> Response:
-    """A sandbox, for pilots and for whoever uploaded it."""
+    """Returns a sandbox to pilots and to the user who uploaded it."""
     if caller.role is Role.USER:
         owner = select(cache_files.c.user_name).where(cached_as(name))
 
@@ -297,7 +297,7 @@ async def storage_file(server: Server, request: Request, caller: Caller, name: s
 
 
 def _owner(tx: Transaction, name: str, caller: Caller) -> str | None:
-    """Whose an output is, by its name: of users called a and a.b, the latter owns user.a.b.1.x."""
+    """Returns the owner of an output by its name: of users a and a.b, the second owns user.a.b.1.x."""
     parts = name.split(".")
     if parts[0] != "user":
         return None

@@ -44,7 +44,7 @@ class FileRefused(Exception):
 
 
 def is_safe(name: str) -> bool:
-    """True for a name that is one plain path component: no folder, no hidden file, nothing odd."""
+    """Returns True for a name that is one plain path component: no folder, no hidden file, nothing odd."""
     return _NAME.fullmatch(name) is not None and not name.endswith(_PART)
 
 
@@ -64,7 +64,7 @@ def checkpoint_task(name: str) -> int:
 
 
 def is_sandbox_name(name: str) -> bool:
-    """Whether users may upload under this name: jobs take what is called a checkpoint for their own."""
+    """Returns whether users may upload under this name: jobs take what is called a checkpoint for their own."""
     return is_safe(name) and not name.startswith(CHECKPOINT_START)
 
 
@@ -172,7 +172,7 @@ class Upload:
         self._tail = (self._tail + chunk)[-8:]
 
     def is_named_rightly(self, name: str) -> bool:
-        """False for a name that is another content's digest; reads the file, so it is not for the event loop."""
+        """Returns False for a name that is the digest of other content. Reads the file: not for the event loop."""
         match = _DIGEST_NAME.fullmatch(name)
         if match is None:
             return True

@@ -123,11 +123,11 @@ class Issuers:
             remote.stop()
 
     def knows(self, issuer: str) -> bool:
-        """Whether tokens of this issuer are taken."""
+        """Returns whether tokens of this issuer are taken."""
         return issuer in self._trusted
 
     def verify(self, token: str, issuer: str, origin: str) -> tuple[Caller, float]:
-        """Whose the token is, and until when it is valid.
+        """Returns the token's owner, and the time until which it is valid.
 
         Args:
             token: the JWT.
@@ -166,7 +166,7 @@ class Issuers:
         return Caller(name[:128], role), float(claims["exp"]) + LEEWAY
 
     def client_settings(self, vo: str) -> dict[str, Any] | None:
-        """What panda-client is to know to get a token for this virtual organisation; None: nobody issues any."""
+        """Returns panda-client's settings to get a token for this virtual organisation; None: no issuer has any."""
         for trusted in self._trusted.values():
             if trusted.settings.vo == vo and trusted.settings.client is not None:
                 return {"vo": vo, "audience": trusted.settings.audience} | trusted.settings.client
@@ -220,7 +220,7 @@ class _RemoteKeys:
 
 
 def _key_set(content: Any) -> _Keys:
-    """The keys of a JWKS by their names; those for other uses or of unknown kinds are passed over."""
+    """The keys of a JWKS by their names; keys for other uses or of unknown kinds are ignored."""
     try:
         keys = jwt.PyJWKSet.from_dict(content).keys
     except jwt.PyJWTError as error:

@@ -46,7 +46,7 @@ JSON, PLAIN = "application/json", "text/plain"
 
 
 class StatusCode(IntEnum):
-    """What became of a call."""
+    """The result of a call."""
 
     SUCCESS = 0
     NO_JOBS = 20  #: there is no job for this pilot
@@ -80,7 +80,7 @@ def values(content: Mapping[str, Any], *, as_json: bool) -> Reply:
 
 
 def coded(code: StatusCode, dialog: str | None = None, *, as_json: bool, **more: Any) -> Reply:
-    """A status code with whatever belongs to it."""
+    """Returns an answer with a status code."""
     said = {} if dialog is None else {"errorDialog": dialog}
     return values({"StatusCode": int(code), **said, **more}, as_json=as_json)
 
@@ -143,7 +143,7 @@ _PATIENCE = 2 * 3600.0
 
 
 def job_request(given: Mapping[str, Any], cores: int) -> JobRequest:
-    """What a pilot asks for with ``getJob``.
+    """Returns the request of a pilot's ``getJob``.
 
     Args:
         given: the arguments as they came.
@@ -176,12 +176,12 @@ _READ: dict[type, Callable[[Any], Any]] = {str: str, int: _whole, float: _number
 
 
 def job_report(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of ``updateJob`` as those of ``pilot/update_job``.
+    """Returns the arguments of ``updateJob`` under the names of ``pilot/update_job``.
 
     What this server does not know is left out, for pilots say more with every release; so is a number that is none.
 
     Raises:
-        LegacyArgumentError: it does not say of which job, or in which state it is.
+        LegacyArgumentError: the job or its state is missing.
     """
     report: dict[str, Any] = {"job_id": whole(given, "jobId"), "job_status": text(given, "state")}
     report["attempt_nr"] = _whole(given.get("attemptNr"))
@@ -210,7 +210,7 @@ class Ask:
 
 
 class Refusal(Enum):
-    """How a call tells somebody without a pilot's role so."""
+    """The form of the refusal to a caller without a pilot's role."""
 
     CODE = "code"  #: by StatusCode
     TEXT = "text"  #: by a sentence
@@ -340,7 +340,7 @@ def update_worker_pilot_status(tx: Transaction, ask: Ask) -> Reply:
 
 @legacy("getResourceTypes", Access.NOTHING)
 def get_resource_types(ask: Ask) -> Reply:
-    """What the names of resource types mean."""
+    """Returns the definitions of the resource types."""
     return coded(StatusCode.SUCCESS, as_json=ask.as_json, Returns=0, ResourceTypes=RESOURCE_TYPES)
 
 
@@ -389,7 +389,7 @@ async def _answer(server: Server, request: Request) -> Reply:
 
 
 def _caller(server: Server, request: Request) -> Caller:
-    """Whoever calls: without a token nobody, with a wrong one an error, as on a real server."""
+    """Returns the caller. No token is no error, a wrong one is, as on a real server."""
     try:
         return server.gate.caller(request)
     except TokenRefused:

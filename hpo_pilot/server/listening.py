@@ -33,10 +33,10 @@ class Gate:
         self.tokens = tokens
 
     def caller(self, request: Request) -> Caller:
-        """Who sent the request.
+        """Returns the sender of the request.
 
         Raises:
-            TokenRefused: nobody we know; the message says why.
+            TokenRefused: the sender is not known; the message says why.
         """
         return self.tokens.verify(request.headers.get("authorization"), request.headers.get("origin"))
 
@@ -56,7 +56,7 @@ def add_security(parser: argparse.ArgumentParser) -> None:
 
 
 def gate_of(options: argparse.Namespace, stack: ExitStack) -> Gate:
-    """Who is let in; `stack` ends what that needs.
+    """Returns the gate; `stack` ends the threads that it needs.
 
     Raises:
         InputError: a file is missing or wrong.
@@ -227,7 +227,7 @@ def listen(host: str, port: int, *, secure: bool) -> socket.socket:
 
 
 class Served(Protocol):
-    """What answers calls: one of our servers."""
+    """A server that answers calls."""
 
     name: str
     """In the line that says it is ready."""
@@ -294,7 +294,7 @@ class _Uvicorn(uvicorn.Server):
 
 
 def _allow_many_connections() -> None:
-    """As many open files as we may have: the usual soft limit of 1024 is fewer than some pilots and users need."""
+    """Raises the limit of open files: the usual soft limit of 1024 is too low for many pilots and users."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
     if soft != resource.RLIM_INFINITY and soft < most:

@@ -72,7 +72,7 @@ class Found(Collector):
 
 
 def exposition(found: list[Metric], *registries: CollectorRegistry, more: bytes = b"") -> Response:
-    """What Prometheus reads: `found`, what `registries` have, and `more`, which is in its format already."""
+    """Returns the text for Prometheus: `found`, the metrics of `registries`, and `more`, already in that format."""
     own = CollectorRegistry()
     own.register(Found(found))
     texts = [generate_latest(registry) for registry in (own, *registries)]

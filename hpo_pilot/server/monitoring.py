@@ -36,7 +36,7 @@ _LONGEST_REASON = 500
 
 
 def members_of(metadata: str | None) -> list[dict[str, Any]]:
-    """The verdict on each point; none where there is none, as for a payload of somebody else's."""
+    """Returns the runner's verdict on each point; empty for payloads of other programs."""
     if not metadata:
         return []
     try:
@@ -47,7 +47,7 @@ def members_of(metadata: str | None) -> list[dict[str, Any]]:
 
 
 def failure_of(metadata: str | None) -> str:
-    """Why payloads of a job gave no figure of merit, in one line; empty: all did, or nobody says."""
+    """Returns why payloads of a job gave no figure of merit, in one line; empty: none failed, or no reason is known."""
     members = members_of(metadata)
     reasons = [
         (f"trial {one.get('trial')}, fold {one.get('fold')}: " if len(members) > 1 else "")
@@ -75,7 +75,7 @@ _COLUMNS = [column for column in jobs.c if column.name != "report"]
 _ROWS = select(*_COLUMNS, tasks.c.name.label("task"), tasks.c.user_name, tasks.c.needs).join(
     tasks, tasks.c.task_id == jobs.c.task_id
 )
-#: What a payload said last, as the runner's verdict has it; without the empty ones.
+#: Job reports with a log tail that is not empty.
 _SAID = func.replace(job_documents.c.meta_data, '"log_tail": ""', "").contains('"log_tail": "', autoescape=True)
 #: Where a payload may have failed: few of all metadata are read then.
 _MAY_HAVE_FAILED = job_documents.c.meta_data.contains('"status": 1', autoescape=True)
@@ -87,7 +87,7 @@ class JobFilter:
 
     Attributes:
         search: its uid or name.
-        pilot: what `pilot_book.key_of` calls it.
+        pilot: what `pilots.key_of` calls it.
     """
 
     task_ids: tuple[int, ...] = ()
@@ -98,11 +98,11 @@ class JobFilter:
 
     @property
     def is_empty(self) -> bool:
-        """Whether all jobs are meant, whatever their state."""
+        """Returns whether all jobs are meant, whatever their state."""
         return not self.task_ids and self.search is None and self.queue is None and self.pilot is None
 
     def conditions(self, tx: Transaction) -> list[ColumnElement[bool]]:
-        """What a row must be like, but for its state."""
+        """Returns the conditions on a row, except for its state."""
         found: list[ColumnElement[bool]] = []
         if self.task_ids:
             found.append(jobs.c.task_id.in_(self.task_ids))
@@ -148,7 +148,7 @@ def page_of_jobs(tx: Transaction, wanted: JobFilter, limit: int, before: int | N
         tx: a transaction.
         wanted: which jobs.
         limit: how many at most.
-        before: only those with a lower PandaID.
+        before: only jobs with a lower PandaID.
         find: finds files.
 
     Returns:
@@ -224,7 +224,7 @@ def shown(tx: Transaction, rows: Iterable[AnyRow], find: FindFile) -> list[dict[
 
 
 def _failures(tx: Transaction, panda_ids: Sequence[int]) -> dict[int, str]:
-    """Why payloads of finished jobs failed; of those jobs alone where one did."""
+    """Returns why payloads of finished jobs failed, by PandaID."""
     found: dict[int, str] = {}
     for start in range(0, len(panda_ids), 500):
         some = job_documents.c.panda_id.in_(panda_ids[start : start + 500])
@@ -234,7 +234,7 @@ def _failures(tx: Transaction, panda_ids: Sequence[int]) -> dict[int, str]:
 
 
 def _with_documents(tx: Transaction, panda_ids: Sequence[int]) -> set[int]:
-    """Those of the jobs of which some text is kept that was said."""
+    """Returns the jobs with a stored log text."""
     found: set[int] = set()
     kept = or_(job_documents.c.pilot_log.is_not(None), job_documents.c.stdout.is_not(None), _SAID)
     for start in range(0, len(panda_ids), 500):
@@ -321,14 +321,14 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 @dataclass(frozen=True)
 class LogSources:
-    """Where a job's log is: a stored archive, or texts by their names."""
+    """The source of a job's log: a stored archive, or texts by their names."""
 
     archive: Path | None
     texts: tuple[tuple[str, str], ...] = ()
 
 
 def log_sources(tx: Transaction, panda_id: int, find: FindFile) -> LogSources | None:
-    """Where the log of a job is; None: there is no such job."""
+    """Returns the source of a job's log; None: there is no such job."""
     columns = (jobs.c.task_id, jobs.c.number, jobs.c.attempt_nr, jobs.c.status, jobs.c.created, jobs.c.state_changed)
     job = tx.connection.execute(select(*columns).where(jobs.c.panda_id == panda_id)).one_or_none()
     if job is None:
@@ -346,7 +346,7 @@ def log_sources(tx: Transaction, panda_id: int, find: FindFile) -> LogSources | 
 
 
 def _said(metadata: str | None) -> list[tuple[str, str]]:
-    """The last words of each point's payload, which the runner's verdict has where there is no figure of merit."""
+    """Returns the log tail of each payload without a figure of merit, from the runner's verdict."""
     if metadata is None or '"log_tail"' not in metadata:
         return []
     return [
@@ -465,13 +465,13 @@ async def job_log(call: Call, *, panda_id: int, size: int = 65536) -> Envelope:
 
 @endpoint("hpo_pilot/pilot_list", "GET", USERS, Access.WAIT)
 async def pilot_list(call: Call) -> Envelope:
-    """The pilots that have called in the last hour, and those that have jobs: data ``{"pilots": […]}``."""
+    """Pilots that called in the last hour or have jobs: data ``{"pilots": […]}``."""
     return success({"pilots": await _pilots(call)})
 
 
 @endpoint("hpo_pilot/queue_list", "GET", USERS, Access.WAIT)
 async def queue_list(call: Call) -> Envelope:
-    """The queues that are described, and those where jobs or pilots are: data ``{"queues": […]}``."""
+    """Queues of the queue file, and queues with jobs or pilots: data ``{"queues": […]}``."""
     waiting, running = await call.server.database.read(_active)
     pilots = [one for one in await _pilots(call) if one["state"] in ("busy", "waiting")]
     described = call.server.queues.described
@@ -480,12 +480,12 @@ async def queue_list(call: Call) -> Envelope:
 
 
 async def _pilots(call: Call) -> list[dict[str, Any]]:
-    notes = call.server.pilot_book.notes()
+    notes = call.server.known_pilots.notes()
     return await call.server.database.read(lambda tx: pilots_shown(tx, notes))
 
 
 def _active(tx: Transaction) -> tuple[Counter[str], Counter[str]]:
-    """How many jobs wait at each queue, and how many pilots have there."""
+    """Returns the numbers of waiting and of running jobs, by queue."""
     where = func.coalesce(jobs.c.site, jobs.c.queue)
     waiting = select(jobs.c.queue.label("queue"), func.count().label("n_jobs")).where(WAITS).group_by(jobs.c.queue)
     running = select(where.label("queue"), func.count().label("n_jobs")).where(AT_PILOT).group_by(where)
@@ -525,13 +525,13 @@ def _unknown(panda_id: int) -> Envelope:
     return failure(f"the PanDA server has no job {panda_id}: it never had, or has removed it since", _NO_JOB)
 
 
-_MOST_SHAPES = 1000  # shapes in one answer, those that most jobs have
+_MOST_SHAPES = 1000  # shapes in one answer, the most frequent ones
 _MINUTE = 60.0
 
 
 @endpoint("hpo_pilot/demand", "GET", ANYBODY_KNOWN, Access.READ)
 def demand(tx: Transaction, call: Call, *, queue: str = "", task_ids: list[int] | None = None) -> Envelope:
-    """What waits, by what it needs, and who could take it.
+    """Waiting jobs by their needs, and the pilots that could take them.
 
     Args:
         tx: a transaction.
@@ -559,9 +559,9 @@ def demand(tx: Transaction, call: Call, *, queue: str = "", task_ids: list[int] 
     busy = {(row.harvester_id or "", row.worker_id or "") for row in tx.connection.execute(_BUSY)}
     offers = [
         {**asdict(offer), "asked": max(0.0, tx.now - offer.asked), "is_busy": _name(offer) in busy}
-        for offer in call.server.pilot_book.offers(queue)
+        for offer in call.server.known_pilots.offers(queue)
     ]
-    known = max(0.0, tx.now - call.server.pilot_book.began)
+    known = max(0.0, tx.now - call.server.known_pilots.began)
     return success(
         {"waiting": waiting[:_MOST_SHAPES], "going": _going(tx, queue), "offers": offers, "known_for": known}
     )
@@ -593,7 +593,7 @@ def _rows(tx: Transaction, task_ids: Sequence[int] | None) -> Iterator[AnyRow]:
 
 
 def _may_go(row: AnyRow, queue: str) -> bool:
-    """Whether pilots of the queue may take jobs that wait so."""
+    """Returns whether pilots of the queue may take jobs that wait so."""
     if not queue or row.queue:
         return not queue or bool(row.queue == queue)
     named = f",{queue},"

@@ -23,7 +23,7 @@ from hpo_pilot.server.reports import REPORT_FIELDS, WORKER_STATES, record_report
 
 #: Seconds that a pilot is willing to wait for a job; ours alone, a real server ignores it.
 WAIT_HEADER = "X-HPO-Pilot-Wait"
-#: What a pilot in a batch allocation could start, `scheduling.Wish.to_text`: it alone gets jobs of several nodes.
+#: Free room of a pilot in a batch allocation (`JobRequest.to_text`). Only such a pilot gets jobs of several nodes.
 OPENINGS_HEADER = "X-HPO-Pilot-Openings"
 #: Cores that a pilot has for the jobs of one answer together; PanDA's own arguments cannot say it.
 CORES_HEADER = "X-HPO-Pilot-Cores"
@@ -34,13 +34,13 @@ class UnknownQueue(Exception):
 
 
 def cores_said(call: Call) -> int:
-    """The cores that the pilot has for what it asks for; 0: it does not say."""
+    """Returns the cores that the pilot has for the requested jobs together; 0: not stated."""
     cores = call.header(CORES_HEADER)
     return int(cores) if cores.isdecimal() and len(cores) < 10 else 0
 
 
 def openings_said(call: Call) -> Wish | None:
-    """The room that the pilot has in its allocation; None: it has none.
+    """Returns the free room of the pilot's allocation; None: it has no allocation.
 
     Raises:
         InputError: what it says makes no sense.
@@ -62,7 +62,7 @@ async def wait_for_jobs(call: Call, request: JobRequest) -> list[dict[str, Any]]
     if queue is None:
         raise UnknownQueue(call.server.queues.unknown((request.site,)))
     request = replace(request, queue=queue, pilot=call.pilot)
-    call.server.pilot_book.asked(request, call.header("user-agent"))
+    call.server.known_pilots.asked(request, call.header("user-agent"))
     begun = time.monotonic()
     end = begun + call.seconds(WAIT_HEADER, MAX_WAIT)
     pilots = call.server.pilots
@@ -114,9 +114,9 @@ async def acquire_jobs(
     remaining_time: int | float | None = None,
     target_architecture: dict[str, Any] | str | None = None,
 ) -> Envelope:
-    """Hands jobs to a pilot; with `acquisition.WAIT_HEADER` the answer waits for one.
+    """Hands jobs to a pilot; with `WAIT_HEADER` the answer waits for one.
 
-    A pilot in a batch allocation says with `acquisition.OPENINGS_HEADER` what it has room for.
+    A pilot in a batch allocation states its free room with `OPENINGS_HEADER`.
     """
     try:
         gpus, wish = _gpus(target_architecture), openings_said(call)

@@ -49,7 +49,7 @@ class Offer:
 
 
 def offer_of(request: JobRequest, now: float) -> Offer:
-    """What a pilot that asks has free now."""
+    """Returns the free room that a request states."""
     who = (request.site[:_LONGEST], request.harvester_id, request.worker_id)
     if request.wish is None:
         gpus = sum(gpu.count for gpu in request.gpus or ())
@@ -68,7 +68,7 @@ def offer_of(request: JobRequest, now: float) -> Offer:
 
 
 def most_of(one: Offer, other: Offer) -> Offer:
-    """What is the most of two, as `other` says the rest."""
+    """Returns `other` with the larger of both sizes."""
     return replace(
         other,
         nodes=max(one.nodes, other.nodes),
@@ -99,7 +99,7 @@ def host(name: str) -> str:
 
 
 def key_of(harvester: str | None, worker: str | None, node: str | None, queue: str | None) -> str:
-    """What a pilot is called: ``harvester/worker``, else ``host at queue``; empty: it has no name."""
+    """Returns a pilot's name: ``harvester/worker``, else ``host at queue``; empty: it has none."""
     if harvester or worker:
         return f"{harvester or ''}/{worker or ''}"
     return f"{host(node)} at {queue or ''}" if node else ""
@@ -107,7 +107,7 @@ def key_of(harvester: str | None, worker: str | None, node: str | None, queue: s
 
 @dataclass(frozen=True)
 class PilotNote:
-    """What a pilot has said of itself.
+    """What is known of a pilot from its requests.
 
     Attributes:
         key: what it is called; empty: it has no name, and is on no page.
@@ -127,11 +127,11 @@ class PilotNote:
     offer: Offer
 
 
-class PilotBook:
-    """Notes of who asks for jobs. Any thread may call."""
+class KnownPilots:
+    """The pilots that ask for jobs. Any thread may call."""
 
     def __init__(self, clock: Callable[[], float] = time) -> None:
-        """Has heard of nobody yet."""
+        """Knows no pilot yet."""
         self._clock = clock
         self.began = clock()  #: when it began to listen, in seconds since the epoch
         self._lock = threading.Lock()
@@ -164,14 +164,14 @@ class PilotBook:
                 self._notes.popitem(last=False)
 
     def offers(self, queue: str) -> list[Offer]:
-        """What a queue's pilots of the last hour had free; queue empty: any queue's."""
+        """Returns the free room of a queue's pilots in the last hour; queue empty: of all queues."""
         since = self._clock() - KEPT
         with self._lock:
             offers = [note.offer for note in self._notes.values()]
         return [offer for offer in offers if offer.asked >= since and queue in ("", offer.queue)]
 
     def notes(self) -> list[PilotNote]:
-        """Who is remembered and has a name, longest unheard first."""
+        """Returns the known pilots that have a name, the least recent first."""
         with self._lock:
             return [note for note in self._notes.values() if note.key]
 
@@ -186,7 +186,7 @@ def _program(agent: str) -> tuple[str, str]:
 
 
 def pilots_shown(tx: Transaction, notes: Iterable[PilotNote]) -> list[dict[str, Any]]:
-    """The pilots as pages show them: those that are remembered, and those that have jobs. By queue and name."""
+    """Returns the known pilots and those with jobs, as pages show them, by queue and name."""
     columns = (
         *(jobs.c.panda_id, jobs.c.harvester_id, jobs.c.worker_id, jobs.c.node, jobs.c.site, jobs.c.pilot_id),
         *(jobs.c.heartbeat, jobs.c.patience),
@@ -251,7 +251,7 @@ _JOBS = select(
 
 
 def makes_file(tx: Transaction, pilot: PilotIdentity, name: str) -> bool:
-    """Whether a job that this pilot has is to make an output or log of this name.
+    """Returns whether a job that this pilot has is to make an output or log of this name.
 
     Only jobs whose number is in the name are looked at, and first jobs: the names of all others' files have ${SN}.
     """
@@ -263,7 +263,7 @@ def makes_file(tx: Transaction, pilot: PilotIdentity, name: str) -> bool:
 
 
 def has_job(tx: Transaction, pilot: PilotIdentity, task_id: int, sub_id: str) -> bool:
-    """Whether this pilot has a job of the task that may keep the checkpoint `sub_id`.
+    """Returns whether this pilot has a job of the task that may keep the checkpoint `sub_id`.
 
     Our pilot calls a checkpoint after its job's number; what runs under other pilots may call it after a point.
     """
@@ -290,7 +290,7 @@ class Waiter:
         self.wake: asyncio.Future[None] | None = None
 
     def rouse(self, called_for: str) -> None:
-        """Calls it to look for a job at `called_for`."""
+        """Wakes it to look for a job at `called_for`."""
         self.called_for = called_for
         if self.wake is not None and not self.wake.done():
             self.wake.set_result(None)
@@ -311,11 +311,11 @@ class WaitingPilots:
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
+        """Number of waiting pilots."""
         return len(self._waiters)
 
     def enter(self, site: str) -> Waiter:
-        """Joins the queue of those who wait; call before the first look, so that no job slips between."""
+        """Joins the waiting pilots. Call it before the first look, so that no job is missed in between."""
         waiter = Waiter(site)
         waiter.tried = self._round
         self._waiters.append(waiter)
@@ -328,11 +328,11 @@ class WaitingPilots:
             self._rouse(waiter.called_for, 1)
 
     def looks(self, waiter: Waiter) -> None:
-        """Say so before looking for a job."""
+        """Notes that the pilot looks for a job; call it before."""
         waiter.tried = self._round
 
     def found_nothing(self, waiter: Waiter) -> None:
-        """Passes the call on."""
+        """Wakes the next pilot."""
         self._rouse(waiter.called_for, 1)
 
     async def wait(self, waiter: Waiter, seconds: float) -> bool:
@@ -370,7 +370,7 @@ class WaitingPilots:
                 count -= 1
 
     def close(self) -> None:
-        """Sends everybody away."""
+        """Ends all waiting."""
         self._closed = True
         for waiter in self._waiters:
             waiter.rouse("")
@@ -420,7 +420,7 @@ class Changes:
                     future.set_result(None)
 
     def close(self) -> None:
-        """Sends everybody away."""
+        """Ends all waiting."""
         self._closed = True
         for future in self._waiting:
             if not future.done():

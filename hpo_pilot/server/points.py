@@ -55,7 +55,7 @@ _UNREADABLE = (binascii.Error, zlib.error, ValueError, KeyError, TypeError, Inde
 
 
 class PointStatus(StrEnum):
-    """How far a point is; names of iDDS's `ContentStatus`, but for the last, which it calls Available."""
+    """State of a point. The names are those of iDDS's `ContentStatus`; it calls the last one Available."""
 
     NEW = "New"
     PROCESSING = "Processing"
@@ -70,7 +70,7 @@ class Point:
         number: from 1, in its task.
         job: the number of the job that runs it, from 1.
         parameters: name -> value.
-        loss: None: nobody has reported one.
+        loss: None: not reported.
     """
 
     number: int
@@ -102,7 +102,7 @@ class Capabilities:
         return f"{panda_id}-{base64.urlsafe_b64encode(digest[:24]).decode()}"
 
     def job(self, capability: str) -> int | None:
-        """The job whose capability this is; None: nobody's."""
+        """Returns the job of a capability; None: no job has it."""
         number = capability.partition("-")[0]
         if not (number.isascii() and number.isdecimal() and len(number) < 19):
             return None
@@ -150,7 +150,7 @@ def job_at_pilot(tx: Transaction, panda_id: int) -> tuple[int, int] | None:
 
 
 def set_loss(tx: Transaction, task_id: int, number: int, loss: float | None) -> None:
-    """Stores what was reported of a point; None: nothing any more."""
+    """Stores the loss of a point; None removes it."""
     tx.connection.execute(
         delete(point_losses).where(point_losses.c.task_id == task_id, point_losses.c.number == number)
     )
@@ -171,7 +171,7 @@ def _encoded(tx: Transaction, task_id: int) -> str:
 
 @dataclass(frozen=True)
 class Assignment:
-    """What the jobs of a task of hpo-pilot are for.
+    """The search, generation and points of a task of hpo-pilot.
 
     Attributes:
         uid: the search's identity in its store.
@@ -185,7 +185,7 @@ class Assignment:
 
 
 def assignment_of(tx: Transaction, task_id: int) -> Assignment | None:
-    """What the task's jobs are for, by its parameters; None: it is no task of hpo-pilot, or broken."""
+    """Returns a task's assignment by its parameters; None: it is no task of hpo-pilot, or broken."""
     try:
         return _assignment(_encoded(tx, task_id))
     except InputError:  # its parameters make no sense
@@ -210,7 +210,7 @@ def _assignment(encoded: str) -> Assignment | None:
 
 
 def _document(encoded: str) -> Any:
-    """What a `--task` argument holds; one of `_UNREADABLE` where it is none of ours."""
+    """Returns the content of a `--task` argument; raises one of `_UNREADABLE` if it is not of hpo-pilot."""
     return json.loads(zlib.decompressobj().decompress(base64.urlsafe_b64decode(encoded), _MOST_BYTES))
 
 
@@ -265,7 +265,7 @@ class _Refused(Exception):
 
 @dataclass(frozen=True)
 class _Asked:
-    """What a call is about.
+    """The points that a call names.
 
     Attributes:
         job: only this job's points; None: the whole task's.
@@ -337,7 +337,7 @@ async def _put(server: Server, request: Request) -> dict[str, Any]:
 
 
 def _asked(tx: Transaction, server: Server, request: Request, *, change: bool) -> _Asked:
-    """What the call is about, once whoever sends it may ask.
+    """Returns the points that the call names, after a check of its sender.
 
     Raises:
         _Refused: they may not, or there is no such task.
@@ -363,7 +363,7 @@ def _asked(tx: Transaction, server: Server, request: Request, *, change: bool) -
 
 
 def _caller(server: Server, request: Request) -> Caller:
-    """Who sends the call: with a token as everywhere, or where iDDS's client puts it."""
+    """Returns the caller, by the usual token or by iDDS's header."""
     token = request.headers.get("x-idds-auth-token")
     try:
         if token is None or "authorization" in request.headers:
@@ -377,7 +377,7 @@ def _of_capability(tx: Transaction, server: Server, given: dict[str, str], task_
     panda_id = server.capabilities.job(given["capability"])
     job = None if panda_id is None else job_at_pilot(tx, panda_id)
     if job is None or job[0] != task_id:
-        # One answer for all: nobody learns which jobs there are.
+        # One answer for all cases, so that it does not tell which jobs exist.
         raise _Refused(HTTPStatus.FORBIDDEN, "AuthenticationNoPermission", "this address is no running job's")
     if "member" not in given:
         return _Asked(task_id, job[1])

@@ -101,7 +101,7 @@ class QueueFile(_Section):
     )
 
 
-#: What is known of a queue that nobody described: nothing.
+#: A queue that no queue file describes.
 UNDESCRIBED = Queue()
 
 
@@ -134,7 +134,7 @@ class Queues:
         return self._file.content.get(name)
 
     def unknown(self, names: tuple[str, ...]) -> str:
-        """Why a task that names these queues could run nowhere; empty: it could, or it names none."""
+        """Returns why a task that names these queues can run nowhere; empty: it can, or names none."""
         known = self.described
         if self._file is None or not names or any(name in known for name in names):
             return ""
@@ -168,13 +168,13 @@ _ANY_DISK_MB = 1_000_000  # where a queue does not say: a Pilot 3 reports the lo
 
 
 def queuedata(queues: Queues, name: str) -> dict[str, Any] | None:
-    """What a Pilot 3 must know of its queue; None: there is no such queue."""
+    """Returns a queue's description for Pilot 3; None: there is no such queue."""
     queue = queues.find(name)
     return None if queue is None else _described(name, queue)
 
 
 def all_queuedata(queues: Queues) -> dict[str, dict[str, Any]]:
-    """The same for every queue of the file."""
+    """Returns the descriptions of all queues of the file."""
     return {name: _described(name, queue) for name, queue in sorted(queues.described.items())}
 
 
@@ -267,7 +267,7 @@ def _storage(number: int, name: str, folder: Path) -> dict[str, Any]:
 
 
 def place_of(name: str) -> Path:
-    """Where, under a storage, a Pilot 3 puts the file of this name."""
+    """Returns the path, under a storage, of a file that a Pilot 3 stored."""
     owner = scope(name)
     digest = hashlib.md5(f"{owner}:{name}".encode(), usedforsecurity=False).hexdigest()  # Rucio's choice
     return Path(*owner.split("."), digest[0:2], digest[2:4], name)
@@ -285,7 +285,7 @@ def find_output(queues: Queues, name: str) -> Path | None:
 
 
 def queue_routes(server: Server) -> list[Route]:
-    """The routes; they go before those of files."""
+    """Returns the routes; they must come before those of files."""
     every = partial(_every_queue, server)
     stores = partial(_storages, server)
     return [
@@ -348,7 +348,7 @@ _CONFIG = re.compile(r"(.+)_auth_config\.json")
 
 
 def key_routes(tokens: Tokens) -> Sequence[Route]:
-    """The routes; nobody needs a token for them."""
+    """Returns the routes of public keys and client settings; they need no token."""
 
     async def public_keys(_: Request) -> Response:
         return JSONResponse(tokens.public_keys)

@@ -129,7 +129,7 @@ def _heartbeat(tx: Transaction, job: AnyRow, state: JobState, report: JobReport,
 
 
 def _tell_of_values(tx: Transaction, job: AnyRow) -> None:
-    """Announces a running job's new values to who waits for them; not of each at once, where a task has many jobs."""
+    """Announces a running job's new values, at most every `_VALUES_PAUSE` seconds for a task."""
     if known_task(tx, job.task_id).parameters.params.get("hpoValues") is not True:
         return
     task = task_row(tx, job.task_id)
@@ -140,7 +140,7 @@ def _tell_of_values(tx: Transaction, job: AnyRow) -> None:
 def _store_documents(tx: Transaction, report: JobReport) -> None:
     documents = dict(report.documents)
     if report.status is JobState.FAILED:
-        documents.pop("meta_data", None)  # as on a real server, so that nobody comes to rely on it
+        documents.pop("meta_data", None)  # as on a real server
     for name in ("pilot_log", "stdout"):
         if name in documents:
             documents[name] = documents[name][-_DOCUMENT_LIMIT:]
@@ -182,7 +182,7 @@ def _kilobytes(value: float) -> float:
 
 
 class Place(Enum):
-    """Where an item of a report is kept."""
+    """The place where an item of a report is kept."""
 
     JOB = "job"  #: a column of `jobs`
     MEASURE = "measure"  #: a field of descriptions only, in the column `jobs.report`
@@ -340,7 +340,7 @@ def lose_silent(tx: Transaction, timeout: float) -> float | None:
 
 
 def give_grace(tx: Transaction) -> None:
-    """Lets every job at a pilot count as just heard of: while this server was away, nobody could be."""
+    """Resets the silence of every job at a pilot: no pilot could report while the server was away."""
     tx.connection.execute(update(jobs).where(AT_PILOT).values(heartbeat=tx.now + jobs.c.patience))
 
 
@@ -391,7 +391,7 @@ class HeartbeatWatch:
 
     async def run(self) -> None:
         """Until cancelled; a database that fails for a while (a full disk) is tried again."""
-        absent = True  # nobody could reach this server before it started
+        absent = True  # no pilot could reach this server before it started
         while True:
             try:
                 absent = await self._watch(absent)

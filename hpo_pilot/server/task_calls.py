@@ -358,7 +358,7 @@ def _fits(task: dict[str, Any], equal: dict[str, str], patterns: dict[str, str],
 
 @endpoint("job/get_description", "", USERS, Access.READ)
 def get_description(tx: Transaction, call: Call, *, job_ids: list[int]) -> Envelope:
-    """The descriptions of these jobs, None for those that are not."""
+    """The descriptions of these jobs; None where there is no such job."""
     return success(describe_jobs(tx, job_ids))
 
 

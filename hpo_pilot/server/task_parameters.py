@@ -54,7 +54,7 @@ FILE_FIELDS = _words(
     """
 )
 
-#: Those of a job that are 0 where nothing is known, not null.
+#: Fields of a job that are 0, not null, where nothing is known.
 ZERO_FIELDS = _words(
     """
     maxCpuCount maxDiskCount cpuConsumptionTime pilotErrorCode exeErrorCode supErrorCode ddmErrorCode
@@ -87,7 +87,7 @@ TASK_FIELDS = _words(
     """
 )
 
-#: Those of a task that its parameters hold under the same name.
+#: Fields of a task that its parameters have under the same name.
 TASK_FIELDS_FROM_PARAMETERS = _words(
     """
     workingGroup coreCount taskType processingType architecture transUses transHome transPath walltime
@@ -96,7 +96,7 @@ TASK_FIELDS_FROM_PARAMETERS = _words(
     """
 )
 
-#: Those of a task that lists show.
+#: Fields of a task in lists.
 LISTED_TASK_FIELDS = _words(
     """
     jediTaskID modificationTime status processingType transUses transHome architecture reqID creationDate site
@@ -190,7 +190,7 @@ class OutputFile:
 
 @dataclass(frozen=True)
 class JobTexts:
-    """What one job carries."""
+    """Parameters and files of one job."""
 
     job_pars: str
     files: tuple[OutputFile, ...]
@@ -222,7 +222,7 @@ class _Template:
 
 
 class TaskParameters:
-    """A task's parameters, understood."""
+    """A task's parameters, parsed and checked."""
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         """Reads the parameters of a task that has a name, a VO and a label.
@@ -381,11 +381,11 @@ class TaskParameters:
 
     @property
     def output_datasets(self) -> list[str]:
-        """Where the outputs go, logs last, each once."""
+        """The datasets of outputs and logs, each once."""
         return list(dict.fromkeys(file.dataset for file in self._files))
 
     def job(self, *, task_id: int, number: int, attempt_nr: int) -> JobTexts:
-        """What one job carries.
+        """Parameters and files of one job.
 
         Args:
             task_id: of the task.
@@ -436,7 +436,7 @@ _LIMIT = 512  # tasks kept in memory
 
 @dataclass(frozen=True)
 class KnownTask:
-    """What never changes while a task's parameters stay the same."""
+    """A task, parsed; it holds while the task's parameters stay the same."""
 
     task_id: int
     name: str

@@ -53,7 +53,7 @@ from hpo_pilot.server.tokens import Caller
 
 @dataclass(frozen=True)
 class Limits:
-    """Set by whoever runs the server.
+    """Limits that the operator sets.
 
     Attributes:
         most_active_tasks: how many tasks of one user may be active; 0: any number.
@@ -88,7 +88,7 @@ _INCREMENTAL = frozenset({"finished", "failed", "aborted", "done", "exhausted"})
 _RETRIED_WHILE = frozenset({"running", "scouting", "pending"})
 _COUNTED = ("registered", "defined", "ready", "scouting", "running", "paused", "throttled")
 
-#: A new task has at most so many jobs: all are made at once, and all pilots and users wait meanwhile. Tasks of earlier
+#: The most jobs of a new task: all are made at once, and all pilots and users wait meanwhile. Tasks of earlier
 #: versions may have more.
 MOST_NEW_JOBS = 10_000
 
@@ -113,7 +113,7 @@ def submit(
         params: the task's parameters.
         parent_id: the task that it belongs to.
         most_active: how many tasks of one user may be active; 0: any number.
-        queues: those that there are; a task that names none of them is broken. None: any name is one.
+        queues: the known queues; a task that names only others is broken. None: any name is a queue.
 
     Returns:
         0 with the new task's id in the message; 2: a duplicate name; 3: an older task of this name runs again;
@@ -157,7 +157,7 @@ def _count_active(tx: Transaction, params: Mapping[str, Any]) -> int:
 
 
 def _resubmit(tx: Transaction, taken: AnyRow, params: Mapping[str, Any], queues: Queues | None) -> Outcome:
-    """What a submission under the name of an older task does."""
+    """Handles a submission under the name of an older task."""
     name, status, task_id = params["taskName"], taken.status, taken.task_id
     if status not in _INCREMENTAL:
         return 2, (
@@ -182,8 +182,8 @@ def incremental_execution(
     Args:
         tx: a writing transaction.
         task_id: of a task.
-        params: new parameters; those that cannot change are left alone, as PanDA does.
-        queues: those that there are; None: any name is one.
+        params: new parameters; parameters that cannot change are ignored, as on PanDA.
+        queues: the known queues; None: any name is a queue.
 
     Returns:
         3 with a message; 1: the new parameters make no sense; 2: no such task, or it is not over; 5: it goes on, and
@@ -332,7 +332,7 @@ _RETRYABLE = frozenset({"finished", "failed", "exhausted"})
 
 
 def refusal(command: str, status: str, caller: Caller) -> str | None:
-    """Why a task in this state does not take `command`; None: it does."""
+    """Returns why a task in this state does not accept `command`; None: it does."""
     refused, extra = False, ""
     match command:
         case "kill" | "finish":
@@ -438,7 +438,7 @@ _CHANGEABLE = ("defined", "activated", "running", "sent", "starting", "assigned"
 
 
 def may_change(tx: Transaction, caller: Caller, job: AnyRow) -> bool:
-    """True for the owner of the job's task and for operators."""
+    """Returns True for the owner of the job's task and for operators."""
     owner = tx.connection.scalar(select(tasks.c.user_name).where(tasks.c.task_id == job.task_id))
     return caller.is_operator or owner == caller.name
 
@@ -578,7 +578,7 @@ class Housekeeping:
         return True
 
     def _remove_checkpoints(self, tx: Transaction) -> bool:
-        """Those of tasks that have been over for a day: they are large, and only further attempts would want them."""
+        """Removes checkpoints of tasks that ended a day ago: they are large, and only further attempts need them."""
         names = tx.connection.scalars(select(cache_files.c.name).where(cache_files.c.name.startswith(CHECKPOINT_START)))
         by_task = defaultdict(list)
         for name in names:

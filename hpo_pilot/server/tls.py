@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 def is_wildcard(host: str) -> bool:
-    """Whether listening there means: on every address of the machine."""
+    """Returns whether listening there means: on every address of the machine."""
     return host in ("", "0.0.0.0", "::")  # noqa: S104  # compared, not listened on
 
 
@@ -52,7 +52,7 @@ class ServedCertificate:
         """Checks it.
 
         Args:
-            chain: PEM file of the certificate, with those between it and its authority.
+            chain: PEM file of the certificate and of the intermediate certificates.
             key: PEM file of its key.
 
         Raises:

@@ -71,7 +71,7 @@ class WatchedFile(Generic[_Content]):
 
     @property
     def content(self) -> _Content:
-        """What the file says now."""
+        """The content of the file as it is now."""
         self.refresh()
         return self._content
 
@@ -122,7 +122,7 @@ _REMEMBERED = 4096  # tokens
 
 
 class Role(StrEnum):
-    """What a token may do."""
+    """Rights of a token."""
 
     USER = "user"  #: submits, watches and changes own tasks
     PILOT = "pilot"  #: takes jobs and reports on them
@@ -143,20 +143,20 @@ class Caller:
 
 
 class TokenRefused(Exception):
-    """The token is not taken; the message says why, and is for whoever sent it."""
+    """The token is refused; the message tells its sender why."""
 
 
 class OtherIssuers(Protocol):
     """Issuers beside our own; `oidc.Issuers`."""
 
     def knows(self, issuer: str) -> bool:
-        """Whether tokens of this issuer are taken."""
+        """Returns whether tokens of this issuer are taken."""
 
     def verify(self, token: str, issuer: str, origin: str) -> tuple[Caller, float]:
-        """Whose the token is, and until when it is valid; TokenRefused where it is not."""
+        """Returns the token's owner and the time until which it is valid; raises TokenRefused."""
 
     def client_settings(self, vo: str) -> dict[str, Any] | None:
-        """What panda-client is to know to get a token for this virtual organisation; None: nobody issues any."""
+        """Returns panda-client's settings to get a token for this virtual organisation; None: no issuer has any."""
 
 
 class Tokens:
@@ -190,7 +190,7 @@ class Tokens:
         self._known: OrderedDict[tuple[bytes, str], tuple[Caller, float]] = OrderedDict()
 
     def caller(self, authorization: str | None, origin: str | None = None) -> Caller | None:
-        """Whoever sent these headers; None: nobody we know.
+        """Returns the sender of these headers; None: not known.
 
         Args:
             authorization: the header ``Authorization``.
@@ -202,7 +202,7 @@ class Tokens:
             return None
 
     def verify(self, authorization: str | None, origin: str | None = None) -> Caller:
-        """The same, saying what is wrong.
+        """Returns the sender of these headers.
 
         Raises:
             TokenRefused: with the reason.
@@ -367,7 +367,7 @@ def _read_keys(folder: Path) -> dict[str, list[dict[str, str]]]:
 # - ``issued.json``: what is known of the issued tokens, without the tokens themselves;
 # - ``revoked.json``: ``{"<token id>": <when it expires>}``.
 
-#: Longer than this no token lives: whoever needs one for ever renews it.
+#: The longest life of a token.
 MOST_DAYS = 3650
 
 _KEY = "signing-key.pem"
@@ -378,7 +378,7 @@ _DAY = 86400.0
 
 @dataclass(frozen=True)
 class IssuedToken:
-    """What is kept of a token: all but itself.
+    """The record of an issued token, without the token itself.
 
     Attributes:
         id: its ``jti``, which revokes it.

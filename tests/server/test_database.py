@@ -85,7 +85,7 @@ def test_postgresql(me: Caller, params: Params, clock: Any) -> None:
         clock.now += 100
         with database.writing() as tx:
             assert lose_silent(tx, 60) is None
-        with database.writing() as tx:  # the board learns of waiting jobs when a transaction is committed
+        with database.writing() as tx:  # brokerage learns of waiting jobs when a transaction is committed
             assert [job["attemptNr"] for job in acquire(tx, JobRequest(site="LOCAL", n_jobs=9))] == [2, 2, 2]
     finally:
         database.close()

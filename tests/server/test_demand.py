@@ -11,7 +11,7 @@ from hpo_pilot.hpc.capacity import Opening, Openings
 from hpo_pilot.server import pilots as module
 from hpo_pilot.server.brokerage import GpuOffer
 from hpo_pilot.server.dispatch import JobRequest
-from hpo_pilot.server.pilots import PilotBook
+from hpo_pilot.server.pilots import KnownPilots
 from tests.server.conftest import RunningServer
 from tests.task_parameters import make_params
 
@@ -48,7 +48,7 @@ def test_shapes_and_who_asked(server: RunningServer) -> None:
 
 def test_the_most_that_a_pilot_ever_had() -> None:
     now = [1000.0]
-    book = PilotBook(lambda: now[0])
+    book = KnownPilots(lambda: now[0])
     assert book.began == 1000.0 and book.offers("") == []
     gpu = GpuOffer(2, "NVIDIA", "A100")
     book.asked(JobRequest("A", worker_id="1", cores=8, gpus=(gpu,), memory=500), "")
@@ -69,14 +69,14 @@ def test_the_most_that_a_pilot_ever_had() -> None:
 
 def test_no_more_than_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST", 3)
-    book = PilotBook()
+    book = KnownPilots()
     for worker in ("1", "2", "3", "1", "4"):
         book.asked(JobRequest("A", worker_id=worker, cores=int(worker)), "")
     assert sorted(offer.cores for offer in book.offers("A")) == [1, 3, 4]
 
 
 def test_who_has_no_name_offers_room_but_is_on_no_page() -> None:
-    book = PilotBook()
+    book = KnownPilots()
     book.asked(JobRequest("A", cores=4), "curl/8")
     book.asked(JobRequest("A", node="slot1@wn7", cores=2, n_jobs=3), "hpo-pilot/0.1")
     book.asked(JobRequest("B", node="slot1@wn7", cores=6), "hpo-pilot/0.1")
