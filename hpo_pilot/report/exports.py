@@ -1,4 +1,4 @@
-"""Exports of a search: the forms, CSV and JSON, and the data that file exports are written from."""
+"""Exports of a search: the formats, CSV and JSON, and the data that the file exports share."""
 
 from __future__ import annotations
 
@@ -9,27 +9,26 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.report.documents import IntermediateDocument, time_text, trial_document
 
 if TYPE_CHECKING:
-    from hpo_pilot.report.documents import StatusDocument, TrialDocument
+    from hpo_pilot.report.documents import FoldDocument, StatusDocument, StoppedDocument, TrialDocument
     from hpo_pilot.search import Search, Trial
     from hpo_pilot.web.operations import SearchClient
 
 
 @dataclass(frozen=True)
 class ExportedSearch:
-    """One search.
+    """A search and its trials, as the file exports read them.
 
     Attributes:
-        search: how it stands, with its definition.
-        trials: all of its trials, by number.
-        curves: what trials reported while they ran, by their number.
+        search: the status of the search, with its definition.
+        trials: all its trials, sorted by number.
+        curves: the intermediate values that trials reported, by trial number.
     """
 
     search: StatusDocument
@@ -38,41 +37,53 @@ class ExportedSearch:
 
     @classmethod
     def read(cls, client: SearchClient, identity: str, *, curves: bool) -> ExportedSearch:
-        """Asks for all of a search; `curves`: with what its trials reported while they ran.
+        """Reads a search through a client; `curves`: also the intermediate values of its trials.
 
         Raises:
-            InputError: there is no such search, or it is a family, whose searches are exported one by one.
-            TryAgainError: the store or the service is out of reach.
+            InputError: there is no such search, or it is a family; the searches of a family are exported one by one.
+            TryAgainError: the store or the service cannot be reached.
         """
-        # The trials last: none of their values is without its trial, and none is told of that the state denies.
+        # In this order, each intermediate value has its trial, and the status is never older than the trials.
         reported = {one["number"]: one for one in client.intermediate(identity)} if curves else {}
         trials = client.trials(identity)
         return cls(client.status(identity), trials, reported)
 
     @property
     def mark(self) -> str:
-        """What tells this search from any other, of the same name in another store too."""
+        """Identifies this search, also among searches of the same name in other stores."""
         return f"{self.search['name']} {self.search['created']}"
 
     @property
     def over(self) -> list[TrialDocument]:
-        """The trials that are over, by number."""
+        """The trials that are over, sorted by number."""
         return [trial for trial in self.trials if trial["state"] in ("finished", "failed", "stopped")]
 
     def counted(self, written: int) -> str:
-        """`written` of the search's trials, for people: what else there is, and why it was not written."""
+        """Returns a text for people: `written` trials of all, and why the others were not written."""
         over = len(self.over)
-        there, running = over - written, len(self.trials) - over
+        present, running = over - written, len(self.trials) - over
         return (
             f"{written} of {len(self.trials)} trials"
-            + (f" ({there} were there)" if there else "")
+            + (f" ({present} were there)" if present else "")
             + (f" ({running} not over: export again later)" if running else "")
         )
 
     @property
     def metrics(self) -> list[str]:
-        """The objectives' names, in order."""
+        """The names of the objectives, in order."""
         return [objective["metric"] for objective in self.objectives]
+
+    @property
+    def suffixes(self) -> list[str]:
+        """For each objective, the end of its columns' names; one objective needs none."""
+        return [f"_{metric}" for metric in self.metrics] if len(self.objectives) > 1 else [""]
+
+    def values_of(self, document: TrialDocument | FoldDocument | StoppedDocument, key: str) -> Sequence[float | None]:
+        """The entry `key` of a document (`value`, `std`, `projected`): one figure for each objective."""
+        value: float | Sequence[float] | None = document[key]  # type: ignore[literal-required]
+        if value is None:
+            return [None] * len(self.objectives)
+        return value if isinstance(value, Sequence) else [value]
 
     @property
     def objectives(self) -> list[Any]:
@@ -82,85 +93,81 @@ class ExportedSearch:
 
     @property
     def space(self) -> dict[str, Any]:
-        """The dimensions as the search's definition has them, by name."""
+        """The parameters as the search's definition has them, by name."""
         space: dict[str, Any] = self.search["definition"]["space"]
         return space
 
     @property
     def folds(self) -> int:
-        """How many folds each trial has."""
+        """The number of folds of each trial."""
         k: int = self.search["definition"]["folds"]["k"]
         return k
 
 
-def objective_values(value: float | Sequence[float] | None, count: int) -> Sequence[float | None]:
-    """A document's `value`, `std` or the like: `count` figures, one for each objective."""
-    if value is None:
-        return [None] * count
-    return value if isinstance(value, Sequence) else [value]
-
-
 def time_of(text: str | None) -> datetime | None:
-    """A document's time, aware."""
+    """Parses a time of a document; the result has its time zone."""
     return None if text is None else datetime.fromisoformat(text)
 
 
 def utf8(text: str) -> str:
-    """A text that is UTF-8; what a payload printed may hold what is none."""
+    """Returns `text` as valid UTF-8; the output of a payload may contain other bytes."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+def trial_costs(trial: TrialDocument) -> dict[str, Any]:
+    """The cost of a trial by column name; None where it is not known."""
+    return {name: trial["cost"][name] if "cost" in trial else None for name in COSTS}  # type: ignore[literal-required]
+
+
 def payload_metrics(trial: TrialDocument) -> dict[str, list[tuple[int, float]]]:
-    """The numbers among the metrics that a trial's folds have of their payload: (fold, number) by name."""
+    """The numeric metrics of a trial's payload, by name: (fold, number) for each fold that has one."""
     found: dict[str, list[tuple[int, float]]] = {}
     for fold in trial["folds"]:
         for name, value in fold["metrics"].items():
             if isinstance(value, int | float) and not isinstance(value, bool):
                 try:
                     found.setdefault(name, []).append((fold["fold"], float(value)))
-                except OverflowError:  # a whole number beyond all floats
+                except OverflowError:  # an integer larger than any float
                     continue
     return found
 
 
 def mean_metrics(trial: TrialDocument) -> dict[str, float]:
-    """The means of those numbers over the folds that have them."""
+    """The means of the payload's metrics over the folds that have them, by name."""
     return {name: statistics.fmean(value for _, value in values) for name, values in payload_metrics(trial).items()}
 
 
 def panda_ids(trial: TrialDocument) -> list[int]:
-    """The PandaIDs of a trial's folds, in their order."""
+    """The PandaIDs of a trial's folds, in the order of the folds."""
     return [fold["panda_id"] for fold in trial["folds"] if fold["panda_id"] is not None]
 
 
-#: What turns a search and its trials into a text.
-Exporter = Callable[["Search", Sequence["Trial"]], str]
+#: Columns of a trial's cost, with the names that `Cost` uses.
+COSTS = ("job_seconds", "gpu_hours", "core_hours", "energy_kwh")
 
-#: Columns of a trial's cost, as `Cost` calls them.
-_COSTS = ("job_seconds", "gpu_hours", "core_hours", "energy_kwh")
-
-#: The exporter of each form, as module:function: it is imported when it is asked for.
-TEXT_FORMS = {
-    "csv": "hpo_pilot.report.exports:as_csv",
-    "json": "hpo_pilot.report.exports:as_json",
-    "hpogrid-report": "hpo_pilot.report.hpogrid:as_hpogrid_report",
-}
+#: The formats that are one text.
+TEXT_FORMS = ("csv", "json", "hpogrid-report")
 
 
-def exporter(form: str) -> Exporter:
-    """The exporter of a form.
+def exporter(form: str) -> Callable[[Search, Sequence[Trial]], str]:
+    """Returns the function that makes the text of a format from a search and its trials.
 
     Raises:
-        InputError: there is none.
+        InputError: the format is unknown.
     """
-    if form not in TEXT_FORMS:
-        raise InputError(f"there is no export to {form!r}; there is {', '.join(TEXT_FORMS)}")
-    module, _, function = TEXT_FORMS[form].partition(":")
-    return cast(Exporter, getattr(import_module(module), function))
+    if form == "csv":
+        return as_csv
+    if form == "json":
+        return as_json
+    if form == "hpogrid-report":
+        from hpo_pilot.report.hpogrid import as_hpogrid_report  # noqa: PLC0415 - seldom wanted; needs pydantic
+
+        return as_hpogrid_report
+    raise InputError(f"there is no export to {form!r}; there is {', '.join(TEXT_FORMS)}")
 
 
 def as_json(search: Search, trials: Sequence[Trial]) -> str:
-    """The search and its trials, folds and log tails included."""
+    """Returns the search and its trials as JSON, with folds and log tails."""
     from hpo_pilot.hpc.site_files import price_of  # noqa: PLC0415 - the command line starts light
 
     price = price_of(search)
@@ -169,14 +176,17 @@ def as_json(search: Search, trials: Sequence[Trial]) -> str:
 
 
 def as_csv(search: Search, trials: Sequence[Trial]) -> str:
-    """One row a trial; a parameter with the name of another column, such as `value`, is in `point.value`."""
+    """Returns a CSV table with one row per trial.
+
+    A parameter with the name of another column, for example `value`, is in the column `point.value`.
+    """
     from hpo_pilot.hpc.site_files import price_of  # noqa: PLC0415
     from hpo_pilot.search.earlier_results import parameter_column  # noqa: PLC0415 - the command line starts light
 
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer, lineterminator="\n")
     names, folds = search.space.names, range(search.folds.k)
-    # With several objectives each has columns of its own.
+    # With several objectives, each has its own columns.
     ends = [f"_{objective.metric}" for objective in search.objectives] if len(search.objectives) > 1 else [""]
     nothing = (None,) * len(ends)
     figures = [f"{figure}{end}" for end in ends for figure in ("value", "std")]
@@ -187,7 +197,7 @@ def as_csv(search: Search, trials: Sequence[Trial]) -> str:
     price = price_of(search)
     confirms = ["confirms"] if search.confirm.top or any(trial.confirms is not None for trial in trials) else []
     retries = ["retries"] if any(trial.retries is not None for trial in trials) else []
-    tail = [*of_folds, "error", "submitted", "started", "ended", *confirms, *retries, *stopped, *_COSTS]
+    tail = [*of_folds, "error", "submitted", "started", "ended", *confirms, *retries, *stopped, *COSTS]
     writer.writerow([*head, *(parameter_column(name, [*head, *tail]) for name in names), *tail])
     for trial in trials:
         values = {fold.fold: fold.figures for fold in trial.folds}
@@ -210,14 +220,14 @@ def as_csv(search: Search, trials: Sequence[Trial]) -> str:
                 *([_csv_cell(trial.confirms)] if confirms else ()),
                 *([_csv_cell(trial.retries)] if retries else ()),
                 *(map(_csv_cell, stop) if stopped else ()),
-                *(_csv_cell(getattr(price.cost(trial.spent), name)) for name in _COSTS),
+                *(_csv_cell(getattr(price.cost(trial.spent), name)) for name in COSTS),
             ]
         )
     return buffer.getvalue()
 
 
 def _csv_cell(value: Any) -> Any:
-    """A value as one cell; a text that a spreadsheet would run as a formula is quoted."""
+    """Returns a value as one cell. A text that a spreadsheet would run as a formula gets a leading apostrophe."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -227,69 +237,74 @@ def _csv_cell(value: Any) -> Any:
     return repr(value) if isinstance(value, float) else value
 
 
-#: Writes a search to a path; returns what to do with it, for people.
-_Write = Callable[[ExportedSearch, Path], str]
-
-
 @dataclass(frozen=True)
 class FileForm:
-    """A form of exports.
+    """A format that is written to a file or folder.
 
     Attributes:
-        writer: module:function; imported when it is asked for, for its library takes a second to load.
         target: what `-o` names.
-        extra: what of our package brings the library.
-        curves: whether it shows what trials reported while they ran.
+        curves: whether it contains the intermediate values of trials.
         note: what users should know before it begins.
     """
 
-    writer: str
     target: str
-    extra: str
     curves: bool
     note: str = ""
 
 
-#: The forms by name.
+#: The file formats by name; the package's extra with the library of a format has the same name.
 FILE_FORMS = {
-    "parquet": FileForm("hpo_pilot.report.parquet:write", "FILE.parquet", "parquet", False),
-    "mlflow": FileForm(
-        "hpo_pilot.report.mlflow:write", "FOLDER or FILE.db", "mlflow", True, "MLflow takes some 0.1 s a trial"
-    ),
-    "optuna": FileForm("hpo_pilot.report.optuna:write", "FILE.log", "optuna", True),
+    "parquet": FileForm("FILE.parquet", curves=False),
+    "mlflow": FileForm("FOLDER or FILE.db", curves=True, note="MLflow takes some 0.1 s a trial"),
+    "optuna": FileForm("FILE.log", curves=True),
 }
 
 
+def _writer(form: str) -> Callable[[ExportedSearch, Path], str]:
+    """Returns the function that writes a file format; imported here because its library takes a second to load."""
+    if form == "parquet":
+        from hpo_pilot.report.parquet import write as write_parquet  # noqa: PLC0415
+
+        return write_parquet
+    if form == "mlflow":
+        from hpo_pilot.report.mlflow import write as write_mlflow  # noqa: PLC0415
+
+        return write_mlflow
+    from hpo_pilot.report.optuna import write as write_optuna  # noqa: PLC0415
+
+    return write_optuna
+
+
 def export_file(client: SearchClient, identity: str, form: str, path: Path | None) -> str:
-    """Writes a search in one of `FILE_FORMS`; a second time it is brought up to date, not doubled.
+    """Writes a search in one of `FILE_FORMS`; a second export to the same place updates the first.
 
     Args:
-        client: knows the search.
-        identity: the search.
-        form: the form's name.
-        path: where; nothing there is overwritten that is not this search's export.
+        client: the client through which the search is read.
+        identity: name or number of the search.
+        form: the name of the format.
+        path: the file or folder. Only an earlier export of the same search is overwritten.
 
     Returns:
-        What was written, and what opens it.
+        A text for people: what was written, and how to open it.
 
     Raises:
-        InputError: there is no path, something else is there, or the form's library is not installed.
-        TryAgainError: the store, the service or the disk said no.
+        InputError: no path was given, the path holds something else or cannot be written, or the format's library is
+            not installed.
+        TryAgainError: the store or the service cannot be reached, or another program has locked the file.
     """
     chosen = FILE_FORMS[form]
     if path is None:
         raise InputError(f"--format {form} does not go to standard output: name a place for it, -o {chosen.target}")
     try:
-        module, _, function = chosen.writer.partition(":")
-        write = cast(_Write, getattr(import_module(module), function))
+        write = _writer(form)
         if not path.absolute().parent.is_dir():
             raise InputError(f"{path.absolute().parent} is no folder: make it first, or name another -o")
         return write(ExportedSearch.read(client, identity, curves=chosen.curves), path)
     except ModuleNotFoundError as error:
         if (error.name or "hpo_pilot").split(".")[0] == "hpo_pilot":
             raise
-        # A database of MLflow's is written with what the service has its store with.
-        extras = f"service,{chosen.extra}" if (error.name or "") in ("alembic", "sqlalchemy") else chosen.extra
+        # MLflow's database needs libraries of the service.
+        extras = f"service,{form}" if error.name in ("alembic", "sqlalchemy") else form
         raise InputError(
             f"--format {form} needs {error.name}, which is not installed: pip install 'hpo-pilot[{extras}]'"
         ) from error

@@ -25,10 +25,10 @@ from hpo_pilot.report.documents import mean_curve
 from hpo_pilot.report.exports import (
     ExportedSearch,
     mean_metrics,
-    objective_values,
     panda_ids,
     payload_metrics,
     time_of,
+    trial_costs,
     utf8,
 )
 
@@ -277,26 +277,18 @@ def _named_metrics(
 
 
 def _own_metrics(subject: ExportedSearch, trial: TrialDocument) -> Iterator[tuple[str, float | None]]:
-    names = subject.metrics
-    ends = [f"_{metric}" for metric in names] if len(names) > 1 else [""]
-    for name, end, value, std in zip(
-        names,
-        ends,
-        objective_values(trial["value"], len(names)),
-        objective_values(trial["std"], len(names)),
-        strict=True,
-    ):
+    ends = subject.suffixes
+    values, stds = subject.values_of(trial, "value"), subject.values_of(trial, "std")
+    for name, end, value, std in zip(subject.metrics, ends, values, stds, strict=True):
         yield name, value
         yield f"std{end}", std
     for fold in trial["folds"]:
-        for end, value in zip(ends, objective_values(fold["value"], len(names)), strict=True):
+        for end, value in zip(ends, subject.values_of(fold, "value"), strict=True):
             yield f"fold_{fold['fold']}{end}", value
     if stop := trial["stopped"]:
         yield "stopped_step", stop["step"]
         yield "stopped_value", stop["value"]
-    if "cost" in trial:
-        for key in ("job_seconds", "gpu_hours", "core_hours", "energy_kwh"):
-            yield key, trial["cost"][key]
+    yield from trial_costs(trial).items()
 
 
 def _tags(subject: ExportedSearch, trial: TrialDocument) -> dict[str, str]:

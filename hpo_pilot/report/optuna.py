@@ -18,7 +18,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from hpo_pilot import __version__
 from hpo_pilot.errors import InputError
 from hpo_pilot.report.documents import mean_curve
-from hpo_pilot.report.exports import ExportedSearch, mean_metrics, objective_values, panda_ids, time_of
+from hpo_pilot.report.exports import ExportedSearch, mean_metrics, panda_ids, time_of, trial_costs
 
 if TYPE_CHECKING:
     from hpo_pilot.report.documents import TrialDocument
@@ -137,7 +137,7 @@ def _parameter(dimension: Mapping[str, Any], value: Any) -> Any:
 
 def _trial(subject: ExportedSearch, trial: TrialDocument, space: Mapping[str, BaseDistribution]) -> FrozenTrial:
     state, stop = _STATES[trial["state"]], trial["stopped"]
-    values = [value for value in objective_values(trial["value"], len(subject.metrics)) if value is not None]
+    values = [value for value in subject.values_of(trial, "value") if value is not None]
     if stop is not None:
         # As `Study.tell` does: a pruned trial has the last value that it reported.
         state = TrialState.PRUNED
@@ -168,8 +168,7 @@ def _trial(subject: ExportedSearch, trial: TrialDocument, space: Mapping[str, Ba
 
 def _attributes(subject: ExportedSearch, trial: TrialDocument) -> dict[str, Any]:
     """What else is known; each number under its own name, because optuna-dashboard draws those."""
-    names = subject.metrics
-    ends = [f"_{metric}" for metric in names] if len(names) > 1 else [""]
+    ends = subject.suffixes
     found: dict[str, Any] = {
         "trial": trial["number"],
         "state": trial["state"],
@@ -180,11 +179,10 @@ def _attributes(subject: ExportedSearch, trial: TrialDocument) -> dict[str, Any]
         "error": trial["error"],
         "panda_ids": panda_ids(trial) or None,
     }
-    found |= {f"std{end}": std for end, std in zip(ends, objective_values(trial["std"], len(names)), strict=True)}
+    found |= {f"std{end}": std for end, std in zip(ends, subject.values_of(trial, "std"), strict=True)}
     for fold in trial["folds"]:
-        values = objective_values(fold["value"], len(names))
+        values = subject.values_of(fold, "value")
         found |= {f"fold_{fold['fold']}{end}": value for end, value in zip(ends, values, strict=True)}
-    if "cost" in trial:
-        found |= {key: trial["cost"][key] for key in ("job_seconds", "gpu_hours", "core_hours", "energy_kwh")}
+    found |= trial_costs(trial)
     metrics = {name[:500]: value for name, value in mean_metrics(trial).items()}
     return {**metrics, **{key: value for key, value in found.items() if value is not None}}

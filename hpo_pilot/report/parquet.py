@@ -6,24 +6,20 @@ import json
 import secrets
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hpo_pilot import __version__
 from hpo_pilot.errors import InputError
-from hpo_pilot.report.exports import ExportedSearch, mean_metrics, objective_values, panda_ids, time_of, utf8
+from hpo_pilot.report.exports import COSTS, ExportedSearch, mean_metrics, panda_ids, time_of, trial_costs, utf8
 from hpo_pilot.search.earlier_results import parameter_column
-
-if TYPE_CHECKING:
-    from hpo_pilot.report.documents import TrialDocument
 
 #: The schema's key under which the search is told.
 METADATA_KEY = b"hpo_pilot"
 
 _TIME = pa.timestamp("ms", tz="UTC")
-_COSTS = ("job_seconds", "gpu_hours", "core_hours", "energy_kwh")
 
 
 def write(subject: ExportedSearch, path: Path) -> str:
@@ -85,16 +81,15 @@ def table_of(subject: ExportedSearch) -> pa.Table:
 
 def _fixed(subject: ExportedSearch) -> Iterable[tuple[str, pa.DataType, list[Any]]]:
     """All columns but those of the point and of the payload's own metrics."""
-    trials, count = subject.trials, len(subject.metrics)
-    ends = [f"_{metric}" for metric in subject.metrics] if count > 1 else [""]
+    trials, ends = subject.trials, subject.suffixes
     yield "number", pa.int64(), [trial["number"] for trial in trials]
     yield "generation", pa.int64(), [trial["generation"] for trial in trials]
     yield "state", pa.string(), [trial["state"] for trial in trials]
     for place, end in enumerate(ends):
-        yield f"value{end}", pa.float64(), [objective_values(trial["value"], count)[place] for trial in trials]
-        yield f"std{end}", pa.float64(), [objective_values(trial["std"], count)[place] for trial in trials]
+        yield f"value{end}", pa.float64(), [subject.values_of(trial, "value")[place] for trial in trials]
+        yield f"std{end}", pa.float64(), [subject.values_of(trial, "std")[place] for trial in trials]
     yield "seed", pa.int64(), [trial["seed"] for trial in trials]
-    of_folds = [{fold["fold"]: objective_values(fold["value"], count) for fold in trial["folds"]} for trial in trials]
+    of_folds = [{fold["fold"]: subject.values_of(fold, "value") for fold in trial["folds"]} for trial in trials]
     for fold in range(subject.folds):
         for place, end in enumerate(ends):
             values = [found[fold][place] if fold in found else None for found in of_folds]
@@ -109,15 +104,12 @@ def _fixed(subject: ExportedSearch) -> Iterable[tuple[str, pa.DataType, list[Any
         yield "stopped_step", pa.int64(), [stop and stop["step"] for stop in stops]
         yield "stopped_value", pa.float64(), [stop and stop["value"] for stop in stops]
         for place, end in enumerate(ends):
-            guesses = [objective_values(stop["projected"], count)[place] if stop else None for stop in stops]
+            guesses = [subject.values_of(stop, "projected")[place] if stop else None for stop in stops]
             yield f"projected{end}", pa.float64(), guesses
-    for cost in _COSTS:
-        yield cost, pa.float64(), [_cost(trial, cost) for trial in trials]
+    costs = [trial_costs(trial) for trial in trials]
+    for name in COSTS:
+        yield name, pa.float64(), [cost[name] for cost in costs]
     yield "panda_ids", pa.list_(pa.int64()), [panda_ids(trial) for trial in trials]
-
-
-def _cost(trial: TrialDocument, key: str) -> Any:
-    return trial["cost"][key] if "cost" in trial else None  # type: ignore[literal-required]
 
 
 def _type_of(dimension: dict[str, Any]) -> pa.DataType:
