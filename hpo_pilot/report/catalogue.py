@@ -1,10 +1,9 @@
-"""Every kind of figure by its key: the one way in for the report, the monitor and notebooks."""
+"""Builds each kind of figure by its key, for the report, the pages and notebooks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.report.figure import Figure
@@ -28,102 +27,72 @@ class Kind:
     """A kind of figure.
 
     Attributes:
-        key: what `build` and addresses of pages call it.
-        title: what people call it.
+        key: its name for `build` and in the addresses of pages.
+        title: its name for people.
     """
 
     key: str
     title: str
 
 
-_Builder: TypeAlias = Callable[[FigureData], list[Figure]]
-
-
 def kinds(search: Search) -> tuple[Kind, ...]:
-    """The kinds that make sense for a search, in the order in which pages show them."""
+    """Returns the kinds that make sense for a search, in the order in which pages show them."""
     several = len(search.objectives) > 1
-    senseless = {
-        "front": not several,
-        "folds": search.folds.k < 2,
-        "contours": len(search.space.names) < 2,
-    }
+    unsuitable = {"front": not several, "folds": search.folds.k < 2, "contours": len(search.space.names) < 2}
     return tuple(
         Kind(key, "Hypervolume" if several and key == "convergence" else title)
         for key, (title, _) in _KINDS.items()
-        if not senseless.get(key)
+        if not unsuitable.get(key)
     )
 
 
-def build(key: str, subject: FigureData) -> list[Figure]:
-    """The figures of a kind; none where there is nothing to draw yet.
+def build(key: str, data: FigureData) -> list[Figure]:
+    """Returns the figures of a kind; an empty list where there is nothing to draw yet.
 
-    The same values give the same figures.
+    The same data give the same figures.
 
     Raises:
         InputError: there is no such kind.
     """
     if key not in _KINDS:
         raise InputError(f"there is no figure {key!r}; there is {', '.join(_KINDS)}")
-    if not subject.trials or (key in _OF_RESULTS and not ranking(subject.search, subject.trials)):
+    if (
+        not data.trials
+        or (key == "front" and len(data.search.objectives) == 1)
+        or (key in _OF_RESULTS and not ranking(data.search, data.trials))
+    ):
         return []
-    return _KINDS[key][1](subject)
+    return _KINDS[key][1](data)
 
 
-def _convergence(subject: FigureData) -> list[Figure]:
-    if len(subject.search.objectives) > 1:
-        return [volume_figure(subject.search, subject.trials)]
-    return [convergence_figure(subject.search, subject.trials, subject.peers)]
+def _convergence(data: FigureData) -> list[Figure]:
+    if len(data.search.objectives) > 1:
+        return [volume_figure(data.search, data.trials)]
+    return [convergence_figure(data.search, data.trials, data.peers)]
 
 
-def _front(subject: FigureData) -> list[Figure]:
-    return front_figures(subject.search, subject.trials) if len(subject.search.objectives) > 1 else []
+def _slices(data: FigureData) -> list[Figure]:
+    return [figure for _, figures in figures_by_objective(data.search, data.trials) for figure in figures]
 
 
-def _parallel(subject: FigureData) -> list[Figure]:
-    return [parallel_figure(subject.search, subject.trials)]
-
-
-def _importance(subject: FigureData) -> list[Figure]:
-    return importance_figures(subject.search, subject.trials)
-
-
-def _slices(subject: FigureData) -> list[Figure]:
-    return [figure for _, figures in figures_by_objective(subject.search, subject.trials) for figure in figures]
-
-
-def _contours(subject: FigureData) -> list[Figure]:
-    return contour_figures(subject.search, subject.trials)
-
-
-def _folds(subject: FigureData) -> list[Figure]:
-    return fold_figures(subject.search, subject.trials)
-
-
-def _curves(subject: FigureData) -> list[Figure]:
-    figure = curve_figure(subject.search, subject.trials, subject.reports)
+def _curves(data: FigureData) -> list[Figure]:
+    figure = curve_figure(data.search, data.trials, data.reports)
     return [] if figure is None else [figure]
 
 
-def _slots(subject: FigureData) -> list[Figure]:
-    return slots_figures(subject.search, subject.trials, subject.now)
-
-
-def _failures(subject: FigureData) -> list[Figure]:
-    return failure_figures(subject.search, subject.trials)
-
-
-#: Those that show figures of merit: without any they are empty.
+#: Kinds that show figures of merit: they are empty without any.
 _OF_RESULTS = frozenset({"convergence", "front", "parallel", "importance", "slices", "contours", "folds"})
 
-_KINDS: Mapping[str, tuple[str, _Builder]] = {
+#: Title and builder of each kind, in the order in which pages show them.
+_KINDS: Mapping[str, tuple[str, Callable[[FigureData], list[Figure]]]] = {
     "convergence": ("Convergence", _convergence),
-    "front": ("Pareto front", _front),
-    "parallel": ("Parallel coordinates", _parallel),
-    "importance": ("Importance", _importance),
+    "front": ("Pareto front", lambda data: front_figures(data.search, data.trials)),
+    "parallel": ("Parallel coordinates", lambda data: [parallel_figure(data.search, data.trials)]),
+    "importance": ("Importance", lambda data: importance_figures(data.search, data.trials)),
     "slices": ("Slices", _slices),
-    "contours": ("Contours", _contours),
-    "folds": ("Spread over the folds", _folds),
+    "contours": ("Contours", lambda data: contour_figures(data.search, data.trials)),
+    "folds": ("Spread over the folds", lambda data: fold_figures(data.search, data.trials)),
     "curves": ("Learning curves", _curves),
-    "slots": ("Slots over time", _slots),
-    "failures": ("Failures over the space", _failures),
+    "slots": ("Slots over time", lambda data: slots_figures(data.search, data.trials, data.now)),
+    "failures": ("Failures over the space", lambda data: failure_figures(data.search, data.trials)),
 }

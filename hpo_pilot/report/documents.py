@@ -53,28 +53,13 @@ class GainDocument(TypedDict):
 
 
 def cost_document(cost: Cost) -> CostDocument:
-    """What jobs cost."""
-    return {
-        "job_seconds": cost.job_seconds,
-        "gpu_hours": cost.gpu_hours,
-        "core_hours": cost.core_hours,
-        "energy_kwh": cost.energy_kwh,
-        "energy_source": cost.energy_source,
-    }
+    """Returns a cost as a document."""
+    return cast("CostDocument", asdict(cost))
 
 
 def gain_document(gain: Gain) -> GainDocument:
-    """What a search gained."""
-    return {
-        "first": gain.first,
-        "best": gain.best,
-        "gain": gain.gain,
-        "per_gpu_hour": gain.per_gpu_hour,
-        "per_core_hour": gain.per_core_hour,
-    }
-
-
-# pydantic makes the OpenAPI schemas of these; Python 3.11's own TypedDict tells it too little.
+    """Returns a gain as a document."""
+    return cast("GainDocument", asdict(gain))
 
 
 class EtaDocument(TypedDict):

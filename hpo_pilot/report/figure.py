@@ -1,11 +1,15 @@
-"""A figure as a specification for plotly.js: axes, marks, colours and notes that all figures share."""
+"""A figure as a specification for plotly.js, and the axes, marks, colours and notes that all figures share.
+
+Specifications are plain dictionaries: plotly's Python objects would cost every report half a second of checks that a
+test makes once. The page's style sheet sets the colours of text and grid, so that figures follow its theme.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
@@ -13,12 +17,8 @@ from typing import Any, TypeGuard, TypeVar
 from markupsafe import escape
 
 from hpo_pilot.report.formatting import count, number, scalar
-from hpo_pilot.search import FoldResult, Search, Trial, TrialState
-
-# A figure, as a specification for plotly.js, and what all figures have in common.
-#
-# Plain dictionaries rather than plotly's Python objects: those would cost every report half a second of checks that a
-# test makes once. Colours of text and grid come from the page's style sheet, so that figures follow its theme.
+from hpo_pilot.search import Search, Trial, TrialState
+from hpo_pilot.search.values import value_key
 
 _Item = TypeVar("_Item")
 
@@ -27,12 +27,12 @@ POINT_LIMIT = 1500
 FAILURE_LIMIT = 300
 STOPPED_LIMIT = 300
 
-#: Values beyond are drawn there: plotly shows nothing from 1.8e304 on.
+#: Larger values are drawn here: plotly shows nothing from 1.8e304 on.
 FARTHEST = 1e304
 
 BLUE, PALE_BLUE, ORANGE, RED, GREEN = "#3987d6", "rgba(57,135,214,0.4)", "#e0810b", "#d64545", "#2a9d6f"
 
-#: Above the plot, where it hides nothing.
+#: The legend is above the plot, where it hides nothing.
 LEGEND = {"orientation": "h", "x": 0, "y": 1, "xanchor": "left", "yanchor": "bottom"}
 
 
@@ -42,9 +42,9 @@ class Figure:
 
     Attributes:
         key: its id in the page.
-        title: what it shows.
-        description: the same in a sentence with the main numbers, for those who do not see it.
-        note: what a reader must know to read it right; may be empty.
+        title: its title.
+        description: a sentence with the main numbers, for users of a screen reader.
+        note: how to read the figure correctly; may be empty.
         spec: plotly's ``data`` and ``layout``.
     """
 
@@ -55,8 +55,21 @@ class Figure:
     spec: dict[str, Any] = field(default_factory=dict)
 
 
+def markers(
+    name: str,
+    x: Sequence[Any],
+    y: Sequence[Any],
+    texts: Sequence[Any],
+    marker: Mapping[str, Any],
+    hover: str = "%{text}<extra></extra>",
+) -> dict[str, Any]:
+    """Returns a trace of points; `texts` are shown beside the pointer, in the form that `hover` gives."""
+    points = {"x": list(x), "y": list(y), "text": list(texts), "hovertemplate": hover}
+    return {"type": "scatter", "mode": "markers", "name": name, **points, "marker": dict(marker)}
+
+
 def add_failures(data: list[dict[str, Any]], layout: dict[str, Any], failed: Sequence[tuple[Any, Trial]]) -> None:
-    """Marks failed trials in a strip of their own under the plot: they have no place on its axis."""
+    """Marks failed trials in a strip under the plot: they have no value on its axis."""
     if not failed:
         return
     failed = evenly(failed, FAILURE_LIMIT)
@@ -71,38 +84,20 @@ def add_failures(data: list[dict[str, Any]], layout: dict[str, Any], failed: Seq
         "showgrid": False,
         "zeroline": False,
     }
-    data.append(
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": "failed trial",
-            "yaxis": "y2",
-            "x": [x for x, _ in failed],
-            "y": [0] * len(failed),
-            "text": [f"trial {trial.number} failed" for _, trial in failed],
-            "hovertemplate": "%{text}<extra></extra>",
-            "marker": {"symbol": "x-thin", "size": 7, "line": {"color": RED, "width": 2}},
-        }
-    )
+    marker = {"symbol": "x-thin", "size": 7, "line": {"color": RED, "width": 2}}
+    texts = [f"trial {trial.number} failed" for _, trial in failed]
+    data.append({**markers("failed trial", [x for x, _ in failed], [0] * len(failed), texts, marker), "yaxis": "y2"})
 
 
 def add_stopped(data: list[dict[str, Any]], search: Search, stopped: Sequence[tuple[Any, Trial]]) -> None:
-    """Rings where trials that were stopped early would probably have come to; `stopped` are (x, trial) with a guess."""
+    """Adds a ring at the projected value of each trial that was stopped early; `stopped` has (x, trial) pairs."""
     if not stopped:
         return
     stopped = evenly(stopped, STOPPED_LIMIT)
-    data.append(
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": "stopped early: its probable value",
-            "x": [x for x, _ in stopped],
-            "y": [guess_of(trial) for _, trial in stopped],
-            "text": [_stopped_text(search, trial) for _, trial in stopped],
-            "hovertemplate": "%{text}<extra></extra>",
-            "marker": {"symbol": "circle-open", "color": BLUE, "size": 7},
-        }
-    )
+    x, y = [x for x, _ in stopped], [guess_of(trial) for _, trial in stopped]
+    texts = [_stopped_text(search, trial) for _, trial in stopped]
+    marker = {"symbol": "circle-open", "color": BLUE, "size": 7}
+    data.append(markers("stopped early: its probable value", x, y, texts, marker))
 
 
 def _stopped_text(search: Search, trial: Trial) -> str:
@@ -114,31 +109,31 @@ def _stopped_text(search: Search, trial: Trial) -> str:
 
 
 def guessed(trials: Sequence[Trial]) -> list[Trial]:
-    """Those that were stopped early and of which a guess says what the objective would have come to."""
+    """Returns the trials that were stopped early and have a projected final value."""
     return [t for t in trials if t.confirms is None and t.stopped_early and t.stop is not None and t.stop.projected]
 
 
 def guess_of(trial: Trial) -> float:
-    """What a stopped trial would probably have come to."""
+    """Returns the projected final value of a stopped trial."""
     assert trial.stop is not None
     assert trial.stop.projected is not None
     return float(rounded(trial.stop.projected[0]))
 
 
 def rings_note(trials: Sequence[Trial]) -> str:
-    """Says what the rings are; empty where there are none."""
+    """Returns a note that explains the rings; empty where there are none."""
     shown = len(guessed(trials))
     return f"rings: {count(shown, 'trial')} stopped early, each at its probable final value" if shown else ""
 
 
 def no_ring_note(trials: Sequence[Trial]) -> str:
-    """Says how many trials that were stopped early are not shown; empty where all are."""
+    """Returns a note with the number of trials that were stopped early and are not shown; empty where all are."""
     without = sum(trial.confirms is None and trial.stopped_early for trial in trials) - len(guessed(trials))
     return f"{count(without, 'stopped trial')} not shown, for lack of a guess" if without else ""
 
 
 def thinned(search: Search, trials: Sequence[Trial], limit: int) -> list[Trial]:
-    """At most `limit` of the finished `trials`, in their order: the best quarter of the limit, and an even sample."""
+    """Returns at most `limit` finished trials, in their order: a quarter are the best, the rest is an even sample."""
     if len(trials) <= limit:
         return list(trials)
     best = sorted(trials, key=lambda trial: value_of(trial) * search.objective.sign)[: limit // 4]
@@ -149,45 +144,45 @@ def thinned(search: Search, trials: Sequence[Trial], limit: int) -> list[Trial]:
 
 
 def evenly(items: Sequence[_Item], limit: int) -> list[_Item]:
-    """At most `limit` of the items, spread evenly, in their order."""
+    """Returns at most `limit` items, spread evenly, in their order."""
     return [items[i * len(items) // limit] for i in range(limit)] if len(items) > limit else list(items)
 
 
 def value_of(trial: Trial) -> float:
-    """The figure of merit of a finished trial."""
+    """Returns the figure of merit of a finished trial, rounded."""
     assert trial.value is not None
     return float(rounded(trial.value))
 
 
 def rounded(value: Any) -> Any:
-    """Nine significant digits are more than a figure shows; the rest would only add to its size."""
+    """Rounds a float to nine significant digits: more than a figure shows; the rest would only add to its size."""
     return float(f"{max(-FARTHEST, min(FARTHEST, value)):.9g}") if isinstance(value, float) else value
 
 
 def is_finite(value: float | None) -> TypeGuard[float]:
-    """Whether `value` can be drawn."""
+    """Tells whether `value` can be drawn."""
     return value is not None and math.isfinite(value)
 
 
 def finished_count(trials: Sequence[Trial]) -> int:
-    """How many trials, confirmation runs aside, finished with a figure of merit."""
+    """Counts the trials with a figure of merit, without confirmation runs."""
     return sum(t.confirms is None and t.state is TrialState.FINISHED and is_finite(t.value) for t in trials)
 
 
 def message_figure(key: str, title: str, text: str) -> Figure:
-    """A figure that shows no more than why there is nothing to show."""
+    """Returns a figure that only says why there is nothing to show."""
     words = {"text": str(escape(text)), "showarrow": False, "xref": "paper", "yref": "paper", "x": 0.5, "y": 0.5}
     layout = {"xaxis": {"visible": False}, "yaxis": {"visible": False}, "annotations": [words]}
     return Figure(key, title, text, spec={"data": [], "layout": layout})
 
 
 def sample_note(shown: int, all_of_them: int) -> str:
-    """Says that a figure shows only some of the trials; empty where it shows all."""
+    """Returns a note that a figure shows only some of the trials; empty where it shows all."""
     return f"shows {shown:,} of {all_of_them:,} trials: the best and an even sample" if shown < all_of_them else ""
 
 
 def joined_notes(*notes: str) -> str:
-    """The notes that are not empty, as a sentence."""
+    """Joins the notes that are not empty to a sentence."""
     text = "; ".join(note for note in notes if note)
     return text[:1].upper() + text[1:] + "." if text else ""
 
@@ -208,8 +203,8 @@ class FigureAxis:
 
     Attributes:
         layout: plotly's settings.
-        outside: how many values lie outside the first view.
-        cut: whether some lie farther away than they are drawn.
+        outside: number of values outside the first view.
+        cut: whether some values are beyond `FARTHEST`, and drawn there.
     """
 
     layout: dict[str, Any]
@@ -218,10 +213,10 @@ class FigureAxis:
 
 
 def figure_axis(search: Search, figures: Sequence[float]) -> FigureAxis:
-    """An axis that shows the differences among good values, whatever the bad ones are.
+    """Returns an axis that shows the differences among good values, also where some values are very bad.
 
-    Positive figures over several orders of magnitude get a log scale. On a linear one, values far on the bad side are
-    left outside the first view.
+    Positive figures over several orders of magnitude get a log scale. On a linear scale, very bad values are outside
+    the first view.
     """
     layout: dict[str, Any] = {"title": {"text": label(search.objective.metric)}}
     if not figures:
@@ -240,7 +235,7 @@ def figure_axis(search: Search, figures: Sequence[float]) -> FigureAxis:
 
 
 def view_note(*axes: FigureAxis, what: str = "trial") -> str:
-    """Says what the first view does not show, or not where it is; empty where it shows all."""
+    """Returns a note on values that are outside the first view or drawn elsewhere; empty where there are none."""
     outside = max(axis.outside for axis in axes)
     notes = [
         f"{count(outside, f'far worse {what}')} outside the first view; double-click shows all" if outside else "",
@@ -250,7 +245,7 @@ def view_note(*axes: FigureAxis, what: str = "trial") -> str:
 
 
 def parameter_axis(search: Search, name: str, values: Sequence[Any]) -> dict[str, Any]:
-    """Plotly's settings for the axis of a numeric parameter: its whole domain, and `values` that lie outside it."""
+    """Returns plotly's settings for the axis of a numeric parameter: its domain, extended to include `values`."""
     dimension = search.space_dimensions[name]
     assert dimension.type in ("real", "integer")
     low, high = min([dimension.low, *values]), max([dimension.high, *values])
@@ -260,8 +255,26 @@ def parameter_axis(search: Search, name: str, values: Sequence[Any]) -> dict[str
     return {"title": {"text": label(name)}, **scale}
 
 
+def parameter_places(search: Search, name: str, trials: Sequence[Trial]) -> tuple[dict[int, float], dict[str, Any]]:
+    """Returns the position of each trial along a parameter, by trial number, and plotly's settings for the axis.
+
+    A choice is at its index. Trials without the parameter, or with a choice that the space does not have, are left
+    out.
+    """
+    dimension = search.space_dimensions[name]
+    having = [trial for trial in trials if name in trial.point]
+    if dimension.type not in ("categorical", "ordinal"):
+        places = {trial.number: float(rounded(float(trial.point[name]))) for trial in having}
+        return places, parameter_axis(search, name, [trial.point[name] for trial in having])
+    choices = dimension.choices
+    keys = {value_key(choice): place for place, choice in enumerate(choices)}
+    places = {t.number: float(at) for t in having if (at := keys.get(value_key(t.point[name]))) is not None}
+    ticks = {"tickmode": "array", "tickvals": list(range(len(choices))), "ticktext": choice_labels(choices)}
+    return places, {"title": {"text": label(name)}, "range": [-0.5, len(choices) - 0.5], **ticks}
+
+
 def without_far(costs: Sequence[float]) -> Sequence[float]:
-    """Sorted `costs` without those, at the upper end, that would leave the others little room."""
+    """Returns sorted `costs` without far outliers at the upper end, which would leave the others little room."""
     if len(costs) < 8:
         return costs
     largest = max(abs(costs[0]), abs(costs[-1])) or 1.0
@@ -275,11 +288,11 @@ def without_far(costs: Sequence[float]) -> Sequence[float]:
 def _linear_scale(low: float, high: float) -> dict[str, Any]:
     margin = _MARGIN * (high - low) or 0.1 * abs(low) or 1.0
     ends = [low - margin, high + margin]
-    return {"range": ends} if all(map(math.isfinite, ends)) else {}  # beyond floats: plotly's own choice
+    return {"range": ends} if all(map(math.isfinite, ends)) else {}  # an overflow: plotly chooses the range
 
 
 def _log_scale(low: float, high: float) -> dict[str, Any]:
-    """A log scale with ticks at round numbers, as many as can be read: plotly's own mix powers and lone digits."""
+    """Returns a log scale with few ticks at round numbers; plotly's own ticks mix powers and single digits."""
     decades = math.log10(high) - math.log10(low)
     digits = (1, 2, 5) if decades <= 2 else (1, 3) if decades <= 2.5 else (1,)
     every = max(1, math.ceil(decades / 6))
@@ -296,26 +309,26 @@ def _log_scale(low: float, high: float) -> dict[str, Any]:
 
 
 def round_ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """Round numbers from `low` to `high`, at most `most`: those that plotly would choose, for what it does not draw."""
+    """Returns at most `most` round numbers from `low` to `high`, as plotly would choose them."""
     span = high - low
     if not 0 < span < math.inf:
         return [low]
     size = 10.0 ** math.floor(math.log10(span / most))
     step = next((size * digit for digit in (1, 2, 5, 10, 20) if span / (size * digit) <= most - 1), span)
-    if not step or not math.isfinite(step) or abs(low / step) > 1e15:  # beyond what floats can count
+    if not step or not math.isfinite(step) or abs(low / step) > 1e15:  # floats cannot count such steps
         return [low, high]
     first = math.ceil(low / step - 1e-9)
     return [(first + i) * step for i in range(math.floor(high / step + 1e-9) - first + 1)]
 
 
 def _tick(value: float) -> str:
-    """`value`, short: 0.001 and 1e-4."""
+    """Formats `value` shortly: 0.001 and 1e-4."""
     text = number(value) if 1e-3 <= value < 1e5 else f"{value:.0e}"
     return text.replace("e-0", "e-").replace("e+0", "e")
 
 
 def choice_labels(choices: Sequence[Any]) -> list[str]:
-    """One distinct label per choice: the values `1`, `"1"` and `true` stay different."""
+    """Returns one distinct label per choice: the values `1`, `"1"` and `true` stay different."""
     labels = [scalar(choice) for choice in choices]
     if len(set(labels)) < len(labels):
         labels = [json.dumps(choice) for choice in choices]
@@ -323,12 +336,12 @@ def choice_labels(choices: Sequence[Any]) -> list[str]:
 
 
 def label(text: str, limit: int = 40) -> str:
-    """Text for a figure: plotly reads a few HTML tags in it, so it is escaped; shortened to `limit` characters."""
+    """Escapes a text for a figure, because plotly interprets some HTML tags, and shortens it to `limit` characters."""
     return str(escape(text if len(text) <= limit else text[: limit - 1] + "…"))
 
 
 def seen_by(search: Search, trials: Sequence[Trial], index: int) -> tuple[Search, list[Trial]]:
-    """The search and its trials with the objective at `index` alone."""
+    """Returns the search and its trials with only the objective at `index`."""
     if len(search.objectives) == 1:
         return search, list(trials)
     single = search.model_copy(update={"objectives": (search.objectives[index],)})
@@ -339,21 +352,20 @@ def seen_by(search: Search, trials: Sequence[Trial], index: int) -> tuple[Search
 def _trial(trial: Trial, index: int, decides: bool) -> Trial:
     stop = trial.stop
     if stop is not None and stop.projected is not None:
-        # Of the others nothing was seen: what they would have come to is no guess worth a mark.
+        # Trials report one objective while they run; the projections of the others are no better than a guess.
         stop = replace(stop, projected=(stop.projected[index],) if decides else None)
     return replace(
         trial,
         value=None if trial.values is None else trial.values[index],
         std=None if trial.stds is None else trial.stds[index],
-        folds=tuple(_fold(fold, index) for fold in trial.folds),
+        folds=tuple(
+            replace(fold, value=None if fold.values is None else fold.values[index], values=None)
+            for fold in trial.folds
+        ),
         values=None,
         stds=None,
         stop=stop,
     )
-
-
-def _fold(fold: FoldResult, index: int) -> FoldResult:
-    return replace(fold, value=None if fold.values is None else fold.values[index], values=None)
 
 
 _AXIS = {"automargin": True, "gridcolor": "#dde2e8", "linecolor": "#888", "zerolinecolor": "#bbc2ca", "showline": True}
@@ -367,7 +379,7 @@ _COMMON = {
 
 
 def plotly_spec(figure: Figure, *, title: bool = False) -> dict[str, Any]:
-    """Plotly's ``data`` and ``layout`` of a figure, black on white; `title` draws its title too."""
+    """Returns plotly's ``data`` and ``layout`` of a figure, black on white; `title` adds the title."""
     layout: dict[str, Any] = {**_COMMON, **figure.spec.get("layout", {})}
     for name in ("xaxis", "yaxis", "yaxis2"):
         if name in layout:
@@ -381,17 +393,17 @@ def plotly_spec(figure: Figure, *, title: bool = False) -> dict[str, Any]:
 
 
 def _broken(trace: dict[str, Any]) -> dict[str, Any]:
-    """A trace with plotly's line breaks in its texts."""
+    """Returns a trace with plotly's line breaks in its texts."""
     text = trace.get("text")
     if not isinstance(text, list) or trace["type"] in ("contour", "heatmap"):
         return trace
     return {**trace, "text": [str(one).replace("\n", "<br>") for one in text]}
 
 
-#: Where they lie; whoever serves files may serve all of this folder.
+#: Scripts and style sheets of pages and reports; a server may serve every file of this folder.
 STATIC_FOLDER = Path(__file__).parent / "static"
 
 
 def static_text(name: str) -> str:
-    """The text of a file of `STATIC`."""
+    """Returns the text of a file of `STATIC_FOLDER`."""
     return (STATIC_FOLDER / name).read_text(encoding="utf-8")

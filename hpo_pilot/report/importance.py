@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from hpo_pilot.report.figure import (
     BLUE,
     FAILURE_LIMIT,
+    LEGEND,
     RED,
     Figure,
     choice_labels,
@@ -18,8 +19,9 @@ from hpo_pilot.report.figure import (
     finished_count,
     joined_notes,
     label,
+    markers,
     message_figure,
-    parameter_axis,
+    parameter_places,
     rounded,
     seen_by,
     value_of,
@@ -421,18 +423,7 @@ class _FailureAxis:
         self.name = name
         self.is_integer = dimension.type == "integer"
         self.choices = choice_labels(getattr(dimension, "choices", ()))
-        having = [trial for trial in trials if name in trial.point]
-        self.places: dict[int, float]
-        if dimension.type in ("categorical", "ordinal"):
-            keys = {value_key(choice): place for place, choice in enumerate(dimension.choices)}
-            self.places = {
-                t.number: float(at) for t in having if (at := keys.get(value_key(t.point[name]))) is not None
-            }
-            ticks = {"tickmode": "array", "tickvals": list(range(len(keys))), "ticktext": self.choices}
-            self.layout: dict[str, Any] = {"title": {"text": label(name)}, "range": [-0.5, len(keys) - 0.5], **ticks}
-            return
-        self.places = {trial.number: float(rounded(float(trial.point[name]))) for trial in having}
-        self.layout = parameter_axis(search, name, [trial.point[name] for trial in having])
+        self.places, self.layout = parameter_places(search, name, trials)
 
     @property
     def is_log(self) -> bool:
@@ -467,19 +458,15 @@ def _plane(search: Search, names: Sequence[str], good: Sequence[Trial], failed: 
     ):
         shown = evenly([t for t in trials if t.number in x.places and t.number in y.places], most)
         data.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": word,
-                "x": [x.places[t.number] + _aside(t, x) for t in shown],
-                "y": [y.places[t.number] + _aside(t, y, 7) for t in shown],
-                "text": [_failure_text(t, word, names) for t in shown],
-                "hovertemplate": "%{text}<extra></extra>",
-                "marker": marker,
-            }
+            markers(
+                word,
+                [x.places[t.number] + _aside(t, x) for t in shown],
+                [y.places[t.number] + _aside(t, y, 7) for t in shown],
+                [_failure_text(t, word, names) for t in shown],
+                marker,
+            )
         )
     drawn = [len(trace["x"]) for trace in data]
-    legend = {"orientation": "h", "x": 0, "y": 1, "xanchor": "left", "yanchor": "bottom"}
     return Figure(
         "failures-plane",
         f"Failures over {names[0]} and {names[1]}",
@@ -492,7 +479,7 @@ def _plane(search: Search, names: Sequence[str], good: Sequence[Trial], failed: 
             else "",
             "within a choice, trials are drawn side by side" if x.choices or y.choices else "",
         ),
-        {"data": data, "layout": {"xaxis": x.layout, "yaxis": y.layout, "legend": legend}},
+        {"data": data, "layout": {"xaxis": x.layout, "yaxis": y.layout, "legend": LEGEND}},
     )
 
 

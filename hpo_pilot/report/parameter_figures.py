@@ -24,9 +24,11 @@ from hpo_pilot.report.figure import (
     guessed,
     joined_notes,
     label,
+    markers,
     message_figure,
     no_ring_note,
     parameter_axis,
+    parameter_places,
     round_ticks,
     rounded,
     sample_note,
@@ -95,26 +97,29 @@ def _parameter_figure(
         return name in trial.point and (not choices or value_key(trial.point[name]) in places)
 
     marks = [trial for trial in shown if has(trial)]
-    common = {
-        "name": "trial",
-        "x": [place(trial) for trial in marks],
-        "y": [value_of(trial) for trial in marks],
-        "text": [trial.number for trial in marks],
-        "hovertemplate": "trial %{text}<br>%{x}<br>%{y}<extra></extra>",
-        "marker": {"color": BLUE, "size": 7, "opacity": 0.65},
-    }
+    dots = markers(
+        "trial",
+        [place(trial) for trial in marks],
+        [value_of(trial) for trial in marks],
+        [trial.number for trial in marks],
+        {"color": BLUE, "size": 7, "opacity": 0.65},
+        "trial %{text}<br>%{x}<br>%{y}<extra></extra>",
+    )
+    data = [dots]
     if choices:
-        strip = {"type": "box", "boxpoints": "all", "jitter": 0.5, "pointpos": 0, "fillcolor": "rgba(57,135,214,0.12)"}
-        data = [{**common, **strip, "line": {"color": BLUE, "width": 1}}]
+        del dots["mode"]
+        dots |= {"type": "box", "boxpoints": "all", "jitter": 0.5, "pointpos": 0, "fillcolor": "rgba(57,135,214,0.12)"}
+        dots["line"] = {"color": BLUE, "width": 1}
         horizontal: dict[str, Any] = {"title": {"text": label(name)}, "type": "category"}
         horizontal |= {"categoryorder": "array", "categoryarray": labels}
     else:
-        data = [{**common, "type": "scatter", "mode": "markers"}]
         horizontal = parameter_axis(
             search, name, [place(trial) for trial in [*finished, *failed, *stopped] if has(trial)]
         )
     if best is not None and has(best):
-        data.append(_star(place(best), best))
+        hover = "best: trial %{text}<br>%{x}<br>%{y}<extra></extra>"
+        star = {"symbol": "star", "color": ORANGE, "size": 14}
+        data.append(markers("best", [place(best)], [value_of(best)], [best.number], star, hover))
     rings = [trial for trial in guessed(stopped) if has(trial)]
     add_stopped(data, search, [(place(trial), trial) for trial in rings])
     axis = figure_axis(search, [*map(value_of, finished), *map(guess_of, rings)])
@@ -135,19 +140,6 @@ def _parameter_figure(
         ),
         {"data": data, "layout": layout},
     )
-
-
-def _star(x: Any, best: Trial) -> dict[str, Any]:
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": "best",
-        "x": [x],
-        "y": [value_of(best)],
-        "text": [best.number],
-        "hovertemplate": "best: trial %{text}<br>%{x}<br>%{y}<extra></extra>",
-        "marker": {"symbol": "star", "color": ORANGE, "size": 14},
-    }
 
 
 #: Axes of parameters; more stand too close to follow a line.
@@ -424,26 +416,19 @@ def _of_one(search: Search, trials: Sequence[Trial], most: int) -> list[Figure]:
 
 def _axis(search: Search, name: str, trials: Sequence[Trial]) -> _PlaneAxis:
     dimension = search.space_dimensions[name]
-    having = [trial for trial in trials if name in trial.point]
+    places, layout = parameter_places(search, name, trials)
     if dimension.type in ("categorical", "ordinal"):
-        choices = dimension.choices
-        keys = {value_key(choice): place for place, choice in enumerate(choices)}
-        places = {t.number: float(at) for t in having if (at := keys.get(value_key(t.point[name]))) is not None}
-        last = max(1, len(choices) - 1)
-        ticks = {"tickmode": "array", "tickvals": list(range(len(choices))), "ticktext": choice_labels(choices)}
-        layout = {"title": {"text": label(name)}, "range": [-0.5, len(choices) - 0.5], **ticks}
-        grid = [float(place) for place in range(len(choices))]
+        last = max(1, len(dimension.choices) - 1)
+        grid = [float(place) for place in range(len(dimension.choices))]
         units = {number: place / last for number, place in places.items()}
         return _PlaneAxis(name, layout, grid, [place / last for place in grid], _APART, units, places)
     assert dimension.type in ("real", "integer")
     few = dimension.type == "integer" and dimension.size <= _FEW
-    layout = parameter_axis(search, name, [trial.point[name] for trial in having])
     log = layout.get("type") == "log"
 
     def scaled(value: float) -> float:
         return math.log10(value) if log else float(value)
 
-    places = {trial.number: float(rounded(float(trial.point[name]))) for trial in having}
     ends = [scaled(dimension.low), scaled(dimension.high), *map(scaled, places.values())]
     low, span = min(ends), max(ends) - min(ends) or 1.0
     if few:  # numbers one by one: between them there is nothing to smooth
@@ -486,26 +471,21 @@ def _plane(search: Search, finished: Sequence[Trial], x: _PlaneAxis, y: _PlaneAx
             "hoverinfo": "text",
             "hoverongaps": False,
         },
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": "trial",
-            "x": [x.places[trial.number] for trial in dots],
-            "y": [y.places[trial.number] for trial in dots],
-            "text": [hover_text(search, trial) for trial in dots],
-            "hovertemplate": "%{text}<extra></extra>",
-            "marker": {"color": "#ffffff", "size": 5, "line": {"color": "#1b1f24", "width": 1}},
-        },
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": "best",
-            "x": [x.places[best.number]],
-            "y": [y.places[best.number]],
-            "text": [hover_text(search, best)],
-            "hovertemplate": "%{text}<extra>best</extra>",
-            "marker": {"symbol": "star", "color": ORANGE, "size": 14, "line": {"color": "#1b1f24", "width": 1}},
-        },
+        markers(
+            "trial",
+            [x.places[trial.number] for trial in dots],
+            [y.places[trial.number] for trial in dots],
+            [hover_text(search, trial) for trial in dots],
+            {"color": "#ffffff", "size": 5, "line": {"color": "#1b1f24", "width": 1}},
+        ),
+        markers(
+            "best",
+            [x.places[best.number]],
+            [y.places[best.number]],
+            [hover_text(search, best)],
+            {"symbol": "star", "color": ORANGE, "size": 14, "line": {"color": "#1b1f24", "width": 1}},
+            "%{text}<extra>best</extra>",
+        ),
     ]
     at = ", ".join(f"{axis.name} {scalar(best.point[axis.name])}" for axis in (x, y))
     return Figure(

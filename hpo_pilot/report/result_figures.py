@@ -29,6 +29,7 @@ from hpo_pilot.report.figure import (
     is_finite,
     joined_notes,
     label,
+    markers,
     no_ring_note,
     rings_note,
     rounded,
@@ -199,10 +200,16 @@ def _pair_figure(
     line: dict[str, Any] = {"mode": "markers"}
     if len(search.objectives) == 2:  # of more, the front is no line in this plane
         line = {"mode": "lines+markers", "line": {"shape": "hv", "color": ORANGE, "width": 1.5}}
-    data = [
-        {**_marks(search, shown, x, y), "name": "other trial", "marker": {"color": PALE_BLUE, "size": 7}},
-        {**_marks(search, front, x, y), "name": "front", "marker": {"color": ORANGE, "size": 9}, **line},
-    ]
+    data = []
+    for name, trials, marker in (
+        ("other trial", shown, {"color": PALE_BLUE, "size": 7}),
+        ("front", front, {"color": ORANGE, "size": 9}),
+    ):
+        places = [trial.figures or () for trial in trials]
+        texts = [hover_text(search, trial) for trial in trials]
+        x_values, y_values = ([rounded(place[index]) for place in places] for index in (x, y))
+        data.append(markers(name, x_values, y_values, texts, marker))
+    data[1] |= line
     axes = []
     for index in (x, y):
         single, seen = seen_by(search, [*others, *front], index)
@@ -227,18 +234,6 @@ def _better(search: Search, x: int, y: int) -> str:
     across = "left" if search.objectives[x].sign > 0 else "right"
     along = "down" if search.objectives[y].sign > 0 else "up"
     return f"better is to the {across} and {along}"
-
-
-def _marks(search: Search, trials: Sequence[Trial], x: int, y: int) -> dict[str, Any]:
-    places = [trial.figures or () for trial in trials]
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "x": [rounded(place[x]) for place in places],
-        "y": [rounded(place[y]) for place in places],
-        "text": [hover_text(search, trial) for trial in trials],
-        "hovertemplate": "%{text}<extra></extra>",
-    }
 
 
 def volume_figure(search: Search, trials: Sequence[Trial]) -> Figure:
@@ -385,7 +380,16 @@ def curve_figure(search: Search, trials: Sequence[Trial], reports: Reports) -> F
         if numbers
     ]
     if ends := {number: last for number in stopped if (last := _last(curves[number])) is not None}:
-        data.append(_ends(ends))
+        data.append(
+            markers(
+                "stopped here",
+                [step for step, _ in ends.values()],
+                [rounded(value) for _, value in ends.values()],
+                [f"trial {number}" for number in ends],
+                {"symbol": "x-thin", "size": 6, "line": {"color": RED, "width": 1.5}},
+                "%{text}<br>stopped at step %{x}<br>%{y}<extra></extra>",
+            )
+        )
     steps = [step for trial in known for step, _ in curves[trial.number]]
     horizontal: dict[str, Any] = {"title": {"text": "step"}}
     if min(steps) > 0 and max(steps) > _LOG_FACTOR * min(steps):
@@ -453,19 +457,6 @@ def _lines(name: str, curves: Mapping[int, _Curve], line: dict[str, Any]) -> dic
         "connectgaps": False,
         "hovertemplate": "%{text}<br>step %{x}<br>%{y}<extra></extra>",
         "line": line,
-    }
-
-
-def _ends(ends: Mapping[int, tuple[int, float]]) -> dict[str, Any]:
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": "stopped here",
-        "x": [step for step, _ in ends.values()],
-        "y": [rounded(value) for _, value in ends.values()],
-        "text": [f"trial {number}" for number in ends],
-        "hovertemplate": "%{text}<br>stopped at step %{x}<br>%{y}<extra></extra>",
-        "marker": {"symbol": "x-thin", "size": 6, "line": {"color": RED, "width": 1.5}},
     }
 
 
