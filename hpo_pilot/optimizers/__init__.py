@@ -1,7 +1,13 @@
-"""Optimizers behind one ask/tell contract, by name.
+"""Optimizers: they propose points and learn from their values.
 
-The implementations are imported when they are asked for: naming `random` loads neither scikit-optimize nor DEAP, and
-saying what an optimizer does (`hpo_pilot.optimizers.phase`) not even numpy.
+Begin with `base.Optimizer`, the ask/tell contract, and with `create_optimizer` here. The optimizers are in `auto`,
+`grid_random`, `bayesian`, `evolutionary`, `cma` and `optuna_sampler`; `proposals` collects the points of one ask, and
+`feasible_region` samples spaces with constraints. `bayesian` uses `gaussian_process`, `objective_models`,
+`acquisition` and `training_data`. `early_stopping` holds the rules that stop trials; `phase` describes in words what an
+optimizer does next.
+
+Implementations are imported when they are used: the name `random` loads neither scikit-optimize nor DEAP, and `phase`
+not even numpy.
 """
 
 from __future__ import annotations
@@ -47,19 +53,19 @@ def __getattr__(name: str) -> Any:
 
 
 def optimizer_names() -> tuple[str, ...]:
-    """The names that a search file may use."""
+    """Returns the names that a search file may use."""
     return tuple(_OPTIMIZERS)
 
 
 def optimizer_class(name: str) -> type[Optimizer]:
-    """The optimizer called `name`.
+    """Returns the class of the optimizer `name`.
 
     Raises:
-        InputError: there is none of that name; the message says which was probably meant.
+        InputError: there is no such optimizer; the message suggests a similar name.
     """
     if name not in _OPTIMIZERS:
-        near = difflib.get_close_matches(str(name).lower(), _OPTIMIZERS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(_OPTIMIZERS)}"
+        similar = difflib.get_close_matches(str(name).lower(), _OPTIMIZERS, n=1)
+        hint = f"did you mean {similar[0]!r}?" if similar else f"there are {', '.join(_OPTIMIZERS)}"
         raise InputError(f"unknown optimizer {name!r}; {hint}")
     module, cls = _OPTIMIZERS[name]
     found: type[Optimizer] = getattr(importlib.import_module(f"hpo_pilot.optimizers.{module}"), cls)
@@ -67,7 +73,7 @@ def optimizer_class(name: str) -> type[Optimizer]:
 
 
 def several_takers() -> list[str]:
-    """The names of the optimizers that take several objectives; loads them all."""
+    """Returns the names of the optimizers that support several objectives; imports them all."""
     return [name for name in _OPTIMIZERS if optimizer_class(name).several_objectives]
 
 
@@ -80,18 +86,19 @@ def create_optimizer(
     trials: int | None = None,
     objectives: int = 1,
 ) -> Optimizer:
-    """An optimizer that knows nothing yet.
+    """Makes an optimizer without results.
 
     Args:
         name: one of `optimizer_names()`.
-        space: what it searches.
-        seed: same seed and same history, same points.
-        settings: what stands beside the name in the search file.
-        trials: how many trials the search may spend; schedules (the evolution's mutation, the grid's pitch) follow it.
-        objectives: how many figures of merit a trial has.
+        space: the search space.
+        seed: the same seed and history give the same points.
+        settings: the settings beside the name in the search file.
+        trials: the budget in trials; the mutation of `evolutionary` and the spacing of `grid` depend on it.
+        objectives: the number of objectives.
 
     Raises:
-        InputError: the name is unknown, a setting is unknown or wrong, or it cannot take so many objectives.
+        InputError: the name is unknown, a setting is unknown or wrong, or the optimizer does not support several
+            objectives.
     """
     wanted = optimizer_class(name)
     if objectives > 1 and not wanted.several_objectives:

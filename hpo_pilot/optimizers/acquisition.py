@@ -18,12 +18,12 @@ Array = npt.NDArray[np.float64]
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 _HALF_LOG_HALF_PI = 0.5 * math.log(0.5 * math.pi)
 
-#: Below this the exact formula would subtract two equal numbers; an expansion takes its place.
+#: Below this, the exact formula would subtract two equal numbers; an asymptotic expansion is used instead.
 _FAR = -1e4
 
 
 def log_h(z: Array) -> Array:
-    """log(phi(z) + z Phi(z)): the expected improvement of a normal variable, in units of its deviation.
+    """Returns log(phi(z) + z Phi(z)): the log expected improvement of a normal variable, in units of its deviation.
 
     Ament et al. 2023, "Unexpected improvements to expected improvement for Bayesian optimization", eq. 9; any shape.
     """
@@ -41,7 +41,7 @@ def log_h(z: Array) -> Array:
 
 
 def log_expected_improvement(mean: Array, variance: Array, best: float) -> Array:
-    """The logarithm of the expected improvement below `best`; each of shape (m,)."""
+    """Returns the logarithm of the expected improvement below `best`; arrays have shape (m,)."""
     deviation = np.sqrt(variance)
     return np.asarray(np.log(deviation) + log_h((best - mean) / deviation))
 
@@ -49,7 +49,7 @@ def log_expected_improvement(mean: Array, variance: Array, best: float) -> Array
 def log_expected_improvement_gradient(
     mean: Array, variance: Array, d_mean: Array, d_variance: Array, best: float
 ) -> tuple[Array, Array]:
-    """The same with its derivatives, shape (m, n_features), from those of mean and variance."""
+    """Returns the log expected improvement and its derivatives by the features, shape (m, n_features)."""
     deviation = np.sqrt(variance)
     z = (best - mean) / deviation
     h = log_h(z)
@@ -60,49 +60,51 @@ def log_expected_improvement_gradient(
 
 
 class Surrogate(Protocol):
-    """A model of the values, conditioned on the told points, and what a batch has made of it so far."""
+    """A model of the values by which the points of a batch are chosen.
+
+    It is conditioned on the told points, and believes that pending and chosen points return their predictions.
+    """
 
     @property
     def leaders(self) -> npt.NDArray[np.int64]:
-        """Which of the data it is conditioned on are the best, those first; around them points are sought."""
+        """The rows of its data with the best values, best first; candidates are drawn around them."""
 
     @property
     def scales(self) -> Array:
-        """The length scales by which points are near or far from each other, shape (n_features,)."""
+        """The length scales that define distances between points, shape (n_features,)."""
 
     @property
     def cost(self) -> float:
-        """What one look at a point costs, in multiplications."""
+        """The cost of one evaluation at a point, in multiplications."""
 
     def look_at(self, features: Array, room: int) -> None:
-        """Takes the candidates, shape (m, n_features); of all points, `room` will be believed at most."""
+        """Takes the candidates, shape (m, n_features); at most `room` points will be believed."""
 
     def scores(self, bonus: Array) -> Array:
-        """The logarithm of what the candidates are worth plus `bonus`, each of shape (m,).
+        """Returns the log acquisition values of the candidates plus `bonus`; arrays have shape (m,).
 
-        The largest is exact, the others may be more than they would be if they were computed again. A candidate whose
-        bonus is -inf is out.
+        The largest score is exact; the others are upper bounds. A bonus of -inf excludes a candidate.
         """
 
     def value(self, features: Array) -> Array:
-        """The logarithm of what points at `features`, shape (k, n_features), are worth; shape (k,)."""
+        """Returns the log acquisition values at `features`, shape (k, n_features); shape (k,)."""
 
     def gradient(self, features: Array) -> tuple[Array, Array]:
-        """`value` and its derivatives by the features, shape (k, n_features)."""
+        """Returns `value` and its derivatives with respect to the features, shape (k, n_features)."""
 
     def believe(self, features: Array) -> None:
-        """Takes a chosen point, of shape (n_features,), to return what is predicted for it."""
+        """Assumes that a chosen point, shape (n_features,), returns its predicted value."""
 
     def believe_candidate(self, index: int) -> None:
-        """The same for a candidate, at less cost; from the first on, `believe` is not called any more."""
+        """Like `believe` for a candidate, at less cost; after the first call, `believe` is not called any more."""
 
 
-#: So many of the data lead.
+#: Number of leaders for one objective.
 _VALUE_LEADERS = 10
 
 
 class ImprovementSurrogate:
-    """See `Surrogate`.
+    """A Gaussian process of one objective; points are chosen by expected improvement. See `Surrogate`.
 
     Attributes:
         leaders: the rows of the data with the best values.
@@ -116,13 +118,13 @@ class ImprovementSurrogate:
 
     @classmethod
     def of_data(cls, posterior: Posterior, stopped: npt.NDArray[np.bool_], reach: Array, believed: Array) -> Self:
-        """Before a batch is chosen.
+        """Makes the surrogate for a new batch.
 
         Args:
             posterior: conditioned on the data.
-            stopped: which of the data are no more than guesses, and never the best; shape (n_data,).
-            reach: the features of what is to be improved on where there are no data, shape (k, n_features).
-            believed: the features of the points that are out, shape (m, n_features).
+            stopped: which data are projected values of stopped trials, never the best; shape (n_data,).
+            reach: features of the points to improve on if there are no data, shape (k, n_features).
+            believed: features of the pending points, shape (m, n_features).
         """
         fitted = np.where(stopped, np.inf, posterior.fitted())
         leaders = np.argsort(fitted, kind="stable")[:_VALUE_LEADERS]
@@ -173,32 +175,24 @@ class ImprovementSurrogate:
         self._pool.believe_candidate(index)
 
 
-# The expected improvement of a front's hypervolume by a point with independent normal costs: exact, in closed form.
-#
-# The region that a front leaves open is cut into boxes. What a point adds within a box is a product over the
-# objectives,
-# and so is its expectation; each factor is the difference of two expected improvements, to the box's upper and to its
-# lower bound. (Yang, Emmerich, Deutz, Bäck 2019, "Efficient computation of expected hypervolume improvement using box
-# decomposition algorithms".) As in `acquisition` everything is a logarithm, which stays exact where next to nothing
-# is to
-# be gained: Ament et al. 2023.
+# Expected hypervolume improvement of a front.
 
 #: Two objectives have a box for each point of the front, three have two, five have some twenty.
 _MOST_BOXES = 2_000
 
-#: Exponents are kept below this, so that a gradient where nothing is to be gained is large, not infinite.
+#: Upper limit of exponents: keeps gradients finite where almost no improvement is expected.
 _LARGEST = 500.0
 
 
 def open_boxes(front: Array, reference: Array) -> tuple[Array, Array]:
-    """What is better than `reference` and dominated by no row of `front`, in boxes that do not overlap.
+    """Divides the region that dominates `reference`, and that no row of `front` dominates, into disjoint boxes.
 
     Dächert, Klamroth, Lacour, Vanderpooten 2017, "Efficient computation of the search region in multi-objective
     optimization": the region is the union of the boxes below local upper bounds, each bound by one point per objective.
 
     Args:
-        front: shape (n, n_objectives), the rows that matter most first: of many objectives there would be too many
-            boxes, and the last rows are passed over.
+        front: shape (n, n_objectives), the most important rows first: with many objectives there would be too many
+            boxes, and the last rows are ignored.
         reference: shape (n_objectives,).
 
     Returns:
@@ -206,7 +200,7 @@ def open_boxes(front: Array, reference: Array) -> tuple[Array, Array]:
     """
     count = len(reference)
     upper = reference[None, :].copy()
-    #: The point that bounds upper[i] in objective j, shape (n_bounds, j, n_objectives).
+    # points[i, j] bounds upper[i] in objective j; shape (n_bounds, n_objectives, n_objectives).
     points = np.full((1, count, count), -np.inf)
     points[0, np.arange(count), np.arange(count)] = reference
     for row in front:
@@ -232,18 +226,24 @@ def open_boxes(front: Array, reference: Array) -> tuple[Array, Array]:
 
 
 class HypervolumeImprovement:
-    """The logarithm of the expected hypervolume improvement over one front.
+    """The logarithm of the expected hypervolume improvement of one front, for independent normal costs; exact.
+
+    The region that improves the front is divided into boxes. The volume that a point adds within a box is a product
+    over the objectives, and so is its expectation; each factor is the difference of two expected improvements, to the
+    box's upper and lower bound (Yang, Emmerich, Deutz, Bäck 2019, "Efficient computation of expected hypervolume
+    improvement using box decomposition algorithms"). Everything is computed as logarithms, which stay exact where
+    almost no improvement is expected (Ament et al. 2023).
 
     Attributes:
-        boxes: how many there are.
+        boxes: the number of boxes.
     """
 
     def __init__(self, front: Array, reference: Array) -> None:
-        """Cuts what the front leaves open below the reference point; arguments and order as for `open_boxes`."""
+        """Divides the region below the reference point; arguments as for `open_boxes`."""
         lower, upper = open_boxes(front, reference)
         self.boxes = len(upper)
         sides_of = list(zip(lower.T, upper.T, strict=True))
-        # Of each objective only the distinct sides are computed, and the distinct pairs of them.
+        # For each objective, only the distinct sides of boxes and their distinct pairs are computed.
         self._sides = [np.unique(np.concatenate([low[low > -np.inf], high])) for low, high in sides_of]
         self._pairs, self._of_box = [], []
         for sides, (low, high) in zip(self._sides, sides_of, strict=True):
@@ -253,11 +253,11 @@ class HypervolumeImprovement:
             self._of_box.append(place.reshape(-1))
 
     def log_value(self, means: Array, variances: Array) -> Array:
-        """At points whose costs have these means and variances, each of shape (m, n_objectives); shape (m,)."""
+        """Returns the values, shape (m,), for costs with these means and variances, shape (m, n_objectives)."""
         return np.asarray(logsumexp(self._log_boxes(means, variances), axis=1))
 
     def log_gradient(self, means: Array, variances: Array) -> tuple[Array, Array, Array]:
-        """The same, shape (m,), and its derivatives by means and variances, each of shape (m, n_objectives)."""
+        """Returns the values, shape (m,), and their derivatives by means and variances, shape (m, n_objectives)."""
         boxes = self._log_boxes(means, variances)
         value = logsumexp(boxes, axis=1)
         shares = np.exp(boxes - value[:, None])
@@ -278,44 +278,41 @@ class HypervolumeImprovement:
         return value, by_mean, by_variance
 
     def _log_boxes(self, means: Array, variances: Array) -> Array:
-        """What each box adds; shape (m, n_boxes)."""
+        """Returns the logarithm of the volume that each box adds; shape (m, n_boxes)."""
         total = np.zeros((len(means), self.boxes))
         for j, place in enumerate(self._of_box):
             total += self._log_widths(j, means[:, j], variances[:, j])[0][:, place]
         return total
 
     def _log_widths(self, j: int, mean: Array, variance: Array) -> tuple[Array, Array, Array]:
-        """The factor of each pair of sides in objective j, shape (m, n_pairs); standardised sides; deviations."""
+        """Returns log factors of the pairs of sides of objective j, shape (m, n_pairs), standard sides, deviations."""
         deviation = np.sqrt(variance)
         z = (self._sides[j][None, :] - mean[:, None]) / deviation[:, None]
         improvement = np.log(deviation)[:, None] + log_h(z)
         low, high = self._pairs[j]
         to_high = improvement[:, high]
         below = np.where(low[None, :] >= 0, improvement[:, low], -np.inf) - to_high
-        with np.errstate(divide="ignore"):  # sides next to each other, seen from far away
+        with np.errstate(divide="ignore"):  # close sides, far from the point, give log(0)
             return to_high + np.log(-np.expm1(np.minimum(below, 0.0))), z, deviation
 
 
-# Gaussian processes of several objectives, by which a point is worth the hypervolume that is expected of it.
-#
-# A chosen point is believed to return what is predicted for it, so the front grows by it and its surroundings are
-# known
-# better: no candidate gains by that. So a candidate's score, once computed, is a bound for all that follow, and only
-# those at the top have to be computed again (lazy greedy).
-
-#: So many of the data lead.
+#: Number of leaders for several objectives.
 _FRONT_LEADERS = 20
 
-#: So many candidates are computed again at a time.
+#: Number of candidates whose scores are computed again at a time.
 _AGAIN = 48
 
-#: The reference point lies beyond the worst of the front and beyond what this share of the first trials reached, by
-#: this share of the range, and by so much at least (of a deviation of all values).
+#: The reference point is worse than the front and than this share of the first trials, by this share of the range, and
+#: at least by this part of the standard deviation of all values.
 _SHARE, _BEYOND, _LEAST_BEYOND = 0.75, 0.1, 0.1
 
 
 class FrontSurrogate:
-    """See `Surrogate`.
+    """Gaussian processes of several objectives; points are chosen by expected hypervolume improvement.
+
+    A chosen point is believed to return its predicted costs. The front grows by it, and the uncertainty around it
+    falls, so no other candidate becomes better. A score is therefore an upper bound for all later ones, and only the
+    largest scores have to be computed again (lazy greedy). See `Surrogate`.
 
     Attributes:
         leaders: the rows of the data that are on the front, the least crowded first.
@@ -324,12 +321,12 @@ class FrontSurrogate:
     def __init__(
         self, posteriors: Sequence[Posterior], reached: Array, reference: Array, leaders: npt.NDArray[np.int64]
     ) -> None:
-        """Before a batch is chosen.
+        """Use `of_data`.
 
         Args:
-            posteriors: one for each objective: conditioned on the data, and believing what is out.
-            reached: the costs of both, shape (n, n_objectives).
-            reference: the costs beyond which nothing counts, shape (n_objectives,).
+            posteriors: one for each objective, conditioned on the data and believing the pending points.
+            reached: costs of the data and the pending points, shape (n, n_objectives).
+            reference: the reference point, shape (n_objectives,).
             leaders: see above.
         """
         self._posteriors = list(posteriors)
@@ -342,14 +339,14 @@ class FrontSurrogate:
     def of_data(
         cls, posteriors: Sequence[Posterior], stopped: npt.NDArray[np.bool_], first: int, reach: Array, believed: Array
     ) -> Self:
-        """Before a batch is chosen.
+        """Makes the surrogate for a new batch.
 
         Args:
             posteriors: one for each objective, conditioned on the same data.
-            stopped: which of the data are no more than guesses, and never on the front; shape (n_data,).
-            first: how many of the data, at their beginning, are of an even spread.
-            reach: the features of what is to be improved on where there are no data, shape (k, n_features).
-            believed: the features of the points that are out, shape (m, n_features).
+            stopped: which data are projected values of stopped trials, never on the front; shape (n_data,).
+            first: number of data, from the beginning, that are evenly distributed start points.
+            reach: features of the points to improve on if there are no data, shape (k, n_features).
+            believed: features of the pending points, shape (m, n_features).
         """
         fitted = np.stack([posterior.fitted() for posterior in posteriors], axis=1)
         rows = np.arange(len(fitted)) if stopped.all() else np.flatnonzero(~stopped)
@@ -368,7 +365,7 @@ class FrontSurrogate:
 
     @property
     def scales(self) -> Array:
-        """See `Surrogate`; those of the first objective."""
+        """The length scales of the first objective; see `Surrogate`."""
         return self._posteriors[0].fit.scales
 
     @property
@@ -424,7 +421,7 @@ class FrontSurrogate:
             pool.believe_candidate(index)
 
     def _reach(self, costs: Array) -> None:
-        """The front when a point with these costs, shape (n_objectives,), has come out."""
+        """Adds a point with these costs, shape (n_objectives,), to the front."""
         if (self._front <= costs).all(axis=1).any():
             return
         grown = np.concatenate([self._front, costs[None, :]])
@@ -432,22 +429,22 @@ class FrontSurrogate:
         self._improvement = self._made_improvement()
 
     def _moments(self, rows: npt.NDArray[np.int64] | slice) -> tuple[Array, Array]:
-        """Means and variances of candidates, each of shape (m, n_objectives)."""
+        """Returns means and variances of candidates, each of shape (m, n_objectives)."""
         means = np.stack([pool.mean[rows] for pool in self._pools], axis=1)
         return means, np.stack([pool.variance[rows] for pool in self._pools], axis=1)
 
 
 def _means(posteriors: Sequence[Posterior], features: Array) -> Array:
-    """What is predicted at features of shape (m, n_features): shape (m, n_objectives)."""
+    """Returns the predicted means, shape (m, n_objectives), at features of shape (m, n_features)."""
     return np.stack([posterior.mean(features) for posterior in posteriors], axis=1)
 
 
 def _reference(reached: Array, members: npt.NDArray[np.int64], spread: Array) -> Array:
-    """The reference point for normalised costs, shape (n, n_objectives), of which the rows `members` are the front.
+    """Returns the reference point for normalised costs, shape (n, n_objectives).
 
-    Beyond the worst of the front, and beyond what a good share of an even spread of points reached, shape
-    (m, n_objectives): the end of the present front is not that of the true one, and what extends it must be worth
-    something. All trials together would not tell, for they crowd where the front is already.
+    It is worse than the front (the rows `members`), and worse than most of the evenly distributed points `spread`,
+    shape (m, n_objectives): the true front may be longer than the present one, and points that extend it must count.
+    All trials together would not do, because they crowd around the present front.
     """
     worst = np.maximum(reached[members].max(axis=0), np.quantile(spread, _SHARE, axis=0))
     return np.asarray(worst + np.maximum(_BEYOND * (worst - reached.min(axis=0)), _LEAST_BEYOND))

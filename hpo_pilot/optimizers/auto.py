@@ -1,4 +1,4 @@
-"""The optimizer for those who name none: the model, and beside it, once there is much to learn from, an evolution."""
+"""The default optimizer: a Bayesian model, joined by an evolution when many results are known."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from hpo_pilot.search import Point, SearchSpace
 
 
 class AutoOptimizer(Optimizer):
-    """`bayesian` first; when its strength ends, every other point is an evolution's, which learns from all results.
+    """`bayesian` alone at first; from a number of results on, an evolution proposes every other point.
 
-    The evolution is `cma` for one objective and `evolutionary` (NSGA-II) for several. Which of them proposes a point
-    follows from the number of points known, so that the same history gives the same points.
+    The evolution is `cma` for one objective and `evolutionary` (NSGA-II) for several. The number of known points
+    decides which part proposes a point, so that the same history gives the same points.
     """
 
     several_objectives = True
 
     def __init__(self, space: SearchSpace, **options: Any) -> None:
-        """Makes both parts; see `Optimizer`."""
+        """Makes the model; see `Optimizer`."""
         super().__init__(space, **options)
         self._shared = {"seed": self.seed, "trials": self.trials, "objectives": self.objectives}
         self._model = BayesianOptimizer(space, **self._shared)
@@ -31,7 +31,7 @@ class AutoOptimizer(Optimizer):
 
     @cached_property
     def _evolution(self) -> Optimizer:
-        """Made when it is needed, for few searches ever do."""
+        """The evolution; made when it is needed, because few searches need it."""
         from hpo_pilot.optimizers.cma import CmaOptimizer  # noqa: PLC0415 - loads DEAP
         from hpo_pilot.optimizers.evolutionary import EvolutionaryOptimizer  # noqa: PLC0415 - loads DEAP
 
@@ -57,13 +57,13 @@ class AutoOptimizer(Optimizer):
         known = self._collect(n, pending).known
         if len(self.history) < self._alone:
             return self._model.ask(n, pending)
-        # The parts take turns, also where points are asked for one by one.
+        # The parts alternate, also where points are asked for one by one.
         modelled = (n + 1 - known % 2) // 2
         points = self._from(self._model, modelled, pending)
         points += self._from(self._evolution, n - len(points), [*pending, *points])
         if len(points) < n and points:  # one part found fewer than it was asked for
             points += self._from(self._model, n - len(points), [*pending, *points])
-        return points or self._model.ask(n, pending)  # which says why there is none
+        return points or self._model.ask(n, pending)  # raises the error that says why there is none
 
     @staticmethod
     def _from(part: Optimizer, n: int, pending: list[Point]) -> list[Point]:

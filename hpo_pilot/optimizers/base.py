@@ -25,31 +25,31 @@ from hpo_pilot.search.values import is_number, show
 
 
 def finite(value: Any) -> float | None:
-    """`value` as a finite number; None for whatever is none (None, NaN, ±inf, booleans, text, containers)."""
+    """Returns `value` as a finite number; None for anything else (None, NaN, ±inf, booleans, text, containers)."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
         return None
     try:
         number = float(value)
-    except OverflowError:  # a whole number beyond 1.8e308
+    except OverflowError:  # an integer beyond 1.8e308
         return None
     return number if math.isfinite(number) else None
 
 
 def is_several(value: Any) -> bool:
-    """Whether `value` has one entry for each of several objectives."""
+    """Tells whether `value` is a sequence with one entry per objective."""
     return isinstance(value, Sequence | np.ndarray) and not isinstance(value, str | bytes)
 
 
 def find_mistake(space: SearchSpace, objectives: int, point: Mapping[str, Any], value: Any) -> str:
-    """What is wrong with a result as it was told; empty where nothing is.
+    """Returns the caller's mistake in a told result; an empty text where there is none.
 
-    Values beyond the bounds, unknown choices and broken constraints are no slips, and neither is a failed trial.
+    Values beyond the bounds, unknown choices, broken constraints and failed trials are not mistakes.
 
     Args:
-        space: the space.
-        objectives: how many figures a trial has.
+        space: the search space.
+        objectives: the number of objectives.
         point: the point, in native values.
-        value: its value, or one for each objective.
+        value: its value, or one value for each objective.
     """
     unknown = [name for name in point if name not in space.dimensions]
     if unknown:
@@ -67,18 +67,18 @@ def find_mistake(space: SearchSpace, objectives: int, point: Mapping[str, Any], 
 
 
 def stream(seed: int, *parts: int | str) -> random.Random:
-    """The random stream of a seed and a purpose (say, the number of known points)."""
+    """Returns the random stream of a seed and a purpose (for example the number of known points)."""
     return random.Random("/".join(map(str, (seed, *parts))))  # noqa: S311 - a search needs no secrets
 
 
 def array_stream(seed: int, *parts: int | str) -> np.random.Generator:
-    """The same for arrays."""
+    """Returns the random stream of a seed and a purpose, for numpy arrays."""
     return np.random.default_rng(stream(seed, *parts).getrandbits(128))
 
 
 @cache
 def _controller() -> ThreadpoolController:
-    # Looking for the libraries takes milliseconds, so it is done once, after numpy and scipy have loaded theirs.
+    # The search for the libraries takes milliseconds. It is done once, after numpy and scipy have loaded theirs.
     import numpy.linalg  # noqa: F401, PLC0415
     import scipy.linalg  # noqa: F401, PLC0415
 
@@ -87,7 +87,7 @@ def _controller() -> ThreadpoolController:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Limits every BLAS of this process to one thread while the context lasts, or another thread's context does."""
+    """Limits every BLAS library of this process to one thread, until the last context of all threads has ended."""
     with _LOCK:
         if not _INSIDE:
             _LIMITS.enter_context(_controller().limit(limits=1))
@@ -101,7 +101,7 @@ def one_thread() -> Iterator[None]:
                 _LIMITS.close()
 
 
-#: The limit is the process's, and optimizers work in several threads: the last one to leave lifts it.
+#: The limit applies to the whole process, and optimizers work in several threads: the last one to leave removes it.
 _LOCK = threading.Lock()
 _INSIDE: list[bool] = []
 _LIMITS = ExitStack()
@@ -114,25 +114,25 @@ Result: TypeAlias = (
 
 
 class BaseSettings(BaseModel):
-    """What a search file may say beside an optimizer's name; each optimizer has its own subclass."""
+    """Settings beside an optimizer's name in a search file; each optimizer has its own subclass."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 @dataclass(frozen=True)
 class Observation:
-    """One told trial.
+    """The result of one trial, as the optimizer was told it.
 
     Attributes:
-        point: the canonical point; as it was told, where it is not a point of the space.
-        values: what to minimise, shape (n_objectives,); None for a failed trial, and for a stopped one of which nothing
-            is known. Never NaN or infinite.
-        stds: standard errors of `values`, shape (n_objectives,), where folds give them.
-        key: the point's identity.
-        unit: its place in the unit cube, shape (n_dims,); outside [0, 1] for values beyond the bounds; None where the
-            space has no place for it (other names, an unknown choice), so that it teaches nothing.
-        stopped: the trial was stopped early; `values` are what it would probably have come to. They inform, but no
-            stopped trial is ever the best.
+        point: the canonical point; unchanged where it is not a point of the space.
+        values: the values to minimise, shape (n_objectives,); None for a failed trial, and for a stopped trial without
+            a projected value. Never NaN or infinite.
+        stds: standard errors of `values`, shape (n_objectives,); None where folds do not give them.
+        key: identifies the point.
+        unit: coordinates in the unit cube, shape (n_dims,); outside [0, 1] for values beyond the bounds. None where the
+            space cannot represent the point (other names, an unknown choice); nothing is learned from it then.
+        stopped: the trial was stopped early, and `values` are its projected final values. Optimizers learn from them,
+            but a stopped trial is never the best.
     """
 
     point: Point
@@ -144,52 +144,57 @@ class Observation:
 
     @property
     def value(self) -> float | None:
-        """The first objective's value; None for a failed trial."""
+        """The value of the first objective; None for a failed trial."""
         return None if self.values is None else self.values[0]
 
     @property
     def std(self) -> float | None:
-        """The standard error of `value`, where folds give one."""
+        """The standard error of `value`; None where folds do not give one."""
         return None if self.stds is None else self.stds[0]
+
+    @property
+    def is_within_bounds(self) -> bool:
+        """Whether the point is in the unit cube; constraints are not checked."""
+        return self.unit is not None and all(0.0 <= place <= 1.0 for place in self.unit)
 
 
 class Optimizer(ABC):
-    """Proposes points; learns from their values. Lower is better.
+    """Proposes points and learns from their values. Lower values are better.
 
     The contract, which `tests/contracts/test_optimizers.py` runs against every implementation:
 
-    - `ask` returns exactly `n` distinct, feasible, canonical points (native Python values, JSON-ready), none equal to
-      a told or pending one. Where the space has fewer left it returns those; where it has none it raises
-      `ExhaustedError`.
-    - `ask` is a pure function of (space, settings, seed, what was told in which order, pending): it changes no state
-      that a later call can see. The same history gives the same points, bit for bit, in this process or a rebuilt
-      one.
-    - `tell` takes failed trials and learns from them what it can, at least not to propose them again. Failed is
-      whatever has no finite number for every objective: None, NaN, ±inf, true and false, text, whole numbers beyond
-      the floats.
-    - Every finite value is taken as it is, 1e300 and denormal ones too: only the order counts for some optimizers, and
-      the others tame the tails. Where all values are the same, they go on as if there were none.
-    - A point that was told before may be told again, ten thousand times: it is one point, whose value is the mean.
-      The optimizers that breed or sample from single results may take each telling for itself.
-    - `tell` takes points from outside the space (other bounds, choices or constraints). Only the model based optimizers
-      learn from values beyond the bounds; points with unknown choices teach none. None of them is ever proposed.
-    - Slips of the caller, which would cost a result without a word, are an `InputError` of `tell`, and nothing of that
-      call is taken: an unknown or missing name, text for a number, another count of values than of objectives.
-      `tell_earlier` takes names and all as another search had them; what has no place in this space teaches nothing.
-    - A space that is used up, down to its one point, raises `ExhaustedError`, and so does one without a feasible point,
-      which `hpo-pilot validate` refuses with the constraints that exclude each other.
-    - One thread at a time.
+    - `ask` returns exactly `n` distinct, feasible, canonical points (native Python values that JSON can hold). None of
+      them equals a told or pending point. Where fewer points are left in the space, `ask` returns these; where none is
+      left, it raises `ExhaustedError`.
+    - `ask` is a pure function of (space, settings, seed, the told results in their order, pending). It changes no state
+      that a later call can see. The same history gives the same points, bit for bit, in this process and after a
+      restart.
+    - `tell` accepts failed trials. An optimizer never proposes their points again, and may learn more from them. A
+      trial has failed if it has no finite number for every objective: None, NaN, ±inf, booleans, text, and integers
+      beyond the range of floats.
+    - `tell` accepts every finite value, also 1e300 and denormal numbers: some optimizers use only the order of the
+      values, the others transform extreme values. Where all values are equal, an optimizer goes on as without values.
+    - A point may be told again, also ten thousand times. It counts as one point, and its value is the mean.
+      Optimizers that breed or sample from single results may use each result separately.
+    - `tell` accepts points outside the space (other bounds, choices or constraints). Only model-based optimizers learn
+      from values beyond the bounds; none learns from points with unknown choices. Such points are never proposed.
+    - `tell` raises `InputError` for mistakes of the caller that would silently lose a result: an unknown or missing
+      name, text instead of a number, a wrong number of values. It then takes nothing of that call. `tell_earlier`
+      accepts the names of another search; nothing is learned from points that this space cannot represent.
+    - A space without a point that is left raises `ExhaustedError`, and so does a space without a feasible point
+      (`hpo-pilot validate` refuses such a space, and names the constraints that exclude each other).
+    - An optimizer is used by one thread at a time.
 
-    Args of every constructor: the space, the seed, the settings as a search file gives them, the number of trials
-    that the search may spend (a schedule's length; None: unknown), and the number of objectives.
+    Every constructor takes the space, the seed, the settings as in a search file, the number of trials that the search
+    may spend (the length of a schedule; None: unknown), and the number of objectives.
     """
 
     Settings: type[BaseSettings] = BaseSettings
     settings: BaseSettings
     several_objectives: ClassVar[bool] = False
-    """Whether it can search for a Pareto front."""
+    """Whether the optimizer can search for a Pareto front."""
     learns_from_earlier: ClassVar[bool] = True
-    """Whether `tell_earlier` makes a difference."""
+    """Whether `tell_earlier` has an effect."""
 
     def __init__(
         self,
@@ -200,10 +205,10 @@ class Optimizer(ABC):
         trials: int | None = None,
         objectives: int = 1,
     ) -> None:
-        """Makes an optimizer that knows nothing yet.
+        """Makes an optimizer without results.
 
         Raises:
-            InputError: a setting is unknown or wrong, or there are more objectives than it can take.
+            InputError: a setting is unknown or wrong, or the optimizer does not support this number of objectives.
         """
         if objectives < 1:
             raise ValueError(f"1 or more objectives, not {objectives}")
@@ -221,13 +226,13 @@ class Optimizer(ABC):
             raise InputError(f"{single} takes one objective, not {objectives}")
         self.history: list[Observation] = []
         self.earlier: dict[str, list[Observation]] = {}
-        """What was told of earlier searches, by search."""
+        """The results of earlier searches, by search."""
         self._told_keys: set[str] = set()
         self._asked: dict[str, Point] = {}
 
     @classmethod
     def check_settings(cls, settings: Mapping[str, Any]) -> BaseSettings:
-        """The settings as a value of `cls.Settings`.
+        """Returns the settings as an instance of `cls.Settings`.
 
         Raises:
             pydantic.ValidationError: a setting is unknown or wrong (a ValueError; callers translate it).
@@ -236,16 +241,16 @@ class Optimizer(ABC):
 
     @classmethod
     def of_one_objective(cls, settings: BaseSettings) -> str:
-        """What takes one objective alone, with these settings, in words; empty where several are welcome."""
+        """Names the part that supports only one objective with these settings; empty where several are supported."""
         return "" if cls.several_objectives else "this optimizer"
 
     def ask(self, n: int, pending: Sequence[Mapping[str, Any]] | None = None) -> list[Point]:
-        """Up to `n` new points.
+        """Returns up to `n` new points.
 
         Args:
-            n: how many, 1 or more.
-            pending: the points that are out and have no value yet. None: whatever this object has proposed and not
-                been told since; this bookkeeping is for callers who have none of their own.
+            n: the number of points, 1 or more.
+            pending: the points that were proposed and have no result yet. None: the points that this object has
+                proposed and was not told yet, for callers that do not keep a list.
 
         Raises:
             ExhaustedError: every point of the space is told or pending.
@@ -253,37 +258,39 @@ class Optimizer(ABC):
         if n < 1:
             raise ValueError(f"ask for 1 or more points, not {n}")
         out = self._asked if pending is None else {point_key(p): p for p in map(self._settle, pending)}
-        points = self._propose(n, [out[key] for key in sorted(out)])  # a set: its order says nothing
+        points = self._propose(
+            n, [out[key] for key in sorted(out)]
+        )  # sorted, because the order of pending points must not matter
         for point in points:
             self._asked[point_key(point)] = point
         return points
 
     def tell(self, trials: Iterable[Result]) -> None:
-        """Takes results in the order in which they came.
+        """Takes results in the order in which they arrived.
 
         Args:
             trials: (point, value), (point, value, standard error) or (point, value, standard error, stopped). A value
-                of None, NaN or ±inf says that the trial failed; of several objectives one such is enough. Of a stopped
-                trial it says that nothing is known of it. With several objectives, value and standard error are
+                of None, NaN or ±inf means that the trial failed; with several objectives, one such value is enough. For
+                a stopped trial it means that nothing is known. With several objectives, value and standard error are
                 sequences.
 
         Raises:
-            InputError: a name is unknown or missing, a value of the wrong kind, or there are more or fewer values than
-                objectives; the message says where. Nothing was taken.
+            InputError: a name is unknown or missing, a value has the wrong type, or the number of values differs from
+                the number of objectives; the message says where. No result of the call was taken.
         """
         observed = []
         for number, trial in enumerate(trials):
             seen = self._observed(trial)
             if seen.unit is None or seen.values is None:
-                slip = find_mistake(self.space, self.objectives, seen.point, trial[1])
-                if slip:
-                    raise InputError(f"result {number} of those told: {slip}")
+                mistake = find_mistake(self.space, self.objectives, seen.point, trial[1])
+                if mistake:
+                    raise InputError(f"result {number} of those told: {mistake}")
             observed.append(seen)
         for seen in observed:
             self.take(seen)
 
     def take(self, observation: Observation) -> None:
-        """Takes a result that another optimizer of the same space and objectives was told."""
+        """Takes a result that another optimizer of the same space and objectives has received."""
         self._asked.pop(observation.key, None)
         self._told_keys.add(observation.key)
         self.history.append(observation)
@@ -292,12 +299,12 @@ class Optimizer(ABC):
     def tell_earlier(self, source: str, trials: Iterable[Result]) -> None:
         """Takes the results of an earlier search of the same kind: another data set, another machine, a smaller model.
 
-        They say where good points may lie. They are not results of this search: their points may be proposed again,
-        and what this search finds outvotes them.
+        They indicate where good points may be. They are not results of this search: their points may be proposed
+        again, and the results of this search have more weight.
 
         Args:
-            source: what the earlier search is called; one call for each.
-            trials: as `tell` takes them, in the order in which they came.
+            source: the name of the earlier search; one call for each search.
+            trials: as for `tell`, in the order in which they arrived.
         """
         self.earlier[source] = [self._observed(trial) for trial in trials]
 
@@ -314,7 +321,7 @@ class Optimizer(ABC):
         )
 
     def _numbers(self, value: Any) -> tuple[float, ...] | None:
-        """One finite number for each objective; None where one is missing."""
+        """Returns one finite number for each objective; None where one is missing."""
         parts = list(value) if is_several(value) else [value]
         numbers = [finite(part) for part in parts]
         known = tuple(number for number in numbers if number is not None)
@@ -322,13 +329,17 @@ class Optimizer(ABC):
 
     @abstractmethod
     def _propose(self, n: int, pending: list[Point]) -> list[Point]:
-        """`ask`, with the pending points settled."""
+        """Does the work of `ask`; the pending points are in canonical form and sorted."""
 
     def _learn(self, observation: Observation) -> None:  # noqa: B027 - most have nothing to do here
-        """Called after each told trial is in `history`; for optimizers that keep a running state."""
+        """Updates the state of optimizers that have one; called when a told trial has been added to `history`."""
+
+    def _known_points(self, pending: Sequence[Point]) -> list[Point]:
+        """Returns the last told and the pending points, around which `Proposals.complete` seeks feasible ones."""
+        return [*(observation.point for observation in self.history[-64:]), *pending]
 
     def _settle(self, point: Mapping[str, Any]) -> Point:
-        """`point` in canonical form, so that equal points have equal keys; as it is, where it is not in the space."""
+        """Returns `point` in canonical form, so that equal points have equal keys; unchanged where it is not one."""
         plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in point.items()}
         try:
             return self.space.canonical(plain)
@@ -336,5 +347,5 @@ class Optimizer(ABC):
             return plain
 
     def _collect(self, n: int, pending: Sequence[Point]) -> Proposals:
-        """Where `_propose` gathers its points: it refuses those told, pending, infeasible or gathered before."""
+        """Returns the collection for the points of one `_propose`."""
         return Proposals(self.space, n, self._told_keys, pending)

@@ -1,4 +1,4 @@
-"""Bayesian optimization: Gaussian processes model the objectives, and expected improvement proposes the points."""
+"""Bayesian optimization: Gaussian processes model the objectives, and expected improvement chooses the points."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from hpo_pilot.search.limits import MOST_POPULATION
 
 Array = npt.NDArray[np.float64]
 
-#: Finite spaces up to this size are looked at in full.
+#: In finite spaces up to this size, every point is a candidate.
 LISTED = 2_000
 
-#: Candidates from anywhere, and near the best; more for batches so wide that there would be little to choose from.
+#: Candidates from the whole space, and near the best points; wide batches get this many more per point.
 _ANYWHERE, _NEARBY = 1_000, 600
 _PER_POINT = 3
 
-#: With constraints every candidate costs an evaluation in Python, some 20 µs: then fewer from anywhere.
+#: With constraints, each candidate costs about 20 µs: then fewer are drawn from the whole space.
 _ANYWHERE_CONSTRAINED = 400
 
 
@@ -57,14 +57,14 @@ class Candidates:
         numbers: np.random.Generator,
         rng: random.Random,
     ) -> Array:
-        """Candidates for a batch of `wanted` points; shape (n, n_dims), n = 0 where no feasible point was found.
+        """Returns candidates, shape (n, n_dims); n = 0 where no feasible point was found.
 
         Args:
             wanted: the size of the batch.
-            best: unit vectors of the best points known, shape (k, n_dims).
-            anchors: unit vectors known to be feasible.
+            best: unit vectors of the best known points, shape (k, n_dims).
+            anchors: unit vectors of feasible points.
             numbers: the random stream.
-            rng: the random stream of the constrained case.
+            rng: the random stream for spaces with constraints.
         """
         if self._space.size <= LISTED:
             return self._listed()
@@ -78,7 +78,7 @@ class Candidates:
         return np.concatenate([self._features.snapped(np.array(found)), self.feasible(near)])
 
     def feasible(self, units: Array) -> Array:
-        """Those of `units` that satisfy the constraints."""
+        """Returns the rows of `units` that satisfy the constraints."""
         if not self._space.constraints:
             return units
         return np.asarray(units[feasible_region(self._space).mask(units)])
@@ -90,7 +90,7 @@ class Candidates:
         return self._list
 
     def _near(self, best: Array, count: int, numbers: np.random.Generator) -> Array:
-        """Neighbours of `best` at distances from a thousandth to a third of the range, in some of the dimensions."""
+        """Returns neighbours of `best`, shifted by a thousandth to a third of the range in some of the dimensions."""
         dims = len(self._ordered)
         units = best[np.arange(count) % len(best)].clip(0.0, 1.0)
         scale = 10.0 ** numbers.uniform(-3.0, -0.5, (count, 1))
@@ -103,30 +103,26 @@ class Candidates:
         return self._features.snapped(np.where(changed, other, units))
 
 
-# Points that are out at the same time must not be one point: what two of them tell, one tells as well.
-#
-# Two points are as good as one where they are much nearer to each other than to anything known: until the first of
-# them
-# is back, nobody can know why a second one should be there. The nearer the known points come, the finer this gets, so
-# it
-# does not keep a search from closing in on its optimum.
-
 Mask = npt.NDArray[np.bool_]
 
-#: Nearer to a point that is out than this share of the distance to the nearest known one is too near.
+#: A point is too close to a pending one if their distance is below this share of its distance to the nearest told one.
 _SHARE = 0.05
 
 
 class Spacing:
-    """Which points are too near to those that are out, in the length scales of one model."""
+    """Keeps pending points apart, in the length scales of one model.
+
+    Two pending points that are much closer to each other than to any told point would give the same information. The
+    limit shrinks with the distance to the told points, so that the search can still converge to its optimum.
+    """
 
     def __init__(self, scales: Array, known: Array, out: Array) -> None:
-        """Knows where what is.
+        """Takes the told and pending points.
 
         Args:
             scales: the length scales, shape (n_features,).
-            known: the features of points that are told, failures too, shape (n, n_features).
-            out: the features of those that are not yet, shape (m, n_features).
+            known: features of the told points, failed ones included, shape (n, n_features).
+            out: features of the pending points, shape (m, n_features).
         """
         self._scales = scales
         self._known = known / scales
@@ -139,44 +135,44 @@ class Spacing:
         self._nearest_out = _nearest(self._candidates, self._out)
 
     def add(self, features: Array) -> None:
-        """One more point is out, of shape (n_features,)."""
+        """Adds a pending point, shape (n_features,)."""
         point = features[None, :] / self._scales
         self._out = np.concatenate([self._out, point])
         np.minimum(self._nearest_out, cdist(self._candidates, point)[:, 0], out=self._nearest_out)
 
     def crowded_candidates(self) -> Mask:
-        """Which candidates are too near to a point that is out, shape (k,)."""
+        """Returns which candidates are too close to a pending point, shape (k,)."""
         return self._nearest_out < self._reach
 
     def crowded(self, features: Array) -> Mask:
-        """The same for any points, shape (n, n_features); shape (n,)."""
+        """Returns which points, shape (n, n_features), are too close to a pending point; shape (n,)."""
         scaled = features / self._scales
         return _nearest(scaled, self._out) < _SHARE * _nearest(scaled, self._known)
 
 
 def _nearest(points: Array, others: Array) -> Array:
-    """The distance of each point to the nearest of the others, shape (n,); infinite where there is none."""
+    """Returns the distance of each point to the nearest other point, shape (n,); infinite where there is none."""
     if not len(others):
         return np.full(len(points), np.inf)
     return np.asarray(cdist(points, others).min(axis=1))
 
 
-#: The climb starts from this many candidates, at least this far apart in length scales.
+#: The ascent starts from this many candidates, at least this far apart in length scales.
 _STARTS, _APART = 4, 0.3
 
-#: Steps of the climb.
+#: Steps of the ascent.
 _STEPS = 15
 
 
 class Climber:
-    """Climbs by what a surrogate says a point is worth, less a penalty."""
+    """Finds a local maximum of the acquisition value plus a penalty, by gradient ascent."""
 
     def __init__(self, features: FeatureMap, feasible: Callable[[Array], Array]) -> None:
-        """Climbs in a space.
+        """Prepares the ascent in a space.
 
         Args:
             features: the map from unit vectors.
-            feasible: those of some unit vectors that satisfy the constraints.
+            feasible: selects the unit vectors that satisfy the constraints.
         """
         self._map = features
         self._feasible = feasible
@@ -184,16 +180,16 @@ class Climber:
     def climb(
         self, surrogate: Surrogate, proposals: Proposals, starts: Array, penalty: Callable[[Array], Array]
     ) -> Array | None:
-        """Offers the best of the starts, their discrete neighbours and what a gradient makes of the best of these.
+        """Offers the best of the starts, their discrete neighbours and the ends of the gradient ascents from them.
 
         Args:
-            surrogate: says what points are worth.
-            proposals: where the point goes.
+            surrogate: gives the acquisition values.
+            proposals: takes the point.
             starts: unit vectors, shape (k, n_dims), k above 0.
-            penalty: what is added to the values at features of shape (m, n_features); shape (m,).
+            penalty: is added to the values at features of shape (m, n_features); shape (m,).
 
         Returns:
-            The features of the point taken, shape (n_features,); None where none was taken.
+            The features of the accepted point, shape (n_features,); None where none was accepted.
         """
         units = np.concatenate([self._map.neighbours(start) for start in starts])
         units = self._feasible(np.unique(units, axis=0))
@@ -211,7 +207,7 @@ class Climber:
         return None
 
     def _uphill(self, surrogate: Surrogate, units: Array) -> Array:
-        """Where L-BFGS leads from `units`; all climb together, so that one matrix product serves them all."""
+        """Returns the ends of L-BFGS ascents from `units`, done together so that they share matrix products."""
         features = self._map.features(units)
         free = np.zeros(features.shape, dtype=bool)
         for row, unit in zip(free, units, strict=True):
@@ -237,7 +233,7 @@ class Climber:
 
 
 def starts_apart(features: Array, scores: Array, scales: Array) -> list[int]:
-    """The best candidates that are apart from each other, in length scales.
+    """Returns the indices of the best candidates that are far enough apart, in length scales.
 
     Args:
         features: shape (m, n_features).
@@ -257,19 +253,20 @@ def starts_apart(features: Array, scores: Array, scales: Array) -> list[int]:
     return starts
 
 
-#: More than any logarithm of an expected improvement that matters; less than what a probable failure costs.
+#: Penalty for points too close to a pending one: larger than any relevant log improvement, and smaller than the penalty
+#: for a probable failure.
 _CROWDED = 5e3
 
-#: How many points of a batch are climbed to; the rest are the pool's best. The cost of a climb grows with the square
-#: of the points known, so it is the first few that get one.
+#: Number of points of a batch that are found by gradient ascent; the rest are the best candidates. The cost of an
+#: ascent grows with the square of the number of known points.
 _MOST_CLIMBS, _LEAST_CLIMBS, _CLIMB_BUDGET = 16, 2, 4_000_000
 
 
 class BatchChooser:
-    """Greedy choice by expected improvement times the probability of success (kriging believer).
+    """Chooses a batch greedily by expected improvement times the probability of success (kriging believer).
 
-    Where there are several models they take turns, and each believes what the others chose: when one is sure of
-    something wrong, the others' points tell.
+    Several models take turns, and each believes the points that the others chose. If one model is wrong, the points of
+    the others reveal it.
     """
 
     def __init__(
@@ -282,16 +279,16 @@ class BatchChooser:
         caution: Caution,
         feasible: Callable[[Array], Array],
     ) -> None:
-        """Knows what is told and pending.
+        """Takes the models and the told and pending points.
 
         Args:
             features: the map from unit vectors.
-            surrogates: the models; used up.
-            known: the features of points that are told, failures too, shape (n, n_features).
-            out: the features of those that are not yet, shape (m, n_features).
-            turn: whose turn is first.
-            caution: keeps away from where trials fail.
-            feasible: those of some unit vectors that satisfy the constraints.
+            surrogates: the models; they are changed.
+            known: features of the told points, failed ones included, shape (n, n_features).
+            out: features of the pending points, shape (m, n_features).
+            turn: selects the model that chooses first.
+            caution: penalises points that probably fail.
+            feasible: selects the unit vectors that satisfy the constraints.
         """
         self._map = features
         self._surrogates = list(surrogates)
@@ -301,11 +298,11 @@ class BatchChooser:
         self._climber = Climber(features, feasible)
 
     def fill(self, proposals: Proposals, units: Array) -> None:
-        """Offers the best candidates until none is missing, or none is left.
+        """Offers the best candidates until no point is missing, or no candidate is left.
 
         Args:
-            proposals: where accepted points go.
-            units: the candidates, snapped, shape (m, n_dims); m above 0.
+            proposals: takes the points.
+            units: the candidates, snapped to values of the space, shape (m, n_dims); m above 0.
         """
         features = self._map.features(units)
         for surrogate, spacing in zip(self._surrogates, self._spacings, strict=True):
@@ -329,7 +326,7 @@ class BatchChooser:
                     for surrogate in self._surrogates:
                         surrogate.believe(chosen)
                     continue
-                climbs = 0  # from here on only candidates are believed
+                climbs = 0  # from now on, only candidates are believed
             bonus[index] = -np.inf
             if proposals.offer(units[index].tolist()):
                 self._take(features[index])
@@ -345,45 +342,47 @@ class BatchChooser:
             spacing.add(features)
 
 
-#: The processes are conditioned on this many points at most, for the cost grows with the cube; on fewer where several
-#: objectives have one each.
+#: Points on which a process is conditioned, at most, because the cost grows with the cube; fewer with several
+#: objectives, which have one process each.
 _CONDITIONED, _CONDITIONED_EACH = 2_000, 1_500
 
-#: Start points tried per point wanted before random ones fill up: constraints and small spaces refuse many.
+#: Start points that are tried per point wanted, before random points fill up: constraints and small spaces refuse many.
 _TRIES_PER_START = 16
 
-#: While earlier searches count, one in this many start points is of the even spread; the others are where they were
-#: good.
+#: While earlier searches count, one of this many start points is evenly distributed; the others are near the best
+#: earlier points.
 _STARTS_APART = 2
 
 
 class BayesianSettings(BaseSettings):
-    """What a search file may set.
+    """Settings in the search file.
 
     Attributes:
-        start_points: how many points of an even spread come before the model has its say. None: two per dimension,
-            between 8 and 40, at most a third of the budget. While earlier searches count, every other one is where
-            they were good.
+        start_points: number of evenly distributed points before the model chooses. None: two per dimension, between 8
+            and 40, at most a third of the budget. While earlier searches count, every second one is near their best
+            points.
     """
 
     start_points: Annotated[int, Field(ge=1, le=MOST_POPULATION, strict=True)] | None = None
 
 
 class BayesianOptimizer(Optimizer):
-    """A scikit-optimize Gaussian process with a batch choice of its own.
+    """Bayesian optimization with scikit-optimize's Gaussian process and our own choice of batches.
 
-    Scrambled Sobol points first. Then, for each `ask`: values are seen on the scale on which the process explains them
-    best; it is conditioned on the told points and believes the pending ones to return what it predicts; the batch is
-    chosen greedily by log expected improvement, points that are out at once keeping apart (`Spacing`). With several
-    objectives each has processes of its own, and the improvement is that of the front's hypervolume.
+    The first points are scrambled Sobol points. Then each `ask` does the following. Values are transformed to the scale
+    on which the process explains them best. The process is conditioned on the told points, and believes that pending
+    points return their predictions. The batch is chosen greedily by log expected improvement; pending points keep a
+    distance from each other (`Spacing`). With several objectives, each has its own processes, and the acquisition value
+    is the expected hypervolume improvement.
 
-    While there are few values two processes take turns, one with a quadratic trend and one without: with the trend it
-    finds smooth optima sooner, without it looks around more where the trend is wrong (tables of many choices). Failed
-    trials have no value; a process of their own learns where they lie, and the batch keeps away. What earlier searches
-    expect comes first, and counts as much as the values told since bear out (`Transfer`).
+    While there are few values, two processes take turns, one with a quadratic trend and one without. The trend finds
+    smooth optima sooner; the other explores more where the trend is wrong (tables with many choices). Failed trials
+    have no value: a separate process learns where trials fail, and the batch avoids these regions. Predictions from
+    earlier searches are used first, with a weight that depends on how well they agree with the results of this search
+    (`Transfer`).
 
-    Hyper-parameters belong to a cut of the history: they are fitted from fixed starts on the trials up to the last
-    refit that the number of trials calls for, so a rebuilt optimizer finds the very same ones. Nothing else is kept.
+    Hyper-parameters are fitted from fixed starts on the first trials of the history; their number depends only on the
+    length of the history (`refit_cut`). So a rebuilt optimizer finds the same ones. No other state is kept.
     """
 
     Settings = BayesianSettings
@@ -433,10 +432,10 @@ class BayesianOptimizer(Optimizer):
             if has_model and proposals.missing > 0:
                 self._choose(proposals, table, pending, earlier)
         rng = stream(self.seed, "rest", proposals.known)
-        return proposals.complete(rng, [*(observation.point for observation in self.history[-64:]), *pending])
+        return proposals.complete(rng, self._known_points(pending))
 
     def _start(self, proposals: Proposals, count: int) -> None:
-        """`count` points of an even spread, from where the known ones left off."""
+        """Offers the next `count` points of the Sobol sequence."""
         first, goal = proposals.known, len(proposals.points) + count
         tries = _TRIES_PER_START * count
         sobol = qmc.Sobol(len(self.space.dimensions), rng=array_stream(self.seed, "start"))
@@ -446,7 +445,7 @@ class BayesianOptimizer(Optimizer):
             proposals.offer(unit)
 
     def _choose(self, proposals: Proposals, table: Table, pending: list[Point], earlier: Sequence[Array]) -> None:
-        """Fills the batch by the models."""
+        """Fills the batch with points that the models choose."""
         rng = array_stream(self.seed, "choose", proposals.known)
         features = self._features.features(table.units)
         rows = table.most_telling(_CONDITIONED if self.objectives == 1 else _CONDITIONED_EACH, rng)
@@ -468,7 +467,7 @@ class BayesianOptimizer(Optimizer):
             chooser.fill(proposals, candidates)
 
     def _surrogates(self, table: Table, rows: Rows, data: Array, believed: Array, reach: Array) -> list[Surrogate]:
-        """The models by which points are chosen: conditioned on `rows`, whose features are `data`, and `believed`."""
+        """Returns the models, conditioned on `rows`, whose features are `data`, and believing the points `believed`."""
         by_objective = [learner.posteriors(table, rows, data) for learner in self._values]
         stopped = table.stopped[rows]
         if self.objectives == 1:
@@ -478,6 +477,6 @@ class BayesianOptimizer(Optimizer):
         return [FrontSurrogate.of_data(posteriors, stopped, first, reach, believed) for posteriors in together]
 
     def _places(self, points: Iterable[Point]) -> Array:
-        """The unit vectors of those points that have one, shape (n, n_dims)."""
+        """Returns the unit vectors of the points that have one, shape (n, n_dims)."""
         units = [unit for point in points if (unit := unit_vector(self.space, point)) is not None]
         return np.array(units).reshape(len(units), len(self.space.dimensions))

@@ -20,22 +20,21 @@ from hpo_pilot.optimizers.proposals import Proposals, feasible_units
 from hpo_pilot.search import Integer, Point, SearchSpace
 from hpo_pilot.search.limits import MOST_POPULATION
 
-# Points as CMA-ES sees them: a coordinate for each ordered dimension, a choice for each of the others.
-#
-# A discrete value is a cell of its coordinate: the part of [0, 1] that `SearchSpace.decode` turns into it.
-
 Array = npt.NDArray[np.float64]
 
 
 class Genotype:
-    """Which dimensions are coordinates, and where their cells lie. Dimensions of one value are left out.
+    """The space as CMA-ES uses it: a coordinate for each ordered dimension, a choice for each of the others.
+
+    A discrete value is a cell of its coordinate: the part of [0, 1] that `SearchSpace.decode` maps to the value.
+    Dimensions with only one value are left out.
 
     Attributes:
-        size: how many dimensions there are, shape (n_dims,) of a unit vector.
+        size: number of dimensions of the space.
         ordered: the dimensions that are coordinates; coordinate i is dimension `ordered[i]`.
         discrete: the coordinates that have cells.
         categorical: the dimensions with choices.
-        choices: how many choices each of those has.
+        choices: the number of choices of each categorical dimension.
     """
 
     def __init__(self, space: SearchSpace) -> None:
@@ -50,15 +49,15 @@ class Genotype:
 
     @property
     def free(self) -> int:
-        """How many dimensions have more than one value; at least 1."""
+        """The number of dimensions with more than one value; at least 1."""
         return max(1, len(self.ordered) + len(self.categorical))
 
     def cells(self, column: int, units: Array) -> tuple[Array, Array]:
-        """Where the cells of discrete values begin and end.
+        """Returns the lower and upper ends of the cells of discrete values.
 
         Args:
             column: the coordinate.
-            units: the values' places in [0, 1], shape (n,).
+            units: the values' positions in [0, 1], shape (n,).
         """
         dimension = self._dimensions[column]
         if isinstance(dimension, Integer) and dimension.scale == "log":
@@ -71,39 +70,35 @@ class Genotype:
         return low, low + 1.0 / count
 
     def width(self, column: int, place: float) -> float:
-        """How wide the cell at `place` is."""
+        """Returns the width of the cell at `place`."""
         low, high = self.cells(column, np.array([min(1.0, max(0.0, place))]))
         return float(high[0] - low[0])
 
 
-# Random numbers for the points of CMA-ES, spread evenly over each population: few points then say as much as many.
-#
-# Steps come in pairs, one the mirror image of the other, along directions at right angles (Wang, Emmerich, Bäck 2014,
-# mirrored orthogonal sampling). The numbers that choices are made by are a Latin hypercube (McKay, Beckman, Conover
-# 1979). Each step by itself is normal, and each number uniform.
-
-
 class EvenDraws:
-    """An endless row of draws, in blocks of a population: the draw at a position is always the same one.
+    """An endless sequence of random draws that are evenly distributed within each population.
 
-    So points that are asked for one by one are spread like those of a batch.
+    Steps come in mirrored pairs along orthogonal directions (mirrored orthogonal sampling: Wang, Emmerich, Bäck 2014).
+    The numbers that select choices are a Latin hypercube (McKay, Beckman, Conover 1979). Each step alone is normal, and
+    each number is uniform. The draw at a position is always the same, so points that are asked for one by one are
+    distributed like those of a batch.
     """
 
     def __init__(self, seed: int, population: int, coordinates: int, dimensions: int) -> None:
         """Draws nothing yet.
 
         Args:
-            seed: names the row.
-            population: the length of a block.
-            coordinates: how long a step is.
-            dimensions: how many uniform numbers go with it.
+            seed: selects the sequence.
+            population: the number of draws in a block.
+            coordinates: the length of a step.
+            dimensions: the number of uniform numbers with each step.
         """
         self._seed, self._population = seed, population
         self._coordinates, self._dimensions = coordinates, dimensions
         self._blocks: dict[int, tuple[Array, Array]] = {}
 
     def at(self, position: int) -> tuple[Array, Array]:
-        """A normal step, shape (coordinates,), and numbers in [0, 1), shape (dimensions,)."""
+        """Returns a normal step, shape (coordinates,), and numbers in [0, 1), shape (dimensions,)."""
         number, row = divmod(position, self._population)
         if number not in self._blocks:
             rng = array_stream(self._seed, "draws", self._population, number)
@@ -116,14 +111,14 @@ class EvenDraws:
 
 
 def mirrored_steps(rng: np.random.Generator, count: int, coordinates: int) -> Array:
-    """Normal steps z1, -z1, z2, -z2, …, of which `coordinates` pairs after one another are at right angles.
+    """Returns normal steps z1, -z1, z2, -z2, …; `coordinates` consecutive pairs are orthogonal.
 
     Returns:
         Shape (count, coordinates).
     """
     sets = math.ceil(count / (2 * coordinates))
     turns, upper = np.linalg.qr(rng.standard_normal((sets, coordinates, coordinates)))
-    signs = np.where(np.diagonal(upper, axis1=1, axis2=2) < 0.0, -1.0, 1.0)  # else not every turn is as likely
+    signs = np.where(np.diagonal(upper, axis1=1, axis2=2) < 0.0, -1.0, 1.0)  # else rotations are not equally likely
     lengths = np.sqrt(rng.chisquare(coordinates, (sets, coordinates)))
     steps = np.swapaxes(turns * (signs * lengths)[:, None, :], 1, 2)
     mirrored: Array = np.stack([steps, -steps], axis=2).reshape(-1, coordinates)[:count]
@@ -131,7 +126,7 @@ def mirrored_steps(rng: np.random.Generator, count: int, coordinates: int) -> Ar
 
 
 def latin_numbers(rng: np.random.Generator, count: int, dimensions: int) -> Array:
-    """Uniform numbers in [0, 1), one in each of `count` equal parts of it, in each dimension in another order.
+    """Returns uniform numbers in [0, 1): in each dimension, one in each of `count` equal parts, in random order.
 
     Returns:
         Shape (count, dimensions).
@@ -140,55 +135,51 @@ def latin_numbers(rng: np.random.Generator, count: int, dimensions: int) -> Arra
     return (parts + rng.random((count, dimensions))) / count
 
 
-# The distribution that CMA-ES learns: a normal one over ordered dimensions, shares over the choices of the others.
-#
-# The normal one is DEAP's `cma.Strategy`. What DEAP's does not know is here:
-#
-# - A discrete value is a cell of its coordinate. A told point's coordinate is drawn from the part of the normal
-#   distribution that lies in its cell: what the sample was, as far as it can be known. With `margin` (below) the
-#   distribution cannot get stuck in one cell, as it does by rounding alone (Hamano et al. 2022, CMA-ES with Margin).
-# - A categorical dimension has a share for each choice, moved towards the choices of the better half (Hamano et al.
-# 2024,
-#   CatCMA, with a fixed rate), and never below a margin.
-# - Where a dimension is inactive, its coordinate is drawn from the distribution as it stands, and the centroid does
-# not
-#   follow it: it neither drifts nor shrinks.
-
-#: A step that leads out of the bounds is made shorter by this, once; what is still outside is set on the bound. On the
-#: development problems (96 trials) that did as well as steps made shorter until they fit, and better than drawing them
-#: again, which breaks up the pairs of even draws; where the best point lies on bounds, it was ahead of both.
+#: A step beyond the bounds is multiplied by this once; coordinates that are still outside are set to the bound. On the
+#: development problems (96 trials) this was as good as shortening steps until they fit, and better than drawing them
+#: again, which breaks the mirrored pairs; where the best point is on bounds, it was better than both.
 _SHORTENED = 0.5
 
 #: How far the shares of the choices move towards those of the better half in one update. On 30 mixed development
-#: problems (96 trials, 4 seeds) 0.5 did better than 0.3; 0.8 did as well.
+#: problems (96 trials, 4 seeds) 0.5 was better than 0.3; 0.8 was as good.
 _SHARE_RATE = 0.5
 
-#: It is spent when it became narrower than this (as a share of the range), or this ill-conditioned.
+#: The distribution has collapsed when it is narrower than this (as a share of the range), or this ill-conditioned.
 _NARROWEST, _WORST_CONDITION = 1e-7, 1e14
 
-#: Cells that hold less of the distribution than this are filled evenly.
+#: In cells with less probability than this, samples are uniform.
 _LEAST_MASS = 1e-6
 
 
 class Distribution:
-    """A normal distribution and shares, updated by ranked points.
+    """The distribution that CMA-ES learns: normal over ordered dimensions, with shares for the choices of the others.
+
+    DEAP's `cma.Strategy` is the normal distribution. We add:
+
+    - A discrete value is a cell of its coordinate. The coordinate of a told point is drawn from the part of the normal
+      distribution in its cell, because the original sample is not known. The margin keeps the distribution from
+      getting stuck in one cell, as it does with rounding alone (Hamano et al. 2022, CMA-ES with Margin).
+    - A categorical dimension has a share for each choice. Shares move towards the choices of the better half (Hamano et
+      al. 2024, CatCMA, with a fixed rate), and never fall below a margin.
+    - The coordinate of an inactive dimension is drawn from the present distribution, and the centroid does not follow
+      it: the coordinate neither drifts nor shrinks.
 
     Attributes:
-        population: how many results make an update.
-        parents: how many of them it moves towards.
-        updates: how many there were.
+        population: results per update.
+        parents: results per update towards which the distribution moves.
+        updates: number of updates so far.
     """
 
     def __init__(
         self, genotype: Genotype, centroid: Array, sigma: float, population: int, covariance: Array | None = None
     ) -> None:
-        """A fresh one, with even shares.
+        """Makes a distribution with equal shares.
 
         Args:
             genotype: the coordinates.
             centroid: shape (n_coordinates,).
             sigma: the standard deviation, as a share of each range.
-            population: results an update.
+            population: results per update.
             covariance: shape (n_coordinates, n_coordinates), in units of sigma². None: a sphere.
         """
         self._genotype = genotype
@@ -202,12 +193,12 @@ class Distribution:
 
     @property
     def updates(self) -> int:
-        """How often it was updated."""
+        """The number of updates so far."""
         return len(self._bests)
 
     @property
     def centroid(self) -> Array:
-        """Its middle, shape (n_coordinates,)."""
+        """The mean, shape (n_coordinates,)."""
         middle: Array = self._strategy.centroid
         return middle
 
@@ -218,12 +209,12 @@ class Distribution:
         return deviation
 
     def update(self, units: Array, active: Array, values: Sequence[float], rng: np.random.Generator) -> None:
-        """Moves towards the better half.
+        """Moves the distribution towards the better half of some points.
 
         Args:
             units: the points, shape (n, n_dims), all within [0, 1].
             active: which dimensions each point has, shape (n, n_dims).
-            values: lower is better; inf for failed ones.
+            values: lower is better; inf for failed trials.
             rng: the random stream of this update.
         """
         strategy, genotype = self._strategy, self._genotype
@@ -235,7 +226,7 @@ class Distribution:
             strategy.update([Individual(vectors[i].tolist(), (), rank) for rank, i in enumerate(order.tolist())])
             moved = np.where(has[best], 0.0, vectors[best] - before)
             strategy.centroid = strategy.centroid - strategy.weights @ moved
-        # Results of an older, wider generation may push the step beyond the space itself.
+        # Results of an older, wider generation may make the step larger than the space.
         strategy.sigma = min(float(strategy.sigma), 1.0)
         self._keep_spread(spread, strategy.weights @ np.where(has[best], 0.0, 1.0))
         for place, (index, size) in enumerate(zip(genotype.categorical, genotype.choices, strict=True)):
@@ -248,11 +239,11 @@ class Distribution:
         self._bests.append(float(min(values)))
 
     def _keep_spread(self, spread: Array, inactive: Array) -> None:
-        """Gives coordinates their former spread back, by the weight of the parents that do not have them.
+        """Restores the spread of coordinates in proportion to the weight of the parents that do not have them.
 
         Args:
             spread: the standard deviations before the update, shape (n_coordinates,).
-            inactive: that weight, in [0, 1], shape (n_coordinates,).
+            inactive: the weight, in [0, 1], shape (n_coordinates,).
         """
         strategy = self._strategy
         if not inactive.any() or not self._genotype.ordered or not np.all(np.isfinite(strategy.C)):
@@ -260,18 +251,18 @@ class Distribution:
         variance = np.diag(strategy.C)
         wanted = (1.0 - inactive) * variance + inactive * (spread / strategy.sigma) ** 2
         scale = np.sqrt(wanted / variance)
-        strategy.C = strategy.C * np.outer(scale, scale)  # stays positive definite, correlations as they are
+        strategy.C = strategy.C * np.outer(scale, scale)  # stays positive definite and keeps the correlations
         squares, strategy.B = np.linalg.eigh(strategy.C)
         strategy.diagD = np.sqrt(np.maximum(squares, 0.0))
         strategy.BD = strategy.B * strategy.diagD
         strategy.cond = squares[-1] / squares[0] if squares[0] > 0 else math.inf
 
     def _vectors(self, units: Array, active: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-        """The points' coordinates, and which of them the points have; both of shape (n, n_coordinates)."""
+        """Returns the points' coordinates, and which of them the points have; both of shape (n, n_coordinates)."""
         strategy, genotype = self._strategy, self._genotype
         centroid, spread = strategy.centroid, self.spread
         count, size = len(units), len(centroid)
-        if not genotype.ordered:  # one coordinate that stands for nothing keeps DEAP going
+        if not genotype.ordered:  # DEAP needs at least one coordinate, here without a meaning
             return np.tile(centroid, (count, 1)), np.zeros((count, size), dtype=bool)
         vectors = units.copy()
         shares = rng.random((count, size))
@@ -291,15 +282,15 @@ class Distribution:
         return vectors, has
 
     def sample(self, normal: Array, numbers: Array, rng: random.Random) -> list[float]:
-        """A unit vector, shape (n_dims,).
+        """Returns a sample as a unit vector, shape (n_dims,).
 
-        Discrete ordered dimensions leave the value that was drawn for a neighbour with probability
-        1 / (population × dimensions), so that no value dies out.
+        A discrete ordered dimension moves to a neighbouring value with probability 1 / (population × dimensions), so
+        that no value dies out.
 
         Args:
             normal: the step, standard normal numbers, shape (n_coordinates,).
-            numbers: what choices and neighbours are drawn by, in [0, 1), shape (n_dims,).
-            rng: the random stream that says which neighbour.
+            numbers: uniform numbers in [0, 1) that select choices and neighbours, shape (n_dims,).
+            rng: the random stream that selects the side of the neighbour.
         """
         strategy = self._strategy
         step = strategy.sigma * (strategy.BD @ normal)
@@ -311,11 +302,11 @@ class Distribution:
     def sample_near(
         self, unit: Sequence[float], share: float, normal: np.random.Generator, rng: random.Random
     ) -> list[float]:
-        """A unit vector near another, by a step of the distribution made shorter; for what constraints leave little.
+        """Returns a unit vector near another, by a shortened step of the distribution; for small feasible regions.
 
         Args:
             unit: shape (n_dims,).
-            share: how much of the step is left.
+            share: the factor by which the step is shortened.
             normal: the random stream of the step.
             rng: the random stream of the choices.
         """
@@ -342,7 +333,7 @@ class Distribution:
         return unit
 
     def is_spent(self) -> bool:
-        """Whether it has collapsed, or its updates' bests have become one value (Hansen's TolHistFun)."""
+        """Tells whether it has collapsed, or the best values of recent updates are all equal (Hansen's TolHistFun)."""
         strategy = self._strategy
         numbers = np.concatenate([strategy.centroid, strategy.diagD, [strategy.sigma]])
         if not np.all(np.isfinite(numbers)) or strategy.diagD.min() <= 0:
@@ -359,17 +350,17 @@ class Distribution:
 #: The least spread around each of the best points, as a share of the range.
 _LEAST_SPREAD = 0.1
 
-#: Fewer good points than this say too little.
+#: The least number of good points.
 _FEWEST = 3
 
 
 def head_start(
     space: SearchSpace, genotype: Genotype, earlier: Mapping[str, Sequence[Observation]], sigma: float, population: int
 ) -> Distribution | None:
-    """The distribution of the best earlier points: as narrow as they agree, never wider than `sigma`.
+    """Returns a distribution around the best points of earlier searches, never wider than `sigma`.
 
     Returns:
-        None where too little is known.
+        None where too few points are known.
     """
     best = best_of_earlier(earlier)
     if len(best) < _FEWEST:
@@ -392,39 +383,39 @@ def head_start(
     return distribution
 
 
-#: How many samples per point wanted may be duplicates or infeasible before they are drawn near the best points, with
-#: steps made shorter and shorter, and at last at random.
+#: Samples per point wanted that may be duplicates or infeasible, before samples are drawn near the best points, with
+#: shorter and shorter steps, and last at random.
 _TRIES_PER_POINT = 20
 _SHORTER = (0.5, 0.2, 0.05)
 
-#: Each fresh start has twice the population, up to this many times the first.
+#: Each restart doubles the population, up to this many times the first.
 _LARGEST_GROWTH = 16
 
-#: How many updates one width of results gives at most. Many small updates from results of one distribution mislead it,
-#: one large update wastes the width. Batches of 64 (19 problems, 8 seeds): updates of 16 had 0.5 times the regret of
-#: updates of 64, those of 24 and 32 0.6 times, those of 8 1.3 times. Batches of 128 (14 problems, 5 seeds): 32 was best
-#: of 16 to 64. Batches of 16 and 32: updates of the whole were worst. Asynchronous ones were measured with 8 at once.
+#: Updates per width (points asked for and pending), at most. Many small updates from results of one distribution
+#: mislead it; one large update wastes results. Batches of 64 (19 problems, 8 seeds): updates of 16 had 0.5 times the
+#: regret of updates of 64; of 24 and 32, 0.6 times; of 8, 1.3 times. Batches of 128 (14 problems, 5 seeds): 32 was the
+#: best of 16 to 64. Batches of 16 and 32: updates of the whole batch were worst. Asynchronous: measured with 8 at once.
 _UPDATES_PER_WIDTH = 4
 
-#: Populations that follow the width, so that a shrinking last batch does not replay the history for each size.
+#: Populations for large widths: few, so that a shrinking last batch does not replay the history for each size.
 _WIDE_POPULATIONS = [12, 16, 24, 32, 48, 64, 96, 128, 192, 256]
 
-#: With constraints, a distribution starts as wide as so many feasible points lie; as without, if not even the second
-#: number of them is found.
+#: With constraints, the first spread is that of a sample of feasible points of this size; if fewer than the second
+#: number are found, it is the same as without constraints.
 _FEASIBLE_SAMPLE, _LEAST_FEASIBLE = 64, 8
 
-#: Runs kept, one for each population that was needed.
+#: Number of runs kept, one per population.
 _KEPT_RUNS = 3
 
-#: The best points that are remembered, to look for feasible ones near them.
+#: Number of best points kept, near which feasible points are sought.
 _BEST = 5
 
 
 class CmaSettings(BaseSettings):
-    """What a search file may set.
+    """Settings in the search file.
 
     Attributes:
-        population: results per update of the distribution. None: by the number of dimensions and the width asked for.
+        population: results per update of the distribution. None: depends on the number of dimensions and the width.
         sigma: the first standard deviation, as a share of each range.
     """
 
@@ -433,15 +424,16 @@ class CmaSettings(BaseSettings):
 
 
 class CmaOptimizer(Optimizer):
-    """DEAP's CMA-ES, rebuilt by replaying what was told.
+    """DEAP's CMA-ES, rebuilt by replaying the told results.
 
-    Results are taken in the order in which they were told, a population at a time, whichever generation they were
-    proposed in: nobody waits for the slowest. An update needs as many good values as it has parents; failed trials
-    rank last, stopped ones by what they would have come to, but never ahead of the best finished one. When the
-    distribution has collapsed, or its updates stopped improving, it starts over elsewhere with twice the population.
+    Results are used in the order in which they were told, one population at a time, independent of the generation in
+    which they were proposed: no update waits for the slowest trial. An update needs as many good values as it has
+    parents. Failed trials rank last; stopped trials rank by their projected values, but never before the best finished
+    trial. When the distribution has collapsed, or its updates do not improve any more, it restarts elsewhere with twice
+    the population.
 
-    The population follows the width (points asked for and pending), so `ask` replays, for the population that it
-    needs, what was told since its last call.
+    The population depends on the width (points asked for and pending), so `ask` replays the new results for the
+    population that it needs.
     """
 
     Settings = CmaSettings
@@ -454,12 +446,12 @@ class CmaOptimizer(Optimizer):
         self._runs: dict[int, CmaRun] = {}
 
     def tell_earlier(self, source: str, trials: Iterable[Result]) -> None:
-        """See `Optimizer.tell_earlier`; the first distribution starts where the best of them lie."""
+        """See `Optimizer.tell_earlier`; the first distribution starts around the best of them."""
         super().tell_earlier(source, trials)
         self._runs.clear()
 
     def population(self, n: int, pending: int) -> int:
-        """Results per update, for a width of n points asked for and `pending` out."""
+        """Returns the number of results per update, for `n` points asked for and `pending` ones."""
         if self.settings.population is not None:
             return self.settings.population
         least = 4 + int(2 * math.log(self._genotype.free))
@@ -467,15 +459,15 @@ class CmaOptimizer(Optimizer):
         if share > least:
             wide = bisect.bisect_left(_WIDE_POPULATIONS, share)
             return _WIDE_POPULATIONS[min(wide, len(_WIDE_POPULATIONS) - 1)]
-        # Whole batches: as many updates as fit, all of one size.
+        # Divides a batch into updates of equal size.
         return least if pending or n < least else math.ceil(n / (n // least))
 
     def run(self, population: int) -> CmaRun:
-        """What the history makes of a population; up to date."""
+        """Returns the run with a population, updated with the whole history."""
         run = self._runs.pop(population, None) or CmaRun(
             self.space, self._genotype, self.seed, population, self.settings.sigma, self.earlier
         )
-        self._runs[population] = run  # the last used is the last
+        self._runs[population] = run  # moves the run to the end: the last used
         for old in list(self._runs)[:-_KEPT_RUNS]:
             del self._runs[old]
         run.replay(self.history)
@@ -489,12 +481,12 @@ class CmaOptimizer(Optimizer):
         with one_thread():
             self._offer_samples(proposals, run.distribution, normal, rng)
             self._offer_near(proposals, run, normal, rng)
-        return proposals.complete(rng, [*(o.point for o in self.history[-64:]), *pending])
+        return proposals.complete(rng, self._known_points(pending))
 
     def _offer_samples(
         self, proposals: Proposals, distribution: Distribution, normal: np.random.Generator, rng: random.Random
     ) -> None:
-        """Each point by the even draw of its place in the search; by others where that one may not be proposed."""
+        """Offers samples: for each point the even draw at its position, and other draws where that one is refused."""
         coordinates, dimensions = len(distribution.centroid), self._genotype.size
         even = EvenDraws(self.seed, distribution.population, coordinates, dimensions)
         taken = True
@@ -519,11 +511,11 @@ class CmaOptimizer(Optimizer):
 
 
 class CmaRun:
-    """One way through the history, with one population.
+    """A replay of the history with one population.
 
     Attributes:
-        distribution: as it is after what was replayed.
-        restarts: how often it started over.
+        distribution: the distribution after the replayed results.
+        restarts: the number of restarts.
         best: (value, order, unit vector) of the best finished trials.
     """
 
@@ -536,7 +528,7 @@ class CmaRun:
         sigma: float,
         earlier: dict[str, list[Observation]],
     ) -> None:
-        """Knows nothing of the history yet."""
+        """Starts before the first result."""
         self._space, self._names, self._genotype = space, space.names, genotype
         self._seed, self._sigma = seed, sigma
         self._population = population
@@ -558,14 +550,14 @@ class CmaRun:
             units = feasible_units(self._space, _FEASIBLE_SAMPLE, rng, [unit for _, _, unit in self.best])
             if len(units) >= _LEAST_FEASIBLE:
                 places = np.array(units)[:, self._genotype.ordered]
-                # As the given sigma is to the evenly filled cube, so are these to the part of it that is feasible.
+                # The ratio of sigma to the spread of the whole cube is kept for the feasible part.
                 spread = np.maximum(places.std(axis=0) * math.sqrt(12.0), 1e-3)
                 middle = places[0] if self.restarts else places.mean(axis=0)
                 return Distribution(self._genotype, middle, self._sigma, population, np.diag(spread**2))
         return Distribution(self._genotype, centroid, self._sigma, population)
 
     def replay(self, history: Sequence[Observation]) -> None:
-        """Takes what is new in the history."""
+        """Replays the new results of the history."""
         if self._replayed == len(history):
             return
         with one_thread():
@@ -574,7 +566,7 @@ class CmaRun:
         self._replayed = len(history)
 
     def _take(self, told: Observation, order: int) -> None:
-        if told.unit is None or not all(0.0 <= place <= 1.0 for place in told.unit):
+        if told.unit is None or not told.is_within_bounds:
             return
         value = math.inf if told.value is None else told.value
         if told.stopped and self.best:

@@ -1,4 +1,4 @@
-"""Rules that stop hopeless trials early: ASHA and the median rule. They know neither jobs nor the clock."""
+"""Rules that stop bad trials early: ASHA and the median rule. They depend neither on jobs nor on the clock."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from hpo_pilot.search import EarlyStopping
 
 
 def projected(value: float, others: Sequence[tuple[float, float]]) -> float:
-    """The final value that goes with the place of `value` among the others; lower is better.
+    """Returns the projected final value of a training that was stopped; lower is better.
 
-    The place among the finished trainings at the step where it was stopped is taken for its place among their final
-    values, between two of them by interpolation. Beyond the worst or the best of them its distance from them at that
-    step is added, as far as such distances last: by the slope of the final values over those at that step, from 0 to 1.
-    One that is better already than all of them were in the end is worth at least what it has.
+    The rank of `value` among finished trainings at the same step is assumed to be its rank among their final values;
+    between two of them, the final values are interpolated. If `value` is better or worse than all of them, a part of
+    the distance at that step is added: the slope of the final values over the values at that step, from 0 to 1. A value
+    that is already better than all final values is never projected to become worse.
 
     Args:
-        value: at the step where the training was stopped; infinity is as bad as the worst of them.
-        others: (value at that step, final value) of finished trainings; none: `value` is all that is known.
+        value: the value at the step where the training was stopped; infinity counts as the worst of the others.
+        others: (value at that step, final value) of finished trainings; if empty, `value` is returned.
     """
     others = [pair for pair in others if math.isfinite(pair[0])]
     if not others:
@@ -49,13 +49,13 @@ def projected(value: float, others: Sequence[tuple[float, float]]) -> float:
 
 
 def _slope(others: Sequence[tuple[float, float]], worse: bool) -> float:
-    """How much of a distance at that step is left in the end, from 0 to 1: a robust regression.
+    """Returns the share of a distance at that step that remains at the end, from 0 to 1, by robust regression.
 
-    Of fewer than three trainings nothing can be said: all of what one is worse, nothing of what it is better.
+    With fewer than three trainings it is not known: 1 for a worse value, 0 for a better one.
     """
     if len(others) < 3:
         return float(worse)
-    pairs = np.array(others) / len(others)  # so that no difference overflows
+    pairs = np.array(others) / len(others)  # so that differences do not overflow
     low, high = np.percentile(pairs, [25, 75], axis=0)
     if not high[0] > low[0]:
         return float(worse)
@@ -64,15 +64,15 @@ def _slope(others: Sequence[tuple[float, float]], worse: bool) -> float:
     return min(1.0, agreement * float((high[1] - low[1]) / (high[0] - low[0])))
 
 
-#: Trials are compared at every step up to this one, from there on at steps that grow by a tenth: so that a curve of
-#: any length is kept in a hundred numbers or so.
+#: Trials are compared at every step up to this one, and then at steps that grow by a tenth, so that a curve of any
+#: length is kept in about a hundred numbers.
 _EVERY_STEP = 20
 _GROWTH = 1.1
 _LARGEST_STEP = 2**53
 
 
 class Report(NamedTuple):
-    """A value that a fold of a trial reported while it ran; lower is better, infinity is no number at all."""
+    """An intermediate value of a fold; lower is better, and infinity means that the value is not a number."""
 
     trial: int
     fold: int
@@ -81,47 +81,47 @@ class Report(NamedTuple):
 
 
 class StepValues:
-    """The values of many trials at one step, fold by fold.
+    """The values of many trials at one step, for each fold.
 
-    Folds differ in difficulty, and they come one after another where slots are few. So two trials are compared by the
-    mean over the folds that both have here, and by no others.
+    Folds differ in difficulty, and may run one after another. So two trials are compared by the mean over the folds
+    that both have at this step.
     """
 
     def __init__(self, folds: int) -> None:
-        """Empty.
+        """Makes an empty table.
 
         Args:
-            folds: of a trial.
+            folds: number of folds of a trial.
         """
         self._rows: dict[int, int] = {}
         self._values = np.full((4, folds), np.nan)
 
     def put(self, trial: int, fold: int, value: float) -> None:
-        """Enters the value of a fold."""
+        """Stores the value of a fold."""
         row = self._rows.setdefault(trial, len(self._rows))
         if row == len(self._values):
             self._values = np.concatenate([self._values, np.full_like(self._values, np.nan)])
         self._values[row, fold] = value
 
     def get(self, trial: int, fold: int) -> float | None:
-        """The value of a fold; None where it has not come here."""
+        """Returns the value of a fold; None if the fold has not reached this step."""
         row = self._rows.get(trial)
         if row is None or np.isnan(self._values[row, fold]):
             return None
         return float(self._values[row, fold])
 
     def of(self, trial: int) -> dict[int, float]:
-        """The values of the trial's folds that have come here."""
+        """Returns the values of the trial's folds that have reached this step."""
         found = {fold: self.get(trial, fold) for fold in range(self._values.shape[1])}
         return {fold: value for fold, value in found.items() if value is not None}
 
     def better(self, trial: int, mine: Mapping[int, float], needed: int) -> tuple[int, int]:
-        """How many others are better than a trial, and how many there are to compare with.
+        """Returns the number of better trials, and the number of trials to compare with.
 
         Args:
             trial: the trial.
-            mine: its value for each fold, which need not be the one that is here.
-            needed: so many folds must two trials have in common.
+            mine: its value for each fold; may differ from the stored ones.
+            needed: the least number of folds that two trials must have in common.
         """
         values = self._values[: len(self._rows)]
         own = np.full(self._values.shape[1], np.nan)
@@ -131,7 +131,7 @@ class StepValues:
         compared = common.sum(axis=1) >= needed
         if trial in self._rows:
             compared[self._rows[trial]] = False
-        # Made smaller first: sums of the largest floats stay finite. By a power of two, which rounds nothing.
+        # Scaled by a power of two, without rounding, so that sums of the largest floats stay finite.
         part = 0.5 ** len(own).bit_length()
         theirs, ours = (np.where(common, each * part, 0.0).sum(axis=1) for each in (values, own))
         return int((compared & (theirs < ours)).sum()), int(compared.sum())
@@ -142,11 +142,11 @@ class _Fold:
     step: int
     value: float
     best: float
-    next: int  # index of the first checkpoint that it has not come to
+    next: int  # index of the first checkpoint that it has not reached
 
 
 def _checkpoints() -> list[int]:
-    """The steps of comparison, one beyond the largest step included."""
+    """Returns the steps of comparison, including one beyond the largest step."""
     steps = list(range(_EVERY_STEP + 1))
     while steps[-1] <= _LARGEST_STEP:
         steps.append(round(steps[-1] * _GROWTH))
@@ -157,35 +157,35 @@ CHECKPOINTS = _checkpoints()
 
 
 class Curves:
-    """What the folds of every trial had come to at each checkpoint, and what came of those that are over."""
+    """The values of all folds at each checkpoint, and the final values of the folds that are over."""
 
     def __init__(self, folds: int = 1) -> None:
-        """No curves yet.
+        """Starts without curves.
 
         Args:
-            folds: of a trial.
+            folds: number of folds of a trial.
         """
         self._count = folds
         self._folds: dict[int, dict[int, _Fold]] = defaultdict(dict)
         self._finals: dict[int, dict[int, float]] = defaultdict(dict)
         self._lengths: list[int] = []
         self.values: dict[int, StepValues] = defaultdict(lambda: StepValues(folds))
-        """By checkpoint: of each fold the last value until then."""
+        """By checkpoint: the last value of each fold up to it."""
         self.bests: dict[int, StepValues] = defaultdict(lambda: StepValues(folds))
-        """By checkpoint: of each fold the best value until then."""
+        """By checkpoint: the best value of each fold up to it."""
 
     def see(self, report: Report) -> list[int]:
-        """Takes a value; one that comes after a later step's of the same fold changes nothing.
+        """Takes a value; ignored if the fold has already reported a later step.
 
         Returns:
-            The checkpoints that the fold came to by it.
+            The checkpoints that the fold has newly reached.
         """
         trial, number, step, value = report
         if not 0 <= step <= _LARGEST_STEP:
             return []
         fold = self._folds[trial].get(number)
         if fold is None:
-            # Checkpoints before its first report tell nothing of it.
+            # The fold has no values at checkpoints before its first report.
             fold = self._folds[trial][number] = _Fold(-1, value, value, bisect_left(CHECKPOINTS, step))
         if step <= fold.step:
             return []
@@ -195,7 +195,7 @@ class Curves:
         return came + self._come(trial, number, fold, step)
 
     def _come(self, trial: int, number: int, fold: _Fold, step: int) -> list[int]:
-        """Enters the fold, as it is, at the checkpoints up to `step`."""
+        """Stores the present values of the fold at the checkpoints up to `step`."""
         came = []
         while (place := CHECKPOINTS[fold.next]) <= step:
             self.values[place].put(trial, number, fold.value)
@@ -205,7 +205,7 @@ class Curves:
         return came
 
     def end(self, trial: int, fold: int, final: float) -> None:
-        """Takes the figure of merit of a fold that has run to its end, after all that it reported: a whole fold."""
+        """Takes the figure of merit of a fold that ran to its end, after all its intermediate values."""
         if fold not in self._finals[trial]:
             self._finals[trial][fold] = final
             seen = self._folds.get(trial, {}).get(fold)
@@ -213,20 +213,20 @@ class Curves:
                 insort(self._lengths, seen.step)
 
     def come(self, trial: int) -> dict[int, int]:
-        """The last checkpoint to which each fold of the trial has come."""
+        """Returns the last checkpoint that each fold of the trial has reached."""
         return {number: CHECKPOINTS[fold.next - 1] for number, fold in self._folds.get(trial, {}).items()}
 
     def begun(self, trial: int) -> int:
-        """How many folds of the trial have reported something."""
+        """Returns the number of folds of the trial that have reported a value."""
         return len(self._folds.get(trial, {}))
 
     @property
     def length(self) -> int | None:
-        """The steps of a whole training, by those that are over; None where none is."""
+        """The number of steps of a whole training: the median of those that are over; None where there is none."""
         return self._lengths[len(self._lengths) // 2] if self._lengths else None
 
     def share(self, trial: int, length: int | None) -> float:
-        """Which part of the trial is done, all its folds taken together; `length`: the steps of a whole training."""
+        """Returns the completed share of the trial over all folds; `length`: number of steps of a whole training."""
         whole = self._finals.get(trial, {})
         done = float(len(whole))
         for number, fold in self._folds.get(trial, {}).items():
@@ -235,9 +235,9 @@ class Curves:
         return done / self._count
 
     def last(self, trial: int, needed: int) -> tuple[int, float] | None:
-        """The last step to which `needed` folds of the trial have come, and the mean of the last values of those folds.
+        """Returns the last step that `needed` folds of the trial have reached, and the mean of their last values.
 
-        Fewer will do where the trial has no more; None where it has reported nothing.
+        If fewer folds have reported, these are used; None where there are none.
         """
         folds = self._folds.get(trial, {}).values()
         if not folds:
@@ -247,11 +247,11 @@ class Curves:
         return step, mean(values)
 
     def projected(self, trial: int) -> float | None:
-        """What a trial would probably have come to: the mean of its folds.
+        """Returns the projected figure of merit of a trial, the mean of its folds.
 
-        A whole fold counts as it is. What another one would have come to is projected from its last value, beside the
-        same fold of the trials where that one is whole. The folds that have not begun are taken to differ from these
-        as they do in the trials with all folds whole. None where nothing is known of the trial, or it diverged.
+        A complete fold counts with its value. An incomplete fold is projected from its last value, by comparison with
+        the same fold of other trials where it is complete. Folds that have not started are assumed to differ from these
+        as in the complete trials. None where nothing is known of the trial, or it diverged.
         """
         found = dict(self._finals.get(trial, {}))
         for number, fold in self._folds.get(trial, {}).items():
@@ -267,25 +267,25 @@ class Curves:
         return max(-sys.float_info.max, min(value, sys.float_info.max))
 
     def _others(self, fold: int, step: int) -> list[tuple[float, float]]:
-        """Of one fold of all trials in which it is whole and has come to a checkpoint: its value there, and its end."""
+        """Returns (value at a checkpoint, final value) of one fold, for all trials where the fold is complete."""
         here = self.values[step]
         pairs = [(here.get(trial, fold), finals[fold]) for trial, finals in self._finals.items() if fold in finals]
         return [(value, final) for value, final in pairs if value is not None]
 
 
 def mean(values: Sequence[float]) -> float:
-    """The mean; of the largest floats, too."""
+    """Returns the mean, without overflow."""
     return sum(value / len(values) for value in values)
 
 
 @dataclass(frozen=True)
 class Stop:
-    """Why a trial need not go on.
+    """The decision to stop a trial, with its reason.
 
     Attributes:
-        step: where it was judged.
-        value: what it was judged by, lower is better: the mean of its folds.
-        reason: in words, such as `5th of 9 at step 27, where 3 go on`.
+        step: the step at which the trial was judged.
+        value: the value by which it was judged, lower is better: the mean of its folds.
+        reason: the reason in words, such as `5th of 9 at step 27, where 3 go on`.
     """
 
     step: int
@@ -293,28 +293,28 @@ class Stop:
     reason: str
 
 
-#: Trials, and trainings, of which this part is done run to their end: little is saved by stopping them.
+#: Trials and trainings that are complete by this share are not stopped: little would be saved.
 NEARLY_DONE = 0.75
 
 
 class StoppingRule(ABC):
-    """Decides by the values that trials report while they run. Lower is better.
+    """Decides from intermediate values which trials to stop. Lower values are better.
 
-    The contract: a decision is a function of the reports seen so far, in the order of the looks that brought them, of
-    the folds that were over by then, and of nothing else. Whoever hands the same looks to a new rule gets the same
-    decisions. The best trial at a step of comparison is never stopped there. A trial is judged by the newest step of
-    comparison that it has come to: one that is beyond a step is not stopped by what it was there.
+    The contract: a decision depends only on the reports so far, in the order of the calls of `look`, and on the folds
+    that were over by then. A new rule that gets the same calls makes the same decisions. The best trial at a step of
+    comparison is never stopped there. A trial is judged by the newest step of comparison that it has reached, and not
+    by its value at an earlier one.
 
-    Folds of a trial may run side by side or one after another. A trial is judged when enough of them have come to that
-    step, and is compared with each other trial over the folds that both have there.
+    Folds of a trial may run at the same time or one after another. A trial is judged when enough of them have reached
+    the step, and is compared with each other trial over the folds that both have there.
     """
 
     def __init__(self, settings: EarlyStopping, folds: int) -> None:
-        """Knows nothing yet.
+        """Starts without reports.
 
         Args:
             settings: `early_stopping` of the search.
-            folds: of a trial.
+            folds: number of folds of a trial.
         """
         self._folds = folds
         self.curves = Curves(folds)
@@ -326,15 +326,15 @@ class StoppingRule(ABC):
     def look(
         self, reports: Iterable[Report], judged: Collection[int], ended: Mapping[tuple[int, int], float] | None = None
     ) -> dict[int, Stop]:
-        """Takes what one look at the server brought, and says which trials need not go on.
+        """Takes the new reports of one poll of the server, and decides which trials to stop.
 
         Args:
-            reports: new values, of any trials; their order does not matter.
-            judged: the trials that are out, and were not told to stop before.
+            reports: new values of any trials; their order does not matter.
+            judged: the running trials that were not stopped before.
             ended: the figures of merit of folds that ran to their end, by trial and fold.
 
         Returns:
-            The trials to stop, by number.
+            The decisions for the trials to stop, by trial number.
         """
         new = sorted(report for report in reports if 0 <= report.fold < self._folds)
         for report in new:
@@ -350,10 +350,10 @@ class StoppingRule(ABC):
         return stops
 
     def needed_of(self, trial: int) -> int:
-        """How many folds of a trial must have come to a step before it is judged there: at least one.
+        """Returns the number of folds of a trial that must have reached a step before it is judged there; at least 1.
 
-        Where the search file does not say, those that have begun are enough: with few slots the others begin when these
-        are over, and nothing would be saved by waiting for them.
+        If the search file does not set it, the folds that have started are enough: with few slots, the others start
+        only when these are over, and waiting for them would save nothing.
         """
         if self._waits_for_folds:
             return self.folds_needed
@@ -361,51 +361,46 @@ class StoppingRule(ABC):
 
     @property
     def length(self) -> int | None:
-        """The steps of a whole training; None where nobody knows."""
+        """The number of steps of a whole training; None where it is not known."""
         return self._steps or self.curves.length
 
     @abstractmethod
     def see(self, report: Report, came: Sequence[int]) -> None:
-        """Takes one value; those of a fold that come after a later step's change nothing.
+        """Takes one value; ignored if the fold has already reported a later step.
 
         Args:
             report: the value; `curves` has it already.
-            came: the checkpoints of `curves` that the fold came to by it.
+            came: the checkpoints of `curves` that the fold has newly reached.
         """
 
     @abstractmethod
     def judge(self, trial: int) -> Stop | None:
-        """Whether the trial must stop, by the newest step of comparison that it has come to."""
+        """Decides by the newest step of comparison whether the trial must stop; None: it continues."""
 
 
 def place_text(better: int) -> str:
-    """`1st`, `2nd`, … for a trial than which so many are better."""
+    """Returns `1st`, `2nd`, … for a trial, from the number of better trials."""
     place = better + 1
     ending = "th" if place % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(place % 10, "th")
     return f"{place}{ending}"
 
 
-# Asynchronous successive halving.
-#
-# Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020, in the form that stops trials
-# instead
-# of pausing them (as in Ray Tune and Optuna): nothing waits for a rung to fill, and no trial has to be kept for
-# later.
-
-
 class AshaRule(StoppingRule):
-    """Of the trials that come to a rung, the best 1/eta go on; rungs are at min_steps x eta^k steps.
+    """Asynchronous successive halving: the best 1/eta of the trials at a rung continue; rungs: min_steps x eta^k.
 
-    A trial is judged when it comes to a rung, against those that came before; later it may be overtaken, and goes on
-    all the same to its next rung. While fewer than `trials_needed` have come to a rung, everybody goes on. As more
-    folds of a trial come to its newest rung, it is judged again, by all of them.
+    Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020, in the variant that stops trials
+    instead of pausing them (as in Ray Tune and Optuna): no trial waits until a rung is full.
 
-    In the paper a trial that is not among the best waits, and goes on when more trials have come and it turns out to be
-    one; about sqrt(n) of n are on the wrong side meanwhile. A stop is for good. So a trial is stopped only where it is
-    clearly not among the best: of n others at least n/eta + sqrt(n (eta - 1))/eta are better. That is a deviation
-    more than of one on the edge.
+    A trial is judged when it reaches a rung, against the trials that have reached it before; it then continues to its
+    next rung, also if others become better. While fewer than `trials_needed` trials have reached a rung, all continue.
+    When more folds of a trial reach its newest rung, it is judged again by all of them.
 
-    A fold's value at a rung is that of its first report at or after it and before the next one.
+    In the paper, a trial that is not among the best waits, and continues if it belongs to the best of more trials;
+    meanwhile about sqrt(n) of n trials are on the wrong side. Our stop is final. So a trial is stopped only if it is
+    clearly not among the best: of n others, at least n/eta + sqrt(n (eta - 1))/eta are better. That is one standard
+    deviation more than for a trial at the limit.
+
+    The value of a fold at a rung is that of its first report at or after the rung and before the next rung.
     """
 
     def __init__(self, settings: EarlyStopping, folds: int) -> None:
@@ -416,8 +411,8 @@ class AshaRule(StoppingRule):
         self._brackets = settings.brackets or 1
         self._rungs: dict[tuple[int, int], StepValues] = defaultdict(lambda: StepValues(folds))  # by bracket and step
         self._next: dict[tuple[int, int], int] = {}  # the next rung of a (trial, fold)
-        self._newest: dict[int, int] = {}  # of a trial: the last rung to which one of its folds has come
-        self._judged: dict[int, tuple[int, int]] = {}  # of a trial: the rung, and how many folds were there
+        self._newest: dict[int, int] = {}  # by trial: the last rung that one of its folds has reached
+        self._judged: dict[int, tuple[int, int]] = {}  # by trial: the rung, and the number of folds there
 
     def _bracket(self, trial: int) -> int:
         return (trial - 1) % self._brackets
@@ -431,7 +426,7 @@ class AshaRule(StoppingRule):
         while at <= step and (self._end is None or at < self._end):
             last, at = at, at * self._eta
         if last is not None:
-            # A value from beyond the next rung is none of those in between.
+            # A value from beyond a rung counts only for the last rung before it.
             self._rungs[bracket, last].put(trial, fold, value)
             self._newest[trial] = max(last, self._newest.get(trial, 0))
         self._next[trial, fold] = at
@@ -442,7 +437,7 @@ class AshaRule(StoppingRule):
         if step is None:
             return None
         while self.length and step >= NEARLY_DONE * self.length and step > self._first:
-            step //= self._eta  # a rung at the end of a training decides nothing
+            step //= self._eta  # a rung near the end of a training saves nothing
         rung = self._rungs[self._bracket(trial), step]
         mine, needed = rung.of(trial), self.needed_of(trial)
         if len(mine) < needed or self._judged.get(trial) == (step, len(mine)):
@@ -450,7 +445,7 @@ class AshaRule(StoppingRule):
         self._judged[trial] = step, len(mine)
         better, others = rung.better(trial, mine, needed)
         count = others + 1
-        # Of so many others so many are better than one on the edge of the best 1/eta, and a deviation more.
+        # The expected number of better trials at the limit of the best 1/eta, plus one standard deviation.
         limit = (others + math.sqrt(others * (self._eta - 1))) / self._eta
         going_on = max(1, math.ceil(limit))
         if count < self.trials_needed or better < going_on:
@@ -461,42 +456,37 @@ class AshaRule(StoppingRule):
         return Stop(step, mean(list(mine.values())), reason)
 
 
-# The median rule.
-#
-# After Golovin et al., "Google Vizier: A Service for Black-Box Optimization", KDD 2017, section 3.2.2, where the best
-# value of a trial until a step is compared with the median of the others' running averages until that step. Here it
-# is
-# compared with the median of their values at that step. An average lags behind a curve that comes down: measured by
-# it,
-# trials go on that are worse than most (`python -m tests.performance early-stopping`).
-
-#: Folds run side by side that have come at least so far, as a part of the foremost one's steps.
+#: Folds that have done at least this share of the steps of the first fold run at the same time as it.
 _BESIDE = 1 / 3
 
 
 class MedianRule(StoppingRule):
-    """A trial is stopped where its best value so far is clearly worse than the median of the others' values there.
+    """The median rule: stops a trial whose best value is clearly worse than the median of the others at that step.
 
-    Clearly: of n others, more than n/2 + sqrt(n)/2 have a better value at that step. A trial that is as likely to be
-    better as worse than each of them has n/2 such, give or take sqrt(n)/2; so the fewer there are to compare with, the
-    worse it must be.
+    After Golovin et al., "Google Vizier: A Service for Black-Box Optimization", KDD 2017, section 3.2.2. There, the
+    best value of a trial up to a step is compared with the median of the others' running averages. Here it is compared
+    with the median of their values at that step: an average lags behind a falling curve, so trials would continue that
+    are worse than most (`python -m tests.performance early-stopping`).
 
-    The others are all that have come to the same step, whether they ended, run or were stopped there or later: those
-    alone that ran to their end would be ever better ones, and the median with them. Steps are compared at the
-    checkpoints of `Curves`. One whose value is no number there is stopped whatever it was before.
+    Clearly means: of n others, more than n/2 + sqrt(n)/2 have a better value at that step. A typical trial has n/2
+    better ones, with a standard deviation of sqrt(n)/2; so with fewer trials to compare with, it must be worse.
 
-    Folds come to a checkpoint one by one. The trial is judged at the last one to which enough of those have come that
-    run side by side with its foremost fold: one that begins when another is over is no reason to go back.
+    The others are all trials that have reached the same step, whether they are finished, running or stopped: with only
+    the finished ones, the median would become better and better. Trials are compared at the checkpoints of `Curves`. A
+    trial whose value is not a number there is stopped.
+
+    Folds reach a checkpoint one by one. The trial is judged at the last checkpoint that enough folds have reached of
+    those that run at the same time as its first fold; folds that start later do not count.
     """
 
     def __init__(self, settings: EarlyStopping, folds: int) -> None:
         super().__init__(settings, folds)
         self._from = 1 if settings.warmup_steps is None else settings.warmup_steps
-        self._judged: dict[int, tuple[int, int]] = {}  # of a trial: the checkpoint, and how many folds were there
+        self._judged: dict[int, tuple[int, int]] = {}  # by trial: the checkpoint, and the number of folds there
 
     @override
     def see(self, report: Report, came: Sequence[int]) -> None:
-        """Goes by the curves alone."""
+        """Does nothing: the rule uses only the curves."""
 
     @override
     def judge(self, trial: int) -> Stop | None:
@@ -511,7 +501,7 @@ class MedianRule(StoppingRule):
             return None
         self._judged[trial] = step, len(there)
         bests = self.curves.bests[step].of(trial)
-        # What is no number any more will hardly become one.
+        # A training that has diverged will hardly recover.
         mine = {fold: bests[fold] if math.isfinite(value) else math.inf for fold, value in there.items()}
         better, others = self.curves.values[step].better(trial, mine, needed)
         if others < self.trials_needed or better <= others / 2 + math.sqrt(others) / 2:
@@ -523,11 +513,11 @@ class MedianRule(StoppingRule):
 
 
 def create_rule(settings: EarlyStopping, folds: int) -> StoppingRule | None:
-    """The rule that a search file asks for, knowing nothing yet; None: every trial runs to its end.
+    """Makes the rule of a search file; None: every trial runs to its end.
 
     Args:
         settings: `early_stopping` of the search.
-        folds: of a trial.
+        folds: number of folds of a trial.
     """
     if settings.method == "asha":
         return AshaRule(settings, folds)

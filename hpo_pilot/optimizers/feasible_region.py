@@ -16,20 +16,21 @@ from hpo_pilot.search.parameters import Dimension
 from hpo_pilot.search.space import FAILURES, FUNCTIONS, OPERATORS, Constraint
 from hpo_pilot.search.values import value_key
 
-# Constraints evaluated for many points at once, with the very results of one at a time.
+# Evaluation of constraints for many points at once, with exactly the results of single points.
 #
-# Numbers go through numpy where its result is Python's to the last bit: sums, differences and products of whole
-# numbers
-# below 2^53 and of floats, quotients, comparisons, square roots. All else, text and powers for example, is what
-# `hpo_pilot.search.space` does, applied value by value: that costs a fraction of a microsecond a value where a walk
-# through the expression costs twenty.
+# numpy is used where its result equals Python's to the last bit: sums, differences and products of integers below 2^53
+# and of floats, quotients, comparisons, square roots. Everything else, for example text and powers, is evaluated value
+# by value with the functions of `hpo_pilot.search.space`. This takes a fraction of a microsecond per value, where the
+# evaluation of a whole expression takes twenty.
 
-#: One value a row: int64 (within ±2^53), float64, bool or object.
+Array = npt.NDArray[np.float64]
+
+#: One value per row: int64 (within ±2^53), float64, bool or object.
 Column = npt.NDArray[Any]
 Rows = npt.NDArray[np.intp]
 Mask = npt.NDArray[np.bool_]
 
-#: Whole numbers up to here are floats too, so that nothing is lost between the two.
+#: Integers up to this number are exact as floats.
 _EXACT = 2**53
 
 _ARITHMETIC: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
@@ -48,12 +49,12 @@ _COMPARISONS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
 
 
 def holds(constraint: Constraint, columns: Mapping[str, Column], count: int) -> Mask:
-    """Whether each of `count` points satisfies the constraint; shape (count,).
+    """Returns whether each of `count` points satisfies the constraint; shape (count,).
 
     Args:
         constraint: the constraint.
-        columns: the values of the parameters that it reads, each of shape (count,); all of them active.
-        count: how many points.
+        columns: the values of the parameters in the constraint, each of shape (count,); all of them active.
+        count: the number of points.
     """
     evaluation = _Evaluation(columns, count)
     with np.errstate(all="ignore"):
@@ -62,7 +63,7 @@ def holds(constraint: Constraint, columns: Mapping[str, Column], count: int) -> 
 
 
 def column(values: Sequence[Any]) -> Column:
-    """Python values as a column."""
+    """Returns Python values as a column."""
     types = set(map(type, values))
     if types == {float}:
         return np.array(values, dtype=np.float64)
@@ -71,20 +72,20 @@ def column(values: Sequence[Any]) -> Column:
     if types == {int} and min(values) >= -_EXACT and max(values) <= _EXACT:
         return np.array(values, dtype=np.int64)
     objects = np.empty(len(values), dtype=object)
-    for index, value in enumerate(values):  # one by one, for numpy would take lists apart
+    for index, value in enumerate(values):  # one by one, because numpy would unpack lists
         objects[index] = value
     return objects
 
 
 class _Evaluation:
-    """One expression over columns; `failed` are the rows where it has no value."""
+    """Evaluates one expression over columns; `failed` marks the rows where it raised an error."""
 
     def __init__(self, columns: Mapping[str, Column], count: int) -> None:
         self._columns = columns
         self.failed: Mask = np.zeros(count, dtype=np.bool_)
 
     def of(self, node: ast.expr, rows: Rows) -> Column:
-        """The values of `node` in `rows`, shape (len(rows),); anything where it failed."""
+        """Returns the values of `node` in `rows`, shape (len(rows),); undefined where it failed."""
         match node:
             case ast.Constant():
                 return np.repeat(column([node.value]), len(rows))
@@ -139,7 +140,9 @@ class _Evaluation:
 
     def _compare(self, node: ast.Compare, rows: Rows) -> Column:
         result: Mask = np.ones(len(rows), dtype=np.bool_)
-        at = np.arange(len(rows))  # where all comparisons so far are true: the others' next operand has no say
+        at = np.arange(
+            len(rows)
+        )  # rows where all comparisons so far are true: Python evaluates the next operand only there
         left = self.of(node.left, rows)
         for operation, following in zip(node.ops, node.comparators, strict=True):
             right = self.of(following, rows[at])
@@ -156,7 +159,7 @@ class _Evaluation:
         return self._each(OPERATORS[kind], [a, b], rows)
 
     def _either(self, node: ast.BoolOp, rows: Rows) -> Column:
-        """`and`, `or`: the value of the first operand that decides, or of the last."""
+        """Evaluates `and` and `or`: the value of the first operand that decides, or of the last."""
         parts: list[tuple[Rows, Column]] = []
         at = np.arange(len(rows))
         for position, operand in enumerate(node.values):
@@ -180,7 +183,7 @@ class _Evaluation:
         of_one_kind = len(arguments) > 1 and len({argument.dtype.kind for argument in arguments}) == 1
         if name in ("min", "max") and of_one_kind and arguments[0].dtype.kind in "if":
             stacked = np.stack(arguments)
-            if not np.isnan(stacked).any():  # with NaN the order of the arguments counts in Python
+            if not np.isnan(stacked).any():  # with NaN, Python's result depends on the order of the arguments
                 return np.asarray(stacked.min(axis=0) if name == "min" else stacked.max(axis=0))
         if not arguments:
             self.failed[rows] = True
@@ -188,7 +191,7 @@ class _Evaluation:
         return self._each(FUNCTIONS[name], arguments, rows)
 
     def _each(self, function: Callable[..., Any], arguments: Sequence[Column], rows: Rows) -> Column:
-        """`function` value by value, as it is done for a single point."""
+        """Applies `function` value by value, as for a single point."""
         results: list[Any] = []
         failed: list[int] = []
         for index, values in enumerate(zip(*(argument.tolist() for argument in arguments), strict=True)):
@@ -218,7 +221,7 @@ def _is_numeric(value: Column) -> bool:
 
 
 def _stays_exact(kind: type[ast.AST], a: Column, b: Column) -> bool:
-    """Whether whole numbers stay within the floats."""
+    """Tells whether the result of integers is exact as a float."""
     if len(a) == 0:
         return True
     largest_a, largest_b = int(np.abs(a.astype(np.int64)).max()), int(np.abs(b.astype(np.int64)).max())
@@ -234,7 +237,7 @@ def _truth(value: Column) -> Mask:
 
 
 def _joined(count: int, *parts: tuple[Rows, Column]) -> Column:
-    """One column of parts, each with its places."""
+    """Joins parts to one column, each at its rows."""
     kinds = {value.dtype for _, value in parts if len(value)}
     joined: Column = np.zeros(count, dtype=kinds.pop() if len(kinds) == 1 else object)
     for places, value in parts:
@@ -243,23 +246,21 @@ def _joined(count: int, *parts: tuple[Rows, Column]) -> Column:
     return joined
 
 
-Array = npt.NDArray[np.float64]
-
-#: Unit vectors looked at together.
+#: Unit vectors evaluated together.
 _CHUNK = 20_000
 
-#: Draws from the whole cube for the first feasible points of a space, once: a share of 0.001% is missed once in 10^8
-#: spaces. They take a second or less where numpy evaluates the constraints, so fewer are drawn where Python does.
+#: Draws from the whole cube for the first feasible points of a space, once: a feasible share of 0.001% is missed once
+#: in 10^8 spaces. They take up to a second where numpy evaluates the constraints; where Python does, fewer are drawn.
 _DRAWS = 2_000_000
 _DRAWS_IN_PYTHON = 60_000
 
-#: Draws from the whole cube for a sample; where they would not be enough it is found by walking.
+#: Draws from the whole cube for a sample, at most; if they would not be enough, random walks make the sample.
 _DRAWS_IN_A_SAMPLE = 100_000
 
-#: Feasible points that are kept as the start of every later sample.
+#: Feasible points that are kept as starts of random walks.
 _KEPT = 512
 
-#: Steps of the walk that spreads a sample over the region, where it cannot be drawn from the whole cube.
+#: Steps of a random walk.
 _STEPS = 40
 
 
@@ -267,13 +268,13 @@ class FeasibleRegion:
     """The part of the unit cube whose points satisfy the constraints of a space."""
 
     def __init__(self, space: SearchSpace) -> None:
-        """Of `space`; nothing is sampled yet."""
+        """Prepares the constraints of `space`; draws no samples yet."""
         self.space = space
         self._constraints = [Constraint(expression) for expression in space.constraints]
         self._index = {name: index for index, name in enumerate(space.names)}
 
     def mask(self, units: Array) -> Mask:
-        """Which of `units`, shape (n, n_dims), are feasible: what `space.is_feasible` says of each decoded point."""
+        """Returns which of `units`, shape (n, n_dims), are feasible, as `space.is_feasible` says of each point."""
         feasible: Mask = np.ones(len(units), dtype=np.bool_)
         for start in range(0, len(units), _CHUNK):
             part = slice(start, start + _CHUNK)
@@ -299,15 +300,12 @@ class FeasibleRegion:
 
     @property
     def share(self) -> float:
-        """The share of the cube that is feasible, as far as it was sampled; 0.0 where nothing was found."""
+        """The sampled estimate of the feasible share of the cube; 0.0 where nothing was found."""
         return self._found[1]
 
     @cached_property
     def _found(self) -> tuple[Array, float]:
-        """Feasible unit vectors from anywhere in the cube, and the share of it that is feasible.
-
-        They depend on the space alone, so that it makes no difference who asks first.
-        """
+        """Feasible unit vectors from the whole cube, and its feasible share. They depend only on the space."""
         dims = len(self._index)
         if self.space.size <= _CHUNK:
             listed = [self.space.encode(point) for point in self.space.all_points()]
@@ -325,12 +323,12 @@ class FeasibleRegion:
         return np.concatenate(found)[:_KEPT], hits / drawn
 
     def sample(self, count: int, numbers: np.random.Generator, anchors: Array | None = None) -> Array:
-        """Up to `count` unit vectors of feasible points, evenly from anywhere in the region.
+        """Returns up to `count` unit vectors of feasible points, uniform in the region.
 
         Args:
-            count: how many.
+            count: the number of vectors.
             numbers: the random stream.
-            anchors: unit vectors known to be feasible, shape (k, n_dims), for regions too small to be hit by chance.
+            anchors: unit vectors of feasible points, shape (k, n_dims), for regions that random draws would miss.
 
         Returns:
             Shape (count, n_dims), or (0, n_dims) where no feasible point is known.
@@ -358,10 +356,10 @@ class FeasibleRegion:
         return np.concatenate(found)
 
     def _walked(self, units: Array, numbers: np.random.Generator) -> Array:
-        """The ends of random walks that start at `units` and leave the region at no step.
+        """Returns the ends of random walks that start at `units` and stay in the region.
 
-        A step is as likely as the way back, so the walks end anywhere in the region with the same chance, if they are
-        long enough; lengths from a millionth of the cube to all of it find their way in regions of any width.
+        A step and its reverse have the same probability, so long walks end uniformly in the region. Step lengths from
+        a millionth of the cube to its whole width suit regions of any width.
         """
         ordered = np.array([dimension.is_ordered for dimension in self.space.dimensions.values()])
         least = np.array([1.0 / d.size if d.is_discrete else 0.0 for d in self.space.dimensions.values()])
@@ -383,18 +381,18 @@ def _region(definition: str) -> FeasibleRegion:
 
 
 def feasible_region(space: SearchSpace) -> FeasibleRegion:
-    """The feasible region of a space; asked for again, the same object, with what it has sampled."""
+    """Returns the feasible region of a space; later calls return the same object, with its samples."""
     return _region(space.model_dump_json())
 
 
 def reflected(units: Array) -> Array:
-    """Coordinates folded back into [0, 1] at the bounds."""
+    """Returns coordinates reflected into [0, 1] at the bounds."""
     folded = np.mod(np.abs(units), 2.0)
     return np.asarray(np.where(folded > 1.0, 2.0 - folded, folded))
 
 
 class _Table:
-    """The decoded values of unit vectors, a column a dimension, as far as they are asked for."""
+    """The decoded values of unit vectors, one column per dimension, decoded when needed."""
 
     def __init__(self, space: SearchSpace, index: dict[str, int], units: Array) -> None:
         self._space = space
@@ -404,13 +402,13 @@ class _Table:
         self._active: dict[str, Mask] = {}
 
     def values(self, name: str) -> Column:
-        """The value of a dimension in each row, as if it were active there."""
+        """Returns the value of a dimension in each row, as if it were active there."""
         if name not in self._values:
             self._values[name] = decoded(self._space.dimensions[name], self._units[:, self._index[name]])
         return self._values[name]
 
     def active(self, name: str) -> Mask:
-        """Where a dimension is active."""
+        """Returns the rows where a dimension is active."""
         if name not in self._active:
             active: Mask = np.ones(len(self._units), dtype=np.bool_)
             for parent, wanted in self._space.conditions[name]:
@@ -421,7 +419,7 @@ class _Table:
 
 
 def _is_wanted(dimension: Dimension, places: Array, wanted: frozenset[str]) -> Mask:
-    """Where a dimension has one of the values with these keys."""
+    """Returns where a dimension has one of the values with these keys."""
     has_shares = dimension.is_discrete and not (isinstance(dimension, Integer) and dimension.scale == "log")
     if has_shares and dimension.size <= _CHUNK:
         places, which = np.unique(_shares(dimension, places), return_inverse=True)
@@ -433,14 +431,14 @@ def _is_wanted(dimension: Dimension, places: Array, wanted: frozenset[str]) -> M
 
 
 def _shares(dimension: Dimension, places: Array) -> npt.NDArray[np.int64]:
-    """Of a discrete dimension that gives each value the same share, whose share each of `places` is in."""
+    """Returns the index of the value at each of `places`, for a discrete dimension with cells of equal width."""
     size = int(dimension.size)
     index: npt.NDArray[np.int64] = (np.clip(places, 0.0, 1.0) * size).astype(np.int64)
     return np.minimum(size - 1, index)
 
 
 def decoded(dimension: Dimension, places: Array) -> Column:
-    """`dimension.from_unit` of each of `places`, shape (n,)."""
+    """Returns `dimension.from_unit` of each of `places`, shape (n,)."""
     if isinstance(dimension, Real) and dimension.step is None:
         return _reals(dimension, np.clip(places, 0.0, 1.0))
     if isinstance(dimension, Integer) and dimension.scale == "log":
@@ -455,17 +453,17 @@ def decoded(dimension: Dimension, places: Array) -> Column:
 
 
 def _exponentials(exponents: Array) -> Array:
-    """Python's exponentials: numpy's differ in the last bit."""
+    """Returns Python's exponentials; numpy's differ in the last bit."""
     return np.fromiter(map(math.exp, exponents.tolist()), dtype=np.float64, count=len(exponents))
 
 
 def _compares_identity(constraint: Constraint) -> bool:
-    """Whether it asks if two values are the same object: that is lost in a column."""
+    """Tells whether a constraint uses `is`: columns do not keep the identity of objects."""
     return any(isinstance(node, ast.Is | ast.IsNot) for node in ast.walk(constraint.tree))
 
 
 def _is_slow(constraint: Constraint) -> bool:
-    """Whether Python evaluates it value by value."""
+    """Tells whether Python evaluates the constraint value by value."""
     fast = (ast.Add, ast.Sub, ast.Mult, ast.Div)
     return any(
         (isinstance(node, ast.operator) and not isinstance(node, fast))

@@ -18,14 +18,11 @@ from sklearn.exceptions import ConvergenceWarning
 from skopt.learning import GaussianProcessRegressor
 from skopt.learning.gaussian_process.kernels import ConstantKernel, Hyperparameter, Kernel, Matern, WhiteKernel
 
-# The trend under a Gaussian process: what every parameter does by itself, and every two do together.
+# The trend: a quadratic polynomial with random coefficients, added to the covariance.
 #
-# A stationary process knows nothing where there are no data, so its predictions return to the average there, and
-# corners
-# that nobody looked at seem worth a look, time after time. Responses to hyper-parameters are seldom like that: they
-# have
-# a bowl of their own along most parameters. A quadratic polynomial with random coefficients, added to the covariance,
-# says how the bowl goes on; how much of it there is, the data decide.
+# Far from the data, the predictions of a stationary process return to the mean, so unexplored corners look promising
+# again and again. Real responses to hyper-parameters usually have a bowl-shaped dependence on each parameter. The
+# polynomial continues it beyond the data; the fit decides its size.
 
 Array = npt.NDArray[np.float64]
 
@@ -34,20 +31,20 @@ _DEVIATION, _CURVED_DEVIATION = 1.0 / math.sqrt(12.0), 1.0 / math.sqrt(180.0)
 
 
 class Basis:
-    """The polynomials of first and second degree of some features, each of deviation 1 over the space.
+    """Polynomials of first and second degree of some features, each with standard deviation 1 over the space.
 
     Attributes:
         size: the number of features.
     """
 
     def __init__(self, centres: Array, deviations: Array, means: Array) -> None:
-        """Says what stands in the columns.
+        """Describes the features.
 
         Args:
-            centres: where each feature's linear term is 0, shape (n_features,).
-            deviations: the deviation of each feature, shape (n_features,).
-            means: the mean of each feature's squared distance from its centre, shape (n_features,); NaN where it has
-                no quadratic term (a column of 0 and 1).
+            centres: where the linear term of each feature is 0, shape (n_features,).
+            deviations: the standard deviation of each feature, shape (n_features,).
+            means: the mean squared distance of each feature from its centre, shape (n_features,); NaN where it has no
+                quadratic term (a column of 0 and 1).
         """
         self.size = len(centres)
         self._centres = centres
@@ -57,29 +54,29 @@ class Basis:
 
     @classmethod
     def of_numbers(cls, size: int) -> Basis:
-        """For features that are all uniform in [0, 1]."""
+        """Makes the basis for features that are all uniform in [0, 1]."""
         return cls(np.full(size, 0.5), np.full(size, _DEVIATION), np.full(size, _DEVIATION**2))
 
     def linear(self, features: Array) -> Array:
-        """The linear terms, shape (n, n_features); their squares add up to about 1."""
+        """Returns the linear terms, shape (n, n_features); their squares sum to about 1."""
         return np.asarray((features - self._centres) / (self._deviations * math.sqrt(self.size)))
 
     def terms(self, features: Array) -> Array:
-        """Linear and quadratic terms, shape (n, n_terms); their squares add up to about 1."""
+        """Returns linear and quadratic terms, shape (n, n_terms); their squares sum to about 1."""
         away = features[:, self._curved] - self._centres[self._curved]
         curved = (away * away - self._means) / (_CURVED_DEVIATION * math.sqrt(self.size))
         return np.concatenate([self.linear(features), curved], axis=1) / math.sqrt(2.0)
 
     def linear_slopes(self) -> Array:
-        """The derivative of each linear term by its feature, shape (n_features,)."""
+        """Returns the derivative of each linear term by its feature, shape (n_features,)."""
         return np.asarray(1.0 / (self._deviations * math.sqrt(self.size)))
 
     def pulled(self, features: Array, weights: Array) -> Array:
-        """The derivatives by the features of the terms' sum, weighted.
+        """Returns the derivatives by the features of a weighted sum of the terms.
 
         Args:
             features: shape (m, n_features).
-            weights: of the terms, shape (n_terms,) or (m, n_terms).
+            weights: the weights of the terms, shape (n_terms,) or (m, n_terms).
 
         Returns:
             Shape (m, n_features).
@@ -94,7 +91,7 @@ class Basis:
 class TrendKernel(Kernel):  # type: ignore[misc]  # scikit-optimize ships no types
     """The covariance of a quadratic polynomial with random coefficients.
 
-    `alone` is the prior variance of the sum of each feature's own polynomial, `together` that of the products of two.
+    `alone` is the prior variance of the polynomials of single features, `together` that of products of two features.
     """
 
     def __init__(
@@ -104,7 +101,7 @@ class TrendKernel(Kernel):  # type: ignore[misc]  # scikit-optimize ships no typ
         together: float = 1.0,
         limits: tuple[float, float] = (1e-4, 1e3),
     ) -> None:
-        """As scikit-learn's kernels: an attribute for each argument."""
+        """Stores each argument as an attribute, as scikit-learn requires."""
         self.basis = basis
         self.alone = alone
         self.together = together
@@ -112,16 +109,16 @@ class TrendKernel(Kernel):  # type: ignore[misc]  # scikit-optimize ships no typ
 
     @property
     def hyperparameter_alone(self) -> Any:
-        """For scikit-learn: the logarithm of this is in `theta`."""
+        """For scikit-learn: its logarithm is in `theta`."""
         return Hyperparameter("alone", "numeric", self.limits)
 
     @property
     def hyperparameter_together(self) -> Any:
-        """For scikit-learn: the logarithm of this is in `theta`, after that of `alone`."""
+        """For scikit-learn: its logarithm is in `theta`, after that of `alone`."""
         return Hyperparameter("together", "numeric", self.limits)
 
     def __call__(self, X: Array, Y: Array | None = None, eval_gradient: bool = False) -> Any:
-        """The covariance matrix, and its derivatives by `theta`."""
+        """Returns the covariance matrix, and its derivatives by `theta`."""
         alone, together = trend_parts(self.basis, X, X if Y is None else Y)
         covariance = self.alone * alone + self.together * together
         if not eval_gradient:
@@ -129,37 +126,36 @@ class TrendKernel(Kernel):  # type: ignore[misc]  # scikit-optimize ships no typ
         return covariance, np.stack([self.alone * alone, self.together * together], axis=2)
 
     def diag(self, X: Array) -> Array:
-        """The prior variance at each point."""
+        """Returns the prior variance at each point."""
         return trend_variance(self.basis, X, self.alone, self.together)
 
     def is_stationary(self) -> bool:
-        """A polynomial depends on the place."""
+        """Returns False: the covariance of a polynomial depends on the position."""
         return False
 
 
 def trend_parts(basis: Basis, first: Array, second: Array) -> tuple[Array, Array]:
-    """Both parts of the trend's covariance for unit variances, each of shape (n_first, n_second)."""
+    """Returns both parts of the trend's covariance for unit variances, each of shape (n_first, n_second)."""
     together = basis.linear(first) @ basis.linear(second).T
     return basis.terms(first) @ basis.terms(second).T, together * together
 
 
 def trend_variance(basis: Basis, features: Array, alone: float, together: float) -> Array:
-    """The trend's prior variance, shape (n,)."""
+    """Returns the prior variance of the trend, shape (n,)."""
     terms, linear = basis.terms(features), basis.linear(features)
     square = np.einsum("nf,nf->n", linear, linear)
     return np.asarray(alone * np.einsum("nt,nt->n", terms, terms) + together * square * square)
 
 
-# Linear algebra on large triangles that lets other threads work: the steering loop must not wait for an ask.
-#
-# scipy holds the interpreter's lock while LAPACK works, numpy does not; and what scipy alone has is done in parts.
+# Linear algebra that lets other threads run, because the steering loop must not wait for an ask: scipy holds Python's
+# global lock during LAPACK calls, numpy does not. So scipy's calls are divided into parts.
 
-#: Multiplications after which others get their turn: some 10 milliseconds.
+#: Multiplications in one part: about 10 milliseconds.
 _IN_ONE_GO = 1e8
 
 
 def solved(factor: Array, right: Array, *, transposed: bool = False) -> Array:
-    """`factor` x = `right`, for a lower triangle of shape (n, n) and right sides of shape (n, m).
+    """Solves `factor` x = `right`, for a lower triangle of shape (n, n) and right sides of shape (n, m).
 
     Args:
         factor: the lower triangle.
@@ -177,7 +173,7 @@ def solved(factor: Array, right: Array, *, transposed: bool = False) -> Array:
 
 
 def lower_factor(matrix: Array) -> Array:
-    """The lower Cholesky factor of a symmetric matrix, in Fortran order as the solvers want it.
+    """Returns the lower Cholesky factor of a symmetric matrix, in Fortran order as the solvers need it.
 
     Raises:
         numpy.linalg.LinAlgError: it is not positive definite.
@@ -191,34 +187,34 @@ _NOISE_BOUNDS = (1e-10, 1.0)
 _TREND_BOUNDS = (1e-4, 1e3)
 
 #: Priors of the logarithms, (mean, deviation). Length scales: Hvarfner et al. 2024, "Vanilla Bayesian optimization
-#: performs great in high dimensions": the mean grows with the square root of the number of features, so that many
-#: features do not make every point a stranger to every other.
+#: performs great in high dimensions": the mean grows with the square root of the number of features, so that points
+#: stay correlated also with many features.
 _AMPLITUDE_PRIOR = (0.0, 1.0)
 _NOISE_PRIOR = (math.log(1e-4), 3.0)
 _SCALE_PRIOR_MEAN, _SCALE_PRIOR_DEVIATION = math.sqrt(2.0), math.sqrt(3.0)
 
-#: Parameters usually have some effect of their own; products are to be there only where the data want them.
+#: Single parameters usually have some effect; products should appear only where the data require them.
 _ALONE_PRIOR, _TOGETHER_PRIOR = (math.log(0.1), 2.0), (math.log(1e-3), 2.5)
 _ALONE_START = 0.3
 
-#: What is added to the diagonal against rounding.
+#: Added to the diagonal against rounding errors.
 _JITTER, _MOST_JITTER = 1e-11, 1e-2
 
-#: L-BFGS steps of one fit; the last digits of a length scale change no proposal.
+#: L-BFGS steps of one fit; the last digits of a length scale do not change the proposals.
 _STEPS = 40
 
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """What a fit finds.
+    """The hyper-parameters of a Gaussian process.
 
     Attributes:
         amplitude: the prior variance of the (normalised) values.
         scales: length scale per feature, shape (n_features,).
         noise: variance of the noise of one value.
-        alone: prior variance of the trend of each feature by itself; 0: there is none.
-        together: prior variance of the trend in products of two features; 0: there is none.
-        basis: the trend's polynomials; None: there is no trend.
+        alone: prior variance of the trend of single features; 0: none.
+        together: prior variance of the trend of products of two features; 0: none.
+        basis: the polynomials of the trend; None: no trend.
     """
 
     amplitude: float
@@ -229,7 +225,7 @@ class Hyperparameters:
     basis: Basis | None = None
 
     def covariance(self, first: Array, second: Array) -> Array:
-        """The covariance of two sets of features, shape (n_first, n_second), without noise: Matérn 5/2 and trend."""
+        """Returns the covariance of two sets of features, shape (n_first, n_second): Matérn 5/2 and trend, no noise."""
         distance = cdist(first / self.scales, second / self.scales)
         distance *= math.sqrt(5.0)
         result = np.exp(-distance)
@@ -244,11 +240,11 @@ class Hyperparameters:
 
     @classmethod
     def wide(cls, features: int) -> Self:
-        """What is assumed before anything can be fitted: smooth, with a little noise."""
+        """Returns the hyper-parameters used before a fit is possible: smooth, with a little noise."""
         return cls(1.0, np.full(features, 0.5 * math.sqrt(features)), 1e-2)
 
     def times(self, factor: float) -> Self:
-        """All variances times `factor`."""
+        """Returns the hyper-parameters with all variances multiplied by `factor`."""
         return replace(
             self,
             amplitude=self.amplitude * factor,
@@ -258,18 +254,18 @@ class Hyperparameters:
         )
 
     def prior_variance(self, features: Array) -> Array:
-        """The variance at features before anything is known there, shape (n,)."""
+        """Returns the prior variance at features, shape (n,)."""
         if self.basis is None:
             return np.full(len(features), self.amplitude)
         return self.amplitude + trend_variance(self.basis, features, self.alone, self.together)
 
     def trend_slopes(self, features: Array, points: Array, weights: Array) -> Array:
-        """The derivatives by the features of the trend's covariances with some points, weighted and added up.
+        """Returns the derivatives by the features of a weighted sum of the trend's covariances with some points.
 
         Args:
             features: shape (m, n_features).
             points: shape (n, n_features).
-            weights: of the points, shape (n,) or (m, n).
+            weights: the weights of the points, shape (n,) or (m, n).
 
         Returns:
             Shape (m, n_features).
@@ -282,7 +278,7 @@ class Hyperparameters:
         return np.asarray(slopes + self.basis.pulled(features, self.alone * (weights @ self.basis.terms(points))))
 
     def prior_slopes(self, features: Array) -> Array:
-        """The derivatives of `prior_variance` by the features, shape (n, n_features)."""
+        """Returns the derivatives of `prior_variance` by the features, shape (n, n_features)."""
         if self.basis is None:
             return np.zeros_like(features)
         linear = self.basis.linear(features)
@@ -293,7 +289,7 @@ class Hyperparameters:
 
 @dataclass(frozen=True)
 class Fit:
-    """A fit and how good it is.
+    """A fit and its quality.
 
     Attributes:
         found: the hyper-parameters.
@@ -313,15 +309,15 @@ def best_fit(
     basis: Basis | None = None,
     variances: Array | None = None,
 ) -> Fit:
-    """The most probable hyper-parameters for normalised values; from fixed starts, so for the same data the same.
+    """Returns the most probable hyper-parameters for normalised values; the same data give the same fit.
 
     Args:
         features: shape (n, n_features), distinct rows; a few hundred at most.
         values: shape (n,), mean 0, deviation 1.
-        least_scale: no length scale is shorter than this.
-        least_noise: the variance of the noise is no lower than this.
-        basis: the trend's polynomials; None: no trend.
-        variances: the known variance of each value's own noise, shape (n,); None: none is known.
+        least_scale: the least length scale.
+        least_noise: the least variance of the noise.
+        basis: the polynomials of the trend; None: no trend.
+        variances: the known noise variance of each value, shape (n,); None: unknown.
     """
     count = features.shape[1]
     scale_bounds, noise_bounds = (least_scale, _SCALE_BOUNDS[1]), (least_noise, _NOISE_BOUNDS[1])
@@ -335,12 +331,12 @@ def best_fit(
         alpha = jitter if variances is None else variances + jitter
         process = QuickGaussianProcess(kernel=kernel, noise="gaussian", optimizer=search, alpha=alpha)
         with warnings.catch_warnings():
-            # A length scale at its bound says that a dimension does not matter: nothing to warn of.
+            # A length scale at its bound only means that a dimension does not matter.
             warnings.simplefilter("ignore", ConvergenceWarning)
             try:
                 process.fit(features, values)
                 break
-            except LinAlgError:  # points too near to each other for rounding
+            except LinAlgError:  # points too close to each other for the precision of floats
                 jitter *= 100.0
                 if jitter > _MOST_JITTER:
                     raise
@@ -367,9 +363,10 @@ def _log_prior(theta: Array, scales: int) -> tuple[float, Array]:
 def _most_probable(
     scales: int, negative_likelihood: Callable[[Array], tuple[float, Array]], initial: Array, bounds: Array
 ) -> tuple[Array, float]:
-    """scikit-learn's optimizer hook: maximises likelihood times prior from a smooth and from a rough start.
+    """Maximises likelihood times prior, from a smooth and from a rough start; scikit-learn's hook for an optimizer.
 
-    `initial` are the logarithms of the amplitude, of `scales` length scales, the trend's variances, and the noise.
+    `initial` has the logarithms of the amplitude, the length scales (their number is `scales`), the variances of the
+    trend, and the noise.
     """
 
     def objective(theta: Array) -> tuple[float, Array]:
@@ -390,19 +387,19 @@ def _most_probable(
 
 
 class QuickGaussianProcess(GaussianProcessRegressor):  # type: ignore[misc]  # scikit-optimize ships no types
-    """scikit-optimize's regressor with the same likelihood, differentiated in a tenth of the time.
+    """scikit-optimize's regressor with the same likelihood, whose gradient takes a tenth of the time.
 
-    The parent makes an array of shape (n, n, n_features) of derivatives. Summed against the weights, the derivative
-    with respect to each length scale needs only products of (n, n) and (n, n_features). The kernel must be amplitude
-    x Matérn 5/2, a `TrendKernel` if wanted, and noise, added up in this order.
+    The parent makes an array of derivatives of shape (n, n, n_features). The sum that is needed of it takes only
+    products of matrices of shapes (n, n) and (n, n_features). The kernel must be the sum of amplitude x Matérn 5/2, an
+    optional `TrendKernel`, and noise, in this order.
     """
 
     def log_marginal_likelihood(
         self, theta: Array | None = None, eval_gradient: bool = False, clone_kernel: bool = True
     ) -> Any:
-        """The log likelihood of `theta` and its gradient.
+        """Returns the log likelihood of `theta` and its gradient.
 
-        `theta` are the logarithms of amplitude, length scales, the trend's two variances if there is one, and noise.
+        `theta` has the logarithms of amplitude, length scales, the two variances of a trend, and noise.
         """
         if theta is None or not eval_gradient:
             return super().log_marginal_likelihood(theta, eval_gradient=eval_gradient, clone_kernel=clone_kernel)
@@ -415,7 +412,7 @@ class QuickGaussianProcess(GaussianProcessRegressor):  # type: ignore[misc]  # s
         trend = [math.exp(part) * parts for part, parts in zip(theta[1 + scales : -1], self._trend(theta), strict=True)]
         noisy = covariance + sum(trend)
         noisy[np.diag_indices_from(noisy)] += noise + self.alpha
-        # LAPACK itself: with so few points scipy's wrappers take longer than the work, and this inverse half as long.
+        # LAPACK directly: with few points, scipy's wrappers take longer than LAPACK, and this inverse half as long.
         factor, failed = lapack.dpotrf(noisy, lower=1, clean=0)
         if failed:
             return -np.inf, np.zeros_like(theta)
@@ -440,30 +437,30 @@ class QuickGaussianProcess(GaussianProcessRegressor):  # type: ignore[misc]  # s
         return likelihood, gradient
 
     def _trend(self, theta: Array) -> tuple[Array, ...]:
-        """The trend's two covariances for unit variances; nothing where `theta` has none."""
+        """Returns the two covariances of the trend for unit variances; empty where `theta` has no trend."""
         if len(theta) == self.X_train_.shape[1] + 2:
             return ()
-        if getattr(self, "_trend_of", None) is not self.X_train_:  # a fit asks a hundred times
+        if getattr(self, "_trend_of", None) is not self.X_train_:  # cached: a fit needs them a hundred times
             self._trend_of: Array | None = self.X_train_
             self._trend_parts = trend_parts(self.kernel_.k1.k2.basis, self.X_train_, self.X_train_)
         return self._trend_parts
 
 
-#: A variance never falls below this share of the prior's: rounding must not make it 0 or negative.
+#: The least variance, as a share of the prior variance: rounding must not make it 0 or negative.
 _LEAST_VARIANCE = 1e-10
 
-#: What is added to the noise against rounding, as a share of the prior's variance.
+#: Added to the noise against rounding errors, as a share of the prior variance.
 _LEAST_NOISE = 1e-11
 
 
 class PriorMean(Protocol):
-    """What is expected of the values where nothing is known."""
+    """The mean of the values before they are known, as a function of the features."""
 
     def values(self, features: Array) -> Array:
-        """For features of shape (m, n_features): shape (m,)."""
+        """Returns the prior mean, shape (m,), at features of shape (m, n_features)."""
 
     def slopes(self, features: Array) -> Array:
-        """The derivatives of `values` by the features, shape (m, n_features)."""
+        """Returns the derivatives of `values` by the features, shape (m, n_features)."""
 
 
 class Posterior:
@@ -471,11 +468,11 @@ class Posterior:
 
     Attributes:
         fit: the hyper-parameters.
-        points: what it is conditioned on, shape (n, n_features); first the data, then the believed points.
+        points: the points on which it is conditioned, shape (n, n_features); first the data, then the believed points.
         factor: Cholesky factor of their covariance with noise, shape (n, n), lower.
-        weights: what multiplies the covariances with `points` in the mean, shape (n,); 0 for believed points, for a
-            value believed at its own prediction leaves the mean as it was.
-        drift: what the mean returns to where nothing is known; None: to 0.
+        weights: factors of the covariances with `points` in the mean, shape (n,); 0 for believed points, because a
+            value that equals its prediction does not change the mean.
+        drift: the prior mean; None: 0.
     """
 
     def __init__(
@@ -497,14 +494,14 @@ class Posterior:
         variances: Array | None = None,
         drift: PriorMean | None = None,
     ) -> Self:
-        """The posterior of distinct points and their values.
+        """Returns the posterior given distinct points and their values.
 
         Args:
             fit: the hyper-parameters.
             features: shape (n, n_features).
             values: normalised, shape (n,).
-            variances: the known variance of each value's own noise, shape (n,); None: none is known.
-            drift: what is expected of the values; `fit` is of what is left then. None: 0.
+            variances: the known noise variance of each value, shape (n,); None: unknown.
+            drift: the prior mean; `fit` then describes the values minus this mean. None: 0.
         """
         if drift is not None:
             values = values - drift.values(features)
@@ -515,23 +512,23 @@ class Posterior:
         return cls(fit, features, factor, cho_solve((factor, True), values, check_finite=False), drift)
 
     def fitted(self) -> Array:
-        """The mean at the data themselves, shape (n_data,): their values less the noise."""
+        """Returns the mean at the data, shape (n_data,)."""
         fitted = self.fit.covariance(self.points, self.points) @ self.weights
         return fitted if self.drift is None else fitted + self.drift.values(self.points)
 
     def mean(self, features: Array) -> Array:
-        """The mean alone, shape (m,)."""
+        """Returns the mean, shape (m,)."""
         mean = self.weights @ self.fit.covariance(self.points, features)
         return mean if self.drift is None else mean + self.drift.values(features)
 
     def mean_slopes(self, features: Array) -> Array:
-        """The derivatives of `mean` by the features, shape (m, n_features)."""
+        """Returns the derivatives of `mean` by the features, shape (m, n_features)."""
         [slopes] = self._slopes(features, self.weights[None, :])
         slopes += self.fit.trend_slopes(features, self.points, self.weights)
         return slopes if self.drift is None else slopes + self.drift.slopes(features)
 
     def believing(self, features: Array) -> Self:
-        """The posterior when the values at `features`, shape (m, n_features), are what it now predicts for them."""
+        """Returns the posterior if the values at `features`, shape (m, n_features), equal their predictions."""
         if not len(features):
             return self
         known, added = len(self.points), len(features)
@@ -544,7 +541,7 @@ class Posterior:
         return type(self)(self.fit, np.concatenate([self.points, features]), factor, weights, self.drift)
 
     def halfway(self, features: Array) -> tuple[Array, Array]:
-        """Covariances with `points` solved against the factor, shape (n, m), and the mean, shape (m,)."""
+        """Returns the covariances with `points`, solved with the factor, shape (n, m), and the mean, shape (m,)."""
         covariance = self.fit.covariance(self.points, features)
         mean = self.weights @ covariance
         if self.drift is not None:
@@ -552,16 +549,16 @@ class Posterior:
         return solved(self.factor, covariance), mean
 
     def predict(self, features: Array) -> tuple[Array, Array]:
-        """Mean and variance, each of shape (m,)."""
+        """Returns mean and variance, each of shape (m,)."""
         half, mean = self.halfway(features)
         return mean, self.floored(self.fit.prior_variance(features) - np.einsum("nm,nm->m", half, half))
 
     def floored(self, variance: Array) -> Array:
-        """`variance`, kept above what rounding leaves of 0."""
+        """Returns `variance` with a lower limit against rounding errors."""
         return np.maximum(variance, _LEAST_VARIANCE * self.fit.amplitude)
 
     def gradients(self, features: Array) -> tuple[Array, Array, Array, Array]:
-        """Mean and variance, shape (m,), and their derivatives with respect to the features, shape (m, n_features)."""
+        """Returns mean and variance, shape (m,), and their derivatives by the features, shape (m, n_features)."""
         half, mean = self.halfway(features)
         variance = self.floored(self.fit.prior_variance(features) - np.einsum("nm,nm->m", half, half))
         back = solved(self.factor, half, transposed=True)
@@ -573,11 +570,11 @@ class Posterior:
         return mean, variance, d_mean, d_variance
 
     def _slopes(self, features: Array, *weights: Array) -> list[Array]:
-        """The derivatives by the features of the smooth part's covariances with `points`, weighted and added up.
+        """Returns the derivatives by the features of weighted sums of the Matérn covariances with `points`.
 
         Args:
             features: shape (m, n_features).
-            weights: of the points, each of shape (1, n) or (m, n).
+            weights: weights of the points, each of shape (1, n) or (m, n).
 
         Returns:
             For each of `weights`: shape (m, n_features).
@@ -600,7 +597,7 @@ class Posterior:
 
 
 def _factor(covariance: Array, fit: Hyperparameters) -> Array:
-    """Cholesky factor of covariance + noise; with a little more noise where points lie too close for rounding."""
+    """Returns the Cholesky factor of covariance + noise; with a little more noise where points are too close."""
     extra = _LEAST_NOISE * fit.amplitude
     diagonal = np.diag_indices_from(covariance)
     plain = covariance[diagonal] + fit.noise
@@ -615,7 +612,7 @@ def _factor(covariance: Array, fit: Hyperparameters) -> Array:
 
 
 class Pool:
-    """Candidates whose mean and variance are kept up to date while one point after the other is believed.
+    """Candidates with their mean and variance, which are updated as points are believed.
 
     Attributes:
         features: shape (m, n_features).
@@ -627,9 +624,9 @@ class Pool:
         """Evaluates all candidates.
 
         Args:
-            posterior: what is known.
+            posterior: the posterior before the batch.
             features: the candidates, shape (m, n_features).
-            room: how many points will be believed at most.
+            room: the largest number of points that will be believed.
         """
         self.features = features
         self._fit = posterior.fit
@@ -641,11 +638,11 @@ class Pool:
         self._least = _LEAST_VARIANCE * posterior.fit.amplitude
 
     def believe(self, features: Array, half: Array) -> None:
-        """Conditions on a point whose value is believed.
+        """Conditions on a point with a believed value.
 
         Args:
             features: the point, shape (n_features,).
-            half: its covariances with everything before it, solved against the factor, shape (n,).
+            half: its covariances with all earlier points, solved with the factor, shape (n,).
         """
         rest = (
             float(self._fit.prior_variance(features[None, :])[0]) * (1.0 + _LEAST_NOISE)

@@ -1,4 +1,4 @@
-"""The grid scan and random search."""
+"""Grid scan and random search."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from hpo_pilot.search.limits import MOST_CHOICES
 
 
 class RandomSearch(Optimizer):
-    """Independent points, uniform in the unit cube; the yardstick for every other optimizer.
+    """Draws independent points, uniform in the unit cube; the baseline for every other optimizer.
 
-    What is drawn depends on the seed and on how many distinct points are known (told or pending), never on values.
+    The points depend on the seed and on the number of distinct points that are told or pending, never on values.
     """
 
     several_objectives = True
@@ -25,33 +25,32 @@ class RandomSearch(Optimizer):
 
     def _propose(self, n: int, pending: list[Point]) -> list[Point]:
         proposals = self._collect(n, pending)
-        feasible = [observation.point for observation in self.history[-64:]] if self.space.constraints else []
-        return proposals.complete(stream(self.seed, proposals.known), [*feasible, *pending])
+        return proposals.complete(stream(self.seed, proposals.known), self._known_points(pending))
 
 
 #: Grid points per long dimension where the search names no budget.
 _WITHOUT_BUDGET = 5
 
-#: At most this many cells of a candidate grid are looked at per trial of the budget while a fitting one is sought:
-#: enough for constraints that leave a few percent, and still milliseconds.
+#: Cells of a candidate grid that are evaluated per trial of the budget, at most: enough for constraints that leave a
+#: few percent of the space, in milliseconds.
 _CELLS_PER_TRIAL = 30
 
 
 class GridSettings(BaseSettings):
-    """The scan's only choice.
+    """Settings of the grid scan.
 
     Attributes:
-        points_per_dimension: values per continuous or long dimension; choices always take part with all of theirs.
-            None: as many as the budget pays for.
+        points_per_dimension: values per continuous or long dimension; of choices, all are used. None: as many as the
+            budget allows.
     """
 
     points_per_dimension: Annotated[int, Field(ge=1, le=MOST_CHOICES, strict=True)] | None = None
 
 
 class GridSearch(Optimizer):
-    """Every point of a regular grid once, the last dimension varying fastest; then it is exhausted.
+    """Proposes every point of a regular grid once; the last dimension varies fastest.
 
-    The seed plays no part. Points of the grid that were told or are pending are passed over.
+    The seed has no effect. Points that are told or pending are skipped.
     """
 
     Settings = GridSettings
@@ -63,8 +62,8 @@ class GridSearch(Optimizer):
         """Chooses the grid; see `Optimizer`."""
         super().__init__(space, **options)
         self.points_per_dimension = self.settings.points_per_dimension or fitting_grid(space, self.trials)
-        # What was enumerated so far and is not told, in the grid's order. It is a memory of the enumeration, not a
-        # state: an ask sees the same untold points in the same order however far others went before.
+        # The enumerated points that are not told yet, in the grid's order. This is only a cache: every ask sees the
+        # same points in the same order, independent of earlier asks.
         self._open: dict[str, Point] = {}
         self._rest = space.grid(self.points_per_dimension)
 
@@ -82,7 +81,7 @@ class GridSearch(Optimizer):
         return proposals.points
 
     def _enumerate(self) -> Iterator[Point]:
-        """The points that nobody enumerated yet and that are not told."""
+        """Yields the next points of the grid that are not told."""
         for point in self._rest:
             key = point_key(point)
             if key not in self._told_keys:
@@ -94,10 +93,10 @@ class GridSearch(Optimizer):
 
 
 def fitting_grid(space: SearchSpace, trials: int | None) -> int:
-    """The largest number of points per dimension whose grid the budget pays for; at least 2.
+    """Returns the largest number of points per dimension that fits the budget; at least 2.
 
     Args:
-        space: the space; conditions and constraints count, for they thin the grid out.
+        space: the space; its conditions and constraints are taken into account, because they remove grid points.
         trials: the budget; None: unknown.
     """
     if trials is None:

@@ -16,22 +16,22 @@ from hpo_pilot.optimizers.gaussian_process import Basis, Fit, Hyperparameters, P
 from hpo_pilot.optimizers.phase import LEAST_VALUES
 from hpo_pilot.optimizers.training_data import PLAIN, FeatureMap, Rows, Table, Told, Warped, warps
 
-#: Up to this many trials every one brings a new fit of the hyper-parameters; from then on, growth by this share does.
+#: Up to this number of trials, hyper-parameters are fitted after each trial; then after each growth by this share.
 _FIT_EACH, _GROWTH = 20, 0.05
 
 
 def refit_cut(length: int) -> int:
-    """How many of `length` trials the hyper-parameters are fitted on."""
+    """Returns the number of trials, from the first, on which hyper-parameters are fitted; `length`: trials told."""
     return last_step(length, _FIT_EACH, _GROWTH)
 
 
 def last_step(length: int, each: int, growth: float) -> int:
-    """The last step up to `length`.
+    """Returns the last step up to `length`.
 
     Args:
         length: the number of trials.
-        each: up to here every number is a step.
-        growth: from there on, growth by this share.
+        each: up to this number, every number is a step.
+        growth: beyond it, each step is larger than the last by this share.
     """
     if length <= each:
         return length
@@ -44,20 +44,20 @@ def last_step(length: int, each: int, growth: float) -> int:
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
-#: Outcomes jump where a region begins to fail, and a smooth process fits a jump best with a very short length scale,
-#: which learns nothing about the rest of the region. These bounds make it see regions: scales per square root of the
-#: number of features, and the variance of the outcomes' noise.
+#: Outcomes jump at the edge of a region that fails. A smooth process fits a jump best with a very short length scale,
+#: and then learns nothing about the rest of the region. These lower bounds prevent that: the length scale per square
+#: root of the number of features, and the variance of the noise of outcomes.
 _LEAST_SCALE, _LEAST_NOISE = 0.25, 0.02
 
-#: Hyper-parameters are fitted on this many points at most, the probability is conditioned on this many.
+#: Points on which hyper-parameters are fitted, and on which the probability is conditioned, at most.
 _SUCCESS_FITTED, _CONDITIONED = 256, 500
 
-#: Where an optimum lies at the edge of a region that fails, a large improvement that probably fails outweighs a small
-#: one that does not, time after time. So the more of this many recent trials failed, the likelier to succeed a point
-#: must be.
+#: If the optimum is at the edge of a region that fails, large improvements that probably fail would always be preferred
+#: to small ones that succeed. So the more of this number of recent trials failed, the more likely a point must be to
+#: succeed; the second number is the factor.
 _RECENT, _CAUTION = 16, 0.8
 
-#: More than any logarithm of an expected improvement that matters.
+#: Larger than any relevant log improvement.
 _LAST_RESORT = 1e4
 
 
@@ -65,16 +65,15 @@ class SuccessModel:
     """A Gaussian process on the outcomes, 1 for a value and 0 for a failure (least-squares classification)."""
 
     def __init__(self, fit: Hyperparameters, features: Array, failed: Mask) -> None:
-        """Learns from distinct points, shape (n, n_features), of which some failed, shape (n,), but not all."""
+        """Conditions on distinct points, shape (n, n_features); some, but not all, failed, shape (n,)."""
         outcomes, self._mean, self._deviation = _standard_outcomes(failed)
         self._posterior = Posterior.of_data(fit, features, outcomes)
 
     def log_probability(self, features: Array) -> Array:
-        """The logarithm of the probability of success at `features`, shape (m, n_features).
+        """Returns the logarithm of the probability of success at `features`, shape (m, n_features).
 
-        It is the chance that the predicted outcome comes out above one half: sure where failures crowd, undecided where
-        little is known, and never far from the average where failures strike at random, for the fitted noise is large
-        then.
+        It is the probability that the predicted outcome is above one half: clear where many trials failed, near one
+        half where little is known. Where failures are random, the fitted noise is large, and it stays near the average.
         """
         mean, variance = self._posterior.predict(features)
         distance = self._mean - 0.5 + self._deviation * mean
@@ -82,21 +81,22 @@ class SuccessModel:
 
 
 class Caution:
-    """What the chance of failure takes from the logarithm of an improvement."""
+    """The penalty on the log improvement for a probable failure."""
 
     def __init__(self, model: SuccessModel | None, share: float) -> None:
-        """Heeds a model.
+        """Takes a model.
 
         Args:
-            model: None: nothing failed, or everything.
-            share: candidates less likely to succeed than this share of the likeliest are the last resort, in [0, 1].
+            model: the model; None if no trial failed, or all.
+            share: in [0, 1]; candidates whose probability of success is below this share of the largest one are used
+                only if there are no others.
         """
         self._model = model
         self._log_share = math.log(max(share, 1e-300))
         self._least = -math.inf
 
     def look_at(self, features: Array) -> Array:
-        """`penalty` for candidates, shape (m, n_features), m above 0, of which one is the likeliest from now on."""
+        """Returns `penalty` for candidates, shape (m, n_features), m above 0, and notes the largest probability."""
         if self._model is None:
             return np.zeros(len(features))
         log_success = self._model.log_probability(features)
@@ -104,7 +104,7 @@ class Caution:
         return self._penalised(log_success)
 
     def penalty(self, features: Array) -> Array:
-        """What is added at `features`, shape (m, n_features); shape (m,)."""
+        """Returns the penalty (negative or 0) at `features`, shape (m, n_features); shape (m,)."""
         if self._model is None:
             return np.zeros(len(features))
         return self._penalised(self._model.log_probability(features))
@@ -114,17 +114,17 @@ class Caution:
 
 
 class SuccessLearner:
-    """Fits the model of the outcomes; each fit belongs to a cut of what was told."""
+    """Fits the model of the outcomes; each fit uses the first trials of the history (`refit_cut`)."""
 
     def __init__(self, features: FeatureMap, told: Told, seed: int) -> None:
-        """Knows what `told` knows, by the optimizer's seed."""
+        """Uses the trials in `told` and the seed of the optimizer."""
         self._features = features
         self._told = told
         self._seed = seed
-        self._fit: tuple[int, Hyperparameters] | None = None  # the last one, and its cut
+        self._fit: tuple[int, Hyperparameters] | None = None  # number of trials, and the last fit
 
     def caution(self, table: Table, features: Array, rng: np.random.Generator) -> Caution:
-        """What all that was told, and its features, shape (n, n_features), say about failures."""
+        """Returns the penalty for failures, from all told points and their features, shape (n, n_features)."""
         failed = table.failed
         if not failed.any() or failed.all():
             return Caution(None, 0.0)
@@ -138,7 +138,7 @@ class SuccessLearner:
             table = self._told.table(cut)
             failed = table.failed
             fit = Hyperparameters.wide(self._features.size)
-            if failed.any() and not failed.all():  # else the first failure came after the cut
+            if failed.any() and not failed.all():  # else the first failure is not among the first `cut` trials
                 rows = table.some_of_both(_SUCCESS_FITTED, array_stream(self._seed, "fit", "outcomes", cut))
                 fit = _best_fit(self._features.features(table.units[rows]), failed[rows])
             self._fit = (cut, fit)
@@ -151,63 +151,50 @@ def _best_fit(features: Array, failed: Mask) -> Hyperparameters:
 
 
 def _standard_outcomes(failed: Mask) -> tuple[Array, float, float]:
-    """Outcomes with mean 0 and deviation 1, and what the mean and deviation were."""
+    """Returns outcomes with mean 0 and deviation 1, and their original mean and deviation."""
     outcomes = np.where(failed, 0.0, 1.0)
     mean, deviation = float(outcomes.mean()), float(outcomes.std())
     return (outcomes - mean) / deviation, mean, deviation
 
 
-# What earlier searches say about this one: each is a model of its own, and a drift under the values of this search.
-#
-# A search of another data set, on another machine or with a smaller model has values on another scale, and its
-# optimum a
-# little off. So nothing of its values is taken over, only their course: the mean of a Gaussian process of its trials,
-# centred and scaled over the points of this search, times a weight. What is left, the process of this search learns.
-# The
-# weights are found with its hyper-parameters, and the evidence of this search's own values says whether the earlier
-# ones
-# are of any use: where they disagree they are left out. (The linear case of Kennedy and O'Hagan 2000, "Predicting the
-# output from a complex computer code when fast approximations are available", for several codes.)
+# Transfer from earlier searches: each has a model, and their predictions are a prior mean for this search.
 
-#: So many trials of one earlier search are learned from at most, and of all together; of many searches each has at
-#: least a few.
+#: Trials used of one earlier search, at most; of all earlier searches, at most; and of each of many, at least.
 _ONE, _ALL, _EACH = 200, 500, 10
 
 #: The hyper-parameters of an earlier search are fitted on this many of its trials.
 _TRANSFER_FITTED = 100
 
-#: Good values without which an earlier search says nothing.
+#: The least number of good values of an earlier search.
 _LEAST_VALUES = 3
 
-#: The sum of the weights that is expected (they are correlations, if there is one earlier search), and how far it may
-#: well be off.
+#: Prior mean and deviation of the sum of the weights (with one earlier search, the weight is a correlation).
 _WEIGHT, _DEVIATION = 0.8, 0.5
 
-#: How much likelier than not earlier searches are of use, as the logarithm of the odds.
+#: The prior log odds that earlier searches are useful.
 _LOG_ODDS = 1.0
 
-#: Before this many values of this search are known, the spread of the predictions at its points is little more than
-#: what it was over the earlier search's own.
+#: Weight, in points, of the spread of the predictions over the earlier search's own points.
 _OWN_SPREAD = 2.0
 
-#: What the earlier searches leave unexplained is not taken to be smaller than this deviation.
+#: The least deviation of the values that earlier searches do not explain.
 _LEAST_REST = 0.1
 
-#: The share of the values' variance that they are taken to leave before anything is known, for the first weights.
+#: The share of the variance that earlier searches are assumed not to explain, for the first estimate of the weights.
 _REST_VARIANCE = 0.3
 
-#: The best trials of all earlier searches around which points are sought.
+#: Number of best trials of earlier searches around which candidates are drawn.
 _BEST = 10
 
 
 @dataclass(frozen=True)
 class Drift:
-    """What is expected of values before those of this search are looked at; a function of the features.
+    """The prior mean of the values of this search, from earlier searches; a function of the features.
 
     Attributes:
-        models: the earlier searches' processes.
-        factors: what multiplies their means, shape (n_models,).
-        constant: what is added.
+        models: the processes of the earlier searches.
+        factors: the factors of their means, shape (n_models,).
+        constant: a constant that is added.
     """
 
     models: tuple[Posterior, ...]
@@ -215,14 +202,14 @@ class Drift:
     constant: float
 
     def values(self, features: Array) -> Array:
-        """For features of shape (m, n_features): shape (m,)."""
+        """Returns the prior mean, shape (m,), at features of shape (m, n_features)."""
         result = np.full(len(features), self.constant)
         for factor, model in zip(self.factors, self.models, strict=True):
             result += factor * model.mean(features)
         return result
 
     def slopes(self, features: Array) -> Array:
-        """The derivatives of `values` by the features, shape (m, n_features)."""
+        """Returns the derivatives of `values` by the features, shape (m, n_features)."""
         result = np.zeros_like(features)
         for factor, model in zip(self.factors, self.models, strict=True):
             result += factor * model.mean_slopes(features)
@@ -231,12 +218,12 @@ class Drift:
 
 @dataclass(frozen=True)
 class TransferFit:
-    """A fit with earlier searches taken into account.
+    """A fit that uses earlier searches.
 
     Attributes:
-        found: the hyper-parameters of what they leave unexplained.
-        weights: how much each earlier search counts, shape (n_sources,), none negative.
-        log_evidence: comparable with the `log_posterior` of a fit to the same values without them.
+        found: hyper-parameters of the part that the earlier searches do not explain.
+        weights: weight of each earlier search, shape (n_sources,), not negative.
+        log_evidence: can be compared with the `log_posterior` of a fit to the same values without earlier searches.
     """
 
     found: Hyperparameters
@@ -245,14 +232,22 @@ class TransferFit:
 
 
 class Transfer:
-    """The models of the earlier searches; a function of their trials and the seed.
+    """The models of the earlier searches; they depend only on the trials and the seed.
+
+    A search of another data set, on another machine or with a smaller model has values on another scale, and its
+    optimum may be shifted. So its values are not used directly, but only their shape: the mean of a Gaussian process of
+    its trials, centred and scaled over the points of this search, times a weight. The process of this search learns the
+    rest. The weights are fitted together with its hyper-parameters, and the evidence of the values of this search
+    decides whether the earlier searches are used; if they disagree, they are left out. (The linear case of Kennedy and
+    O'Hagan 2000, "Predicting the output from a complex computer code when fast approximations are available", for
+    several codes.)
 
     Attributes:
         best: unit vectors of their best points, shape (n, n_dims), the best of each first.
     """
 
     def __init__(self, features: FeatureMap, earlier: Mapping[str, Table], objective: int, seed: int) -> None:
-        """Fits a process to one objective of each earlier search that has something to say, in order of their names."""
+        """Fits a process to one objective of each earlier search with enough values, in the order of their names."""
         limit = max(_EACH, min(_ONE, _ALL // max(1, len(earlier))))
         models, ranked = [], []
         for source, table in sorted(earlier.items()):
@@ -272,26 +267,26 @@ class Transfer:
         self.best: Array = np.array([unit for _, unit in ranked[:_BEST]])
 
     def __bool__(self) -> bool:
-        """Whether there is anything to learn from them."""
+        """Returns whether there is any model."""
         return bool(self._models)
 
     def expected_weights(self) -> Array:
-        """The weights before this search has values, shape (n_sources,)."""
+        """Returns the weights before this search has values, shape (n_sources,)."""
         return np.full(len(self._models), _WEIGHT / len(self._models))
 
     def expected_rest(self, fit: Hyperparameters) -> Hyperparameters:
-        """`fit` for values of variance 1, made fit for what the earlier searches are expected to leave unexplained."""
+        """Returns `fit` reduced to the part that earlier searches probably do not explain; for values of variance 1."""
         return replace(fit, amplitude=fit.amplitude * (1.0 - _WEIGHT**2))
 
     def drift(self, weights: Array, features: Array) -> Drift:
-        """The drift under values with mean 0 and deviation 1 at `features`, shape (n, n_features)."""
+        """Returns the prior mean for values with mean 0 and deviation 1 at `features`, shape (n, n_features)."""
         centres, deviations = self._standards(self._predictions(features))
         factors = weights / deviations
         used = [index for index, factor in enumerate(factors) if factor > 0.0]
         return Drift(tuple(self._models[index] for index in used), factors[used], -float(factors @ centres))
 
     def fit(self, features: Array, values: Array, *, basis: Basis | None, variances: Array) -> TransferFit:
-        """Weights and hyper-parameters for values of this search.
+        """Fits weights and hyper-parameters to values of this search.
 
         Args:
             features: shape (n, n_features).
@@ -315,7 +310,7 @@ class Transfer:
         whitened = solve_triangular(factor, np.column_stack([columns, values, rest]), lower=True)
         half, given, left = whitened[:, :-2], whitened[:, -2], whitened[:, -1]
         used, weights = np.ones(len(expected), dtype=bool), np.zeros(len(expected))
-        while used.any():  # where an earlier search would count negatively, it is no earlier search of the same
+        while used.any():  # an earlier search with a negative weight is left out
             unexpected = given - half[:, used] @ expected[used]
             information = cholesky(precision[np.ix_(used, used)] + half[:, used].T @ half[:, used], lower=True)
             shift = cho_solve((information, True), half[:, used].T @ unexpected)
@@ -332,11 +327,11 @@ class Transfer:
         return TransferFit(found, weights, evidence + _LOG_ODDS)
 
     def _predictions(self, features: Array) -> Array:
-        """The means of the earlier searches' processes, shape (n, n_sources)."""
+        """Returns the means of the earlier searches' processes, shape (n, n_sources)."""
         return np.array([model.mean(features) for model in self._models]).T
 
     def _standards(self, predicted: Array) -> tuple[Array, Array]:
-        """Mean and deviation over the points of this search, each of shape (n_sources,); cautious for few points."""
+        """Returns mean and deviation over the points of this search, each of shape (n_sources,)."""
         count = len(predicted)
         if not count:
             return np.zeros(len(self._models)), np.ones(len(self._models))
@@ -345,7 +340,7 @@ class Transfer:
 
 
 def _model(features: Array, values: Array, stds: Array, stopped: Mask, basis: Basis) -> Posterior | None:
-    """The process of an earlier search on the scale on which it explains it best; None where all values are the same.
+    """Returns the process of an earlier search on the best scale; None where all its values are equal.
 
     Args:
         features: shape (n, n_features).
@@ -365,24 +360,25 @@ def _model(features: Array, values: Array, stds: Array, stopped: Mask, basis: Ba
     return None if best is None else best[1]
 
 
-#: Hyper-parameters are fitted on this many points at most: the cost grows with the cube.
+#: Points on which hyper-parameters are fitted, at most: the cost grows with the cube.
 _VALUES_FITTED = 256
 
-#: On which scale the values are seen is decided less often, on this many points at most.
+#: The scale of the values is chosen less often than hyper-parameters are fitted: after each trial up to the first
+#: number, then after growth by the second; on at most the third number of points.
 _SCALE_EACH, _SCALE_GROWTH, _SCALED = 10, 0.25, 128
 
-#: Up to this many good values there is a second process, without a trend.
+#: Up to this number of good values, there is a second process without a trend.
 _SECOND_OPINION = 600
 
 
 @dataclass(frozen=True)
 class ValuesModel:
-    """What a fit to the values finds.
+    """The result of a fit to the values.
 
     Attributes:
         scale: the name of the scale on which the process explains them best.
-        fit: its hyper-parameters there.
-        weights: how much each earlier search counts, shape (n_sources,); None: not at all.
+        fit: the hyper-parameters on this scale.
+        weights: weight of each earlier search, shape (n_sources,); None: they are not used.
     """
 
     scale: str
@@ -391,7 +387,7 @@ class ValuesModel:
 
 
 class ValuesLearner:
-    """Fits the models of one objective, with a trend and without; each fit belongs to a cut of what was told."""
+    """Fits the models of one objective, with and without a trend; a fit uses the first trials (`refit_cut`)."""
 
     def __init__(
         self,
@@ -401,20 +397,20 @@ class ValuesLearner:
         seed: int,
         earlier: Mapping[str, Table],
     ) -> None:
-        """Knows what `told` knows.
+        """Uses the trials in `told`.
 
         Args:
             features: the map from unit vectors.
-            told: what was told, and will be.
-            objective: which of the values.
-            seed: the optimizer's.
-            earlier: what was told of earlier searches; `forget` when it changes.
+            told: the told trials; later ones are seen, too.
+            objective: the index of the objective.
+            seed: the seed of the optimizer.
+            earlier: the results of earlier searches; call `forget` when they change.
         """
         self._features = features
         self._told = told
         self._objective = objective
         self._seed = seed
-        # The last fit of either kind, and the cut of the history that it belongs to.
+        # With and without a trend: the number of trials used, and the fit.
         self._models: dict[bool, tuple[int, ValuesModel]] = {}
         self._scales: dict[bool, tuple[int, str]] = {}
         self._earlier = earlier
@@ -422,7 +418,7 @@ class ValuesLearner:
 
     @property
     def transfer(self) -> Transfer | None:
-        """The models of the earlier searches; None where they have nothing to say."""
+        """The models of the earlier searches; None where there are none."""
         if not self._earlier:
             return None
         if self._transfer is None:
@@ -430,12 +426,12 @@ class ValuesLearner:
         return self._transfer if self._transfer else None
 
     def forget(self) -> None:
-        """Fits anew, for the earlier searches have changed."""
+        """Drops all fits, because the earlier searches have changed."""
         self._transfer = None
         self._models.clear()
 
     def models(self, known: int) -> list[ValuesModel]:
-        """The models at the present cut: with a trend and, while there are few good values (`known`), without."""
+        """Returns the present models: with a trend and, while there are few good values (`known`), without one."""
         cut = refit_cut(len(self._told))
         found = []
         for trend in (True, False) if known <= _SECOND_OPINION else (True,):
@@ -447,19 +443,19 @@ class ValuesLearner:
         return found
 
     def earlier_best(self, known: int) -> list[Array]:
-        """Unit vectors of the earlier searches' best points, shape (n, n_dims), if they count in any present model."""
+        """Returns the best points of earlier searches, unit vectors of shape (n, n_dims), if a model uses them."""
         transfer = self.transfer
         if transfer is None or all(model.weights is None for model in self.models(known)):
             return []
         return [transfer.best]
 
     def posteriors(self, table: Table, rows: Rows, features: Array) -> list[Posterior]:
-        """What each model says of the space, given some of what was told.
+        """Returns the posterior of each model, given some of the told points.
 
         Args:
-            table: all that was told.
-            rows: those to be conditioned on, all good.
-            features: of these rows, shape (n_rows, n_features).
+            table: all told points.
+            rows: the points on which to condition, all with values.
+            features: the features of these rows, shape (n_rows, n_features).
         """
         good = table.good
         found = {warped.name: warped for warped in warps(table.values[good, self._objective])}
@@ -467,7 +463,7 @@ class ValuesLearner:
         result = []
         for model in self.models(len(rows)):
             values = variances = np.zeros(len(rows))
-            if found:  # else they are all the same
+            if found:  # else all values are equal
                 warped = found.get(model.scale, found[PLAIN])
                 values = warped.values[places]
                 variances = self._variances(warped, table, good)[places]
@@ -477,7 +473,7 @@ class ValuesLearner:
         return result
 
     def _fit(self, cut: int, trend: bool) -> ValuesModel:
-        """The scale on which the process explains the first `cut` trials best, and its hyper-parameters there."""
+        """Fits the first `cut` trials: the best scale, and the hyper-parameters on it."""
         found = self._best_fit(cut, trend, self._scale(cut, trend), _VALUES_FITTED)
         transfer = self.transfer
         if found is None:
@@ -492,7 +488,7 @@ class ValuesLearner:
         return ValuesModel(found.warped.name, found.fit.found)
 
     def _scale(self, cut: int, trend: bool) -> str | None:
-        """The scale that did best at an earlier cut, for it seldom changes; None: this cut is one to find it at."""
+        """Returns the best scale of an earlier cut, because it seldom changes; None: choose it at this cut."""
         at = last_step(cut, _SCALE_EACH, _SCALE_GROWTH)
         if at == cut and cut <= _SCALED:
             return None
@@ -504,13 +500,13 @@ class ValuesLearner:
         return known[1]
 
     def _best_fit(self, cut: int, trend: bool, scale: str | None, limit: int) -> _ScaledFit | None:
-        """The process that explains the first `cut` trials best, or `limit` of them, on that scale or on any.
+        """Returns the best fit to at most `limit` of the first `cut` trials, on the given scale or on any.
 
-        None while there are too few values, or they are all the same.
+        None while there are too few values, or all are equal.
         """
         table = self._told.table(cut)
         rows = table.most_telling(limit, array_stream(self._seed, "fit", "values", cut))
-        if len(rows) < LEAST_VALUES:  # the first values came after the cut
+        if len(rows) < LEAST_VALUES:  # the first values are not among the first `cut` trials
             return None
         found = warps(table.values[rows, self._objective])
         features = self._features.features(table.units[rows])
@@ -524,13 +520,13 @@ class ValuesLearner:
         return best
 
     def _variances(self, warped: Warped, table: Table, rows: Rows) -> Array:
-        """The known variances of the rows' values on a scale made for them."""
+        """Returns the known variances of the values of rows, on a scale that was made for them."""
         return warped.variances(table.stds[rows, self._objective], table.stopped[rows])
 
 
 @dataclass(frozen=True)
 class _ScaledFit:
-    """A fit on one scale, and what it was made from."""
+    """A fit on one scale, and its data."""
 
     features: Array
     warped: Warped
@@ -540,5 +536,5 @@ class _ScaledFit:
 
     @property
     def evidence(self) -> float:
-        """The logarithm of what can be compared between scales."""
+        """The log evidence, which can be compared between scales."""
         return self.fit.log_posterior + self.warped.log_volume

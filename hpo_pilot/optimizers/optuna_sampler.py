@@ -1,8 +1,8 @@
-"""optuna's samplers behind our ask and tell, for those who want them: `pip install 'hpo-pilot[optuna]'`.
+"""optuna's samplers behind our ask and tell; optional: `pip install 'hpo-pilot[optuna]'`.
 
-Each ask makes a study in memory of what was told, in its order, and of what is pending, as running trials. So it
-depends on nothing else, which is the contract, and costs what the sampler costs on a history of that length. optuna is
-imported when this optimizer is used, never before.
+Each `ask` builds a study in memory from the told results, in their order, and from the pending points, as running
+trials. So the points depend on nothing else, as the contract demands. optuna is imported only when this optimizer is
+used.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -40,21 +41,21 @@ _SAMPLERS = {
     "random": "RandomSampler",
 }
 
-#: What a sampler needs beside optuna itself.
+#: The module that a sampler needs besides optuna.
 _NEEDS = {"cmaes": "cmaes", "gp": "torch"}
 
-#: These note in the study what they do when they are asked, and find it there again: told trials are asked for again.
+#: These samplers store their state in the trials that they propose. So told trials are asked for again.
 _WITH_MEMORY = ("cmaes", "nsgaii", "nsgaiii", "qmc")
 
-#: These know trials that broke a constraint from others.
+#: These samplers support constraints.
 _WITH_CONSTRAINTS = ("tpe", "gp", "nsgaii", "nsgaiii")
 
 _ONE_OBJECTIVE = ("cmaes",)
 
-#: Arguments that are ours to give, or that a file cannot.
+#: Arguments that we set ourselves, or that a file cannot express.
 _NOT_FOR_FILES = ("self", "seed", "constraints_func", "independent_sampler", "source_trials")
 
-#: The annotations of optuna's arguments that a file has values for, in words.
+#: Annotations of optuna's arguments that a file can express, in words.
 _KINDS = {
     "int": "a whole number",
     "float": "a number",
@@ -64,11 +65,11 @@ _KINDS = {
     "None": "null",
 }
 
-#: Values beyond are told as this: their squares would overflow.
+#: Larger values are told as this: their squares would overflow.
 _LARGEST = 1e100
 
-#: How often a sampler is asked for a point that is missing, before it is drawn at random: it may have no new one.
-#: Crossover makes the same children again and again, and quickly.
+#: Number of requests to a sampler per missing point, before points are drawn at random: it may have no new point.
+#: Crossover often repeats children, but is fast.
 _PATIENCE = 4
 _PATIENCE_WITH_CROSSOVER = 40
 
@@ -76,7 +77,7 @@ _CONSTRAINTS = "constraints"  # optuna's name of a trial's attribute; above 0: b
 
 
 class OptunaSettings(BaseSettings):
-    """The sampler, and its own arguments beside it: `{name: optuna, sampler: tpe, multivariate: true}`."""
+    """The sampler and its arguments: `{name: optuna, sampler: tpe, multivariate: true}`."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -107,47 +108,41 @@ class OptunaSettings(BaseSettings):
             raise MistakeError(wrong)
         try:
             self._rehearse()
-        except Exception as error:  # whatever optuna makes of the arguments
+        except Exception as error:  # optuna's errors have no common root
             message = f"optuna refuses these settings of {self.sampler}: {error}"
             raise MistakeError([Mistake((), message)]) from error
         return self
 
     def _rehearse(self) -> None:
-        """Asks the sampler once, for some arguments are looked at only then; one that takes seconds to load is made."""
+        """Asks the sampler once, because some arguments are checked only then; `gp`, slow to load, is only made."""
         import optuna  # noqa: PLC0415 - seldom wanted
 
         sampler = self.made(0)
-        if self.sampler == "gp" or "x0" in self.arguments:  # which has the names of the space
+        if self.sampler == "gp" or "x0" in self.arguments:  # x0 contains names of the space
             return
         axes: dict[str, BaseDistribution] = {n: optuna.distributions.FloatDistribution(0.0, 1.0) for n in "xy"}
-        before = optuna.logging.get_verbosity()
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                study = optuna.create_study(sampler=sampler)
-                for value in (0.25, 0.75):
-                    study.add_trial(
-                        optuna.trial.create_trial(params=dict.fromkeys(axes, value), distributions=axes, value=value)
-                    )
-                study.ask(axes)
-        finally:
-            optuna.logging.set_verbosity(before)
+        with _quiet():
+            study = optuna.create_study(sampler=sampler)
+            for value in (0.25, 0.75):
+                study.add_trial(
+                    optuna.trial.create_trial(params=dict.fromkeys(axes, value), distributions=axes, value=value)
+                )
+            study.ask(axes)
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """What stands beside `sampler`."""
+        """The settings besides `sampler`."""
         return dict(self.__pydantic_extra__ or {})
 
     def made(self, seed: int) -> BaseSampler:
-        """The sampler with that seed."""
+        """Returns a sampler with a seed."""
         import optuna  # noqa: PLC0415 - seldom wanted
 
         cls = getattr(optuna.samplers, _SAMPLERS[self.sampler])
         arguments: dict[str, Any] = {"seed": seed, **self.arguments}
         parameters = inspect.signature(cls.__init__).parameters
         for name, value in (
-            ("constant_liar", True),  # for a batch; its default depends on optuna's version
+            ("constant_liar", True),  # for batches; the default depends on optuna's version
             ("warn_independent_sampling", False),
             ("warn_asynchronous_seeding", False),
         ):
@@ -161,14 +156,29 @@ class OptunaSettings(BaseSettings):
         return made
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silences optuna's log and warnings."""
+    import optuna  # noqa: PLC0415 - seldom wanted
+
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        optuna.logging.set_verbosity(before)
+
+
 def _kinds(parameter: inspect.Parameter) -> list[str]:
-    """What a sampler's argument may be, of what a file can say; empty where it cannot."""
+    """Returns the types of a sampler's argument that a file can express; empty where there is none."""
     kinds = [kind for part in str(parameter.annotation).split("|") if (kind := part.strip()) in _KINDS]
     return kinds if kinds != ["None"] else []
 
 
 def _misfits(key: str, value: Any, kinds: Sequence[str]) -> list[Mistake]:
-    """What is wrong with an argument of a sampler; optuna itself would tell in the middle of the search."""
+    """Checks an argument of a sampler; optuna itself would refuse it in the middle of the search."""
     fits = [
         (kind == "float" and is_number(value))
         or (kind == "int" and is_number(value) and isinstance(value, int))
@@ -180,7 +190,7 @@ def _misfits(key: str, value: Any, kinds: Sequence[str]) -> list[Mistake]:
     ]
     if not any(fits):
         return [Mistake((key,), f"must be {listing([_KINDS[kind] for kind in kinds], 'or')}, not {show(value)}")]
-    if is_number(value) and value < 0 and key != "inc_popsize":  # of which a negative one says that it is not used
+    if is_number(value) and value < 0 and key != "inc_popsize":  # a negative inc_popsize turns it off
         return [Mistake((key,), f"must be 0 or more, not {show(value)}")]
     return []
 
@@ -191,10 +201,10 @@ def _broken(trial: FrozenTrial) -> tuple[float, ...]:
 
 
 class OptunaOptimizer(Optimizer):
-    """One of optuna's samplers; TPE unless the settings say otherwise.
+    """One of optuna's samplers; TPE by default.
 
-    Failed trials are not proposed again and teach nothing; results of earlier searches (`tell_earlier`) are not used,
-    for optuna has no place for them. Points outside the space teach nothing.
+    Failed trials are not proposed again, and nothing else is learned from them. Points outside the space and results of
+    earlier searches (`tell_earlier`) are not used, because optuna does not support them.
     """
 
     Settings = OptunaSettings
@@ -204,32 +214,23 @@ class OptunaOptimizer(Optimizer):
 
     @classmethod
     def of_one_objective(cls, settings: BaseSettings) -> str:
-        """A few of the samplers take one alone."""
+        """Names the sampler if it supports only one objective."""
         assert isinstance(settings, OptunaSettings)
         return f"optuna's {settings.sampler} sampler" if settings.sampler in _ONE_OBJECTIVE else ""
 
     def _propose(self, n: int, pending: list[Point]) -> list[Point]:
-        import optuna  # noqa: PLC0415 - seldom wanted
-
         proposals = self._collect(n, pending)
         rng = stream(self.seed, "optuna", proposals.known, len(self.history))
-        before = optuna.logging.get_verbosity()
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
-        try:
-            with warnings.catch_warnings(), one_thread():
-                warnings.simplefilter("ignore")
-                self._ask(proposals, pending, rng.getrandbits(32))
-        finally:
-            optuna.logging.set_verbosity(before)
-        feasible = [observation.point for observation in self.history[-64:]] if self.space.constraints else []
-        return proposals.complete(rng, [*feasible, *pending]) if proposals.missing else proposals.points
+        with _quiet(), one_thread():
+            self._ask(proposals, pending, rng.getrandbits(32))
+        return proposals.complete(rng, self._known_points(pending)) if proposals.missing else proposals.points
 
     def _ask(self, proposals: Proposals, pending: list[Point], seed: int) -> None:
-        """Asks the sampler until it has no new point to propose, or none is missing."""
+        """Asks the sampler until no point is missing, or it repeats itself too often."""
         from optuna.trial import TrialState  # noqa: PLC0415
 
         study = self._study(pending)
-        if self.settings.sampler != "qmc":  # which has one sequence, and the study its place in it
+        if self.settings.sampler != "qmc":  # qmc has one sequence, and the study stores the position in it
             study.sampler = self.settings.made(seed)
         worst = max((o.values for o in self.history if o.values is not None), default=None)
         patience = _PATIENCE_WITH_CROSSOVER if self.settings.sampler.startswith("nsga") else _PATIENCE
@@ -239,7 +240,7 @@ class OptunaOptimizer(Optimizer):
             trial = study.ask()
             point = self._suggested(trial)
             if proposals.offer_point(point):
-                continue  # it stays in the study as a running trial
+                continue  # the trial stays in the study as a running one
             broken = not self.space.is_feasible(point)
             if broken and worst is not None and self.settings.sampler in _WITH_CONSTRAINTS:
                 study._storage.set_trial_system_attr(trial._trial_id, _CONSTRAINTS, (1.0,))
@@ -259,7 +260,7 @@ class OptunaOptimizer(Optimizer):
             if self.settings.sampler in _WITH_MEMORY:
                 study.enqueue_trial(arguments["params"])
                 trial = study.ask()
-                _ = trial.relative_params  # asked for, though all is fixed: now the sampler notes what it does
+                _ = trial.relative_params  # all values are fixed, but now the sampler stores its state
                 self._suggested(trial)
                 for name, value in arguments["system_attrs"].items():
                     study._storage.set_trial_system_attr(trial._trial_id, name, value)
@@ -277,7 +278,7 @@ class OptunaOptimizer(Optimizer):
         return study
 
     def _arguments(self, observation: Observation) -> dict[str, Any] | None:
-        """What optuna is told of a trial; None where it is outside the space."""
+        """Returns optuna's arguments for a told trial; None where it is outside the space."""
         from optuna.trial import TrialState  # noqa: PLC0415
 
         params = self._params(observation.point)
@@ -301,7 +302,7 @@ class OptunaOptimizer(Optimizer):
         return {name: self._distributions[name] for name in params}
 
     def _params(self, point: Point) -> dict[str, Any] | None:
-        """A point's values as optuna has them; None where it is not of the space, constraints aside."""
+        """Returns a point's values in optuna's form; None where it is outside the space (constraints aside)."""
         params: dict[str, Any] = {}
         for name, dimension in self.space.dimensions.items():
             if self.space.is_active(name, point) != (name in point):
@@ -314,7 +315,7 @@ class OptunaOptimizer(Optimizer):
         return params if len(params) == len(point) else None
 
     def _suggested(self, trial: Trial) -> Point:
-        """The point of a trial: parents are asked for before what hangs on them."""
+        """Returns the point of a trial; parents are suggested before the parameters that depend on them."""
         values: Point = {}
         for name in self.space.parents_first:
             if self.space.is_active(name, values):
@@ -328,7 +329,7 @@ def _bounded(value: float) -> float:
 
 
 def _has_own_values(dimension: Dimension) -> bool:
-    """Whether optuna has the values as they are; of choices and of steps, which it rounds, it has the places."""
+    """Tells whether optuna gets the values themselves; choices, and steps, which it rounds, go in by their index."""
     if isinstance(dimension, Real):
         return dimension.step is None
     return isinstance(dimension, Integer) and dimension.step == 1

@@ -1,4 +1,4 @@
-"""Describes what an optimizer does next, and the rules that decide it; loads no numerical library."""
+"""Describes in words what an optimizer does next, and holds the rules that decide it; loads no numerical library."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-#: The model is asked alone until there are so many results: what it has learnt by then is worth more than anything an
-#: evolution does with the same results, in narrow batches and in wide ones. Later its hyper-parameters and its
-#: posterior rest on a choice of the results, and an evolution that uses all of them goes on where it stalls.
+#: Up to this number of results, `auto` uses the model alone: it is better than an evolution with the same results, in
+#: narrow batches and in wide ones. Later its hyper-parameters and its posterior use only a part of the results, and an
+#: evolution, which uses all of them, improves where the model stalls.
 ALONE = 1_000
 
-#: In more dimensions than this the model sees little; there the evolution has its half from the start.
+#: In more dimensions than this the model learns little; there the evolution proposes half of the points from the start.
 MANY_DIMENSIONS = 50
 
 
 def auto_rules(dimensions: int, objectives: int) -> str:
-    """What `auto` does in a space of that many dimensions, in words, for a report."""
+    """Describes for a report what `auto` does in a space with `dimensions` dimensions."""
     evolution = "cma" if objectives == 1 else "evolutionary (NSGA-II)"
     if dimensions > MANY_DIMENSIONS:
         return f"more than {MANY_DIMENSIONS} dimensions: every other point by bayesian, the others by {evolution}"
     return f"bayesian; from {ALONE:,} results on every other point by {evolution}"
 
 
-#: Good values without which there is no fit.
+#: The least number of good values for a fit.
 LEAST_VALUES = 3
 
 
 def default_start_points(dimensions: int, trials: int | None) -> int:
-    """How many start points a space and a budget ask for."""
+    """Returns the default number of start points for a space and a budget."""
     points = min(40, max(8, 2 * dimensions))
     return points if trials is None else max(1, min(points, trials // 3))
 
@@ -46,7 +46,7 @@ _FRONT_WITHOUT_BUDGET = 20
 
 
 def default_population(trials: int | None, objectives: int = 1) -> int:
-    """The population for a budget of `trials`."""
+    """Returns the default population for a budget of `trials`."""
     if objectives == 1:
         return _POPULATION
     if trials is None:
@@ -56,13 +56,13 @@ def default_population(trials: int | None, objectives: int = 1) -> int:
 
 @dataclass(frozen=True)
 class Knowledge:
-    """What a search's optimizer has to go by.
+    """Counts that describe the state of an optimizer.
 
     Attributes:
-        known: distinct points that were told or are out.
+        known: distinct points that are told or pending.
         told: results.
-        good: those of them with a figure of merit.
-        earlier: whether it heard of earlier searches.
+        good: results with a figure of merit.
+        earlier: whether it has results of earlier searches.
     """
 
     known: int
@@ -80,15 +80,15 @@ def optimizer_phase(
     trials: int | None,
     objectives: int = 1,
 ) -> str:
-    """What the optimizer does with the next point that it is asked for, and why.
+    """Describes how the optimizer chooses the next point, and why.
 
     Args:
-        name: of the optimizer, as a search file has it.
-        settings: its own, as a search file has them.
-        knowledge: what it has to go by.
-        dimensions: of the space.
-        trials: of the budget; None: unknown.
-        objectives: how many.
+        name: name of the optimizer, as in a search file.
+        settings: its settings, as in a search file.
+        knowledge: the state of the optimizer.
+        dimensions: number of dimensions of the space.
+        trials: the budget in trials; None: unknown.
+        objectives: the number of objectives.
     """
     if name == "auto":
         return _auto(knowledge, dimensions, trials, objectives)

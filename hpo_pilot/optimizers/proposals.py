@@ -1,4 +1,4 @@
-"""Collects the points of one `ask`: distinct, feasible, neither told nor pending."""
+"""Collects the points of one `ask`: distinct, feasible, and neither told nor pending."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from hpo_pilot.search import Integer, Point, Real, SearchSpace, point_key
 
 
 def unit_vector(space: SearchSpace, point: Mapping[str, Any]) -> tuple[float, ...] | None:
-    """The unit vector of shape (n_dims,) of a point that need not be of the space.
+    """Returns the unit vector, shape (n_dims,), of a point that may be outside the space.
 
-    Numbers beyond a dimension's bounds come out below 0 or above 1 (an older search had other bounds). Constraints are
-    not looked at: a point that broke one still says what its value was.
+    Numbers beyond a dimension's bounds give coordinates below 0 or above 1 (an older search had other bounds).
+    Constraints are not checked: the value of a point that breaks one is still known.
 
     Returns:
-        None where there is no such place: a name is missing, unknown or inactive here, a choice unknown, a value of
-        the wrong type, or not above 0 on a log scale.
+        None where there is no such vector: a name is missing, unknown or inactive, a choice is unknown, a value has the
+        wrong type, or it is not above 0 on a log scale.
     """
     placed = []
     for name, dimension in space.dimensions.items():
@@ -44,7 +44,7 @@ def unit_vector(space: SearchSpace, point: Mapping[str, Any]) -> tuple[float, ..
     return None if point.keys() - space.dimensions.keys() else tuple(placed)
 
 
-#: Draws from the whole space for a batch, at about 10 µs each; with constraints, from what they leave of it.
+#: Draws from the whole space for a batch, at about 10 µs each; with constraints, from the feasible region.
 _DRAWS_PER_POINT = 200
 _LEAST_DRAWS = 2_000
 _FEASIBLE_DRAWS_PER_POINT = 4
@@ -52,16 +52,17 @@ _FEASIBLE_DRAWS_PER_POINT = 4
 #: Draws around known feasible points per missing point.
 _MOVES_PER_POINT = 100
 
-#: Spaces up to this size are listed once the draws have found nothing new; a few seconds at most.
+#: Spaces up to this size are listed when draws find no new point; this takes a few seconds at most.
 _LISTABLE = 300_000
 
 
 class Proposals:
-    """The points of one `ask`, as they are found.
+    """The points of one `ask`, while they are collected.
 
     Attributes:
-        points: what was accepted so far, in order.
-        known: how many distinct points were told or are pending; with the seed it names the random stream of an `ask`.
+        points: the accepted points, in order.
+        known: number of distinct points that are told or pending; with the seed it defines the random stream of the
+            `ask`.
     """
 
     def __init__(self, space: SearchSpace, wanted: int, told: Collection[str], pending: Iterable[Point]) -> None:
@@ -69,9 +70,9 @@ class Proposals:
 
         Args:
             space: the space.
-            wanted: how many points are asked for.
-            told: keys of the told points; not copied, so that an `ask` costs the same after 10 and 10,000 trials.
-            pending: the points that are out.
+            wanted: the number of points wanted.
+            told: keys of the told points; not copied, so that an `ask` takes the same time after 10 and 10,000 trials.
+            pending: the points that have no result yet.
         """
         self.space = space
         self.points: list[Point] = []
@@ -82,15 +83,15 @@ class Proposals:
 
     @property
     def missing(self) -> int:
-        """How many points are still to be found."""
+        """The number of points that are still missing."""
         return self._wanted - len(self.points)
 
     def offer(self, unit: Sequence[float]) -> bool:
-        """Takes the point at a unit vector, if it may be proposed and one is missing. True where it was taken."""
+        """Accepts the point at a unit vector if it is new and feasible and a point is missing; True if accepted."""
         return self.offer_point(self.space.decode(unit))
 
     def offer_point(self, point: Point) -> bool:
-        """Takes a canonical point, if it may be proposed and one is missing. True where it was taken."""
+        """Accepts a canonical point if it is new and feasible and a point is missing; True if accepted."""
         if self.missing <= 0:
             return False
         key = point_key(point)
@@ -101,16 +102,16 @@ class Proposals:
         return True
 
     def complete(self, rng: random.Random, feasible: Sequence[Point] = (), limit: int | None = None) -> list[Point]:
-        """The points, after whatever is missing was found at random.
+        """Fills up with random points, and returns all points.
 
-        First anywhere in the space, or in what the constraints leave of it; then around feasible points, where that is
-        so little that the draws missed it; last by listing a finite space, so that its very last point is found.
+        Points are drawn first from the whole space or its feasible region. If the region is too small for that, they
+        are drawn around feasible points. Last, a finite space is listed, so that its last point is found.
 
         Args:
             rng: the random stream of this `ask`.
-            feasible: points of the space that are known to be feasible (pending and told ones); those that are not
-                are passed over.
-            limit: stop at this many points in all, and leave the rest missing. None: at the number wanted.
+            feasible: points that are probably feasible (pending and told ones); infeasible ones are skipped. Used only
+                with constraints.
+            limit: stop at this total number of points. None: at the number wanted.
 
         Returns:
             All points wanted, or fewer where no more were found.
@@ -172,14 +173,14 @@ class Proposals:
 
 
 def random_unit(space: SearchSpace, rng: random.Random) -> list[float]:
-    """A unit vector of shape (n_dims,) anywhere in the cube."""
+    """Returns a random unit vector, shape (n_dims,)."""
     return [rng.random() for _ in space.dimensions]
 
 
 def moved(space: SearchSpace, unit: Sequence[float], rng: random.Random) -> list[float]:
-    """A neighbour of `unit`: some coordinates shifted, by anything from a thousandth to half of their range.
+    """Returns a neighbour of `unit`: some coordinates are shifted by a thousandth to a half of their range.
 
-    Choices without an order are drawn afresh, for no choice is near another.
+    Choices without an order are drawn again, because they have no neighbours.
     """
     share = max(0.3, 1.0 / len(unit))
     scale = 10.0 ** rng.uniform(-3.0, -0.3)
@@ -197,13 +198,13 @@ def moved(space: SearchSpace, unit: Sequence[float], rng: random.Random) -> list
 
 
 def reflected(place: float) -> float:
-    """A number folded back into [0, 1] at the bounds."""
+    """Returns a number reflected into [0, 1] at the bounds."""
     place = math.fmod(abs(place), 2.0)
     return 2.0 - place if place > 1.0 else place
 
 
 def placed(space: SearchSpace, points: Iterable[Point]) -> Iterator[tuple[float, ...]]:
-    """The unit vectors of those points that are feasible points of the space."""
+    """Yields the unit vectors of the points that are feasible points of the space."""
     for point in points:
         unit = unit_vector(space, point)
         if unit is not None and all(0.0 <= place <= 1.0 for place in unit) and space.is_feasible(point):
@@ -213,13 +214,13 @@ def placed(space: SearchSpace, points: Iterable[Point]) -> Iterator[tuple[float,
 def feasible_units(
     space: SearchSpace, count: int, rng: random.Random, anchors: Sequence[Sequence[float]]
 ) -> list[list[float]]:
-    """Up to `count` unit vectors of feasible points from anywhere in the space, told and pending ones among them.
+    """Returns up to `count` unit vectors of feasible points from the whole space; they may be told or pending.
 
     Args:
         space: the space.
-        count: how many.
+        count: the number of vectors.
         rng: the random stream.
-        anchors: unit vectors known to be feasible, which help where less than 0.001% of the space is.
+        anchors: unit vectors of feasible points; needed where less than 0.001% of the space is feasible.
 
     Returns:
         Shape (count, n_dims); empty where no feasible point was found at all.

@@ -22,15 +22,15 @@ from hpo_pilot.search import Dimension, Integer, SearchSpace
 Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
-#: Discrete ordered dimensions with more values than this are climbed like continuous ones, then set on their values.
+#: Discrete ordered dimensions with more values than this use gradients like continuous ones, and are then rounded.
 _FINE = 12
 
 
 class FeatureMap:
-    """From unit vectors, shape (n, n_dims), to features, shape (n, n_features).
+    """Transforms unit vectors, shape (n, n_dims), to features, shape (n, n_features).
 
-    scikit-optimize's transformers do the work, on numbers that `SearchSpace` has made: choices go in by their index,
-    for its own categorical dimension cannot tell 1 from True.
+    scikit-optimize's transformers work on the numbers of `SearchSpace`: choices go in by their index, because its
+    categorical dimension cannot distinguish 1 from True.
     """
 
     def __init__(self, space: SearchSpace) -> None:
@@ -55,12 +55,12 @@ class FeatureMap:
         self.columns = starts[self.ordered]
         """The column of each ordered dimension."""
         self.is_climbed = np.array([not d.is_discrete or d.size > _FINE for d in dimensions])
-        """Which dimensions a gradient makes sense for; shape (n_dims,)."""
+        """Which dimensions use gradients; shape (n_dims,)."""
         self.stepwise = [i for i, d in enumerate(dimensions) if d.is_discrete and d.size <= _FINE]
-        """The dimensions whose values can be tried one by one."""
+        """The dimensions with few values, which are tried one by one."""
         self._conditions = self._list_conditions()
         self.basis = self._make_basis(dimensions, starts, widths)
-        """The polynomials of a trend over the features."""
+        """The polynomials of the trend over the features."""
 
     def _make_basis(self, dimensions: Sequence[Dimension], starts: IntArray, widths: Sequence[int]) -> Basis:
         centres, deviations, means = np.full(self.size, 0.5), np.full(self.size, 0.5), np.full(self.size, np.nan)
@@ -71,12 +71,12 @@ class FeatureMap:
                 deviations[start : start + width] = math.sqrt((size - 1.0) / size**2)
                 continue
             deviations[start] = 1.0 / math.sqrt(12.0)
-            # An inactive dimension stands at its centre, where a quadratic that is 0 there adds nothing.
+            # An inactive dimension is at its centre, where a quadratic term without an offset is 0.
             means[start] = 0.0 if dimension.when else 1.0 / 12.0
         return Basis(centres, deviations, means)
 
     def _list_conditions(self) -> list[tuple[int, list[tuple[int, Array]]]]:
-        """(dimension, [(parent, the parent's places that make it active)]), parents first."""
+        """Returns (dimension, [(parent, positions of the parent that make it active)]), parents first."""
         names = list(self.space.dimensions)
         conditions, done = [], {name for name in names if not self.space.dimensions[name].when}
         while len(done) < len(names):
@@ -96,7 +96,7 @@ class FeatureMap:
         return conditions
 
     def snapped(self, units: Array) -> Array:
-        """What `SearchSpace.encode` gives for the points at `units`: cells' middles, 0.5 where inactive."""
+        """Returns what `SearchSpace.encode` gives for the points at `units`: middles of cells, 0.5 where inactive."""
         snapped = np.clip(units, 0.0, 1.0)
         for index, (dimension, size) in enumerate(zip(self.space.dimensions.values(), self._sizes, strict=True)):
             if not size:
@@ -105,7 +105,7 @@ class FeatureMap:
                 snapped[:, index] = [dimension.to_unit(dimension.from_unit(u)) for u in snapped[:, index].tolist()]
             else:
                 snapped[:, index] = (np.minimum(np.floor(snapped[:, index] * size), size - 1) + 0.5) / size
-        # A parent that is inactive stands at 0.5 itself, which may be a place that its child waits for.
+        # An inactive parent is at 0.5, which may be a position that makes its child active.
         active = np.ones(snapped.shape, dtype=bool)
         for index, parents in self._conditions:
             for parent, places in parents:
@@ -115,12 +115,12 @@ class FeatureMap:
         return snapped
 
     def is_active(self, unit: Array) -> npt.NDArray[np.bool_]:
-        """Which dimensions the point at `unit` has; both of shape (n_dims,)."""
+        """Returns which dimensions are active at `unit`; both of shape (n_dims,)."""
         point = self.space.decode(unit.tolist())
         return np.array([name in point for name in self.space.dimensions])
 
     def features(self, units: Array) -> Array:
-        """The features of snapped units."""
+        """Returns the features of snapped unit vectors."""
         if not self._categorical:
             return units.copy()
         if not len(units):
@@ -133,7 +133,7 @@ class FeatureMap:
         return np.asarray(self._transform.transform(rows), dtype=float)
 
     def neighbours(self, unit: Array) -> Array:
-        """The unit vectors that differ from a snapped one in one stepwise dimension, and itself; shape (n, n_dims)."""
+        """Returns a snapped unit vector and all that differ from it in one stepwise dimension; shape (n, n_dims)."""
         found = [unit[None, :]]
         for index in self.stepwise:
             size = self._sizes[index]
@@ -145,17 +145,17 @@ class FeatureMap:
 
 Mask = npt.NDArray[np.bool_]
 
-#: Beyond this many robust deviations from the median, values count by their logarithm: one diverged training must not
-#: flatten the differences between the good ones.
+#: Beyond this number of robust deviations from the median, values are compressed logarithmically: a diverged training
+#: must not hide the differences between good ones.
 _TAIL = 3.0
 
 #: The range of Yeo-Johnson's exponent; 1 changes nothing, 2 and -1 are already strong.
 _EXPONENTS = (-1.0, 3.0)
 
-#: More deviations than this are all the same.
+#: Larger deviations are cut to this.
 _FARTHEST = 1e6
 
-#: The variance of what a stopped trial would probably have come to, on the scale of values with variance 1.
+#: The variance of the projected value of a stopped trial, on the scale of values with variance 1.
 _STOPPED_VARIANCE = 0.1
 
 PLAIN, TAMED, NORMAL = "plain", "tamed", "normal"
@@ -166,12 +166,13 @@ class Warped:
     """Values on another scale.
 
     Attributes:
-        name: `PLAIN`: shifted and scaled only; `TAMED`: far ones by their logarithm; `NORMAL`: made nearly normal, too.
-        values: with mean 0 and deviation 1, in the same order, shape (n,).
-        slopes: their derivatives by the values as they were, shape (n,); in units of 1 / `unit`.
-        unit: what the values as they were are divided by before all else, so that huge ones do not overflow.
-        log_volume: the logarithm of the slopes' product, in the same units for all warps of the same values: what
-            makes the likelihoods of a model on several scales comparable.
+        name: `PLAIN`: only shifted and scaled; `TAMED`: extreme values compressed logarithmically; `NORMAL`: also made
+            nearly normal.
+        values: the values with mean 0 and deviation 1, in the same order, shape (n,).
+        slopes: derivatives by the original values, shape (n,); in units of 1 / `unit`.
+        unit: the divisor of the original values, so that huge ones do not overflow.
+        log_volume: the logarithm of the product of the slopes, in the same units for all warps of the same values. With
+            it, the likelihoods of a model on several scales can be compared.
     """
 
     name: str
@@ -181,11 +182,11 @@ class Warped:
     log_volume: float
 
     def variances(self, stds: Array, stopped: Mask) -> Array:
-        """The known variances of the values on this scale, shape (n,).
+        """Returns the known variances of the values on this scale, shape (n,).
 
         Args:
-            stds: the standard errors of the values as they were, shape (n,).
-            stopped: which of them stopped trials would only probably have come to, shape (n,).
+            stds: the standard errors of the original values, shape (n,).
+            stopped: which values are projected values of stopped trials, shape (n,).
         """
         with np.errstate(over="ignore", invalid="ignore"):
             known = np.nan_to_num(np.minimum((stds / self.unit * self.slopes) ** 2, 4.0), nan=4.0)
@@ -193,7 +194,7 @@ class Warped:
 
 
 def warps(values: Array) -> list[Warped]:
-    """All scales that make sense for `values`, shape (n,); none where they are all the same."""
+    """Returns `values`, shape (n,), on all suitable scales; an empty list where they are all equal."""
     unit, deviations, scale = _deviations(values)
     if scale == 0.0:
         return []
@@ -214,7 +215,7 @@ def warps(values: Array) -> list[Warped]:
 
 
 def _deviations(values: Array) -> tuple[float, Array, float]:
-    """(largest size, robust deviations from the median of the values divided by it, their scale; 0: all the same)."""
+    """Returns (largest absolute value, robust deviations from the median, their scale; 0 where all are equal)."""
     values = np.asarray(values, dtype=float)
     largest = float(np.abs(values).max()) if values.size else 0.0
     if largest == 0.0:
@@ -223,7 +224,7 @@ def _deviations(values: Array) -> tuple[float, Array, float]:
     centred = values / largest
     centred = centred - np.median(centred)
     low, high = np.quantile(centred, [0.1, 0.9])
-    scale = max(min(-low, high), 0.25 * max(-low, high)) / 1.2816  # the narrower side, if not a great deal so
+    scale = max(min(-low, high), 0.25 * max(-low, high)) / 1.2816  # the narrower side, unless much narrower
     if scale <= 0.0:
         scale = float(np.abs(centred).mean())
     if scale < 1e-300:
@@ -248,7 +249,7 @@ def _exponent(values: Array) -> float:
 
 Rows = npt.NDArray[np.int64]
 
-#: Points further beyond the bounds than this share of the range (an older search's) say nothing about what lies within.
+#: Points of older searches that are further beyond the bounds than this share of the range are not used.
 _REACH = 0.5
 
 
@@ -257,10 +258,10 @@ class Table:
     """The distinct points of some trials.
 
     Attributes:
-        units: their places in the unit cube, shape (n, n_dims).
-        values: the means of a point's good values, shape (n, n_objectives); NaN where all failed.
-        stds: the standard errors of `values`, in the same shape; 0 where none was told.
-        stopped: which values are only what stopped trials would probably have come to, shape (n,).
+        units: their unit vectors, shape (n, n_dims).
+        values: the mean of the good values of each point, shape (n, n_objectives); NaN where all failed.
+        stds: the standard errors of `values`, same shape; 0 where unknown.
+        stopped: which values are only projected values of stopped trials, shape (n,).
     """
 
     units: Array
@@ -270,16 +271,16 @@ class Table:
 
     @property
     def failed(self) -> Mask:
-        """Which points have no value, shape (n,)."""
+        """Marks the points without a value, shape (n,)."""
         return np.asarray(np.isnan(self.values[:, 0]))
 
     @property
     def good(self) -> Rows:
-        """The rows with values, ascending."""
+        """The rows with values, in ascending order."""
         return np.flatnonzero(~self.failed)
 
     def most_telling(self, limit: int, rng: np.random.Generator) -> Rows:
-        """Rows with values, at most `limit`, ascending: the better half by value or front, the others at random."""
+        """Returns at most `limit` rows with values, in ascending order: half are the best, the others random."""
         good = self.good
         if len(good) <= limit:
             return good
@@ -290,7 +291,7 @@ class Table:
         return np.sort(np.concatenate([ranked[: limit // 2], others]))
 
     def some_of_both(self, limit: int, rng: np.random.Generator) -> Rows:
-        """Rows, at most `limit`, ascending: failures and successes at random, up to half each where both abound."""
+        """Returns at most `limit` random rows, in ascending order; half are failures if there are enough of both."""
         failed = self.failed
         if len(failed) <= limit:
             return np.arange(len(failed))
@@ -302,10 +303,10 @@ class Table:
 
 
 class Told:
-    """Grows with every told trial; any earlier state can be read back, for fits belong to a cut of the history."""
+    """All told trials. Any earlier state can be restored, because fits use the first trials of the history."""
 
     def __init__(self, dimensions: int, objectives: int = 1) -> None:
-        """Empty, for points of so many dimensions with so many values each."""
+        """Starts empty, for points with this number of dimensions and values."""
         self._dimensions = dimensions
         self._objectives = objectives
         self._row_of: dict[str, int] = {}
@@ -316,13 +317,13 @@ class Told:
         self._units: list[tuple[float, ...]] = []
 
     def __len__(self) -> int:
-        """How many trials it has, repetitions counted."""
+        """Returns the number of trials, repetitions included."""
         return len(self._rows)
 
     def add(self, observation: Observation) -> None:
-        """Takes a trial, if the space has a place for it."""
+        """Adds a trial, unless nothing can be learned from it."""
         if observation.stopped and observation.values is None:
-            return  # nothing is known of it, not even that it fails
+            return  # nothing is known, not even whether the trial would fail
         unit = observation.unit
         if unit is None or not all(-_REACH <= place <= 1.0 + _REACH for place in unit):
             return
@@ -335,12 +336,12 @@ class Told:
         self._stopped.append(observation.stopped)
 
     def failing(self, window: int) -> float:
-        """The share of failures among the last `window` trials; 0 where there are none."""
+        """Returns the share of failures among the last `window` trials; 0 where there are no trials."""
         recent = self._values[-window:]
         return sum(math.isnan(values[0]) for values in recent) / max(1, len(recent))
 
     def table(self, length: int) -> Table:
-        """The first `length` trials."""
+        """Returns the distinct points of the first `length` trials."""
         shape = (length, self._objectives)
         values, stds = (np.array(part[:length]).reshape(shape) for part in (self._values, self._stds))
         every = np.array(self._rows[:length], dtype=int)
@@ -351,7 +352,7 @@ class Told:
         full = np.bincount(rows[~np.array(self._stopped[:length], dtype=bool)[good]], minlength=count)
         means, errors = np.empty((count, self._objectives)), np.empty((count, self._objectives))
         for j in range(self._objectives):
-            # Divided before they are squared and added up: a sum of huge values would overflow.
+            # Divided before they are squared and summed: the sum of huge values would overflow.
             means[:, j] = np.bincount(rows, weights=values[good, j] / times[rows], minlength=count)
             largest = float(stds[:, j].max(initial=0.0)) or 1.0
             shares = stds[good, j] / largest / times[rows]
