@@ -1,4 +1,9 @@
-"""Searches, trials and their parts as JSON documents, as `--json`, the REST API and every client give them."""
+"""Searches, trials and their parts as JSON documents, as `--json`, the REST API and every `SearchClient` return them.
+
+The keys are part of the interface: new ones may be added, and none is removed or changes its meaning. Times are ISO
+8601 in UTC. pydantic makes the OpenAPI schemas from the TypedDicts of `typing_extensions`; the TypedDict of Python 3.11
+lacks information that it needs.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +25,15 @@ if TYPE_CHECKING:
 
 
 def time_text(time: datetime | None) -> str | None:
-    """A time as ISO 8601 in UTC, to the millisecond."""
+    """Formats a time as ISO 8601 in UTC, with milliseconds."""
     return None if time is None else time.isoformat(timespec="milliseconds")
 
 
 class CostDocument(TypedDict):
-    """What jobs took, all attempts together that are over, those that were lost or repeated included.
+    """The cost of jobs: all attempts that are over, including lost and repeated ones.
 
-    `energy_source` says whether `energy_kwh` was measured on the nodes, estimated by the power figures of the site's
-    profile, or both (`mixed`); both are null where neither is possible.
+    `energy_source` says whether `energy_kwh` was measured on the nodes, estimated from the power figures in the site's
+    profile, or both (`mixed`). Both keys are null where the energy is not known.
     """
 
     job_seconds: float
@@ -39,10 +44,10 @@ class CostDocument(TypedDict):
 
 
 class GainDocument(TypedDict):
-    """What a search gained for that: by how much its best figure of merit is better than its first one.
+    """The gain of a search: the improvement of its best figure of merit over its first one.
 
-    `per_gpu_hour` and `per_core_hour` are null where its jobs have none. Of several objectives `gain` is the
-    hypervolume of the front, and `first` and `best` are null.
+    `per_gpu_hour` and `per_core_hour` are null where its jobs used no GPUs or cores. With several objectives, `gain` is
+    the hypervolume of the front, and `first` and `best` are null.
     """
 
     first: float | None
@@ -63,7 +68,7 @@ def gain_document(gain: Gain) -> GainDocument:
 
 
 class EtaDocument(TypedDict):
-    """When a running search will probably be over: seconds from now, the time, and by what that is judged."""
+    """The estimated end of a running search: seconds from now, the time, and the basis of the estimate."""
 
     seconds: float
     end: str
@@ -71,7 +76,7 @@ class EtaDocument(TypedDict):
 
 
 class FailureDocument(TypedDict):
-    """A failed trial, and why it failed."""
+    """A failed trial and its error."""
 
     trial: int
     error: str
@@ -79,7 +84,7 @@ class FailureDocument(TypedDict):
 
 
 class WishDocument(TypedDict):
-    """A point that a user asked for and that is not out yet; `retries` is the failed trial that had it, if one had."""
+    """A point that a user requested and that is not submitted yet; `retries` is the failed trial that it repeats."""
 
     point: dict[str, Any]
     retries: int | None
@@ -88,13 +93,13 @@ class WishDocument(TypedDict):
 
 
 class OutlookDocument(TypedDict):
-    """What people look at while a search runs.
+    """The state of a running search, for people.
 
-    `eta` is null while nobody can tell, and where the search does not run or nothing steers it. `last_failure` is the
-    failed trial that ended last. `course` is the best value after each of at
-    most 60 results, evenly apart; null with several objectives. `optimizer_state` says in words what the optimizer is
-    at, and `monitor` is the address of the search's tasks at the monitor of its PanDA server, where it has one.
-    `hours_used` is how many of the budget's hours are over; null before its start.
+    `eta` is null while it cannot be estimated, and where the search does not run or is not steered. `last_failure` is
+    the failed trial that ended last. `course` is the best value after each of at most 60 results, evenly spaced; null
+    with several objectives. `wishes` are the points that users requested. `optimizer_state` describes what the
+    optimizer does, and `monitor` is the address of the search's tasks at the monitor of its PanDA server, if it has
+    one. `hours_used` is the used part of the budget's hours; null before the start.
     """
 
     eta: NotRequired[EtaDocument | None]
@@ -107,7 +112,7 @@ class OutlookDocument(TypedDict):
 
 
 def eta_document(estimate: Estimate, now: float) -> EtaDocument:
-    """An estimate that was made at `now`, in seconds since the epoch."""
+    """Returns an estimate as a document; it was made at `now`, in seconds since the epoch."""
     return {
         "seconds": round(estimate.seconds, 1),
         "end": datetime.fromtimestamp(now + estimate.seconds, UTC).isoformat(timespec="seconds"),
@@ -116,32 +121,23 @@ def eta_document(estimate: Estimate, now: float) -> EtaDocument:
 
 
 def failure_document(failure: Failure) -> FailureDocument:
-    """A failed trial."""
+    """Returns a failed trial as a document."""
     ended = None if failure.ended is None else datetime.fromtimestamp(failure.ended, UTC)
     return {"trial": failure.trial, "error": failure.error, "ended": time_text(ended)}
 
 
 def wish_document(wish: PointRequest) -> WishDocument:
-    """One point that waits."""
+    """Returns a requested point as a document."""
     return {"point": wish.point, "retries": wish.retries, "who": wish.who, "created": time_text(wish.created)}
 
 
-# Searches, trials and what else is told of them, as JSON documents.
-#
-# The same ones are printed by ``--json``, answered by the REST API and returned by every `SearchClient`. Their keys
-# are
-# part of the interface: new ones may come, none goes or changes its meaning. Times are ISO 8601 in UTC.
-
-# pydantic makes the OpenAPI schemas of these; Python 3.11's own TypedDict tells it too little.
-
-
-#: States in which nothing more happens, of searches and of trials: the words of `SearchState` and `TrialState`.
+#: Final states of searches and of trials: values of `SearchState` and `TrialState`.
 OVER_SEARCHES = ("done", "failed", "stopped")
 OVER_TRIALS = ("failed", "finished", "stopped")
 
 
 class FoldDocument(TypedDict):
-    """The last word on one fold of a trial; of several objectives `value` is a list, in their order."""
+    """The result of one fold of a trial; with several objectives, `value` is a list, in their order."""
 
     fold: int
     value: float | list[float] | None
@@ -157,10 +153,10 @@ class FoldDocument(TypedDict):
 
 
 class StoppedDocument(TypedDict):
-    """How far a trial came that was stopped early: its last step, and the value there, which is no figure of merit.
+    """A trial that was stopped early: its last step, and the value there, which is not a figure of merit.
 
-    `value` is null where the training diverged. `projected` is what it would probably have come to, of several
-    objectives a list; null: nobody can tell, or it would have failed.
+    `value` is null where the training diverged. `projected` is the projected final value, with several objectives a
+    list; null where it cannot be projected, or the trial would have failed.
     """
 
     step: int
@@ -169,10 +165,10 @@ class StoppedDocument(TypedDict):
 
 
 class TrialDocument(TypedDict):
-    """One hyper-parameter point and what came of it.
+    """One hyper-parameter point and its result.
 
-    Of several objectives `value` and `std` are lists, in their order. `confirms` and `retries` are the number of the
-    trial whose point it repeats: as a confirmation run, or because that one failed and a user asked.
+    With several objectives, `value` and `std` are lists, in their order. `confirms` and `retries` are the number of the
+    trial whose point this trial repeats: as a confirmation run, or because that trial failed and a user requested it.
     """
 
     number: int
@@ -195,14 +191,14 @@ class TrialDocument(TypedDict):
 
 
 class ObjectiveDocument(TypedDict):
-    """What is optimised: the name of a figure, and `minimize` or `maximize`."""
+    """An objective: the name of a figure of merit, and `minimize` or `maximize`."""
 
     metric: str
     goal: str
 
 
 class FrontDocument(TypedDict):
-    """The Pareto front: its trials' numbers, and its hypervolume beyond the reference point (as reported)."""
+    """The Pareto front: the numbers of its trials, its hypervolume, and the reference point in the payload's units."""
 
     trials: list[int]
     hypervolume: float
@@ -210,7 +206,7 @@ class FrontDocument(TypedDict):
 
 
 class FrontSizeDocument(TypedDict):
-    """How large the Pareto front is, in trials and in volume."""
+    """The size of the Pareto front: number of trials, and hypervolume."""
 
     size: int
     hypervolume: float
@@ -219,19 +215,19 @@ class FrontSizeDocument(TypedDict):
 class SearchDocument(TypedDict):
     """One search with its progress; `trials` counts them by state, `best` is a trial without log tails.
 
-    `over` says how many trials are over, and `planned` how many there will be; confirmation runs count, and trials that
-    were stopped together with their search do not. `confirmations` says how many of those that are over are
-    confirmation runs, which come on top of the budget.
-    `steered` says whether a `run` or `serve` drives the search now; while it is false no trial starts and no result is
+    `over` is the number of trials that are over, and `planned` the number that there will be. Both include confirmation
+    runs, and leave out trials that were stopped together with their search. `confirmations` is the number of
+    confirmation runs that are over; they do not count against the budget.
+    `steered` says whether a `run` or `serve` drives the search now; while it is false, no trial starts and no result is
     collected. It is null where the search is over.
-    `remarks`, of one search and of a run, are what else people should know, in words. `added`, of an answer to a call
-    that asks for points, is how many it added.
+    `remarks`, in the document of one search and of a run, are notes for people. `added`, in the answer to a request for
+    points, is the number of points added.
 
-    With several objectives `objective` is a list, `best` is null, and `front` tells the trials of the Pareto front;
-    it is null while there is none.
+    With several objectives, `objective` is a list, `best` is null, and `front` is the Pareto front; it is null while
+    there is none.
 
-    For a family, the searches of a file's segments, it has the sums, number 0 and no `best`; the searches are its
-    `segments`.
+    A family has one search for each segment of a file. Its document has the sums, number 0 and no `best`; its searches
+    are in `segments`.
     """
 
     id: int
@@ -259,7 +255,7 @@ class SearchDocument(TypedDict):
 
 
 class StatusDocument(SearchDocument, OutlookDocument):
-    """All that is known of one search but its trials; `definition` is what its file says, all defaults filled in."""
+    """One search with everything but its trials; `definition` is its search file with all defaults."""
 
     job_seconds: float
     gpu_hours: float
@@ -270,13 +266,13 @@ class StatusDocument(SearchDocument, OutlookDocument):
 
 
 class RunDocument(SearchDocument):
-    """What came of a run; `report` is the path of its report."""
+    """The outcome of a run; `report` is the path of its report."""
 
     report: str
 
 
 class FigureDocument(TypedDict):
-    """The figure of merit of a trial, with the spread of its folds."""
+    """The figure of merit of a trial, with the standard deviation over its folds."""
 
     number: int
     value: float
@@ -284,12 +280,12 @@ class FigureDocument(TypedDict):
 
 
 class ProgressDocument(TypedDict):
-    """How far a search is, in few bytes: of `total` trials `over` are over; `best` leaves confirmation runs aside.
+    """The progress of a search in few bytes: `over` of `total` trials are over; `best` ignores confirmation runs.
 
-    `steered` is as in `SearchDocument`. `failures` has the first failed trial for each of at most 5 reasons; failures
-    from before the search was last resumed are left out.
+    `steered` is as in `SearchDocument`. `failures` has the first failed trial for each of at most 5 reasons, without
+    failures from before the search was last resumed.
 
-    With several objectives `metric` names all, with commas between, `best` is null, and there is a `front`. `remarks`
+    With several objectives, `metric` names all, separated by commas, `best` is null, and there is a `front`. `remarks`
     say why the PanDA server keeps tasks waiting.
     """
 
@@ -309,7 +305,7 @@ class ProgressDocument(TypedDict):
 
 
 class EventDocument(TypedDict):
-    """Who did what when."""
+    """An event: time, user or component, and action."""
 
     time: str | None
     who: str
@@ -317,7 +313,7 @@ class EventDocument(TypedDict):
 
 
 class ProblemDocument(TypedDict):
-    """One mistake in a search file; line and column count from 1 and are null where the whole file is meant."""
+    """One mistake in a search file; line and column count from 1, and are null where it concerns the whole file."""
 
     file: str
     line: int | None
@@ -328,10 +324,10 @@ class ProblemDocument(TypedDict):
 
 
 class ExaminationDocument(TypedDict):
-    """What was found in a search file; `search` is null where it has problems.
+    """The result of checking a search file; `search` is null where the file has problems.
 
-    `python` is the path of the Python that its payload runs in: of the environment active here, of a service's
-    environment, or `payload.python`. It is null where jobs run elsewhere or in a container.
+    `python` is the path of the Python that runs the payload: of the active environment, of the environment of a
+    service, or `payload.python`. It is null where jobs run elsewhere or in a container.
     """
 
     valid: bool
@@ -342,7 +338,7 @@ class ExaminationDocument(TypedDict):
 
 
 class FindingDocument(TypedDict):
-    """One thing that `doctor` looked at."""
+    """The result of one check of `doctor`."""
 
     what: str
     ok: bool
@@ -351,7 +347,7 @@ class FindingDocument(TypedDict):
 
 
 def trial_document(trial: Trial, price: Price, *, logs: bool = True) -> TrialDocument:
-    """One trial; `price` is that of its search, and `logs` includes the log tails of failed folds."""
+    """Returns a trial as a document; `price` is that of its search, `logs` includes log tails of failed folds."""
     folds: list[Any] = []
     for fold in trial.folds:
         document = {
@@ -395,7 +391,7 @@ def _stopped(trial: Trial) -> StoppedDocument | None:
 
 
 def _finite(value: Any) -> Any:
-    """`value` with null for what JSON has no number for: a payload's metrics may be anything."""
+    """Replaces NaN and infinity, which JSON does not have, by null; a payload's metrics may contain anything."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -410,7 +406,7 @@ def search_document(
     price: Price,
     front: FrontDocument | None = None,
 ) -> SearchDocument:
-    """One search with its progress; `front` is of one with several objectives."""
+    """Returns a search with its progress as a document; `front` is for several objectives."""
     objectives: list[ObjectiveDocument] = [{"metric": o.metric, "goal": o.goal} for o in record.search.objectives]
     document: SearchDocument = {
         "id": record.id,
@@ -443,7 +439,7 @@ def status_document(
     outlook: OutlookDocument,
     front: FrontDocument | None = None,
 ) -> StatusDocument:
-    """The same, and what only the view of one search shows; `spent` is by all its jobs."""
+    """Returns all that is known of one search as a document; `spent` is the use of all its jobs."""
     cost = cost_document(price.cost(spent))
     return {
         **search_document(record, counts, best, price, front),
@@ -464,10 +460,10 @@ def progress_document(
     best: tuple[int, float, float | None] | None,
     front: FrontDocument | None = None,
 ) -> ProgressDocument:
-    """How far a search is.
+    """Returns the progress of a search as a document.
 
-    `extent` is how many trials are over, and of how many; `best` is number, value and spread of the best trial so far;
-    `front` is that of a search with several objectives.
+    `extent` has the number of trials that are over and of all trials; `best` has number, value and standard deviation
+    of the best trial so far; `front` is for several objectives.
     """
     document: ProgressDocument = {
         "id": record.id,
@@ -486,39 +482,39 @@ def progress_document(
 
 
 def event_document(event: Event) -> EventDocument:
-    """One event."""
+    """Returns an event as a document."""
     return {"time": time_text(event.time), "who": event.who, "what": event.what}
 
 
 def is_unsteered(document: SearchDocument | ProgressDocument) -> bool:
-    """Whether the search is not over and nothing drives it."""
-    return document.get("steered") is False  # a service of an older version does not say
+    """Tells whether the search is not over and nothing steers it."""
+    return document.get("steered") is False  # services of older versions omit the key
 
 
 def over_count(document: SearchDocument | ProgressDocument) -> int:
-    """How many trials are over."""
-    # A service of an older version does not say.
+    """Returns the number of trials that are over."""
+    # Services of older versions omit the key.
     return document.get("over", sum(document["trials"].get(state, 0) for state in OVER_TRIALS))
 
 
 def planned_count(search: SearchDocument) -> int:
-    """Of how many."""
+    """Returns the number of trials that there will be."""
     return max(search.get("planned", search["budget"]["trials"]), over_count(search))
 
 
-#: A step and the value there; null where that was no finite number.
+#: A step and its value; null where the value is not finite.
 StepValue = tuple[int, float | None]
 
 
 class FoldCurveDocument(TypedDict):
-    """What one fold reported, in the order of steps: pairs of a step and the value there, null for no finite number."""
+    """The intermediate values of one fold: pairs of step and value in the order of steps; null if not finite."""
 
     fold: int
     values: list[StepValue]
 
 
 class IntermediateDocument(TypedDict):
-    """What one trial reported while it ran; trials that reported nothing have no such document."""
+    """The intermediate values of one trial; trials without any have no such document."""
 
     number: int
     folds: list[FoldCurveDocument]
@@ -527,10 +523,11 @@ class IntermediateDocument(TypedDict):
 def intermediate_documents(
     store: Store, search_id: int, after: int, limit: int
 ) -> tuple[list[IntermediateDocument], int | None]:
-    """What those of the `limit` trials after number `after` reported that did, and where the next ones begin.
+    """Returns a page of intermediate values: of the `limit` trials after the number `after`.
 
     Returns:
-        The documents by number, and the number after which the others come; None where no later trial has reported.
+        The documents, sorted by trial number, and the value of `after` for the next page; None where no later trial has
+        reported.
     """
     from hpo_pilot.store.queries import last_reporting  # noqa: PLC0415 - a client of a service has no store
 
@@ -550,7 +547,7 @@ def intermediate_documents(
 
 
 def all_intermediate(store: Store, search_id: int, page: int = 500) -> list[IntermediateDocument]:
-    """What all trials of a search reported, by number; asked `page` trials at a time, for databases limit a list."""
+    """Returns the intermediate values of all trials, sorted by number; queries `page` trials at a time."""
     found: list[IntermediateDocument] = []
     after: int | None = 0
     while after is not None:
@@ -560,7 +557,7 @@ def all_intermediate(store: Store, search_id: int, page: int = 500) -> list[Inte
 
 
 def mean_curve(document: IntermediateDocument) -> list[tuple[int, float]]:
-    """The means over a trial's folds at the steps that all those folds reported; not-a-number where one has none."""
+    """Returns the means over a trial's folds at the steps that all of them reported; NaN where one is not finite."""
     at: dict[int, list[float]] = {}
     for fold in document["folds"]:
         for step, value in fold["values"]:
@@ -569,7 +566,7 @@ def mean_curve(document: IntermediateDocument) -> list[tuple[int, float]]:
     return [(step, sum(one / folds for one in values)) for step, values in sorted(at.items()) if len(values) == folds]
 
 
-#: A family's state is the first of these that one of its searches is in.
+#: The state of a family is the first of these that one of its searches has.
 _STATES = ("running", "submitted", "stopping", "paused", "failed", "stopped", "done")
 
 _Result = TypeVar("_Result")
@@ -577,7 +574,7 @@ _Record = TypeVar("_Record")
 
 
 def family_document(name: str, members: Sequence[SearchDocument]) -> SearchDocument:
-    """The sums of the searches of a family; they are in it, as `segments`. Its number is 0, for it has none."""
+    """Returns the document of a family: the sums over its searches, which are in `segments`; its number is 0."""
     first = members[0]
     state = combined_state([member["state"] for member in members])
     ends = [member["ended"] for member in members if member["ended"]]
@@ -599,13 +596,13 @@ def family_document(name: str, members: Sequence[SearchDocument]) -> SearchDocum
         "ended": max(ends, default=None) if state in OVER_SEARCHES else None,
         "segments": list(members),
     }
-    document.pop("front", None)  # that of one of them
+    document.pop("front", None)  # it belongs to the first search
     document.pop("remarks", None)
     return document
 
 
 def family_cost(members: Sequence[CostDocument]) -> CostDocument:
-    """What the searches of a family cost together; the energy where that of all is known."""
+    """Returns the total cost of the searches of a family; the energy is null unless it is known for all."""
     energies = [member["energy_kwh"] for member in members]
     sources = {source for member in members if (source := member["energy_source"]) is not None}
     known = [energy for energy in energies if energy is not None]
@@ -620,7 +617,7 @@ def family_cost(members: Sequence[CostDocument]) -> CostDocument:
 
 
 def family_progress(name: str, members: Sequence[ProgressDocument]) -> ProgressDocument:
-    """How far the searches of a family are together; there is no best point of different models."""
+    """Returns the progress of a family; it has no best point, because its searches train different models."""
     return {
         "id": 0,
         "name": name,
@@ -642,19 +639,19 @@ def family_progress(name: str, members: Sequence[ProgressDocument]) -> ProgressD
 
 
 def latest_eta(members: Sequence[StatusDocument]) -> EtaDocument | None:
-    """When the last of a family's running searches will be over; None while that cannot be told of one of them."""
+    """Returns the latest estimated end of a family's running searches; None if one of them has no estimate."""
     running = [member.get("eta") for member in members if member["state"] == "running"]
     known = [eta for eta in running if eta is not None]
     return max(known, key=lambda eta: eta["seconds"], default=None) if len(known) == len(running) else None
 
 
 def _all_steered(members: Sequence[bool | None]) -> bool | None:
-    """Whether all searches of a family that are not over are steered; None: all are over."""
+    """Tells whether all searches of a family that are not over are steered; None: all are over."""
     return None if all(member is None for member in members) else False not in members
 
 
 def combined_state(states: Sequence[str]) -> str:
-    """The state of a family, from those of its searches."""
+    """Returns the state of a family from the states of its searches."""
     return next(state for state in _STATES if state in states)
 
 
@@ -662,7 +659,7 @@ def for_each(records: Sequence[_Record], change: Callable[[_Record], _Result]) -
     """Changes every search of a family whose state allows it.
 
     Raises:
-        InputError: no search's state did.
+        InputError: the state of no search allows it.
     """
     results: list[_Result] = []
     refusal: InputError | None = None
@@ -677,7 +674,7 @@ def for_each(records: Sequence[_Record], change: Callable[[_Record], _Result]) -
 
 
 def of_one_segment(name: str, members: Sequence[str]) -> InputError:
-    """What is said where one search is wanted and a family was named."""
+    """Returns the error for a family's name where one search is needed."""
     return InputError(f"{name!r} is a family of {len(members)} searches: name one of {', '.join(members)}")
 
 
@@ -687,5 +684,5 @@ def _summed(counts: Sequence[dict[str, int]]) -> dict[str, int]:
 
 
 def segments_of(document: SearchDocument) -> list[SearchDocument]:
-    """The searches of a family; of a search that is none, itself."""
+    """Returns the searches of a family; a search that is not a family is returned alone."""
     return cast("list[SearchDocument]", document.get("segments") or [document])

@@ -1,4 +1,4 @@
-"""Figures as PDF or PNG files, drawn by kaleido in a Chrome or Chromium without windows."""
+"""Writes figures as PDF or PNG files; kaleido draws them in a headless Chrome or Chromium."""
 
 from __future__ import annotations
 
@@ -9,51 +9,50 @@ import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from hpo_pilot.errors import GiveUpError, InputError
 from hpo_pilot.files import write_whole
 from hpo_pilot.report.figure import Figure, plotly_spec
 
-#: What can be written.
+#: The supported formats.
 FIGURE_FORMATS = ("pdf", "png")
 
-#: Pixels of a figure; a PNG has twice as many in each direction.
+#: Size of a figure in pixels, and the factor for PNG.
 _WIDTH, _HEIGHT, _SCALE = 900, 480, 2
-#: Seconds for one figure, and for the browser to start and all of them to be drawn.
+#: Limits in seconds: for one figure, and for the start of the browser.
 _EACH, _START = 60.0, 60.0
 
-#: Where kaleido's own variable names no browser.
+#: Browsers that are searched on the PATH, unless kaleido's environment variable names one.
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "microsoft-edge")
 _VARIABLE = "BROWSER_PATH"
 
 
 def check_figure_format(form: str) -> None:
-    """Raises InputError where figures cannot be written as `form`."""
+    """Raises InputError if figures cannot be written in the format `form`."""
     if form not in FIGURE_FORMATS:
         raise InputError(f"there are no figures as {form!r}; there are {' and '.join(FIGURE_FORMATS)}")
 
 
 def write_figures(figures: Sequence[Figure], folder: Path, form: str) -> list[Path]:
-    """Writes each figure into `folder`, and what they show into ``captions.txt`` beside them.
+    """Writes each figure into `folder`, and their captions into ``captions.txt``.
 
     Args:
-        figures: with keys that differ: they become the files' names.
-        folder: made if need be.
-        form: one of `FORMS`.
+        figures: the figures; their keys differ, and become the names of the files.
+        folder: the folder; created if necessary.
+        form: one of `FIGURE_FORMATS`.
 
     Returns:
         The files, in the order of the figures; the captions last.
 
     Raises:
-        InputError: there is no such form, kaleido or the browser is missing, or the folder cannot be written.
-        GiveUpError: the browser does not draw, or takes too long.
+        InputError: the format is unknown, kaleido or the browser is missing, or the folder cannot be written.
+        GiveUpError: the browser fails, or takes too long.
     """
     check_figure_format(form)
     browser = _browser()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # In a thread of its own: a notebook's thread runs a loop already.
+        # In a separate thread, because a notebook's thread already runs an event loop.
         with ThreadPoolExecutor(1) as thread:
             images = thread.submit(lambda: asyncio.run(_drawn(figures, form, browser))).result()
         paths = []
@@ -74,7 +73,7 @@ def _caption(figure: Figure, form: str) -> str:
 
 
 def _browser() -> str:
-    """The browser's path.
+    """Returns the path of the browser.
 
     Raises:
         InputError: kaleido or a browser is missing.
@@ -100,29 +99,25 @@ def _browser() -> str:
 async def _drawn(figures: Sequence[Figure], form: str, browser: str) -> list[bytes]:
     import kaleido  # noqa: PLC0415 - an extra
 
-    # Their info is for their developers; what goes wrong is raised.
+    # Their info messages are for their developers; errors are raised.
     for name in ("kaleido", "choreographer"):
         logging.getLogger(name).setLevel(logging.ERROR)
     options = {"format": form, "width": _WIDTH, "height": _HEIGHT, "scale": _SCALE if form == "png" else 1}
     images: list[bytes] = []
 
     async def draw() -> None:
-        # Without MathJax, which it would fetch from the network.
+        # Without MathJax, which kaleido would load from the network.
         async with kaleido.Kaleido(n=1, timeout=_EACH, mathjax=False, path=browser) as drawer:
             for figure in figures:
-                images.append(await drawer.calc_fig(_of(figure), opts=options))
+                images.append(await drawer.calc_fig(plotly_spec(figure), opts=options))
 
     try:
         await asyncio.wait_for(draw(), _START + _EACH * max(1, len(figures)) / 4)
     except OSError:
         raise
-    except Exception as error:  # kaleido's and the browser's have no common root
+    except Exception as error:  # errors of kaleido and of the browser have no common root
         raise GiveUpError(
             f"{browser} drew {len(images)} of {len(figures)} figures, then {type(error).__name__}: {error}; "
             f"try another Chrome or Chromium in {_VARIABLE}, or save them from the HTML report"
         ) from error
     return images
-
-
-def _of(figure: Figure) -> dict[str, Any]:
-    return plotly_spec(figure)

@@ -1,4 +1,4 @@
-"""Numbers, times and values in words for people."""
+"""Formats numbers, times and values for people."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 
 NOTHING = "–"
 
-#: Control characters but tab and line feed, and lone surrogates: logs have them, HTML and UTF-8 must not.
+#: Control characters, except tab and line feed, and single surrogates: logs contain them, HTML and UTF-8 must not.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
-#: The zeros and the plus sign of an exponent: 1e-05 reads 1e-5 here.
+#: Removes the zeros and the plus sign of an exponent: 1e-05 becomes 1e-5.
 _EXPONENT = re.compile(r"e(?:\+0*|(-)0*)")
 _TERMINAL_CODE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def printable(text: str) -> str:
-    """`text` without terminal colours and with unprintable characters replaced."""
+    """Returns `text` without terminal colours, and with unprintable characters replaced."""
     return _UNPRINTABLE.sub("\ufffd", _TERMINAL_CODE.sub("", text.replace("\r\n", "\n").replace("\r", "\n")))
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """`value` with `digits` significant digits; whole numbers in full; a dash for None, NaN and infinity."""
+    """Formats `value` with `digits` significant digits; integers in full; a dash for None, NaN and infinity."""
     if value is None or not math.isfinite(value):
         return NOTHING
     if isinstance(value, int) or (value == int(value) and abs(value) < 1e6):
@@ -32,7 +32,7 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def plus_minus(value: float | None, std: float | None) -> str:
-    """A figure of merit and its spread, rounded to two digits of the spread: ``0.0912 ± 0.0041``."""
+    """Formats a figure of merit and its spread, rounded to two digits of the spread: ``0.0912 ± 0.0041``."""
     if value is None or not math.isfinite(value):
         return NOTHING
     if std is None or not math.isfinite(std):
@@ -47,7 +47,7 @@ def plus_minus(value: float | None, std: float | None) -> str:
 
 
 def scalar(value: Any) -> str:
-    """A hyper-parameter's value; None, true and false in JSON's words."""
+    """Formats a hyper-parameter's value; None, true and false as in JSON."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool) or value is None:
@@ -56,7 +56,7 @@ def scalar(value: Any) -> str:
 
 
 def exact(value: Any) -> str:
-    """A bound or choice as the search file has it: all digits, strings that look like something else in quotes."""
+    """Formats a bound or choice as in a search file: with all digits, and quotes around ambiguous strings."""
     if isinstance(value, str):
         return value if re.fullmatch(r"[A-Za-z][\w./+-]*", value) and value not in _WORDS else json.dumps(value)
     if isinstance(value, float):
@@ -64,12 +64,12 @@ def exact(value: Any) -> str:
     return json.dumps(value)
 
 
-#: Words that YAML does not take for strings.
+#: Words that YAML does not read as strings.
 _WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off"})
 
 
 def duration(seconds: float | None) -> str:
-    """A time span in its two largest units: ``4.2 s``, ``3 min 12 s``, ``1 h 5 min``, ``2 d 3 h``."""
+    """Formats a time span in its two largest units: ``4.2 s``, ``3 min 12 s``, ``1 h 5 min``, ``2 d 3 h``."""
     if seconds is None or not math.isfinite(seconds) or seconds < 0:
         return NOTHING
     if 0 < seconds < 10:
@@ -83,23 +83,23 @@ def duration(seconds: float | None) -> str:
 
 
 def span(start: datetime | None, end: datetime | None) -> float | None:
-    """Seconds from `start` to `end`; None where one is missing."""
+    """Returns the seconds from `start` to `end`; None where one is missing."""
     if start is None or end is None:
         return None
     return (utc(end) - utc(start)).total_seconds()
 
 
 def when(moment: datetime | None) -> str:
-    """A moment in UTC, to the second."""
+    """Formats a time in UTC, to the second."""
     return NOTHING if moment is None else f"{utc(moment):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def utc(moment: datetime) -> datetime:
-    """The moment with its zone."""
-    # SQLite gives times without a zone back; ours are UTC.
+    """Returns the time in UTC, with its time zone."""
+    # SQLite returns times without a zone; ours are UTC.
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
 def count(n: int, noun: str, plural: str | None = None) -> str:
-    """``1 trial``, ``2 trials``, ``12,345 trials``."""
+    """Formats a number with its noun: ``1 trial``, ``2 trials``, ``12,345 trials``."""
     return f"{n:,} {noun if n == 1 else plural or noun + 's'}"

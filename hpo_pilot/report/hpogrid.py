@@ -1,4 +1,4 @@
-"""Results in the form that hpogrid writes and its reports read.
+"""Exports results in the format of hpogrid, for its reports.
 
 The keys are those of hpogrid 1.3.3 (`hpogrid/core/defaults.py`, `kHPOGridMetadataFormat`), the values as
 `hpogrid/components/hpo_task.py` fills them.
@@ -18,10 +18,10 @@ _TIME = "%m/%d/%Y, %H:%M:%S"
 
 
 def as_hpogrid_report(search: Search, trials: Sequence[Trial]) -> str:
-    """The finished trials of a search, under hpogrid's keys; confirmation runs are among them.
+    """Returns the finished trials of a search, confirmation runs included, with hpogrid's keys.
 
     Raises:
-        InputError: the search has several objectives, and hpogrid knows one.
+        InputError: the search has several objectives; hpogrid supports one.
     """
     if len(search.objectives) > 1:
         metrics = ", ".join(objective.metric for objective in search.objectives)
@@ -37,7 +37,7 @@ def as_hpogrid_report(search: Search, trials: Sequence[Trial]) -> str:
     names = names or list(shape.payload_point(dict.fromkeys(search.space.names)))
     result = {
         str(index): {
-            # hpogrid makes one table of it: every row has every column.
+            # hpogrid makes one table: every row has every column.
             **{name: point.get(name) for name in names},
             metric: trial.value,
             "time_s": _seconds(trial),
@@ -70,5 +70,5 @@ def _text(time: datetime | None) -> str | None:
 
 
 def _seconds(trial: Trial) -> float | None:
-    """The longest fold's run time."""
+    """Returns the run time of the longest fold."""
     return max((fold.seconds for fold in trial.folds if fold.seconds is not None), default=None)

@@ -43,20 +43,20 @@ from hpo_pilot.search.trials import NO_COST, Cost, trial_counts_of
 
 @dataclass(frozen=True)
 class ReportFacts:
-    """How a search ran: what its trials do not tell.
+    """Facts about the run of a search that are not in its trials.
 
     Attributes:
-        started: when the search began; None if it has not.
-        ended: when it ended; None while it runs.
-        state: the search's state, in the word that commands show.
-        message: why it is in that state, for people; empty where there is nothing to say.
+        started: start of the search; None if it has not started.
+        ended: end of the search; None while it runs.
+        state: the search's state, as commands show it.
+        message: the reason for the state, for people; may be empty.
         command: the command line that ran it, to copy.
-        place: where commands in its texts find the search.
+        place: the store or service that commands in the report name.
         versions: software by name, for example ``{"hpo-pilot": "0.1.0", "Python": "3.11.7"}``.
-        cost: what all jobs took, attempts that were lost or repeated included.
-        store: where the search is kept, for people; without passwords.
-        earlier: what the search has from each of the earlier ones, in words.
-        remarks: what a reader should know, in words.
+        cost: the cost of all jobs, including lost and repeated attempts.
+        store: the store of the search, for people; without passwords.
+        earlier: for each earlier search, a sentence on the results taken from it.
+        remarks: notes for the reader.
     """
 
     started: datetime | None = None
@@ -73,12 +73,12 @@ class ReportFacts:
 
 
 def citation(search: Search, facts: ReportFacts, definition: str) -> str:
-    """A sentence for the text of a note: the search, its time, its size, its seed, and the software with its version.
+    """Returns a sentence for a paper: the search with its dates, budget, seed and definition, and our version.
 
     Args:
         search: the search.
-        facts: how it ran.
-        definition: the search as its report prints it; the sentence has the start of its SHA-256.
+        facts: facts about its run.
+        definition: the search as its report prints it; the sentence contains the start of its SHA-256.
     """
     digest = hashlib.sha256(definition.encode()).hexdigest()[:16]
     when = ""
@@ -92,15 +92,15 @@ def citation(search: Search, facts: ReportFacts, definition: str) -> str:
     )
 
 
-#: Names and different versions of one name that are shown, and characters of each.
+#: Limits of the table of versions: names, different versions of one name, and characters of each.
 _NAMES, _DIFFERENT, _LENGTH = 40, 5, 60
 
 
 def payload_versions(trials: Sequence[Trial]) -> dict[str, str]:
-    """Software by name, with all versions that were reported, in the order of the trials.
+    """Returns the software versions that payloads reported, by name, in the order of the trials.
 
-    A payload reports it as a mapping under ``versions`` in its metadata (`payload.file_names.metadata`), for example
-    ``{"versions": {"torch": "2.9.1"}}``. Whatever else stands there is left out.
+    A payload reports them as a mapping under ``versions`` in its metadata (`payload.file_names.metadata`), for example
+    ``{"versions": {"torch": "2.9.1"}}``. Other types are ignored.
     """
     found: dict[str, list[str]] = {}
     for trial in trials:
@@ -138,18 +138,18 @@ def render_report(
     reports: Reports | None = None,
     peers: Sequence[PeerSearch] = (),
 ) -> str:
-    """The report on a search as one HTML document, of less than 7 MB.
+    """Renders the report on a search as one HTML document of less than 7 MB.
 
-    It asks for nothing from outside, and says so to the browser (a content security policy): scripts run only if they
-    are the ones put in here. Texts of payloads and users are escaped. The same values give the same document.
+    The document loads nothing from outside, and its content security policy forbids it: only the scripts in the
+    document run. Texts of payloads and users are escaped. The same arguments give the same document.
 
     Args:
-        search: what was searched.
-        trials: all its trials, in any order and state; none is fine.
-        events: (when, who, what) in the order in which they happened.
-        facts: how it ran.
-        reports: what trials reported while they ran, of those that `drawn_trials` names.
-        peers: other searches, to compare with where they ask the same question.
+        search: the search.
+        trials: all its trials, in any order and state; may be empty.
+        events: (time, user, action), in their order.
+        facts: facts about its run.
+        reports: intermediate values of the trials that `drawn_trials` names.
+        peers: other searches; those with the same space and objectives are drawn for comparison.
     """
     from hpo_pilot.optimizers.phase import auto_rules  # noqa: PLC0415 - numpy loads with it; commands load this module
 
@@ -157,7 +157,7 @@ def render_report(
     standings = ranking(search, trials)
     several = len(search.objectives) > 1
     subject = FigureData(search, trials, reports or {}, peers, facts.ended)
-    # Kinds that make no sense for this search, such as pairs of its one parameter, have no figures.
+    # Kinds that do not suit this search, such as pairs of parameters if it has only one, have no figures.
     drawn = defaultdict(list, {kind.key: build(kind.key, subject) for kind in kinds(search) if kind.key != "slices"})
     parameters = figures_by_objective(search, trials) if standings else []
     front = front_of(search, trials) if several else []
@@ -167,7 +167,7 @@ def render_report(
     search_yaml = _yaml(search.to_dict())
     rows = _rows(search, trials, standings)
     environment = _environment()
-    # In this order: each defines the name that the next one uses.
+    # In this order: each script defines a name that the next one uses.
     own = (static_text("figures.js"), environment.get_template("report.js.j2").render())
     scripts = [_as_text(script) for script in (get_plotlyjs(), *own)]
     return environment.get_template("report.html.j2").render(
@@ -213,8 +213,8 @@ def render_report(
 
 
 def _outcome(search: Search, trials: Sequence[Trial], standings: Sequence[Standing]) -> str:
-    """The result in one sentence."""
-    # Those that were stopped together with the search count for nothing.
+    """Returns the result in one sentence."""
+    # Trials that were stopped together with the search do not count.
     scanned = [trial for trial in trials if trial.confirms is None and (trial.is_result or not trial.state.is_over)]
     if not scanned:
         return "No trial has been made yet."
@@ -235,7 +235,7 @@ def _outcome(search: Search, trials: Sequence[Trial], standings: Sequence[Standi
 
 
 def _others(scanned: Sequence[Trial]) -> str:
-    """How many have not finished, in brackets; empty where all have."""
+    """Returns the numbers of trials that have not finished, in brackets; empty where all have."""
     ends = Counter(trial.state for trial in scanned)
     words = {TrialState.FAILED: "failed", TrialState.STOPPED: "stopped early"}
     parts = [f"{ends[state]:,} {word}" for state, word in words.items() if ends[state]]
@@ -245,7 +245,7 @@ def _others(scanned: Sequence[Trial]) -> str:
 
 
 def _front_outcome(search: Search, trials: Sequence[Trial], front: Sequence[Standing]) -> str:
-    """The result of a search with several objectives in one sentence."""
+    """Returns the result of a search with several objectives in one sentence."""
     scanned = [trial for trial in trials if trial.confirms is None]
     finished = sum(figures_of_merit(search, trial) is not None for trial in scanned)
     ends = []
@@ -262,13 +262,13 @@ def _front_outcome(search: Search, trials: Sequence[Trial], front: Sequence[Stan
 
 
 def _cells(trial: Trial, count: int) -> list[tuple[float | None, str]]:
-    """A trial's figures for a table, with their texts; as many as there are objectives."""
+    """Returns a trial's figures with their texts for a table, one for each objective."""
     figures, spreads = trial.figures or (None,) * count, trial.spreads or (None,) * count
     return [(figure, formatting.plus_minus(figure, std)) for figure, std in zip(figures, spreads, strict=True)]
 
 
 def _best_known(search: Search) -> KnownResult | None:
-    """The best of the results from before the search; None where there is none, and with several objectives."""
+    """Returns the best result from before the search; None where there is none, and with several objectives."""
     if len(search.objectives) > 1:
         return None
     results = [(result.figures[0], result) for result in search.known if result.figures]
@@ -276,7 +276,7 @@ def _best_known(search: Search) -> KnownResult | None:
 
 
 def _rows(search: Search, trials: Sequence[Trial], standings: Sequence[Standing]) -> list[Trial]:
-    """The trials of the big table: all, or the best, the latest failed and the latest of the rest, in their order."""
+    """Returns the trials of the table: all, or the best, the latest failed and the latest others, in their order."""
     limit = max(50, CELL_LIMIT // (len(search.space.names) + 8))
     if len(trials) <= limit:
         return list(trials)
@@ -293,7 +293,7 @@ def _point_json(point: Point) -> str:
 
 
 def _point_text(point: Mapping[str, Any]) -> str:
-    """A point on one line."""
+    """Formats a point on one line."""
     return ", ".join(f"{name}: {formatting.scalar(value)}" for name, value in point.items())
 
 
@@ -302,16 +302,16 @@ def _yaml(value: Mapping[str, Any]) -> str:
 
 
 def _specs(figures: Sequence[Figure]) -> Markup:
-    """The figures' specifications as JSON that may stand inside a script element."""
+    """Returns the figures' specifications as JSON that is safe inside a script element."""
     text = json.dumps(
         {f"figure-{figure.key}": figure.spec for figure in figures}, allow_nan=False, separators=(",", ":")
     )
-    # Inside a string these are the only signs that can end the element or open a comment in it.
+    # Inside a string, only these characters can end the element or open a comment in it.
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))  # noqa: S704
 
 
 def _as_text(script: str) -> str:
-    """`script` as a browser reads it back: a hash of it is then the browser's hash."""
+    """Returns `script` with the line ends that a browser uses, so that its hash equals the browser's hash."""
     return script.replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -320,7 +320,7 @@ def _csp_hash(script: str) -> str:
 
 
 def _finalize(value: Any) -> Any:
-    """Every value on its way into the page; markup is ours and stays as it is."""
+    """Makes texts printable before they go into the page; our own markup is unchanged."""
     return formatting.printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 

@@ -1,4 +1,8 @@
-"""Parameter importance, and the parameters that go with failures: the statistics and their figures."""
+"""Parameter importance, and the parameters that separate failed from finished trials: statistics and figures.
+
+numpy, scipy and scikit-learn are imported where they are used: together they take half a second or more, and commands
+that draw nothing load this module.
+"""
 
 from __future__ import annotations
 
@@ -38,23 +42,20 @@ if TYPE_CHECKING:
 
     Matrix: TypeAlias = NDArray[np.float64]
 
-# numpy, scipy and scikit-learn are imported where they are used: together they take half a second or more, and
-# commands that draw nothing load this module.
-
-#: A categorical parameter with no more choices gets a column for each: their order means nothing.
+#: A categorical parameter with up to this number of choices gets one column per choice: their order has no meaning.
 _MOST_COLUMNS = 12
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """Points of trials.
+    """The points of trials as columns of numbers.
 
     Attributes:
-        names: of the parameters, in the order of the search file.
+        names: the parameters, in the order of the search file.
         columns: shape (n_trials, n_columns), each in [0, 1].
         groups: for each parameter the indices of its columns.
-        active: shape (n_trials, n_params); False where a trial has no value of the parameter, or one that the space
-            does not have. Its columns stand at the middle there.
+        active: shape (n_trials, n_params); False where a trial has no value of the parameter, or a value that the space
+            does not have. Its columns are 0.5 there.
     """
 
     names: tuple[str, ...]
@@ -64,7 +65,7 @@ class Encoded:
 
 
 def encoded(search: Search, trials: Sequence[Trial]) -> Encoded:
-    """The points of `trials`: one column a parameter on its own scale, several for one whose choices have no order."""
+    """Encodes the points of `trials`: one column per parameter on its scale, several for choices without an order."""
     import numpy as np  # noqa: PLC0415
 
     blocks, groups, active = [], [], []
@@ -96,38 +97,32 @@ def _unit(dimension: Dimension, value: Any) -> float:
     try:
         return float(dimension.to_unit(value))
     except (ValueError, TypeError, OverflowError):
-        return float("nan")  # a trial of an older form of the space has what this one has not
+        return float("nan")  # the trial is from an older version of the space
 
 
 def ranks(values: Sequence[float]) -> Matrix:
-    """The ranks of `values` in [0, 1], equal ones alike: far outliers then weigh no more than others."""
+    """Returns the ranks of `values` in [0, 1], equal for equal values: outliers then have no extra weight."""
     from scipy.stats import rankdata  # noqa: PLC0415
 
     found: Matrix = (rankdata(values) - 0.5) / max(1, len(values))
     return found
 
 
-# How much each parameter matters: what a forest loses when it no longer sees the parameter.
-#
-# Permutation importance (Breiman, Machine Learning 45 (2001) 5) of scikit-learn's random forest, measured on trials
-# that
-# the forest was not fitted to. The forest predicts the rank of a trial's figure of merit, not the figure: a few
-# diverged
-# trainings would otherwise be all that it explains.
+# Permutation importance.
 
-#: Fewer finished trials say nothing.
+#: The least number of finished trials.
 LEAST_TRIALS = 16
 _SEED = 20_011
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How thoroughly it is measured.
+    """The effort of a measurement.
 
     Attributes:
-        points: trials at most.
-        trees: of each forest.
-        parts: into which the trials are divided; each is predicted by a forest fitted to the others.
+        points: largest number of trials.
+        trees: trees of each forest.
+        parts: number of parts of the trials; a forest that is fitted to the other parts predicts each part.
         repeats: shuffles of each parameter in each part.
     """
 
@@ -143,13 +138,13 @@ QUICK = Effort(points=400, trees=25, parts=2, repeats=1)
 
 @dataclass(frozen=True)
 class Importance:
-    """One parameter's.
+    """The importance of one parameter.
 
     Attributes:
-        name: of the parameter.
-        lost: by how much R² falls when its values are shuffled among the trials that have it; the mean.
-        spread: the standard deviation over shuffles and parts; 0 for a single one.
-        active: the share of the trials that have it.
+        name: name of the parameter.
+        lost: mean loss of R² when its values are shuffled among the trials that have it.
+        spread: standard deviation over shuffles and parts; 0 for a single one.
+        active: share of the trials that have the parameter.
     """
 
     name: str
@@ -160,13 +155,13 @@ class Importance:
 
 @dataclass(frozen=True)
 class Importances:
-    """Those of all parameters.
+    """The importances of all parameters.
 
     Attributes:
-        parameters: the one that matters most first.
-        score: R² of the forest on trials that it was not fitted to: 1 is perfect, 0 no better than their mean.
-        used: how many trials they are from.
-        finished: how many there are.
+        parameters: the most important first.
+        score: R² of the forest on trials that it was not fitted to: 1 is perfect, 0 is no better than their mean.
+        used: number of trials used.
+        finished: number of finished trials.
     """
 
     parameters: tuple[Importance, ...]
@@ -176,9 +171,14 @@ class Importances:
 
 
 def importances(search: Search, trials: Sequence[Trial], effort: Effort = THOROUGH) -> Importances | None:
-    """The importances for the (first) objective; None where fewer than `LEAST` trials finished, or all came out equal.
+    """Measures permutation importances for the (first) objective.
 
-    The same trials give the same importances.
+    This is the permutation importance (Breiman, Machine Learning 45 (2001) 5) of scikit-learn's random forest, on
+    trials that the forest was not fitted to. The forest predicts the rank of the figure of merit and not the figure;
+    otherwise a few diverged trainings would dominate. The same trials give the same importances.
+
+    Returns:
+        None where fewer than `LEAST_TRIALS` trials have finished, or all have the same figure.
     """
     finished = [trial for trial in trials if trial.confirms is None and figure_of_merit(trial) is not None]
     if len(finished) < LEAST_TRIALS or len({value_of(trial) for trial in finished}) == 1:
@@ -186,8 +186,8 @@ def importances(search: Search, trials: Sequence[Trial], effort: Effort = THOROU
     import numpy as np  # noqa: PLC0415
     from sklearn.ensemble import RandomForestRegressor  # noqa: PLC0415
 
-    many = len(search.space.names) > 20  # its cost grows with them
-    # An even sample: one that prefers the best would change what is to be explained.
+    many = len(search.space.names) > 20  # the cost grows with the number of parameters
+    # An even sample: preferring the best trials would bias the importances.
     shown = evenly(sorted(finished, key=lambda trial: trial.number), effort.points // (2 if many else 1))
     points, wanted = encoded(search, shown), ranks([value_of(trial) for trial in shown])
     repeats = 1 if many else effort.repeats
@@ -213,7 +213,7 @@ def importances(search: Search, trials: Sequence[Trial], effort: Effort = THOROU
                 having = np.flatnonzero(points.active[held, index])
                 columns[np.ix_(having, group)] = columns[np.ix_(rng.permutation(having), group)]
                 shuffled.append(columns)
-            # All of them at once: a forest's answer costs more than its trees' work.
+            # All at once: a call of a forest has a large overhead.
             answers = forest.predict(np.vstack(shuffled)).reshape(len(shuffled), len(held))
             lost[row] = (((answers - wanted[held]) ** 2).mean(axis=1) - error.mean()) / spread
     found = [
@@ -226,12 +226,12 @@ def importances(search: Search, trials: Sequence[Trial], effort: Effort = THOROU
 
 #: Bars in the figure.
 BAR_LIMIT = 20
-#: Below this R² the forest explains too little of what it is asked to explain.
+#: Below this R², the forest explains too little.
 POOR_SCORE = 0.3
 
 
 def importance_figures(search: Search, trials: Sequence[Trial]) -> list[Figure]:
-    """One for each objective; where it cannot be known, it says why."""
+    """Returns one importance figure for each objective; a figure without data says why."""
     if len(search.objectives) == 1:
         return [importance_figure(search, trials)]
     return [
@@ -243,7 +243,7 @@ def importance_figures(search: Search, trials: Sequence[Trial]) -> list[Figure]:
 
 
 def importance_figure(search: Search, trials: Sequence[Trial]) -> Figure:
-    """The parameters by what a forest loses without them."""
+    """Draws the importances of the parameters."""
     title = "Importance"
     found = importances(search, trials)
     if found is None:
@@ -296,7 +296,7 @@ def importance_figure(search: Search, trials: Sequence[Trial]) -> Figure:
 
 
 def too_few(search: Search, trials: Sequence[Trial]) -> str:
-    """Why nothing can be said, in a sentence."""
+    """Returns a sentence that says why importances cannot be measured."""
     finished = finished_count(trials)
     if finished < LEAST_TRIALS:
         return f"Needs {LEAST_TRIALS} finished trials; there {'is' if finished == 1 else 'are'} {finished} so far."
@@ -323,20 +323,22 @@ def _importance_text(name: str, lost: float, spread: float, active: float) -> st
     return f"<b>{label(name)}</b>\n{number(lost, 3)} ± {number(spread, 2)}{part}"
 
 
-#: Trials of each side that are looked at.
+# Separation of failed from finished trials.
+
+#: Largest number of failed and of finished trials that are used.
 _MOST = 2000
 _SHUFFLES = 200
 
 
 @dataclass(frozen=True)
 class Separation:
-    """How far one parameter tells them apart.
+    """The separation of failed from finished trials by one parameter.
 
     Attributes:
-        name: of the parameter.
-        strength: from 0, not at all, to 1, wholly: |2 AUC - 1|, where AUC is the probability that a failed trial has
-            a larger value than a finished one (of choices without an order: for the choice that tells most).
-        beyond_chance: whether it is more than in 95 % of random divisions of the trials, whose best parameter is taken.
+        name: name of the parameter.
+        strength: from 0 (none) to 1 (complete): |2 AUC - 1|, where AUC is the probability that a failed trial has a
+            larger value than a finished one (for choices without an order: of the choice that separates best).
+        beyond_chance: whether it is larger than that of the best parameter in 95 % of random divisions of the trials.
     """
 
     name: str
@@ -345,7 +347,7 @@ class Separation:
 
 
 def separations(search: Search, finished: Sequence[Trial], failed: Sequence[Trial]) -> list[Separation]:
-    """All parameters, the one that separates best first; the same trials give the same.
+    """Returns the separations of all parameters, the best first; the same trials give the same result.
 
     Args:
         search: the search.
@@ -358,7 +360,7 @@ def separations(search: Search, finished: Sequence[Trial], failed: Sequence[Tria
     sides = [evenly(finished, _MOST), evenly(failed, _MOST)]
     points = encoded(search, [*sides[0], *sides[1]])
     count, lost = len(points.columns), len(sides[1])
-    # Those without a value are half way in every order, so that they count for nothing.
+    # Trials without a value get the middle rank, so that they have no effect.
     ordered = rankdata(points.columns, axis=0)
     for index, group in enumerate(points.groups):
         without = ~points.active[:, index]
@@ -372,7 +374,7 @@ def separations(search: Search, finished: Sequence[Trial], failed: Sequence[Tria
     marks[0, count - lost :] = 1
     for row in range(1, _SHUFFLES + 1):
         marks[row, rng.permutation(count)[:lost]] = 1
-    # Mann and Whitney: the mean rank of the one side gives the AUC.
+    # Mann-Whitney: the mean rank of one side gives the AUC.
     strengths = np.abs(marks @ centred) * 2 / (lost * (count - lost))
     each = np.column_stack([strengths[:, group].max(axis=1) for group in points.groups])
     by_chance = float(np.quantile(each[1:].max(axis=1), 0.95))
@@ -383,19 +385,22 @@ def separations(search: Search, finished: Sequence[Trial], failed: Sequence[Tria
     return sorted(found, key=lambda one: -one.strength)
 
 
-#: Parameters whose share of failures is drawn.
+#: Number of parameters for which the share of failures is drawn.
 PARAMETERS = 3
-#: Spans of a numeric parameter.
+#: Number of intervals of a numeric parameter.
 SPANS = 8
-#: Finished trials in the plane, beside at most `FAILURE_LIMIT` failed ones.
+#: Finished trials in the plane, besides at most `FAILURE_LIMIT` failed ones.
 DOT_LIMIT = 600
 
 
 def failure_figures(search: Search, trials: Sequence[Trial]) -> list[Figure]:
-    """The plane of the two parameters that separate best, and the share of failures over each; none without any."""
+    """Draws the plane of the two parameters that separate best, and the share of failures over the best parameters.
+
+    Empty where no trial has failed.
+    """
     scanned = [trial for trial in trials if trial.confirms is None and trial.point]
     failed = [trial for trial in scanned if trial.state is TrialState.FAILED]
-    # What was stopped early ran as it should: it is no failure.
+    # Trials that were stopped early did not fail.
     good = [trial for trial in scanned if trial.state is TrialState.FINISHED or trial.stopped_early]
     if not failed:
         return []
@@ -416,7 +421,7 @@ def _failure_note(order: Sequence[Separation], good: Sequence[Trial]) -> str:
 
 
 class _FailureAxis:
-    """Where trials stand along one parameter."""
+    """The positions of trials along one parameter."""
 
     def __init__(self, search: Search, name: str, trials: Sequence[Trial]) -> None:
         dimension = search.space_dimensions[name]
@@ -430,7 +435,7 @@ class _FailureAxis:
         return self.layout.get("type") == "log"
 
     def spans(self) -> list[tuple[float, float]]:
-        """Equal spans of the axis, or each number of a few; each choice is one of its own."""
+        """Returns intervals of the axis: of equal width, or one for each choice or each of a few integers."""
         if self.choices:
             return [(place - 0.5, place + 0.5) for place in range(len(self.choices))]
         distinct = sorted(set(self.places.values()))
@@ -441,7 +446,7 @@ class _FailureAxis:
         if high <= low:
             return [(self._back(low - 0.5), self._back(high + 0.5))]
         edges = [self._back(low + (high - low) * i / SPANS) for i in range(SPANS + 1)]
-        edges[-1] = max(*self.places.values(), edges[-1]) * (1 + 1e-12) + 1e-300  # the last span holds its end
+        edges[-1] = max(*self.places.values(), edges[-1]) * (1 + 1e-12) + 1e-300  # the last interval includes its end
         edges[0] = min(*self.places.values(), edges[0])
         return list(itertools.pairwise(edges))
 
@@ -544,7 +549,7 @@ def _share(
 
 
 def _wilson(lost: int, total: int) -> tuple[float, float]:
-    """The 95 % score interval of a share (Wilson, JASA 22 (1927) 209)."""
+    """Returns the 95 % score interval of a share (Wilson, JASA 22 (1927) 209)."""
     z = 1.959964
     share = lost / total
     middle = (share + z * z / (2 * total)) / (1 + z * z / total)
@@ -567,7 +572,7 @@ def _span_text(axis: _FailureAxis, span: tuple[float, float]) -> str:
 
 
 def _aside(trial: Trial, axis: _FailureAxis, salt: int = 3) -> float:
-    """A little to the side among choices, where all would lie on each other; the same each time."""
+    """Returns a fixed small shift for choices, where all trials would be drawn at one place."""
     return ((trial.number * 0.618034 * salt) % 1 - 0.5) * 0.6 if axis.choices else 0.0
 
 

@@ -1,7 +1,7 @@
 """Writes a search as MLflow runs, through MLflow's client: to an SQLite file or to a folder, its file store.
 
-Folds are metrics of their trial's run (`fold_0`, `fold_1`, …, as in the CSV export), not runs nested in it: in a table
-of runs every row is then a point of the space, and 10,000 trials with five folds are 10,000 runs.
+Folds are metrics of their trial's run (`fold_0`, `fold_1`, …, as in the CSV export), not nested runs. So every row in a
+table of runs is a point of the space, and 10,000 trials with five folds are 10,000 runs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from hpo_pilot.report.exports import (
     utf8,
 )
 
-# MLflow reports every use to its makers unless the environment says otherwise when it is imported.
+# MLflow sends usage data to its developers unless this variable is set when it is imported.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
 import mlflow
@@ -47,33 +47,33 @@ if TYPE_CHECKING:
 #: The experiment's tag that identifies the search: only an experiment that has it is added to.
 MARK = "hpo_pilot.search_mark"
 
-#: File names that mean a database; any other is a folder's.
+#: Suffixes of databases; any other path is a folder.
 _DATABASES = (".db", ".sqlite", ".sqlite3")
 
-#: MLflow's run statuses, by our states of trials that are over (`mlflow.entities.RunStatus`).
+#: MLflow's run statuses (`mlflow.entities.RunStatus`) for our final states of trials.
 _STATUSES = {"finished": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}
 
-#: MLflow's limits (`mlflow.utils.validation`, 3.17): characters of a key, of a parameter's and of a tag's value;
-#: parameters and metrics for one call.
+#: MLflow's limits (`mlflow.utils.validation`, 3.17): characters of a key, and of the values of parameters and tags;
+#: parameters and metrics per call; runs per page.
 _KEY, _PARAM, _TAG = 250, 6000, 8000
 _PARAMS, _METRICS = 100, 900
 _RUNS = 5000
 
-#: Characters that MLflow's keys may not have, and `/`, which makes folders of a file store's keys.
+#: Characters that MLflow's keys must not contain, and `/`, which would create folders in a file store.
 _NO_KEY = re.compile(r"[^\w.\- ]")
 
 
 def write(subject: ExportedSearch, path: Path) -> str:
-    """Writes the trials that are over and not yet there to an experiment with the search's name.
+    """Writes the trials that are over and not yet written to an experiment with the search's name.
 
-    MLflow has no call that replaces metrics, so a run is written once, when its trial is over. `set_terminated` comes
-    last: the next export writes again what an interrupted one left running.
+    MLflow cannot replace metrics, so a run is written once, when its trial is over. `set_terminated` comes last: the
+    next export writes runs again that an interrupted one left running.
 
     Raises:
-        InputError: there is something else at the path, an experiment of that name is of another search, or MLflow
+        InputError: the path holds something else, an experiment with this name belongs to another search, or MLflow
             refuses the store.
         TryAgainError: another program has locked the store.
-        OSError: it cannot be written.
+        OSError: the store cannot be written.
     """
     place = path.absolute()
     is_database = path.suffix in _DATABASES
@@ -97,17 +97,17 @@ def write(subject: ExportedSearch, path: Path) -> str:
 
 
 def key_of(name: str) -> str:
-    """A name as MLflow takes it for a key."""
+    """Returns a name as a valid key of MLflow."""
     key = _NO_KEY.sub("_", name.encode("utf-8", "replace").decode())[:_KEY]
     return key if key.strip(" .") else "_" * max(1, len(key))
 
 
 @contextmanager
 def _client(uri: str) -> Iterator[MlflowClient]:
-    """MLflow's client of a store, which it makes where there is none; without its messages on the terminal."""
-    for name in ("mlflow", "alembic"):  # else every migration is a line
+    """Returns MLflow's client of a store, which is created if necessary; silences MLflow's messages."""
+    for name in ("mlflow", "alembic"):  # else every migration prints a line
         logging.getLogger(name).setLevel(logging.WARNING)
-    # MLflow 3 says that file stores are in maintenance mode, and opens one only where this is set.
+    # MLflow 3 has file stores in maintenance mode, and opens one only if this variable is set.
     allowed = os.environ.get("MLFLOW_ALLOW_FILE_STORE")
     os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
     try:
@@ -122,8 +122,8 @@ def _client(uri: str) -> Iterator[MlflowClient]:
 
 
 def _check_database(path: Path) -> None:
-    """Refuses a file that is not MLflow's: MLflow would make its tables in any SQLite file."""
-    # mlflow-skinny comes without them, and MLflow's own message speaks of its model registry then.
+    """Refuses a file that is not MLflow's, because MLflow would create its tables in any SQLite file."""
+    # mlflow-skinny lacks these modules, and the message of MLflow itself is then misleading.
     for name in ("alembic", "sqlalchemy"):
         import_module(name)
     if not path.exists():
@@ -142,7 +142,7 @@ def _check_database(path: Path) -> None:
 
 
 def _check_folder(path: Path) -> None:
-    """Refuses a folder with anything but experiments: MLflow would put its own files among them."""
+    """Refuses a folder with anything but experiments, because MLflow would add its own files."""
     if not path.exists():
         return
     if not path.is_dir():
@@ -153,7 +153,7 @@ def _check_folder(path: Path) -> None:
 
 
 def _experiment(client: MlflowClient, subject: ExportedSearch, place: Path, *, is_database: bool) -> str:
-    """The id of the search's experiment, made where there is none."""
+    """Returns the id of the search's experiment; creates it if it does not exist."""
     search = subject.search
     note = f"Search {search['name']} of {search['owner']}, exported by hpo-pilot; see each run's tags."
     tags = {
@@ -179,7 +179,7 @@ def _experiment(client: MlflowClient, subject: ExportedSearch, place: Path, *, i
 
 
 def _known_runs(client: MlflowClient, experiment: str) -> tuple[set[str], dict[str, str]]:
-    """The trials that have a whole run, deleted ones too; and the run ids of those that were interrupted."""
+    """Returns the trials with a complete run, also deleted ones, and the ids of interrupted runs by trial."""
     known: set[str] = set()
     unfinished: dict[str, str] = {}
     token = None
@@ -204,7 +204,7 @@ def _write_run(
     run_id: str | None,
     scratch: Path,
 ) -> None:
-    """Writes a trial as a run; `run_id` is that of a run which an interrupted export left."""
+    """Writes a trial as a run; `run_id` is the run of an interrupted export, if there is one."""
     started = _milliseconds(trial["started"] or trial["submitted"] or trial["ended"])
     ended = _milliseconds(trial["ended"]) or started or 0
     name = f"{subject.search['name']}-{trial['number']}"
@@ -226,7 +226,7 @@ def _write_run(
 def _write_artifacts(
     client: MlflowClient, subject: ExportedSearch, trial: TrialDocument, run_id: str, scratch: Path
 ) -> None:
-    """Writes `search.yaml`, the whole definition as JSON (a YAML), and the log tails of folds."""
+    """Writes the definition to `search.yaml` (as JSON, which is also YAML), and the log tails of folds."""
     folder = scratch / run_id
     folder.mkdir()
     (folder / "search.yaml").write_text(json.dumps(subject.search["definition"], indent=1) + "\n")
@@ -249,7 +249,7 @@ def _params(trial: TrialDocument) -> dict[str, str]:
 
 
 def _metrics(subject: ExportedSearch, trial: TrialDocument) -> Iterator[tuple[str, int, float]]:
-    """Key, step and value. Figures of merit come first: they keep their names, and a payload's metric gives way."""
+    """Yields key, step and value. Figures of merit come first, so they have precedence over the payload's metrics."""
     taken: set[str] = set()
     for name, points in _named_metrics(subject, trial):
         key = key_of(name)

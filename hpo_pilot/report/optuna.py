@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 #: The study's attribute that identifies the search: only a study that has it is added to.
 MARK = "hpo_pilot"
 
-#: Optuna's states, by ours. A trial that was stopped together with its search has failed to give a value.
+#: Optuna's states for ours. A trial that was stopped together with its search has no value, so it counts as failed.
 _STATES = {"finished": TrialState.COMPLETE, "failed": TrialState.FAIL, "stopped": TrialState.FAIL}
 
 
 def write(subject: ExportedSearch, path: Path) -> str:
     """Writes the trials that are over and not yet in the file to a study with the search's name.
 
-    Optuna has no call that changes a finished trial, so a trial is written once, when it is over. An export that was
-    interrupted is completed by the next one.
+    Optuna cannot change a finished trial, so a trial is written once, when it is over. The next export completes an
+    interrupted one.
 
     Raises:
         InputError: the file is no journal of Optuna's, its study of that name is of another search, or Optuna refuses
@@ -55,7 +55,7 @@ def write(subject: ExportedSearch, path: Path) -> str:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Keeps Optuna's log and its remarks on experimental functions off the terminal."""
+    """Silences Optuna's log and its warnings about experimental functions."""
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
@@ -67,7 +67,7 @@ def _silent() -> Iterator[None]:
 
 
 def _check_file(path: Path) -> None:
-    """Refuses a file that is not one JSON object a line: Optuna would append to it."""
+    """Refuses a file that is not a journal (one JSON object per line), because Optuna would append to it."""
     if not path.exists():
         return
     with path.open("rb") as file:
@@ -81,7 +81,7 @@ def _check_file(path: Path) -> None:
 
 
 def _study(subject: ExportedSearch, storage: JournalStorage, path: Path) -> optuna.Study:
-    """The study of the search, made where there is none."""
+    """Returns the study of the search; creates it if it does not exist."""
     name = subject.search["name"]
     if name in optuna.get_all_study_names(storage):
         study = optuna.load_study(study_name=name, storage=storage)
@@ -100,18 +100,18 @@ def _study(subject: ExportedSearch, storage: JournalStorage, path: Path) -> optu
 
 
 def _distribution(dimension: Mapping[str, Any]) -> BaseDistribution:
-    """The distribution of a dimension of a search's definition. Optuna's choices have no order."""
+    """Returns Optuna's distribution for a parameter of a definition. Optuna's choices have no order."""
     if dimension["type"] in ("categorical", "ordinal"):
         return CategoricalDistribution(_choices(dimension))
     low, high, log, step = dimension["low"], dimension["high"], dimension["scale"] == "log", dimension["step"]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that `high` becomes the last step, as it is with us too
+        warnings.simplefilter("ignore")  # Optuna warns that `high` becomes the last step; we do the same
         if dimension["type"] == "integer":
             return IntDistribution(low, high, log=log, step=1 if log else step)
         if step is None:
             return FloatDistribution(low, high, log=log)
         stepped = FloatDistribution(low, high, step=step)
-    # A step like 0.3333333333333333 from 0 to 1: our last value is 1, and Optuna's just below it.
+    # With a step such as 0.3333333333333333 from 0 to 1, our last value is 1, and Optuna's is just below it.
     return stepped if _last_step(low, high, step) <= stepped.high else FloatDistribution(low, high)
 
 
@@ -122,14 +122,14 @@ def _last_step(low: float, high: float, step: float) -> float:
 
 
 def _choices(dimension: Mapping[str, Any]) -> list[Any]:
-    """The choices; as JSON texts where two of them are equal in Python, such as 1 and true: Optuna mixes them up."""
+    """Returns the choices; as JSON texts if two are equal in Python, such as 1 and true, which Optuna would mix up."""
     choices = dimension["choices"]
     distinct = all(one != other for place, one in enumerate(choices) for other in choices[:place])
     return list(choices) if distinct else [json.dumps(choice) for choice in choices]
 
 
 def _parameter(dimension: Mapping[str, Any], value: Any) -> Any:
-    """A value of a dimension, as its distribution has it."""
+    """Returns a value of a parameter in the form of its distribution."""
     if dimension["type"] not in ("categorical", "ordinal") or _choices(dimension) == dimension["choices"]:
         return value
     return json.dumps(value)
@@ -139,7 +139,7 @@ def _trial(subject: ExportedSearch, trial: TrialDocument, space: Mapping[str, Ba
     state, stop = _STATES[trial["state"]], trial["stopped"]
     values = [value for value in subject.values_of(trial, "value") if value is not None]
     if stop is not None:
-        # As `Study.tell` does: a pruned trial has the last value that it reported.
+        # As in `Study.tell`, the value of a pruned trial is its last intermediate value.
         state = TrialState.PRUNED
         values = [] if stop["value"] is None or len(subject.metrics) > 1 else [stop["value"]]
     elif state is not TrialState.COMPLETE:
@@ -157,7 +157,7 @@ def _trial(subject: ExportedSearch, trial: TrialDocument, space: Mapping[str, Ba
         )
     except ValueError as error:
         raise InputError(f"Optuna refuses trial {trial['number']} of {subject.search['name']!r}: {error}") from error
-    # `create_trial` says now, in local time without a zone, and so must we.
+    # `create_trial` sets the present time; like Optuna, we use local time without a zone.
     started = time_of(trial["started"] or trial["submitted"] or trial["ended"] or subject.search["created"])
     ended = time_of(trial["ended"]) or started
     if started is not None and ended is not None:
@@ -167,7 +167,7 @@ def _trial(subject: ExportedSearch, trial: TrialDocument, space: Mapping[str, Ba
 
 
 def _attributes(subject: ExportedSearch, trial: TrialDocument) -> dict[str, Any]:
-    """What else is known; each number under its own name, because optuna-dashboard draws those."""
+    """Returns all other facts as user attributes; each number has its own name, because optuna-dashboard draws it."""
     ends = subject.suffixes
     found: dict[str, Any] = {
         "trial": trial["number"],

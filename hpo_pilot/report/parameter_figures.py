@@ -49,7 +49,7 @@ PARAMETER_POINT_LIMIT = 10_000
 
 
 def figures_by_objective(search: Search, trials: Sequence[Trial]) -> list[tuple[str, list[Figure]]]:
-    """Of each objective its metric, and its figures against each parameter."""
+    """Returns for each objective its metric and its figures over each parameter."""
     several = len(search.objectives) > 1
     found = []
     for index, objective in enumerate(search.objectives):
@@ -63,7 +63,7 @@ def figures_by_objective(search: Search, trials: Sequence[Trial]) -> list[tuple[
 
 
 def parameter_figures(search: Search, trials: Sequence[Trial], most: int = PARAMETER_POINT_LIMIT) -> list[Figure]:
-    """The figure of merit against each parameter, in the order of the search file, with `most` markers in all."""
+    """Draws the figure of merit over each parameter, in the order of the search file; at most `most` markers in all."""
     finished = [trial for trial in trials if trial.confirms is None and figure_of_merit(trial) is not None]
     failed = [trial for trial in trials if trial.confirms is None and trial.state is TrialState.FAILED]
     names = search.space.names
@@ -93,7 +93,7 @@ def _parameter_figure(
         return labels[places[value_key(trial.point[name])]] if choices else rounded(trial.point[name])
 
     def has(trial: Trial) -> bool:
-        # Trials of an older form of the space may hold values that it no longer has.
+        # Trials of an older version of the space may have values that it no longer contains.
         return name in trial.point and (not choices or value_key(trial.point[name]) in places)
 
     marks = [trial for trial in shown if has(trial)]
@@ -142,18 +142,20 @@ def _parameter_figure(
     )
 
 
-#: Axes of parameters; more stand too close to follow a line.
+# Parallel coordinates.
+
+#: Number of axes; with more, lines cannot be followed.
 AXIS_LIMIT = 12
-#: Values in the figure: they bound its size.
+#: Number of values in the figure, which limits its size.
 CELL_LIMIT = 36_000
-#: Room beyond an axis for what has no place on it, as a share of the axis.
+#: Extra length of an axis for trials without a value, as a share of the axis.
 _LANE = 0.12
 _GREY = "#9aa3ad"
 
 
 @dataclass(frozen=True)
 class _ParallelAxis:
-    """One axis: where a trial stands on it, for its end in plotly's and in our own drawing."""
+    """One axis with the positions of trials, for plotly's drawing and our own."""
 
     label: str
     scale: str  # linear, log (values are powers of ten) or choice (values are places)
@@ -172,12 +174,12 @@ class _ParallelAxis:
 
 
 def parallel_figure(search: Search, trials: Sequence[Trial], *, failed: bool = True) -> Figure:
-    """Finished trials, and by choice failed ones, over all axes.
+    """Draws trials as lines over all axes.
 
     Args:
         search: the search.
-        trials: all its trials, of which one or more have finished.
-        failed: whether failed trials are drawn too, on a place of their own on the axis of the figure of merit.
+        trials: all its trials; at least one has finished.
+        failed: whether failed trials are drawn, too, at a separate position on the axis of the figure of merit.
     """
     finished = [standing.trial for standing in ranking(search, trials)]
     lost = [trial for trial in trials if failed and trial.confirms is None and trial.state is TrialState.FAILED]
@@ -185,7 +187,7 @@ def parallel_figure(search: Search, trials: Sequence[Trial], *, failed: bool = T
     limit = CELL_LIMIT // (len(names) + len(search.objectives) + 3)
     best_first = {trial.number: place for place, trial in enumerate(finished)}
     shown = sorted(thinned(search, finished, limit), key=lambda trial: best_first[trial.number])
-    drawn = [*evenly(lost, FAILURE_LIMIT), *reversed(shown)]  # the best last: on top of the others
+    drawn = [*evenly(lost, FAILURE_LIMIT), *reversed(shown)]  # the best is drawn last, on top of the others
     axes = [_parameter_axis(search, name, [*finished, *lost]) for name in names]
     axes += [_objective_axis(search, index, finished, lane=bool(lost)) for index in range(len(search.objectives))]
     data = [
@@ -225,7 +227,7 @@ def parallel_figure(search: Search, trials: Sequence[Trial], *, failed: bool = T
 
 
 def _shown_names(search: Search, trials: Sequence[Trial]) -> list[str]:
-    """Those of the axes, in the order of the search file: all, or the ones that matter most."""
+    """Returns the parameters with an axis, in the order of the search file: all, or the most important ones."""
     names = search.space.names
     if len(names) <= AXIS_LIMIT:
         return list(names)
@@ -259,7 +261,7 @@ def _with_lane(
     values: dict[int, float],
     trials: Sequence[Trial],
 ) -> _ParallelAxis:
-    """The axis, with a place below its end for trials that do not have the parameter, if there are any."""
+    """Returns the axis, with a position below its lower end for trials without the parameter, if there are any."""
     low, high = ends
     if high <= low:
         low, high = low - 0.5, high + 0.5
@@ -276,7 +278,7 @@ def _has_lane(axis: _ParallelAxis) -> bool:
 
 
 def _objective_axis(search: Search, index: int, finished: Sequence[Trial], *, lane: bool) -> _ParallelAxis:
-    """The axis of a figure of merit; failed trials have a place of their own beyond its worse end."""
+    """Returns the axis of a figure of merit; failed trials have a position beyond its worse end."""
     single, seen = seen_by(search, finished, index)
     figures = [float(rounded(trial.value)) for trial in seen if trial.value is not None]
     settings = figure_axis(single, figures).layout
@@ -307,13 +309,13 @@ def _ticks(settings: dict[str, Any], low: float, high: float) -> tuple[tuple[flo
 
 
 def _colour(trial: Trial, best_first: dict[int, int]) -> float:
-    """From 0, the best, to 1, the worst, by rank: one far value must not make all others look alike. 1.1: failed."""
+    """Returns a number by rank, 0 (best) to 1 (worst), because outliers would hide the differences; 1.1: failed."""
     place = best_first.get(trial.number)
     return 1.1 if place is None else round(place / max(1, len(best_first) - 1), 4)
 
 
 def _line_text(search: Search, trial: Trial) -> str:
-    """What the pointer and screen readers are told of a line."""
+    """Returns the text of a line for the pointer and screen readers."""
     figures = figures_of_merit(search, trial)
     if figures is None:
         return f"trial {trial.number} failed"
@@ -338,42 +340,44 @@ def _outside(search: Search, finished: Sequence[Trial]) -> str:
 
 
 def _short(value: float) -> float:
-    """Six digits are more than a line shows; the same for ends and values, so that none lies outside."""
+    """Rounds to six digits, more than a line shows; the same for ends and values, so that no value is outside."""
     return float(f"{rounded(float(value)):.6g}")
 
 
-#: Of so many parameters each pair is drawn, for one objective; of more objectives the first pair alone.
+# Contours.
+
+#: Number of parameters whose pairs are drawn, for one objective; with several objectives, only the first pair.
 PARAMETERS = 3
-#: Trials from which the surface is made, and dots on top of it.
+#: Trials used for the surface, and dots on top of it.
 SURFACE_LIMIT, DOT_LIMIT = 2000, 400
-#: Places of the surface along each numeric axis.
+#: Points of the surface along each numeric axis.
 GRID = 40
-#: Width of the Gaussian of the local mean, as a share of an axis; where the weights sum to less than `_NEAR`, that of a
-#: trial at twice the width, the surface has a hole.
+#: Width of the Gaussian of the local mean, as a share of an axis. The surface has a hole where the weights sum to less
+#: than `_NEAR`, the weight of a trial at twice the width.
 WIDTH = 0.07
-#: The same where values stand apart, as choices do: none has a share in its neighbour's mean.
+#: The width for choices and few integers: a value does not contribute to the mean of its neighbour.
 _APART = 1e-3
-#: Integers with no more values than this stand apart.
+#: Integers with up to this number of values are not smoothed.
 _FEW = 12
-#: Figures over more powers of ten than this are averaged as powers.
+#: Figures over more powers of ten than this are averaged as logarithms.
 _DECADES = 1.3
 _NEAR = math.exp(-2.0)
-#: Dark is better; even to those who see no red or no green (the lightness alone orders it).
+#: Dark is better. The lightness alone gives the order, so that colour-blind users can read it.
 _SCALE = ((0.0, "#08306b"), (0.25, "#2171b5"), (0.5, "#6baed6"), (0.75, "#c6dbef"), (1.0, "#f7fbff"))
 
 
 @dataclass(frozen=True)
 class _PlaneAxis:
-    """One parameter's axis.
+    """The axis of one parameter.
 
     Attributes:
-        name: of the parameter.
+        name: name of the parameter.
         layout: plotly's settings.
-        grid: where the surface has values, as plotly takes them.
-        grid_units: the same places in [0, 1].
-        width: of the local mean in [0, 1]; choices are not mixed.
-        units: each trial's place in [0, 1], by number; trials that do not have the parameter are missing.
-        places: the same as plotly takes them.
+        grid: positions of the surface's points, in plotly's form.
+        grid_units: the same positions in [0, 1].
+        width: width of the local mean in [0, 1]; choices are not mixed.
+        units: position of each trial in [0, 1], by number; without trials that do not have the parameter.
+        places: the same positions in plotly's form.
     """
 
     name: str
@@ -386,7 +390,7 @@ class _PlaneAxis:
 
 
 def contour_figures(search: Search, trials: Sequence[Trial]) -> list[Figure]:
-    """The planes of the pairs; where nothing can be said yet, why."""
+    """Draws the planes of pairs of parameters; a figure without data says why."""
     if len(search.space.names) < 2:
         return []
     several = len(search.objectives) > 1
@@ -431,7 +435,7 @@ def _axis(search: Search, name: str, trials: Sequence[Trial]) -> _PlaneAxis:
 
     ends = [scaled(dimension.low), scaled(dimension.high), *map(scaled, places.values())]
     low, span = min(ends), max(ends) - min(ends) or 1.0
-    if few:  # numbers one by one: between them there is nothing to smooth
+    if few:  # single numbers, without smoothing
         grid = [float(value) for value in dimension.grid(_FEW)]
         grid_units = [(scaled(value) - low) / span for value in grid]
     else:
@@ -511,13 +515,13 @@ def _scale(sign: int) -> list[list[Any]]:
 
 
 def _surface(trials: Sequence[Trial], x: _PlaneAxis, y: _PlaneAxis) -> tuple[list[list[float | None]], bool]:
-    """The local means over the grid, in powers of ten where figures span decades; shape (len(y.grid), len(x.grid))."""
+    """Returns local means on the grid, shape (len(y.grid), len(x.grid)), and whether they are powers of ten."""
     import numpy as np  # noqa: PLC0415 - takes half a second; commands that draw nothing load this module
 
     figures = np.array([value_of(trial) for trial in trials])
     low, high = np.quantile(figures, [0.0, 0.95]).tolist()
     log = low > 0 and math.log10(high) - math.log10(low) > _DECADES
-    # A few diverged trainings must not colour everything around them: they count as the 5 % worst.
+    # Values are cut at the 5 % quantiles, so that a few diverged trainings do not dominate their surroundings.
     ends = np.quantile(figures, [0.05, 0.95])
     values = np.log10(figures) if log else figures
     values = np.clip(values, *(np.log10(ends) if log else ends))
@@ -535,7 +539,7 @@ def _surface(trials: Sequence[Trial], x: _PlaneAxis, y: _PlaneAxis) -> tuple[lis
 
 
 def _bar_ticks(values: Sequence[float], log: bool) -> dict[str, Any]:
-    """Ticks of the colour bar; of powers of ten their numbers."""
+    """Returns the ticks of the colour bar for powers of ten; empty otherwise."""
     if not log or not values:
         return {}
     low, high = min(values), max(values)

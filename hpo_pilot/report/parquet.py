@@ -1,4 +1,4 @@
-"""A search as a Parquet file: one row a trial, typed columns, the search's definition in the file's schema."""
+"""Writes a search as a Parquet file: one row per trial, typed columns, and the definition in the file's schema."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from hpo_pilot.errors import InputError
 from hpo_pilot.report.exports import COSTS, ExportedSearch, mean_metrics, panda_ids, time_of, trial_costs, utf8
 from hpo_pilot.search.earlier_results import parameter_column
 
-#: The schema's key under which the search is told.
+#: The key of the search in the metadata of the schema.
 METADATA_KEY = b"hpo_pilot"
 
 _TIME = pa.timestamp("ms", tz="UTC")
 
 
 def write(subject: ExportedSearch, path: Path) -> str:
-    """Writes the file, whole or not at all.
+    """Writes the file completely, or leaves the old one unchanged.
 
     Raises:
-        InputError: another file is there.
-        OSError: it cannot be written.
+        InputError: the path is another file.
+        OSError: the file cannot be written.
     """
     _refuse_others(subject, path)
     table = table_of(subject)
@@ -53,7 +53,7 @@ def _refuse_others(subject: ExportedSearch, path: Path) -> None:
 
 
 def table_of(subject: ExportedSearch) -> pa.Table:
-    """The table: columns as the CSV export has them, more of them, and typed."""
+    """Returns the table: the columns of the CSV export and some more, with types."""
     columns = [*_fixed(subject)]
     names = [name for name, _, _ in columns]
     places = names.index("seed")
@@ -80,7 +80,7 @@ def table_of(subject: ExportedSearch) -> pa.Table:
 
 
 def _fixed(subject: ExportedSearch) -> Iterable[tuple[str, pa.DataType, list[Any]]]:
-    """All columns but those of the point and of the payload's own metrics."""
+    """Yields name, type and values of all columns, except those of the point and of the payload's metrics."""
     trials, ends = subject.trials, subject.suffixes
     yield "number", pa.int64(), [trial["number"] for trial in trials]
     yield "generation", pa.int64(), [trial["generation"] for trial in trials]
@@ -113,7 +113,7 @@ def _fixed(subject: ExportedSearch) -> Iterable[tuple[str, pa.DataType, list[Any
 
 
 def _type_of(dimension: dict[str, Any]) -> pa.DataType:
-    """The narrowest type of all values that a parameter may have."""
+    """Returns the narrowest type for all values of a parameter."""
     if dimension["type"] in ("real", "integer"):
         return pa.float64() if dimension["type"] == "real" else pa.int64()
     kinds = {type(choice) for choice in dimension["choices"] if choice is not None}
@@ -125,7 +125,7 @@ def _type_of(dimension: dict[str, Any]) -> pa.DataType:
 
 
 def _values(subject: ExportedSearch, name: str, dimension: dict[str, Any]) -> list[Any]:
-    """A parameter's values; choices of several kinds are JSON texts, so that 1, "1" and true stay three."""
+    """Returns a parameter's values; choices of several types become JSON texts, so that 1, "1" and true differ."""
     values = [trial["point"].get(name) for trial in subject.trials]
     if _type_of(dimension) != pa.string():
         return values

@@ -52,12 +52,12 @@ from hpo_pilot.report.summary import (
 from hpo_pilot.search import Search, Trial, TrialState
 
 HOVER_PARAMETERS = 12
-#: Above this many trials error bars only hide the points.
+#: Above this number of trials, error bars hide the points.
 BAR_LIMIT = 200
 
 
 def convergence_figure(search: Search, trials: Sequence[Trial], peers: Sequence[PeerSearch] = ()) -> Figure:
-    """Each trial's figure of merit in the order of results, and the best so far; that of peers as thin lines."""
+    """Draws the figures of merit in the order of results, with the best so far; peers are thin lines."""
     comparable = [peer for peer in peers if same_question(search, peer.search) and ranking(peer.search, peer.trials)]
     compared = comparable[-PEER_LIMIT:]
     told = [trial for trial in trials if trial.told is not None]
@@ -130,7 +130,7 @@ def _peer(peer: PeerSearch, first: bool) -> dict[str, Any]:
 
 
 def _compared(metric: str, others: Sequence[tuple[str, float]]) -> str:
-    """The peers in a sentence of its own."""
+    """Returns a sentence about the peers; empty where there are none."""
     if not others:
         return ""
     reached = ", ".join(f"{name} {number(best)}" for name, best in others)
@@ -155,7 +155,7 @@ def _markers(search: Search, trials: Sequence[Trial]) -> dict[str, Any]:
 
 
 def hover_text(search: Search, trial: Trial) -> str:
-    """The text beside a point; the page's script makes its line ends plotly's."""
+    """Returns the text beside a point; the page's script replaces its line ends by plotly's."""
     figures, spreads = trial.figures or (), trial.spreads or (None,) * len(search.objectives)
     texts = [
         f"{label(objective.metric)} {plus_minus(figure, spread)}"
@@ -172,17 +172,17 @@ def hover_text(search: Search, trial: Trial) -> str:
 
 
 def corners(steps: Sequence[tuple[int, float]]) -> dict[str, Any]:
-    """The places where the best so far changes, and the end: a step line needs no others."""
+    """Returns the points where the best so far changes, and the last one: a step line needs no others."""
     kept = [s for i, s in enumerate(steps) if i in (0, len(steps) - 1) or s[1] != steps[i - 1][1]]
     return {"x": [place for place, _ in kept], "y": [rounded(best) for _, best in kept]}
 
 
-#: Figures of pairs of objectives; those of more than four objectives would be too many.
+#: Number of figures of pairs of objectives; more than four objectives would have too many.
 _MOST_PAIRS = 6
 
 
 def front_figures(search: Search, trials: Sequence[Trial]) -> list[Figure]:
-    """The trials in the plane of each pair of objectives, those of the front marked."""
+    """Draws the trials in the plane of each pair of objectives, with the front marked."""
     finished = [trial for trial in trials if trial.confirms is None and figures_of_merit(search, trial) is not None]
     front = [standing.trial for standing in front_of(search, trials)]
     on_front = {trial.number for trial in front}
@@ -198,7 +198,7 @@ def _pair_figure(
     shown = evenly(others, max(0, POINT_LIMIT - len(front)))
     names = [search.objectives[index].metric for index in (x, y)]
     line: dict[str, Any] = {"mode": "markers"}
-    if len(search.objectives) == 2:  # of more, the front is no line in this plane
+    if len(search.objectives) == 2:  # with more, the front is not a line in this plane
         line = {"mode": "lines+markers", "line": {"shape": "hv", "color": ORANGE, "width": 1.5}}
     data = []
     for name, trials, marker in (
@@ -237,7 +237,7 @@ def _better(search: Search, x: int, y: int) -> str:
 
 
 def volume_figure(search: Search, trials: Sequence[Trial]) -> Figure:
-    """The hypervolume after each result."""
+    """Draws the hypervolume after each result."""
     steps, reference = convergence(search, trials), reference_of(search, trials)
     data = [
         {
@@ -275,7 +275,7 @@ FOLD_TRIALS = 20
 
 
 def fold_figures(search: Search, trials: Sequence[Trial]) -> list[Figure]:
-    """Of each objective the folds of the trials that are best in it; none where no trial has two folds."""
+    """Draws for each objective the folds of its best trials; empty where no trial has two folds."""
     found = [fold_figure(*seen_by(search, trials, index)) for index in range(len(search.objectives))]
     if len(found) == 1:
         return [figure for figure in found if figure is not None]
@@ -287,7 +287,7 @@ def fold_figures(search: Search, trials: Sequence[Trial]) -> list[Figure]:
 
 
 def fold_figure(search: Search, trials: Sequence[Trial]) -> Figure | None:
-    """The folds of the best trials; None where no trial has two folds with a figure of merit."""
+    """Draws the folds of the best trials; None where no trial has two folds with a figure of merit."""
     top = [standing.trial for standing in ranking(search, trials)[:FOLD_TRIALS]]
     values = {trial.number: [fold.value for fold in trial.folds if is_finite(fold.value)] for trial in top}
     if not any(len(figures) > 1 for figures in values.values()):
@@ -330,13 +330,13 @@ def fold_figure(search: Search, trials: Sequence[Trial]) -> Figure | None:
     )
 
 
-#: Curves in the figure, and places of each: more cannot be told apart.
+#: Number of curves in the figure, and points of each: more cannot be distinguished.
 CURVE_LIMIT = 100
 PLACE_LIMIT = 60
-#: Steps that span more than this factor are drawn on a log scale.
+#: Steps over more than this factor are drawn on a log scale.
 _LOG_FACTOR = 200
 
-#: What trials reported: (step, value) in the order of steps, by trial and fold; infinity is no number.
+#: Intermediate values: (step, value) in the order of steps, by trial and fold; infinity means not a number.
 Reports: TypeAlias = Mapping[int, Mapping[int, Sequence[tuple[int, float]]]]
 
 _Curve: TypeAlias = list[tuple[int, float]]
@@ -345,7 +345,7 @@ _PALE_RED = "rgba(214,69,69,0.45)"
 
 
 def drawn_trials(search: Search, trials: Sequence[Trial]) -> list[int]:
-    """The numbers of the trials whose curves are worth a look: the best quarter, and an even sample of the rest."""
+    """Returns the numbers of the trials whose curves are drawn: a quarter are the best, the rest is an even sample."""
     scanned = [trial.number for trial in trials if trial.confirms is None]
     if len(scanned) <= CURVE_LIMIT:
         return scanned
@@ -355,12 +355,12 @@ def drawn_trials(search: Search, trials: Sequence[Trial]) -> list[int]:
 
 
 def curve_figure(search: Search, trials: Sequence[Trial], reports: Reports) -> Figure | None:
-    """The values of trials over their steps; None where no trial reported two.
+    """Draws intermediate values over steps; None where no trial reported two values.
 
     Args:
         search: the search.
         trials: all its trials.
-        reports: what those to be drawn reported.
+        reports: the intermediate values of the trials to draw.
     """
     search, trials = _deciding(search, trials)
     curves = {number: mean_curve(folds) for number, folds in reports.items()}
@@ -412,7 +412,7 @@ def curve_figure(search: Search, trials: Sequence[Trial], reports: Reports) -> F
 
 
 def mean_curve(folds: Mapping[int, Sequence[tuple[int, float]]]) -> _Curve:
-    """The means over a trial's folds, at the steps that most of them reported; at most `PLACE_LIMIT` places."""
+    """Returns the means over a trial's folds at the steps that most of them reported; at most `PLACE_LIMIT` points."""
     at: dict[int, list[float]] = {}
     for values in folds.values():
         for step, value in values:
@@ -423,19 +423,19 @@ def mean_curve(folds: Mapping[int, Sequence[tuple[int, float]]]) -> _Curve:
 
 
 def _deciding(search: Search, trials: Sequence[Trial]) -> tuple[Search, list[Trial]]:
-    """The search with the one objective whose values trials report while they run."""
+    """Returns the search and its trials with only the objective of the intermediate values."""
     metrics = [objective.metric for objective in search.objectives]
     metric = search.early_stopping.metric
     return seen_by(search, trials, metrics.index(metric) if metric in metrics else 0)
 
 
 def _last(curve: _Curve) -> tuple[int, float] | None:
-    """The last place that can be drawn."""
+    """Returns the last point that can be drawn."""
     return next((place for place in reversed(curve) if math.isfinite(place[1])), None)
 
 
 def _lines(name: str, curves: Mapping[int, _Curve], line: dict[str, Any]) -> dict[str, Any]:
-    """Curves as one trace, for a hundred would be slow; with gaps between them, and where there is no number."""
+    """Returns curves as one trace, because a hundred would be slow; gaps are between curves and at missing values."""
     steps: list[int | None] = []
     values: list[float | None] = []
     texts: list[str] = []
@@ -460,17 +460,17 @@ def _lines(name: str, curves: Mapping[int, _Curve], line: dict[str, Any]) -> dic
     }
 
 
-#: Other searches beside one: the latest; more lines cannot be told apart.
+#: Number of other searches, the latest, in the figure: more lines cannot be distinguished.
 PEER_LIMIT = 6
 
 
 @dataclass(frozen=True)
 class PeerSearch:
-    """Another search, to compare with.
+    """Another search for comparison.
 
     Attributes:
-        name: of the search, as the figure shows it.
-        search: what it searches.
+        name: name of the search in the figure.
+        search: its definition.
         trials: all its trials.
     """
 
@@ -481,14 +481,14 @@ class PeerSearch:
 
 @dataclass(frozen=True)
 class FigureData:
-    """What is drawn.
+    """The data of a search for its figures.
 
     Attributes:
         search: the search.
-        trials: all its trials, in any order and state; none is fine.
-        reports: what trials reported while they ran, of those that `learning_curves.drawn_trials` names.
-        peers: other searches; those that ask the same question are drawn beside this one.
-        now: the moment to which running jobs are drawn; None: to the last moment that the trials know.
+        trials: all its trials, in any order and state; may be empty.
+        reports: intermediate values of the trials that `drawn_trials` names.
+        peers: other searches; those with the same space and objectives are drawn for comparison.
+        now: the time up to which running jobs are drawn; None: the last time in the trials.
     """
 
     search: Search
@@ -499,7 +499,7 @@ class FigureData:
 
 
 def same_question(search: Search, other: Search) -> bool:
-    """Whether two searches look for the same in the same space: their figures of merit can be compared."""
+    """Tells whether two searches have the same space and objectives, so that their figures can be compared."""
     return (
         search.space_dimensions == other.space_dimensions
         and search.constraints == other.constraints

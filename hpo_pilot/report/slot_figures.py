@@ -1,4 +1,4 @@
-"""Figures of slots over time: the jobs that ran and waited."""
+"""Figures of slots over time: running and waiting jobs."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from hpo_pilot.search import FoldResult, Search, Trial, TrialState
 
 @dataclass(frozen=True)
 class JobSpan:
-    """One trial's fold, from submission to end.
+    """One fold of a trial, from submission to end.
 
     Attributes:
-        trial: its number.
-        fold: counted from 0; None: the trial as a whole, whose folds are not told yet.
-        node: where it ran; empty: not known.
-        submitted: when it began to wait.
-        started: when it ran.
-        ended: when it ended, or the moment of the figure where it still runs.
+        trial: number of the trial.
+        fold: number of the fold, from 0; None: the whole trial, whose folds are not known yet.
+        node: the node; empty: not known.
+        submitted: time of submission.
+        started: start of the run.
+        ended: end of the run, or the time of the figure while it runs.
         end: finished, failed, stopped or running.
-        attempt: which this was, from 1.
+        attempt: attempt number, from 1.
     """
 
     trial: int
@@ -40,7 +40,7 @@ class JobSpan:
 
 
 def jobs_of(trials: Sequence[Trial], now: datetime | None) -> tuple[list[JobSpan], int]:
-    """All jobs that have started, by their start, and the number of ended ones whose times are not known."""
+    """Returns the jobs that have started, sorted by start, and the number of ended jobs without known times."""
     moments = [utc(m) for t in trials for m in (t.submitted, t.started, t.ended) if m is not None]
     until = max([utc(now)] if now is not None else moments, default=None)
     jobs: list[JobSpan] = []
@@ -75,7 +75,7 @@ def _job(trial: Trial, fold: FoldResult) -> JobSpan:
 
 
 def rows_of(jobs: Sequence[JobSpan]) -> list[tuple[str, list[JobSpan]]]:
-    """The jobs in rows, node by node: those of a row ran one after another, as in a slot."""
+    """Returns the jobs in rows, node by node: jobs of a row ran one after another, as in a slot."""
     by_node: dict[str, list[list[JobSpan]]] = {}
     for job in jobs:
         rows = by_node.setdefault(job.node, [])
@@ -88,7 +88,7 @@ def rows_of(jobs: Sequence[JobSpan]) -> list[tuple[str, list[JobSpan]]]:
 
 
 class Steps:
-    """How many of some spans of time hold at each moment."""
+    """The number of time spans that include a moment, as a step function of time."""
 
     def __init__(self, spans: Iterable[tuple[datetime, datetime]]) -> None:
         changes: dict[datetime, int] = {}
@@ -106,12 +106,12 @@ class Steps:
         self.most = max(self._heights, default=0)
 
     def heights(self, moments: Sequence[datetime]) -> list[float]:
-        """From each moment on."""
+        """Returns the number from each moment on."""
         places = [bisect.bisect_right(self.moments, moment) - 1 for moment in moments]
         return [self._heights[place] if place >= 0 else 0 for place in places]
 
     def means(self, moments: Sequence[datetime]) -> list[float]:
-        """The mean from each moment to the next; of the last moment that of before it."""
+        """Returns the mean from each moment to the next; for the last moment, that of the interval before it."""
         areas = [self._area(moment) for moment in moments]
         width = (moments[1] - moments[0]).total_seconds() or 1.0
         means = [round((later - earlier) / width, 3) for earlier, later in itertools.pairwise(areas)]
@@ -124,18 +124,18 @@ class Steps:
         return self._areas[place] + self._heights[place] * (moment - self.moments[place]).total_seconds()
 
 
-#: More jobs, or more rows, cannot be told apart in the chart of jobs; the curve shows any number.
+#: Largest numbers of jobs and of rows in the chart of jobs: more cannot be distinguished. The curve has no limit.
 JOB_LIMIT, ROW_LIMIT = 600, 64
-#: Places of the curve: beyond, it shows means over as many equal spans of time.
+#: Points of the curve; with more, it shows means over this number of equal time spans.
 PLACE_LIMIT = 400
-#: The first view of the curve ends at this many times of the slots that were in use at once.
+#: The first view of the curve ends at this multiple of the largest number of running jobs.
 _CROWD = 3
 _GREY = "#8a93a0"
 _UNKNOWN = "node not known"
 
 
 def slots_figures(search: Search, trials: Sequence[Trial], now: datetime | None = None) -> list[Figure]:
-    """Slots in use over time and, where there are few enough to be told apart, the jobs; none before any job ran."""
+    """Draws the slots in use over time and, unless there are too many, the jobs; empty before any job ran."""
     jobs, unknown = jobs_of(trials, now)
     if not jobs:
         return []
@@ -155,7 +155,7 @@ def slots_figures(search: Search, trials: Sequence[Trial], now: datetime | None 
 
 def _count_curve(search: Search, jobs: Sequence[JobSpan], notes: Sequence[str]) -> Figure:
     running = Steps((job.started, job.ended) for job in jobs)
-    # A job of a repeated fold did not wait all that time: its lost attempts ran in between.
+    # A repeated fold did not wait all the time: its lost attempts ran in between.
     waiting = Steps((job.submitted, job.started) for job in jobs if job.attempt == 1)
     first, last = min(job.submitted for job in jobs), max(job.ended for job in jobs)
     moments = sorted({*running.moments, *waiting.moments})
@@ -172,7 +172,7 @@ def _count_curve(search: Search, jobs: Sequence[JobSpan], notes: Sequence[str]) 
     peak = max(map(sum, zip(*heights, strict=True)))
     crowded = peak > _CROWD * running.most
     vertical: dict[str, Any] = {"title": {"text": "jobs"}, "rangemode": "tozero"}
-    if crowded:  # else those that run would be a line at the bottom
+    if crowded:  # else the running jobs would be a line at the bottom
         vertical["range"] = [0, _CROWD * running.most]
     busy = sum((job.ended - job.started).total_seconds() for job in jobs)
     whole = (last - first).total_seconds()
@@ -265,7 +265,7 @@ def _chart(
 
 
 def _row_ticks(rows: Sequence[tuple[str, list[JobSpan]]]) -> dict[str, Any]:
-    """A tick for each node, in the middle of its rows."""
+    """Returns a tick for each node, in the middle of its rows."""
     ticks: list[float] = []
     texts = []
     for node, group in itertools.groupby(range(len(rows)), key=lambda place: rows[place][0]):
@@ -282,7 +282,7 @@ def _bars(name: str, bars: Sequence[tuple[int, datetime, datetime, JobSpan]], co
         "name": name,
         "y": [place for place, *_ in bars],
         "base": [_moment(start) for _, start, _, _ in bars],
-        # Widths on an axis of dates are milliseconds; one that shows nothing gets a hair.
+        # Widths on a time axis are in milliseconds; each bar has at least one, to be visible.
         "x": [max(1.0, round((end - start) / timedelta(milliseconds=1))) for _, start, end, _ in bars],
         "text": [_job_text(name, start, end, job) for _, start, end, job in bars],
         "textposition": "none",

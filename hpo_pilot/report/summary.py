@@ -16,7 +16,7 @@ from hpo_pilot.search import FoldResult, Objective, Search, Trial, TrialState
 from hpo_pilot.search.sections import costs
 from hpo_pilot.search.trials import Cost, Gain, gain_of, volume_gain
 
-#: What a hypervolume of nothing means.
+#: The meaning of a hypervolume of 0.
 NOTHING_BEYOND = "no trial is better than the reference point in every objective"
 
 
@@ -26,9 +26,9 @@ class Standing:
 
     Attributes:
         trial: the trial; never a confirmation run.
-        figures: what it is ranked by, one for each objective: the means of its confirmation runs, or its own figures
-            of merit where it has none.
-        runs: how many figures each mean is over.
+        figures: the figures of the ranking, one for each objective: the means of its confirmation runs, or its own
+            figures of merit where it has none.
+        runs: number of runs in each mean.
         confirmed: whether it has confirmation runs.
     """
 
@@ -39,19 +39,19 @@ class Standing:
 
     @property
     def value(self) -> float:
-        """The figure; of several the first."""
+        """The figure of the first objective."""
         return self.figures[0]
 
 
 def figure_of_merit(trial: Trial) -> float | None:
-    """The trial's figure of merit if it finished with a finite one, else None."""
+    """Returns the trial's figure of merit if it finished with a finite one, else None."""
     if trial.state is not TrialState.FINISHED or trial.value is None or not math.isfinite(trial.value):
         return None
     return trial.value
 
 
 def figures_of_merit(search: Search, trial: Trial) -> tuple[float, ...] | None:
-    """One figure of merit for each objective if the trial finished with finite ones, else None."""
+    """Returns one figure of merit for each objective if the trial finished with finite ones, else None."""
     figures = trial.figures
     if trial.state is not TrialState.FINISHED or figures is None or len(figures) != len(search.objectives):
         return None
@@ -59,13 +59,13 @@ def figures_of_merit(search: Search, trial: Trial) -> tuple[float, ...] | None:
 
 
 def ranking(search: Search, trials: Sequence[Trial]) -> list[Standing]:
-    """All trials with a figure of merit, best first; equal ones in the order of their numbers.
+    """Returns all trials with a figure of merit, best first; equal ones in the order of their numbers.
 
-    Confirmation runs have no place of their own: they count for the trial that they confirm. Confirmed trials stand
-    first, by the mean of their confirmation runs alone: the figure that had a trial chosen flatters it (winner's luck),
-    and one that nothing confirmed must not overtake by the same luck.
+    Confirmation runs count for the trial that they confirm, and have no rank of their own. Confirmed trials come first,
+    ranked by the mean of their confirmation runs only: the figure by which a trial was selected is too good on average
+    (winner's curse), and an unconfirmed trial must not overtake by the same luck.
 
-    Of several objectives, the trials of the Pareto front stand first, the least crowded before the others.
+    With several objectives, the trials of the Pareto front come first, sorted by crowding, the least crowded first.
     """
     standings = _standings(search, trials)
     if len(search.objectives) > 1:
@@ -76,7 +76,7 @@ def ranking(search: Search, trials: Sequence[Trial]) -> list[Standing]:
 
 
 def _standings(search: Search, trials: Sequence[Trial]) -> list[Standing]:
-    """All trials with figures of merit, by number."""
+    """Returns all trials with figures of merit, sorted by number."""
     confirmations: defaultdict[int, list[tuple[float, ...]]] = defaultdict(list)
     for trial in trials:
         figures = figures_of_merit(search, trial)
@@ -93,10 +93,10 @@ def _standings(search: Search, trials: Sequence[Trial]) -> list[Standing]:
 
 
 def front_of(search: Search, trials: Sequence[Trial]) -> list[Standing]:
-    """The trials that none is better than: the Pareto front in the order of the first objective, the best first.
+    """Returns the Pareto front, sorted by the first objective, best first.
 
-    With one objective it is the best trial. What was confirmed counts by the mean of its confirmation runs, and leaves
-    the front only for another confirmed trial.
+    With one objective it is the best trial. A confirmed trial counts with the mean of its confirmation runs, and only
+    another confirmed trial can dominate it.
     """
     if len(search.objectives) == 1:
         return ranking(search, trials)[:1]
@@ -106,44 +106,44 @@ def front_of(search: Search, trials: Sequence[Trial]) -> list[Standing]:
 
 
 def results_in_order(search: Search, trials: Sequence[Trial]) -> list[tuple[int, tuple[float, ...] | None]]:
-    """(place in the order of results, figures) of all but confirmation runs; figures are None where a trial failed."""
+    """Returns (number of the result, figures) of all but confirmation runs; figures are None where a trial failed."""
     told = [(trial.told, figures_of_merit(search, trial)) for trial in trials if trial.told is not None]
     return sorted(told, key=lambda result: result[0])
 
 
 def reference_of(search: Search, trials: Sequence[Trial]) -> tuple[float, ...] | None:
-    """The reference point of the hypervolume, as reported; None while no trial has finished."""
+    """Returns the reference point of the hypervolume, in the payload's units; None while no trial has finished."""
     results = results_in_order(search, trials)
     return reference_point(search.objectives, (figures for _, figures in results if figures is not None))
 
 
 def front_volume(search: Search, trials: Sequence[Trial]) -> float | None:
-    """The hypervolume of a search with several objectives; None while no trial has finished."""
+    """Returns the hypervolume of a search with several objectives; None while no trial has finished."""
     reference = reference_of(search, trials)
     found = [figures for _, figures in results_in_order(search, trials) if figures is not None]
     return None if reference is None else hypervolume_of(search.objectives, found, reference)
 
 
 def _overflow_safe_mean(figures: Sequence[float]) -> float:
-    """The mean; divided before it is summed up, so that figures near the largest float do not overflow."""
+    """Returns the mean; divides before it sums, so that figures near the largest float do not overflow."""
     return figures[0] if len(figures) == 1 else math.fsum(figure / len(figures) for figure in figures)
 
 
 def top_trials(search: Search, trials: Sequence[Trial], count: int = 10) -> list[Trial]:
-    """The `count` best trials, best first."""
+    """Returns the `count` best trials, best first."""
     return [standing.trial for standing in ranking(search, trials)[:count]]
 
 
 def best_trial(search: Search, trials: Sequence[Trial]) -> Trial | None:
-    """The best finished trial; None where no trial has a figure of merit.
+    """Returns the best finished trial; None where no trial has a figure of merit.
 
-    Where trials were confirmed, it is the one whose confirmation runs were best.
+    Where trials were confirmed, it is the trial with the best confirmation runs.
     """
     return next(iter(top_trials(search, trials, 1)), None)
 
 
 def search_gain(search: Search, trials: Sequence[Trial], cost: Cost) -> Gain | None:
-    """What the search gained for what its jobs cost; None while it has no result."""
+    """Returns the gain of the search, with the gain per cost of its jobs; None while it has no result."""
     if len(search.objectives) > 1:
         dominated = front_volume(search, trials)
         return None if dominated is None else volume_gain(dominated, cost)
@@ -155,11 +155,11 @@ def search_gain(search: Search, trials: Sequence[Trial], cost: Cost) -> Gain | N
 
 
 def convergence(search: Search, trials: Sequence[Trial]) -> list[tuple[int, float]]:
-    """The best figure of merit after each result, as (place in the order of results, best so far).
+    """Returns the best figure of merit after each result, as (number of the result, best so far).
 
-    Starts at the first figure of merit; failed trials repeat what was best before them. Confirmation runs are left
-    out, for they try no new point. Figures are as reported, not sign-flipped. Of several objectives, it is the
-    hypervolume.
+    Starts at the first figure of merit; failed trials repeat the best value before them. Confirmation runs are left
+    out, because they try no new point. Figures are in the payload's units, without a change of sign. With several
+    objectives, it is the hypervolume.
     """
     if len(search.objectives) > 1:
         reference = reference_of(search, trials)
@@ -178,23 +178,23 @@ def convergence(search: Search, trials: Sequence[Trial]) -> list[tuple[int, floa
     return steps
 
 
-#: The reference point is found from so many of the first results, and lies beyond the worst of them by this share of
+#: The reference point depends on this number of first results; it is worse than the worst of them by this share of
 #: their range.
 _FIRST, _BEYOND = 20, 0.1
 
-#: A hypervolume of many objectives takes a while: of a search at most so many are computed.
+#: Hypervolumes that are computed for a search, at most: with many objectives, each takes a while.
 _MOST_VOLUMES = 400
 
 
 def reference_point(objectives: Sequence[Objective], results: Iterable[Sequence[float]]) -> tuple[float, ...] | None:
-    """The figures beyond which a trial adds nothing to the hypervolume; None while there is no result.
+    """Returns the reference point: worse figures add nothing to the hypervolume; None while there is no result.
 
-    Where the search file gives none: the worst of the first 20 results, far outliers aside, and a tenth of their range
-    more. So it stays where it is from the twentieth result on, and the hypervolume only grows.
+    If the search file does not set it, it is the worst of the first 20 results, without far outliers, plus a tenth of
+    their range. So it does not change after the twentieth result, and the hypervolume can only grow.
 
     Args:
-        objectives: the search's.
-        results: the figures of finished trials in the order in which they came, as reported.
+        objectives: the objectives of the search.
+        results: the figures of finished trials, in the order of their arrival and in the payload's units.
     """
     first = [figures for figures, _ in zip(results, range(_FIRST), strict=False)]
     if not first:
@@ -213,7 +213,7 @@ def reference_point(objectives: Sequence[Objective], results: Iterable[Sequence[
 def hypervolume_of(
     objectives: Sequence[Objective], results: Sequence[Sequence[float]], reference: Sequence[float]
 ) -> float:
-    """The hypervolume of results, as reported, in the units of their product."""
+    """Returns the hypervolume of results, in the product of the payload's units."""
     from hpo_pilot.optimizers.nondominated import costs_of, hypervolume  # noqa: PLC0415 - takes 0.2 s, seldom needed
 
     return hypervolume(costs_of([costs(objectives, figures) for figures in results]), costs(objectives, reference))
@@ -222,12 +222,12 @@ def hypervolume_of(
 def hypervolumes(
     objectives: Sequence[Objective], results: Sequence[tuple[int, Sequence[float] | None]], reference: Sequence[float]
 ) -> list[tuple[int, float]]:
-    """The hypervolume after each result, as (place in the order of results, volume); failed trials repeat it.
+    """Returns the hypervolume after each result, as (number of the result, volume); failed trials repeat it.
 
     Args:
-        objectives: the search's.
-        results: (place, figures) in that order; figures of failed trials are None.
-        reference: as reported.
+        objectives: the objectives of the search.
+        results: (number, figures), sorted by number; figures of failed trials are None.
+        reference: the reference point, in the payload's units.
     """
     from hpo_pilot.optimizers.nondominated import costs_of, front, hypervolume  # noqa: PLC0415 - as above
 
@@ -251,10 +251,10 @@ def hypervolumes(
 def front_members(
     objectives: Sequence[Objective], standings: Sequence[Standing]
 ) -> tuple[list[Standing], list[Standing]]:
-    """The trials of the front, the least crowded first, and all others by how far behind the front they are.
+    """Returns the trials of the front, the least crowded first, and all others, sorted by their rank.
 
-    A confirmed trial leaves the front only for another confirmed one: the figure that has others in front of it may be
-    luck. One that nothing confirmed leaves it for any.
+    Only a confirmed trial can dominate a confirmed trial, because the figures of an unconfirmed one may be luck. Any
+    trial can dominate an unconfirmed one.
     """
     from hpo_pilot.optimizers.nondominated import costs_of, front, ranked  # noqa: PLC0415 - as above
 
@@ -272,7 +272,7 @@ def front_members(
     )
 
 
-#: Characters of a reason and of a log's tail that a report keeps.
+#: Characters of a reason and of a log tail that a report keeps.
 REASON_LIMIT = 600
 LOG_LIMIT = 6000
 
@@ -281,12 +281,12 @@ _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 
 @dataclass(frozen=True)
 class FailureGroup:
-    """Failures with one reason.
+    """Failures with the same reason.
 
     Attributes:
-        reason: the reason as the first of them gave it.
-        trials: the numbers of the trials concerned, each once, in order.
-        folds: how many folds gave no figure of merit for this reason; 0 where the trial failed as a whole.
+        reason: the reason, in the words of the first failure.
+        trials: the numbers of the trials, each once, in order.
+        folds: number of folds without a figure of merit for this reason; 0 where the trial failed as a whole.
         lost: True where the trials failed; False where they finished with their other folds.
         log_tail: the end of the log of one of them; None where none was kept.
     """
@@ -308,9 +308,9 @@ class _Failure:
 
 
 def failure_groups(trials: Sequence[Trial]) -> list[FailureGroup]:
-    """The failures, the most frequent reason first.
+    """Returns the failures in groups, the most frequent reason first.
 
-    Reasons that differ only in numbers are one: "exit status 1 after 12 s" and "exit status 1 after 14 s".
+    Reasons that differ only in numbers are one group: "exit status 1 after 12 s" and "exit status 1 after 14 s".
     """
     groups: dict[tuple[str, bool], list[_Failure]] = {}
     for trial in trials:
@@ -332,7 +332,7 @@ def _failures(trial: Trial) -> Iterator[_Failure]:
 
 
 def kind_of(reason: str) -> str:
-    """What reasons have in common that differ only in numbers: the first line, without its numbers."""
+    """Returns the first line of a reason without its numbers, to group reasons."""
     return _NUMBER.sub("#", reason.strip().partition("\n")[0])
 
 
@@ -348,12 +348,12 @@ def _group(members: Sequence[_Failure]) -> FailureGroup:
 
 
 def shortened(text: str, limit: int) -> str:
-    """`text`, or its first `limit` - 1 characters and an ellipsis."""
+    """Returns `text`, or its first `limit` - 1 characters and an ellipsis."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-#: The payload runner's metrics that are shown, with their headings and whether they are fractions of 1.
-#: What they mean: hpo_pilot/runner/hpo_pilot_efficiency.py; the last is the pilot's, hpo_pilot/pilot/staging.
+#: The metrics of the payload runner that are shown: name, heading, and whether it is a fraction of 1. Their meaning is
+#: in hpo_pilot/runner/hpo_pilot_efficiency.py; the pilot measures the last one.
 MOST_EFFICIENCIES = (
     ("ranks", "ranks", False),
     ("pop_parallel_efficiency", "parallel efficiency", True),
@@ -368,12 +368,12 @@ _MEASURED = "pop_parallel_efficiency"
 
 @dataclass(frozen=True)
 class Efficiency:
-    """One trial's.
+    """The measured efficiency of one trial.
 
     Attributes:
-        number: of the trial.
-        figures: one for each of `SHOWN`, the mean of the folds that were measured; None: none has it.
-        slowest: which rank computed longest, of all folds, and by how much longer than their mean; empty: not known.
+        number: number of the trial.
+        figures: one for each of `MOST_EFFICIENCIES`, the mean over the measured folds; None: not measured.
+        slowest: the rank with the longest computation of all folds, and the excess over the mean; empty: not known.
     """
 
     number: int
@@ -382,7 +382,7 @@ class Efficiency:
 
 
 def efficiencies(trials: Iterable[Trial]) -> list[Efficiency]:
-    """Those of the trials that were measured, in their order."""
+    """Returns the efficiencies of the trials that were measured, in their order."""
     found = []
     for trial in trials:
         folds = [fold for fold in trial.folds if _finite(fold.metrics.get(_MEASURED)) is not None]
@@ -401,7 +401,7 @@ def _mean_metric(folds: Sequence[FoldResult], name: str) -> float | None:
 
 
 def _slowest(folds: Sequence[FoldResult]) -> str:
-    """In words; empty where there is one rank, or none is known one by one."""
+    """Describes the slowest rank in words; empty where there is only one rank, or single ranks are not known."""
     most: tuple[float, str] = (0.0, "")
     for fold in folds:
         ranks = _ranks(fold.metadata)
@@ -416,7 +416,7 @@ def _slowest(folds: Sequence[FoldResult]) -> str:
 
 
 def _ranks(metadata: Mapping[str, Any] | None) -> list[tuple[float, int, str]]:
-    """(seconds of computation, rank, host) of each rank that is known one by one."""
+    """Returns (seconds of computation, rank, host) of each rank in the metadata."""
     listed = (metadata or {}).get("hpo_pilot_ranks")
     found = []
     for rank in listed if isinstance(listed, list) else ():
@@ -428,7 +428,7 @@ def _ranks(metadata: Mapping[str, Any] | None) -> list[tuple[float, int, str]]:
 
 
 def _finite(value: object) -> float | None:
-    """A metric as a number; payloads may report anything."""
+    """Returns a metric as a finite number, else None; payloads may report anything."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if math.isfinite(value) else None
