@@ -55,7 +55,7 @@ def build(key: str, data: FigureData) -> list[Figure]:
         InputError: there is no such kind.
     """
     if key not in _KINDS:
-        raise InputError(f"there is no figure {key!r}; there is {', '.join(_KINDS)}")
+        raise InputError(f"unknown figure {key!r}; the figures are {', '.join(_KINDS)}")
     if (
         not data.trials
         or (key == "front" and len(data.search.objectives) == 1)

@@ -64,8 +64,8 @@ class ExportedSearch:
         present, running = over - written, len(self.trials) - over
         return (
             f"{written} of {len(self.trials)} trials"
-            + (f" ({present} were there)" if present else "")
-            + (f" ({running} not over: export again later)" if running else "")
+            + (f" ({present} {'was' if present == 1 else 'were'} already written)" if present else "")
+            + (f" ({running} {'is' if running == 1 else 'are'} not over; export again later)" if running else "")
         )
 
     @property
@@ -163,7 +163,7 @@ def exporter(form: str) -> Callable[[Search, Sequence[Trial]], str]:
         from hpo_pilot.report.hpogrid import as_hpogrid_report  # noqa: PLC0415 - seldom wanted; needs pydantic
 
         return as_hpogrid_report
-    raise InputError(f"there is no export to {form!r}; there is {', '.join(TEXT_FORMS)}")
+    raise InputError(f"unknown export format {form!r}; the formats are {', '.join(TEXT_FORMS)}")
 
 
 def as_json(search: Search, trials: Sequence[Trial]) -> str:
@@ -294,11 +294,13 @@ def export_file(client: SearchClient, identity: str, form: str, path: Path | Non
     """
     chosen = FILE_FORMS[form]
     if path is None:
-        raise InputError(f"--format {form} does not go to standard output: name a place for it, -o {chosen.target}")
+        raise InputError(f"--format {form} cannot be written to standard output; give a path with -o {chosen.target}")
     try:
         write = _writer(form)
         if not path.absolute().parent.is_dir():
-            raise InputError(f"{path.absolute().parent} is no folder: make it first, or name another -o")
+            raise InputError(
+                f"the folder {path.absolute().parent} does not exist; create it, or give another path with -o"
+            )
         return write(ExportedSearch.read(client, identity, curves=chosen.curves), path)
     except ModuleNotFoundError as error:
         if (error.name or "hpo_pilot").split(".")[0] == "hpo_pilot":

@@ -30,7 +30,7 @@ _VARIABLE = "BROWSER_PATH"
 def check_figure_format(form: str) -> None:
     """Raises InputError if figures cannot be written in the format `form`."""
     if form not in FIGURE_FORMATS:
-        raise InputError(f"there are no figures as {form!r}; there are {' and '.join(FIGURE_FORMATS)}")
+        raise InputError(f"unknown figure format {form!r}; the formats are {' and '.join(FIGURE_FORMATS)}")
 
 
 def write_figures(figures: Sequence[Figure], folder: Path, form: str) -> list[Path]:
@@ -85,13 +85,13 @@ def _browser() -> str:
     named = os.environ.get(_VARIABLE)
     if named:
         if not os.access(named, os.X_OK):
-            raise InputError(f"{_VARIABLE} names {named}, which is no program; name a Chrome or Chromium")
+            raise InputError(f"{_VARIABLE} is {named}, which is not an executable file; set it to a Chrome or Chromium")
         return named
     found = next((path for name in _BROWSERS if (path := shutil.which(name))), None)
     if found is None:
         raise InputError(
-            "figures as files are drawn by a Chrome or Chromium, and there is none on the PATH: install one (on Debian "
-            f"`apt install chromium`), or name it in {_VARIABLE}; the HTML report needs none"
+            "figure files need a Chrome or Chromium, and none is on the PATH; install one (on Debian "
+            f"`apt install chromium`), or set {_VARIABLE} to its path; the HTML report does not need it"
         )
     return found
 

@@ -25,7 +25,9 @@ def as_hpogrid_report(search: Search, trials: Sequence[Trial]) -> str:
     """
     if len(search.objectives) > 1:
         metrics = ", ".join(objective.metric for objective in search.objectives)
-        raise InputError(f"hpogrid takes one objective, and search {search.name!r} has {metrics}: export csv or json")
+        raise InputError(
+            f"hpogrid supports one objective, and search {search.name!r} has {metrics}; export csv or json"
+        )
     done = [trial for trial in trials if trial.state is TrialState.FINISHED and trial.value is not None]
     metric, shape = search.objective.metric, search.payload.point
     searched = [trial for trial in done if trial.confirms is None]

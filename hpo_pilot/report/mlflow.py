@@ -129,16 +129,16 @@ def _check_database(path: Path) -> None:
     if not path.exists():
         return
     if not path.is_file():
-        raise InputError(f"{path} is no file: name another place")
+        raise InputError(f"{path} exists and is not a file; give another path")
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as there:
             names = {name for (name,) in there.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     except sqlite3.Error as error:
         if "locked" in str(error):
-            raise TryAgainError(f"{path} is locked by another program: export again when that is done") from error
+            raise TryAgainError(f"{path} is locked by another program; export again when it has finished") from error
         names = set()
     if not {"experiments", "runs"} <= names:
-        raise InputError(f"{path} is there, and no database of MLflow: name another file")
+        raise InputError(f"{path} exists and is not a database of MLflow; give another path")
 
 
 def _check_folder(path: Path) -> None:
@@ -146,10 +146,10 @@ def _check_folder(path: Path) -> None:
     if not path.exists():
         return
     if not path.is_dir():
-        raise InputError(f"{path} is a file: name a folder, or a database that ends in {' or '.join(_DATABASES)}")
+        raise InputError(f"{path} is a file; give a folder, or a database that ends in {' or '.join(_DATABASES)}")
     for entry in path.iterdir():
         if entry.name not in (".trash", "models") and not (entry / "meta.yaml").is_file():
-            raise InputError(f"{path} has {entry.name} in it, so it is no MLflow file store: name a new folder")
+            raise InputError(f"{path} contains {entry.name}, so it is not an MLflow file store; give a new folder")
 
 
 def _experiment(client: MlflowClient, subject: ExportedSearch, place: Path, *, is_database: bool) -> str:
@@ -170,7 +170,7 @@ def _experiment(client: MlflowClient, subject: ExportedSearch, place: Path, *, i
         return str(client.create_experiment(search["name"], location, tags))
     if found.tags.get(MARK) != subject.mark:
         raise InputError(
-            f"{place} has an experiment {search['name']!r} that is no export of this search: name another place"
+            f"{place} has an experiment {search['name']!r} that is not an export of this search; give another path"
         )
     for key, value in tags.items():
         if found.tags.get(key) != value:

@@ -77,7 +77,7 @@ def _check_file(path: Path) -> None:
     except ValueError:
         is_journal = False
     if not is_journal:
-        raise InputError(f"{path} is there, and is no journal file of Optuna: name another file")
+        raise InputError(f"{path} exists and is not a journal file of Optuna; give another path")
 
 
 def _study(subject: ExportedSearch, storage: JournalStorage, path: Path) -> optuna.Study:
@@ -86,7 +86,7 @@ def _study(subject: ExportedSearch, storage: JournalStorage, path: Path) -> optu
     if name in optuna.get_all_study_names(storage):
         study = optuna.load_study(study_name=name, storage=storage)
         if study.user_attrs.get(MARK, {}).get("mark") != subject.mark:
-            raise InputError(f"{path} has a study {name!r} that is no export of this search: name another file")
+            raise InputError(f"{path} has a study {name!r} that is not an export of this search; give another path")
     else:
         directions = [objective["goal"] for objective in subject.objectives]
         study = optuna.create_study(study_name=name, storage=storage, directions=directions)

@@ -49,7 +49,7 @@ def _refuse_others(subject: ExportedSearch, path: Path) -> None:
     except (pa.ArrowException, OSError, ValueError):
         there = {}
     if there.get("mark") != subject.mark:
-        raise InputError(f"{path} is there, and no export of search {subject.search['name']!r}: name another file")
+        raise InputError(f"{path} exists and is not an export of search {subject.search['name']!r}; give another path")
 
 
 def table_of(subject: ExportedSearch) -> pa.Table:

@@ -60,7 +60,7 @@ def test_the_front_of_two_objectives(scan):
     rows = list(csv.DictReader(io.StringIO(scan("export", "demo", "--format", "csv").stdout)))
     assert {row["value_speed"] for row in rows if row["state"] == "failed"} == {""}
     assert {round(float(r["fold_1_speed"]) - float(r["fold_0_speed"]), 9) for r in rows if r["fold_0_speed"]} == {1.0}
-    assert "hpogrid takes one objective" in scan("export", "demo", "--format", "hpogrid-report", status=2).stderr
+    assert "hpogrid supports one objective" in scan("export", "demo", "--format", "hpogrid-report", status=2).stderr
     assert "Pareto front" in (scan.workdir / "reports" / "demo.html").read_text()
     assert check_replay(scan.workdir, "demo")
 

@@ -52,7 +52,7 @@ def test_none_goes_to_the_terminal(client):
 
 
 def test_a_folder_that_is_not_there(client, tmp_path):
-    with pytest.raises(InputError, match="no/such is no folder"):
+    with pytest.raises(InputError, match="no/such does not exist"):
         export_file(client, "digits", "parquet", tmp_path / "no" / "such" / "t.parquet")
 
 

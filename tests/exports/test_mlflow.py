@@ -65,7 +65,7 @@ def place(new_place, empty_database):
 def test_runs_as_mlflow_knows_them(new_place):
     place = new_place
     said = mlflow_export.write(subject_of(search_of(), every_kind(), curves_of([1])), place.path)
-    assert "14 of 16 trials (2 not over: export again later)" in said and place.uri in said
+    assert "14 of 16 trials (2 are not over; export again later)" in said and place.uri in said
     client, runs = place.client(), place.runs()
     assert [int(run.data.tags["trial"]) for run in runs] == [*range(1, 14), 16]
     statuses = ["FINISHED"] * 10 + ["FAILED", "KILLED", "KILLED", "FINISHED"]
@@ -124,7 +124,7 @@ def test_a_second_export_adds_what_is_over_now(place):
     place.client().delete_run(before[4].info.run_id)
     trials[13] = finished(14)  # it was running
     said = mlflow_export.write(subject_of(search_of(), trials), place.path)
-    assert "wrote 2 of 16 trials (13 were there) (1 not over: export again later)" in said
+    assert "wrote 2 of 16 trials (13 were already written) (1 is not over; export again later)" in said
     after = place.runs()
     assert len(after) == 15
     assert [run.info.run_id for run in after[:13]] == [run.info.run_id for run in before]
@@ -146,19 +146,19 @@ def test_several_searches_share_a_store(place):
 def test_nothing_of_others_is_overwritten(place):
     client = place.client()
     client.create_experiment("digits")
-    with pytest.raises(InputError, match="experiment 'digits' that is no export"):
+    with pytest.raises(InputError, match="experiment 'digits' that is not an export"):
         mlflow_export.write(subject_of(search_of(), every_kind()), place.path)
     assert place.runs() == []
 
 
 def test_other_files_and_folders_are_refused(tmp_path):
     (tmp_path / "notes.db").write_text("notes")
-    with pytest.raises(InputError, match="no database of MLflow"):
+    with pytest.raises(InputError, match="not a database of MLflow"):
         mlflow_export.write(subject_of(search_of(), []), tmp_path / "notes.db")
     (tmp_path / "notes").write_text("notes")
     with pytest.raises(InputError, match="is a file"):
         mlflow_export.write(subject_of(search_of(), []), tmp_path / "notes")
-    with pytest.raises(InputError, match="no MLflow file store"):
+    with pytest.raises(InputError, match="not an MLflow file store"):
         mlflow_export.write(subject_of(search_of(), []), tmp_path)
     assert (tmp_path / "notes.db").read_text() == "notes" == (tmp_path / "notes").read_text()
 
@@ -172,7 +172,7 @@ def test_an_interrupted_export_is_completed_by_the_next(place, monkeypatch):
         context.setattr(mlflow_export, "_write_artifacts", full)
         mlflow_export.write(subject_of(search_of(), every_kind()), place.path)
     assert [run.info.status for run in place.runs()] == ["FINISHED"] * 4 + ["RUNNING"]
-    assert "wrote 10 of 16 trials (4 were there)" in mlflow_export.write(
+    assert "wrote 10 of 16 trials (4 were already written)" in mlflow_export.write(
         subject_of(search_of(), every_kind()), place.path
     )
     runs = place.runs()

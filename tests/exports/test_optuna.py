@@ -132,14 +132,14 @@ def test_a_second_export_adds_what_is_over_now(export, path):
 @pytest.mark.parametrize("content", [b"notes", b"notes\n", b"{}", b"[1]\n", b"SQLite format 3\0\n\xff"])
 def test_other_files_are_refused(path, content):
     path.write_bytes(content)
-    with pytest.raises(InputError, match="no journal file of Optuna"):
+    with pytest.raises(InputError, match="not a journal file of Optuna"):
         optuna_export.write(subject_of(search_of(), every_kind()), path)
     assert path.read_bytes() == content
 
 
 def test_studies_of_others_are_refused(path):
     optuna.create_study(study_name="digits", storage=journal(path))
-    with pytest.raises(InputError, match="study 'digits' that is no export"):
+    with pytest.raises(InputError, match="study 'digits' that is not an export"):
         optuna_export.write(subject_of(search_of(), every_kind()), path)
     assert optuna.load_study(study_name="digits", storage=journal(path)).trials == []
 

@@ -80,11 +80,11 @@ def test_the_same_search_again_and_no_other_file(path):
     parquet.write(subject_of(search_of(), every_kind()[:2]), path)
     parquet.write(subject_of(search_of(), every_kind()), path)
     assert len(pd.read_parquet(path)) == 16
-    with pytest.raises(InputError, match="no export of search 'other'"):
+    with pytest.raises(InputError, match="not an export of search 'other'"):
         parquet.write(subject_of(search_of(search="other"), every_kind()), path)
     assert len(pd.read_parquet(path)) == 16
     path.write_text("number,state\n")
-    with pytest.raises(InputError, match="is there"):
+    with pytest.raises(InputError, match="exists"):
         parquet.write(subject_of(search_of(), every_kind()), path)
     assert path.read_text() == "number,state\n"
 

@@ -61,7 +61,7 @@ def test_kinds_are_those_that_make_sense(search_of: Callable[..., Search]) -> No
 
 
 def test_an_unknown_kind_is_refused(search: Search) -> None:
-    with pytest.raises(InputError, match="there is no figure 'pie'; there is convergence, front"):
+    with pytest.raises(InputError, match="unknown figure 'pie'; the figures are convergence, front"):
         build("pie", FigureData(search, []))
 
 

@@ -16,7 +16,7 @@ FIGURE = message_figure("importance", "Importance <b>", "Needs 16 finished trial
 
 
 def test_an_unknown_form_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no figures as 'svg'; there are pdf and png"):
+    with pytest.raises(InputError, match="unknown figure format 'svg'; the formats are pdf and png"):
         write_figures([FIGURE], tmp_path / "none", "svg")
     assert not (tmp_path / "none").exists()
 
@@ -28,7 +28,7 @@ def test_without_a_browser_it_says_what_to_install(tmp_path: Path, monkeypatch: 
     with pytest.raises(InputError, match=r"apt install chromium.*BROWSER_PATH"):
         write_figures([FIGURE], tmp_path / "none", "pdf")
     monkeypatch.setenv("BROWSER_PATH", str(tmp_path / "no-such-program"))
-    with pytest.raises(InputError, match=r"names .*no-such-program, which is no program"):
+    with pytest.raises(InputError, match=r"is .*no-such-program, which is not an executable"):
         write_figures([FIGURE], tmp_path / "none", "pdf")
     assert not (tmp_path / "none").exists()
 

@@ -112,7 +112,7 @@ def test_report_and_exports(client, searched):
     exported = json.loads(client.export(searched, "json"))
     assert exported["trials"] == client.trials(searched)
     assert exported["search"] == client.status(searched)["definition"]
-    with pytest.raises(InputError, match="there is no export to 'xml'; there is csv, json"):
+    with pytest.raises(InputError, match="unknown export format 'xml'; the formats are csv, json"):
         client.export(searched, "xml")
 
 
