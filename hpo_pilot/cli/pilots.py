@@ -95,7 +95,8 @@ def submit(
     workdir: WorkDirOption = None,
 ) -> None:
     """Submit an allocation whose pilot runs jobs on all of its nodes, side by side."""
-    from hpo_pilot.hpc.allocations import check_shape, make_batch_system, new_name
+    from hpo_pilot.hpc.allocations import check_shape, new_name
+    from hpo_pilot.hpc.batch_systems import make_batch_system
 
     _check(site, walltime)
     access = _access(workdir, server, panda_queue, token_file, ca)
@@ -253,8 +254,8 @@ def keep(
 
 def _check(site: str, walltime: str) -> None:
     """What is wrong with the options themselves comes before what is missing here."""
-    from hpo_pilot.hpc.allocations import make_batch_system
     from hpo_pilot.hpc.batch_system import walltime_minutes
+    from hpo_pilot.hpc.batch_systems import make_batch_system
     from hpo_pilot.hpc.site_files import find_site
 
     make_batch_system(find_site(site).batch.system)

@@ -109,8 +109,8 @@ def _without_batch_system(
 
 
 def _script(profile: SiteProfile, made: Plan, account: str | None) -> str:
-    from hpo_pilot.hpc.allocations import make_batch_system
     from hpo_pilot.hpc.batch_system import AllocationSpec
+    from hpo_pilot.hpc.batch_systems import make_batch_system
 
     words = ("--server", "SERVER", "--queue", "PANDA_QUEUE", "--token-file", "TOKEN_FILE", "--site", "SITE_FILE")
     spec = AllocationSpec(
@@ -210,7 +210,7 @@ def _document(
         "minutes_given": minutes_per_trial is not None,
         "allocation": {"nodes": allocation.nodes, "minutes": allocation.minutes, "jobs_at_once": allocation.at_once},
         "submissions": len(made.runs) if allocation.minutes else 0,
-        "limits": made.limits.model_dump(),
+        "limits": {name: getattr(made.limits, name, None) for name in ("queued", "eligible", "running")},
         "generations": -(-made.work.jobs // max(1, allocation.at_once)),
         "hours": made.seconds / 3600,
         "node_hours": made.node_hours,

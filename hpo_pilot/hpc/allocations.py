@@ -25,11 +25,7 @@ from hpo_pilot.hpc.batch_system import (
     CommandFailedError,
     walltime_text,
 )
-from hpo_pilot.hpc.flux import Flux
-from hpo_pilot.hpc.lsf import Lsf
-from hpo_pilot.hpc.pbs import Pbs
-from hpo_pilot.hpc.site_profile import BatchQueue, JobLimits
-from hpo_pilot.hpc.slurm import Slurm
+from hpo_pilot.hpc.batch_systems import make_batch_system
 
 # Allocations of batch systems: scripts, submission, limits, and keeping as many as there is work for.
 #
@@ -40,22 +36,6 @@ from hpo_pilot.hpc.slurm import Slurm
 # a
 # shell in the pilot's place, which does not hand on the warning before the end. It finds no job by its name, without
 # which a submission cannot be looked up after a crash. And it holds psutil at 7.0 or older.
-
-_SYSTEMS: dict[str, type[BatchSystem]] = {system.name: system for system in (Slurm, Lsf, Pbs, Flux)}
-
-
-def make_batch_system(name: str) -> BatchSystem:
-    """The batch system of that name in a site profile.
-
-    Raises:
-        InputError: the site has none.
-    """
-    if name not in _SYSTEMS:
-        raise InputError(
-            f"batch.system is {name!r}: nodes are not allocated there, so run `hpo-pilot pilot` on them as it is; "
-            f"batch systems are {', '.join(_SYSTEMS)}"
-        )
-    return _SYSTEMS[name]()
 
 
 def check_shape(spec: AllocationSpec) -> None:
@@ -69,7 +49,7 @@ def check_shape(spec: AllocationSpec) -> None:
         raise InputError(f"--nodes {spec.nodes}: {site.name} has {site.node.count}")
     if batch.account_required and spec.account_name is None:
         raise InputError(f"{site.name} wants a project to charge: give --account, or set batch.account in its profile")
-    queue = queue_rules(spec)
+    queue = site.batch.rules(spec.queue_name)
     where = f"{site.name}'s queue {spec.queue_name}"
     if (largest := queue.largest) is not None and spec.nodes > largest:
         raise InputError(f"--nodes {spec.nodes}: jobs in {where} have at most {largest}")
@@ -95,7 +75,7 @@ def check_limits(spec: AllocationSpec, jobs: Collection[BatchJob]) -> None:
     Raises:
         TryAgainError: not now.
     """
-    limits, queued = queue_rules(spec).limits, count_jobs(spec, jobs)
+    limits, queued = spec.site.batch.rules(spec.queue_name).limits, count_jobs(spec, jobs)
     if limits.queued is not None and sum(queued.values()) >= limits.queued:
         raise TryAgainError(
             f"{spec.site.name} takes {limits.queued} jobs of a user in {spec.queue_name}, and so many are there: wait, "
@@ -105,8 +85,7 @@ def check_limits(spec: AllocationSpec, jobs: Collection[BatchJob]) -> None:
 
 def room_for_more(spec: AllocationSpec, jobs: Collection[BatchJob]) -> int | None:
     """How many more jobs of this user the queue takes without holding any; None: as many as one likes."""
-    limits: JobLimits = queue_rules(spec).limits
-    queued = count_jobs(spec, jobs)
+    limits, queued = spec.site.batch.rules(spec.queue_name).limits, count_jobs(spec, jobs)
     waiting = queued.get(BatchState.WAITING, 0) + queued.get(BatchState.HELD, 0)
     running = queued.get(BatchState.RUNNING, 0)
     rooms = [
@@ -115,11 +94,6 @@ def room_for_more(spec: AllocationSpec, jobs: Collection[BatchJob]) -> int | Non
         *([limits.running - waiting - running] if limits.running is not None else []),
     ]
     return max(0, min(rooms)) if rooms else None
-
-
-def queue_rules(spec: AllocationSpec) -> BatchQueue:
-    """What the profile says of the queue; a queue that it does not have has no rules."""
-    return spec.site.batch.queues.get(spec.queue_name or "", BatchQueue())
 
 
 def count_jobs(spec: AllocationSpec, jobs: Collection[BatchJob]) -> dict[BatchState, int]:

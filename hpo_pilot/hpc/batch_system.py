@@ -398,8 +398,15 @@ class BatchSystem(ABC):
     #: Its name in site profiles.
     name: ClassVar[str]
 
-    #: How lines of a script begin that are for the batch system.
+    #: The beginning of the script's lines with options.
     mark: ClassVar[str]
+
+    #: The options that name the queue, unless the profile has `queue_option`, and the account.
+    queue_option: ClassVar[str]
+    account_option: ClassVar[str]
+
+    #: What stands between an option and its value.
+    between: ClassVar[str] = " "
 
     def script(self, spec: AllocationSpec) -> str:
         """The job script, exactly as `submit` submits it.
@@ -412,7 +419,13 @@ class BatchSystem(ABC):
 
     @abstractmethod
     def options(self, spec: AllocationSpec) -> list[str]:
-        """What the script says to the batch system, a line each, but for the profile's own."""
+        """Returns the options of the script, one a line, without those of the site profile."""
+
+    def queue_and_account(self, spec: AllocationSpec) -> list[str]:
+        """Returns the options that name the queue and the account, where there are any."""
+        queue = spec.site.batch.queue_option or self.queue_option
+        named = ((queue, spec.queue_name), (self.account_option, spec.account_name))
+        return [f"{option}{self.between}{name}" for option, name in named if name]
 
     @abstractmethod
     def submit(self, spec: AllocationSpec, *, lock: int | None = None) -> str:

@@ -45,6 +45,9 @@ class Flux(BatchSystem):
 
     name: ClassVar[str] = "flux"
     mark: ClassVar[str] = "# flux:"
+    queue_option: ClassVar[str] = "--queue"
+    account_option: ClassVar[str] = "--bank"
+    between: ClassVar[str] = "="
 
     @override
     def options(self, spec: AllocationSpec) -> list[str]:
@@ -54,8 +57,7 @@ class Flux(BatchSystem):
             f"--nodes={spec.nodes}",
             "--exclusive",
             f"--time-limit={spec.minutes}m",
-            *([f"{batch.queue_flag}={spec.queue_name}"] if spec.queue_name else []),
-            *([f"{batch.account_flag}={spec.account_name}"] if spec.account_name else []),
+            *self.queue_and_account(spec),
             *([f"--requires={shlex.quote(batch.constraint)}"] if batch.constraint else []),
             f"--output={spec.output}",
         ]

@@ -60,6 +60,8 @@ class Lsf(BatchSystem):
 
     name: ClassVar[str] = "lsf"
     mark: ClassVar[str] = "#BSUB"
+    queue_option: ClassVar[str] = "-q"
+    account_option: ClassVar[str] = "-P"
 
     @override
     def options(self, spec: AllocationSpec) -> list[str]:
@@ -68,8 +70,7 @@ class Lsf(BatchSystem):
             f"-J {spec.name}",
             *self._nodes(spec),
             f"-W {walltime_text(spec.minutes)}",
-            *([f"{batch.queue_flag} {spec.queue_name}"] if spec.queue_name else []),
-            *([f"{batch.account_flag} {spec.account_name}"] if spec.account_name else []),
+            *self.queue_and_account(spec),
             *([f"-R {shlex.quote(f'select[{batch.constraint}]')}"] if batch.constraint else []),
             # In minutes, none too few.
             *([f"-wa {batch.warning.signal}", f"-wt {-(-batch.warning.seconds // 60)}"] if batch.warning else []),

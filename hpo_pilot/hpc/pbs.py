@@ -55,6 +55,8 @@ class Pbs(BatchSystem):
 
     name: ClassVar[str] = "pbs"
     mark: ClassVar[str] = "#PBS"
+    queue_option: ClassVar[str] = "-q"
+    account_option: ClassVar[str] = "-A"
 
     @override
     def options(self, spec: AllocationSpec) -> list[str]:
@@ -70,8 +72,7 @@ class Pbs(BatchSystem):
             f"-l select={':'.join(chunk)}",
             "-l place=scatter:exclhost",
             f"-l walltime={spec.minutes // 60:02d}:{spec.minutes % 60:02d}:00",
-            *([f"{batch.queue_flag} {spec.queue_name}"] if spec.queue_name else []),
-            *([f"{batch.account_flag} {spec.account_name}"] if spec.account_name else []),
+            *self.queue_and_account(spec),
             "-S /bin/bash",
             "-r n",  # never started again by itself
             "-j oe",

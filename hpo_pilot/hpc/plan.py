@@ -6,15 +6,17 @@ import heapq
 import math
 from collections import Counter, deque
 from dataclasses import dataclass
-from typing import Self, cast
+from typing import TYPE_CHECKING, Self, cast
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.hpc.capacity import Node, NodeShape
 from hpo_pilot.hpc.scheduler import Policy, Scheduler
-from hpo_pilot.hpc.site_profile import BatchQueue, JobLimits, SiteProfile
 from hpo_pilot.hpc.usage import Ending, Job
 from hpo_pilot.jobs import JobNeeds
-from hpo_pilot.search import Search
+
+if TYPE_CHECKING:
+    from hpo_pilot.hpc.site_profile import BatchQueue, JobLimits, SiteProfile
+    from hpo_pilot.search import Search
 
 
 @dataclass(frozen=True)
@@ -410,7 +412,7 @@ class Plan:
         allocation: of the batch system.
         queue: the queue's name; None: the batch system's own.
         runs: the allocations, simulated.
-        limits: on jobs of a user.
+        limits: on the jobs of a user; None: no batch system allocates the nodes.
     """
 
     work: Workload
@@ -418,7 +420,7 @@ class Plan:
     allocation: AllocationChoice
     queue: str | None
     runs: tuple[SimulatedAllocation, ...]
-    limits: JobLimits
+    limits: JobLimits | None
 
     @property
     def seconds(self) -> float:
@@ -456,7 +458,7 @@ def make_plan(
         raise InputError(
             f"--queue {queue}: the profile of {profile.name} has {known}: name one of them, or add it there"
         )
-    rules = profile.batch.queues.get(name or "", BatchQueue())
+    rules = profile.batch.rules(name)
     chosen = choose_allocations(work, profile, rules, nodes=nodes, minutes=minutes)
     shape, steps = node_shape(profile, work.needs), profile.batch.job_steps
     runs = simulate(work, shape, chosen.nodes, 60.0 * chosen.minutes, steps=steps)
@@ -471,4 +473,4 @@ def make_open_plan(work: Workload, shape: NodeShape, nodes: int) -> Plan:
     most = max(run.at_once for run in runs)
     seconds = sum(run.seconds for run in runs)
     allocation = AllocationChoice(nodes, 0, 0, min(at_once, most), seconds, nodes * seconds / 3600)
-    return Plan(work, Layout.of(work, most), allocation, None, tuple(runs), JobLimits())
+    return Plan(work, Layout.of(work, most), allocation, None, tuple(runs), None)

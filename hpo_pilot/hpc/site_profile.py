@@ -1,9 +1,13 @@
-"""Site profiles: the nodes, the batch system, the launcher and the containers of a machine, as pydantic models."""
+"""Site profiles: the nodes, the batch system, the launcher and the containers of a machine, as pydantic models.
+
+The models are the source of `schemas/site.json`. Profiles are read where searches are checked, planned and submitted.
+Pilots install without pydantic, so their command line tells them what they need of a profile.
+"""
 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import (
     BaseModel,
@@ -17,6 +21,10 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+
+from hpo_pilot.hpc.batch_systems import BATCH_SYSTEMS
+from hpo_pilot.hpc.launchers import LAUNCHERS
+from hpo_pilot.transformation.container import RUNTIMES
 
 Text = Annotated[StrictStr, Field(min_length=1)]
 Name = Annotated[StrictStr, StringConstraints(pattern=r"^[A-Za-z0-9_.-]+$")]
@@ -33,13 +41,16 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-BatchName = Literal["slurm", "lsf", "pbs", "flux", "none"]
+if TYPE_CHECKING:
+    BatchName = str
+    LauncherName = str
+    RuntimeName = str
+else:  # the names that the registries have
+    BatchName = Literal[(*BATCH_SYSTEMS, "none")]
+    LauncherName = Literal[tuple(LAUNCHERS)]
+    RuntimeName = Literal[("auto", *RUNTIMES)]
 
-#: What names the account in a job script; `none` has no accounts.
-_ACCOUNT_FLAGS: dict[str, str] = {"slurm": "-A", "lsf": "-P", "pbs": "-A", "flux": "--bank"}
-
-#: What names the queue there, unless the profile says otherwise.
-_QUEUE_FLAGS: dict[str, str] = {"slurm": "-p", "lsf": "-q", "pbs": "-q", "flux": "--queue"}
+GpuKind = Literal["nvidia", "amd", "none"]
 
 
 class WalltimeBin(Section):
@@ -136,15 +147,9 @@ class Batch(Section):
             raise ValueError(f"queue {self.queue!r} is not among the queues: {', '.join(self.queues)}")
         return self
 
-    @property
-    def account_flag(self) -> str | None:
-        """What names the account in a job script; None: there are no accounts."""
-        return _ACCOUNT_FLAGS.get(self.system)
-
-    @property
-    def queue_flag(self) -> str | None:
-        """What names the queue in a job script; None: there are no queues."""
-        return self.queue_option or _QUEUE_FLAGS.get(self.system)
+    def rules(self, queue: str | None) -> BatchQueue:
+        """Returns the rules of a queue; a queue that the profile does not have, or None, has no rules."""
+        return self.queues.get(queue or "", BatchQueue())
 
     def largest(self) -> int | None:
         """The nodes of the largest allocation that any queue gives; None: not said."""
@@ -167,17 +172,6 @@ class Batch(Section):
         """
         sizes = [queue.smallest(nodes, hours) for queue in self.queues.values()]
         return min((size for size in sizes if size is not None), default=None) if sizes else nodes
-
-
-# Site profiles: what a machine offers, as data.
-#
-# The models are the source of `schemas/site.json`. Profiles are read where searches are checked, planned and
-# submitted;
-# pilots, which install without pydantic, are told what they need on their command line.
-
-GpuKind = Literal["nvidia", "amd", "none"]
-LauncherName = Literal["plain", "mpirun", "srun", "jsrun", "horovodrun", "torchrun"]
-RuntimeName = Literal["auto", "none", "apptainer", "charliecloud", "shifter", "podman-hpc", "podman"]
 
 
 class SiteGpus(Section):

@@ -65,6 +65,8 @@ class Slurm(BatchSystem):
 
     name: ClassVar[str] = "slurm"
     mark: ClassVar[str] = "#SBATCH"
+    queue_option: ClassVar[str] = "-p"
+    account_option: ClassVar[str] = "-A"
 
     @override
     def options(self, spec: AllocationSpec) -> list[str]:
@@ -73,8 +75,7 @@ class Slurm(BatchSystem):
             f"--job-name={spec.name}",
             f"--nodes={spec.nodes}",
             f"--time={walltime_text(spec.minutes)}:00",
-            *([f"{batch.queue_flag} {spec.queue_name}"] if spec.queue_name else []),
-            *([f"{batch.account_flag} {spec.account_name}"] if spec.account_name else []),
+            *self.queue_and_account(spec),
             *([f"--constraint={shlex.quote(batch.constraint)}"] if batch.constraint else []),
             # The whole of each node, where partitions share nodes among jobs.
             "--exclusive",

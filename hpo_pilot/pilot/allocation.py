@@ -14,12 +14,9 @@ from typing import Any
 
 from hpo_pilot.errors import HpoPilotError, InputError
 from hpo_pilot.hpc.batch_system import AllocatedNode, BatchAllocation, RunCommand, ask_batch_system
+from hpo_pilot.hpc.batch_systems import BATCH_SYSTEMS
 from hpo_pilot.hpc.capacity import Node, NodeShape
-from hpo_pilot.hpc.flux import FluxAllocation
-from hpo_pilot.hpc.lsf import LsfAllocation
-from hpo_pilot.hpc.pbs import PbsAllocation
 from hpo_pilot.hpc.scheduler import Policy, Scheduler
-from hpo_pilot.hpc.slurm import SlurmAllocation
 from hpo_pilot.hpc.usage import Ending, Spent, Start, Usage
 from hpo_pilot.hpc.usage import Job as Planned
 from hpo_pilot.jobs.tasks import JobNeeds
@@ -28,13 +25,6 @@ from hpo_pilot.pilot.machine import Assignment, Claim, FreeResources, Gpu, Pool,
 from hpo_pilot.pilot.report import Starting
 from hpo_pilot.pilot.settings import Site
 from hpo_pilot.transformation.job import PayloadDocument
-
-_SYSTEMS: dict[str, type[BatchAllocation]] = {
-    "slurm": SlurmAllocation,
-    "lsf": LsfAllocation,
-    "pbs": PbsAllocation,
-    "flux": FluxAllocation,
-}
 
 
 @dataclass(frozen=True)
@@ -90,7 +80,8 @@ def find_allocation(
 
 
 def _batch(site: Site, env: Mapping[str, str], asked: RunCommand) -> BatchAllocation:
-    systems = [_SYSTEMS[site.batch]] if site.batch in _SYSTEMS else list(_SYSTEMS.values())
+    named = [BATCH_SYSTEMS[site.batch]] if site.batch in BATCH_SYSTEMS else BATCH_SYSTEMS.values()
+    systems = [inside for _, inside in named]
     for system in systems:
         if env.get(system.variable):
             return system(env, asked)

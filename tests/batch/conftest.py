@@ -19,6 +19,8 @@ class FakeBatch(BatchSystem):
 
     name: ClassVar[str] = "slurm"
     mark: ClassVar[str] = "#FAKE"
+    queue_option: ClassVar[str] = "-q"
+    account_option: ClassVar[str] = "-A"
 
     def __init__(self) -> None:
         self.known: dict[str, BatchJob] = {}

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.hpc.allocations import AllocationFile, Fleet, make_batch_system
+from hpo_pilot.hpc.allocations import AllocationFile, Fleet
 from hpo_pilot.hpc.batch_system import AllocationSpec, BatchState
+from hpo_pilot.hpc.batch_systems import make_batch_system
 from hpo_pilot.hpc.site_files import find_site
 
 STUB = Path(__file__).parent / "stubs" / "lsf.py"

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hpo_pilot.errors import TryAgainError
-from hpo_pilot.hpc.allocations import make_batch_system
 from hpo_pilot.hpc.batch_system import AllocationSpec, BatchState, CommandFailedError
+from hpo_pilot.hpc.batch_systems import make_batch_system
 
 Says = Callable[..., None]
 

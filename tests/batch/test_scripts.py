@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.hpc.allocations import PilotCommand, make_batch_system
+from hpo_pilot.hpc.allocations import PilotCommand
 from hpo_pilot.hpc.batch_system import AllocationSpec, active_environment
+from hpo_pilot.hpc.batch_systems import make_batch_system
 from hpo_pilot.hpc.site_files import find_site
 from hpo_pilot.hpc.site_profile import SiteProfile
 

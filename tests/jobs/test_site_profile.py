@@ -45,22 +45,6 @@ def test_what_is_not_said_is_not_limited() -> None:
 
 
 @pytest.mark.parametrize(
-    ("system", "account", "queue"),
-    [
-        ("slurm", "-A", "-p"),
-        ("lsf", "-P", "-q"),
-        ("pbs", "-A", "-q"),
-        ("flux", "--bank", "--queue"),
-        ("none", None, None),
-    ],
-)
-def test_flags_of_job_scripts(system: str, account: str | None, queue: str | None) -> None:
-    batch = Batch.model_validate({"system": system})
-    assert (batch.account_flag, batch.queue_flag) == (account, queue)
-    assert Batch.model_validate({"system": system, "queue_option": "-q"}).queue_flag == "-q"
-
-
-@pytest.mark.parametrize(
     ("given", "message"),
     [
         ({"queues": {"a": {"walltime": [{"nodes": 4, "hours": 1}, {"nodes": 4, "hours": 2}]}}}, "must grow"),
