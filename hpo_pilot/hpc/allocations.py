@@ -27,22 +27,18 @@ from hpo_pilot.hpc.batch_system import (
 )
 from hpo_pilot.hpc.batch_systems import make_batch_system
 
-# Allocations of batch systems: scripts, submission, limits, and keeping as many as there is work for.
-#
-# The batch systems' own commands are called directly. PSI/J (psij-python 0.9.11) was tried first. Its Slurm adapter
-# asks for all jobs of the user and fails on any of them that ended as it has no sentence for (out of memory, a
-# signal):
-# then it takes every job for failed. It writes scripts of its own: no setup lines, no options but `--name=value`, and
-# a
-# shell in the pilot's place, which does not hand on the warning before the end. It finds no job by its name, without
-# which a submission cannot be looked up after a crash. And it holds psutil at 7.0 or older.
+# This calls the commands of batch systems directly. PSI/J (psij-python 0.9.11) was tried first. Its Slurm adapter asks
+# for all jobs of the user, and takes every job for failed if any of them ended in a way that it does not know (out of
+# memory, a signal). It writes its own scripts: without setup lines, with options `--name=value` only, and with a shell
+# in place of the pilot, which does not pass on the warning before the end. It cannot find a job by its name, which is
+# needed to look up a submission after a crash. And it requires psutil 7.0 or older.
 
 
 def check_shape(spec: AllocationSpec) -> None:
-    """Makes sure that the site's rules allow such an allocation; what the profile does not say is not checked.
+    """Checks an allocation against the rules of the site, as far as the profile has them.
 
     Raises:
-        InputError: they do not; the message has the rule and what would be allowed.
+        InputError: a rule forbids it; the message has the rule and the allowed values.
     """
     site, batch = spec.site, spec.site.batch
     if site.node.count is not None and spec.nodes > site.node.count:
@@ -66,14 +62,14 @@ def check_shape(spec: AllocationSpec) -> None:
 
 
 def check_limits(spec: AllocationSpec, jobs: Collection[BatchJob]) -> None:
-    """Makes sure that the queue takes one more job of this user.
+    """Checks that the queue accepts one more job of this user.
 
     Args:
-        spec: the one more.
-        jobs: the user's, as `BatchSystem.jobs` has them.
+        spec: the new allocation.
+        jobs: the user's jobs, from `BatchSystem.jobs`.
 
     Raises:
-        TryAgainError: not now.
+        TryAgainError: the queue accepts none now.
     """
     limits, queued = spec.site.batch.rules(spec.queue_name).limits, count_jobs(spec, jobs)
     if limits.queued is not None and sum(queued.values()) >= limits.queued:
@@ -84,7 +80,7 @@ def check_limits(spec: AllocationSpec, jobs: Collection[BatchJob]) -> None:
 
 
 def room_for_more(spec: AllocationSpec, jobs: Collection[BatchJob]) -> int | None:
-    """How many more jobs of this user the queue takes without holding any; None: as many as one likes."""
+    """Returns how many more jobs of this user the queue accepts without holding any; None: no limit."""
     limits, queued = spec.site.batch.rules(spec.queue_name).limits, count_jobs(spec, jobs)
     waiting = queued.get(BatchState.WAITING, 0) + queued.get(BatchState.HELD, 0)
     running = queued.get(BatchState.RUNNING, 0)
@@ -97,7 +93,7 @@ def room_for_more(spec: AllocationSpec, jobs: Collection[BatchJob]) -> int | Non
 
 
 def count_jobs(spec: AllocationSpec, jobs: Collection[BatchJob]) -> dict[BatchState, int]:
-    """How many jobs of this user are in the allocation's queue, by state; those that are over are not counted."""
+    """Counts the jobs of this user in the allocation's queue by state, without jobs that are over."""
     found: dict[BatchState, int] = {}
     for job in jobs:
         if not job.state.is_over and (spec.queue_name is None or spec.queue_name in job.queue):
@@ -105,25 +101,25 @@ def count_jobs(spec: AllocationSpec, jobs: Collection[BatchJob]) -> dict[BatchSt
     return found
 
 
-#: How many that are over are kept.
+#: Allocations that are over and stay in the file.
 _KEPT = 500
 
-#: A submission holds the lock as long as the batch system takes.
+#: Seconds to wait for the lock: a submission holds it until the batch system answers.
 _LOCK_SECONDS = 150.0
 
 
 class LockedAllocations:
-    """The allocations while the lock is held; `put` writes at once."""
+    """The allocations of a work folder, under the lock; `put` writes the file at once."""
 
     def __init__(self, path: Path, lock: int) -> None:
         """Reads the file.
 
         Args:
             path: the file; it may be missing.
-            lock: the file descriptor that holds the lock; a child that has it too holds the lock as well.
+            lock: the file descriptor of the lock; a child process that inherits it holds the lock too.
 
         Raises:
-            InputError: the file makes no sense.
+            InputError: the file is damaged.
         """
         self._path = path
         self.lock = lock
@@ -131,14 +127,14 @@ class LockedAllocations:
 
     @property
     def allocations(self) -> list[Allocation]:
-        """All, in the order of their submission."""
+        """All allocations, in the order of submission."""
         return list(self._allocations.values())
 
     def put(self, *changed: Allocation) -> None:
         """Adds or replaces allocations.
 
         Raises:
-            TryAgainError: the file cannot be written; it is as it was.
+            TryAgainError: the file cannot be written, and is unchanged.
         """
         if all(self._allocations.get(one.name) == one for one in changed):
             return
@@ -157,31 +153,27 @@ class AllocationFile:
     """The file `allocations.json` of a work folder. Safe to use from any process of this machine."""
 
     def __init__(self, folder: Path) -> None:
-        """Knows where it is; the folder is made with the first allocation."""
+        """Sets the file's path in the work folder; the first allocation creates the folder."""
         self._path = folder / "allocations.json"
         self._lock_path = folder / ".allocations.lock"
 
     def read(self) -> list[Allocation]:
-        """All allocations, without waiting for anybody.
+        """Returns all allocations, without the lock.
 
         Raises:
-            InputError: the file makes no sense.
+            InputError: the file is damaged.
         """
         return _read(self._path)
 
     @contextmanager
     def open(self) -> Iterator[LockedAllocations]:
-        """The book for changing it; others wait meanwhile.
+        """Locks the file for changes; other processes wait meanwhile.
 
         Raises:
-            InputError: the folder cannot be written, or the file makes no sense.
-            TryAgainError: somebody else has had it for long.
+            InputError: the folder cannot be written, or the file is damaged.
+            TryAgainError: another process holds the lock for too long.
         """
-        try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise InputError(f"{self._lock_path} cannot be written: {error.strerror}; choose --workdir") from error
+        lock = _lock_file(self._lock_path)
         try:
             self._wait(lock)
             yield LockedAllocations(self._path, lock)
@@ -190,21 +182,16 @@ class AllocationFile:
 
     @contextmanager
     def kept_by_one(self, *what: str) -> Iterator[None]:
-        """Makes sure that no other process keeps allocations for the same purpose: each would submit for the same jobs.
+        """Keeps a second `pilots keep` with the same purpose from running: both would submit for the same jobs.
 
         Args:
             what: the purpose: server, queue, site.
 
         Raises:
             InputError: the folder cannot be written.
-            TryAgainError: another one does.
+            TryAgainError: another process runs with this purpose.
         """
-        path = self._path.with_name(f".keep-{hashlib.sha256(repr(what).encode()).hexdigest()[:16]}.lock")
-        try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise InputError(f"{path} cannot be written: {error.strerror}; choose --workdir") from error
+        lock = _lock_file(self._path.with_name(f".keep-{hashlib.sha256(repr(what).encode()).hexdigest()[:16]}.lock"))
         try:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -231,6 +218,15 @@ class AllocationFile:
                 return
 
 
+def _lock_file(path: Path) -> int:
+    """Opens a lock file, and makes it and its folder if they are missing; returns its descriptor."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}; choose --workdir") from error
+
+
 def _read(path: Path) -> list[Allocation]:
     try:
         documents = json.loads(path.read_text(encoding="utf-8"))
@@ -246,71 +242,68 @@ def _read(path: Path) -> list[Allocation]:
         ) from error
 
 
-# The allocations of a work folder: submitted once, looked up, cancelled.
-#
-# A submission is written down before it happens, under a name that no other has; whatever submits holds the book's
-# lock,
-# even beyond the death of this process. So who finds a submission without a job id, and has the lock, knows that
-# nobody
-# submits it any more, and finds by its name whether there is such a job.
-
-#: The profile's file in the folder of an allocation, for its pilot.
+#: The site profile in the folder of an allocation, for its pilot.
 SITE_FILE = "site.json"
 
 _NEVER_SUBMITTED = "it never came to the batch system: whatever submitted it was ended"
 _FORGOTTEN = "the batch system does not know it any more"
 _NOT_SHOWN = "the batch system does not show it now"
 
-#: Seconds for which a job that is not shown may be there all the same: a controller that has just started knows nothing
-#: for a moment, and LSF answers from a copy of its books (lsf.conf, MBD_REFRESH_TIME).
+#: Seconds for which a job that is not listed may still exist: a controller that has just started lists nothing at
+#: first, and LSF answers from a cached list (lsf.conf, MBD_REFRESH_TIME).
 _DOUBT = 60.0
-#: Seconds after the walltime's end when a job is over for sure.
+#: Seconds after the end of the walltime, after which a job is certainly over.
 _LATE = 600.0
 
 
 def new_name() -> str:
-    """A name for an allocation that no other has."""
+    """Returns a new unique name for an allocation."""
     return f"hpo-{secrets.token_hex(5)}"
 
 
 class Fleet:
-    """The allocations of one work folder."""
+    """Submits, looks up and cancels the allocations of one work folder.
+
+    Each submission is written to the file first, under a unique name. The submitting command holds the file's lock,
+    even if this process dies. So a process that holds the lock and finds a submission without a job id knows that no
+    process is still submitting it, and looks up by its name whether the job exists.
+    """
 
     def __init__(
         self,
-        book: AllocationFile,
+        file: AllocationFile,
         *,
         systems: Callable[[str], BatchSystem] = make_batch_system,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Knows nothing yet.
+        """Reads and sends nothing yet.
 
         Args:
-            book: where they are written down.
-            systems: batch systems by their names.
+            file: the file of the work folder.
+            systems: makes a batch system by name.
             clock: seconds since the epoch.
         """
-        self._book = book
+        self._file = file
         self._systems = systems
         self._clock = clock
 
     def submit(self, spec: AllocationSpec, *, server: str, panda_queue: str, kept: bool = False) -> Allocation:
-        """Submits one.
+        """Submits an allocation.
 
         Args:
-            spec: what is asked for, under a name of `new_name`.
-            server: the PanDA server that its pilot asks.
+            spec: the allocation; its name is from `new_name`.
+            server: the PanDA server of its pilot.
             panda_queue: the PanDA queue that its pilot serves.
-            kept: whether `pilots keep` does it.
+            kept: whether `pilots keep` submits it.
 
         Raises:
             InputError: the site's rules or the batch system refuse it.
-            TryAgainError: not now; or whether it was submitted is not known yet, and `refresh` finds out.
+            TryAgainError: the queue is full, or it is not known whether it was submitted: `refresh` finds out.
         """
         check_shape(spec)
         system = self._systems(spec.site.batch.system)
         script = system.script(spec)
-        with self._book.open() as book:
+        with self._file.open() as locked:
             check_limits(spec, system.jobs().values())
             _write_files(spec, script)
             intent = Allocation(
@@ -326,41 +319,41 @@ class Fleet:
                 kept=kept,
                 submitted=self._clock(),
             )
-            book.put(intent)
-            job_id = self._submit(system, spec, intent, book)
+            locked.put(intent)
+            job_id = self._submit(system, spec, intent, locked)
             done = replace(intent, job_id=job_id).now(BatchState.WAITING, "", self._clock())
-            book.put(done)
+            locked.put(done)
             return done
 
-    def _submit(self, system: BatchSystem, spec: AllocationSpec, intent: Allocation, book: LockedAllocations) -> str:
+    def _submit(self, system: BatchSystem, spec: AllocationSpec, intent: Allocation, locked: LockedAllocations) -> str:
         try:
-            return system.submit(spec, lock=book.lock)
+            return system.submit(spec, lock=locked.lock)
         except CommandFailedError as error:
-            # A command that failed for want of an answer may have done its work all the same.
+            # The command may have submitted the job although it failed for lack of an answer.
             found = next((job for job in system.jobs().values() if job.name == spec.name), None)
             if found is not None:
                 return found.id
-            book.put(intent.now(BatchState.FAILED, error.said, self._clock()))
+            locked.put(intent.now(BatchState.FAILED, error.said, self._clock()))
             raise InputError(f"{spec.site.name} refuses the job: {error}; its script is {spec.script_file}") from error
         except InputError as error:
-            book.put(intent.now(BatchState.FAILED, str(error), self._clock()))
+            locked.put(intent.now(BatchState.FAILED, str(error), self._clock()))
             raise
 
     def refresh(self) -> list[Allocation]:
-        """All allocations, as the batch systems show them now.
+        """Returns all allocations with the states that the batch systems show now.
 
         Raises:
             TryAgainError: a batch system does not answer.
             InputError: its commands are missing here.
         """
-        if all(one.is_over for one in self._book.read()):
-            return self._book.read()
-        with self._book.open() as book:
-            self._look(book)
-            return book.allocations
+        if all(one.is_over for one in self._file.read()):
+            return self._file.read()
+        with self._file.open() as locked:
+            self._look(locked)
+            return locked.allocations
 
-    def _look(self, book: LockedAllocations) -> None:
-        going = [one for one in book.allocations if not one.is_over]
+    def _look(self, locked: LockedAllocations) -> None:
+        going = [one for one in locked.allocations if not one.is_over]
         for name in sorted({one.system for one in going}):
             system = self._systems(name)
             jobs = system.jobs()
@@ -368,7 +361,7 @@ class Fleet:
             names = {job.name: job for job in jobs.values()}
             lost = [one.job_id for one in ours if one.job_id is not None and one.job_id not in jobs]
             jobs |= system.earlier(lost) if lost else {}
-            book.put(*(self._seen(one, jobs, names) for one in ours))
+            locked.put(*(self._seen(one, jobs, names) for one in ours))
 
     def _seen(self, one: Allocation, jobs: dict[str, BatchJob], names: dict[str, BatchJob]) -> Allocation:
         job = names.get(one.name) if one.job_id is None else jobs.get(one.job_id)
@@ -391,31 +384,31 @@ class Fleet:
             names: names or job ids.
 
         Returns:
-            Those that were not over, as they are now.
+            The allocations that were not over, with their states now.
 
         Raises:
             InputError: there is no such allocation.
             TryAgainError: a batch system does not answer.
         """
-        with self._book.open() as book:
-            self._look(book)
-            chosen = [_find(book, name) for name in dict.fromkeys(names)]
+        with self._file.open() as locked:
+            self._look(locked)
+            chosen = [_find(locked, name) for name in dict.fromkeys(names)]
             going = [one for one in chosen if not one.is_over]
             for system in sorted({one.system for one in going}):
                 self._systems(system).cancel([one.job_id for one in going if one.system == system and one.job_id])
-            with suppress(TryAgainError):  # cancelled it is; how it looks now can be seen later
-                self._look(book)
+            with suppress(TryAgainError):  # they are cancelled already; their states can be read later
+                self._look(locked)
             chosen_names = {one.name for one in going}
-            return [one for one in book.allocations if one.name in chosen_names]
+            return [one for one in locked.allocations if one.name in chosen_names]
 
     def jobs(self, spec: AllocationSpec) -> list[BatchJob]:
-        """All jobs of this user at the batch system that `spec` goes to."""
+        """Returns all jobs of this user at the batch system of `spec`."""
         return list(self._systems(spec.site.batch.system).jobs().values())
 
 
-def _find(book: LockedAllocations, name: str) -> Allocation:
-    """The allocation of that name or job id; of several of one id, as batch systems begin anew, the latest."""
-    found = [one for one in book.allocations if name in (one.name, one.job_id)]
+def _find(locked: LockedAllocations, name: str) -> Allocation:
+    """Returns the allocation with that name or job id; the latest, if a batch system has used a job id again."""
+    found = [one for one in locked.allocations if name in (one.name, one.job_id)]
     if not found:
         raise InputError(f"there is no allocation {name!r} in this work folder: `hpo-pilot pilots list` shows them")
     return found[-1]
@@ -437,17 +430,17 @@ def _write(path: Path, text: str) -> None:
 
 @dataclass(frozen=True)
 class PilotCommand:
-    """What every pilot of a site is told; `words` adds what is one allocation's.
+    """The command line of the pilots of a site; `words` adds the arguments of one allocation.
 
     Attributes:
-        server: the PanDA server's URL, as compute nodes call it.
+        server: the PanDA server's URL for compute nodes.
         queue: the PanDA queue to serve.
-        token_file: the pilot's token; compute nodes see the file, and no token is in script or command line.
-        root: the folder that login and compute nodes share, for all allocations.
-        ca: PEM file of the server's authorities; None: the usual ones.
-        vo: the virtual organisation that goes with the token; None: the pilot's usual one.
-        options: more words, as `hpo-pilot pilot` takes them.
-        python: the interpreter, which compute nodes see too.
+        token_file: the file with the pilot's token, which compute nodes must see; the script has no token in it.
+        root: the folder for all allocations, which login and compute nodes share.
+        ca: PEM file of the server's authorities; None: the usual authorities.
+        vo: the virtual organisation of the token; None: the pilot's default.
+        options: further options of `hpo-pilot pilot`.
+        python: the interpreter, which compute nodes must see.
     """
 
     server: str
@@ -467,13 +460,13 @@ class PilotCommand:
                     raise InputError(f"{option} {path}: there is no such file")
 
     def folder(self, name: str) -> Path:
-        """The folder of the allocation of that name."""
+        """Returns the folder of the allocation with that name."""
         return self.root / "allocations" / name
 
     def words(self, name: str) -> tuple[str, ...]:
-        """The command of the allocation's pilot.
+        """Returns the command of an allocation's pilot.
 
-        Checkpoints and outputs that no server keeps are for all allocations: a job goes on in another one.
+        All allocations share checkpoints and outputs that no server keeps, so a job can go on in another allocation.
         """
         folder = self.folder(name)
         return (

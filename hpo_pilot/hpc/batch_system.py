@@ -22,10 +22,10 @@ _WALLTIME = re.compile(r"(?:(?P<days>\d{1,3})-)?(?P<hours>\d{1,4}):(?P<minutes>[
 
 
 def walltime_minutes(text: str) -> int:
-    """The minutes of a walltime such as 2:00 (two hours) or 1-12:00 (a day and a half).
+    """Returns the minutes of a walltime such as 2:00 (two hours) or 1-12:00 (a day and a half).
 
     Raises:
-        InputError: it is none, or is zero.
+        InputError: the text is not a walltime, or is zero.
     """
     match = _WALLTIME.fullmatch(text.strip())
     parts = {name: int(value or 0) for name, value in match.groupdict().items()} if match else {}
@@ -36,30 +36,25 @@ def walltime_minutes(text: str) -> int:
 
 
 def walltime_text(minutes: int) -> str:
-    """E.g. 2:00, or 36:00; for people, and as LSF has it."""
+    """Returns a walltime as hours and minutes, e.g. 2:00 or 36:00: for people, and for LSF."""
     return f"{minutes // 60}:{minutes % 60:02d}"
 
 
 class BatchState(StrEnum):
-    """What a batch job does, in the words of none of the batch systems."""
+    """The state of a batch job, in words common to all batch systems."""
 
-    WAITING = "waiting"  #: could start as soon as there are nodes
-    HELD = "held"  #: cannot start yet: held, after its time, or beyond a limit of jobs that may be eligible
+    WAITING = "waiting"  #: starts as soon as nodes are free
+    HELD = "held"  #: cannot start yet: held, scheduled for later, or beyond a limit on eligible jobs
     RUNNING = "running"  #: has its nodes
-    ENDED = "ended"  #: its script ended with status 0, or how it ended is not known any more
-    TIMED_OUT = "timed out"  #: the walltime was over
+    ENDED = "ended"  #: its script ended with status 0, or the batch system has forgotten how it ended
+    TIMED_OUT = "timed out"  #: it reached its walltime
     CANCELLED = "cancelled"  #: on request
-    FAILED = "failed"  #: its script ended otherwise, or a node did
+    FAILED = "failed"  #: its script ended with another status, or a node failed
 
     @property
     def is_over(self) -> bool:
-        """True where it has its nodes no more and never will."""
+        """True if the job has no nodes and will get none."""
         return self in _OVER
-
-    @property
-    def is_pending(self) -> bool:
-        """True where it waits for its nodes."""
-        return self in (BatchState.WAITING, BatchState.HELD)
 
 
 _OVER = frozenset({BatchState.ENDED, BatchState.TIMED_OUT, BatchState.CANCELLED, BatchState.FAILED})
@@ -67,14 +62,14 @@ _OVER = frozenset({BatchState.ENDED, BatchState.TIMED_OUT, BatchState.CANCELLED,
 
 @dataclass(frozen=True)
 class BatchJob:
-    """One job of this user, whoever submitted it.
+    """One job of this user, submitted by this program or not.
 
     Attributes:
-        id: the batch system's.
-        name: as it was submitted.
-        state: what it does.
-        queue: the queues, partitions or QOS that it counts in; some batch systems have two sorts at once.
-        reason: why, in the batch system's words; empty: it says nothing.
+        id: the job's identifier at the batch system.
+        name: the job's name, as submitted.
+        state: the job's state.
+        queue: the queues, partitions or QOS whose limits count the job; some batch systems have two kinds at once.
+        reason: the reason for the state, in the batch system's words; empty: it gives none.
     """
 
     id: str
@@ -84,32 +79,32 @@ class BatchJob:
     reason: str = ""
 
 
-#: In an allocation's folder.
+#: The output of script and pilot, in the allocation's folder.
 OUTPUT_FILE = "output.log"
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """One of ours; times are in seconds since the epoch.
+    """An allocation that this program submitted; times are in seconds since the epoch.
 
     Attributes:
-        name: of the batch job; unique.
-        site: the profile's name.
-        system: the batch system's name.
-        nodes: how many.
+        name: the unique name of the batch job.
+        site: the name of the site profile.
+        system: the name of the batch system.
+        nodes: number of nodes.
         minutes: the walltime.
-        server: the PanDA server that its pilot asks.
+        server: the PanDA server of its pilot.
         panda_queue: the PanDA queue that its pilot serves.
-        queue: the batch queue; None: the batch system's own.
-        folder: where script and output are.
+        queue: the batch queue; None: the batch system's default.
+        folder: the folder of script and output.
         kept: whether `pilots keep` submitted it.
-        submitted: when.
-        job_id: the batch system's; None: it is being submitted.
-        state: what it does; None: it is being submitted.
-        reason: why, in the batch system's words.
-        started: when it was first seen running; None: never yet.
+        submitted: the time of submission.
+        job_id: its identifier at the batch system; None: its submission is under way.
+        state: its state; None: its submission is under way.
+        reason: the reason for the state, in the batch system's words.
+        started: when it was first seen running; None: not yet.
         changed: when `state` was first seen.
-        missing: since when the batch system does not show it, which may be a mistake for a moment; None: it does.
+        missing: since when the batch system has not shown it, which may be a passing error; None: it shows it.
     """
 
     name: str
@@ -132,31 +127,31 @@ class Allocation:
 
     @property
     def output(self) -> Path:
-        """What its script and pilot said."""
+        """The file with the output of script and pilot."""
         return Path(self.folder) / OUTPUT_FILE
 
     @property
     def is_over(self) -> bool:
-        """Whether it has its nodes no more and never will."""
+        """True if the allocation has no nodes and will get none."""
         return self.state is not None and self.state.is_over
 
     def now(self, state: BatchState, reason: str, at: float) -> Allocation:
-        """The same as the batch system shows it now."""
+        """Returns the allocation with the state that the batch system shows now."""
         started = at if self.started is None and state is BatchState.RUNNING else self.started
         changed = at if state is not self.state else self.changed
         return replace(self, state=state, reason=reason, started=started, changed=changed)
 
     def document(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Returns the allocation as a JSON object."""
         return asdict(self)
 
     @classmethod
     def read(cls, document: dict[str, Any]) -> Allocation:
-        """From JSON; keys that a later version may have added are left out.
+        """Reads an allocation from a JSON object; leaves out unknown keys, which a later version may have added.
 
         Raises:
             TypeError: a key is missing.
-            ValueError: there is no such state.
+            ValueError: the state is unknown.
         """
         known = {field.name for field in fields(cls)}
         values = {key: value for key, value in document.items() if key in known}
@@ -164,33 +159,33 @@ class Allocation:
         return cls(**{**values, "state": BatchState(state) if state is not None else None})
 
 
-#: PBS takes job names of up to 15 characters where it is old (qsub(1B), -N).
+#: Old versions of PBS take job names of up to 15 characters (qsub(1B), -N).
 LONGEST_NAME = 15
 
-#: What makes a virtual environment, a conda environment or loaded modules the active ones.
+#: The variables that activate a virtual environment, a conda environment or modules.
 _ACTIVE = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV")
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _WORD = re.compile(r"[A-Za-z0-9_.-]+")
-#: Other characters mean something in options of one batch system or another: %j, {{id}}, blanks.
+#: Some batch systems give other characters a meaning in their options: %j, {{id}}, blanks.
 _PLAIN_PATH = re.compile(r"/[A-Za-z0-9_./+@,=-]*")
 
 
 @dataclass(frozen=True)
 class AllocationSpec:
-    """One allocation that is to be submitted.
+    """An allocation to submit.
 
     Attributes:
         site: the profile of the machine.
-        nodes: how many.
+        nodes: number of nodes.
         minutes: the walltime.
-        name: the job's name, by which it is found again; unique.
-        folder: what the login node and the compute nodes both see; the script runs there, its output goes there.
-        command: the words of what runs on the first node, once.
+        name: the unique name of the job, used to find it again.
+        folder: the working and output folder of the script; login and compute nodes must both see it.
+        command: the words of the command that runs once, on the first node.
         queue: the queue, partition or QOS; None: the profile's.
-        account: the project that is charged, without the profile's suffix; None: the profile's.
-        proxy: URL of the web proxy on the compute nodes' way out; None: the profile's.
-        environment: the variables that tell which software environment is active where it is submitted.
+        account: the project to charge, without the profile's suffix; None: the profile's.
+        proxy: URL of the web proxy that compute nodes use; None: the profile's.
+        environment: the variables of the software environment that is active at submission.
     """
 
     site: SiteProfile
@@ -224,28 +219,28 @@ class AllocationSpec:
 
     @property
     def queue_name(self) -> str | None:
-        """The queue that it goes to; None: the batch system's own."""
+        """The queue of the job; None: the batch system's default."""
         return self.queue or self.site.batch.queue
 
     @property
     def account_name(self) -> str | None:
-        """The account as the batch system has it; None: the batch system's own."""
+        """The account as the batch system knows it; None: the batch system's default."""
         name, suffix = self.account or self.site.batch.account, self.site.batch.account_suffix
         return name if name is None or name.endswith(suffix) else name + suffix
 
     @property
     def output(self) -> Path:
-        """Where the script's output goes."""
+        """The output file of the script."""
         return self.folder / OUTPUT_FILE
 
     @property
     def script_file(self) -> Path:
-        """Where the script is kept as it was submitted."""
+        """The file with the script as submitted."""
         return self.folder / "job.sh"
 
 
 def active_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Those of a process's variables that tell which software environment is active in it."""
+    """Returns the variables of a process that activate a software environment."""
     return {name: environment[name] for name in _ACTIVE if environment.get(name)}
 
 
@@ -253,19 +248,18 @@ _PROXY_VARIABLES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
 
 
 def job_script(spec: AllocationSpec, directives: list[str]) -> str:
-    """The whole script.
+    """Returns the whole job script.
 
     Args:
-        spec: what it is for.
-        directives: its lines for the batch system, as they stand.
+        spec: the allocation.
+        directives: the script's lines for the batch system.
     """
     return "\n".join(["#!/bin/bash", *directives, "", *_body(spec), ""])
 
 
 def _body(spec: AllocationSpec) -> Iterator[str]:
     site = spec.site
-    # Some batch systems pass the environment on, others do not. What the site loads and sets comes after it, and counts
-    # more.
+    # Some batch systems pass the environment on, others do not. The site's modules and variables come later and win.
     for name, value in spec.environment.items():
         if name == "PATH":
             yield f'[ "$PATH" = {shlex.quote(value)} ] || export PATH={shlex.quote(value)}"${{PATH:+:$PATH}}"'
@@ -273,43 +267,43 @@ def _body(spec: AllocationSpec) -> Iterator[str]:
             yield f"export {name}={shlex.quote(value)}"
     yield f"cd {shlex.quote(str(spec.folder))} || exit 1"
     if site.modules:
-        # Batch shells are no login shells, and not everywhere do they get the function from where the job comes.
+        # A batch shell is not a login shell, and not every batch system passes the function `module` on.
         yield "command -v module >/dev/null || . /etc/profile"
         yield from (f"module load {shlex.quote(module)} || exit 1" for module in site.modules)
     yield from (f"export {name}={shlex.quote(value)}" for name, value in site.environment.items())
     yield from site.setup
     if proxy := spec.proxy or site.network.proxy:
         yield from (f"export {name}={shlex.quote(proxy)}" for name in _PROXY_VARIABLES)
-        # A proxy is no way to this machine itself.
+        # Calls to this machine itself must not go through the proxy.
         direct = shlex.quote(",".join(dict.fromkeys(("localhost", "127.0.0.1", *site.network.no_proxy))))
         yield from (f"export {name}={direct}" for name in ("no_proxy", "NO_PROXY"))
-    # The pilot takes the shell's place: signals to the batch script are its own, and its end is the job's.
+    # The pilot replaces the shell: it gets the signals to the batch script, and its end is the end of the job.
     yield f"exec {shlex.join(spec.command)}"
 
 
-#: A busy controller may take long; then it is asked again.
+#: A busy controller may take long; callers ask it again then.
 _COMMAND_SECONDS = 120.0
 
-#: What makes commands speak plainly, whatever the user's settings are.
+#: Makes commands print plain text, independent of the user's settings.
 _PLAIN = {"LC_ALL": "C.UTF-8", "FLUX_F58_FORCE_ASCII": "1"}
 
-#: What of the user's settings changes the form of what they print, or of what is submitted.
+#: The user's settings that change the format of the output, or the submission.
 _IN_THE_WAY = ("SQUEUE_", "SACCT_", "SBATCH_", "LSB_BJOBS_FORMAT", "LSB_DISPLAY_", "FLUX_JOBS_FORMAT")
 
 
 class CommandFailedError(TryAgainError):
-    """A command said no.
+    """A command ended with an error.
 
     Attributes:
-        said: what it said, on one line.
+        said: the output of the command, on one line.
     """
 
     def __init__(self, words: Sequence[str], status: int, said: str) -> None:
-        """Makes the message.
+        """Builds the message.
 
         Args:
             words: the command.
-            status: what it ended with.
+            status: its exit status.
             said: its output, errors included.
         """
         self.said = " ".join(said.split())[:1000] or "(nothing)"
@@ -317,14 +311,16 @@ class CommandFailedError(TryAgainError):
 
 
 def run_command_unless_over(words: Sequence[str], phrases: Sequence[str]) -> str:
-    """As `call`, for a command that fails where jobs it names are over; of several, the others had their due.
+    """Runs a command that fails if a job it names is over, and passes over that failure.
+
+    The command has then acted on the other jobs that it names.
 
     Args:
         words: program and arguments.
-        phrases: one of these is in what it says then.
+        phrases: the failure's texts, one of which its output has.
 
     Returns:
-        What it prints; empty where it failed so.
+        The standard output of the command; empty if it failed in this way.
     """
     try:
         return run_command(words)
@@ -337,18 +333,18 @@ def run_command_unless_over(words: Sequence[str], phrases: Sequence[str]) -> str
 def run_command(
     words: Sequence[str], *, text: str | None = None, kept_fd: int | None = None, seconds: float = _COMMAND_SECONDS
 ) -> str:
-    """What a command prints.
+    """Runs a command and returns its standard output.
 
     Args:
         words: program and arguments.
-        text: its standard input; None: there is none.
-        kept_fd: a file descriptor that the command holds too, as long as it runs.
-        seconds: that it may take.
+        text: its standard input; None: empty.
+        kept_fd: a file descriptor that the command inherits.
+        seconds: its time limit.
 
     Raises:
-        InputError: there is no such program here.
-        CommandFailedError: its status is not 0.
-        TryAgainError: it does not end.
+        InputError: this machine does not have the program.
+        CommandFailedError: its exit status is not 0.
+        TryAgainError: it does not end in time.
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith(_IN_THE_WAY)}
     try:
@@ -378,10 +374,10 @@ def run_command(
 
 
 def last_word(words: Sequence[str], said: str) -> str:
-    """The identifier with which a submitting command ends what it says.
+    """Returns the last word of a submission's output: the identifier of the job.
 
     Raises:
-        TryAgainError: it says nothing, so that it is to be looked up whether it submitted anything.
+        TryAgainError: the output is empty; the caller must look up whether a job was submitted.
     """
     if not said.split():
         raise TryAgainError(f"{words[0]} does not say which job it submitted")
@@ -389,13 +385,13 @@ def last_word(words: Sequence[str], said: str) -> str:
 
 
 class BatchSystem(ABC):
-    """One batch system, as its own commands on this machine reach it.
+    """Submits, lists and cancels batch jobs with the batch system's own commands.
 
-    Every call raises InputError where those commands are missing, and TryAgainError where they fail or do not answer:
-    what they were to do may then have happened or not, and is to be looked up before it is repeated.
+    Every call raises InputError if a command is missing, and TryAgainError if a command fails or does not answer. After
+    a TryAgainError the action may have happened or not: look it up before repeating it.
     """
 
-    #: Its name in site profiles.
+    #: The name in site profiles.
     name: ClassVar[str]
 
     #: The beginning of the script's lines with options.
@@ -409,10 +405,10 @@ class BatchSystem(ABC):
     between: ClassVar[str] = " "
 
     def script(self, spec: AllocationSpec) -> str:
-        """The job script, exactly as `submit` submits it.
+        """Returns the job script, exactly as `submit` submits it.
 
         Raises:
-            InputError: this batch system cannot give what is asked for.
+            InputError: this batch system cannot provide the allocation.
         """
         options = [*self.options(spec), *spec.site.batch.options]
         return job_script(spec, [f"{self.mark} {option}" for option in options])
@@ -429,48 +425,48 @@ class BatchSystem(ABC):
 
     @abstractmethod
     def submit(self, spec: AllocationSpec, *, lock: int | None = None) -> str:
-        """Submits the script that lies in `spec.script_file`.
+        """Submits the script in `spec.script_file`.
 
         Args:
-            spec: what it is for.
-            lock: a file descriptor that whatever submits holds too: as long as it might still succeed, the lock
-                behind it is held, even if this process is killed.
+            spec: the allocation.
+            lock: a file descriptor that the submitting command inherits. So the lock is held as long as the submission
+                may still succeed, even if this process is killed.
 
         Returns:
-            The job's id.
+            The identifier of the job.
         """
 
     @abstractmethod
     def jobs(self) -> dict[str, BatchJob]:
-        """The jobs of this user by their ids: those that wait and run, and of those that are over the latest ones."""
+        """Returns the jobs of this user by identifier: those that wait or run, and the latest that are over."""
 
     def earlier(self, ids: Collection[str]) -> dict[str, BatchJob]:
-        """What became of jobs that `jobs` tells no more, where the batch system keeps books and lets us look."""
+        """Returns jobs that `jobs` no longer lists, if the batch system has accounting that the user may read."""
         return {}
 
     @abstractmethod
     def cancel(self, ids: Collection[str]) -> None:
-        """Ends jobs, or has them never start; those that are over stay as they are."""
+        """Cancels jobs; jobs that are over stay as they are."""
 
 
-#: Runs a command of the batch system and gives what it prints.
+#: Runs a command of the batch system and returns its output.
 RunCommand = Callable[[Sequence[str]], str]
 
-_QUESTION_SECONDS = 60.0  # that a command may take
+_QUESTION_SECONDS = 60.0  # time limit of a command
 
 
 @dataclass(frozen=True)
 class AllocatedNode:
-    """One node as the batch system names it; 0: it does not say how many CPUs, that is hardware threads, it gave."""
+    """One node by the batch system's name, and its number of CPUs (hardware threads); 0: not known."""
 
     name: str
     cpus: int = 0
 
 
 class BatchAllocation(ABC):
-    """One batch system, asked from inside a job of it."""
+    """Reads the nodes and the end of an allocation, from inside a job of the batch system."""
 
-    #: The variable by which a job of it is known.
+    #: The variable that jobs of the batch system have.
     variable: str
 
     def __init__(self, environment: Mapping[str, str], ask: RunCommand) -> None:
@@ -483,59 +479,59 @@ class BatchAllocation(ABC):
 
     @abstractmethod
     def nodes(self) -> list[AllocatedNode]:
-        """The nodes for payloads, in the batch system's order.
+        """Returns the nodes for payloads, in the batch system's order.
 
         Raises:
-            InputError: they are not known.
+            InputError: the nodes are not known.
         """
 
     @abstractmethod
     def seconds_left(self, now: float) -> float:
-        """Until the end of the job.
+        """Returns the seconds until the end of the job.
 
         Args:
-            now: unix time.
+            now: seconds since the epoch.
 
         Raises:
-            InputError: it is not known.
+            InputError: the end is not known.
         """
 
     def lost(self) -> list[str]:
-        """The nodes that the batch system has taken away since.
+        """Returns the nodes that the batch system has taken away since the start.
 
         Raises:
-            InputError: it does not say.
+            InputError: the batch system does not tell.
         """
         return []
 
-    #: Whether it may keep cores of the other nodes, where job steps ran when it took a node away: see `reclaim`.
+    #: Whether job steps that lost a node may keep cores of their other nodes: see `reclaim`.
     keeps_cores = False
 
     def reclaim(self, nodes: Sequence[str]) -> list[str]:
-        """Those of some nodes that are wholly free again, after `lost`.
+        """Returns the nodes that are wholly free again after the loss of others.
 
         Args:
-            nodes: that may have cores which the batch system keeps.
+            nodes: nodes whose cores the batch system may have kept.
 
         Raises:
-            InputError: it does not say.
+            InputError: the batch system does not tell.
         """
         return list(nodes)
 
     def gpus_per_node(self) -> int:
-        """As far as the environment says it; 0: it does not."""
+        """Returns the GPUs of each node, from the environment; 0: not known."""
         return 0
 
     def memory_mb(self) -> int:
-        """Of each node, in MB, as far as the environment says it; 0: it does not."""
+        """Returns the memory of each node in MB, from the environment; 0: not known."""
         return 0
 
 
 def ask_batch_system(words: Sequence[str]) -> str:
-    """Runs a command.
+    """Runs a command inside an allocation and returns its output.
 
     Raises:
-        InputError: it does not work.
+        InputError: the command fails or does not answer.
     """
     try:
         return run_command(words, seconds=_QUESTION_SECONDS).strip()
@@ -544,10 +540,10 @@ def ask_batch_system(words: Sequence[str]) -> str:
 
 
 def walltime_seconds(text: str) -> float:
-    """[days-]hours:minutes[:seconds], or hours:minutes as LSF writes it, in seconds.
+    """Returns the seconds of [days-]hours:minutes[:seconds], or of hours:minutes as LSF writes it.
 
     Raises:
-        ValueError: it is no such thing.
+        ValueError: the text is not such a time.
     """
     days, _, clock = text.rpartition("-")
     parts = [float(part) for part in clock.split(":")]

@@ -1,4 +1,4 @@
-"""The nodes of an allocation: what is free on them, where a job fits best, and what is offered to a server."""
+"""The nodes of an allocation: free GPUs, cores and memory, the best nodes for a job, and requests for jobs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from hpo_pilot.jobs.tasks import JobNeeds
 
 @dataclass(frozen=True)
 class NodeShape:
-    """What a node has for jobs.
+    """The resources of a node for jobs.
 
     Attributes:
-        cores: CPU cores that jobs may use.
+        cores: CPU cores.
         memory_mb: memory, in MB.
-        gpus: how many GPUs; they are numbered from 0.
-        close: how many GPUs in a row are close to each other: 2 where they come in pairs (MI250X), 3 where three hang
-            on each socket (Summit); 1: all are alike. The cores are taken to be spread over these groups evenly.
+        gpus: number of GPUs; they are numbered from 0.
+        close: number of GPUs in a row that are close to each other: 2 for pairs (MI250X), 3 for three on each socket
+            (Summit); 1: all are alike. The cores are assumed to be spread evenly over these groups.
     """
 
     cores: int
@@ -37,23 +37,25 @@ class NodeShape:
 
     @property
     def groups(self) -> int:
-        """How many groups of close GPUs there are; a node without GPUs is one."""
+        """Number of groups of close GPUs; 1 for a node without GPUs."""
         return max(1, -(-self.gpus // self.close))
 
 
 @dataclass(frozen=True)
 class Node:
-    """A node: what the batch system calls it, and what it has."""
+    """A node: its name at the batch system, and its resources."""
 
     name: str
     shape: NodeShape
 
 
-_FEW = 64
+# Sets of nodes are integers: bit n stands for node n.
+
+_FEW = 64  # members up to which single bits are faster than text
 
 
 def members(nodes: int) -> list[int]:
-    """The nodes, ascending."""
+    """Returns the numbers of the nodes in a set, ascending."""
     if nodes.bit_count() > _FEW:
         return [number for number, bit in enumerate(reversed(bin(nodes))) if bit == "1"]
     found = []
@@ -65,7 +67,7 @@ def members(nodes: int) -> list[int]:
 
 
 def node_set(numbers: Iterable[int]) -> int:
-    """The set of these nodes."""
+    """Returns the set of nodes with these numbers."""
     nodes = 0
     for number in numbers:
         nodes |= 1 << number
@@ -73,7 +75,7 @@ def node_set(numbers: Iterable[int]) -> int:
 
 
 def lowest(nodes: int, count: int) -> int:
-    """The `count` lowest of at least as many nodes."""
+    """Returns the `count` lowest nodes of a set with at least as many."""
     low, high = 0, nodes.bit_length()
     while low < high:
         middle = (low + high) // 2
@@ -85,15 +87,15 @@ def lowest(nodes: int, count: int) -> int:
 
 
 def close_together(nodes: int, count: int) -> int:
-    """`count` of at least as many nodes, in as few runs of neighbours as can be had quickly.
+    """Returns `count` nodes of a set with at least as many, in few runs of neighbours.
 
-    A run of just the right length comes before the first one that is longer, so that long runs stay whole. Where no
-    run is long enough, the longest ones together. The cost does not depend on how many runs there are.
+    It prefers a run of exactly that length to the first longer one, so that long runs stay whole. If no run is long
+    enough, it takes the longest ones together. The cost does not depend on the number of runs.
     """
     if nodes.bit_count() == count:
         return nodes
     if count == 1:
-        # A node without free neighbours first: it is of no use to larger jobs.
+        # Prefer a node without free neighbours: larger jobs cannot use it.
         alone = nodes & ~(nodes << 1) & ~(nodes >> 1) or nodes
         return alone & -alone
     starts = _starts(nodes, count)
@@ -105,7 +107,7 @@ def close_together(nodes: int, count: int) -> int:
         length = _longest(nodes, min(length, count))
         starts = _starts(nodes, length)
         if length < count:
-            # Runs of this length are the longest there are, so none of them overlaps another.
+            # These are the longest runs, so they do not overlap.
             wanted = count // length
             starts = starts if starts.bit_count() <= wanted else lowest(starts, wanted)
         else:
@@ -118,7 +120,7 @@ def close_together(nodes: int, count: int) -> int:
 
 
 def _starts(nodes: int, length: int) -> int:
-    """Where `length` neighbours begin."""
+    """Returns the nodes at which `length` neighbours begin."""
     have = 1
     while have < length and nodes:
         step = min(have, length - have)
@@ -128,7 +130,7 @@ def _starts(nodes: int, length: int) -> int:
 
 
 def _run(starts: int, length: int) -> int:
-    """`length` neighbours from each start on."""
+    """Returns `length` neighbours from each start."""
     have = 1
     while have < length:
         step = min(have, length - have)
@@ -138,7 +140,7 @@ def _run(starts: int, length: int) -> int:
 
 
 def _longest(nodes: int, most: int) -> int:
-    """The length of the longest run, at most `most`; nodes must not be empty."""
+    """Returns the length of the longest run, at most `most`; the set must not be empty."""
     low, high = 1, most
     while low < high:
         middle = (low + high + 1) // 2
@@ -150,21 +152,21 @@ def _longest(nodes: int, most: int) -> int:
 
 
 class NodeCounts:
-    """How much of something each node has, bit by bit: set number b holds the nodes whose amount has bit b.
+    """An amount for each node, bit by bit: set number b holds the nodes whose amount has bit b.
 
-    A question or a change costs a few set operations per bit of the largest amount, for one node as for thousands,
-    and however many different amounts there are (bit-sliced index: O'Neil & Quass, SIGMOD 1997).
+    A query or change costs a few set operations per bit of the largest amount, for any number of nodes and of different
+    amounts (bit-sliced index: O'Neil & Quass, SIGMOD 1997).
     """
 
     def __init__(self, amounts: Sequence[int]) -> None:
-        """The amounts, one per node; none may ever grow beyond the largest."""
+        """Takes the amounts, one per node; none may grow beyond the largest of these."""
         self._planes = [
             sum(1 << node for node, amount in enumerate(amounts) if amount >> bit & 1)
             for bit in range(max(amounts, default=0).bit_length())
         ]
 
     def at_least(self, amount: int, within: int) -> int:
-        """Those of a set of nodes that have so much."""
+        """Returns the nodes of a set with at least this amount."""
         if amount <= 0:
             return within
         if amount.bit_length() > len(self._planes):
@@ -182,7 +184,7 @@ class NodeCounts:
         return more | equal
 
     def least(self, within: int) -> tuple[int, int]:
-        """The least amount in a set of nodes that is not empty, and those of them that have just that."""
+        """Returns the least amount in a non-empty set of nodes, and the nodes with exactly that amount."""
         amount = 0
         for bit in range(len(self._planes) - 1, -1, -1):
             if lacking := within & ~self._planes[bit]:
@@ -192,10 +194,10 @@ class NodeCounts:
         return amount, within
 
     def add(self, amount: int, nodes: int) -> None:
-        """Gives each of a set of nodes so much more.
+        """Adds an amount to each node of a set.
 
         Raises:
-            ValueError: that is more than any node ever had.
+            ValueError: a sum is larger than any node can have.
         """
         planes, carry = list(self._planes), 0
         for bit, plane in enumerate(planes):
@@ -207,10 +209,10 @@ class NodeCounts:
         self._planes = planes
 
     def subtract(self, amount: int, nodes: int) -> None:
-        """Takes so much of each of a set of nodes.
+        """Subtracts an amount from each node of a set.
 
         Raises:
-            ValueError: one of them has less.
+            ValueError: a node has less.
         """
         planes, borrow = list(self._planes), 0
         for bit, plane in enumerate(planes):
@@ -222,26 +224,23 @@ class NodeCounts:
         self._planes = planes
 
 
-# Which GPUs and cores of one node a job gets: those that are close to each other.
-#
-# GPUs and cores are masks: bit n stands for number n. What is free of each group of close GPUs, the fullest group
-# first,
-# is the node's pattern: nodes of one pattern are alike to a job.
+# The GPUs and cores of one node are masks: bit n stands for number n. A job gets GPUs that are close to each other, and
+# cores close to its GPUs. Nodes with the same pattern of free GPUs are alike to a job.
 
-#: Free GPUs of each group, descending; groups with none are left out.
+#: Free GPUs of each group of close GPUs, descending, without groups that have none.
 Pattern = tuple[int, ...]
 
 
 @lru_cache(maxsize=1 << 16)
 def pattern_of(shape: NodeShape, gpus: int) -> Pattern:
-    """The pattern of free GPUs."""
+    """Returns the pattern of a mask of free GPUs."""
     counts = (part.bit_count() for part in _parts(shape, gpus))
     return tuple(sorted(filter(None, counts), reverse=True))
 
 
 @lru_cache(maxsize=1 << 16)
 def choose_gpus(shape: NodeShape, gpus: int, count: int) -> int:
-    """`count` of the free GPUs: of as few groups as possible, and of those the ones with the least left."""
+    """Returns `count` of the free GPUs: from few groups, and of these the ones with the least left."""
     parts = _parts(shape, gpus)
     chosen = 0
     for place, taken in _shares(tuple(part.bit_count() for part in parts), count):
@@ -251,7 +250,7 @@ def choose_gpus(shape: NodeShape, gpus: int, count: int) -> int:
 
 @lru_cache(maxsize=1 << 16)
 def pattern_after(pattern: Pattern, count: int) -> tuple[int, Pattern]:
-    """(groups that `count` GPUs are spread over, the pattern that remains); `choose_gpus` does the same."""
+    """Returns the number of groups that `count` GPUs take, and the remaining pattern, as `choose_gpus` chooses."""
     left = list(pattern)
     shares = _shares(pattern, count)
     for place, taken in shares:
@@ -261,7 +260,7 @@ def pattern_after(pattern: Pattern, count: int) -> tuple[int, Pattern]:
 
 @lru_cache(maxsize=1 << 16)
 def choose_cores(shape: NodeShape, cores: int, count: int, gpus: int) -> int:
-    """`count` of the free cores: those of the groups of these GPUs first, then from the lowest on."""
+    """Returns `count` of the free cores: first those of the groups of these GPUs, then the lowest."""
     chosen = 0
     if gpus:
         beside = 0
@@ -275,7 +274,7 @@ def choose_cores(shape: NodeShape, cores: int, count: int, gpus: int) -> int:
 
 @lru_cache(maxsize=1 << 16)
 def numbers(mask: int) -> tuple[int, ...]:
-    """The numbers in a mask, ascending."""
+    """Returns the numbers in a mask, ascending."""
     return tuple(number for number in range(mask.bit_length()) if mask >> number & 1)
 
 
@@ -285,7 +284,7 @@ def _parts(shape: NodeShape, gpus: int) -> list[int]:
 
 
 def _shares(free: tuple[int, ...], count: int) -> list[tuple[int, int]]:
-    """(group, how many of it): whole groups, the fullest first, until one group has the rest."""
+    """Returns (group, GPUs of it): whole groups, the fullest first, until one group has the rest."""
     shares = []
     places = sorted(range(len(free)), key=lambda place: -free[place])  # stable: of equals the first
     while count:
@@ -311,7 +310,7 @@ def _lowest_bits(mask: int, count: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a job has on one node; masks of GPUs and cores."""
+    """The GPUs and cores of a job on one node, as masks."""
 
     node: int
     gpus: int
@@ -319,10 +318,10 @@ class Part:
 
 
 class Capacity:
-    """Free GPUs, cores and memory, by node; nothing is lent twice.
+    """The free GPUs, cores and memory of each node.
 
-    A job goes to the tightest level: nodes of one level have the same free, so they are alike to it. The order of
-    levels is that of `level_rank`, which `Openings` follows too; within one level, neighbours are taken.
+    Nodes with the same free resources form a level: they are alike to a job. A job goes to the tightest level, in the
+    order of `pattern_rank`, which `Openings` uses too. Within a level it gets neighbours.
     """
 
     def __init__(self, shapes: Sequence[NodeShape]) -> None:
@@ -341,32 +340,32 @@ class Capacity:
 
     @property
     def up(self) -> int:
-        """The nodes that get jobs."""
+        """The nodes that may get jobs."""
         return self._not_lost & ~self._held
 
     @property
     def not_lost(self) -> int:
-        """The nodes that get jobs, now or later."""
+        """The nodes that may get jobs now or later."""
         return self._not_lost
 
     def lose(self, node: int) -> None:
-        """The node gets no job any more; what jobs have there may still be given back."""
+        """Stops jobs for a node for ever; parts of jobs there may still be given back."""
         self._not_lost &= ~(1 << node)
 
     def hold(self, nodes: int) -> None:
-        """The nodes get no job until they are released; what runs there goes on."""
+        """Stops new jobs for nodes until `release`; running jobs go on."""
         self._held |= nodes
 
     def release(self, nodes: int) -> None:
-        """The nodes get jobs again, unless they are lost."""
+        """Allows new jobs for nodes again, unless they are lost."""
         self._held &= ~nodes
 
     def free(self, node: int) -> tuple[int, int, int]:
-        """How many GPUs, cores and MB are free on a node."""
+        """Returns the free GPUs, cores and MB of a node."""
         return self._gpus_left[node].bit_count(), self._cores_left[node].bit_count(), self._memory_left[node]
 
     def fitting(self, needs: JobNeeds, within: int) -> int:
-        """Those of a set of nodes where one node's part of such a job could start now."""
+        """Returns the nodes of a set on which one part of such a job could start now."""
         fit = self._memory.at_least(needs.memory_mb, self._cores.at_least(needs.cores, within & self.up))
         if needs.gpus_per_node and fit:
             having = 0
@@ -377,10 +376,10 @@ class Capacity:
         return fit
 
     def choose(self, needs: JobNeeds, tiers: Sequence[int]) -> int:
-        """The nodes for a job, of the first tier as far as they suffice; 0: there are too few.
+        """Returns the nodes for a job, from the first tiers as far as they suffice; 0: too few fit.
 
         Args:
-            needs: the job's.
+            needs: the needs of the job.
             tiers: disjoint sets of nodes.
         """
         fits = [self.fitting(needs, tier) for tier in tiers]
@@ -406,7 +405,7 @@ class Capacity:
         return sorted((pattern_rank(pattern, gpus), pattern) for pattern in self._by_pattern if sum(pattern) >= gpus)
 
     def levels(self, within: int) -> list[tuple[Pattern, int, int, int]]:
-        """(pattern, cores, MB, how many nodes) of every level of a set of nodes, without those that are full."""
+        """Returns (pattern, cores, MB, number of nodes) of each level in a set of nodes, without full ones."""
         found = []
         open_nodes = self._memory.at_least(1, self._cores.at_least(1, within & self.up))
         for pattern, nodes in self._by_pattern.items():
@@ -419,10 +418,10 @@ class Capacity:
         return found
 
     def take(self, needs: JobNeeds, nodes: int) -> tuple[Part, ...]:
-        """Takes a job's share of each of these nodes.
+        """Takes a job's resources from each of these nodes.
 
         Raises:
-            ValueError: one of them has less.
+            ValueError: a node has less.
         """
         self._cores.subtract(needs.cores, nodes)
         self._memory.subtract(needs.memory_mb, nodes)
@@ -439,10 +438,10 @@ class Capacity:
         return tuple(parts)
 
     def give_back(self, needs: JobNeeds, parts: Sequence[Part]) -> None:
-        """Ends what `take` began, for some or all of its parts.
+        """Gives back some or all parts from `take`.
 
         Raises:
-            ValueError: something of it is free already.
+            ValueError: a part was given back before.
         """
         nodes = 0
         for part in parts:
@@ -457,7 +456,7 @@ class Capacity:
         self._regroup(parts, taken=False)
 
     def _regroup(self, parts: Sequence[Part], *, taken: bool) -> None:
-        """Moves nodes whose GPUs were taken, or given back, from pattern to pattern."""
+        """Updates the patterns of nodes after GPUs were taken or given back."""
         moved: dict[tuple[Pattern, Pattern], int] = {}
         for part in parts:
             if part.gpus:
@@ -474,32 +473,32 @@ class Capacity:
 
 
 def pattern_rank(pattern: Pattern, gpus: int) -> tuple[int, int]:
-    """What orders patterns for a job: groups that it is spread over, then GPUs that it leaves; the pattern must fit."""
+    """Returns the sort key of patterns for a job that fits: groups that it takes, then GPUs that it leaves."""
     return pattern_after(pattern, gpus)[0], sum(pattern) - gpus
 
 
-#: A text says so many openings of each kind, and the run times of so many searches.
+#: Most openings of each kind, and most searches with run times, in a request's text.
 _MOST_OPENINGS = 64
 _MOST_SEARCHES = 256
 
-_FAR = 10**9  # seconds: what has no end is told as this
-_LARGE = 2**40  # no count, size or time is larger
+_FAR = 10**9  # seconds that stand for no end
+_LARGE = 2**40  # largest count, size or time of a valid request
 
 
-#: What tells openings apart: (GPUs, cores, MB, seconds).
+#: The key of an opening: (GPUs, cores, MB, seconds).
 _Key = tuple[Pattern, int, int, float]
 
 
 @dataclass(frozen=True)
 class Opening:
-    """Nodes that have the same free.
+    """Nodes with the same free resources.
 
     Attributes:
-        nodes: how many.
-        gpus: free on each, as counts of each group of GPUs that are close to each other, descending.
-        cores: free on each.
-        memory_mb: free on each, in MB.
-        seconds: how long a job there may take at most.
+        nodes: number of nodes.
+        gpus: free GPUs of each node by group of close GPUs, descending.
+        cores: free cores of each node.
+        memory_mb: free memory of each node, in MB.
+        seconds: longest run time of a job there.
     """
 
     nodes: int
@@ -509,19 +508,19 @@ class Opening:
     seconds: float
 
     def fits(self, needs: JobNeeds, seconds: float) -> bool:
-        """Whether one node's part of a job could run on any of the nodes."""
+        """Returns True if one part of a job fits on each of the nodes."""
         return _fits(_key(self), needs, seconds)
 
     def without(self, needs: JobNeeds, nodes: int) -> Opening:
-        """What is left of so many of the nodes when a job's parts run there."""
+        """Returns `nodes` of the nodes with what is left of each when a part of the job runs there."""
         return Opening(nodes, *_without(_key(self), needs))
 
 
 class Openings:
-    """All openings of an allocation; they have no node in common.
+    """All openings of an allocation, without a common node.
 
-    A server that takes from them for each job that it hands out hands out what can start, all of it, at once: the
-    scheduler places jobs level by level in the same order.
+    A server takes room from them for each job that it hands out. So it hands out exactly the jobs that can start at
+    once: the scheduler places jobs level by level in the same order.
     """
 
     def __init__(self, openings: Iterator[Opening] | list[Opening]) -> None:
@@ -539,25 +538,25 @@ class Openings:
         return bool(self._nodes)
 
     def copy(self) -> Openings:
-        """The same openings, to be taken from apart."""
+        """Returns a copy."""
         other = Openings([])
         other._nodes = dict(self._nodes)
         return other
 
     def take(self, needs: JobNeeds, seconds: float) -> bool:
-        """Makes room for a job that takes so long; False: there is none, and nothing has changed."""
+        """Takes room for a job of that run time; False: there is none, and nothing has changed."""
         return self.take_many(needs, seconds, 1) == 1
 
     def take_many(self, needs: JobNeeds, seconds: float, most: int) -> int:
-        """Makes room for such jobs, one after the other.
+        """Takes room for jobs with the same needs, one after the other.
 
         Args:
-            needs: of each.
-            seconds: that each takes.
-            most: how many are wanted.
+            needs: the needs of each job.
+            seconds: the run time of each job.
+            most: the number of jobs wanted.
 
         Returns:
-            For how many there was room.
+            The number of jobs with room.
         """
         heap = [_placed(key, needs) for key in self._nodes if _fits(key, needs, seconds)]
         heapq.heapify(heap)
@@ -606,22 +605,22 @@ def _without(key: _Key, needs: JobNeeds) -> _Key:
 
 
 def _placed(key: _Key, needs: JobNeeds) -> tuple[float, tuple[int, int], _Key]:
-    """What orders openings for a job, as the scheduler's levels are."""
+    """Returns the sort key of openings for a job, in the order of the scheduler's levels."""
     return -key[3], pattern_rank(key[0], needs.gpus_per_node), key
 
 
 @dataclass(frozen=True)
 class JobRequest:
-    """What a scheduler says it could take next.
+    """The jobs that a scheduler could take next.
 
-    A server goes through its jobs in their turn and hands out those for which it can take room from `now`. The first
-    for which it cannot, and which one of `later` has room for, is handed out too and ends the answer: room is made for
-    it before others take it. Where `later` is empty, a job waits already, and those that have no room are passed over.
+    A server goes through its jobs in order and hands out each job that has room in `now`. The first job without room
+    there, but with room in one opening of `later`, is handed out too and ends the answer: the scheduler reserves room
+    for it before others take it. If `later` is empty, a job waits already, and the server skips jobs without room.
 
     Attributes:
-        now: for jobs that can start at once.
-        later: for one job that has to wait; each of these alone would have room, by the likely ends of what runs.
-        seconds: how long a job of a search takes, where that is measured; else it is the minutes asked for.
+        now: the openings for jobs that can start at once.
+        later: the openings for one job that has to wait; it needs one of these, by the likely ends of running jobs.
+        seconds: the measured run time of jobs by search; for other searches it is the minutes asked for.
     """
 
     now: Openings
@@ -629,9 +628,9 @@ class JobRequest:
     seconds: Mapping[str, float]
 
     def to_text(self) -> str:
-        """One line of ASCII, for an HTTP header; `from_text` reads it. The smallest of too many openings are left out.
+        """Returns one line of ASCII for an HTTP header; `from_text` reads it. It leaves out the smallest openings.
 
-        Times are whole seconds, rounded so that a job is promised no room which it has not.
+        Times are whole seconds, rounded such that no room is promised that does not exist.
         """
         document = {
             "now": [_listed(opening) for opening in _largest(self.now)],
@@ -644,10 +643,10 @@ class JobRequest:
 
     @classmethod
     def from_text(cls, text: str) -> JobRequest:
-        """What `to_text` wrote, which may come from anywhere.
+        """Reads the text of `to_text`, which may come from an untrusted client.
 
         Raises:
-            InputError: it is nothing of the kind.
+            InputError: the text is invalid.
         """
         try:
             document = json.loads(text)
@@ -664,7 +663,7 @@ class JobRequest:
 
 
 def _largest(openings: Openings | tuple[Opening, ...]) -> list[Opening]:
-    """The largest of the openings that may be told, in the order in which they are."""
+    """Returns the largest openings, as many as a text may have, in their order."""
     told = [opening for opening in openings if opening.seconds >= 1]
     size = sorted(range(len(told)), key=lambda n: (-told[n].nodes * sum(told[n].gpus), -told[n].nodes * told[n].cores))
     return [told[n] for n in sorted(size[:_MOST_OPENINGS])]
@@ -686,6 +685,6 @@ def _opening(values: Any) -> Opening:
 
 
 def _count(value: Any) -> int:
-    if type(value) is not int or not 0 <= value <= _LARGE:  # True is none
+    if type(value) is not int or not 0 <= value <= _LARGE:  # True is an int too
         raise ValueError(f"{value!r} is no whole number that makes sense")
     return value

@@ -21,7 +21,7 @@ from hpo_pilot.hpc.batch_system import (
     run_command_unless_over,
 )
 
-#: flux-jobs(1), "JOB STATUS": a state, or the result of a job that is inactive.
+#: flux-jobs(1), "JOB STATUS": a state, or the result of an inactive job. A job with any other status runs.
 _STATES = {
     "DEPEND": BatchState.HELD,
     "PRIORITY": BatchState.WAITING,
@@ -37,10 +37,10 @@ _FIELDS = "{id.f58}|{status}|{queue}|{name}"
 
 
 class Flux(BatchSystem):
-    """Flux. It is asked for no warning, and the pilot goes by the clock.
+    """Flux. The script asks for no warning signal: the pilot goes by the clock.
 
-    What `--signal` sends goes to the brokers of the allocation, which hand it on to all jobs inside and, since 2025, to
-    the script too (flux-core, issues 5105, 6729 and 6964): payloads that do not expect it would end.
+    Flux sends the signal of `--signal` to the brokers of the allocation, which pass it on to all jobs inside and, since
+    2025, to the script too (flux-core, issues 5105, 6729 and 6964). It would end payloads that do not expect it.
     """
 
     name: ClassVar[str] = "flux"
@@ -83,16 +83,16 @@ def _read(line: str) -> BatchJob:
 
 
 class FluxAllocation(BatchAllocation):
-    """From inside a flux batch or flux alloc, which is an instance of its own."""
+    """An allocation of flux batch or flux alloc, which is a Flux instance of its own."""
 
     variable = "FLUX_URI"
 
     def nodes(self) -> list[AllocatedNode]:
-        """See Batch."""
+        """See BatchAllocation."""
         return [AllocatedNode(name) for name in self.ask(["flux", "hostlist", "--expand", "local"]).split()]
 
     def seconds_left(self, now: float) -> float:
-        """See Batch."""
+        """See BatchAllocation."""
         text = self.ask(["flux", "job", "timeleft"])
         try:
             return float(text)

@@ -1,4 +1,4 @@
-"""Keeping as many allocations as there is work for: `hpo-pilot pilots keep`."""
+"""Keeps as many allocations as the waiting jobs need: `hpo-pilot pilots keep`."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from hpo_pilot.jobs import JobNeeds
 
 log = logging.getLogger(__name__)
 
-#: So many in a row that fail so soon after their start, in seconds: then something is wrong that more would not mend.
+#: This many allocations in a row that fail within this many seconds of their start: more would fail too.
 _FAILURES = 3
 _SOON = 120.0
 
 
 @dataclass(frozen=True)
 class WaitingJobs:
-    """Jobs that wait for a pilot, all alike.
+    """Jobs with the same needs that wait for a pilot.
 
     Attributes:
-        jobs: how many.
-        needs: of each; None: the server does not tell.
+        jobs: number of jobs.
+        needs: the needs of each job; None: the server does not tell.
     """
 
     jobs: int
@@ -39,8 +39,8 @@ class Demand:
     """The jobs of a PanDA queue.
 
     Attributes:
-        waiting: for a pilot, by what they need.
-        going: at pilots, or on their way there.
+        waiting: the jobs that wait for a pilot, by their needs.
+        going: number of jobs that pilots have, or are getting.
     """
 
     waiting: tuple[WaitingJobs, ...]
@@ -49,18 +49,18 @@ class Demand:
 
 @dataclass(frozen=True)
 class KeeperSettings:
-    """What is to be kept.
+    """The settings of a keeper.
 
     Attributes:
         server: the PanDA server.
-        panda_queue: whose jobs are looked at.
-        site: where allocations are submitted; those of other sites have keepers of their own.
-        max_nodes: of all allocations together, those that wait included.
-        room: how many jobs of needs that are not known an allocation is taken to run side by side. Too many only makes
-            for a slower start: as long as jobs wait, further allocations follow those that have started.
-        idle: after so many seconds without any job, or with none that allocations take, they are cancelled: such as
-            have not started, and those whose pilots only wait.
-        settle: how long an allocation that has just started is taken to have room for jobs that wait, in seconds.
+        panda_queue: the PanDA queue with the jobs.
+        site: the site of the allocations; other sites have keepers of their own.
+        max_nodes: most nodes of all allocations together, waiting ones included.
+        room: the number of jobs that an allocation is assumed to run side by side, for jobs with unknown needs. A
+            number too large only slows the start: while jobs wait, further allocations follow those that have started.
+        idle: after this many seconds without jobs, or with jobs that no allocation takes, the allocations are
+            cancelled: those that have not started, and those whose pilots only wait.
+        settle: for this many seconds after its start, an allocation is assumed to have room for waiting jobs.
     """
 
     server: str
@@ -73,12 +73,12 @@ class KeeperSettings:
 
 
 class Keeper:
-    """Submits and cancels, a look at a time. What it submitted in an earlier life it knows by the fleet's book."""
+    """Submits and cancels allocations at each look. The fleet's file has the allocations of earlier keepers."""
 
     def __init__(
         self,
         fleet: Fleet,
-        keeping: KeeperSettings,
+        settings: KeeperSettings,
         plan: Callable[[str], AllocationSpec],
         demand: Callable[[], Demand],
         *,
@@ -86,38 +86,38 @@ class Keeper:
         tell: Callable[[str], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Looks at nothing yet.
+        """Asks and submits nothing yet.
 
         Args:
-            fleet: the work folder's allocations.
-            keeping: what is to be kept.
-            plan: the next allocation, under the name that it is given.
-            demand: asks the PanDA server.
-            at_once: how many such jobs an allocation runs side by side, 0: it never can.
-            tell: is told of each change, a line for people.
+            fleet: the allocations of the work folder.
+            settings: the settings.
+            plan: returns the next allocation, with the given name.
+            demand: asks the PanDA server for its jobs.
+            at_once: returns how many such jobs an allocation runs side by side; 0: it can run none.
+            tell: gets a line for the user at each change.
             clock: seconds since the epoch.
         """
         self._fleet = fleet
-        self._keeping = keeping
+        self._settings = settings
         self._plan = plan
         self._demand = demand
         self._at_once = at_once
-        self._said = ""  # of jobs that no allocation runs
+        self._said = ""  # the last message about jobs that no allocation can run
         self._tell = tell
         self._clock = clock
         self._began = self._worked = clock()
         self._stuck: float | None = None  # since when running allocations have taken no job
 
     def run(self, stop: threading.Event, interval: float) -> None:
-        """Looks again and again until `stop` is set; leaves all allocations as they are then.
+        """Looks repeatedly until `stop` is set, and then leaves all allocations as they are.
 
         Args:
-            stop: ends it.
+            stop: ends the loop.
             interval: seconds between looks.
 
         Raises:
-            InputError: an allocation is refused, and would be again.
-            GiveUpError: allocations fail as soon as they have started, or take none of the jobs that wait.
+            InputError: an allocation is refused, and would be refused again.
+            GiveUpError: allocations fail soon after their start, or take none of the waiting jobs.
         """
         trouble = False
         while not stop.is_set():
@@ -133,32 +133,32 @@ class Keeper:
             stop.wait(interval)
 
     def look(self) -> None:
-        """Looks once at work and allocations, and submits or cancels what is due.
+        """Looks once at jobs and allocations, and submits or cancels allocations as needed.
 
         Raises:
-            InputError: an allocation is refused, and would be again.
+            InputError: an allocation is refused, and would be refused again.
             TryAgainError: the server or the batch system does not answer.
-            GiveUpError: allocations fail as soon as they have started, or take none of the jobs that wait.
+            GiveUpError: allocations fail soon after their start, or take none of the waiting jobs.
         """
         demand, now = self._demand(), self._clock()
         waiting, wanted = self._wanted(demand)
-        # Before anything is asked for: what an earlier process may have submitted is known then.
+        # First of all: this finds what an earlier process may have submitted.
         kept = [one for one in self._fleet.refresh() if self._is_ours(one)]
         self._check_failures(kept)
         ours = [one for one in kept if not one.is_over]
         if waiting or demand.going:
             self._worked = now
-        elif now - self._worked >= self._keeping.idle:
+        elif now - self._worked >= self._settings.idle:
             self._cancel(ours, "no work is left")
             return
         if not self._is_stuck(waiting, demand.going, ours, now):
             self._submit(waiting, wanted, ours, now)
 
     def _wanted(self, demand: Demand) -> tuple[int, float]:
-        """How many jobs wait that allocations could run, and how many allocations would run all of them at once."""
+        """Returns the number of waiting jobs that allocations could run, and of allocations to run them all at once."""
         spec, jobs, allocations, never = self._plan(new_name()), 0, 0.0, []
         for one in demand.waiting:
-            room = self._keeping.room if one.needs is None else self._at_once(spec, one.needs)
+            room = self._settings.room if one.needs is None else self._at_once(spec, one.needs)
             if room:
                 jobs += one.jobs
                 allocations += one.jobs / room
@@ -176,11 +176,11 @@ class Keeper:
         return jobs, allocations
 
     def _is_ours(self, one: Allocation) -> bool:
-        keeping = self._keeping
+        settings = self._settings
         return one.kept and (one.server, one.panda_queue, one.site) == (
-            keeping.server,
-            keeping.panda_queue,
-            keeping.site,
+            settings.server,
+            settings.panda_queue,
+            settings.site,
         )
 
     def _check_failures(self, kept: list[Allocation]) -> None:
@@ -194,49 +194,49 @@ class Keeper:
             )
 
     def _is_stuck(self, waiting: int, going: int, ours: list[Allocation], now: float) -> bool:
-        """Whether allocations have run for a while and taken none of the jobs that wait, as more would not either."""
+        """Returns True if allocations have run for a while without taking a waiting job: more would not help."""
         if not waiting or going or all(self._is_fresh(one, now) for one in ours):
             self._stuck = None
             return False
         if self._stuck is None:
             self._stuck = now
             self._tell(f"{waiting} jobs wait and no allocation takes any")
-        elif now - self._stuck >= self._keeping.idle:
+        elif now - self._stuck >= self._settings.idle:
             self._cancel(ours, "no allocation takes a job")
             raise GiveUpError(
-                f"{waiting} jobs wait in {self._keeping.panda_queue}, and allocations that run take none of "
+                f"{waiting} jobs wait in {self._settings.panda_queue}, and allocations that run take none of "
                 "them: see their output.log; jobs may want more --nodes, GPUs or time than one has"
             )
         return True
 
     def _cancel(self, ours: list[Allocation], why: str) -> None:
-        # One that has just started may not have told its server yet.
-        idle = [one for one in ours if one.started is None or self._clock() - one.started >= self._keeping.settle]
+        # The pilot of an allocation that has just started may not have called the server yet.
+        idle = [one for one in ours if one.started is None or self._clock() - one.started >= self._settings.settle]
         if idle:
             self._fleet.cancel([one.name for one in idle])
             self._tell(f"{why}: cancelled {', '.join(one.name for one in idle)}")
 
     def _submit(self, waiting: int, allocations: float, ours: list[Allocation], now: float) -> None:
-        keeping = self._keeping
+        settings = self._settings
         wanted = math.ceil(round(allocations, 6)) - sum(self._is_fresh(one, now) for one in ours)
         nodes = sum(one.nodes for one in ours)
         while wanted > 0:
             spec = self._plan(new_name())
-            if nodes + spec.nodes > keeping.max_nodes:
+            if nodes + spec.nodes > settings.max_nodes:
                 return
             if room_for_more(spec, self._fleet.jobs(spec)) == 0:
                 log.info("the queue takes no more jobs now")
                 return
-            done = self._fleet.submit(spec, server=keeping.server, panda_queue=keeping.panda_queue, kept=True)
+            done = self._fleet.submit(spec, server=settings.server, panda_queue=settings.panda_queue, kept=True)
             self._tell(f"{waiting} jobs wait: submitted {done.name}, {done.nodes} nodes, as job {done.job_id}")
             nodes += spec.nodes
             wanted -= 1
 
     def _is_fresh(self, one: Allocation, now: float) -> bool:
-        """Whether it has taken no jobs yet: it waits for its nodes, or has only just got them."""
+        """Returns True if the allocation has no jobs yet: it waits for its nodes, or has just got them."""
         if one.state is not BatchState.RUNNING or one.started is None:
             return True
-        return now - one.started < self._keeping.settle
+        return now - one.started < self._settings.settle
 
 
 def _needs_text(needs: JobNeeds | None) -> str:

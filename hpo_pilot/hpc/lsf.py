@@ -25,7 +25,7 @@ from hpo_pilot.hpc.batch_system import (
     walltime_text,
 )
 
-#: bjobs, "STAT". Those that are not here run, or cannot be reached.
+#: bjobs, "STAT". A job in any other state runs, or its host cannot be reached.
 _STATES = {
     "PEND": BatchState.WAITING,
     "WAIT": BatchState.WAITING,
@@ -34,7 +34,7 @@ _STATES = {
     "EXIT": BatchState.FAILED,
 }
 
-#: What ended a job, as `exit_reason` begins; LSF, "Termination reasons displayed by bacct, bhist and bjobs".
+#: The beginnings of `exit_reason`; LSF, "Termination reasons displayed by bacct, bhist and bjobs".
 _ENDS = {
     "TERM_RUNLIMIT": BatchState.TIMED_OUT,
     "TERM_DEADLINE": BatchState.TIMED_OUT,
@@ -48,15 +48,15 @@ _ENDS = {
 
 _SUBMITTED = re.compile(r"Job <(\d+)> is submitted")
 
-#: The name, in which users may have anything, is the last.
+#: The name comes last, because it may have bars in it.
 _FIELDS = "jobid stat queue exit_reason job_name delimiter='|'"
 
-#: What bjobs and bkill say where there is nothing to tell or to end, with status 255.
+#: Messages of bjobs and bkill, with status 255, if there are no such jobs.
 _NOTHING = ("No job found", "No unfinished job found", "is not found", "Job has already finished")
 
 
 class Lsf(BatchSystem):
-    """LSF. Under jsrun (Summit and machines like it) it allocates whole nodes; elsewhere slots, all of each node."""
+    """LSF. With jsrun (Summit and similar machines) it allocates whole nodes, elsewhere all slots of each node."""
 
     name: ClassVar[str] = "lsf"
     mark: ClassVar[str] = "#BSUB"
@@ -72,9 +72,9 @@ class Lsf(BatchSystem):
             f"-W {walltime_text(spec.minutes)}",
             *self.queue_and_account(spec),
             *([f"-R {shlex.quote(f'select[{batch.constraint}]')}"] if batch.constraint else []),
-            # In minutes, none too few.
+            # In minutes, rounded up.
             *([f"-wa {batch.warning.signal}", f"-wt {-(-batch.warning.seconds // 60)}"] if batch.warning else []),
-            "-rn",  # never started again by itself
+            "-rn",  # no automatic restart
             f"-o {spec.output}",
         ]
 
@@ -96,7 +96,7 @@ class Lsf(BatchSystem):
 
     @override
     def submit(self, spec: AllocationSpec, *, lock: int | None = None) -> str:
-        # From its standard input bsub takes a script with #BSUB lines everywhere; as an argument, where LSF is told to.
+        # Every LSF reads #BSUB lines from standard input; from a file argument only if it is configured so.
         said = run_command(["bsub"], text=spec.script_file.read_text(), kept_fd=lock)
         if (match := _SUBMITTED.search(said)) is None:
             raise TryAgainError(f"bsub does not say which job it submitted: {said.strip()!r}")
@@ -122,22 +122,22 @@ def _read(line: str) -> BatchJob:
 
 
 class LsfAllocation(BatchAllocation):
-    """From inside a bsub. Under jsrun the first host is the launch node, which runs no payloads."""
+    """An allocation of bsub. With jsrun the first host is the launch node, which runs no payloads."""
 
     variable = "LSB_JOBID"
 
     def nodes(self) -> list[AllocatedNode]:
-        """See Batch."""
+        """See BatchAllocation."""
         slots = self._slots()
         names = list(slots)
         if self._has_launch_node(slots):
             names = names[1:]
-        # The slots of easy mode are threads of its own counting; the profile knows the cores.
+        # Slots of easy mode are hardware threads, not cores; the profile has the cores.
         return [AllocatedNode(name) for name in names]
 
     @staticmethod
     def _has_launch_node(slots: Counter[str]) -> bool:
-        """It has one slot, and the others have all their cores."""
+        """Returns True if the first host has one slot and the others have more."""
         first, *others = [*slots.values()] or [0]
         return first == 1 and bool(others) and min(others) > 1
 
@@ -152,9 +152,9 @@ class LsfAllocation(BatchAllocation):
         return Counter({name: int(count) for name, count in zip(words[::2], words[1::2], strict=False)})
 
     def seconds_left(self, now: float) -> float:
-        """See Batch."""
+        """See BatchAllocation."""
         text = self.ask(["bjobs", "-noheader", "-o", "time_left", self.job])
         try:
-            return walltime_seconds(text.split()[0])  # "1:59 L": by the limit; E: by an estimate
+            return walltime_seconds(text.split()[0])  # "1:59 L": from the limit; E: an estimate
         except (ValueError, IndexError) as error:
             raise InputError(f"bjobs calls {text!r} the time left of job {self.job}") from error

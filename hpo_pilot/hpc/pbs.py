@@ -28,7 +28,7 @@ from hpo_pilot.hpc.batch_system import (
     walltime_seconds,
 )
 
-#: PBS Professional Reference Guide, "Job States". Those that are not here run, or end.
+#: PBS Professional Reference Guide, "Job States". A job in any other state runs, or is ending.
 _STATES = {
     "Q": BatchState.WAITING,
     "T": BatchState.WAITING,
@@ -39,19 +39,19 @@ _STATES = {
     "X": BatchState.ENDED,
 }
 
-#: `Exit_status` of a job whose walltime was over; PBS Professional Reference Guide, "Job Exit Status Codes".
+#: `Exit_status` of a job that reached its walltime; PBS Professional Reference Guide, "Job Exit Status Codes".
 _WALLTIME_OVER = -29
 
-#: A script that a signal ended has 256 plus its number there; qdel sends TERM, then KILL.
+#: `Exit_status` of a script that a signal ended is 256 plus the signal's number; qdel sends TERM, then KILL.
 _KILLED = (256 + 15, 256 + 9)
 
-#: What commands say of jobs that are over, or where the server keeps no history.
+#: Messages of commands about jobs that are over, and of servers without a job history.
 _OVER = ("has finished", "Unknown Job Id")
 _NO_HISTORY = ("job_history_enable", "history")
 
 
 class Pbs(BatchSystem):
-    """PBS. It warns no job before its end: the pilot goes by the clock."""
+    """PBS. It sends no warning before a job's end: the pilot goes by the clock."""
 
     name: ClassVar[str] = "pbs"
     mark: ClassVar[str] = "#PBS"
@@ -74,7 +74,7 @@ class Pbs(BatchSystem):
             f"-l walltime={spec.minutes // 60:02d}:{spec.minutes % 60:02d}:00",
             *self.queue_and_account(spec),
             "-S /bin/bash",
-            "-r n",  # never started again by itself
+            "-r n",  # no automatic restart
             "-j oe",
             f"-o {spec.output}",
         ]
@@ -122,12 +122,12 @@ def _read(number: str, job: Mapping[str, Any]) -> BatchJob:
 
 
 class PbsAllocation(BatchAllocation):
-    """From inside a qsub."""
+    """An allocation of qsub."""
 
     variable = "PBS_JOBID"
 
     def nodes(self) -> list[AllocatedNode]:
-        """See Batch."""
+        """See BatchAllocation."""
         file = self.environment.get("PBS_NODEFILE", "")
         try:
             names = list(Counter(Path(file).read_text().split()))
@@ -137,7 +137,7 @@ class PbsAllocation(BatchAllocation):
         return [AllocatedNode(name, int(cpus) if cpus.isdecimal() else 0) for name in names]
 
     def seconds_left(self, now: float) -> float:
-        """See Batch."""
+        """See BatchAllocation."""
         said = self.ask(["qstat", "-f", self.job])
         limit = re.search(r"^ *Resource_List\.walltime = (\S+)$", said, re.MULTILINE)
         start = re.search(r"^ *stime = (.+)$", said, re.MULTILINE)

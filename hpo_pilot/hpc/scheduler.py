@@ -1,6 +1,6 @@
-"""Decides which job runs on which nodes of an allocation, and when.
+"""The scheduler of an allocation: decides which job runs on which nodes, and when.
 
-It has no clock of its own: callers give the time.
+It has no clock: callers pass the time.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Policy:
     """The settings of a scheduler.
 
     Attributes:
-        quantile: of a search's run times: a job is taken to last so long. A lower one keeps more nodes busy before the
-            end of the allocation, and has more jobs cut there.
-        measurements: with fewer run times of a search than this, its jobs are taken to last the minutes asked for. So
-            they are while nearly all of them still run: nobody knows how long.
-        margin: seconds before the end of the allocation when every job should have ended.
-        backfill: whether jobs may overtake one that waits for room; without, it is first come, first served.
-        depth: kinds of waiting jobs (search and needs) that are looked at in one decision, the oldest first.
+        quantile: the run time of a job is assumed to be this quantile of its search's run times. A lower quantile keeps
+            more nodes busy before the end of the allocation, and cuts more jobs there.
+        measurements: with fewer measured run times of a search, its jobs are assumed to take the minutes asked for, and
+            also while nearly all of them still run.
+        margin: seconds before the end of the allocation at which every job should have ended.
+        backfill: whether jobs may overtake a job that waits for room; False: first come, first served.
+        depth: most kinds of waiting jobs (search and needs) in one decision, the oldest first.
     """
 
     quantile: float = 0.75
@@ -52,28 +52,28 @@ class Policy:
     depth: int = 64
 
 
-_RATIO = 1.05  # from bin to bin: a quantile is too long by 5% at most
-_MOST = 0.75 + 1e-9  # of the jobs: while more may be longer than all that is measured, nothing is estimated
-_BEYOND = 2.0  # so much longer is the quantile than the longest measured, for all of the jobs that may be longer yet
-_GROWTH = 1.05  # of the measurements, until a quantile is computed anew
+_RATIO = 1.05  # from bin to bin of run times: a quantile is too long by at most 5%
+_MOST = 0.75 + 1e-9  # share of jobs that may be longer than all measured ones; with more, there is no estimate
+_BEYOND = 2.0  # a quantile beyond the longest measured time is longer by this factor times the share beyond it
+_GROWTH = 1.05  # growth of the number of measurements until the quantile is computed again
 
 
 class RunTimes:
     """The run times of one search in one allocation.
 
-    The first jobs to end are the short ones. So a quantile over them alone would be far too low; it is that of the
-    Kaplan-Meier estimator (J. Am. Stat. Assoc. 53 (1958) 457), for which a job that still runs, failed or was
-    cut says that its run time would have been longer than that.
+    Short jobs end first, so a quantile of finished jobs alone would be far too low. The quantile is that of the
+    Kaplan-Meier estimator (J. Am. Stat. Assoc. 53 (1958) 457): a job that still runs, failed or was cut would have run
+    longer.
 
-    It is the quantile for the next job: one more is counted that outlives all others. For the longest of three run
-    times is exceeded by the next one in a quarter of all cases, and the only one in half of them. Where the quantile
-    lies beyond all that is measured, it is estimated from the longest that is, if a quarter of the jobs are not longer:
-    a node that stands idle is lost for sure. For one, two or three log-normal run times that differ by a factor of
-    1.6, 73 to 75% of the next ones are no longer than such an estimate of the 75% quantile.
+    It is the quantile for the next job: one additional job counts as longer than all others, because the next run time
+    exceeds the longest of three in a quarter of all cases, and the only one in half of them. If the quantile lies
+    beyond all measured times, it is estimated from the longest one, provided that at least a quarter of the jobs are
+    not longer: an idle node is a certain loss. For one, two or three log-normal run times with a spread of a factor of
+    1.6, such an estimate of the 75% quantile holds for 73 to 75% of the next run times.
     """
 
     def __init__(self, quantile: float, least: int = 1) -> None:
-        """A quantile, which is known from `least` finished jobs on at the earliest."""
+        """Sets the quantile, which is known after `least` finished jobs at the earliest."""
         self._beyond = 1.0 - quantile + 1e-9
         self._least = least
         self._finished: Counter[int] = Counter()
@@ -81,14 +81,14 @@ class RunTimes:
         self._measured = 0
         self._next = float(least)
         self._known: float | None = None
-        self._starts: list[float] = []  # of those that run, ascending
+        self._starts: list[float] = []  # start times of running jobs, ascending
 
     def started(self, now: float) -> None:
-        """A job starts."""
+        """Notes that a job starts."""
         insort(self._starts, now)
 
     def ended(self, start: float, now: float, *, finished: bool, staging: float = 0.0) -> None:
-        """A job that started at `start` ends; only what is finished is a measurement, and without its staging."""
+        """Notes the end of a job that started at `start`; only finished jobs count, without their staging."""
         del self._starts[bisect_right(self._starts, start) - 1]
         place = math.ceil(math.log(max(1.0, now - start - staging), _RATIO))
         if finished:
@@ -98,7 +98,7 @@ class RunTimes:
             self._broken_off[place] += 1
 
     def quantile(self, now: float) -> float | None:
-        """Seconds within which the quantile's share of the jobs is finished; None: not known yet."""
+        """Returns the quantile of the run times in seconds; None: not known yet."""
         if self._measured >= self._next:
             self._next = max(self._measured + 1.0, _GROWTH * self._measured)
             self._known = self._computed(now)
@@ -121,13 +121,14 @@ class RunTimes:
 
 @dataclass(frozen=True)
 class Reservation:
-    """A promise to a job.
+    """Nodes and a start time that are promised to a job.
 
     Attributes:
-        nodes: on which no job starts that is not likely to end before `start`.
-        start: when the job should start; it is only ever brought forward, unless a node is lost.
-        renew: when it is worth while to look for an earlier start.
-        later: when which of the nodes are likely to have room that had none when they were chosen, ascending.
+        job: the job.
+        nodes: the reserved nodes; other jobs start there only if they are likely to end before `start`.
+        start: the promised start, which may only become earlier, unless a node is lost.
+        renew: the time from which to look for an earlier start.
+        later: (time, nodes) at which nodes without room at the choice are likely to have room, ascending.
     """
 
     job: Job
@@ -137,12 +138,12 @@ class Reservation:
     later: tuple[tuple[float, int], ...]
 
     def exchanged(self, fit: int) -> Reservation:
-        """Nodes that have room now take the places of those kept that have none: the last ones that would have.
+        """Replaces reserved nodes without room, the last to get room first, by nodes that have room now.
 
-        So the job starts as soon as enough nodes are free, whichever these are.
+        So the job starts as soon as any nodes suffice.
 
         Args:
-            fit: all nodes that have room for a part of the job now, fewer than it needs.
+            fit: all nodes with room for a part of the job now, fewer than it needs.
         """
         better, busy = fit & ~self.nodes, self.nodes & ~fit
         if not better:
@@ -160,7 +161,7 @@ class Reservation:
         while later and not later[-1][1] & busy:
             later.pop()
         start = self.start
-        # Where a short job has come to the others, they stay until the start that it was let in for.
+        # If a short job runs on the others, they stay reserved until the start before which it should end.
         if later and not busy & ~dropped & ~_all(later):
             start = min(start, later[-1][0])
         nodes = self.nodes & ~dropped | close_together(better, dropped.bit_count())
@@ -175,7 +176,7 @@ def _all(later: list[tuple[float, int]]) -> int:
 
 
 class JobGroup:
-    """Jobs of one search with the same needs: where the first cannot start, none can."""
+    """Waiting jobs of one search with the same needs: if the first cannot start, none can."""
 
     def __init__(self, search: str, needs: JobNeeds) -> None:
         self.search, self.needs = search, needs
@@ -183,7 +184,7 @@ class JobGroup:
 
     @property
     def first(self) -> Job:
-        """The oldest."""
+        """The oldest job."""
         return self.jobs[0][1]
 
     def __lt__(self, other: JobGroup) -> bool:
@@ -191,7 +192,7 @@ class JobGroup:
 
 
 class WaitingJobs:
-    """The lines, the one with the oldest job first."""
+    """The groups of waiting jobs, the group with the oldest job first."""
 
     def __init__(self) -> None:
         self._by_kind: dict[tuple[str, JobNeeds], JobGroup] = {}
@@ -210,15 +211,15 @@ class WaitingJobs:
 
     @property
     def lines(self) -> int:
-        """How many there are."""
+        """The number of groups."""
         return len(self._order)
 
     def line(self, place: int) -> JobGroup:
-        """The line at a place, from 0; its oldest job is older than that of the next."""
+        """Returns the group at a place, from 0, in the order of the oldest jobs."""
         return self._order[place]
 
     def add(self, job: Job) -> None:
-        """A job comes."""
+        """Adds a job."""
         self._came += 1
         self._keys.add(job.key)
         line = self._by_kind.get((job.search, job.needs))
@@ -230,7 +231,7 @@ class WaitingJobs:
         self._order.append(line)
 
     def pop(self, place: int) -> Job:
-        """Takes the oldest job of the line at a place; the line moves back to where its next job belongs."""
+        """Removes and returns the oldest job of the group at a place; the group moves to the place of its next job."""
         line = self._order.pop(place)
         _, job = line.jobs.popleft()
         self._keys.discard(job.key)
@@ -241,7 +242,7 @@ class WaitingJobs:
         return job
 
     def remove(self, place: int) -> list[Job]:
-        """Takes all the jobs of the line at a place."""
+        """Removes and returns all jobs of the group at a place."""
         line = self._order.pop(place)
         del self._by_kind[line.search, line.needs]
         found = [job for _, job in line.jobs]
@@ -249,17 +250,22 @@ class WaitingJobs:
         return found
 
 
-_RENEWAL = 0.25  # of the time until a promised start, after which an earlier one is looked for
-_GRACE = 60.0  # seconds that a job past its limit is given to be gone
+_RENEWAL = 0.25  # share of the time until a promised start, after which to look for an earlier one
+_GRACE = 60.0  # seconds that a job past its limit may take to end
 
 
 @dataclass(slots=True, eq=False)
 class RunningJob:
-    """A job that runs; what it has shrinks when a node of it is lost.
+    """A running job; the loss of a node removes its part there.
 
     Attributes:
-        number: unique, ascending.
-        end: when it is likely to end.
+        job: the job.
+        number: its number in the order of starts.
+        start: its start time.
+        end: its likely end.
+        parts: its GPUs and cores on each node.
+        stays: its times on each node.
+        nodes: the set of its nodes.
     """
 
     job: Job
@@ -271,7 +277,7 @@ class RunningJob:
     nodes: int
 
     def covers(self, needs: JobNeeds) -> bool:
-        """Whether each of its nodes has room for a part of such a job once this one has ended."""
+        """Returns True if each of its nodes has room for a part of such a job after its end."""
         own = self.job.needs
         return (
             own.gpus_per_node >= needs.gpus_per_node and own.cores >= needs.cores and own.memory_mb >= needs.memory_mb
@@ -288,22 +294,22 @@ class Horizon:
         return (running for _, _, running in self._ends)
 
     def add(self, running: RunningJob) -> None:
-        """A job starts."""
+        """Adds a job that starts."""
         insort(self._ends, (running.end, running.number, running))
 
     def remove(self, running: RunningJob) -> None:
-        """A job has ended."""
+        """Removes a job that has ended."""
         del self._ends[bisect_left(self._ends, (running.end, running.number))]
 
     def reserve(self, job: Job, capacity: Capacity, now: float) -> Reservation | None:
-        """Where and when a job could start that cannot start now; None: never, for too many nodes are lost."""
+        """Returns nodes and start time for a job that cannot start now; None: never, too many nodes are lost."""
         self._put_off(now)
         needs = job.needs
         ready = capacity.fitting(needs, capacity.up)
         left: dict[int, tuple[int, int, int]] = {}
         later = []
         for end, _, running in self._ends:
-            if running.covers(needs):  # the usual case, and its cost does not depend on how many nodes it has
+            if running.covers(needs):  # the usual case, at a cost independent of the number of nodes
                 found = running.nodes & ~ready
             else:
                 found = node_set(
@@ -321,12 +327,12 @@ class Horizon:
         return None
 
     def clear_times(self, now: float) -> dict[int, float]:
-        """When each node that is not empty is likely to be."""
+        """Returns the likely time at which each node with jobs becomes empty."""
         self._put_off(now)
         return {part.node: end for end, _, running in self._ends for part in running.parts}
 
     def _put_off(self, now: float) -> None:
-        """Jobs that last longer than was likely: half as long again as until now, at most to their limit."""
+        """Extends the likely end of overdue jobs by half of their time so far, up to their limit."""
         overdue = bisect_left(self._ends, (now, math.inf))
         for _, number, running in self._ends[:overdue]:
             limit = running.start + running.job.limit

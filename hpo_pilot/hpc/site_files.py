@@ -1,4 +1,4 @@
-"""Reads site files, finds site profiles by name, and gives the power that a search's jobs draw."""
+"""Reads site files, finds site profiles by name, and estimates the power that a search's jobs draw."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SECTIONS = {
     if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
 }
 
-#: Where keys belong that stand at the top level; keys of several sections are left out.
+#: The section of each key, for keys at the top level by mistake; without keys of several sections.
 _ELSEWHERE = {
     key: f"under {section}"
     for section, model in _SECTIONS.items()
@@ -33,14 +33,14 @@ _ELSEWHERE = {
 
 
 class SiteFileError(SearchFileError):
-    """A site file is wrong; says everything that is, one problem per line, in the order of the file."""
+    """A site file has mistakes; the message lists all of them, one per line, in the order of the file."""
 
 
 def load_site(path: Path) -> SiteProfile:
-    """The profile in the file at `path`.
+    """Reads the profile in the file at `path`.
 
     Raises:
-        SiteFileError: it cannot be read or is wrong; its `problems` are all mistakes with their places.
+        SiteFileError: the file cannot be read or has mistakes; `problems` has all of them with their places.
     """
     document = read_document(path)
     problems = list(document.problems) or _problems(document, path.stem)
@@ -50,15 +50,15 @@ def load_site(path: Path) -> SiteProfile:
 
 
 def find_site(name: str, folders: Sequence[Path] | None = None) -> SiteProfile:
-    """The profile of that name.
+    """Reads the profile with that name.
 
     Args:
-        name: as `site.profile` and `--site` have it.
-        folders: where to look; default: `site_folders()`.
+        name: the value of `site.profile` or `--site`.
+        folders: the folders to look in; None: `site_folders()`.
 
     Raises:
-        InputError: there is none.
-        SiteFileError: its file is wrong.
+        InputError: there is no such profile.
+        SiteFileError: its file has mistakes.
     """
     files = site_files(folders)
     if name not in files:
@@ -67,7 +67,7 @@ def find_site(name: str, folders: Sequence[Path] | None = None) -> SiteProfile:
 
 
 def site_files(folders: Sequence[Path] | None = None) -> dict[str, Path]:
-    """The files of all profiles by name, in the order of the names; of several of one name that which counts."""
+    """Returns the files of all profiles, sorted by name; of files with one name the first in search order."""
     found: dict[str, Path] = {}
     for folder in site_folders() if folders is None else folders:
         if folder.is_dir():
@@ -77,7 +77,7 @@ def site_files(folders: Sequence[Path] | None = None) -> dict[str, Path]:
 
 
 def unknown_site_hint(name: str, files: Mapping[str, Path]) -> str:
-    """What was probably meant by the name of no profile."""
+    """Returns the hint for an unknown profile name: similar names, and where to put a new profile."""
     own = f"a site's own file goes into ~/.config/hpo_pilot/sites, or a folder that --sites or {SITES_VARIABLE} names"
     return f"{did_you_mean(name, files)} ({own})" if files else own
 
@@ -91,7 +91,7 @@ def _problems(document: Document, name: str) -> list[Problem]:
     if isinstance(data.get("name"), str) and data["name"] != name:
         message = f"is {data['name']!r}, and the file's name says {name!r}"
         found.append(Mistake(("name",), message, f"call the file {data['name']}.yaml, or the site {name}"))
-    return [document.problem(misfit.path, misfit.message, misfit.hint, at_key=misfit.at_key) for misfit in found]
+    return [document.problem(one.path, one.message, one.hint, at_key=one.at_key) for one in found]
 
 
 def _mistakes(data: dict[str, Any]) -> list[Mistake]:
@@ -103,7 +103,7 @@ def _mistakes(data: dict[str, Any]) -> list[Mistake]:
 
 
 def price_of(search: Search) -> Price:
-    """What a second of one of the search's jobs takes; its watts where the profile of its site has figures for that."""
+    """Returns the resources of one job of the search, and its watts if its site profile has power figures."""
     resources = search.resources
     path = site_files().get(search.site.profile)
     profile = None if path is None else _profile(path, path.stat().st_mtime_ns)
@@ -112,10 +112,10 @@ def price_of(search: Search) -> Price:
 
 
 def job_watts(profile: SiteProfile, resources: Resources) -> float | None:
-    """What one job draws on all its nodes, in watts; None: the profile has no figures.
+    """Returns the power of one job on all its nodes, in watts; None: the profile has no power figures.
 
-    Of what a node draws when it does nothing, a job counts the share that it has of the node: of its cores, GPUs and
-    memory the largest. Others may use the rest.
+    A job counts a share of the idle power of its nodes: the largest of its shares of cores, GPUs and memory. Other jobs
+    may use the rest.
     """
     node, power = profile.node, profile.node.power
     if power is None:
@@ -132,7 +132,7 @@ def job_watts(profile: SiteProfile, resources: Resources) -> float | None:
 
 @lru_cache(maxsize=32)
 def _profile(path: Path, _changed: int) -> SiteProfile | None:
-    """A profile, read anew when its file changes; None: it is wrong, as `hpo-pilot sites` says."""
+    """Reads a profile again when its file has changed; None: it has mistakes, which `hpo-pilot sites` shows."""
     try:
         return load_site(path)
     except SiteFileError:

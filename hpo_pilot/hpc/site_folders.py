@@ -1,4 +1,4 @@
-"""Where site profiles are: the user's folders first, then those that come with the product."""
+"""The folders of site profiles: the user's first, then the folder that comes with the product."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pathlib import Path
 
 import hpo_pilot
 
-#: Folders of profiles, separated as in PATH; the first that has a profile of that name counts.
+#: Folders of profiles, separated as in PATH; of profiles with one name the first counts.
 SITES_VARIABLE = "HPO_PILOT_SITES"
 
-#: Where an installation puts the profiles that come with it: `data_files` of setup.cfg.
+#: The installed folder of the profiles that come with the product: `data_files` of setup.cfg.
 _SHARED = Path("share", "hpo_pilot", "sites")
 
 
 def site_folders(environment: Mapping[str, str] | None = None) -> tuple[Path, ...]:
-    """The folders that are looked through, in this order; those of the variable even where they are missing.
+    """Returns the folders of profiles, in search order; folders that the variable names may be missing.
 
     Args:
-        environment: default: this process's.
+        environment: variables; None: those of this process.
     """
     env = os.environ if environment is None else environment
     named = [Path(name).expanduser() for name in env.get(SITES_VARIABLE, "").split(os.pathsep) if name]
@@ -30,15 +30,15 @@ def site_folders(environment: Mapping[str, str] | None = None) -> tuple[Path, ..
 
 
 def shipped_folder(package: Path, data: Sequence[Path]) -> Path | None:
-    """The folder of the profiles that come with the product; None: this installation has none.
+    """Returns the folder of the profiles that come with the product; None: this installation has none.
 
     Args:
         package: the folder of the package hpo_pilot.
-        data: where installations put data files, the likeliest first.
+        data: the data folders of Python installations, the likeliest first.
     """
     root = package.parent
     checkout = [root / "deploy" / "sites"] if (root / "setup.cfg").is_file() else []
-    # Beside the package: what `pip install --target` makes.
+    # `pip install --target` puts data files beside the package.
     folders = [*checkout, *(folder / _SHARED for folder in data), root / _SHARED]
     return next((folder for folder in folders if folder.is_dir()), None)
 

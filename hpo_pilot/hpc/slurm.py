@@ -30,7 +30,7 @@ from hpo_pilot.hpc.batch_system import (
 
 log = logging.getLogger(__name__)
 
-#: squeue(1), "JOB STATE CODES". Those that are not here run, or end.
+#: squeue(1), "JOB STATE CODES". A job in any other state runs, or is ending.
 _STATES = {
     "PENDING": BatchState.WAITING,
     "CONFIGURING": BatchState.WAITING,
@@ -51,17 +51,17 @@ _STATES = {
     "OUT_OF_MEMORY": BatchState.FAILED,
 }
 
-#: Reasons why a pending job could not start even on free nodes; squeue(1), "JOB REASON CODES".
+#: Reasons of pending jobs that could not start even on free nodes; squeue(1), "JOB REASON CODES".
 _HELD = ("JobHeld", "BeginTime", "Dependency", "QOSMax", "AssocMax", "MaxJobs", "QOSJobLimit", "AssociationJobLimit")
 
-#: Fields with a bar between; the name, in which users may have bars, is the last.
+#: Fields separated by bars; the name comes last, because it may have bars in it.
 _SQUEUE_FIELDS = "%i|%T|%r|%P|%q|%j"
 _SACCT_FIELDS = "JobIDRaw,State,Reason,Partition,QOS,JobName"
 _BARS = 5
 
 
 class Slurm(BatchSystem):
-    """Slurm; queues are partitions, or QOS where the profile's `queue_option` says so."""
+    """Slurm. Queues are partitions, or QOS if the profile sets `queue_option` so."""
 
     name: ClassVar[str] = "slurm"
     mark: ClassVar[str] = "#SBATCH"
@@ -77,15 +77,15 @@ class Slurm(BatchSystem):
             f"--time={walltime_text(spec.minutes)}:00",
             *self.queue_and_account(spec),
             *([f"--constraint={shlex.quote(batch.constraint)}"] if batch.constraint else []),
-            # The whole of each node, where partitions share nodes among jobs.
+            # Whole nodes, even in partitions whose jobs share nodes.
             "--exclusive",
             "--mem=0",
             *([f"--gpus-per-node={gpus}"] if gpus else []),
-            # To the script alone, whose place the pilot takes.
+            # To the script only: the pilot replaces it.
             *([f"--signal=B:{batch.warning.signal}@{batch.warning.seconds}"] if batch.warning else []),
-            # Of a job that Slurm starts again by itself nobody would know what it did before.
+            # If Slurm restarted the job by itself, its earlier work would be unknown.
             "--no-requeue",
-            # A node that is lost takes its own jobs along; the pilot goes on with the others.
+            # The loss of a node ends only the PanDA jobs on it; the pilot goes on with the others.
             "--no-kill",
             f"--output={spec.output}",
             "--open-mode=append",
@@ -118,7 +118,7 @@ class Slurm(BatchSystem):
                 ]
             )
         except (CommandFailedError, InputError) as error:
-            log.info("Slurm keeps no books here: %s", error)
+            log.info("Slurm has no accounting here: %s", error)
             return {}
         return _read(said.splitlines())
 
@@ -132,7 +132,7 @@ def _read(lines: Iterable[str]) -> dict[str, BatchJob]:
     for line in lines:
         number, state, reason, *queue, name = line.split("|", 5) if line.count("|") >= _BARS else ("", "", "", "")
         if not state.strip():
-            log.warning("not a line on a job, and passed over: %.200s", line)
+            log.warning("skipped a line of squeue or sacct that describes no job: %.200s", line)
             continue
         word = state.split()[0]  # CANCELLED by 1000
         kind = _STATES.get(word, BatchState.RUNNING)
@@ -145,35 +145,35 @@ def _read(lines: Iterable[str]) -> dict[str, BatchJob]:
     return found
 
 
-_ALONE = 8  # nodes that are tried one by one, where not all of them are free
+_ALONE = 8  # nodes to try one by one, if not all of them are free
 
 
 class SlurmAllocation(BatchAllocation):
-    """From inside an sbatch or salloc."""
+    """An allocation of sbatch or salloc."""
 
     variable = "SLURM_JOB_ID"
     keeps_cores = True
 
     def nodes(self) -> list[AllocatedNode]:
-        """See Batch."""
+        """See BatchAllocation."""
         listed = self.environment.get("SLURM_JOB_NODELIST") or self.environment.get("SLURM_NODELIST", "")
         names = self.ask(["scontrol", "show", "hostnames", listed]).split() if listed else []
         cpus = _repeated(self.environment.get("SLURM_JOB_CPUS_PER_NODE", ""))
         return [AllocatedNode(name, cpus[place] if len(cpus) == len(names) else 0) for place, name in enumerate(names)]
 
     def seconds_left(self, now: float) -> float:
-        """See Batch."""
-        said = self.environment.get("SLURM_JOB_END_TIME", "")  # since 22.05, and only where the site has it
+        """See BatchAllocation."""
+        said = self.environment.get("SLURM_JOB_END_TIME", "")  # since 22.05, and not at every site
         if said.isdecimal():
             return int(said) - now
         text = self.ask(["squeue", "--noheader", f"--jobs={self.job}", "--format=%e"])
         try:
             return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S")) - now
-        except ValueError as error:  # N/A: it has no limit
+        except ValueError as error:  # N/A: the job has no limit
             raise InputError(f"squeue calls {text!r} the end of job {self.job}") from error
 
     def lost(self) -> list[str]:
-        """See Batch."""
+        """See BatchAllocation."""
         given = [node.name for node in self.nodes()]
         count, listed = self.ask(["squeue", "--noheader", f"--jobs={self.job}", "--format=%D %N"]).split()
         if int(count) >= len(given):
@@ -182,13 +182,13 @@ class SlurmAllocation(BatchAllocation):
         return [name for name in given if name not in left]
 
     def reclaim(self, nodes: Sequence[str]) -> list[str]:
-        """See Batch.
+        """See BatchAllocation.
 
-        A step that outlives a node's loss takes its cores along when it ends, up to Slurm 23.02.2 (SchedMD's bug
-        16691). A step that has a whole node sets all of its cores free, and shows for any version that they are.
+        Up to Slurm 23.02.2, cores of a step that outlives the loss of a node stay allocated after its end (SchedMD's
+        bug 16691). A step on a whole node frees all of its cores; with any version, its start shows that they are free.
         """
         steps = self.ask(["squeue", "--steps", "--noheader", f"--jobs={self.job}", "--format=%i %N"]).splitlines()
-        listed = {line.split()[1] for line in steps if re.match(r"\S+\.\d+\s+\S", line)}  # not those of the script
+        listed = {line.split()[1] for line in steps if re.match(r"\S+\.\d+\s+\S", line)}  # not the steps of the script
         busy = self._expanded(",".join(sorted(listed))) if listed else set()
         free = [node for node in nodes if node not in busy]
         try:
@@ -203,7 +203,7 @@ class SlurmAllocation(BatchAllocation):
         return found
 
     def _wholly_free(self, nodes: list[str]) -> list[str]:
-        """The same nodes, once a step has had all of them."""
+        """Runs a step on all of these whole nodes, and returns them."""
         if nodes:
             count = str(len(nodes))
             words = ["srun", "--immediate=5", "-N", count, "-n", count, f"--nodelist={','.join(nodes)}", "--whole"]
@@ -214,11 +214,11 @@ class SlurmAllocation(BatchAllocation):
         return set(self.ask(["scontrol", "show", "hostnames", listed]).split())
 
     def gpus_per_node(self) -> int:
-        """See Batch."""
+        """See BatchAllocation."""
         return self._number("SLURM_GPUS_ON_NODE")
 
     def memory_mb(self) -> int:
-        """See Batch."""
+        """See BatchAllocation."""
         return self._number("SLURM_MEM_PER_NODE")
 
     def _number(self, name: str) -> int:
@@ -227,7 +227,7 @@ class SlurmAllocation(BatchAllocation):
 
 
 def _repeated(text: str) -> list[int]:
-    """`2(x3),4` is 2, 2, 2, 4."""
+    """Returns 2, 2, 2, 4 for `2(x3),4`."""
     found: list[int] = []
     for part in filter(None, text.split(",")):
         match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)

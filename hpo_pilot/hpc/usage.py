@@ -1,4 +1,4 @@
-"""Jobs as the scheduler sees them, and how they used the node-seconds and GPU-seconds of an allocation."""
+"""The jobs of a scheduler, and the node-seconds and GPU-seconds of an allocation that they use."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Job:
     """A job that waits or runs.
 
     Attributes:
-        key: what the caller knows it by; unique among those that wait or run.
-        search: whose run times are like its own.
-        needs: `minutes` is when it is ended if it still runs: the scheduler relies on it.
+        key: the caller's key, unique among jobs that wait or run.
+        search: its search; jobs of one search have similar run times.
+        needs: its needs. The caller ends it after `minutes`: the scheduler relies on that.
     """
 
     key: Hashable
@@ -27,33 +27,33 @@ class Job:
 
     @property
     def limit(self) -> float:
-        """Seconds that it may run."""
+        """The longest run time, in seconds."""
         return 60.0 * self.needs.minutes
 
 
 class Ending(StrEnum):
-    """Why a job runs no more."""
+    """How a job ended."""
 
-    FINISHED = "finished"  #: by itself, well: its run time is measured
+    FINISHED = "finished"  #: by itself, with success: its run time counts as measured
     FAILED = "failed"  #: by itself, or at the limit of its minutes
-    LOST = "lost"  #: a node was lost under it
-    CUT = "cut"  #: the allocation came to its end, and what it did is gone
-    CHECKPOINTED = "checkpointed"  #: the allocation came to its end, and another goes on where it was
+    LOST = "lost"  #: it lost a node
+    CUT = "cut"  #: the allocation ended, and its work is lost
+    CHECKPOINTED = "checkpointed"  #: the allocation ended, and the job goes on in another one from its checkpoint
 
     @property
     def is_useful(self) -> bool:
-        """Whether the time that went into the job was used, not lost."""
+        """True if the job's time was used and not lost."""
         return self in (Ending.FINISHED, Ending.CHECKPOINTED)
 
 
 @dataclass(frozen=True)
 class Share:
-    """What a job has on one node.
+    """The GPUs and cores of a job on one node.
 
     Attributes:
-        node: its name.
-        gpus: their numbers, from 0.
-        cores: their numbers among those that jobs may use, from 0.
+        node: name of the node.
+        gpus: numbers of the GPUs, from 0.
+        cores: numbers of the cores among those for jobs, from 0.
     """
 
     node: str
@@ -63,7 +63,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Start:
-    """A job that is to be started now, and where: its nodes in the order of the allocation."""
+    """A job to start now, with its shares of nodes in the order of the allocation."""
 
     job: Job
     shares: tuple[Share, ...]
@@ -71,13 +71,13 @@ class Start:
 
 @dataclass(frozen=True)
 class Spent:
-    """Seconds of nodes, or of GPUs.
+    """Node-seconds or GPU-seconds.
 
     Attributes:
-        used: by jobs that were of use.
-        lost: by jobs that failed, were cut, or lost a node.
-        running: by jobs that still run.
-        idle: no job had them.
+        used: of jobs with a useful end.
+        lost: of jobs that failed, were cut, or lost a node.
+        running: of jobs that still run.
+        idle: without a job.
         gone: after the loss of their node.
     """
 
@@ -89,13 +89,13 @@ class Spent:
 
     @property
     def total(self) -> float:
-        """All of them."""
+        """The sum."""
         return self.used + self.lost + self.running + self.idle + self.gone
 
 
 @dataclass(frozen=True)
 class SearchUsage:
-    """What one search spent, in seconds; of node-seconds that jobs share, its jobs' shares."""
+    """The node-seconds and GPU-seconds of one search; of shared nodes, the shares of its jobs."""
 
     nodes: Spent
     gpus: Spent
@@ -104,10 +104,10 @@ class SearchUsage:
 
 @dataclass(frozen=True)
 class Usage:
-    """What became of an allocation so far, in seconds.
+    """The node-seconds and GPU-seconds of an allocation so far.
 
-    A node is used as soon as one job is on it. Jobs side by side share its seconds by what each has of the node, of
-    GPUs, cores and memory the largest part.
+    A node is used while it has a job. Jobs side by side share its seconds in proportion to their weights: the weight of
+    a job is its largest share of the node's GPUs, cores and memory.
     """
 
     nodes: Spent
@@ -123,7 +123,7 @@ class _Sums:
 
 
 class Stay:
-    """A job's stay on one node, from `Account.begin` to `Account.end`."""
+    """The time of a job on one node, from `Account.begin` to `Account.end`."""
 
     __slots__ = ("began", "gpus", "mark", "node", "weight")
 
@@ -132,14 +132,14 @@ class Stay:
 
 
 class Account:
-    """Keeps the books.
+    """Sums up the node-seconds and GPU-seconds of jobs.
 
-    Each node has a meter that runs at one second per second, divided by what its jobs weigh together: a job's share of
-    the node's time is what the meter went on during its stay, times its weight.
+    Each node has a meter that advances by one second per second, divided by the total weight of its jobs. A job's share
+    of the node's time is the advance of the meter during its stay, times its weight.
     """
 
     def __init__(self, shapes: Sequence[NodeShape], begins: float) -> None:
-        """Of nodes with these shapes, from a time on."""
+        """Starts at the time `begins`, with nodes of these shapes."""
         self._shapes = tuple(shapes)
         self._begins = begins
         self._meters = [0.0] * len(shapes)
@@ -150,7 +150,7 @@ class Account:
         self._sums: dict[str, _Sums] = {}
 
     def begin(self, needs: JobNeeds, nodes: Iterable[int], now: float) -> list[Stay]:
-        """A job comes to nodes."""
+        """Notes that a job starts on nodes."""
         stays = []
         for node in nodes:
             shape = self._shapes[node]
@@ -164,7 +164,7 @@ class Account:
         return stays
 
     def end(self, search: str, stays: Iterable[Stay], now: float, *, useful: bool) -> None:
-        """A job leaves nodes."""
+        """Notes that a job leaves nodes."""
         sums = self._sums.setdefault(search, _Sums())
         for stay in stays:
             node = stay.node
@@ -172,22 +172,22 @@ class Account:
             sums.node_seconds[useful] += (self._meters[node] - stay.mark) * stay.weight
             sums.gpu_seconds[useful] += (now - stay.began) * stay.gpus
             self._stays[node] -= 1
-            # Nobody is left: what rounding left goes too.
+            # Without jobs the weight is 0: this removes rounding errors.
             self._weights[node] = self._weights[node] - stay.weight if self._stays[node] else 0.0
 
     def count(self, search: str, ending: Ending) -> None:
-        """A job of a search has ended."""
+        """Notes how a job of a search ended."""
         self._sums.setdefault(search, _Sums()).endings[ending] += 1
 
     def lose(self, node: int, now: float) -> None:
-        """A node is gone; no job is on it any more."""
+        """Notes the loss of a node; no job is on it any more."""
         self._gone[node] = now
 
     def usage(self, running: Iterable[tuple[str, Sequence[Stay]]], now: float) -> Usage:
-        """The books at a moment that is not before the last entry.
+        """Returns the usage at the time `now`, which is not before the last change.
 
         Args:
-            running: search and stays of every job that runs.
+            running: search and stays of each running job.
             now: seconds.
         """
         node_seconds: defaultdict[str, float] = defaultdict(float)
