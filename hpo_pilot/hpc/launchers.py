@@ -11,29 +11,28 @@ from typing import Any, ClassVar
 from hpo_pilot.errors import InputError
 from hpo_pilot.transformation.job import without_secrets
 
-#: What tells a process which GPUs are its own, by their kind.
+#: The variable that names the GPUs of a process, by kind of GPU.
 VISIBLE_GPUS = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "ROCR_VISIBLE_DEVICES"}
 
 
 @dataclass(frozen=True)
 class Placement:
-    """The nodes, cores and GPUs of one job: as many on each of its nodes.
+    """The nodes, cores and GPUs of one job, with the same number on each node.
 
     Attributes:
-        nodes: by name, the first rank's first.
-        ranks_per_node: processes on each.
-        gpus_per_rank: 0: the payload uses none.
+        nodes: names of the nodes, the first rank's node first.
+        ranks_per_node: processes on each node.
+        gpus_per_rank: GPUs of each process; 0: none.
         cores_per_rank: cores of each process.
-        gpu_kind: nvidia, amd or none: what the nodes have.
-        environment: variables that every rank gets; on other nodes there may be no more than these and PATH: see
-            `site_variables`.
-        allocation: all nodes of the allocation, in the order of the batch system; empty: the job has all there are.
-        gpus: which of a node's GPUs are the job's, as a `*_VISIBLE_DEVICES` names them; empty: the first ones, or
-            those that the launcher finds free.
-        gpus_on: the GPUs of nodes where they are others than `gpus`.
-        memory_mb: the job's on each node, in MB; 0: not said.
-        port: a TCP port of the first node that is the job's alone; 0: none.
-        name: of the job step, unique in the allocation; its ranks' lines are labelled then. Empty: it has none.
+        gpu_kind: kind of GPU of the nodes: nvidia, amd or none.
+        environment: variables of every rank; on other nodes a rank may have only these and PATH, see `site_variables`.
+        allocation: all nodes of the allocation, in the order of the batch system; empty: the job has all of them.
+        gpus: the GPUs of the job on each node, as in `*_VISIBLE_DEVICES`; empty: the first ones, or those that the
+            launcher finds free.
+        gpus_on: the GPUs on the nodes where they differ from `gpus`.
+        memory_mb: memory of the job on each node, in MB; 0: not known.
+        port: a TCP port of the first node that only this job uses; 0: none.
+        name: name of the job step, unique in the allocation; output lines are then labelled by rank. Empty: no name.
     """
 
     nodes: tuple[str, ...]
@@ -50,10 +49,10 @@ class Placement:
     name: str = ""
 
     def __post_init__(self) -> None:
-        """Checks that the parts fit.
+        """Checks that the values are consistent.
 
         Raises:
-            InputError: they do not.
+            InputError: they are not.
         """
         if not self.nodes or len(set(self.nodes)) != len(self.nodes):
             raise InputError(f"a job needs nodes, each once, not {', '.join(self.nodes) or 'none'}")
@@ -68,12 +67,12 @@ class Placement:
             raise InputError(f"{missing[0]} is not a node of the allocation: {', '.join(self.allocation)}")
 
     def gpus_of(self, node: str) -> tuple[str, ...]:
-        """Which GPUs of a node are the job's; empty: not said."""
+        """Returns the GPUs of the job on a node; empty: not known."""
         return self.gpus_on.get(node, self.gpus)
 
     @property
     def ranks(self) -> int:
-        """Processes in all."""
+        """Number of processes on all nodes."""
         return len(self.nodes) * self.ranks_per_node
 
     @property
@@ -88,27 +87,27 @@ class Placement:
 
     @property
     def is_subset(self) -> bool:
-        """Whether the allocation has more nodes than the job."""
+        """True if the allocation has more nodes than the job."""
         return bool(self.allocation) and set(self.nodes) != set(self.allocation)
 
 
-#: What ssh says of a host that it does not reach; several launchers start their helpers by it.
+#: Message of ssh about a host that it cannot reach; several launchers start their helpers with ssh.
 SSH_FAILED = r"ssh: (?:Could not resolve hostname|connect to host) ([\w.-]+)"
 
 
 @dataclass(frozen=True)
 class Traces:
-    """How a launcher's own lines look, as regular expressions; empty: it has none. The runner uses the first three.
+    """Regular expressions for a launcher's own lines in logs; empty: there are none. The runner uses the first three.
 
     Attributes:
-        label: what it puts before each line of a rank; group 1 is the rank.
-        dead: its word that a rank has failed, the first of which counts; group 1, if there is one, is the rank. What
-            follows may be said by others that are being ended.
-        own: lines of the launcher's that do not say what was wrong.
-        broken: its word that a node is of no use; a group names it.
-        lost: its word that the batch system has taken a node away; a group names it. It is one of `broken` too.
-        not_started: its word that nothing was started, whoever's fault it is.
-        away: its word that nothing is started anywhere, for what it asks itself does not answer.
+        label: the label before each line of a rank; group 1 is the rank.
+        dead: a rank has failed; group 1, if any, is the rank. The first such line counts: later ones may come from
+            ranks that are being ended.
+        own: lines of the launcher that do not tell the cause of a failure.
+        broken: a node is unusable; a group names it.
+        lost: the batch system has taken a node away; a group names it. `broken` matches these lines too.
+        not_started: nothing was started, for any reason.
+        away: nothing starts on any node, because the launcher's controller does not answer.
     """
 
     label: str = ""
@@ -120,16 +119,16 @@ class Traces:
     away: str = ""
 
     def broken_nodes(self, said: str, nodes: Collection[str]) -> frozenset[str]:
-        """The nodes that a log calls of no use.
+        """Returns the nodes that a log names as unusable.
 
         Args:
             said: the log.
-            nodes: of the job.
+            nodes: the nodes of the job.
         """
         return self._named(self.broken, said, nodes)
 
     def lost_nodes(self, said: str, nodes: Collection[str]) -> frozenset[str]:
-        """The nodes that the batch system has taken away, by a log; arguments as of `broken_nodes`."""
+        """Returns the nodes that a log names as taken away by the batch system; arguments as for `broken_nodes`."""
         return self._named(self.lost, said, nodes)
 
     def _named(self, pattern: str, said: str, nodes: Collection[str]) -> frozenset[str]:
@@ -138,33 +137,33 @@ class Traces:
         return frozenset(node for node in nodes if {node, node.partition(".")[0]} & named)
 
     def failure(self, said: str) -> str:
-        """The line of a log that says that the launcher did not start the ranks, or lost a node under them, if any."""
+        """Returns the first line of a log about ranks that did not start or lost their node; empty: there is none."""
         patterns = [pattern for pattern in (self.broken, self.not_started, self.away) if pattern]
         return next((line for line in self._own_lines(said) if any(re.search(one, line) for one in patterns)), "")
 
     def is_away(self, said: str) -> bool:
-        """Whether a log says that nothing is started anywhere."""
+        """Returns True if, by a log, nothing starts on any node."""
         return bool(self.away) and any(re.search(self.away, line) for line in self._own_lines(said))
 
     def _own_lines(self, said: str) -> list[str]:
-        """Those that no rank said: a payload may print anything."""
+        """Returns the lines without a rank's label: a payload may print anything."""
         return [line for line in said.splitlines() if not (self.label and re.match(self.label, line))]
 
 
 @dataclass(frozen=True)
 class StepCommands:
-    """How a launcher's job step is reached where its own process cannot do it.
+    """Commands to reach a job step, if the launcher's own process cannot.
 
     Attributes:
-        steps: a command that prints the allocation's steps, a line each: identifier and name.
-        signal: a command that sends one a signal: `%SIGNAL` stands for its name, the identifier is added.
+        steps: a command that prints the steps of the allocation, one a line: identifier and name.
+        signal: a command that sends a signal to a step: `%SIGNAL` stands for its name, the identifier is appended.
     """
 
     steps: tuple[str, ...]
     signal: tuple[str, ...]
 
 
-#: What modules and sites set for the programs of a job: `site_variables`.
+#: Variables that modules and sites set for the programs of a job; see `site_variables`.
 _SITE_NAMES = frozenset(
     {"CONDA_PREFIX", "LANG", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "TMPDIR", "VIRTUAL_ENV"}
 )
@@ -191,10 +190,10 @@ _SITE_PREFIXES = (
 
 
 def site_variables(base: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a process that ranks on other nodes need too, without what looks like a credential.
+    """Returns the variables that ranks on other nodes need too, without those that look like credentials.
 
     Args:
-        base: the environment of the batch script, after its modules are loaded.
+        base: the environment of the batch script with its modules loaded.
     """
     wanted = {name: value for name, value in base.items() if name in _SITE_NAMES or name.startswith(_SITE_PREFIXES)}
     return {name: value for name, value in without_secrets(wanted).items() if name not in VISIBLE_GPUS.values()}
@@ -202,15 +201,15 @@ def site_variables(base: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class LauncherSettings:
-    """What a site says of its launcher: `launcher` of a site profile.
+    """The settings of a launcher, from `launcher` of a site profile.
 
     Attributes:
-        options: more words of every call, before the payload's command.
-        share_gpus: every rank sees all GPUs of its job on the node and takes that of its local rank, as Horovod's
-            examples do; else, where the launcher can, a rank sees its own alone.
-        threads_per_core: hardware threads of a core, where the launcher counts those.
-        mpi: whose mpirun it is, openmpi or mpich.
-        starter: for torchrun, the launcher that starts it on each of several nodes.
+        options: further options of every call, before the payload's command.
+        share_gpus: True: every rank sees all GPUs of its job on the node and takes the one of its local rank, as in
+            Horovod's examples; False: a rank sees only its own GPUs, if the launcher can do that.
+        threads_per_core: hardware threads of a core, for launchers that count threads.
+        mpi: the kind of mpirun, openmpi or mpich.
+        starter: the launcher that starts torchrun on each of several nodes.
     """
 
     options: tuple[str, ...] = ()
@@ -221,75 +220,75 @@ class LauncherSettings:
 
 
 class Launcher(ABC):
-    """One way to start ranks.
+    """Builds the command that starts the ranks of a payload.
 
-    `command` gives a command that, started in the job's folder with `environment` as its whole environment, starts
-    `placement.ranks` processes of `argv`, where and with what the placement says. It ends when all have ended, with
-    status 0 if all of them did; where one rank fails, the others are ended.
+    The caller starts `command` in the job's folder, with `environment` as its whole environment. The command starts
+    `placement.ranks` processes of `argv` on the nodes, cores and GPUs of the placement. It ends when all of them have
+    ended, with status 0 if all had status 0; if one rank fails, it ends the others.
 
-    Only names of variables stand on the command line: values there can be read by every user of a node.
+    The command line has names of variables only: all users of a node can read its values.
     """
 
     name: ClassVar[str]
-    #: What it leaves in logs.
+    #: Its own lines in logs.
     traces: Traces = Traces()
 
     def __init__(self, settings: LauncherSettings | None = None) -> None:
-        """A launcher with the settings of a site; default: none."""
+        """Takes the settings of a site; None: the defaults."""
         self.settings = settings or LauncherSettings()
 
     @property
     def chooses_gpus(self) -> bool:
-        """Whether it gives each node's ranks GPUs itself; else they are those that the environment names."""
+        """True if the launcher assigns GPUs to ranks itself; False: the environment names them."""
         return False
 
     @property
     def per_node(self) -> Launcher:
-        """What starts one process on each node, where nothing else is wanted."""
+        """The launcher that starts one process on each node."""
         return self
 
     @property
     def programs(self) -> tuple[str, ...]:
-        """The executables that must be in PATH."""
+        """The programs that must be in PATH."""
         return (self.name,)
 
     @abstractmethod
     def command(self, argv: Sequence[str], placement: Placement) -> list[str]:
-        """The command line, see above.
+        """Returns the command line; see the class.
 
         Raises:
-            InputError: this launcher cannot place ranks so.
+            InputError: this launcher cannot do such a placement.
         """
 
     def step_commands(self, environment: Mapping[str, str]) -> StepCommands | None:
-        """How ranks are reached other than through the command, by `Placement.name`; None: they need not be.
+        """Returns the commands to reach ranks by `Placement.name`; None: the launcher's process reaches them.
 
         Args:
-            environment: of the batch script.
+            environment: the environment of the batch script.
         """
         return None
 
     def environment(self, placement: Placement, base: Mapping[str, str]) -> dict[str, str]:
-        """The environment in which the command is started.
+        """Returns the environment of the command.
 
         Args:
-            placement: its own variables count more than those of `base`.
-            base: of the process that starts it; what looks like a credential is left out.
+            placement: its variables override those of `base`.
+            base: the environment of the calling process; variables that look like credentials are left out.
         """
         env = without_secrets({**base, **passed_on(placement)})
         if placement.gpu_kind in VISIBLE_GPUS and (placement.gpus or not placement.gpus_per_rank):
-            # Without GPUs of its own a payload must not take those of its neighbours.
+            # A payload without GPUs must not take those of other jobs.
             env[VISIBLE_GPUS[placement.gpu_kind]] = ",".join(placement.gpus)
         return env
 
     def exported(self, placement: Placement) -> list[str]:
-        """The names of the variables that ranks on all nodes get."""
+        """Returns the names of the variables that ranks on all nodes get."""
         env = self.environment(placement, {})
         return sorted(env)
 
 
 def passed_on(placement: Placement) -> dict[str, str]:
-    """The variables of a placement, with those that follow from it where they are not said."""
+    """Returns the variables of a placement, with defaults that follow from it."""
     derived = {"OMP_NUM_THREADS": str(placement.cores_per_rank)}
     if placement.port:
         derived |= {"MASTER_ADDR": placement.nodes[0], "MASTER_PORT": str(placement.port)}
@@ -297,7 +296,7 @@ def passed_on(placement: Placement) -> dict[str, str]:
 
 
 class Plain(Launcher):
-    """Starts one process where the command is started."""
+    """Starts one process on the node of the caller."""
 
     name = "plain"
 
@@ -315,7 +314,7 @@ class Plain(Launcher):
         return list(argv)
 
 
-#: MPICH does not say which rank it was.
+#: MPICH does not name the rank that failed.
 _MPICH = Traces(
     label=r"^\[(\d+)\] ?",
     dead=r"^=   BAD TERMINATION OF ONE OF YOUR APPLICATION",
@@ -326,11 +325,12 @@ _MPICH = Traces(
 
 
 class Mpirun(Launcher):
-    """Ranks by slots on named hosts.
+    """Starts ranks on slots of named hosts.
 
-    They are not bound to cores: two jobs on one node would both be bound to its first ones. Horovod asks for it too.
+    Ranks are not bound to cores: two jobs on one node would both be bound to its first cores. Horovod asks for that
+    too.
 
-    MPICH ends the others of a dead rank only if that one had called MPI_Init; else they go on to the job's walltime.
+    If a rank dies before MPI_Init, MPICH does not end the others; they run on to the job's walltime.
     """
 
     name = "mpirun"
@@ -377,16 +377,16 @@ class Mpirun(Launcher):
         ]
 
     def exported(self, placement: Placement) -> list[str]:
-        """See Launcher; with what programs are found by, for other nodes get nothing else."""
+        """See Launcher; with PATH, because other nodes get no other variables."""
         return sorted({*super().exported(placement), "PATH"})
 
 
 class Srun(Launcher):
-    """Job steps that run side by side.
+    """Starts ranks as job steps that run side by side.
 
-    `--exact` (Slurm 20.11 and later) leaves a step no more than it asks for, so that others fit beside it; a step
-    that says nothing of memory would take all of the job's. Which of a node's GPUs a step gets is Slurm's choice: it
-    hands none out twice, and sets `*_VISIBLE_DEVICES`.
+    With `--exact` (Slurm 20.11 and later) a step gets only what it asks for, so that others fit beside it; without
+    `--mem` a step would take all memory of the job. Slurm chooses the GPUs of a step, gives none to two steps, and sets
+    `*_VISIBLE_DEVICES`.
     """
 
     name = "srun"
@@ -422,7 +422,7 @@ class Srun(Launcher):
             "--exact",
             *memory,
             *([f"--job-name={placement.name}", "--label"] if placement.name else []),
-            # Else the others would wait for a dead rank until the walltime.
+            # Otherwise the others would wait for a dead rank until the walltime.
             "--kill-on-bad-exit=1",
             f"--export={','.join(self.exported(placement))}",
             *self.settings.options,
@@ -432,12 +432,12 @@ class Srun(Launcher):
     def environment(self, placement: Placement, base: Mapping[str, str]) -> dict[str, str]:
         """See Launcher."""
         env = super().environment(placement, base)
-        # Slurm sets it for each rank: what stands there before would be counted from.
+        # Slurm sets it for each rank, relative to an earlier value.
         env.pop(VISIBLE_GPUS.get(placement.gpu_kind, ""), None)
         return env
 
     def step_commands(self, environment: Mapping[str, str]) -> StepCommands | None:
-        """See Launcher. srun itself takes a SIGTERM for an order to kill its ranks (22.05)."""
+        """See Launcher. On SIGTERM, srun itself kills its ranks (22.05)."""
         job = environment.get("SLURM_JOB_ID")
         if not job:
             return None
@@ -446,39 +446,35 @@ class Srun(Launcher):
         )
 
     def exported(self, placement: Placement) -> list[str]:
-        """See Launcher; with what programs are found by, for srun passes nothing else on."""
+        """See Launcher; with HOME and PATH, because srun passes no other variables on."""
         return sorted({*super().exported(placement), "HOME", "PATH"})
 
     def _gpus(self, placement: Placement) -> list[str]:
         if not placement.gpus_per_rank:
-            # A step would inherit the GPUs of the job, and others wait for them.
+            # Otherwise the step would inherit the GPUs of the job, and other steps would wait for them.
             return ["--gres=none"] if placement.gpu_kind in VISIBLE_GPUS else []
         if self.settings.share_gpus:
             return [f"--gpus-per-node={placement.gpus_per_node}", "--gpu-bind=none"]
         return [f"--gpus-per-task={placement.gpus_per_rank}", "--gpu-bind=closest"]
 
 
-# IBM's jsrun: resource sets on the nodes of an LSF allocation.
-#
-# It is driven directly: Horovod 0.28.1's own jsrun mode is broken (`horovod/runner/js_run.py`, line 47, unpacks two
-# of
-# three values).
-
-
 class Jsrun(Launcher):
-    """Resource sets by numbers, on the job's nodes alone; the job step manager chooses their cores and GPUs.
+    """Starts ranks in resource sets on the job's nodes of an LSF allocation, with IBM's jsrun.
 
-    It hands none out twice (OLCF, Summit User Guide, "Simultaneous Job Steps"), and cores near their GPUs. Files that
-    say which (ERF) have not worked there since its change to RHEL 8 (ibid., "Known Issues", "Error when using ERF").
+    The job step manager chooses cores and GPUs: each for one step only (OLCF, Summit User Guide, "Simultaneous Job
+    Steps"), and cores near their GPUs. Files that name them (ERF) have not worked there since the change to RHEL 8
+    (ibid., "Known Issues", "Error when using ERF").
 
-    Ranks that outlive a jsrun that was killed are not ended: jskill wants the number of a step (IBM, JSM 10.4, "jskill
-    command"), and no documented way leads from a jsrun to its number. What the pilot stops ends through jsrun itself.
+    Ranks that outlive a killed jsrun are not ended: jskill needs the number of the step (IBM, JSM 10.4, "jskill
+    command"), and there is no documented way from a jsrun to its number. The pilot stops ranks through jsrun itself.
 
-    `-X 1`, `--exit_on_error`: else the others would wait for a dead rank until the walltime.
+    `-X 1` is `--exit_on_error`: otherwise the others would wait for a dead rank until the walltime.
+
+    Horovod 0.28.1's own jsrun mode is broken (`horovod/runner/js_run.py`, line 47, unpacks two of three values).
     """
 
     name = "jsrun"
-    #: The labels are those of `--stdio_mode prepended`.
+    #: With the labels of `--stdio_mode prepended`.
     traces = Traces(
         label=r"^ *(\d+): ?",
         dead=r"One or more process \(first noticed rank (\d+)\)",
@@ -511,7 +507,7 @@ class Jsrun(Launcher):
 
     def _resource_sets(self, placement: Placement) -> list[str]:
         if self.settings.share_gpus or not placement.gpus_per_rank:
-            # One set a node: its ranks see all its GPUs.
+            # One set on each node: its ranks see all its GPUs.
             sets, per_node, ranks = len(placement.nodes), 1, placement.ranks_per_node
         else:
             sets, per_node, ranks = placement.ranks, placement.ranks_per_node, 1
@@ -524,17 +520,17 @@ class Jsrun(Launcher):
             f"-g{ranks * placement.gpus_per_rank}",
             f"-c{ranks * placement.cores_per_rank}",
             f"-bpacked:{placement.cores_per_rank}",
-            # Ranks in the order of nodes: IBM's default is one on each in turn.
+            # Consecutive ranks on one node: by default they alternate between nodes.
             "-dpacked",
-            # Some 30 kB where a job has few of Summit's 4,608 nodes; Linux takes words of up to 128 kB.
+            # Some 30 kB for a job with few of Summit's 4,608 nodes; Linux takes arguments of up to 128 kB.
             *([f"--exclude_hosts={','.join(others)}"] if others else []),
         ]
 
 
 class Horovodrun(Launcher):
-    """Ranks by slots on named hosts; other hosts are reached by ssh, which must ask for no password.
+    """Starts ranks on slots of named hosts, with horovodrun; ssh to other hosts must work without a password.
 
-    It passes its whole environment on, so there is nothing to name.
+    It passes on its whole environment.
     """
 
     name = "horovodrun"
@@ -554,13 +550,13 @@ class Horovodrun(Launcher):
 
 
 class Torchrun(Launcher):
-    """One torchrun a node; on several nodes another launcher starts them, and they meet at the first one.
+    """Runs one torchrun on each node; on several nodes another launcher starts them, and they meet at the first node.
 
-    A rank that fails ends the others. The port must be the job's alone: several jobs may share the node.
+    A rank that fails ends the others. No other job may use the port: several jobs may share the node.
     """
 
     name = "torchrun"
-    #: It labels no lines; what a rank said before torchrun's first word on a failure is taken for its last.
+    #: It labels no lines; the line before torchrun's first message about a failure counts as the rank's last.
     traces = Traces(
         dead=r"^[WE]\d{4} .*(closing signal|failed \(exitcode)",
         own=r"^[WEI]\d{4} ",
@@ -569,11 +565,11 @@ class Torchrun(Launcher):
     )
 
     def __init__(self, settings: LauncherSettings | None = None, starter: Launcher | None = None) -> None:
-        """A launcher.
+        """Takes the settings of a site and the starter.
 
         Args:
-            settings: of the site; its options go to torchrun.
-            starter: what starts torchrun on each of several nodes.
+            settings: the site's settings; their options go to torchrun.
+            starter: the launcher that starts torchrun on each of several nodes.
         """
         super().__init__(settings)
         self._starter = starter
@@ -587,7 +583,7 @@ class Torchrun(Launcher):
         if not placement.port:
             raise InputError("torchrun on several nodes needs a port of the first one, where they meet")
         meeting = ["--rdzv-backend=c10d", f"--rdzv-endpoint={placement.nodes[0]}:{placement.port}"]
-        # A name of their own: a neighbour's torchrun that comes to the wrong port is turned away.
+        # A unique name turns away the torchrun of another job at the wrong port.
         meeting.append(f"--rdzv-id=hpo-pilot-{placement.port}")
         return self._started(placement).command([*run, *meeting, *ending], _one_a_node(placement))
 
@@ -596,23 +592,23 @@ class Torchrun(Launcher):
         if len(placement.nodes) == 1:
             return super().environment(placement, base)
         env = self._started(placement).environment(_one_a_node(placement), base)
-        # It stands for each rank, not for the torchrun that starts them.
+        # The value for each rank, not for the torchrun that starts the ranks.
         env["OMP_NUM_THREADS"] = super().environment(placement, {})["OMP_NUM_THREADS"]
         return env
 
     @property
     def chooses_gpus(self) -> bool:
-        """As its starter does."""
+        """As the starter."""
         return self._starter is not None and self._starter.chooses_gpus
 
     @property
     def per_node(self) -> Launcher:
-        """Its starter."""
+        """The starter."""
         return self._starter or self
 
     @property
     def programs(self) -> tuple[str, ...]:
-        """Its own and its starter's."""
+        """torchrun, and the programs of the starter."""
         return (self.name, *(self._starter.programs if self._starter else ()))
 
     def step_commands(self, environment: Mapping[str, str]) -> StepCommands | None:
@@ -629,7 +625,7 @@ class Torchrun(Launcher):
 
 
 def _one_a_node(placement: Placement) -> Placement:
-    """The same nodes, cores and GPUs for one process each, which starts the ranks."""
+    """Returns the same placement with one process on each node, which starts the ranks there."""
     return replace(
         placement,
         ranks_per_node=1,
@@ -638,16 +634,16 @@ def _one_a_node(placement: Placement) -> Placement:
     )
 
 
-#: By the names that site profiles use.
+#: The launchers by their names in site profiles.
 LAUNCHERS: dict[str, type[Launcher]] = {kind.name: kind for kind in (Plain, Mpirun, Srun, Jsrun, Horovodrun, Torchrun)}
 
 
 def make_launcher(said: Mapping[str, Any], threads_per_core: int = 1) -> Launcher:
-    """The launcher of a site.
+    """Makes the launcher of a site.
 
     Args:
-        said: `launcher` of its profile, as a mapping; only `name` must be there.
-        threads_per_core: `node.threads_per_core` of its profile.
+        said: `launcher` of the site profile, as a mapping; only `name` is required.
+        threads_per_core: `node.threads_per_core` of the site profile.
 
     Raises:
         InputError: there is no such launcher.
@@ -664,6 +660,6 @@ def make_launcher(said: Mapping[str, Any], threads_per_core: int = 1) -> Launche
     )
     if name != Torchrun.name or not settings.starter:
         return LAUNCHERS[name](settings)
-    # It starts one process on each node, which sees all GPUs there.
+    # The starter starts one process on each node, which sees all GPUs there.
     starting = {**said, "name": settings.starter, "options": (), "share_gpus": True}
     return Torchrun(settings, make_launcher(starting, threads_per_core))

@@ -1,4 +1,4 @@
-"""Plans a search at a site: jobs on each node, allocations, and their simulated run."""
+"""Plans a search at a site: jobs on each node, allocations, and a simulation of their run."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Workload:
-    """The jobs of a search, or of all segments of a family, all alike.
+    """The jobs of a search, or of all segments of a family; all jobs are alike.
 
     Attributes:
-        needs: of each job.
-        seconds: that each job runs.
-        groups: that go out one by one: a trial's folds, or those of the trials that share jobs.
+        needs: the needs of each job.
+        seconds: the run time of each job.
+        groups: number of groups of jobs: the folds of one trial, or of trials that share jobs.
         folds: jobs of a group.
-        parallel: groups that are out at once.
-        trials: that all of them have, confirmation runs included.
-        searches: that they are of, each with the whole budget: more than one of a family.
+        parallel: groups that run at the same time.
+        trials: number of trials, confirmation runs included.
+        searches: number of searches, each with the whole budget: more than one for a family.
     """
 
     needs: JobNeeds
@@ -43,14 +43,14 @@ class Workload:
 
     @classmethod
     def of(cls, search: Search, minutes_per_trial: float | None = None) -> Self:
-        """That of a search; of one with segments, of all their searches, which run side by side.
+        """Returns the workload of a search; with segments, of all their searches, which run side by side.
 
         Args:
             search: the search.
-            minutes_per_trial: how long one fold of one trial runs; None: as long as it may.
+            minutes_per_trial: run time of one fold of one trial; None: its limit.
 
         Raises:
-            InputError: that is longer than it may.
+            InputError: the run time is above the limit.
         """
         needs, together = search.resources, search.resources.trials_per_job
         trials = search.budget.trials + search.confirm.top * search.confirm.repeats
@@ -73,19 +73,19 @@ class Workload:
 
     @property
     def jobs(self) -> int:
-        """All of them."""
+        """Number of jobs."""
         return self.groups * self.folds
 
     @property
     def job_seconds(self) -> float:
-        """Run time of all jobs together."""
+        """Sum of the run times of all jobs."""
         return self.jobs * self.seconds
 
 
 def node_shape(profile: SiteProfile, needs: JobNeeds) -> NodeShape:
-    """A node of the site as the scheduler sees it.
+    """Returns a node of the site for the scheduler.
 
-    Where the profile does not say what a node has, a job is taken to fill it.
+    A job is assumed to fill a node whose resources the profile does not have.
     """
     node = profile.node
     return NodeShape(
@@ -96,44 +96,44 @@ def node_shape(profile: SiteProfile, needs: JobNeeds) -> NodeShape:
 
 
 def jobs_per_node(shape: NodeShape, needs: JobNeeds) -> int:
-    """How many jobs can have their share of one node at once."""
+    """Returns how many jobs fit on one node at once."""
     gpus = shape.gpus // needs.gpus_per_node if needs.gpus_per_node else shape.cores
     return min(gpus, shape.cores // needs.cores, shape.memory_mb // max(1, needs.memory_mb))
 
 
 def most_at_once(shape: NodeShape, needs: JobNeeds, nodes: int, steps: int | None) -> int:
-    """How many jobs an allocation runs side by side at most.
+    """Returns the most jobs that an allocation runs side by side.
 
     Args:
-        shape: of its nodes.
-        needs: of a job.
-        nodes: of the allocation.
-        steps: job steps that the batch system runs in one allocation; None: any number.
+        shape: resources of its nodes.
+        needs: needs of a job.
+        nodes: nodes of the allocation.
+        steps: most job steps of one allocation; None: no limit.
     """
     jobs = jobs_per_node(shape, needs) * (nodes // needs.nodes)
     return jobs if steps is None else min(jobs, steps)
 
 
 def jobs_at_once(profile: SiteProfile, needs: JobNeeds, nodes: int, minutes: float) -> int:
-    """How many such jobs an allocation that has just started runs side by side at most; 0: it never runs one.
+    """Returns the most such jobs that a new allocation runs side by side; 0: it cannot run one.
 
     Args:
-        profile: of the site.
-        needs: of a job.
-        nodes: of the allocation.
-        minutes: that it lasts.
+        profile: profile of the site.
+        needs: needs of a job.
+        nodes: nodes of the allocation.
+        minutes: walltime of the allocation.
     """
-    margin = min(Policy().margin / 60, minutes / 10)  # as its pilot keeps free at its end
+    margin = min(Policy().margin / 60, minutes / 10)  # the time that its pilot keeps free at the end
     if needs.nodes > nodes or needs.minutes + margin > minutes:
         return 0
     return most_at_once(node_shape(profile, needs), needs, nodes, profile.batch.job_steps)
 
 
 def nodes_for(shape: NodeShape, needs: JobNeeds, jobs: int) -> int:
-    """The nodes of the smallest allocation that runs so many jobs side by side.
+    """Returns the nodes of the smallest allocation that runs this number of jobs side by side.
 
     Raises:
-        InputError: a node does not hold one.
+        InputError: a job does not fit on a node.
     """
     each = jobs_per_node(shape, needs)
     if each < 1:
@@ -143,13 +143,13 @@ def nodes_for(shape: NodeShape, needs: JobNeeds, jobs: int) -> int:
 
 @dataclass(frozen=True)
 class Layout:
-    """The seeds' layout: 1 + N_G x N_F x N_W processes; with all-reduce there are no masters (N_M).
+    """The layout of processes: 1 + N_G x N_F x N_W; with all-reduce there are no masters (N_M).
 
     Attributes:
         points: N_G, trials at once.
         folds: N_F, jobs of a trial.
         workers: N_W, processes of a job.
-        gpus: N_GPU, of a worker; a fraction where workers share them.
+        gpus: N_GPU, GPUs of a worker; a fraction if workers share them.
     """
 
     points: float
@@ -159,41 +159,41 @@ class Layout:
 
     @classmethod
     def of(cls, work: Workload, jobs: int) -> Layout:
-        """That of so many jobs side by side."""
+        """Returns the layout for this number of jobs side by side."""
         needs = work.needs
         workers = needs.nodes * max(1, needs.ranks_per_node)
         return cls(jobs / work.folds, work.folds, workers, needs.nodes * needs.gpus_per_node / workers)
 
     @property
     def processes(self) -> int:
-        """All of them; the one more is the steering service."""
+        """Number of processes; the additional one is the steering service."""
         return 1 + round(self.points * self.folds) * self.workers
 
     @property
     def all_gpus(self) -> int:
-        """GPUs of all workers."""
+        """Number of GPUs of all workers."""
         return round(self.points * self.folds * self.workers * self.gpus)
 
 
-#: How many more node-hours than the thriftiest choice takes a quicker one may take.
+#: A quicker choice may take up to this factor of the node-hours of the cheapest one.
 _DEARER = 1.25
 
-#: Nodes that the profile does not number, and hours where no walltime is said.
+#: Number of nodes and hours of walltime for profiles without these figures.
 _ANY_NODES = 2**31
 _ANY_HOURS = 24.0
 
 
 @dataclass(frozen=True)
 class AllocationChoice:
-    """So many equal allocations, one after another.
+    """A number of equal allocations, one after another.
 
     Attributes:
-        nodes: of each.
-        minutes: walltime of each.
-        submissions: how many.
+        nodes: nodes of each allocation.
+        minutes: walltime of each allocation.
+        submissions: number of allocations.
         at_once: jobs side by side.
-        seconds: that all of them run together, by a formula: jobs run in waves.
-        node_hours: of all of them.
+        seconds: estimated run time of all of them, for jobs that run in waves.
+        node_hours: node-hours of all of them.
     """
 
     nodes: int
@@ -212,17 +212,17 @@ def choose_allocations(
     nodes: int | None = None,
     minutes: int | None = None,
 ) -> AllocationChoice:
-    """The allocations for a search: the quickest of those that cost at most a quarter more than the thriftiest.
+    """Chooses the quickest allocations among those that cost at most a quarter more than the cheapest.
 
     Args:
-        work: its jobs.
-        profile: of the site.
+        work: the jobs of the search.
+        profile: profile of the site.
         queue: one of its queues.
-        nodes: of each allocation; None: it is chosen.
-        minutes: walltime of each; None: the longest that the queue gives such an allocation, if it is needed.
+        nodes: nodes of each allocation; None: chosen.
+        minutes: walltime of each allocation; None: as needed, up to the queue's limit.
 
     Raises:
-        InputError: none holds a job; the message says why.
+        InputError: no allocation can run a job; the message has the reason.
     """
     sizes = [nodes] if nodes is not None else _sizes(work, profile, queue)
     found = [choice for size in sizes if (choice := _choice(work, profile, queue, size, minutes)) is not None]
@@ -233,18 +233,18 @@ def choose_allocations(
 
 
 def largest_allocation(profile: SiteProfile, queue: BatchQueue) -> int:
-    """The nodes of the largest allocation."""
+    """Returns the nodes of the largest allocation."""
     return min(queue.largest or _ANY_NODES, profile.node.count or _ANY_NODES)
 
 
 def _sizes(work: Workload, profile: SiteProfile, queue: BatchQueue) -> list[int]:
-    """Those that make a difference: for all jobs at once and simple parts of them, and where longer walltimes begin."""
+    """Returns sizes to compare: for all jobs at once, for simple parts of them, and the sizes of walltime bins."""
     shape, most = node_shape(profile, work.needs), largest_allocation(profile, queue)
     jobs = min(work.parallel, work.groups) * work.folds
     wanted = {nodes_for(shape, work.needs, math.ceil(jobs / parts)) for parts in (1, 2, 3, 4, 8)} | {work.needs.nodes}
     edges = {smaller.nodes + 1 for smaller in queue.walltime[:-1]} | {one.nodes for one in queue.walltime}
     needed = max(wanted)
-    # Nodes beyond what all jobs need only help to a longer walltime.
+    # More nodes than all jobs need only give a longer walltime.
     beyond = sorted(edge for edge in edges if edge > needed)[:2]
     sizes = wanted | {edge for edge in edges if edge <= needed} | set(beyond)
     return sorted({min(size, most) for size in sizes if min(size, most) >= work.needs.nodes})
@@ -268,19 +268,19 @@ def _choice(
     if at_once < 1 or last_start < 0:
         return None
     waves = math.ceil(work.jobs / at_once)
-    # By its own minutes a job may start until then; in between jobs end by what they take.
+    # A job may start as long as its time limit fits; each takes its real run time.
     each = 1 + math.floor(last_start / work.seconds + 1e-9)
     submissions = math.ceil(waves / each)
     seconds = waves * work.seconds
     if minutes is None:
-        # No longer than what it takes, in whole quarters of an hour.
+        # As long as needed, rounded up to a quarter of an hour.
         used = min(waves, each) * work.seconds + max(0.0, 60.0 * work.needs.minutes - work.seconds) + Policy().margin
         walltime = min(walltime, 900.0 * math.ceil(used / 900.0))
     return AllocationChoice(nodes, round(walltime / 60), submissions, at_once, seconds, nodes * seconds / 3600)
 
 
 def _why_none(work: Workload, profile: SiteProfile, queue: BatchQueue, sizes: list[int], minutes: int | None) -> str:
-    """In words, with the remedy."""
+    """Returns the reason why no allocation fits, and the remedy."""
     most, needs = largest_allocation(profile, queue), work.needs
     if sizes and min(sizes) > most:
         return f"{min(sizes)} nodes are more than the {most} that an allocation has at {profile.name}: ask for fewer"
@@ -300,24 +300,24 @@ def _why_none(work: Workload, profile: SiteProfile, queue: BatchQueue, sizes: li
     )
 
 
-#: More allocations than anybody submits: the plan is wrong then.
+#: A plan with more allocations is certainly wrong.
 _MOST = 100_000
 
 _SEARCH = "plan"
 
-#: A job: its group, and its place in it.
+#: The key of a job: its group, and its place in the group.
 _Key = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class SimulatedAllocation:
-    """One allocation.
+    """One simulated allocation.
 
     Attributes:
-        seconds: until its last job has ended, and its pilot with it.
-        jobs: that ended in it.
+        seconds: time until its last job, and so its pilot, has ended.
+        jobs: number of jobs that ended in it.
         at_once: most jobs side by side.
-        busy: node-seconds that jobs had; of nodes that they share, their parts.
+        busy: node-seconds of jobs; of shared nodes, their shares.
     """
 
     seconds: float
@@ -329,17 +329,17 @@ class SimulatedAllocation:
 def simulate(
     work: Workload, shape: NodeShape, nodes: int, seconds: float, *, steps: int | None = None
 ) -> list[SimulatedAllocation]:
-    """The allocations that a search takes, one after another.
+    """Simulates the allocations of a search, one after another.
 
     Args:
-        work: the jobs; each is taken to run equally long.
-        shape: of a node.
-        nodes: of each allocation.
-        seconds: walltime of each.
-        steps: job steps that run side by side; None: any number.
+        work: the jobs, which all have the same run time.
+        shape: resources of a node.
+        nodes: nodes of each allocation.
+        seconds: walltime of each allocation.
+        steps: most job steps side by side; None: no limit.
 
     Raises:
-        InputError: no job comes to its end in an allocation.
+        InputError: no job can end within an allocation.
     """
     waiting = deque((group, fold) for group in range(work.groups) for fold in range(work.folds))
     open_folds: Counter[int] = Counter()
@@ -388,7 +388,7 @@ def _allocation(
 def _feed(
     work: Workload, scheduler: Scheduler, now: float, steps: int | None, waiting: deque[_Key], open_folds: Counter[int]
 ) -> None:
-    """Hands out the jobs that the scheduler has room for, of as many groups as may be out at once."""
+    """Adds the jobs that the scheduler has room for, from as many groups as may run at the same time."""
     wish = scheduler.wish(now)
     seconds = wish.seconds.get(_SEARCH, 60.0 * work.needs.minutes)
     while waiting and (steps is None or scheduler.running + scheduler.waiting < steps):
@@ -404,14 +404,14 @@ def _feed(
 
 @dataclass(frozen=True)
 class Plan:
-    """What a search would take.
+    """The resources and the time that a search would take.
 
     Attributes:
         work: its jobs.
         layout: its processes.
-        allocation: of the batch system.
-        queue: the queue's name; None: the batch system's own.
-        runs: the allocations, simulated.
+        allocation: the chosen allocations.
+        queue: the queue's name; None: the batch system's default.
+        runs: the simulated allocations.
         limits: on the jobs of a user; None: no batch system allocates the nodes.
     """
 
@@ -424,17 +424,17 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        """That the allocations run, one after another, without the time that they wait for their nodes."""
+        """Run time of the allocations, one after another, without their waiting times."""
         return sum(run.seconds for run in self.runs)
 
     @property
     def node_hours(self) -> float:
-        """Of the allocations: what the site charges."""
+        """Node-hours of the allocations, which the site charges."""
         return self.allocation.nodes * self.seconds / 3600
 
     @property
     def share_used(self) -> float:
-        """Of the nodes' time, the share that jobs had; of nodes that they share, their parts."""
+        """The share of the nodes' time that jobs use."""
         available = self.allocation.nodes * self.seconds
         return sum(run.busy for run in self.runs) / available if available else 0.0
 
@@ -447,10 +447,10 @@ def make_plan(
     nodes: int | None = None,
     minutes: int | None = None,
 ) -> Plan:
-    """The plan for a search; see `choose` for what is not given.
+    """Plans a search; see `choose_allocations` for arguments that are None.
 
     Raises:
-        InputError: the site cannot do it; the message says why and what helps.
+        InputError: the site cannot run the search; the message has the reason and the remedy.
     """
     name = queue or profile.batch.queue
     if queue is not None and profile.batch.queues and queue not in profile.batch.queues:
@@ -467,7 +467,7 @@ def make_plan(
 
 
 def make_open_plan(work: Workload, shape: NodeShape, nodes: int) -> Plan:
-    """The plan where no batch system allocates nodes, such as on one machine: nothing ends but the search."""
+    """Plans a search without a batch system, e.g. on one machine: there is no walltime."""
     at_once = min(work.parallel, work.groups) * work.folds
     runs = simulate(work, shape, nodes, math.inf)
     most = max(run.at_once for run in runs)

@@ -1,4 +1,4 @@
-"""Advises how many nodes a trial should have, from measured run times and a model fitted to them."""
+"""Advises on the number of nodes of a trial, from measured run times and a model fitted to them."""
 
 from __future__ import annotations
 
@@ -14,21 +14,18 @@ from scipy.optimize import nnls
 
 from hpo_pilot.errors import InputError
 
-# Measured points of a scaling run, from a CSV file.
+# Measurements come from a CSV file with these columns, in any order, named in the first line:
 #
-# Columns, in any order, by their names in the first line:
-#
-#     nodes               of the training
-#     ranks               its processes on all nodes together; default: as many as nodes
-#     seconds             for an amount of work that is the same in all rows: an epoch, so many images
-#     images_per_second   of all ranks; one of the two is needed, and seconds count where both are there
+#     nodes               number of nodes
+#     ranks               processes on all nodes together; default: number of nodes
+#     seconds             time for an amount of work that is the same in all rows, e.g. an epoch
+#     images_per_second   of all ranks; give seconds or this, with both seconds count
 #     compute_seconds, communication_seconds, input_seconds
-#                         means over the ranks, as hpo-pilot's metrics of these names; all three or none. Only their
-#                         shares count
+#                         means over the ranks, as in hpo-pilot's metrics; all three or none. Only their ratios count
 #
-# Other columns are passed over. Several rows of one size are repetitions.
+# Other columns are ignored. Several rows with the same size are repetitions.
 
-#: What seconds may be given as the sum of.
+#: Columns with the parts of `seconds`.
 PARTS = ("compute_seconds", "communication_seconds", "input_seconds")
 
 
@@ -37,10 +34,10 @@ class ScalingPoint:
     """One measurement.
 
     Attributes:
-        nodes: of the training.
-        ranks: of it, on all nodes.
-        seconds: for an amount of work that is the same for all points.
-        parts: compute, communication and input, in seconds of that; None: not measured one by one.
+        nodes: number of nodes.
+        ranks: number of processes on all nodes.
+        seconds: time for an amount of work that is the same for all points.
+        parts: seconds of these for compute, communication and input; None: not measured.
     """
 
     nodes: int
@@ -50,14 +47,14 @@ class ScalingPoint:
 
 
 def read_points(text: str, source: str) -> list[ScalingPoint]:
-    """The points of a CSV text.
+    """Reads the points of a CSV text; see above for its columns.
 
     Args:
-        text: the file.
+        text: the text of the file.
         source: its name, for messages.
 
     Raises:
-        InputError: it is not as described; the message has the line.
+        InputError: the text has a mistake; the message has the line.
     """
     reader = csv.DictReader(io.StringIO(text.removeprefix("\ufeff")))
     names = [name.strip() for name in reader.fieldnames or ()]
@@ -73,20 +70,24 @@ def read_points(text: str, source: str) -> list[ScalingPoint]:
 
 
 def check_parts(points: Sequence[ScalingPoint], source: str) -> None:
-    """Makes sure that all points are of one sort.
+    """Checks that all points have parts, or none.
 
     Raises:
-        InputError: only some have parts.
+        InputError: only some points have parts.
     """
     if len({point.parts is None for point in points}) > 1:
         raise InputError(f"{source}: {', '.join(PARTS)} are there in some points only: give them in all, or in none")
 
 
 def read_point(row: Mapping[str, str | None], place: str) -> ScalingPoint:
-    """The point of a row, by the columns' names; `place` is where it stands, for messages.
+    """Reads the point of a row.
+
+    Args:
+        row: the values by column.
+        place: file and line of the row, for messages.
 
     Raises:
-        InputError: it is none.
+        InputError: a value is missing or wrong.
     """
     nodes = _whole(row, "nodes", place)
     ranks = _whole(row, "ranks", place) if row.get("ranks") else nodes
@@ -101,7 +102,7 @@ def read_point(row: Mapping[str, str | None], place: str) -> ScalingPoint:
     whole = compute + communication + fed
     if whole <= 0:
         raise InputError(f"{place}: {', '.join(PARTS)} are all 0")
-    # They may be of another amount of work, such as the whole training: only their shares count.
+    # They may be for another amount of work, such as the whole training: only their ratios count.
     scale = seconds / whole
     return ScalingPoint(nodes, ranks, seconds, (compute * scale, communication * scale, fed * scale))
 
@@ -125,17 +126,17 @@ def _number(row: Mapping[str, str | None], name: str, place: str, least: float |
 
 
 def search_points(name: str, resources: Mapping[str, Any], trials: Iterable[Mapping[str, Any]]) -> list[ScalingPoint]:
-    """A point for each good fold of the trials.
+    """Returns a point for each fold with a figure of merit.
 
-    By images per second where the training tells them, else by the run time of the whole fold.
+    It uses the images per second if the training reports them, else the run time of the whole fold.
 
     Args:
-        name: the search's.
-        resources: of its definition, as JSON.
-        trials: as the documents of its trials.
+        name: name of the search.
+        resources: resources of its definition, as JSON.
+        trials: documents of its trials.
 
     Raises:
-        InputError: none has come to its end, or only some tell images per second.
+        InputError: no fold has a figure of merit, or only some report images per second.
     """
     folds = [fold for trial in trials for fold in trial["folds"] if fold["value"] is not None and fold["seconds"]]
     if not folds:
@@ -159,36 +160,29 @@ def _point(source: str, resources: Mapping[str, Any], fold: Mapping[str, Any]) -
     return read_point({key: str(value) for key, value in row.items()}, source)
 
 
-# How the time of a training falls with its ranks: a model fitted to measurements.
-#
-# For w ranks and an amount of work that is always the same, the time is the sum of
+# The model: the time of a training with w ranks, for a constant amount of work, is the sum of
 #
 #     compute         a / w
 #     all-reduce      (b (w - 1) / w + c (w - 1)) s(w)
 #     input, serial   d
 #
-# with all of a, b, c, d at least 0. A ring sends 2 (w - 1) messages of 1/w of the gradients each (P. Patarasuk, X.
-# Yuan,
-# J. Parallel Distrib. Comput. 69 (2009) 117): b is for their bytes, c for their latencies. s(w) says how often
-# gradients
-# are summed: as often as on one rank where the batch is split between the ranks (`split batch`: s = 1), and the less
-# often the more ranks where each keeps its own batch (`batch per rank`: s = 1/w). Which of the two it was is not
-# asked:
-# the one that better predicts points held out is taken.
+# with a, b, c, d >= 0. A ring sends 2 (w - 1) messages with 1/w of the gradients each (P. Patarasuk, X. Yuan,
+# J. Parallel Distrib. Comput. 69 (2009) 117): b is for their bytes, c for their latencies. s(w) is the frequency of
+# summing gradients: constant if the batch is split between the ranks (`split batch`: s = 1), and falling if each rank
+# keeps its own batch (`batch per rank`: s = 1/w). The kind that better predicts held-out points is taken.
 #
-# Of whole times alone a, b, c and d cannot all be told, for 1 = 1/w + (w - 1)/w: the times that they predict can.
-# Where
-# compute, communication and input were measured one by one, they are fitted one by one.
+# Total times alone do not determine all of a, b, c and d, because 1 = 1/w + (w - 1)/w; they do determine the predicted
+# times. If compute, communication and input were measured, each is fitted by itself.
 
 _Terms = Callable[[float], tuple[float, float, float, float]]
 
-#: compute, bytes, latency, input: what each is multiplied by.
+#: The factors of a, b, c and d (compute, bytes, latency, input) for w ranks.
 _KINDS: dict[str, _Terms] = {
     "split batch": lambda w: (1 / w, (w - 1) / w, w - 1, 1.0),
     "batch per rank": lambda w: (1 / w, (w - 1) / w**2, (w - 1) / w, 1.0),
 }
 
-#: Which of the terms make up a part that was measured by itself; input may be shared out between ranks, or not.
+#: The terms of each measured part; input may be split between ranks, or not.
 _PART_TERMS = ((0,), (1, 2), (0, 3))
 
 
@@ -199,10 +193,10 @@ class ScalingModel:
     Attributes:
         kind: `split batch` or `batch per rank`.
         coefficients: a, b, c, d, in seconds.
-        error: largest relative error of the sizes held out one by one: fitted without a size, by how much it is off.
-        error_beyond: the same of the largest size alone, which then is beyond all that was fitted.
-        sizes: ranks that were measured, ascending.
-        has_parts: whether the parts were measured one by one, so that each coefficient is what it is called.
+        error: largest relative error of the prediction for one size from a fit without that size.
+        error_beyond: this error for the largest size, which then lies beyond all fitted sizes.
+        sizes: measured numbers of ranks, ascending.
+        has_parts: whether the parts were measured, so that each coefficient has its own meaning.
     """
 
     kind: str
@@ -213,17 +207,17 @@ class ScalingModel:
     has_parts: bool = False
 
     def seconds(self, ranks: float) -> float:
-        """The time with so many ranks."""
+        """Returns the predicted time for a number of ranks."""
         return sum(self.parts(ranks))
 
     def parts(self, ranks: float) -> tuple[float, float, float]:
-        """(compute, all-reduce, input and what else is serial), in seconds; to be believed where `has_parts`."""
+        """Returns (compute, all-reduce, input and other serial work) in seconds; meaningful if `has_parts`."""
         a, b, c, d = (x * t for x, t in zip(self.coefficients, _KINDS[self.kind](ranks), strict=True))
         return a, b + c, d
 
 
 def fit_scaling(points: Sequence[ScalingPoint]) -> ScalingModel | None:
-    """The model of the points; None: there are fewer than three sizes, so none could be held out."""
+    """Fits the model; None: fewer than three sizes, so that none can be held out."""
     sizes = tuple(sorted({point.ranks for point in points}))
     if len(sizes) < 3:
         return None
@@ -243,7 +237,7 @@ def _fit(kind: str, points: Sequence[ScalingPoint], sizes: tuple[int, ...]) -> S
 
 
 def _solve(kind: str, points: Sequence[ScalingPoint]) -> tuple[float, float, float, float]:
-    """Non-negative least squares of relative errors; parts that were measured one by one are fitted one by one."""
+    """Fits by non-negative least squares of relative errors; measured parts are fitted separately."""
     terms = np.array([_KINDS[kind](point.ranks) for point in points])
     weights = 1.0 / np.array([point.seconds for point in points])
     if points[0].parts is None:
@@ -254,24 +248,24 @@ def _solve(kind: str, points: Sequence[ScalingPoint]) -> tuple[float, float, flo
         for which in _PART_TERMS:
             block = np.zeros((len(points), 5))
             for term in which:
-                # Input that is shared out has a coefficient of its own: the fifth.
+                # Input that is split between ranks has its own coefficient, the fifth.
                 block[:, 4 if term == 0 and 3 in which else term] = terms[:, term]
             blocks.append(block * weights[:, None])
         rows, targets = np.vstack(blocks), (measured * weights[:, None]).T.ravel()
-    # Columns of one size: the solver's tolerance is absolute.
+    # Scale the columns: the tolerance of the solver is absolute.
     scale = np.where(rows.any(axis=0), np.linalg.norm(rows, axis=0), 1.0)
     found = nnls(rows / scale, targets)[0] / scale
     a, b, c, d = (float(x) for x in found[:4])
     return a + (float(found[4]) if len(found) > 4 else 0.0), b, c, d
 
 
-#: With larger errors on sizes held out nothing is advised.
+#: There is no advice with larger errors on held-out sizes.
 TOLERATED = 0.2
 
-#: Sizes that a model is fitted to, at least: it has up to four coefficients.
+#: Least number of sizes for a fit: the model has up to four coefficients.
 _SIZES = 4
 
-#: Beyond the largest size that was measured no advice is given but to this multiple of it.
+#: Advice goes up to this multiple of the largest measured size.
 _BEYOND = 2
 
 
@@ -280,13 +274,13 @@ class NodesOption:
     """A number of nodes for each trial.
 
     Attributes:
-        nodes: of a trial.
-        minutes: that one fold of it runs.
-        node_hours: of one fold.
-        search_hours: that the search takes on the nodes that there are.
-        gpu_hours: of the whole search.
-        in_budget: whether that is not beyond the budget's.
-        measured: whether the size lies within what was measured.
+        nodes: nodes of a trial.
+        minutes: run time of one fold.
+        node_hours: node-hours of one fold.
+        search_hours: run time of the search on all nodes.
+        gpu_hours: GPU-hours of the whole search.
+        in_budget: whether these are within the budget.
+        measured: whether the size lies within the measured range.
     """
 
     nodes: int
@@ -300,14 +294,14 @@ class NodesOption:
 
 @dataclass(frozen=True)
 class Advice:
-    """What the measurements say.
+    """The advice from measurements.
 
     Attributes:
-        model: fitted; None: there were too few sizes.
-        options: by nodes.
-        thriftiest: that of the most trials per node-hour; None: no advice.
-        quickest: that of the shortest search within the budget; None: no advice.
-        why_not: why there is no advice; empty: there is.
+        model: the fitted model; None: too few sizes.
+        options: the numbers of nodes, ascending.
+        thriftiest: the option with the most trials per node-hour; None: no advice.
+        quickest: the option with the shortest search within the budget; None: no advice.
+        why_not: the reason for no advice; empty: there is advice.
     """
 
     model: ScalingModel | None
@@ -319,19 +313,19 @@ class Advice:
 
 @dataclass(frozen=True)
 class AdviceRequest:
-    """What the advice is for.
+    """The search that the advice is for.
 
     Attributes:
-        nodes: of a trial as its file has it.
-        minutes: that one fold of it runs so.
-        ranks_per_node: of a trial.
-        gpus_per_node: of a trial.
-        folds: of a trial.
-        trials: in all.
+        nodes: nodes of a trial in the search file.
+        minutes: run time of one fold on these.
+        ranks_per_node: ranks of a trial on each node.
+        gpus_per_node: GPUs of a trial on each node.
+        folds: folds of a trial.
+        trials: number of trials.
         parallel: trials at once.
-        all_nodes: that there are for the search.
-        gpu_hours: of the budget; None: any.
-        longest: minutes that a job may run; None: any.
+        all_nodes: nodes for the whole search.
+        gpu_hours: the budget; None: no limit.
+        longest: longest run time of a job in minutes; None: no limit.
     """
 
     nodes: int
@@ -347,7 +341,7 @@ class AdviceRequest:
 
 
 def advise(points: Sequence[ScalingPoint], asked: AdviceRequest) -> Advice:
-    """What the measurements advise, as far as they support any advice."""
+    """Returns advice, as far as the measurements support it."""
     model = fit_scaling(points)
     sizes = sorted({point.ranks for point in points})
     if model is None or len(sizes) < _SIZES:

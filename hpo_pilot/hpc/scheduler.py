@@ -347,28 +347,27 @@ class Horizon:
 def _has_room(
     needs: JobNeeds, running: RunningJob, node: int, capacity: Capacity, left: dict[int, tuple[int, int, int]]
 ) -> bool:
-    """Whether a node has room for a part of a job once one more of its jobs has ended; `left` is brought up to date."""
+    """Returns True if a node has room for a part of a job after the end of one more job; updates `left`."""
     gpus, cores, memory = left.get(node) or capacity.free(node)
     own = running.job.needs
     left[node] = gpus, cores, memory = gpus + own.gpus_per_node, cores + own.cores, memory + own.memory_mb
     return gpus >= needs.gpus_per_node and cores >= needs.cores and memory >= needs.memory_mb
 
 
-_SHARES_LATER = (1, 2, 4, 8, 16, 64)  # of an allocation's nodes of one shape: what `Wish.later` tells apart
-_OUTLOOK = 0.01  # of the time that is left, for which what could start later is not looked at anew
+_SHARES_LATER = (1, 2, 4, 8, 16, 64)  # the openings of `JobRequest.later` are these parts of the nodes of a shape
+_OUTLOOK = 0.01  # share of the remaining time for which `later` is not computed again
 
 
 class Scheduler:
-    """Shares an allocation out to jobs.
+    """Assigns the nodes of an allocation to jobs.
 
-    The oldest job that waits goes first. Where it has no room, nodes are kept for it from the time when they are likely
-    to be free (a reservation), and younger jobs start only where they do not delay it: elsewhere, or for so short that
-    they are likely to have ended (EASY backfill: Lifka, JSSPP 1995). From the time promised on nothing else starts on
-    those nodes. So the oldest job waits no longer than until then and as long as the longest minutes of what
-    runs there, whatever the estimates were worth.
+    The oldest waiting job goes first. If it has no room, nodes are reserved for it from the time when they are likely
+    to be free. Younger jobs start only if they do not delay it: on other nodes, or if they are likely to end before
+    that time (EASY backfill: Lifka, JSSPP 1995). After that time no other job starts on those nodes. So the oldest job
+    waits at most until then plus the longest time limit of the jobs that run there, even if the estimates are wrong.
 
-    Every call hands in the time, in seconds of any clock that does not go back. The same calls give the same
-    answers. Nothing here does I/O or locks: a caller with several threads holds a lock of its own.
+    Each call passes the time, in seconds of a clock that does not go back. The same calls give the same answers. The
+    scheduler does no I/O and has no lock: a caller with several threads must use its own lock.
     """
 
     def __init__(
@@ -380,17 +379,17 @@ class Scheduler:
         broken: Collection[str] = (),
         policy: Policy | None = None,
     ) -> None:
-        """Takes an allocation.
+        """Starts with an empty allocation.
 
         Args:
-            nodes: in the batch system's order, in which neighbours are close.
-            begins: when it is the caller's.
-            ends: when the batch system ends it; jobs end `Policy.margin` earlier.
-            broken: names of nodes that are of no use from the beginning.
-            policy: how to decide; default: as Policy has it.
+            nodes: the nodes in the batch system's order, in which neighbours are close.
+            begins: the start of the allocation.
+            ends: the end of the allocation; jobs end `Policy.margin` earlier.
+            broken: names of nodes that are unusable from the beginning.
+            policy: the settings; None: the defaults.
 
         Raises:
-            InputError: there is no node, or two have one name, or a broken one is not among them.
+            InputError: there is no node, two have the same name, or a broken one is not among them.
         """
         if not nodes:
             raise InputError("an allocation needs one node at least")
@@ -422,27 +421,27 @@ class Scheduler:
         for name in broken:
             self.lose_node(name, begins)
 
-    # --- what is asked ---
+    # --- questions ---
 
     @property
     def running(self) -> int:
-        """How many jobs run."""
+        """The number of running jobs."""
         return len(self._running)
 
     @property
     def waiting(self) -> int:
-        """How many jobs wait."""
+        """The number of waiting jobs."""
         return len(self._waiting)
 
     @property
     def reserved(self) -> tuple[Job, float] | None:
-        """The job for which nodes are kept, and when it is promised to start."""
+        """The job with reserved nodes, and its promised start."""
         return (self._reservation.job, self._reservation.start) if self._reservation else None
 
     def wish(self, now: float) -> JobRequest:
-        """What could be taken next; nothing while the allocation drains. Call it after `starts`.
+        """Returns the request for further jobs, which is empty while the allocation drains. Call it after `starts`.
 
-        Jobs that the server hands out for it are to be added in the server's order.
+        Add the jobs that the server hands out for it in the server's order.
         """
         seconds = {
             search: known for search, times in self._run_times.items() if (known := times.quantile(now)) is not None
@@ -461,16 +460,16 @@ class Scheduler:
         return JobRequest(openings, () if self._waiting else self._later(now), seconds)
 
     def usage(self, now: float) -> Usage:
-        """Where the allocation's time went."""
+        """Returns the usage of the allocation so far."""
         return self._account.usage(((running.job.search, running.stays) for running in self._horizon), now)
 
-    # --- what happens ---
+    # --- events ---
 
     def add(self, job: Job) -> None:
-        """A job comes, and waits.
+        """Adds a waiting job.
 
         Raises:
-            InputError: it has the key of another, or could not start if the allocation were empty.
+            InputError: another job has its key, or it could not start even in an empty allocation.
         """
         if job.key in self._running or job.key in self._waiting:
             raise InputError(f"job {job.key!r} waits or runs already")
@@ -489,7 +488,7 @@ class Scheduler:
         self._changed = True
 
     def starts(self, now: float) -> list[Start]:
-        """The jobs that are to start now; they have their shares when this returns, until `ended` is called."""
+        """Returns the jobs to start now; they have their shares from now until the call of `ended`."""
         if self._draining or not self._changed:
             return []
         self._changed = False
@@ -523,13 +522,13 @@ class Scheduler:
         return found
 
     def ended(self, key: Hashable, ending: Ending, now: float, *, staging: float = 0.0) -> None:
-        """A job that was started runs no more, on none of its nodes; its share is free at once.
+        """Notes that a job has ended on all of its nodes; its shares are free at once.
 
         Args:
-            key: of the job.
-            ending: how.
+            key: key of the job.
+            ending: how it ended.
             now: the time.
-            staging: seconds of its run that went into what later jobs find done: no measurement of theirs.
+            staging: seconds of its run for copies that later jobs reuse, which do not count for their run times.
 
         Raises:
             InputError: no such job runs.
@@ -549,11 +548,11 @@ class Scheduler:
         self._changed = True
 
     def lose_node(self, name: str, now: float) -> tuple[Job, ...]:
-        """A node does not answer, or is broken: it is left out from now on.
+        """Leaves out a node that does not answer or is broken.
 
         Returns:
-            The jobs that ran there. They are to be ended on their other nodes, and `ended` is to be called for each;
-            until then those stay theirs.
+            The jobs that ran there. End them on their other nodes, which they keep until then, and call `ended` for
+            each.
 
         Raises:
             InputError: there is no such node.
@@ -578,7 +577,7 @@ class Scheduler:
         return tuple(running.job for running in victims)
 
     def hold(self, names: Collection[str]) -> None:
-        """These nodes get no more jobs until `release`; what runs there goes on.
+        """Stops new jobs for nodes until `release`; running jobs go on.
 
         Raises:
             InputError: there is no such node.
@@ -590,7 +589,7 @@ class Scheduler:
         self._changed = True
 
     def release(self, names: Collection[str]) -> None:
-        """Ends what `hold` began.
+        """Allows new jobs for nodes after `hold`.
 
         Raises:
             InputError: there is no such node.
@@ -599,14 +598,14 @@ class Scheduler:
         self._changed = True
 
     def drain(self) -> None:
-        """Nothing starts any more; what waits is handed back."""
+        """Stops all starts; `hand_back` then returns all waiting jobs."""
         self._draining = True
 
     def hand_back(self, now: float) -> tuple[Job, ...]:
-        """The jobs that wait and cannot start any more, for another allocation to run: they are forgotten here.
+        """Removes and returns the waiting jobs that cannot start any more, for another allocation.
 
-        Those that would not end before the allocation does, those that lost nodes leave no room for, and once it
-        drains, all of them.
+        These are jobs that would not end before the allocation, jobs that do not fit after the loss of nodes, and all
+        jobs once the allocation drains.
         """
         found: list[Job] = []
         for place in range(self._waiting.lines - 1, -1, -1):
@@ -617,12 +616,12 @@ class Scheduler:
         self._late.clear()
         if found:
             self._changed = True
-            self._outlook = -math.inf, ()  # it may have said that they have room later
+            self._outlook = -math.inf, ()  # it may offer later room that these jobs had taken
         if self._reservation and self._reservation.job.key not in self._waiting:
             self._reservation = None
         return tuple(found)
 
-    # --- how it is decided ---
+    # --- decisions ---
 
     def _set_of(self, names: Collection[str]) -> int:
         for name in names:
@@ -636,7 +635,7 @@ class Scheduler:
 
     @property
     def _kept(self) -> tuple[int, float]:
-        """The nodes that are kept for a job, and until when others may run there."""
+        """The reserved nodes, and the time until which other jobs may run there."""
         return (self._reservation.nodes, self._reservation.start) if self._reservation else (0, 0.0)
 
     def _seconds(self, line: JobGroup, now: float) -> float:
@@ -646,7 +645,7 @@ class Scheduler:
         return limit if known is None else min(limit, known)
 
     def _able(self, needs: JobNeeds) -> int:
-        """How many nodes could take a part of such a job if they were empty."""
+        """Returns the number of nodes that could take a part of such a job if they were empty."""
         return sum(
             (nodes & self._capacity.not_lost).bit_count()
             for shape, nodes in self._by_shape.items()
@@ -672,7 +671,7 @@ class Scheduler:
         return Share(self._names[part.node], numbers(part.gpus), numbers(part.cores))
 
     def _reserve(self, job: Job, now: float, seconds: float) -> bool:
-        """Keeps nodes for the oldest job; False: it cannot start early enough to end in time."""
+        """Reserves nodes for the oldest job; returns False if it cannot start early enough to end in time."""
         held = self._reservation
         if held is not None and held.job is job:
             fit = self._capacity.fitting(job.needs, self._capacity.up)
@@ -685,7 +684,7 @@ class Scheduler:
         if held is not None and (found is None or found.start >= held.start):
             return True
         if found is None and self._capacity.up != self._capacity.not_lost:
-            return False  # nodes that are held now may be enough later
+            return False  # held nodes may suffice later
         if found is None or found.start + seconds > self._last_end:
             self._late.add(job.key)
             self._reservation = None
@@ -694,7 +693,7 @@ class Scheduler:
         return True
 
     def _later(self, now: float) -> tuple[Opening, ...]:
-        """What one job could have later, of nodes of one shape: the more, the less time is left for it then."""
+        """Returns openings for one job later, by node shape: with more nodes, less time is left."""
         if now - self._outlook[0] >= _OUTLOOK * max(0.0, min(self._last_end - now, 1e5)):
             clear = self._horizon.clear_times(now)
             found = []

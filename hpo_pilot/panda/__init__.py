@@ -1,1 +1,8 @@
-"""The workflow manager for PanDA: task parameters, panda-client calls, metadata to figures of merit."""
+"""The workflow manager for PanDA: submits tasks with panda-client and reads what became of their jobs.
+
+Begin with `workflow_manager`, the interface that steering uses; other managers are plugins. `manager` implements it for
+PanDA servers: `task_parameters` builds the parameters of a task as prun does, `sandbox` packs its payload,
+`client_process` and `client_worker` run panda-client in processes of its own, and `tasks` reads tasks and jobs from our
+own server or a real one. `server` has addresses and credentials of servers, `rucio` fetches outputs, and
+`bigpanda_link` makes links to a server's web pages.
+"""

@@ -1,4 +1,9 @@
-"""Calls panda-client in a process of its own, with a deadline and metrics."""
+"""Calls panda-client in processes of its own, with a deadline and metrics.
+
+panda-client has a time-out of 600 s, ends its process on some failures, and reads its environment at import. Worker
+processes keep that away from steering: a call that does not end in time ends its worker, and the next call starts a new
+one. Each server has a few workers, so that a slow call of one search delays no other search.
+"""
 
 from __future__ import annotations
 
@@ -20,40 +25,34 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from hpo_pilot.errors import TryAgainError
 from hpo_pilot.logs import LogFile
 
-# panda-client in a process of its own, under our deadline.
-#
-# panda-client has a time-out of 600 s, ends its process on some failures, and reads its environment at import. Worker
-# processes keep all that away from the steering: a call that does not end in time ends its worker, and the next call
-# starts a new one. There are a few workers for each server, so that a slow call of one search delays no other search.
-
-#: httpx's errors of a request that never left.
+#: httpx's errors for requests that were not sent.
 _NOT_SENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol", "ProxyError"})
 
-#: HTTP statuses with which a server, or what stands before it, refuses a request that it has not acted on.
+#: HTTP statuses of a server or proxy that refuses a request without acting on it.
 _BUSY = frozenset({429, 503})
 _DENIED = frozenset({401, 403})
 _NO_SUCH_CALL = 404
 
-#: From here on nobody knows whether the server has acted.
+#: From this HTTP status on it is unknown whether the server has acted.
 _SERVER_FAILED = 500
 
-#: The most worker processes for one server.
+#: Most worker processes for one server.
 MOST_WORKERS = 8
 
-#: How long a call waits for a worker that is busy before another one is started, in seconds: most calls are shorter.
+#: Seconds that a call waits for a busy worker before it starts another one; most calls are shorter.
 _PATIENCE = 0.25
 
 
 class NoAnswerError(TryAgainError):
-    """A call was sent and nothing came back, or nothing of use: whether the server acted on it is unknown."""
+    """A call has no answer, or no usable one: the server may have acted on it or not."""
 
 
 class RefusedError(TryAgainError):
-    """The server, or the way to it, said no for now; nothing was done."""
+    """The server refuses for now or cannot be reached; nothing was done."""
 
 
 class DeniedError(RefusedError):
-    """The server does not take our token or proxy, or there is none: its owner must see to it."""
+    """The server refuses the token or proxy, or there is none: the user must get a new one."""
 
 
 class MissingCallError(RefusedError):
@@ -64,11 +63,11 @@ class ClientProcess:
     """Calls functions of panda-client's `Client` module by name; from any thread, a few at a time."""
 
     def __init__(self, environment: Mapping[str, str], log: Path) -> None:
-        """Prepares; the first process starts with the first call, others with calls that find all of them busy.
+        """Starts no process yet: the first call starts one, and calls that find all of them busy start more.
 
         Args:
-            environment: the processes' whole environment, with PANDA_URL_SSL and whatever else panda-client reads.
-            log: where what panda-client prints is appended; it is bounded, see `LogFile`.
+            environment: the whole environment of the processes, with PANDA_URL_SSL and panda-client's other variables.
+            log: the file for panda-client's output; its size is bounded, see `LogFile`.
         """
         self._environment = dict(environment)
         self._log = LogFile(log)
@@ -79,30 +78,30 @@ class ClientProcess:
 
     @property
     def url(self) -> str:
-        """The server, for messages."""
+        """The server's URL, for messages."""
         return self._environment.get("PANDA_URL_SSL", "the default PanDA server").removesuffix("/server/panda")
 
     def call(self, name: str, *arguments: Any, deadline: float = 60.0) -> Any:
-        """The result of ``Client.<name>(*arguments)``, as JSON gives it back (tuples as lists).
+        """Returns the result of ``Client.<name>(*arguments)`` as JSON (tuples as lists).
 
         Args:
-            name: one of `client_worker.CALLS`, or of its own functions.
-            arguments: JSON-ready positional arguments.
+            name: one of `client_worker.CALLS`, or one of the worker's own functions.
+            arguments: positional arguments for JSON.
             deadline: seconds.
 
         Raises:
-            NoAnswerError: no result, or none of use; the call may have had its effect.
+            NoAnswerError: no usable result; the call may have had its effect.
             RefusedError: the server cannot be reached or is busy; nothing was done.
-            DeniedError: it takes no token or proxy of ours.
-            MissingCallError: it has no such call.
-            TryAgainError: panda-client refused the call.
+            DeniedError: the server refuses the token or proxy.
+            MissingCallError: the server has no such call.
+            TryAgainError: panda-client failed.
         """
         with self.one_process(), time_call(name):
             return self._result(name, arguments, deadline)
 
     @contextlib.contextmanager
     def one_process(self) -> Iterator[None]:
-        """Has one process make all calls of this thread in the block: panda-client chooses a file cache per process."""
+        """Makes all calls of this thread in one process: panda-client chooses a file cache per process."""
         if getattr(self._held, "worker", None) is not None:
             yield
             return
@@ -116,14 +115,14 @@ class ClientProcess:
                 self._freed.notify()
 
     def _taken(self) -> _Worker:
-        """A worker that is not busy; the one that was busy last, so that few are used where few are enough."""
+        """Returns an idle worker: the last one used, so that few processes are used if few suffice."""
         with self._freed:
             if self._workers and not self._idle:
                 self._freed.wait(_PATIENCE)
             if not self._idle and len(self._workers) < MOST_WORKERS:
                 self._workers.append(worker := _Worker(self._environment, self._log))
                 return worker
-            while not self._idle:  # not for ever: each call has a deadline
+            while not self._idle:  # ends, because each call has a deadline
                 self._freed.wait()
             return self._idle.pop()
 
@@ -137,7 +136,7 @@ class ClientProcess:
         return answer["result"]
 
     def _check(self, transport: dict[str, Any]) -> None:
-        """Raises where the call failed on its way; what a server says in its own envelope is for the caller."""
+        """Raises if the call failed on its way; callers judge the server's own answer."""
         error, status, text = transport.get("error"), transport.get("status", 200), transport.get("text", "")
         if error in _NOT_SENT:
             raise RefusedError(f"the PanDA server {self.url} cannot be reached: {text or error}")
@@ -153,18 +152,18 @@ class ClientProcess:
             raise NoAnswerError(f"the PanDA server {self.url} fails ({status}: {text})")
 
     def interrupt(self) -> None:
-        """Makes calls that wait in other threads fail at once; the next ones work."""
+        """Makes waiting calls in other threads fail at once; later calls work."""
         for worker in list(self._workers):
             worker.interrupt()
 
     def close(self) -> None:
-        """Ends the processes that run."""
+        """Ends the worker processes."""
         for worker in list(self._workers):
             worker.close()
 
 
 class _Worker:
-    """One process that holds panda-client; used by one thread at a time."""
+    """One worker process with panda-client; one thread at a time uses it."""
 
     def __init__(self, environment: Mapping[str, str], log: LogFile) -> None:
         self._environment = environment
@@ -175,7 +174,7 @@ class _Worker:
         """Sends a call and waits for its answer.
 
         Raises:
-            NoAnswerError: there is none; the process is ended.
+            NoAnswerError: there is no answer in time; the process is ended.
         """
         process = self._running()
         try:
@@ -224,7 +223,7 @@ class _Worker:
         return line
 
     def interrupt(self) -> None:
-        """Makes a call that waits in another thread fail at once; the next call works."""
+        """Makes a waiting call in another thread fail at once; the next call works."""
         process = self._process
         if process is not None:
             process.kill()
@@ -236,7 +235,7 @@ class _Worker:
             return
         for stream in (process.stdin, process.stdout):
             if stream is not None:
-                with contextlib.suppress(OSError):  # what it was still to be told it can no longer hear
+                with contextlib.suppress(OSError):  # unsent data no longer matters
                     stream.close()
         process.kill()
         process.wait()
@@ -267,7 +266,7 @@ _ERRORS = Counter(
 
 @contextmanager
 def time_call(call: str) -> Iterator[None]:
-    """A call goes on meanwhile."""
+    """Measures the time of a call, and counts its failure."""
     with _SECONDS.labels(call).time():
         try:
             yield

@@ -1,7 +1,7 @@
-"""The process that holds panda-client: reads calls as JSON lines, writes their results as JSON lines.
+"""The worker process with panda-client: reads calls as JSON lines, and writes their results as JSON lines.
 
 panda-client fixes its URLs at import, prints, asks questions, and calls ``sys.exit`` on some failures: here it can do
-all that. What it swallows is kept: how the server, or the way to it, answered each call. Run by
+all that. The worker also records the HTTP status or error of each call, which panda-client hides. Run by
 `hpo_pilot.panda.client_process` as ``python -m hpo_pilot.panda.client_worker``; ends at end of input.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-#: The functions of pandaclient.Client that may be called; a call names one of these, never anything else.
+#: The functions of pandaclient.Client that may be called.
 CALLS = frozenset(
     {
         "insertTaskParams",
@@ -34,29 +34,29 @@ CALLS = frozenset(
     }
 )
 
-#: The types of queues that take users' jobs (panda-server 1.0.4, `pandajedi/jedibrokerage`).
+#: The types of queues that run users' jobs (panda-server 1.0.4, `pandajedi/jedibrokerage`).
 _USERS_QUEUES = ("analysis", "unified")
 
-#: How much of an unusual answer is handed on, in characters.
+#: Characters of an unusual answer in results.
 _SHOWN = 300
 
 
 class NotLoggedInError(Exception):
-    """panda-client would now ask for a login, which nobody is there to answer."""
+    """panda-client would now ask for a login, and nobody can answer."""
 
 
 class Transport:
-    """What happened on the wire during the last call: panda-client itself keeps its failures to itself."""
+    """The HTTP status or error of the last call, which panda-client does not return."""
 
     def __init__(self) -> None:
         self.last: dict[str, Any] = {}
 
     def watch(self, client_class: Any, errors: type[Exception]) -> None:
-        """Notes how each request of `client_class` (httpx's) ends.
+        """Records how each request of httpx's client ends.
 
         Args:
-            client_class: its `request` is replaced.
-            errors: what it raises where no answer came.
+            client_class: httpx's client class; this replaces its `request`.
+            errors: its errors for requests without an answer.
         """
         request = client_class.request
 
@@ -78,7 +78,7 @@ def main() -> None:
     """Serves calls until the other end closes."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     calls = os.fdopen(os.dup(0), "r", buffering=1)
-    # What panda-client prints must not get between the answers, and its questions must not eat the calls.
+    # panda-client's output must not mix with the answers, and its questions must not read the calls.
     os.dup2(2, 1)
     with open(os.devnull) as nothing:  # noqa: PTH123 - a device, for its descriptor
         os.dup2(nothing.fileno(), 0)
@@ -87,7 +87,7 @@ def main() -> None:
     try:
         from pandaclient import Client, openidc_utils  # noqa: PLC0415
     except OSError as error:
-        # It looks its file cache up at import. Said once: the next call starts a process that may fare better.
+        # It looks up its file cache at import. The next call starts a new process, which may succeed.
         text = f"panda-client finds no PANDACACHE_URL host: {error}"
         calls.readline()
         failed = {"error": text, "transport": {"error": "ConnectError", "text": text}, "ended": True}
@@ -140,10 +140,10 @@ def _function(client: Any, name: str) -> Callable[..., Any] | None:
 
 
 def put_file(path: str, name: str, use_cache_server: bool) -> Any:
-    """Uploads a file under a name of its own.
+    """Uploads a file under another name.
 
-    panda-client sends the path that it is given as the file's name, panda-server 1.0.4 registers that, and JEDI looks
-    for the plain name of the task's parameters: so the file is given by its plain name, in a folder of its own.
+    panda-client sends the given path as the file's name, panda-server 1.0.4 registers that, and JEDI looks for the
+    plain name in the task's parameters. So this passes the plain name of a link, in a folder of its own.
     """
     from pandaclient import Client  # noqa: PLC0415
 
@@ -154,7 +154,7 @@ def put_file(path: str, name: str, use_cache_server: bool) -> Any:
 
 
 def registered_file(path: str) -> str:
-    """The name under which a gzip file's content is registered as ours; empty: under none, or long ago.
+    """Returns the name under which the user has registered a gzip file's content; empty: none, or too long ago.
 
     Raises:
         ValueError: the server cannot tell now.
@@ -164,7 +164,7 @@ def registered_file(path: str) -> str:
     with Path(path).open("rb") as file:
         size = file.seek(-8, os.SEEK_END) + 8
         checksum = int.from_bytes(file.read(4), "little")
-    # As putFile(reuseSandbox=True) asks, which would send the file at once where there is none.
+    # The question of putFile(reuseSandbox=True), which would upload a missing file at once.
     url = f"{Client.server_base_path_ssl}/file_server/validate_cache_file"
     status, answer = Client._HttpClient().post(url, {"file_size": size, "checksum": checksum}, json_out=True)
     message = str(answer.get("message") or "") if isinstance(answer, dict) else str(answer)
@@ -176,7 +176,7 @@ def registered_file(path: str) -> str:
 
 
 def touch_file(name: str, use_cache_server: bool) -> bool:
-    """Lets a file in the server's cache live on; False where it is gone. panda-client has no such function."""
+    """Extends the life of a file in the server's cache; False: it is gone. panda-client has no such function."""
     from pandaclient import Client  # noqa: PLC0415
 
     base = Client.cache_base_path_ssl if use_cache_server else Client.server_base_path_ssl
@@ -188,7 +188,7 @@ def touch_file(name: str, use_cache_server: bool) -> bool:
 
 
 def source_url(use_cache_server: bool) -> str:
-    """scheme://host:port of the host that has the files uploaded by this process: the cache may be several hosts."""
+    """Returns scheme://host:port of the host with this process's uploads: the cache may have several hosts."""
     from pandaclient import Client  # noqa: PLC0415
 
     url = Client.baseURLCSRVSSL if use_cache_server else Client.baseURLSSL
@@ -197,32 +197,32 @@ def source_url(use_cache_server: bool) -> str:
 
 
 def nickname() -> str:
-    """The user's name in names of tasks, as panda-client finds it: in the token, PANDA_NICKNAME, or the proxy."""
+    """Returns the user's name for task names, as panda-client finds it: from token, PANDA_NICKNAME or proxy."""
     from pandaclient import PsubUtils  # noqa: PLC0415
 
     name = None
-    # A token of another make than panda-client knows is no reason to give up: the variable may say it.
+    # panda-client may not understand the token; the variable may still have the name.
     with contextlib.suppress(IndexError, KeyError, ValueError, TypeError):
         name = PsubUtils.getNickname()
     return str(name or os.environ.get("PANDA_NICKNAME") or "")
 
 
 def user_attributes() -> dict[str, Any]:
-    """Who the caller is for the server. panda-client has no such function."""
+    """Returns the server's attributes of the user. panda-client has no such function."""
     return dict(_read("system/get_user_attributes", {}))
 
 
 def queues() -> dict[str, str]:
-    """The states of the server's queues that take users' jobs, by name. panda-client has no such function."""
+    """Returns the states of the queues that run users' jobs, by name. panda-client has no such function."""
     found = _read("metaconfig/get_site_specs", {"type": "all"})
     return {name: str(spec.get("status")) for name, spec in found.items() if spec.get("type") in _USERS_QUEUES}
 
 
 def _read(path: str, parameters: dict[str, str]) -> Any:
-    """The data of a call that only reads.
+    """Returns the data of a reading call.
 
     Raises:
-        ValueError: the server gives none.
+        ValueError: the server gives no data.
     """
     from pandaclient import Client  # noqa: PLC0415
 
@@ -237,7 +237,7 @@ def _no_login(*_arguments: Any) -> None:
 
 
 def _plain(value: Any) -> str:
-    """A value that JSON does not know, times above all, as text."""
+    """Returns the text of a value without a JSON type, such as a time."""
     return str(value)
 
 

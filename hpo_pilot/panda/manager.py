@@ -35,27 +35,27 @@ from hpo_pilot.panda.tasks import (
 )
 from hpo_pilot.panda.workflow_manager import EAGER, NameTakenError, ServerPolicy, UnknownOutcomeError, WorkflowManager
 
-#: How far back a task of unknown outcome is looked for where it cannot be asked for by name.
+#: How far back to look for a task of unknown outcome, if the server has no look-up by name.
 _LOOK_BACK = timedelta(days=30)
 
 _TASK_ID = re.compile(r"jediTaskID=(\d+)")
 
-#: insertTaskParams codes (panda-client 2.2.0, panda-server 1.0.4): a task of that name exists, waits, or goes on.
+#: Codes of insertTaskParams (panda-client 2.2.0, panda-server 1.0.4): a task of that name exists, waits, or goes on.
 _DUPLICATE_CODES = (1, 2, 3, 5)
 
-#: The server's database failed: it may have the task or not.
+#: The database of the server failed: the server may have the task or not.
 _SERVER_ERROR_CODE = 4
 
-#: Too many active tasks of this user: later.
+#: Too many active tasks of this user: try later.
 _THROTTLED_CODE = 10
 
-#: PandaIDs in one call.
+#: PandaIDs in one call of killJobs.
 _KILLED_AT_ONCE = 200
 
-#: The only label of which PanDA keeps what payloads report.
+#: PanDA keeps the metadata of payloads only for jobs with this label.
 _LABEL = "user"
 
-#: How a real server is treated: a task costs its brokerage, and every call its database.
+#: For a real server: a task costs its brokerage work, and every call costs its database work.
 POLITE = ServerPolicy(
     refill=0.25,
     look_seconds=1800.0,
@@ -65,20 +65,20 @@ POLITE = ServerPolicy(
     revives=True,  # JEDI makes a killed job's input ready for the next attempt, whoever killed it
 )
 
-#: JEDI sends so many jobs of a task ahead as scouts. Other collaborations' servers let users skip them, ATLAS's do not.
+#: JEDI sends this many jobs of a task ahead as scouts. ATLAS's servers do not let users skip them, others do.
 SCOUTS = 10
 _SCOUTING_VO = "atlas"
 
 
 class PandaManager(WorkflowManager):
-    """Tasks of one PanDA server."""
+    """The workflow manager for one PanDA server."""
 
     def __init__(self, server: PandaServer, log: Path) -> None:
-        """Prepares; nothing is sent yet.
+        """Sends nothing yet.
 
         Args:
             server: the server and the user.
-            log: where panda-client's own output goes.
+            log: the file for panda-client's own output.
         """
         self._server = server
         self._client = ClientProcess(server.environment(), log)
@@ -104,7 +104,7 @@ class PandaManager(WorkflowManager):
     @property
     @override
     def manners(self) -> ServerPolicy:
-        # Not known yet: where we made the token, the server is ours.
+        # As long as it is not known: a server whose token we made is ours.
         if self._feed.known if self._feed.known is not None else self._server.token_file is not None:
             return EAGER
         return replace(POLITE, jobs_per_task=scouts(self._server.vo))
@@ -134,7 +134,7 @@ class PandaManager(WorkflowManager):
         except NoAnswerError as error:
             raise UnknownOutcomeError(f"task {task.name}: {error}") from error
         if status != 0 or not isinstance(answer, list):
-            # The request may have reached the server; only a look-up by name can tell.
+            # The request may have reached the server: only a look-up by name can tell.
             raise UnknownOutcomeError(f"task {task.name}: no proper answer to the submission: {answer}")
         code, message = answer
         match = _TASK_ID.search(str(message))
@@ -144,8 +144,8 @@ class PandaManager(WorkflowManager):
             self._watches.begin(ref.jedi_task_id)
             return ref
         if code in _DUPLICATE_CODES or reactivated:
-            # A submission of ours of which we have not heard, as when JEDI had not looked at it yet; or, by all odds
-            # in a store that was copied, another task of that name.
+            # Either our own earlier submission without an answer, or another task of that name, most likely of a copied
+            # store.
             ref = ref or self.find(task.name)
             if ref is not None:
                 return self._adopted(ref, task, reactivated=reactivated)
@@ -156,11 +156,11 @@ class PandaManager(WorkflowManager):
         raise GiveUpError(f"task {task.name}: the server refused it (code {code}): {message}")
 
     def _adopted(self, ref: TaskRef, task: TaskSpec, *, reactivated: bool = False) -> TaskRef:
-        """A task that has the name already, if it is the one that was to be submitted.
+        """Returns the existing task of that name, if it is the task to submit.
 
         Raises:
-            NameTakenError: it is another one.
-            UnknownOutcomeError: the server does not say what it is.
+            NameTakenError: it is another task.
+            UnknownOutcomeError: the server does not give its parameters.
         """
         found = submitted_parameters(self._client, ref.jedi_task_id)
         if found is None:
@@ -169,7 +169,7 @@ class PandaManager(WorkflowManager):
             self._watches.begin(ref.jedi_task_id)
             return ref
         if reactivated:
-            # It was over, and would now try its old points again for nobody.
+            # The other task was over; reactivated, it would run its old points again.
             with contextlib.suppress(TryAgainError):
                 self.kill(ref)
         raise NameTakenError(f"task {ref.name}: the server has another task of that name, {ref.jedi_task_id}")
@@ -269,7 +269,7 @@ class PandaManager(WorkflowManager):
     @override
     def discard(self, output: str) -> None:
         if rucio.is_did(output):
-            return  # it ends with its lifetime in Rucio
+            return  # Rucio deletes it at the end of its lifetime
         try:
             answer = self._http.delete(self._storage(output), headers=self._server.headers(), timeout=30)
         except requests.RequestException as error:
@@ -294,35 +294,27 @@ class PandaManager(WorkflowManager):
 
 
 def scouts(vo: str) -> int | None:
-    """How many jobs of a task a real server of that virtual organisation sends ahead; None: none, as we ask it."""
+    """Returns the number of scout jobs on real servers of a virtual organisation; None: the task skips them."""
     return SCOUTS if vo == _SCOUTING_VO else None
 
 
-# Sandboxes in a server's file cache, which forgets files that nobody touches.
-#
-# JEDI runs a task only where its sandbox is registered under the very name that the task's parameters have. A file
-# that
-# is in the cache need not be registered: panda-server 1.0.4 writes a file before it registers it, and never
-# overwrites
-# it. Such a file goes up once more under another name.
-
-#: A file that was touched this long ago is touched again, in seconds; caches keep files for days at least.
+#: Seconds after which a file in the cache is touched again; caches keep files for days at least.
 _TOUCH_SECONDS = 12 * 3600.0
 
-#: How long an upload may take, in seconds: 768 MB at most.
+#: Time limit of an upload of up to 768 MB, in seconds.
 _UPLOAD_SECONDS = 600.0
 
-#: Under how many names one file goes up at most.
+#: Most names under which one file is uploaded.
 _NAMES = 10
 
 
 @dataclass(frozen=True)
 class CachedSandbox:
-    """A sandbox that a server has.
+    """A sandbox in the file cache of a server.
 
     Attributes:
-        source: scheme://host:port of the host that has it.
-        name: under which it is registered there.
+        source: scheme://host:port of the host with the file.
+        name: the registered name of the file.
     """
 
     source: str
@@ -330,17 +322,22 @@ class CachedSandbox:
 
 
 class SandboxCache:
-    """The sandboxes of this process at one server."""
+    """Uploads sandboxes to a server's file cache, and keeps them there: it deletes files that are not touched.
+
+    JEDI runs a task only if its sandbox is registered under exactly the name in the task's parameters. A file in the
+    cache may be unregistered: panda-server 1.0.4 writes a file before it registers it, and never overwrites it. Such a
+    file is uploaded again under another name.
+    """
 
     def __init__(
         self, client: ClientProcess, *, use_cache_server: bool, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Knows nothing yet of what the server has.
+        """Sends nothing yet.
 
         Args:
             client: panda-client.
-            use_cache_server: whether files go to PANDACACHE_URL's host and not to the server's own.
-            clock: in seconds.
+            use_cache_server: whether files go to the host of PANDACACHE_URL instead of the server.
+            clock: seconds.
         """
         self._client = client
         self._use_cache_server = use_cache_server
@@ -349,15 +346,15 @@ class SandboxCache:
         self._sending: dict[str, threading.Lock] = {}
 
     def keep(self, sandbox: Path, *, again: bool = False) -> CachedSandbox:
-        """Makes sure that the server has the file, has registered it, and will not forget it soon.
+        """Makes sure that the server has the file, has registered it, and will not delete it soon.
 
         Args:
-            sandbox: the file; its name is its content, so one of that name that is there is this one.
-            again: send it whatever is known of it; a server that has it lets that be.
+            sandbox: the file; its name has the digest of its content.
+            again: upload it even if the server is known to have it; a server that has it does nothing.
 
         Raises:
-            TryAgainError: the server takes no file now.
-            GiveUpError: the server no longer has it, and neither have we.
+            TryAgainError: the server accepts no file now.
+            GiveUpError: the server no longer has the file, and it is gone here too.
         """
         known = self._known.get(sandbox.name)
         if known is not None and not again and self._clock() - known[1] < _TOUCH_SECONDS:
@@ -382,11 +379,11 @@ class SandboxCache:
         return found
 
     def _registered(self, sandbox: Path, name: str) -> str:
-        """The name under which the server has registered the file; empty: none.
+        """Returns the name under which the server has registered the file; empty: none.
 
         Args:
             sandbox: the file.
-            name: the answer where the server cannot tell, or the file is gone here.
+            name: the name to return if the server cannot tell, or the file is gone here.
         """
         if not sandbox.is_file():
             return name
@@ -397,14 +394,14 @@ class SandboxCache:
         return found if any(found == _name(sandbox, number) for number in range(_NAMES)) else ""
 
     def _touch(self, name: str) -> bool:
-        """Lets the file live on; False where the server does not have it, or is of before such calls."""
+        """Extends the life of the file; False: the server does not have it, or is too old for this call."""
         try:
             return bool(self._client.call("touchFile", name, self._use_cache_server))
         except MissingCallError:
             return False
 
     def _upload(self, sandbox: Path) -> str:
-        """Sends the file; returns the name under which the server has registered it."""
+        """Uploads the file; returns its registered name."""
         if not sandbox.is_file():
             raise GiveUpError(f"the packed payload {sandbox} is gone; resume the search with --new-payload")
         for number in range(_NAMES):
@@ -412,7 +409,7 @@ class SandboxCache:
             arguments = (str(sandbox), name, self._use_cache_server)
             status, answer = self._client.call("putFile", *arguments, deadline=_UPLOAD_SECONDS)
             message = str(answer)
-            # Registered before, as one whose file the cache has forgotten: now the file is there again.
+            # "file exist": it was registered before, and the cache had deleted it; now it is there again.
             if status == 0 and (message == "True" or "file exist" in message):
                 return name
             if status != 0 or "cannot overwrite" not in message:
@@ -426,5 +423,5 @@ class SandboxCache:
 
 
 def _name(sandbox: Path, number: int) -> str:
-    """What the file is called at a server that has registered none of its names before: `sources.<digest>.1.tar.gz`."""
+    """Returns the name of an upload: `sources.<digest>.tar.gz`, then `sources.<digest>.1.tar.gz`, …."""
     return f"{sandbox.name.removesuffix('.tar.gz')}.{number}.tar.gz" if number else sandbox.name

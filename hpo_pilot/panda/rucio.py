@@ -1,4 +1,4 @@
-"""Files that are in Rucio: fetched by its own command-line client, with the user's own account."""
+"""Fetches files from Rucio with its command-line client and the user's own account."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from pathlib import Path
 
 from hpo_pilot.errors import GiveUpError, InputError, TryAgainError
 
-#: How long one download may take, in seconds.
+#: Time limit of one download, in seconds.
 _DEADLINE = 6 * 3600.0
 
-#: How much of what Rucio said is shown, in characters.
+#: Characters of Rucio's output in messages.
 _SHOWN = 500
 
 
 def is_did(name: str) -> bool:
-    """Whether a name is one of Rucio's: ``scope:file`` or ``scope:dataset``."""
+    """Returns True for a name in Rucio: ``scope:file`` or ``scope:dataset``."""
     scope, colon, rest = name.partition(":")
     return bool(colon and scope and rest) and not rest.startswith("//") and "/" not in scope
 
 
 def download_command(did: str, folder: str) -> list[str]:
-    """The command that puts a file of Rucio's into `folder`."""
+    """Returns the command that downloads a file from Rucio into `folder`."""
     return ["rucio", "download", "--no-subdir", "--dir", folder, did]
 
 
 def missing_client(dids: Mapping[int, str], folder: Path) -> InputError | None:
-    """The error for a machine without Rucio, with the commands to give elsewhere; None where it has one.
+    """Returns the error for a machine without a Rucio client, with commands for another machine; None: it has one.
 
     Args:
-        dids: what is wanted, by fold.
-        folder: where it would go.
+        dids: the files to fetch, by fold.
+        folder: their folder.
     """
     if shutil.which("rucio"):
         return None
@@ -47,16 +47,16 @@ def missing_client(dids: Mapping[int, str], folder: Path) -> InputError | None:
 
 
 def download(did: str, destination: Path) -> None:
-    """Fetches a file of Rucio's to `destination`, completely or not at all.
+    """Downloads a file from Rucio to `destination`; a failure leaves no file.
 
     Args:
-        did: scope:name. Where RUCIO_ACCOUNT says nothing, the account is that of a scope ``user.<account>``.
+        did: scope:name. Without RUCIO_ACCOUNT, the account is taken from a scope ``user.<account>``.
         destination: the file.
 
     Raises:
         InputError: there is no Rucio client here.
-        TryAgainError: it did not end in time, or it failed.
-        GiveUpError: it ended well and brought nothing.
+        TryAgainError: the client failed or did not end in time.
+        GiveUpError: the client succeeded without bringing the file.
     """
     if error := missing_client({0: did}, destination.parent):
         raise error

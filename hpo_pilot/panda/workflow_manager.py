@@ -1,4 +1,4 @@
-"""The workflow manager: what takes our tasks to a workload system and brings back what became of them."""
+"""The interface to workflow managers, which submit tasks to a workload system and return their results."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from hpo_pilot.jobs import JobReport, TaskRef, TaskSpec, TaskState
 
 
 class UnknownOutcomeError(TryAgainError):
-    """A submission was sent and no answer came: the task may exist. Look it up by name before submitting again."""
+    """A submission has no answer, so the task may exist. Look it up by name before submitting again."""
 
 
 class UnknownTaskError(TryAgainError):
-    """The server does not know a task that it once accepted: its database was lost. Submit the open jobs again."""
+    """The server lost a task that it had accepted, e.g. with its database. Submit the open jobs again."""
 
 
 class NameTakenError(TryAgainError):
-    """Another task, not this one, has that name at the server: submit under a new name. Nothing was submitted."""
+    """Another task has that name at the server, and nothing was submitted. Submit under a new name."""
 
 
 @dataclass(frozen=True)
 class ServerPolicy:
-    """How a server wants to be treated.
+    """How often and in which amounts to call a server.
 
     Attributes:
         refill: the share of a search's slots that must be free before new points are submitted.
-        look_seconds: a task is looked at this often even if `wait` tells nothing of it.
-        retry_seconds: the pause after a call that failed for now: the first, and the longest.
-        jobs_per_task: of a task with more jobs the server sends so many ahead and holds the others back until these
-            have ended; None: it does not.
-        keeps_outputs: whether outputs stay for as long as the server's own rules say, whatever we want.
-        status_comes_along: whether `results` looks at the task's status before its jobs, so that `status` after it
-            costs nothing.
-        revives: whether the server itself starts a job again that was killed, as long as it has attempts left.
+        look_seconds: the longest time between looks at a task, even if `wait` reports no change.
+        retry_seconds: the first and the longest pause after a call that failed for now.
+        jobs_per_task: the server first runs this many jobs of a task, and the others after these have ended; None: it
+            runs all at once.
+        keeps_outputs: whether the server's own rules decide how long outputs stay.
+        status_comes_along: whether `results` reads the task's status before its jobs, so that a `status` after it sends
+            nothing.
+        revives: whether the server restarts a killed job that has attempts left.
     """
 
     refill: float
@@ -50,15 +50,15 @@ class ServerPolicy:
     revives: bool = False
 
 
-#: For a server of one's own: every answer is used at once.
+#: For our own server: each result is used at once.
 EAGER = ServerPolicy(refill=0.0, look_seconds=5.0, retry_seconds=(0.25, 60.0))
 
 
 def workflow_manager(name: str) -> type[WorkflowManager]:
-    """The workflow manager registered under that name.
+    """Returns the workflow manager registered under that name.
 
     Raises:
-        InputError: there is none; the message lists those that are.
+        InputError: there is none; the message lists the registered ones.
     """
     found = {entry.name: entry for entry in entry_points(group="hpo_pilot.workflow_managers")}
     if name not in found:
@@ -68,25 +68,25 @@ def workflow_manager(name: str) -> type[WorkflowManager]:
 
 
 class WorkflowManager(ABC):
-    """Submits tasks, watches them, collects their jobs' verdicts, kills them.
+    """Submits tasks, watches them, collects the results of their jobs, and kills them.
 
-    Found through the entry-point group ``hpo_pilot.workflow_managers``. Every call ends within a deadline of its own.
-    Several threads use a manager at once, each for another search: a call that takes long delays no other call.
+    Plugins register in the entry-point group ``hpo_pilot.workflow_managers``. Each call ends within its own deadline.
+    Several threads use a manager at once, each for another search: a slow call must not delay other calls.
     """
 
     @classmethod
     @abstractmethod
     def connect(cls, url: str, token_file: Path | None, owner: str, log: Path, authorities: Path | None = None) -> Self:
-        """A manager of the tasks at one server; nothing is sent yet.
+        """Makes a manager for the tasks of one server; sends nothing yet.
 
         Args:
             url: scheme://host:port of the server.
-            token_file: a file with the owner's bearer token, mode 0600; read again at every call. None: the
+            token_file: a file with the owner's bearer token, mode 0600, read again at every call. None: the
                 credentials that the client software finds by itself.
             owner: the user's name there, for names of tasks.
-            log: where the output of client software goes.
-            authorities: a folder of certificate authorities, as OpenSSL looks them up, that the server's certificate
-                is of; None: those that the environment names.
+            log: the file for the output of client software.
+            authorities: a folder with the certificate authorities of the server, as OpenSSL looks them up; None: those
+                of the environment.
         """
 
     @property
@@ -97,26 +97,26 @@ class WorkflowManager(ABC):
     @property
     @abstractmethod
     def manners(self) -> ServerPolicy:
-        """How the server wants to be treated; may change once the server has answered. Sends nothing."""
+        """How to call the server; may change after the first answer of the server. Sends nothing."""
 
     @abstractmethod
     def submit(self, task: TaskSpec, *, maybe_submitted: bool = False) -> TaskRef:
-        """Submits `task`, or finds it where a task of that name exists: at most one task per name, ever.
+        """Submits `task`, or finds it if it exists: there is never more than one task per name.
 
         Args:
-            task: what to submit.
-            maybe_submitted: True after an unknown outcome or a crash: the name is looked up first.
+            task: the task.
+            maybe_submitted: True after an unknown outcome or a crash: looks the name up first.
 
         Raises:
             UnknownOutcomeError: no answer; call again with ``maybe_submitted=True``.
             NameTakenError: another task has that name; nothing was submitted.
-            TryAgainError: the server refused for now (down, too many tasks); nothing was submitted.
+            TryAgainError: the server refuses for now (down, too many tasks); nothing was submitted.
             GiveUpError: the server refuses the task for good.
         """
 
     @abstractmethod
     def find(self, name: str) -> TaskRef | None:
-        """The task of that name, if the server has it.
+        """Returns the task of that name; None: the server does not have it.
 
         Raises:
             UnknownOutcomeError: the server does not answer.
@@ -124,28 +124,27 @@ class WorkflowManager(ABC):
 
     @abstractmethod
     def status(self, refs: Collection[TaskRef]) -> dict[int, TaskState]:
-        """The states of the tasks that the server knows, by its id; a task that is missing there is missing here."""
+        """Returns the states of tasks by their ids, without tasks that the server does not know."""
 
     @abstractmethod
     def results(self, ref: TaskRef, missing: Collection[int], *, values: bool = False) -> list[JobReport]:
-        """What is known of the jobs whose numbers are in `missing` (at least those), every attempt on its own.
+        """Returns the reports on all attempts of at least the jobs in `missing`.
 
-        Nothing where nothing has changed since these jobs were last asked for, and the task is not over.
+        Returns an empty list if nothing has changed since the last call for these jobs and the task is not over.
 
         Args:
             ref: the task.
-            missing: the numbers of the jobs of which there is no result yet.
-            values: whether the values of running jobs are wanted too, as soon as the server lets itself be asked.
+            missing: the numbers of the jobs without a result.
+            values: whether to read the values of running jobs too, as often as the server allows.
 
         Raises:
             TryAgainError: the server does not answer.
-            UnknownTaskError: the server says that it does not know the task. (One that says nothing of it has no
-                jobs to tell of: `status` is what decides.)
+            UnknownTaskError: the server does not know the task.
         """
 
     @abstractmethod
     def why_ended(self, ref: TaskRef) -> str:
-        """What the server says of a task that ended badly, on one line; empty: nothing.
+        """Returns the server's message about a task that failed, on one line; empty: there is none.
 
         Raises:
             TryAgainError: the server does not answer.
@@ -153,32 +152,32 @@ class WorkflowManager(ABC):
 
     @abstractmethod
     def why_waits(self, ref: TaskRef) -> str:
-        """Why the task, or jobs that no pilot could get, waited at the last `results`, on one line; sends nothing.
+        """Returns why the task, or its jobs, waited at the server at the last `results`, on one line; sends nothing.
 
-        Empty: nothing waited at the server, or it is not known why.
+        Empty: nothing waited, or the reason is unknown.
         """
 
     @abstractmethod
     def keep(self, sandbox: Path) -> None:
-        """Sees to it that the server does not forget the sandbox of tasks that are out; cheap where that is done.
+        """Makes sure that the server keeps the sandbox of open tasks; cheap if called often.
 
         Raises:
             TryAgainError: the server does not answer.
-            GiveUpError: it has forgotten it, and the file is gone here too.
+            GiveUpError: the server has deleted it, and the file is gone here too.
         """
 
     @abstractmethod
     def kill(self, ref: TaskRef) -> None:
-        """Asks the server to kill the task; succeeds also where it is over already."""
+        """Asks the server to kill the task; succeeds also if it is over."""
 
     @abstractmethod
     def kill_jobs(self, panda_ids: Collection[int]) -> None:
-        """Asks the server to kill single jobs; succeeds also where they are over already, or not known.
+        """Asks the server to kill single jobs; succeeds also if they are over or unknown.
 
-        What `results` says of a job tells whether it was. The server may start it again: see `Manners.revives`.
+        `results` shows whether a job was killed. The server may restart it: see `ServerPolicy.revives`.
 
         Raises:
-            TryAgainError: the server does not answer; some may be killed.
+            TryAgainError: the server does not answer; some jobs may have been killed.
         """
 
     @abstractmethod
@@ -186,24 +185,24 @@ class WorkflowManager(ABC):
         """Waits until tasks may have changed, at most `seconds`.
 
         Returns:
-            The ids of the tasks that changed since the last call; None where the server cannot tell: look at all.
+            The ids of the tasks that changed since the last call; None: not known, look at all tasks.
         """
 
     @abstractmethod
     def fetch(self, output: str, destination: Path) -> None:
-        """Downloads a job's packed outputs to the file `destination`, completely or not at all."""
+        """Downloads a job's packed outputs to the file `destination`; a failure leaves no file."""
 
     @abstractmethod
     def discard(self, output: str) -> None:
-        """Deletes a job's packed outputs at the server; succeeds also where they are gone.
+        """Deletes a job's packed outputs at the server; succeeds also if they are gone.
 
-        Nobody calls it where the server keeps outputs by its own rules (`Manners.keeps_outputs`).
+        It is not called if the server keeps outputs by its own rules (`ServerPolicy.keeps_outputs`).
         """
 
     @abstractmethod
     def interrupt(self) -> None:
-        """Makes a call that is under way in another thread fail soon; from a signal handler too."""
+        """Makes a running call in another thread fail soon; signal handlers may call it."""
 
     @abstractmethod
     def close(self) -> None:
-        """Ends what the manager started; may be called from another thread, and twice."""
+        """Ends the processes of the manager; any thread may call it, also twice."""
