@@ -1,7 +1,7 @@
-"""Links into a BigPanDA, the web pages that show the tasks and jobs of a collaboration's PanDA server.
+"""Links to BigPanDA, the web pages with the tasks and jobs of a collaboration's PanDA server.
 
-A server does not tell where its pages are. So they are the search file's ``panda.monitor``, else PANDAMON_URL of the
-environment (as panda-client has it for its notebooks), else those that are known of the server.
+A server does not tell the address of its pages. It is the search file's ``panda.monitor``, else PANDAMON_URL of the
+environment (as in panda-client's notebooks), else the known address for that server.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from urllib.parse import quote, urlsplit
 
 _VARIABLE = "PANDAMON_URL"
 
-#: The pages of PanDA servers, by the servers' hosts: ATLAS's as panda-client 2.2.0 has it, DOMA's as PanDA's own
-#: documentation names it.
+#: Pages of PanDA servers by the servers' hosts: ATLAS's from panda-client 2.2.0, DOMA's from PanDA's documentation.
 _KNOWN = {
     "pandaserver.cern.ch": "https://bigpanda.cern.ch",
     "pandaserver-doma.cern.ch": "https://panda-doma.cern.ch",
@@ -22,15 +21,15 @@ _KNOWN = {
 
 
 class Linked(StrEnum):
-    """What a link leads to."""
+    """The target of a link."""
 
     TASK = "task"  #: one task, by its jediTaskID
     JOB = "job"  #: one job, by its PandaID
-    TASKS = "tasks"  #: the tasks whose names fit a pattern with ``*``
+    TASKS = "tasks"  #: the tasks with names that match a pattern with ``*``
 
 
 def is_web_address(text: str) -> bool:
-    """Whether a text is the URL of a web page, without a login in it: what may become a link."""
+    """Returns True if a text is the URL of a web page without a login in it, which may become a link."""
     try:
         parts = urlsplit(text)
         return (
@@ -53,14 +52,14 @@ def bigpanda_link(
     monitor: str | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> str | None:
-    """The address of a page; None: the server is an embedded one, or nobody knows where its pages are.
+    """Returns the address of a page; None: the server is an embedded one, or its pages are not known.
 
     Args:
-        server: URL of the PanDA server, as the store has it of a search; None: the search has gone to none.
-        kind: what the page shows.
-        identity: its id, or the pattern.
+        server: URL of the PanDA server of a search, from the store; None: the search has no server yet.
+        kind: the kind of page.
+        identity: the id of the task or job, or the pattern.
         monitor: the search file's ``panda.monitor``.
-        environment: where PANDAMON_URL is looked for.
+        environment: variables, for PANDAMON_URL.
     """
     if server is None or not server.startswith(("http://", "https://")):
         return None
@@ -79,5 +78,5 @@ def bigpanda_link(
 def search_link(
     server: str | None, uid: str, *, monitor: str | None = None, environment: Mapping[str, str] = os.environ
 ) -> str | None:
-    """The address of the page with all tasks of a search, whose names have its `uid`; see `bigpanda_link`."""
+    """Returns the address of the page with all tasks of a search, found by its `uid`; see `bigpanda_link`."""
     return bigpanda_link(server, Linked.TASKS, f"*.{uid}.g*", monitor=monitor, environment=environment)

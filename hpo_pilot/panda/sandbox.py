@@ -18,10 +18,10 @@ from hpo_pilot.errors import InputError, TryAgainError
 RUNNER = "hpo_pilot_runner.py"
 PAYLOAD_DOCUMENT = "hpo_pilot_payload.json"
 
-#: Where the payload's files are in the archive of a search whose jobs run several points: each gets its own copy.
+#: The folder of the payload's files in the archive, for jobs that run several points: each point gets a copy.
 SERIES_FOLDER = "payload"
 
-#: Names that are ours in a job's folder start so.
+#: The prefix of our own files in a job's folder.
 _OURS = "hpo_pilot_"
 
 #: panda-client refuses larger archives (`SOURCES_LIMIT`), in bytes.
@@ -36,15 +36,15 @@ def build_sandbox(
 ) -> Path:
     """Packs the payload's folder, the runner and `document` into ``folder/sources.<sha256>.tar.gz``.
 
-    The same files give the same archive: times, owners and order are left out of it. A job always starts
+    The same files give the same archive: it has no times or owners, and a fixed order. A job always starts
     hpo_pilot_runner.py: the runner of one point or, where `document` has ``"trials_per_job"`` above 1, the one that
     starts it for each of several.
 
     Args:
         payload: the payload's folder; None: no files.
-        document: what the runner is told.
-        folder: where the archive goes.
-        without: a file that is left out: the search file, whose budget may grow while its payload stays the same.
+        document: the settings of the runner.
+        folder: the folder of the archive.
+        without: a file to leave out: the search file, whose budget may change while the payload stays the same.
 
     Raises:
         InputError: the payload cannot be read, is too large, has a file under one of the runner's names, or a link that
@@ -85,18 +85,18 @@ def build_sandbox(
 
 
 def same_payload(one: Path, other: Path) -> bool:
-    """Whether two archives of `build_sandbox` have the same payload, whichever version's runner they have.
+    """Returns True if two archives of `build_sandbox` have the same payload, even with different runner versions.
 
-    What else the runner is told comes from the search's definition, but for where its inputs are.
+    Of the runner's settings it compares the inputs: the others follow from the search's definition.
 
     Raises:
-        InputError: one of them cannot be read.
+        InputError: an archive cannot be read.
     """
     return _payload_of(one) == _payload_of(other)
 
 
 def _payload_of(archive: Path) -> dict[str, Any]:
-    """The digest of each of the payload's files, and its inputs."""
+    """Returns the digest of each of the payload's files, and its inputs."""
     found: dict[str, Any] = {}
     try:
         with tarfile.open(archive) as packed:
@@ -117,11 +117,11 @@ def _payload_of(archive: Path) -> dict[str, Any]:
 
 
 def _programs(document: Mapping[str, Any]) -> dict[str, str]:
-    """What of ours travels along: name in the archive -> file of hpo_pilot/runner."""
+    """Returns our own files for the archive: name in the archive -> file of hpo_pilot/runner."""
     programs = {RUNNER: RUNNER}
     if document.get("trials_per_job", 1) > 1:
         programs = {RUNNER: "hpo_pilot_series.py", "hpo_pilot_point.py": RUNNER}
-    # Only the payload knows whether it asks or measures, and only its node whether it tells its energy.
+    # Only the payload decides whether it uses these, and only its node whether it has energy counters.
     names = ["hpo_pilot_hpogrid.py"] if "hyperparameters" in document else []
     names += ["hpo_pilot_idds.py", "hpo_pilot_ranks.py", "hpo_pilot_efficiency.py", "hpo_pilot_energy.py"]
     names += ["hpo_pilot_python.py"]
@@ -132,11 +132,11 @@ def _programs(document: Mapping[str, Any]) -> dict[str, str]:
 
 
 def payload_files(payload: Path | None, without: Path | None = None) -> Iterator[tuple[str, Path]]:
-    """The files of a payload's folder, each with its name in the archive, in order.
+    """Returns the files of a payload's folder with their names in the archive, in order.
 
     Args:
         payload: the folder; None: no files.
-        without: a file that is left out.
+        without: a file to leave out.
 
     Raises:
         InputError: the folder cannot be read, has a file under one of the runner's names, or a link that leads out.
@@ -163,10 +163,10 @@ def payload_files(payload: Path | None, without: Path | None = None) -> Iterator
 
 
 def add_file(archive: tarfile.TarFile, name: str, path: Path) -> None:
-    """Adds a file's content; of the rest only whether it can be executed, so that the same files pack the same.
+    """Adds a file with its content and its executable bit only, so that the same files give the same archive.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: the file cannot be read.
     """
     try:
         with path.open("rb") as content:

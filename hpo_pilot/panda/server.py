@@ -18,13 +18,13 @@ from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.files import write_whole
 from hpo_pilot.http import open_session
 
-#: What panda-client reads of its environment to know server and user.
+#: Prefixes of the variables by which panda-client knows server and user.
 _VARIABLES = ("PANDA_", "OIDC_", "X509_")
 
-#: The server that panda-client takes where nobody names one.
+#: The default server of panda-client.
 _ATLAS = "pandaserver.cern.ch"
 
-#: prun's VO where none is said.
+#: The default virtual organisation of prun.
 _DEFAULT_VO = "atlas"
 
 
@@ -34,11 +34,11 @@ class PandaServer:
 
     Attributes:
         url: scheme://host:port, without a path.
-        token_file: a file with the user's bearer token, mode 0600, read again at every call; None: whatever
-            panda-client finds in its environment (PANDA_AUTH and its like): a token, its own token cache, a proxy.
+        token_file: a file with the user's bearer token, mode 0600, read again at every call; None: the credentials that
+            panda-client finds by its environment (PANDA_AUTH, …): a token, its own token cache, or a proxy.
         owner: the user's name in names of tasks.
         vo: the virtual organisation.
-        authorities: a folder of certificate authorities by the hash of their names; None: the usual ones.
+        authorities: a folder of certificate authorities by the hash of their names; None: the usual authorities.
     """
 
     url: str
@@ -48,9 +48,9 @@ class PandaServer:
     authorities: Path | None = None
 
     def environment(self) -> dict[str, str]:
-        """The environment in which panda-client talks to this server.
+        """Returns the environment in which panda-client calls this server.
 
-        A token of ours goes by file, so that no process list shows it.
+        Our own token is passed as a file, so that no list of processes shows it.
         """
         base = f"{self.url}/server/panda"
         common = {"OMP_NUM_THREADS": "1"}
@@ -73,7 +73,7 @@ class PandaServer:
         }
 
     def session(self) -> requests.Session:
-        """A session for calls that panda-client does not have; it checks certificates as panda-client would."""
+        """Opens a session for calls that panda-client does not have; it checks certificates as panda-client does."""
         folder = os.environ.get("X509_CERT_DIR") if self.token_file is None else None
         session = open_session(self.url, self.authorities or (Path(folder) if folder else None))
         if self.token_file is None and os.environ.get("PANDA_VERIFY_HOST") == "off":
@@ -81,7 +81,7 @@ class PandaServer:
         return session
 
     def headers(self) -> dict[str, str]:
-        """Authorization for calls that panda-client does not have; empty where there is no bearer token to show.
+        """Returns the authorization for calls that panda-client does not have; empty: there is no bearer token.
 
         Raises:
             TryAgainError: the token's file cannot be read.
@@ -99,19 +99,19 @@ class PandaServer:
 
     @property
     def uses_cache_server(self) -> bool:
-        """Whether sandboxes go to the file cache that PANDACACHE_URL names, as prun has it for ATLAS."""
+        """True if sandboxes go to the file cache of PANDACACHE_URL, as with prun for ATLAS."""
         return self.token_file is None and self.vo == _DEFAULT_VO
 
 
 def address(url: str, where: str) -> str:
-    """scheme://host:port of a PanDA server's URL, whatever path it has.
+    """Returns scheme://host:port of a PanDA server's URL, without its path.
 
     Args:
-        url: as the user gave it.
+        url: the URL from the user.
         where: the option or variable, for the message.
 
     Raises:
-        InputError: it is no such URL.
+        InputError: it is not such a URL.
     """
     parts = urlsplit(url)
     try:
@@ -124,31 +124,31 @@ def address(url: str, where: str) -> str:
 
 
 def environment_server(environment: Mapping[str, str] = os.environ) -> str | None:
-    """The server that the user's environment names for panda-client; None: none."""
+    """Returns the server that the user's environment names for panda-client; None: none."""
     url = environment.get("PANDA_URL_SSL")
     return address(url, "PANDA_URL_SSL") if url else None
 
 
 def environment_vo(environment: Mapping[str, str] = os.environ) -> str:
-    """The user's virtual organisation, as panda-client's environment has it."""
+    """Returns the user's virtual organisation from panda-client's environment."""
     if environment.get("PANDA_AUTH") != "oidc":
         return _DEFAULT_VO
     return environment.get("PANDA_AUTH_VO") or environment.get("OIDC_AUTH_VO") or _DEFAULT_VO
 
 
 def _addresses(url: str, base: str) -> dict[str, str]:
-    """The variables that lead panda-client to `url`; the user's own where they do so already."""
+    """Returns the variables that direct panda-client to `url`, without those that the user has set for it."""
     host = urlsplit(url).hostname or ""
     found = dict.fromkeys(("PANDA_URL", "PANDA_URL_SSL", "PANDACACHE_URL"), base)
     if environment_server() == url:
         found = {name: value for name, value in found.items() if not os.environ.get(name)}
     if host == _ATLAS:
-        found.pop("PANDACACHE_URL", None)  # panda-client knows where its file cache is
+        found.pop("PANDACACHE_URL", None)  # panda-client knows the file cache
     try:
         ipaddress.ip_address(host)
     except ValueError:
         return found
-    return found | {"PANDA_BEHIND_REAL_LB": "1"}  # an address has no other hosts behind its name
+    return found | {"PANDA_BEHIND_REAL_LB": "1"}  # an IP address stands for one host
 
 
 def _bearer(read: Callable[[], str], where: str, origin: str) -> dict[str, str]:
@@ -158,20 +158,17 @@ def _bearer(read: Callable[[], str], where: str, origin: str) -> dict[str, str]:
         raise TryAgainError(f"cannot read the token file {where}: {error.strerror}") from error
 
 
-# Where the embedded PanDA server of a work folder is: the file ``panda.url``, there while it runs.
-#
-# Its first line is the URL; then come the folder of the authorities behind its certificate (or nothing), and host,
-# process and start of whoever runs it. By those a file is known that a killed server left: the token of this work
-# folder
-# must not go to whoever listens at its port now.
+# The file ``panda.url`` has the address of a work folder's embedded PanDA server, while the server runs. Its lines are
+# the URL, the folder of its certificate authorities (or nothing), and host, number and start time of its process. These
+# tell a file that a killed server has left: the token of the work folder must not go to another program at its port.
 
 ADDRESS_FILE = "panda.url"
 _TOKEN = Path("tokens", "user.token")
-_SAME = 2.0  # seconds by which a process's start may seem to differ
+_SAME = 2.0  # tolerance for start times of a process, in seconds
 
 
 def write_address(workdir: Path, server: PandaServer) -> None:
-    """Notes that this process runs the server.
+    """Writes the address file for a server that this process runs.
 
     Raises:
         TryAgainError: the file cannot be written.
@@ -190,14 +187,14 @@ def write_address(workdir: Path, server: PandaServer) -> None:
 
 
 def remove_address(workdir: Path) -> None:
-    """Notes that the server has ended; the file of another process stays."""
+    """Removes the address file at the end of the server; the file of another process stays."""
     with contextlib.suppress(OSError, ValueError):
         if int(_lines(workdir)[3]) == os.getpid():
             (workdir / ADDRESS_FILE).unlink(missing_ok=True)
 
 
 def read_address(workdir: Path) -> PandaServer | None:
-    """The server that runs on the work folder, with the folder's own token; None: none does."""
+    """Returns the running server of a work folder, with the folder's token; None: no server runs."""
     try:
         url, authorities, host, process, start = _lines(workdir)
         if not _runs(url, host, int(process), float(start)):
@@ -208,11 +205,11 @@ def read_address(workdir: Path) -> PandaServer | None:
 
 
 def _lines(workdir: Path) -> list[str]:
-    """The file's five lines.
+    """Reads the five lines of the address file.
 
     Raises:
         OSError: there is no file.
-        ValueError: it has other lines.
+        ValueError: it has another number of lines.
     """
     lines = (workdir / ADDRESS_FILE).read_text().splitlines()
     if len(lines) != 5:
@@ -222,12 +219,12 @@ def _lines(workdir: Path) -> list[str]:
 
 def _runs(url: str, host: str, process: int, start: float) -> bool:
     if host != socket.gethostname():
-        return not _is_loopback(url)  # of another machine's processes nothing is known here
+        return not _is_loopback(url)  # processes of another host cannot be checked here
     return abs(_start(process) - start) <= _SAME
 
 
 def _start(process: int) -> float:
-    """When a process began, seconds since the epoch; 0: there is no such process."""
+    """Returns the start time of a process in seconds since the epoch; 0: there is no such process."""
     try:
         return float(psutil.Process(process).create_time())
     except psutil.Error:

@@ -1,7 +1,7 @@
-"""A task's parameters as prun would write them (panda-client 2.2.0), for jobs that the payload runner tells apart.
+"""Builds a task's parameters as prun does (panda-client 2.2.0), with a number for each job.
 
-Each job gets a number from the pseudo-input `seq_number`, which picks (trial, fold) among the generation's points; the
-points travel in the `-p` string. `tests/panda/` compares the dictionary with prun's own, key by key.
+Each job gets a number from the pseudo-input `seq_number`; the payload runner finds its (trial, fold) by it. The
+points of the generation are in the `-p` string. `tests/panda/` compares the dictionary with prun's own, key by key.
 """
 
 from __future__ import annotations
@@ -18,45 +18,45 @@ from urllib.parse import quote, unquote
 
 from hpo_pilot.jobs import TaskSpec
 
-#: How long the encoded points of one task may be, in characters; a longer generation is cut before it is submitted.
+#: Most characters of the encoded points of one task; a longer generation is split before submission.
 ENCODED_LIMIT = 24_000
 
-#: Seconds that a pilot adds to the payload's own limit for staging in and out before it ends the job.
+#: Seconds for staging that a pilot adds to the payload's limit before it ends the job.
 WALLTIME_MARGIN = 300
 
 _TRANSFORMATION = "/trf/user/runGen-00-00-02"
 
-#: Where the transformation writes the names of the input files that the pilot has brought; the runner reads it.
+#: The transformation writes the names of the staged input files here; the runner reads them.
 _STAGED_FILE = "hpo_pilot_inputs.json"
 
-#: What a job of ours needs where the search asks for GPUs and says no more: JEDI takes no GPU without a make.
+#: The GPU of a search that names no kind of GPU: JEDI needs a vendor.
 _ANY_GPU = "&nvidia"
 
 _TASK_ARGUMENT = re.compile(r"hpo_pilot_runner\.py --task ([A-Za-z0-9_=-]+)")
 
 
 def points_document(task: TaskSpec) -> dict[str, Any]:
-    """What the runner is told of a task: identity, jobs and points, as JSON has it. No two tasks have the same."""
+    """Returns the runner's document of a task for JSON: identity, jobs and points. No two tasks have the same."""
     single = all(len(job) == 1 for job in task.jobs)
     return {
         "search": task.search,
         "uid": task.uid,
         "generation": task.generation,
         "folds": task.folds,
-        # One point a job as it always was: a search goes on with the runner in the sandbox that it began with.
+        # The old form for one point a job: a search may go on with an older runner in its sandbox.
         "jobs": [list(job[0]) if single else [list(member) for member in job] for job in task.jobs],
         "points": {str(trial): dict(task.points[trial]) for trial in task.points},
     }
 
 
 def encode_points(task: TaskSpec) -> str:
-    """The runner's `--task` argument: base64url(zlib(JSON)) of identity, jobs and points."""
+    """Returns the runner's `--task` argument: base64url(zlib(JSON)) of identity, jobs and points."""
     packed = zlib.compress(json.dumps(points_document(task), separators=(",", ":")).encode(), 9)
     return base64.urlsafe_b64encode(packed).decode()
 
 
 def submitted_points(parameters: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The `points_document` of a task that was submitted with these parameters; None where it is no task of ours."""
+    """Returns the `points_document` in the parameters of a submitted task; None: it is not our task."""
     try:
         texts = [unquote(str(piece.get("value", ""))) for piece in parameters["jobParameters"]]
         found = next(match for text in texts if (match := _TASK_ARGUMENT.search(text)))
@@ -67,23 +67,23 @@ def submitted_points(parameters: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def output_name(task: str, jedi_task_id: int, number: int) -> str:
-    """The logical file name of job `number`'s packed outputs: what the server makes of the template below."""
+    """Returns the logical file name of a job's packed outputs, which the server makes from the template below."""
     return f"{task.rstrip('/')}.{jedi_task_id}._{number:06d}.outputs.tar.gz"
 
 
 def task_parameters(
     task: TaskSpec, *, owner: str, vo: str, server: str, sandbox: str, ours: bool = True
 ) -> dict[str, Any]:
-    """The dictionary that panda-client's `insertTaskParams` takes.
+    """Returns the dictionary for panda-client's `insertTaskParams`.
 
     Args:
-        task: what to submit.
+        task: the task.
         owner: the user's name at the server.
-        vo: the user's virtual organisation, where the task names none.
-        server: scheme://host:port of the server whose file cache has the sandbox.
+        vo: the user's virtual organisation, for a task without its own.
+        server: scheme://host:port of the host whose file cache has the sandbox.
         sandbox: the archive's name in that cache.
-        ours: whether the server is an embedded one: it has its own transformation and queue, and its pilots bring
-            input data by themselves. A real one has its sites' transformation, and JEDI brings datasets.
+        ours: True for an embedded server: it has its own transformation and queue, and its pilots fetch input data.
+            With a real server, sites have the transformation, and JEDI brings datasets.
     """
     base = task.name.rstrip("/")
     needs = task.needs
@@ -129,7 +129,7 @@ def task_parameters(
     included = task.queue.split(",") if task.queue and "," in task.queue else None
     result: dict[str, Any] = {
         "taskName": task.name,
-        # Without this the server would reactivate a finished task of the same name, with its old points.
+        # Otherwise the server would reactivate a finished task of the same name, with its old points.
         "uniqueTaskName": True,
         "vo": options.vo or vo,
         "userName": owner,
@@ -167,18 +167,18 @@ def task_parameters(
     }
     if ours:
         result["transPath"] = server + _TRANSFORMATION
-        result["hpoWalltime"] = seconds  # what its pilots hold the job to
-        result["hpoPayloadSeconds"] = seconds - WALLTIME_MARGIN  # what an allocation plans for it
+        result["hpoWalltime"] = seconds  # the limit that its pilots enforce
+        result["hpoPayloadSeconds"] = seconds - WALLTIME_MARGIN  # the run time for the scheduler of an allocation
         if task.wants_values:
-            result["hpoValues"] = True  # it tells of the values of running jobs, and not of results alone
+            result["hpoValues"] = True  # it reports values of running jobs too
         if needs.nodes > 1:
-            result["hpoNodes"] = needs.nodes  # only pilots that have an allocation get it
+            result["hpoNodes"] = needs.nodes  # only pilots in an allocation get the job
         if needs.gpus_per_node:
-            result["nGPU"] = needs.gpus_per_node  # what its brokerage looks at; a real one reads the architecture
+            result["nGPU"] = needs.gpus_per_node  # for its brokerage; a real server reads the architecture
     if options.priority is not None:
         result["currentPriority"] = options.priority
     if options.working_group:
-        # Without its role, as prun has it.
+        # Without its role, as with prun.
         result["workingGroup"] = re.split(r"[.:]", options.working_group)[0]
     if options.official:
         result["official"] = True
@@ -196,7 +196,7 @@ def task_parameters(
 
 
 def _architecture(task: TaskSpec, *, ours: bool) -> str | None:
-    """CPU and GPU wanted, as prun makes it of its --architecture: the text itself, JSON in its own writing."""
+    """Returns the CPU and GPU as prun does from --architecture: the text, with JSON normalised."""
     wanted = task.options.architecture
     if wanted is None and task.needs.gpus_per_node and not ours:
         wanted = _ANY_GPU
@@ -206,7 +206,7 @@ def _architecture(task: TaskSpec, *, ours: bool) -> str | None:
 
 
 def _inputs(datasets: tuple[str, ...]) -> list[dict[str, Any]]:
-    """The parameters with which JEDI brings whole datasets to every job, as phpo has them for its --trainingDS."""
+    """Returns the parameters that make JEDI bring whole datasets to every job, as phpo does for --trainingDS."""
     return [
         {"type": "constant", "value": f"--writeInputToTxt IN_DATA:{_STAGED_FILE}"},
         {

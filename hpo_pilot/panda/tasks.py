@@ -1,4 +1,4 @@
-"""Reads tasks and jobs from a PanDA server: polling a real server, long polls at ours."""
+"""Reads tasks and jobs from a PanDA server: by long polls from our own server, by polling from a real one."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ from hpo_pilot.panda.client_process import ClientProcess, RefusedError
 from hpo_pilot.panda.server import PandaServer
 from hpo_pilot.panda.workflow_manager import UnknownTaskError
 
-#: How much of a server's own words is kept, in characters.
+#: Characters of a server's message that are kept.
 _SHOWN = 500
 
-#: Words of real servers for a task that mean one of ours (panda-server 1.0.4, `JediTaskSpec.py`); what else we need
-#: not tell apart counts as running.
+#: Task states of real servers (panda-server 1.0.4, `JediTaskSpec.py`) as ours; other unknown states count as running.
 _STATES = {
     "staging": TaskState.PENDING,
     "assigning": TaskState.PENDING,
@@ -40,7 +39,7 @@ _STATES = {
 
 
 def task_state(name: str) -> TaskState:
-    """PanDA's word for a task's state as ours."""
+    """Returns our state for PanDA's name of a task state."""
     if name in _STATES:
         return _STATES[name]
     try:
@@ -50,10 +49,10 @@ def task_state(name: str) -> TaskState:
 
 
 def task_details(client: ClientProcess, task_id: int) -> dict[str, Any] | None:
-    """All about a task, however old; None where the server does not find it, or fails to look.
+    """Reads the details of a task; None: the server does not find the task, or fails to look it up.
 
     Raises:
-        TryAgainError: it does not answer.
+        TryAgainError: the server does not answer.
     """
     status, answer = client.call("get_task_details_json", task_id)
     if status != 0 or not isinstance(answer, list):
@@ -63,29 +62,29 @@ def task_details(client: ClientProcess, task_id: int) -> dict[str, Any] | None:
 
 
 def submitted_parameters(client: ClientProcess, task_id: int) -> dict[str, Any] | None:
-    """The parameters with which a task was submitted; None where the server has no such task.
+    """Reads the parameters of a submitted task; None: the server has no such task.
 
-    A real server has them from the submission on, long before the task itself shows.
+    A real server has them from the submission on, long before it has the task itself.
 
     Raises:
-        TryAgainError: it does not answer.
+        TryAgainError: the server does not answer.
     """
     status, parameters = client.call("getTaskParamsMap", task_id)
     return parameters if status == 0 and isinstance(parameters, dict) else None
 
 
 def finished_metadata(client: ClientProcess, ref: TaskRef) -> dict[str, object] | None:
-    """The metadata of a task's finished jobs by PandaID; None where the server gives none.
+    """Reads the metadata of a task's finished jobs by PandaID; None: the server gives none.
 
     Raises:
-        TryAgainError: it does not answer.
+        TryAgainError: the server does not answer.
     """
     status, metadata = client.call("getUserJobMetadata", ref.jedi_task_id)
     return dict(metadata) if status == 0 and metadata is not None else None
 
 
 def described_jobs(client: ClientProcess, ref: TaskRef) -> list[dict[str, Any]]:
-    """The descriptions of all the task's jobs, every attempt on its own.
+    """Reads the descriptions of all attempts of the task's jobs.
 
     Raises:
         TryAgainError: the server does not give them.
@@ -97,41 +96,43 @@ def described_jobs(client: ClientProcess, ref: TaskRef) -> list[dict[str, Any]]:
 
 
 def error_dialog(details: dict[str, Any]) -> str:
-    """What the server says of a task that waits or ended badly, as plain text: it has links in it, for a monitor."""
+    """Returns the server's message about a task as plain text, without its links for a monitor."""
     text = re.sub(r"<[^>]*>", "", str(details.get("errorDialog") or ""))
     return " ".join(html.unescape(text).split())[:_SHOWN]
 
 
-#: The pause between two looks at a task, in seconds: the first after something happened, and the longest.
+#: Seconds between two looks at a task: the first after a change, and the longest.
 INTERVAL = (10.0, 300.0)
 _GROWTH = 1.5
-#: Each pause is made longer or shorter by up to this share, so that many clients do not come at once.
+#: Each pause varies at random by up to this share, so that many clients do not call at once.
 _JITTER = 0.2
 
-#: A task that looks unchanged is read whole all the same after so many seconds: for the states of running jobs, and
-#: should a change ever go unseen.
+#: Seconds after which a task is read completely even without a visible change: for the states of running jobs, and in
+#: case a change was missed.
 WHOLE_SECONDS = 120.0
 
 
-#: A task that waits is looked at about this often, in seconds: its owner wants to know why.
+#: Seconds between looks at a waiting task: its owner wants to know the reason.
 WAITING_SECONDS = 45.0
 
-#: Looks at tasks that wait are that far apart, in seconds, however many tasks there are.
+#: Least seconds between looks at waiting tasks, for any number of tasks.
 _WAITING_SPACING = 2.0
 
-#: A task whose running jobs' values are wanted is looked at and read whole about this often, in seconds.
+#: Seconds between complete readings of a task whose running jobs' values are wanted.
 VALUES_SECONDS = 30.0
 
 
 @dataclass
 class _Watch:
-    """One task.
+    """The schedule of looks at one task.
 
     Attributes:
-        face: what it looked like when it was last read whole.
-        unready: something was about to come then, without which it looks no different.
-        told: the numbers of the jobs whose verdicts have been handed on.
-        due: when it is to be looked at; None: it was reported as due, and nobody has looked yet.
+        interval: the present pause between looks, in seconds.
+        due: the time of the next look; None: the task was reported as due, and no look has followed yet.
+        face: its visible fields at the last complete reading.
+        unready: a change was coming then that these fields do not show.
+        read: the time of the last complete reading.
+        told: the numbers of the jobs with results handed on.
     """
 
     interval: float
@@ -143,23 +144,23 @@ class _Watch:
 
 
 class Watches:
-    """The tasks of one server; from any thread."""
+    """Schedules looks at the tasks of one server; any thread may use it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, dice: random.Random | None = None) -> None:
-        """Watches nothing yet.
+        """Watches no task yet.
 
         Args:
-            clock: in seconds.
-            dice: for the jitter.
+            clock: seconds.
+            dice: random numbers for the jitter.
         """
         self._clock = clock
-        self._dice = dice or random.Random()  # noqa: S311 - it spreads calls, it hides nothing
+        self._dice = dice or random.Random()  # noqa: S311 - it spreads calls and protects nothing
         self._tasks: dict[int, _Watch] = {}
         self._lock = threading.Lock()
         self._woken = threading.Event()
 
     def begin(self, task_id: int) -> None:
-        """The task was submitted, or touched by us: it changes soon."""
+        """Notes that we submitted or changed the task, so that it changes soon."""
         with self._lock:
             watch = self._tasks.setdefault(task_id, _Watch(INTERVAL[0], None))
             watch.interval = INTERVAL[0]
@@ -178,13 +179,13 @@ class Watches:
 
         Args:
             task_id: the task.
-            face: what it looks like: whatever changes with it.
-            missing: the jobs that the caller still has no verdict of.
-            values: whether the values of running jobs are wanted, which do not show on the task.
+            face: its visible fields.
+            missing: the jobs without a result at the caller.
+            values: whether the values of running jobs are wanted, which the task does not show.
             waits: whether the server makes no jobs of the task for now.
 
         Returns:
-            Whether it must be read whole: it has changed, or the caller lacks what it was once told, or it is time.
+            True if it must be read completely: it has changed, the caller misses a result, or it is time.
         """
         now = self._clock()
         longest, whole = (VALUES_SECONDS, VALUES_SECONDS / 2) if values else (max(INTERVAL), WHOLE_SECONDS)
@@ -198,25 +199,25 @@ class Watches:
             return news or watch.unready or bool(watch.told & set(missing)) or now - watch.read > whole
 
     def read(self, task_id: int, face: Hashable, told: Collection[int], *, unready: bool = False) -> None:
-        """Notes that a task was read whole.
+        """Notes a complete reading of a task.
 
         Args:
             task_id: the task.
-            face: what it looked like before.
-            told: the numbers of the jobs whose verdicts were handed on.
-            unready: something was not ready yet, so that it must be read again.
+            face: its visible fields before the reading.
+            told: the numbers of the jobs with results handed on.
+            unready: a result was not ready yet, so that the task must be read again.
         """
         with self._lock:
             watch = self._tasks.setdefault(task_id, _Watch(INTERVAL[0], None))
             watch.face, watch.unready, watch.read, watch.told = face, unready, self._clock(), frozenset(told)
 
     def wait(self, seconds: float) -> set[int]:
-        """Waits until tasks are due, at most `seconds`; returns them, each once until it has been looked at."""
+        """Waits until tasks are due, at most `seconds`; returns each due task once until the next look at it."""
         end = self._clock() + seconds
         while not (due := self._take_due()) and (left := end - self._clock()) > 0:
             with self._lock:
                 next_due = min((watch.due for watch in self._tasks.values() if watch.due is not None), default=end)
-            # At most a second: a task that is begun meanwhile may be due earlier.
+            # At most a second: a new task may be due earlier.
             if self._woken.wait(min(left, max(next_due - self._clock(), 0.01), 1.0)):
                 self._woken.clear()
                 break
@@ -231,7 +232,7 @@ class Watches:
         return due
 
     def forget(self, task_id: int) -> None:
-        """The task is over and read."""
+        """Forgets a task that is over and read."""
         with self._lock:
             self._tasks.pop(task_id, None)
 
@@ -239,28 +240,28 @@ class Watches:
         return seconds * self._dice.uniform(1 - _JITTER, 1 + _JITTER)
 
     def wake(self) -> None:
-        """Ends a wait that is under way at once; from a signal handler too."""
+        """Ends a running `wait` at once; signal handlers may call it."""
         self._woken.set()
 
 
-#: The longest that one call waits at the server, in seconds.
+#: Longest wait of one call at the server, in seconds.
 _LONGEST = 30.0
 
-#: A pause after a call that failed, in seconds.
+#: Pause after a failed call, in seconds.
 _PAUSE = 0.5
 
 _OK = 200
-#: With these a server answers that has no such call. A real one answers 403; to a token of ours that means something
-#: else: it was just replaced.
+#: The answers of a server without this call. A real server answers 403, which with our own token means that the token
+#: was just replaced.
 _NO_SUCH_CALL = frozenset({404, 405, 410, 501})
 _DENIED = frozenset({401, 403})
 
 
 class ChangeFeed:
-    """The changes of one server, where it has them; used by one thread, except for `is_there` and `interrupt`."""
+    """Long polls for changed tasks at our own server; one thread uses it, but any thread `is_there` and `close`."""
 
     def __init__(self, server: PandaServer) -> None:
-        """Prepares; nothing is sent yet."""
+        """Sends nothing yet."""
         self._server = server
         self._session = server.session()
         self._cursor = -1
@@ -269,14 +270,14 @@ class ChangeFeed:
 
     @property
     def known(self) -> bool | None:
-        """Whether the server has the call; None: not known yet."""
+        """True if the server has the call; None: not known yet."""
         return self._there
 
     def is_there(self) -> bool:
-        """Whether the server has the call, which one of ours does and a real PanDA server does not.
+        """Returns True if the server has the call: our own servers have it, real PanDA servers do not.
 
         Raises:
-            RefusedError: it does not answer.
+            RefusedError: the server does not answer.
         """
         if self._there is None:
             with self._server.session() as session:
@@ -294,13 +295,13 @@ class ChangeFeed:
         """Waits until tasks changed, at most `seconds`; only where `is_there`.
 
         Returns:
-            The ids of the tasks that changed since the last call; None where that is not known: after the first call,
-            and while the server is away.
+            The ids of the tasks that changed since the last call; None: not known, at the first call and while the
+            server does not answer.
         """
         try:
             answer = self._ask(self._session, self._cursor, min(seconds, _LONGEST))
         except TryAgainError:
-            self._woken.wait(min(seconds, _PAUSE))  # it is away; the calls that follow say so
+            self._woken.wait(min(seconds, _PAUSE))  # the server does not answer; later calls raise the error
             return None
         if answer is None or answer.status_code != _OK:
             self._woken.wait(min(seconds, _PAUSE))
@@ -310,7 +311,7 @@ class ChangeFeed:
         return None if first else {int(task_id) for task_id in data["task_ids"]}
 
     def _ask(self, session: requests.Session, cursor: int, seconds: float) -> requests.Response | None:
-        """The server's answer; None where we have no token to show."""
+        """Returns the server's answer; None: there is no token for the call."""
         headers = self._server.headers()
         if not headers:
             return None
@@ -325,13 +326,13 @@ class ChangeFeed:
             raise RefusedError(f"the PanDA server {self._server.url} cannot be reached: {error}") from error
 
     def close(self) -> None:
-        """Ends a wait that is under way soon."""
+        """Ends a running wait soon."""
         self._woken.set()
         self._session.close()
 
 
 def _is_ours(answer: requests.Response) -> bool:
-    """Whether the answer is one of ours, and not some page that is shown for everything."""
+    """Returns True if the answer is from our own server, and not a page that a proxy shows for every URL."""
     try:
         return "cursor" in answer.json()["data"]
     except (ValueError, KeyError, TypeError):
@@ -339,14 +340,14 @@ def _is_ours(answer: requests.Response) -> bool:
 
 
 class OwnServerReader:
-    """What became of tasks, in as few calls as there can be."""
+    """Reads tasks from our own server, with as few calls as possible."""
 
     def __init__(self, client: ClientProcess) -> None:
         self._client = client
         self._waiting: dict[int, str] = {}
 
     def status(self, refs: Collection[TaskRef]) -> dict[int, TaskState]:
-        """The states of the tasks that the server knows."""
+        """Returns the states of the tasks that the server knows."""
         states: dict[int, TaskState] = {}
         for ref in refs:
             status, name = self._client.call("getTaskStatus", ref.jedi_task_id)
@@ -357,7 +358,7 @@ class OwnServerReader:
         return states
 
     def _knows(self, ref: TaskRef) -> bool:
-        """Whether the server has the task; panda-client answers alike for an unknown task and for a lost connection."""
+        """Returns True if the server has the task; panda-client's answer does not tell that from a lost connection."""
         filters = {"jediTaskID": str(ref.jedi_task_id)}
         status, tasks = self._client.call("get_tasks_detailed_info_since", None, filters, 1)
         if status != 0 or tasks is None:
@@ -365,11 +366,11 @@ class OwnServerReader:
         return any(str(task.get("taskName", ref.name)).rstrip("/") == ref.name.rstrip("/") for task in tasks)
 
     def why_waits(self, ref: TaskRef) -> str:
-        """What the server said of the task when it had no jobs yet."""
+        """Returns the server's message about the task while it had no jobs."""
         return self._waiting.get(ref.jedi_task_id, "")
 
     def _described(self, ref: TaskRef) -> list[dict[str, Any]]:
-        """The descriptions of the task's jobs; where there are none the server is asked why."""
+        """Reads the descriptions of the task's jobs; if there are none, also the server's reason."""
         jobs = described_jobs(self._client, ref)
         self._waiting.pop(ref.jedi_task_id, None)
         details = {} if jobs else task_details(self._client, ref.jedi_task_id) or {}
@@ -378,21 +379,21 @@ class OwnServerReader:
         return jobs
 
     def results(self, ref: TaskRef, missing: Collection[int], *, values: bool = False) -> list[JobReport]:
-        """What is known of the jobs in `missing`, at least."""
+        """Returns the reports on at least the jobs in `missing`."""
         if values:
             return self._with_values(ref, missing)
         metadata = self._metadata(ref)
         verdicts = {int(panda_id): read_verdicts(document) for panda_id, document in metadata.items()}
         finished = [finished_report(panda_id, found) for panda_id, found in verdicts.items() if found]
         if len(finished) == len(verdicts) and set(missing) <= {report.number for report in finished}:
-            return finished  # nothing else to learn: saves the larger call for every short task
+            return finished  # complete: this saves the larger call for every short task
         jobs = self._described(ref)
         if any(job["jobStatus"] == "finished" and str(job["PandaID"]) not in metadata for job in jobs):
-            metadata = self._metadata(ref)  # it finished between the two calls
+            metadata = self._metadata(ref)  # a job finished between the two calls
         return [read_description(job, metadata.get(str(job["PandaID"]))) for job in jobs]
 
     def _with_values(self, ref: TaskRef, missing: Collection[int]) -> list[JobReport]:
-        """The same where running jobs are what is asked for: results, which are larger, only where one is new."""
+        """Returns the reports with values of running jobs; it reads the larger metadata only for new results."""
         jobs = self._described(ref)
         if not jobs and not self._knows(ref):
             raise UnknownTaskError(f"the server does not know task {ref.jedi_task_id} ({ref.name})")
@@ -408,7 +409,7 @@ class OwnServerReader:
         ]
 
     def _metadata(self, ref: TaskRef) -> dict[str, object]:
-        """The metadata of the task's finished jobs, by PandaID."""
+        """Reads the metadata of the task's finished jobs, by PandaID."""
         metadata = finished_metadata(self._client, ref)
         if metadata is not None:
             return metadata
@@ -417,31 +418,26 @@ class OwnServerReader:
         raise TryAgainError(f"the server does not give the results of task {ref.jedi_task_id}")
 
 
-# Reading tasks at a real PanDA server: one call per task and look, more only where something has changed.
-#
-# What such servers do that ours does not: a task shows only when JEDI has looked at it; a job that has ended passes
-# through `holding`; a retried job has a new PandaID and other file names; what is asked for too often is refused.
-
-#: A finished job whose metadata is not there yet counts as holding for so long, in seconds.
+#: Seconds for which a finished job without metadata counts as holding.
 METADATA_SECONDS = 900.0
 
-#: A task that the server finds no more, nor its parameters, is given up after so long, in seconds: it may
-#: be the server's database that had a bad moment.
+#: Seconds after which a task is given up if the server finds neither it nor its parameters: the server's database may
+#: have failed for a while.
 UNKNOWN_SECONDS = 3600.0
 
-#: Jobs that the server has made and keeps from all pilots are told of after so long, in seconds. They wait for ever
-#: where the server stopped while JEDI made them, unless its own daemon ends them (panda-server 1.0.4, `copyArchive.py`:
-#: after an hour), whereupon JEDI makes new ones.
+#: Seconds after which the user is told of jobs that the server has made and not released to pilots. If the server
+#: stopped while JEDI made them, they wait until a daemon ends them (panda-server 1.0.4, `copyArchive.py`: after an
+#: hour); then JEDI makes new ones.
 KEPT_BACK_SECONDS = 300.0
 
-#: So many of them are named.
+#: Most of these jobs in the message.
 _NAMED = 5
 
-#: What a look found is good for the calls that follow it at once, in seconds. A newer state than that from before the
-#: jobs were read would not go with them: a task that is done has jobs that nobody has heard of.
+#: Seconds for which later calls use the state from a look. A newer state would not match the jobs read before: a task
+#: that is done would have jobs without a result.
 _FRESH = 10.0
 
-#: What shows of a task that its jobs have changed.
+#: The fields of a task that change with its jobs.
 _FACE = ("status", "modificationTime", "nFiles", "nFilesFinished", "nFilesFailed", "errorDialog")
 
 log = logging.getLogger(__name__)
@@ -456,15 +452,19 @@ class _Look:
 
 
 class ForeignServerReader:
-    """What became of tasks, asked for politely."""
+    """Reads tasks from a real PanDA server: one call per task and look, and more calls only after a change.
+
+    Unlike our own server, a real one has a task only after JEDI has processed it; an ended job passes through
+    `holding`; a retried job has a new PandaID and other file names; and the server refuses calls that are too frequent.
+    """
 
     def __init__(self, client: ClientProcess, watches: Watches, clock: Callable[[], float] = time.monotonic) -> None:
-        """Knows nothing yet.
+        """Sends nothing yet.
 
         Args:
             client: panda-client.
-            watches: is told of every look.
-            clock: in seconds.
+            watches: the schedule, which gets a note of each look.
+            clock: seconds.
         """
         self._client = client
         self._watches = watches
@@ -472,10 +472,10 @@ class ForeignServerReader:
         self._looks: dict[int, _Look] = {}
         self._unknown_since: dict[int, float] = {}
         self._bare_since: dict[int, float] = {}
-        self._kept_back: dict[int, dict[int, tuple[float, str]]] = {}  # by task: since when a job is, and its state
+        self._kept_back: dict[int, dict[int, tuple[float, str]]] = {}  # by task and job: time, state
 
     def status(self, refs: Collection[TaskRef]) -> dict[int, TaskState]:
-        """The states of the tasks that the server knows."""
+        """Returns the states of the tasks that the server knows."""
         found = {}
         for ref in refs:
             with contextlib.suppress(UnknownTaskError):
@@ -483,7 +483,7 @@ class ForeignServerReader:
         return found
 
     def why_waits(self, ref: TaskRef) -> str:
-        """What the server said of the task at the last look, if it waited; else what is to say of jobs that wait."""
+        """Returns the server's message about a waiting task at the last look, or a message about its waiting jobs."""
         look = self._looks.get(ref.jedi_task_id)
         if look is not None and look.state.is_waiting:
             return look.dialog
@@ -500,7 +500,7 @@ class ForeignServerReader:
         )
 
     def results(self, ref: TaskRef, missing: Collection[int], *, values: bool = False) -> list[JobReport]:
-        """What is known of the jobs, where that has changed; nothing where it has not and the task goes on."""
+        """Returns the reports on the jobs after a change or at the end of the task; otherwise none."""
         look = self._look(ref)
         over = look.state.is_over
         waits = look.state.is_waiting or bool(self._kept_back.get(ref.jedi_task_id))
@@ -512,7 +512,7 @@ class ForeignServerReader:
         jobs = described_jobs(self._client, ref)
         reports = [self._report(job, metadata.get(str(job["PandaID"]))) for job in jobs]
         self._note_kept_back(ref, reports, jobs)
-        # A job leaves these states without its task's being any different.
+        # A job leaves these states without a visible change of its task.
         unready = any(report.state in (JobState.HOLDING, JobState.TRANSFERRING) for report in reports)
         told = {number for report in reports if report.verdicts and (number := report.number) is not None}
         self._watches.read(ref.jedi_task_id, look.face, told, unready=unready)
@@ -536,12 +536,12 @@ class ForeignServerReader:
         if report.state is not JobState.FINISHED or report.verdicts:
             self._bare_since.pop(report.panda_id, None)
             return report
-        # Its metadata may be on its way from one table to another.
+        # The server may be moving its metadata from one table to another.
         self._bare_since.setdefault(report.panda_id, self._clock())
         return replace(report, state=JobState.HOLDING) if self._awaited(report.panda_id) else report
 
     def _awaited(self, panda_id: int) -> bool:
-        """Whether a finished job's metadata may still come."""
+        """Returns True if a finished job's metadata may still come."""
         since = self._bare_since.get(panda_id)
         return since is not None and self._clock() - since < METADATA_SECONDS
 
@@ -550,10 +550,10 @@ class ForeignServerReader:
         return look if look and self._clock() - look.at < _FRESH else self._look(ref)
 
     def _look(self, ref: TaskRef) -> _Look:
-        """One call, where all is well.
+        """Looks at a task, usually with one call.
 
         Raises:
-            UnknownTaskError: the server has said for long that it does not know the task.
+            UnknownTaskError: the server has not known the task for a long time.
             TryAgainError: the server does not answer.
         """
         task_id = ref.jedi_task_id

@@ -1,4 +1,11 @@
-"""The SQL store: searches, generations, trials, jobs, intermediate values, events."""
+"""The SQL store: searches, generations, trials, jobs, intermediate values, events.
+
+Begin with `Store` for reading searches and changing their states, and `SteeringStore` for what the steering service
+writes. Values go in and copies come out, never rows: `records` has their types. Each method is one transaction, safe
+after ``kill -9``. Any thread and process may call them; only the holder of the lease (`lease`) may call the methods of
+`SteeringStore`. `queries` has questions of pages and status that need no trials, `tables` the SQL tables, and
+`database` the differences between SQLite and PostgreSQL.
+"""
 
 from hpo_pilot.store.database import NameTakenError, StoreAwayError
 from hpo_pilot.store.records import (

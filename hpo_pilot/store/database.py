@@ -1,4 +1,4 @@
-"""Opening a database: one place for what SQLite and the others need."""
+"""Opens the database of a store, with the settings of SQLite and PostgreSQL, and turns its errors into ours."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from hpo_pilot.errors import GiveUpError, InputError, TryAgainError
 
 
 class NameTakenError(InputError):
-    """There is a search of that name already."""
+    """Another search has that name."""
 
 
 class StoreAwayError(TryAgainError):
-    """The database is locked, full or out of reach: what was under way did not happen."""
+    """The database is locked, full or out of reach; the transaction did not happen."""
 
 
 def url_without_password(url: URL | str) -> str:
-    """A store's URL for people: without its password; SQLite's path as it is on the disk."""
+    """Returns a store's URL for messages: without its password, and with the path of SQLite's file."""
     if isinstance(url, str):
         return repr(_without_password(url))
     if url.get_backend_name() == "sqlite" and not url.query:
@@ -47,7 +47,7 @@ def _without_password(text: str) -> str:
 
 
 def open_engine(url: str) -> Engine:
-    """An engine for `url`; SQLite in WAL mode, so that readers never wait for the writer.
+    """Makes an engine for `url`; SQLite in WAL mode, so that readers never wait for the writer.
 
     Raises:
         InputError: the URL is malformed, its driver is missing, or its folder cannot be made.
@@ -76,20 +76,20 @@ def open_engine(url: str) -> Engine:
 
 
 def _make_file(url: URL) -> None:
-    """Makes SQLite's file, for its owner alone: SQLite would ask the umask. Its journals get the file's mode."""
+    """Makes SQLite's file with mode 0600: SQLite would use the umask. Its journals get the mode of the file."""
     if "uri" in url.query:
-        return  # not a path: SQLite makes what it names
+        return  # not a path: SQLite makes the file
     path = Path(str(url.database))
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # Not opened: closing it would take SQLite's locks from whoever has it open in this process (SQLite's
-    # "How To Corrupt An SQLite Database File", 2.2). What else is wrong SQLite will say.
+    # Do not open it: closing it would drop SQLite's locks of other users in this process (SQLite, "How To Corrupt An
+    # SQLite Database File", 2.2). SQLite reports all other errors.
     with contextlib.suppress(OSError):
         os.mknod(path, stat.S_IFREG | 0o600)
 
 
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
-    """A transaction that writes: committed at the end, rolled back on any error."""
+    """Opens a writing transaction: commits at the end of the block, rolls back on any error."""
     with (
         database_errors(engine),
         engine.connect().execution_options(**{WRITES: True}) as connection,
@@ -100,7 +100,7 @@ def writing(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def taken_names(error: NameTakenError) -> Iterator[None]:
-    """Raises `error` where a row's name has become another's meanwhile; SQLite's writers wait for each other."""
+    """Raises `error` if another writer has just taken a unique name."""
     try:
         yield
     except IntegrityError as cause:
@@ -109,18 +109,18 @@ def taken_names(error: NameTakenError) -> Iterator[None]:
 
 @contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
-    """A transaction that only reads: one consistent view."""
+    """Opens a reading transaction with one consistent view."""
     with database_errors(engine), engine.connect() as connection, connection.begin():
         yield connection
 
 
 @contextmanager
 def database_errors(engine: Engine) -> Iterator[None]:
-    """Turns the driver's errors into ours, with the remedy.
+    """Turns the driver's errors into ours, with a remedy.
 
     Raises:
         StoreAwayError: the database is locked, full or out of reach.
-        InputError: the file may not be written, or is no database.
+        InputError: the file cannot be written, or is not a database.
         GiveUpError: anything else.
     """
     where = url_without_password(engine.url)

@@ -1,4 +1,4 @@
-"""The lease on steering: one service at a time per store, and none for long after a crash."""
+"""The lease on steering: one service steers a store at a time, and a crash frees the lease soon."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from hpo_pilot.errors import TryAgainError
 from hpo_pilot.store.database import reading, writing
 from hpo_pilot.store.tables import leases
 
-#: How long a lease outlives its last renewal, in seconds; only where its holder is on another host.
+#: Seconds from the last renewal to the expiry of a lease; it matters only if its holder is on another host.
 LEASE_SECONDS = 60.0
 
-#: A lease that expired less than this many seconds ago still counts as held for those who only look: its holder may
-#: renew it late.
+#: For readers, a lease counts as held until this many seconds after its expiry: its holder may renew it late.
 LATE_SECONDS = 15.0
 
 _NAME = "steering"
 
-#: A holder that steers some searches only has one more row for each of them: this and the search's number.
+#: A holder that steers only some searches has an additional row for each: this text with the search's number.
 _OF_SEARCH = "steering search "
 
 
@@ -33,7 +32,7 @@ class LeaseHeldError(TryAgainError):
     """A live service steers the store.
 
     Attributes:
-        mode: the command that it was started by, `run` or `serve`.
+        mode: the command of the service, `run` or `serve`.
     """
 
     def __init__(self, mode: str, message: str) -> None:
@@ -42,16 +41,16 @@ class LeaseHeldError(TryAgainError):
 
 
 class LeaseLostError(TryAgainError):
-    """Another process has taken the lease: this one must stop steering."""
+    """Another process has taken the lease, so this one must stop steering."""
 
 
 @dataclass(frozen=True)
 class Holder:
-    """Who steers the store.
+    """The service that steers the store.
 
     Attributes:
-        mode: the command that it was started by: `run`, `serve` or `stop`.
-        server: the PanDA server that it takes tasks to; None: it does not say.
+        mode: its command: `run`, `serve` or `stop`.
+        server: the PanDA server of its tasks; None: not known.
         searches: the numbers of the searches that it steers; None: all.
     """
 
@@ -60,7 +59,7 @@ class Holder:
     searches: frozenset[int] | None = None
 
     def steers(self, search_id: int, server: str | None) -> bool:
-        """Whether it steers a search that is tied to `server` (None: to none yet)."""
+        """Returns True if it steers a search that is bound to `server` (None: to none yet)."""
         if self.searches is not None and search_id not in self.searches:
             return False
         return None in (server, self.server) or server == self.server
@@ -77,7 +76,7 @@ class Lease:
         """Extends the lease.
 
         Raises:
-            LeaseLostError: another process has taken it meanwhile.
+            LeaseLostError: another process has taken the lease.
             StoreAwayError: the store cannot be reached now.
         """
         with writing(self.engine) as connection:
@@ -99,7 +98,7 @@ class Lease:
             mine = connection.execute(select(leases).where(leases.c.holder == self.holder)).mappings().all()
             own = next((dict(row) for row in mine if row["name"] == _NAME), None)
             if own is None:
-                return  # lost meanwhile: `renew` says so
+                return  # lost: `renew` raises the error
             connection.execute(delete(leases).where(leases.c.holder == self.holder, leases.c.name != _NAME))
             rows = [{**own, "name": f"{_OF_SEARCH}{number}"} for number in searches]
             connection.execute(delete(leases).where(leases.c.name.in_([row["name"] for row in rows])))
@@ -107,16 +106,16 @@ class Lease:
                 connection.execute(insert(leases), rows)
 
     def release(self) -> None:
-        """Gives the lease back."""
+        """Releases the lease."""
         with writing(self.engine) as connection:
             connection.execute(delete(leases).where(leases.c.holder == self.holder))
 
 
 def acquire(engine: Engine, mode: str, server: str | None = None) -> Lease:
-    """Takes the lease for this process, which takes tasks to `server`.
+    """Takes the lease for this process, whose tasks go to `server`.
 
-    A lease whose holder is a dead process of this host is taken at once, so that the same command works right after
-    ``kill -9``; one of another host when it has expired.
+    It takes the lease of a dead process of this host at once, so that the same command works right after ``kill -9``.
+    It takes the lease of a process of another host after its expiry.
 
     Raises:
         LeaseHeldError: a live service holds it; the message names it.
@@ -144,7 +143,7 @@ def acquire(engine: Engine, mode: str, server: str | None = None) -> Lease:
                 "wait for it, stop it, or use another --workdir",
             )
         else:
-            # Another process may have seen the same dead holder: the one whose update comes first has it.
+            # Another process may have found the same dead holder: the first update wins.
             mine = (leases.c.name == _NAME) & (leases.c.holder == row.holder)
             if not connection.execute(update(leases).where(mine).values(**values)).rowcount:
                 raise LeaseHeldError("service", "another service has just taken this store; wait for it, or stop it")
@@ -153,7 +152,7 @@ def acquire(engine: Engine, mode: str, server: str | None = None) -> Lease:
 
 
 def lease_holder(engine: Engine) -> Holder | None:
-    """The live service that steers the store; None: there is none.
+    """Returns the live service that steers the store; None: there is none.
 
     A lease that expired less than `LATE_SECONDS` ago still counts.
     """
@@ -162,7 +161,7 @@ def lease_holder(engine: Engine) -> Holder | None:
 
 
 def lease_holder_in(connection: Connection) -> Holder | None:
-    """The same within a transaction."""
+    """Returns the same as `lease_holder`, within a transaction."""
     rows = connection.execute(select(leases)).all()
     row = next((row for row in rows if row.name == _NAME), None)
     if row is None:
@@ -175,19 +174,19 @@ def lease_holder_in(connection: Connection) -> Holder | None:
 
 
 def _now(connection: Connection) -> float:
-    """Seconds since the epoch, by the clock of the store's database: hosts that share it compare times by that."""
+    """Returns seconds since the epoch by the database's clock, which all hosts of a store share."""
     if connection.dialect.name == "postgresql":
         return float(connection.execute(select(func.extract("epoch", func.clock_timestamp()))).scalar_one())
     return time.time()  # SQLite has no clock of its own
 
 
 def _is_live(host: str, pid: int, started: float, in_time: bool, here: str) -> bool:
-    """Whether a lease's holder lives.
+    """Returns True if the holder of a lease lives.
 
     Args:
-        host: where it runs.
-        pid: its process there.
-        started: when that began, in seconds since the epoch.
+        host: the holder's host.
+        pid: the holder's process there.
+        started: start of that process, in seconds since the epoch.
         in_time: whether the lease has not expired.
         here: this host.
     """
@@ -197,8 +196,8 @@ def _is_live(host: str, pid: int, started: float, in_time: bool, here: str) -> b
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE:
             return False
-        # A process id may have been given to another process since. Or somebody has set the clock, which moves the
-        # times at which processes began: then this one renews its lease.
+        # Another process may have the same process id now. If the clock was set, start times have shifted; then a live
+        # holder still renews its lease.
         return abs(process.create_time() - started) < 2.0 or in_time
     except psutil.NoSuchProcess:
         return False
@@ -206,7 +205,7 @@ def _is_live(host: str, pid: int, started: float, in_time: bool, here: str) -> b
 
 @contextmanager
 def held_lease(engine: Engine, mode: str, server: str | None = None) -> Iterator[Lease]:
-    """The lease for the length of a block."""
+    """Holds the lease during a block."""
     lease = acquire(engine, mode, server)
     try:
         yield lease

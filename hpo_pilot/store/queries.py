@@ -1,4 +1,4 @@
-"""Queries for status and pages that the database answers without loading all trials."""
+"""Queries for status and pages that do not load all trials."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from hpo_pilot.store.records import (
 
 
 def stored_trial_counts(engine: Engine, search_id: int, search: Search, *, is_over: bool) -> TrialCounts:
-    """The counters of a search, as `hpo_pilot.search.trials.trial_counts_of` has them, without reading its trials.
+    """Returns the counters of a search, as `hpo_pilot.search.trials.trial_counts_of`, without reading its trials.
 
     Args:
         engine: of the store.
@@ -53,7 +53,7 @@ def stored_trial_counts(engine: Engine, search_id: int, search: Search, *, is_ov
 
 
 def reported_a_number(engine: Engine, search_id: int) -> bool:
-    """Whether any trial of a search reported a number while it ran."""
+    """Returns True if any trial of a search reported a finite intermediate value."""
     values = t.intermediate_values.c
     query = select(values.trial).where(values.search_id == search_id, values.value <= sys.float_info.max).limit(1)
     with reading(engine) as connection:
@@ -61,7 +61,7 @@ def reported_a_number(engine: Engine, search_id: int) -> bool:
 
 
 def last_reporting(engine: Engine, search_id: int) -> int:
-    """The number of the last trial of a search that reported a value while it ran; 0 where none has."""
+    """Returns the number of the last trial with an intermediate value; 0: there is none."""
     values = t.intermediate_values.c
     with reading(engine) as connection:
         last = connection.execute(select(func.max(values.trial)).where(values.search_id == search_id)).scalar()
@@ -69,7 +69,7 @@ def last_reporting(engine: Engine, search_id: int) -> int:
 
 
 def generations_made(engine: Engine) -> dict[int, int]:
-    """How many generations each search has."""
+    """Returns the number of generations of each search."""
     generations = t.generations.c
     query = select(generations.search_id, func.max(generations.number)).group_by(generations.search_id)
     with reading(engine) as connection:
@@ -77,7 +77,7 @@ def generations_made(engine: Engine) -> dict[int, int]:
 
 
 def size_of(engine: Engine) -> int:
-    """Bytes of the store, its journal included."""
+    """Returns the size of the store in bytes, its journal included."""
     if engine.dialect.name != "sqlite":
         with reading(engine) as connection:
             return int(connection.execute(text("SELECT pg_database_size(current_database())")).scalar() or 0)
@@ -86,7 +86,7 @@ def size_of(engine: Engine) -> int:
 
 
 def spent(engine: Engine, search_id: int) -> Spent:
-    """What all attempts of a search's jobs took that are over."""
+    """Returns the time and energy of all ended attempts of a search's jobs."""
     jobs = t.jobs.c
     metered = case((jobs.joules.is_not(None), jobs.seconds))
     query = select(func.sum(jobs.seconds), func.sum(metered), func.sum(jobs.joules)).where(jobs.search_id == search_id)
@@ -95,7 +95,7 @@ def spent(engine: Engine, search_id: int) -> Spent:
 
 
 def measured_runs(engine: Engine, search_id: int) -> tuple[int, float]:
-    """(how many folds of a search came to their end, seconds that they ran together)."""
+    """Returns (number of finished folds of a search, sum of their run times in seconds)."""
     jobs = t.jobs.c
     query = select(func.count(), func.sum(jobs.seconds)).where(
         jobs.search_id == search_id, jobs.state == JobState.FINISHED.value, jobs.seconds > 0
@@ -106,7 +106,7 @@ def measured_runs(engine: Engine, search_id: int) -> tuple[int, float]:
 
 
 def first_figure(engine: Engine, search_id: int) -> float | None:
-    """The first figure of merit of a search in the order of results; None where there is none."""
+    """Returns the first figure of merit of a search in the order of results; None: there is none."""
     trials = t.trials.c
     query = (
         select(trials.value)
@@ -120,7 +120,7 @@ def first_figure(engine: Engine, search_id: int) -> float | None:
 
 
 def waiting_tasks(engine: Engine, search_id: int) -> list[tuple[int, str]]:
-    """JEDI's number of each task that the server keeps waiting, and why, in the order of submission."""
+    """Returns jediTaskID and reason of each waiting task, in the order of submission."""
     columns = t.tasks.c.jedi_task_id, t.tasks.c.waits
     query = select(*columns).where(t.tasks.c.search_id == search_id, t.tasks.c.state != TaskStage.ENDED)
     with reading(engine) as connection:
@@ -129,14 +129,14 @@ def waiting_tasks(engine: Engine, search_id: int) -> list[tuple[int, str]]:
 
 
 def open_tasks(engine: Engine, search_id: int) -> list[int]:
-    """JEDI's numbers of the tasks from which something is still expected."""
+    """Returns the jediTaskIDs of the open tasks."""
     number = t.tasks.c.jedi_task_id
     query = select(number).where(t.tasks.c.search_id == search_id, t.tasks.c.state != TaskStage.ENDED)
     with reading(engine) as connection:
         return [int(found) for found in connection.scalars(query.where(number.is_not(None)))]
 
 
-#: Failures among which different reasons are looked for, and characters of a reason that are read.
+#: Most failures to compare, and characters of each reason.
 _FIRST, _REASON = 200, 600
 
 
@@ -149,7 +149,7 @@ class Failure(NamedTuple):
 
 
 def last_spans(engine: Engine, search_id: int, limit: int) -> list[Span]:
-    """From when to when the last trials were out that are over by themselves, in the order in which they ended."""
+    """Returns start and end of the last trials that ended by themselves, in the order of their ends."""
     trials = t.trials.c
     by_itself = or_(
         trials.state.in_([TrialState.FINISHED.value, TrialState.FAILED.value]),
@@ -163,7 +163,7 @@ def last_spans(engine: Engine, search_id: int, limit: int) -> list[Span]:
 
 
 def running_since(engine: Engine, search_id: int) -> list[float]:
-    """When the trials began that run, in seconds since the epoch."""
+    """Returns the start times of the running trials, in seconds since the epoch."""
     trials = t.trials.c
     query = select(trials.started).where(
         trials.search_id == search_id, trials.state == TrialState.RUNNING.value, trials.started.is_not(None)
@@ -173,7 +173,7 @@ def running_since(engine: Engine, search_id: int) -> list[float]:
 
 
 def last_failure(engine: Engine, search_id: int) -> Failure | None:
-    """The failed trial that ended last; None where none failed."""
+    """Returns the failed trial that ended last; None: none failed."""
     trials = t.trials.c
     query = (
         select(trials.number, trials.error, trials.ended)
@@ -187,12 +187,12 @@ def last_failure(engine: Engine, search_id: int) -> Failure | None:
 
 
 def first_failures(engine: Engine, search_id: int, forgiven: int) -> list[Failure]:
-    """The first failed trials of a search in the order of results, at most 200, with the beginning of their reasons.
+    """Returns the first failed trials in the order of results, at most 200, with the beginning of their reasons.
 
     Args:
         engine: of the store.
         search_id: the search.
-        forgiven: results up to this one are left out.
+        forgiven: leaves out results up to this one.
     """
     trials = t.trials.c
     query = (
@@ -207,13 +207,13 @@ def first_failures(engine: Engine, search_id: int, forgiven: int) -> list[Failur
 
 
 def best_values(engine: Engine, search_id: int, sign: int, points: int) -> list[float]:
-    """The best value so far, as reported, after each of some results: the last one, and others evenly apart.
+    """Returns the best value so far, as reported, after the last result and at results evenly spaced before it.
 
     Args:
         engine: of the store.
         search_id: a search with one objective.
-        sign: +1 where smaller is better, -1 where larger is.
-        points: at most so many.
+        sign: +1: smaller is better, -1: larger is better.
+        points: most values.
     """
     trials = t.trials.c
     query = (
@@ -231,20 +231,21 @@ def best_values(engine: Engine, search_id: int, sign: int, points: int) -> list[
     return [best[-1 - (len(best) - 1) * (count - 1 - i) // max(1, count - 1)] for i in range(count)]
 
 
-#: SQLite takes 32,766 variables in a statement, other databases fewer.
+#: Variables in one statement: SQLite takes 32,766, other databases fewer.
 _AT_ONCE = 500
 
 
 class SearchHead(NamedTuple):
-    """What tells whether a search is another than it was, without its definition.
+    """The fields that show a change of a search, without its definition.
 
     Attributes:
         id: its number.
         name: its name.
         state: its state.
-        version: grows when its definition, payload or failures that count change.
-        ended: when it ended, in seconds since the epoch: it changes where a search went on and ended again.
-        message: why it is in its state.
+        version: grows with changes of its definition, payload or counted failures.
+        ended: its end in seconds since the epoch; it changes if a search goes on and ends again.
+        message: the reason for its state.
+        server: its PanDA server.
     """
 
     id: int
@@ -257,7 +258,7 @@ class SearchHead(NamedTuple):
 
 
 class Pulse(NamedTuple):
-    """Counts of a search's trials of which one at least is another when anything about its trials is."""
+    """Counts of a search's trials; each change of the trials changes at least one of them."""
 
     trials: int
     running: int
@@ -266,7 +267,7 @@ class Pulse(NamedTuple):
 
 
 def search_heads(engine: Engine) -> list[SearchHead]:
-    """All searches, newest first."""
+    """Returns all searches, newest first."""
     s = t.searches.c
     query = select(s.id, s.name, s.state, s.version, s.ended, s.message, s.server).order_by(s.id.desc())
     with reading(engine) as connection:
@@ -275,7 +276,7 @@ def search_heads(engine: Engine) -> list[SearchHead]:
 
 
 def records_of(engine: Engine, numbers: Collection[int]) -> list[SearchRecord]:
-    """The searches of these numbers."""
+    """Returns the searches with these numbers."""
     found: list[SearchRecord] = []
     with reading(engine) as connection:
         for some in _in_groups(numbers):
@@ -285,7 +286,7 @@ def records_of(engine: Engine, numbers: Collection[int]) -> list[SearchRecord]:
 
 
 def pulses(engine: Engine, numbers: Collection[int]) -> dict[int, Pulse]:
-    """The pulse of each of these searches."""
+    """Returns the pulse of each of these searches."""
     c = t.trials.c
     over = [state.value for state in TrialState if state.is_over]
     columns = (
@@ -305,13 +306,13 @@ def pulses(engine: Engine, numbers: Collection[int]) -> dict[int, Pulse]:
 
 
 def trials_changed(engine: Engine, search_id: int, after: int, open_trials: Collection[int]) -> list[Trial]:
-    """Trials without their folds: those with numbers above `after`, and those that were open. The others stay as are.
+    """Returns trials that may have changed, without folds: those with numbers above `after`, and open ones.
 
     Args:
         engine: of the store.
         search_id: the search.
-        after: the largest number that is known; 0: none is.
-        open_trials: the numbers of known trials that were not over.
+        after: the largest known number; 0: none.
+        open_trials: the numbers of known trials that were open.
     """
     c = t.trials.c
     of_search = select(t.trials).where(c.search_id == search_id)
@@ -323,12 +324,12 @@ def trials_changed(engine: Engine, search_id: int, after: int, open_trials: Coll
 
 
 def trials_with_folds(engine: Engine, search_id: int, numbers: Collection[int] | None = None) -> list[Trial]:
-    """Trials with their folds, by number; without logs and the payload's own metadata, which may be large.
+    """Returns trials with their folds, by number; without logs and payload metadata, which may be large.
 
     Args:
         engine: of the store.
         search_id: the search.
-        numbers: of the trials; None: all.
+        numbers: the numbers of the trials; None: all.
     """
     c, j = t.trials.c, t.jobs.c
     left_out = {"log_tail", "metadata"}
@@ -350,7 +351,7 @@ def trials_with_folds(engine: Engine, search_id: int, numbers: Collection[int] |
 
 
 def attempts_of(engine: Engine, search_id: int, trial: int) -> list[tuple[int, JobOutcome]]:
-    """All attempts of a trial's folds, by fold, oldest first, each with its number within the fold, from 1."""
+    """Returns all attempts of a trial's folds, by fold, oldest first, each with its number from 1."""
     j = t.jobs.c
     query = select(t.jobs).where(j.search_id == search_id, j.trial == trial).order_by(j.fold, j.task_id, j.attempt)
     with reading(engine) as connection:
@@ -364,7 +365,7 @@ def attempts_of(engine: Engine, search_id: int, trial: int) -> list[tuple[int, J
 
 
 def failed_folds_logs(engine: Engine, search_id: int, trials: Collection[int]) -> dict[int, str]:
-    """The end of a log of each of these trials that has one."""
+    """Returns a stored log tail for each of these trials that has one."""
     j = t.jobs.c
     found: dict[int, str] = {}
     with reading(engine) as connection:
@@ -378,7 +379,7 @@ def failed_folds_logs(engine: Engine, search_id: int, trials: Collection[int]) -
 
 
 def trials_with_errors(engine: Engine, search_id: int) -> list[int]:
-    """The numbers of the trials of which a fold, in any attempt, or the whole has an error."""
+    """Returns the numbers of the failed trials, and of trials with an error in any attempt of a fold."""
     c, j = t.trials.c, t.jobs.c
     failed = select(c.number).where(c.search_id == search_id, c.state == TrialState.FAILED.value)
     with_error = select(j.trial).where(j.search_id == search_id, j.error.is_not(None))
@@ -387,7 +388,7 @@ def trials_with_errors(engine: Engine, search_id: int) -> list[int]:
 
 
 def values_reported(engine: Engine, search_id: int) -> int:
-    """How many intermediate values a search's trials have reported."""
+    """Returns the number of intermediate values of a search."""
     table = t.intermediate_values
     query = select(func.count()).select_from(table).where(table.c.search_id == search_id)
     with reading(engine) as connection:
@@ -395,7 +396,7 @@ def values_reported(engine: Engine, search_id: int) -> int:
 
 
 def job_ids(engine: Engine, search_id: int, limit: int) -> list[int]:
-    """PanDA's ids of a search's newest jobs, newest first."""
+    """Returns the PandaIDs of a search's newest jobs, newest first."""
     j = t.jobs.c
     query = select(j.panda_id).where(j.search_id == search_id, j.panda_id.is_not(None)).distinct()
     with reading(engine) as connection:
@@ -403,6 +404,6 @@ def job_ids(engine: Engine, search_id: int, limit: int) -> list[int]:
 
 
 def _in_groups(numbers: Collection[int]) -> list[list[int]]:
-    """The numbers in order, so many at once as a statement takes."""
+    """Splits numbers, in order, into groups for one statement each."""
     ordered = sorted(numbers)
     return [ordered[start : start + _AT_ONCE] for start in range(0, len(ordered), _AT_ONCE)]

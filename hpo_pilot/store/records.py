@@ -1,4 +1,4 @@
-"""Searches, tasks and events as values, and the conversion of rows to values. Copies, never rows."""
+"""The values of the store (searches, tasks, requests, outcomes, events), and their conversion from rows."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from hpo_pilot.search.limits import read_stored
 from hpo_pilot.search.trials import Spent
 from hpo_pilot.store import tables as t
 
-#: What stands for the embedded PanDA server, whose address is another each time, where a server is named.
+#: The name of the embedded PanDA server in the store: its address changes with each start.
 EMBEDDED = "embedded"
 
 
 class SearchState(StrEnum):
     """The life of a search."""
 
-    SUBMITTED = "submitted"  #: registered; no service has looked at it yet
+    SUBMITTED = "submitted"  #: registered; no service has seen it yet
     RUNNING = "running"  #: steered by a service, or waiting for the next one to go on
-    PAUSED = "paused"  #: on request: no new trials; those that are out end as they end
+    PAUSED = "paused"  #: on request: no new trials; open trials go on to their end
     STOPPING = "stopping"  #: on request: its jobs are being killed
-    DONE = "done"  #: its budget is spent and there is a best point
+    DONE = "done"  #: its budget is used and there is a best point
     STOPPED = "stopped"  #: ended on request
     FAILED = "failed"  #: ended without a usable result; `message` says why
 
     @property
     def is_over(self) -> bool:
-        """True where no service will touch it, unless it is extended or resumed."""
+        """True if no service steers it any more, unless it is extended or resumed."""
         return self in (SearchState.DONE, SearchState.STOPPED, SearchState.FAILED)
 
 
 class TaskStage(StrEnum):
-    """How far the submission of a task got, as far as the store knows."""
+    """The stage of a task's submission."""
 
-    INTENT = "intent"  #: about to be submitted; after a crash it is looked up by name before it is submitted
+    INTENT = "intent"  #: before submission; after a crash it is looked up by name first
     SUBMITTED = "submitted"  #: the server has given it an id
-    ENDED = "ended"  #: nothing more is expected from it
+    ENDED = "ended"  #: no more results are expected
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,13 @@ class SearchRecord:
     """A registered search.
 
     Attributes:
-        owner: who registered it.
-        server: URL of the PanDA server that its tasks go to, or `EMBEDDED`; None: it has gone to none yet.
-        family: the search file whose segments it is one of; None: it stands alone.
+        owner: the user who registered it.
+        server: URL of the PanDA server of its tasks, or `EMBEDDED`; None: none yet.
+        family: the name of the search file with segments, if it is one of these; None: it is not.
         forgiven: failures up to this place in the order of results no longer count as failures in a row.
-        filed: the search as its file last had it; `search` may have a larger budget.
-        version: grows when anything but the state changes; who steers it looks again then.
-        clock: the budget's hours count from here.
+        filed: the search as last read from its file; `search` may have a larger budget.
+        version: grows at each change except of the state, so that the service reads it again.
+        clock: the start of the budget's hours.
     """
 
     id: int
@@ -81,13 +81,13 @@ class SearchRecord:
 
 
 class Cut(NamedTuple):
-    """What a generation's points follow from, with the search itself: asked again, the optimizer gives them again.
+    """The state of a search at a generation, from which the optimizer proposes the same points again.
 
     Attributes:
-        history: how many results had been told.
-        pending: the numbers of the trials that were out.
-        asked: how many points the optimizer was asked for; None: it was not asked (start points, confirmation runs).
-        budget: the trials of the search's budget then, for schedules follow it.
+        history: number of results told to the optimizer.
+        pending: numbers of the open trials.
+        asked: number of points asked of the optimizer; None: it was not asked (start points, confirmation runs).
+        budget: trials of the search's budget at that time: schedules depend on it.
     """
 
     history: int
@@ -98,11 +98,11 @@ class Cut(NamedTuple):
 
 @dataclass(frozen=True)
 class TaskRecord:
-    """One submission: a generation's jobs, or lost folds sent again.
+    """One submission: a generation's jobs, or lost folds submitted again.
 
     Attributes:
-        jobs: what job number 1, 2, … runs.
-        waits: why the server makes no jobs of it yet, as the server says; empty: it does, or nobody says why.
+        jobs: the members that job number 1, 2, … runs.
+        waits: the server's reason for making no jobs of it yet; empty: it makes jobs, or the reason is unknown.
     """
 
     id: int
@@ -118,7 +118,7 @@ class TaskRecord:
 
 @dataclass(frozen=True)
 class Event:
-    """Who did what when."""
+    """One entry of a search's log."""
 
     time: datetime
     who: str
@@ -126,13 +126,13 @@ class Event:
 
 
 def from_epoch(seconds: float | None) -> datetime | None:
-    """Seconds since the epoch as an aware UTC datetime."""
+    """Returns seconds since the epoch as an aware UTC datetime."""
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
 
 @dataclass(frozen=True)
 class NewPointRequest:
-    """A point that a user asks for; `retries`: the failed trial whose point it is."""
+    """A point that a user requests; `retries`: the failed trial with this point."""
 
     point: Point
     retries: int | None = None
@@ -140,7 +140,7 @@ class NewPointRequest:
 
 @dataclass(frozen=True)
 class PointRequest:
-    """A point that a user asked for, as the store has it; `id` grows with the order in which they go out."""
+    """A stored point that a user requested; points are submitted in the order of `id`."""
 
     id: int
     point: Point
@@ -151,10 +151,10 @@ class PointRequest:
 
 @dataclass(frozen=True)
 class NewTrial:
-    """A trial about to be registered.
+    """A trial to register.
 
     Attributes:
-        wish: the wish that it comes from, which is fulfilled by it.
+        wish: the id of the `PointRequest` that it fulfils.
     """
 
     number: int
@@ -167,7 +167,7 @@ class NewTrial:
 
 @dataclass(frozen=True)
 class NewTask:
-    """A submission about to be made."""
+    """A submission to make."""
 
     name: str
     generation: int
@@ -177,18 +177,17 @@ class NewTask:
 
 @dataclass(frozen=True)
 class JobOutcome:
-    """What is known of one fold in one attempt of its job.
+    """One fold in one attempt of its job.
 
     Attributes:
-        state: FINISHED with a value, or FINISHED with an error (the payload's own verdict); FAILED or CANCELLED for an
-            attempt that the infrastructure lost; NOT_RUN where the job ran others first; RUNNING and the like while it
-            lasts.
-        values: of several objectives, the value of each, `value` first; else None.
-        metadata: what the payload itself put into its metadata.
-        output: logical file name of its packed outputs at the server, if any; where its job ran several, followed by
-            a slash and the folder inside.
-        seconds: how long it ran; of an attempt that was lost, its share of the job's time.
-        joules: its energy, where that was measured.
+        state: FINISHED with a value, or with an error of the payload itself; FAILED or CANCELLED for an attempt that
+            the infrastructure lost; NOT_RUN if the job's time ended before this fold; RUNNING and other states before.
+        values: the values of several objectives, `value` first; None for one objective.
+        metadata: metadata of the payload itself.
+        output: logical file name of its packed outputs at the server, if any; for a job with several folds, with a
+            slash and the folder inside.
+        seconds: its run time; of a lost attempt, its share of the job's time.
+        joules: its energy, if measured.
     """
 
     task_id: int
@@ -213,7 +212,7 @@ class JobOutcome:
 
     @property
     def is_verdict(self) -> bool:
-        """True where the payload itself has spoken: a figure of merit, or its own failure. A retry would repeat it."""
+        """True for a figure of merit, or a failure of the payload itself: a retry would repeat it."""
         return self.state is JobState.FINISHED
 
 
@@ -222,12 +221,12 @@ class TrialEnd:
     """How a trial ended.
 
     Attributes:
-        told: its place in the order of results; None for trials that no optimizer is told of.
-        good_folds: how many folds `value` is the mean of.
+        told: its place in the order of results; None: the optimizer is not told.
+        good_folds: number of folds in the mean `value`.
         seconds: run time of its longest fold.
-        values: of several objectives, the value of each, `value` first; else None.
-        stds: of several objectives, the standard deviation of each, `std` first; else None.
-        stop: of a trial that was stopped early; of one that finished although it was told to stop there is no word.
+        values: the values of several objectives, `value` first; None for one objective.
+        stds: the standard deviations of several objectives, `std` first; None for one objective.
+        stop: the stop of a trial that was stopped early; None also if it finished before the stop.
     """
 
     number: int
@@ -244,7 +243,7 @@ class TrialEnd:
     stop: EarlyStop | None = None
 
     def applied_to(self, trial: Trial) -> Trial:
-        """The trial as it is by this."""
+        """Returns the trial with this end."""
         return replace(
             trial,
             state=self.state,
@@ -259,7 +258,7 @@ class TrialEnd:
 
 
 def task_record(row: Row[Any]) -> TaskRecord:
-    """A row of `tasks` as a value."""
+    """Returns a row of `tasks` as a value."""
     jobs = tuple(tuple(Member(*map(int, member)) for member in job) for job in row.jobs)
     return TaskRecord(
         row.id,
@@ -275,17 +274,17 @@ def task_record(row: Row[Any]) -> TaskRecord:
 
 
 def point_request(row: Row[Any]) -> PointRequest:
-    """A row of `wishes` as a value."""
+    """Returns a row of `wishes` as a value."""
     return PointRequest(row.id, row.point, row.retries, row.who, from_seconds(row.created))
 
 
 def from_seconds(seconds: float) -> Any:
-    """A time that is never null."""
+    """Returns a time that is never null, as `from_epoch`."""
     return from_epoch(seconds)
 
 
 def search_record(row: Row[Any]) -> SearchRecord:
-    """A row of `searches` as a value."""
+    """Returns a row of `searches` as a value."""
     return SearchRecord(
         id=row.id,
         name=row.name,
@@ -309,7 +308,7 @@ def search_record(row: Row[Any]) -> SearchRecord:
 
 
 def trial_record(row: Row[Any], jobs: dict[int, list[Row[Any]]]) -> Trial:
-    """A row of `trials` as a value, with the rows of its jobs by fold, oldest attempt first."""
+    """Returns a row of `trials` as a value, with the rows of its jobs by fold, oldest attempt first."""
     spent = Spent()
     for job in (job for attempts in jobs.values() for job in attempts):
         spent = spent.and_one(job.seconds, job.joules)
@@ -344,7 +343,7 @@ def _stop(row: Row[Any]) -> EarlyStop | None:
 
 
 def _fold(fold: int, attempts: list[Row[Any]]) -> FoldResult:
-    """The fold's good attempt where there is one, else its last."""
+    """Returns the fold's first attempt with a value, or its last attempt."""
     attempts = [job for job in attempts if job.state != JobState.NOT_RUN or job.seconds] or attempts
     good = [job for job in attempts if job.state == JobState.FINISHED and job.value is not None]
     job = good[0] if good else attempts[-1]
@@ -366,7 +365,7 @@ def _fold(fold: int, attempts: list[Row[Any]]) -> FoldResult:
 
 
 def job_outcome(row: Row[Any]) -> JobOutcome:
-    """A row of `jobs` as a value; its progress is not in it."""
+    """Returns a row of `jobs` as a value, without its progress."""
     return JobOutcome(
         task_id=row.task_id,
         trial=row.trial,
@@ -390,7 +389,7 @@ def job_outcome(row: Row[Any]) -> JobOutcome:
 
 
 def add_earlier(connection: Connection, search_id: int, earlier: Sequence[EarlierResults]) -> None:
-    """Stores them with a search that is being registered."""
+    """Stores the earlier results of a search at its registration."""
     for number, one in enumerate(earlier):
         connection.execute(
             insert(t.earlier_results).values(
@@ -404,7 +403,7 @@ def add_earlier(connection: Connection, search_id: int, earlier: Sequence[Earlie
 
 
 def earlier_of(connection: Connection, search_id: int) -> list[EarlierResults]:
-    """What a search has from earlier ones, in the order of its file."""
+    """Reads a search's results of earlier searches, in the order of its file."""
     table = t.earlier_results
     rows = connection.execute(select(table).where(table.c.search_id == search_id).order_by(table.c.number))
     return [

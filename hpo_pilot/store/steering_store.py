@@ -26,7 +26,7 @@ from hpo_pilot.store.store import Store
 
 
 class SteeringStore(Store):
-    """What the steering loop adds to the store."""
+    """The store with the methods of the steering loop."""
 
     def add_generation(
         self,
@@ -43,11 +43,11 @@ class SteeringStore(Store):
 
         Args:
             search_id: the search.
-            history: as in `Cut`, and so are `pending`, `asked` and `budget`.
-            pending: the numbers of the trials that were out.
-            asked: how many points the optimizer was asked for.
-            budget: the trials of the search's budget then.
-            trials: the generation's own.
+            history: see `Cut`, also for `pending`, `asked` and `budget`.
+            pending: the numbers of the open trials.
+            asked: number of points asked of the optimizer.
+            budget: trials of the search's budget.
+            trials: the trials of the generation.
             task: its first task.
         """
         cut = {"history": history, "pending": list(pending), "asked": asked, "budget": budget}
@@ -79,7 +79,7 @@ class SteeringStore(Store):
             return self._add_task(connection, search_id, task, now)
 
     def fulfil(self, wish: int, number: int) -> None:
-        """Records that a trial which there is already is what a wish was for."""
+        """Records that an existing trial fulfils a point request."""
         with writing(self.engine) as connection:
             self._fulfil(connection, wish, number)
 
@@ -119,25 +119,25 @@ class SteeringStore(Store):
         return task_record(connection.execute(select(t.tasks).where(t.tasks.c.id == key[0])).one())
 
     def task_submitted(self, task_id: int, jedi_task_id: int) -> None:
-        """Records the id that the server gave."""
+        """Records the id of a submitted task."""
         values = {"state": TaskStage.SUBMITTED, "jedi_task_id": jedi_task_id, "submitted": time.time()}
         with writing(self.engine) as connection:
             connection.execute(update(t.tasks).where(t.tasks.c.id == task_id).values(**values))
 
     def task_waits(self, task_id: int, why: str) -> None:
-        """Records why the server keeps the task waiting; empty: it does not, or does not say."""
+        """Records why the server keeps the task waiting; empty: it does not wait, or the reason is unknown."""
         with writing(self.engine) as connection:
             connection.execute(update(t.tasks).where(t.tasks.c.id == task_id).values(waits=why or None))
 
     def rename_task(self, task_id: int, name: str) -> None:
-        """Records another name for a task that was not submitted: its own turned out to be taken."""
+        """Records another name for a task that is not submitted yet: another task has its name."""
         with writing(self.engine) as connection:
             connection.execute(
                 update(t.tasks).where(t.tasks.c.id == task_id, t.tasks.c.state == TaskStage.INTENT).values(name=name)
             )
 
     def open_tasks(self, search_id: int) -> list[TaskRecord]:
-        """The tasks from which something is still expected, oldest first."""
+        """Returns the open tasks, oldest first."""
         with reading(self.engine) as connection:
             rows = connection.execute(
                 select(t.tasks)
@@ -147,7 +147,7 @@ class SteeringStore(Store):
             return [task_record(row) for row in rows]
 
     def revisions(self, search_id: int) -> dict[int, int]:
-        """The highest revision submitted so far, by generation."""
+        """Returns the highest revision so far, by generation."""
         with reading(self.engine) as connection:
             rows = connection.execute(
                 select(t.tasks.c.generation, t.tasks.c.revision)
@@ -157,9 +157,9 @@ class SteeringStore(Store):
             return {row.generation: row.revision for row in rows}
 
     def open_outcomes(self, search_id: int) -> list[JobOutcome]:
-        """What is known of the jobs of trials that are not over, oldest task first.
+        """Returns the outcomes of the jobs of open trials, oldest task first.
 
-        Those of trials that were stopped early are among them while something else is expected from their task.
+        It includes jobs of trials that were stopped early while their task is open.
         """
         over = [state.value for state in TrialState if state.is_over]
         query = (
@@ -192,18 +192,19 @@ class SteeringStore(Store):
         look: int | None = None,
         stops: Mapping[int, EarlyStop] | None = None,
     ) -> TaskRecord | None:
-        """Records everything that one look at the server brought, in one transaction.
+        """Records all results of one look at the server in one transaction.
 
         Args:
-            outcomes: attempts of jobs, new or changed.
-            ends: trials that are over by them.
-            ended_tasks: ids of tasks from which nothing more is expected.
+            search_id: the search.
+            outcomes: new or changed attempts of jobs.
+            ends: trials that are over with these.
+            ended_tasks: ids of tasks that are over.
             started: (trial, seconds since the epoch) of trials whose first job has started.
-            events: what to log.
-            resubmit: the intent to submit lost folds again.
-            stop_rest: every trial that is not over by then ends as stopped, for this reason.
-            look: the number of this look, for the intermediate values that are new.
-            stops: trials that are about to be stopped early, because of these values.
+            events: texts for the log.
+            resubmit: the task that submits lost folds again.
+            stop_rest: ends all open trials as stopped, for this reason.
+            look: the number of this look, for new intermediate values.
+            stops: trials to be stopped early, with the reasons.
 
         Returns:
             The task of `resubmit`.
@@ -265,10 +266,10 @@ class SteeringStore(Store):
         )
 
     def values_by_look(self, search_id: int) -> list[list[tuple[int, int, int, float]]]:
-        """The intermediate values of all trials but confirmation runs, look by look.
+        """Returns the intermediate values of all trials except confirmation runs, look by look.
 
         Returns:
-            Of each look (trial, fold, step, value as reported); the first is look 0, of values without one.
+            For each look (trial, fold, step, value as reported); look 0 has the values without a look.
         """
         table = t.intermediate_values
         confirming = select(t.trials.c.number).where(
@@ -288,14 +289,14 @@ class SteeringStore(Store):
     def _record_outcomes(
         connection: Connection, search_id: int, outcomes: Sequence[JobOutcome], look: int | None
     ) -> None:
-        """In few statements, however many outcomes: others wait for the write lock meanwhile."""
+        """Records outcomes in few statements: other writers wait for the lock meanwhile."""
         if not outcomes:
             return
         of_tasks = t.jobs.c.task_id.in_({outcome.task_id for outcome in outcomes})
         known = {tuple(row) for row in connection.execute(select(*_JOB_KEY).where(of_tasks))}
         changed: dict[tuple[int, ...], dict[str, Any]] = {}
         new: dict[tuple[int, ...], dict[str, Any]] = {}
-        for outcome in outcomes:  # of two of one attempt the last one counts
+        for outcome in outcomes:  # of two for one attempt the last one counts
             key = (outcome.task_id, outcome.trial, outcome.fold, outcome.attempt)
             (changed if key in known else new)[key] = _job_values(outcome)
         if changed:
@@ -310,17 +311,17 @@ class SteeringStore(Store):
                 _record_progress(connection, search_id, outcome, look)
 
     def trials_with_outputs(self, search_id: int) -> set[int]:
-        """The trials whose outputs are at the server."""
+        """Returns the trials with outputs at the server."""
         query = select(t.jobs.c.trial).where(t.jobs.c.search_id == search_id, t.jobs.c.output.is_not(None))
         with reading(self.engine) as connection:
             return set(connection.execute(query.distinct()).scalars())
 
     def unwanted_archives(self, search_id: int, trials: Sequence[int]) -> list[str]:
-        """The files with outputs of these trials and of no others."""
+        """Returns the files with outputs of these trials only."""
         of_these = select(t.jobs.c.task_id).where(
             t.jobs.c.search_id == search_id, t.jobs.c.trial.in_(trials), t.jobs.c.output.is_not(None)
         )
-        # Those who share a file were in one job, so in one task.
+        # Trials that share a file were in one job, and so in one task.
         around = select(t.jobs.c.trial, t.jobs.c.output).where(
             t.jobs.c.task_id.in_(of_these), t.jobs.c.output.is_not(None)
         )
@@ -332,7 +333,7 @@ class SteeringStore(Store):
         return sorted(archives - wanted)
 
     def discard_outputs(self, search_id: int, trials: Sequence[int]) -> None:
-        """Records that the kept outputs of these trials are gone from the server."""
+        """Records that the server no longer has the outputs of these trials."""
         with writing(self.engine) as connection:
             connection.execute(
                 update(t.jobs).where(t.jobs.c.search_id == search_id, t.jobs.c.trial.in_(trials)).values(output=None)
@@ -347,7 +348,7 @@ _CHANGING = [
 
 
 def _job_values(outcome: JobOutcome) -> dict[str, Any]:
-    """Columns of `jobs` from the fields of the same name; `figures` holds `values`."""
+    """Returns the columns of `jobs` from the fields with the same names; `figures` is `values`."""
     return {name: getattr(outcome, "values" if name == "figures" else name) for name in _CHANGING}
 
 

@@ -34,21 +34,21 @@ searches = Table(
     metadata,
     C("id", Integer, primary_key=True),
     C("name", String(60), nullable=False, unique=True),
-    C("uid", String(8), nullable=False),  # random; part of every task name, so that no two searches ever share one
+    C("uid", String(8), nullable=False),  # random; part of each task name, which makes it unique
     C("owner", String(60), nullable=False),
     C("server", Text, nullable=True),  # URL of the PanDA server of its tasks, or "embedded"; null: none yet
-    C("family", String(60), nullable=True),  # the search whose segments it is one of; null: none
+    C("family", String(60), nullable=True),  # the search file with segments that it belongs to; null: none
     C("state", String(20), nullable=False),
     C("message", Text, nullable=False, default=""),
-    C("definition", JSON, nullable=False),  # Search.to_dict(), its budget extended by its owner's commands
+    C("definition", JSON, nullable=False),  # Search.to_dict(), with a budget extended by commands
     C("filed", JSON, nullable=False),  # Search.to_dict() as the search file last had it
     C("version", Integer, nullable=False, default=1),  # grows when definition, payload or `forgiven` change
-    C("source", Text, nullable=False),  # where the search file was, for messages and the report
-    C("forgiven", Integer, nullable=False, default=0),  # results up to this one no longer count as failures in a row
+    C("source", Text, nullable=False),  # path of the search file, for messages and the report
+    C("forgiven", Integer, nullable=False, default=0),  # failures up to this result no longer count in a row
     C("sandbox", Text, nullable=True),  # the payload's archive, in the work folder
     C("created", Float, nullable=False),
     C("started", Float, nullable=True),
-    C("clock", Float, nullable=True),  # budget.hours count from here: the start, later by the time that it lay ended
+    C("clock", Float, nullable=True),  # start of budget.hours: the start plus the time while it was ended
     C("ended", Float, nullable=True),
 )
 
@@ -58,10 +58,10 @@ generations = Table(
     C("id", Integer, primary_key=True),
     C("search_id", ForeignKey("searches.id"), nullable=False),
     C("number", Integer, nullable=False),
-    C("history", Integer, nullable=False),  # how many results had been told: the cut of the history
-    C("pending", JSON, nullable=False),  # numbers of the trials that were out
-    C("asked", Integer, nullable=True),  # how many points the optimizer was asked for; null: its points are not from it
-    C("budget", Integer, nullable=True),  # budget.trials then
+    C("history", Integer, nullable=False),  # number of results told to the optimizer
+    C("pending", JSON, nullable=False),  # numbers of the open trials
+    C("asked", Integer, nullable=True),  # number of points asked of the optimizer; null: not asked
+    C("budget", Integer, nullable=True),  # budget.trials at that time
     C("created", Float, nullable=False),
     UniqueConstraint("search_id", "number"),
 )
@@ -72,7 +72,7 @@ tasks = Table(
     C("id", Integer, primary_key=True),
     C("search_id", ForeignKey("searches.id"), nullable=False),
     C("generation", Integer, nullable=False),
-    C("revision", Integer, nullable=False),  # 0: first submission; k: lost folds sent again as .r<k>
+    C("revision", Integer, nullable=False),  # 0: first submission; k: lost folds submitted again as .r<k>
     C("name", String(132), nullable=False, unique=True),
     C("state", String(20), nullable=False),  # TaskStage
     C("jedi_task_id", BigInteger, nullable=True),
@@ -80,7 +80,7 @@ tasks = Table(
     C("created", Float, nullable=False),
     C("submitted", Float, nullable=True),
     C("ended", Float, nullable=True),
-    C("waits", Text, nullable=True),  # why, as the server says; null: it does not wait, or nobody says why
+    C("waits", Text, nullable=True),  # the server's reason; null: it does not wait, or the reason is unknown
     Index(None, "search_id", "state"),
 )
 
@@ -95,7 +95,7 @@ trials = Table(
     C("state", String(20), nullable=False),
     C("seed", Integer, nullable=False),
     C("confirms", Integer, nullable=True),
-    C("retries", Integer, nullable=True),  # of a trial that a user asked for: the failed one whose point it is
+    C("retries", Integer, nullable=True),  # the failed trial with this point, for a user's request
     C("told", Integer, nullable=True),
     C("value", Float, nullable=True),
     C("std", Float, nullable=True),
@@ -116,18 +116,18 @@ trials = Table(
     UniqueConstraint("search_id", "told"),
 )
 
-#: Points that users ask for: they become trials ahead of what the optimizer proposes, in the order of their ids.
+#: Points requested by users: they become trials before the optimizer's points, in the order of their ids.
 wishes = Table(
     "wishes",
     metadata,
     C("id", Integer, primary_key=True),
     C("search_id", ForeignKey("searches.id"), nullable=False),
     C("point", JSON, nullable=False),
-    C("retries", Integer, nullable=True),  # the failed trial whose point it is
+    C("retries", Integer, nullable=True),  # the failed trial with this point
     C("who", String(60), nullable=False),
-    C("key", String(64), nullable=True),  # of the call that made it: the same call again makes none
+    C("key", String(64), nullable=True),  # key of the call: the same call again adds nothing
     C("created", Float, nullable=False),
-    C("trial", Integer, nullable=True),  # what became of it; null: it waits
+    C("trial", Integer, nullable=True),  # its trial; null: it waits
     Index(None, "search_id", "trial"),
 )
 
@@ -152,7 +152,7 @@ jobs = Table(
     C("output", Text, nullable=True),  # file[/folder in it] of the kept outputs; null: none, or discarded
     C("node", String(128), nullable=True),
     C("seconds", Float, nullable=True),
-    C("joules", Float, nullable=True),  # its energy, where that was measured
+    C("joules", Float, nullable=True),  # its energy, if measured
     C("started", Float, nullable=True),
     C("ended", Float, nullable=True),
     UniqueConstraint("task_id", "trial", "fold", "attempt"),
@@ -166,11 +166,11 @@ intermediate_values = Table(
     C("trial", Integer, primary_key=True),
     C("fold", Integer, primary_key=True),
     C("step", BigInteger, primary_key=True, autoincrement=False),
-    C("value", Float, nullable=False),  # infinity: it was no finite number
-    C("look", Integer, nullable=True),  # which look at the server brought it, where trials may be stopped early
+    C("value", Float, nullable=False),  # infinity: not a finite number
+    C("look", Integer, nullable=True),  # number of the look at the server, for early stopping
 )
 
-#: What a search has from earlier ones (`warm_start`), as it was when the search was registered.
+#: Results of earlier searches (`warm_start`), read at the registration of the search.
 earlier_results = Table(
     "earlier_results",
     metadata,
@@ -180,7 +180,7 @@ earlier_results = Table(
     C(
         "results", JSON, nullable=False
     ),  # [[point, [value, …] or null, [standard error, …] or null], …]; lower is better
-    C("notes", JSON, nullable=False),  # what did not fit, for people
+    C("notes", JSON, nullable=False),  # results that did not fit, for the user
 )
 
 events = Table(
@@ -200,7 +200,7 @@ leases = Table(
     C("name", String(60), primary_key=True),
     C("holder", String(32), nullable=False),  # random, one per process
     C("mode", String(20), nullable=False),
-    C("server", Text, nullable=True),  # the PanDA server that its tasks go to, as in searches; null: not said
+    C("server", Text, nullable=True),  # the PanDA server of its tasks, as in searches; null: not known
     C("host", String(255), nullable=False),
     C("pid", Integer, nullable=False),
     C("pid_started", Float, nullable=False),
