@@ -26,18 +26,18 @@ _PASSWORD = re.compile(r"(//[^/@:\s]*:)[^@\s]*@")
 
 
 def command(*words: str | Path) -> str:
-    """A command of `hpo-pilot` as a shell takes it, between backquotes."""
+    """Returns a command of `hpo-pilot` quoted for a shell, between backquotes."""
     return f"`hpo-pilot {shlex.join(map(str, words))}`"
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where searches are, as options name it; None: not named, so that a command without the option means the same.
+    """The options that name the place of searches; None: not given, so commands need no such option.
 
     Attributes:
         workdir: the work folder.
         store: the store's SQLAlchemy URL; its password is not shown.
-        service: the service's URL; then the store is the service's.
+        service: the service's URL; the store is then that of the service.
         token_file: the user's token for the service.
         ca: the authority of the service's certificate.
     """
@@ -49,11 +49,11 @@ class Place:
     ca: str | Path | None = None
 
     def completed(self, text: str) -> str:
-        """`text` with the options that the commands in it need; a command that names a place is left as it is."""
+        """Returns `text` with the needed options added to its commands, except to those that name a place."""
         return _COMMAND.sub(self._complete, text)
 
     def command(self, *words: str | Path) -> str:
-        """A command with the options that it needs, as a shell takes it."""
+        """Returns a command with the needed options, quoted for a shell."""
         return self.completed(command(*words)).strip("`")
 
     def _complete(self, found: re.Match[str]) -> str:
@@ -74,6 +74,6 @@ class Place:
                 given = {"service": self.service, "token-file": self.token_file, "ca": self.ca, **given}
                 takes = ("service", "token-file", "ca", "workdir")
         elif self.service is not None:
-            takes = ()  # it is for a machine that has the store
+            takes = ()  # it runs on a machine with the store
         named = [(option, given[option]) for option in takes if given.get(option) is not None]
         return [word for option, value in named for word in (f"--{option}", str(value))]

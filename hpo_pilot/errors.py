@@ -1,22 +1,21 @@
-"""The errors of the product, named by the reaction they ask for, and mistakes in files with line and column."""
+"""The errors of the product, named by the reaction they ask for, and mistakes in files with line and column.
+
+A message says what is wrong, where, and what to do next. Causes are chained with ``raise ... from``. The exit status of
+a command is `exit_code` of its error, and no other module defines exit codes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# The errors of the product: one root, subclasses named by the reaction they ask for.
-#
-# A message says what is wrong, where, and what to do next. Causes are chained with ``raise ... from``.
-# The command line maps `exit_code` to its own exit status; nothing else may invent one.
-
 
 class HpoPilotError(Exception):
     """Root of every error that this product raises on purpose.
 
     Attributes:
-        transient: True where the same call may succeed later, unchanged.
-        exit_code: what a command ends with when nobody handles the error.
+        transient: True if the same call may succeed later.
+        exit_code: the exit status of a command that ends with this error.
     """
 
     transient = False
@@ -30,14 +29,14 @@ class InputError(HpoPilotError):
 
 
 class TryAgainError(HpoPilotError):
-    """A server, network, lock or disk said no for now: the same call may succeed later."""
+    """A server, network, lock or disk failed for now: the same call may succeed later."""
 
     transient = True
     exit_code = 3
 
 
 class GiveUpError(HpoPilotError):
-    """The work cannot go on and repeating it will not help: the message says what ended it."""
+    """The work cannot go on, and a repetition will not help: the message has the reason."""
 
 
 class ExhaustedError(HpoPilotError):
@@ -50,11 +49,11 @@ class Problem:
 
     Attributes:
         file: the file's name as the user gave it.
-        line: counted from 1; None where the file as a whole is meant.
-        column: counted from 1, in characters; None where `line` is.
-        path: where in the document, as `space.learning_rate.low`; empty for the document as a whole.
-        message: what is wrong.
-        suggestion: what was probably meant, or what to do; may be empty.
+        line: counted from 1; None: the whole file.
+        column: counted from 1, in characters; None if `line` is None.
+        path: place in the document, as `space.learning_rate.low`; empty: the whole document.
+        message: the mistake.
+        suggestion: the probable meaning, or the remedy; may be empty.
     """
 
     file: str
@@ -68,15 +67,15 @@ class Problem:
         place = self.file if self.line is None else f"{self.file}:{self.line}:{self.column}"
         text = ": ".join(part for part in (place, self.path, self.message) if part)
         line = " ".join((f"{text} — {self.suggestion}" if self.suggestion else text).split())
-        # One line each, and nothing that a terminal obeys, whatever the file's own text has in it.
+        # One line each, without control characters from the file's text.
         return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
 
 
 class SearchFileError(InputError):
-    """A search file is wrong; says everything that is, one problem per line, in the order of the file.
+    """A search file has mistakes; the message lists all of them, one per line, in the order of the file.
 
     Attributes:
-        problems: all of them.
+        problems: all mistakes.
     """
 
     def __init__(self, problems: Sequence[Problem]) -> None:

@@ -1,4 +1,4 @@
-"""Private folders, atomic writes, and the files that a search names, checked without models of searches."""
+"""Private folders, atomic writes, and checks of the files that a search names."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from hpo_pilot.search import Search
 
 
-#: The mode of what we make: on a login node everybody else could read payloads, results and errors.
+#: The mode of our folders: other users of a login node must not read payloads, results and errors.
 PRIVATE = stat.S_IRWXU
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def make_private(folder: Path) -> None:
-    """Makes a folder for this account alone; one that is there keeps its mode.
+    """Makes a folder for this account only; an existing folder keeps its mode.
 
     Raises:
-        InputError: it is there and belongs to another account, which could change what is in it.
+        InputError: it belongs to another account, which could change its content.
         OSError: it cannot be made.
     """
     folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
@@ -48,11 +48,11 @@ def make_private(folder: Path) -> None:
 
 
 def close_to_others(folder: Path) -> None:
-    """The same for a folder with a name of ours: one that is there is closed to others too.
+    """Makes a folder for this account only, and also removes the permissions of others from an existing one.
 
     Raises:
-        InputError: as `make_private`.
-        OSError: it cannot be made, or closed.
+        InputError: see `make_private`.
+        OSError: it cannot be made, or its mode cannot be changed.
     """
     make_private(folder)
     if folder.stat().st_mode & _OTHERS:
@@ -60,10 +60,10 @@ def close_to_others(folder: Path) -> None:
 
 
 def _stranger(folder: Path) -> int | None:
-    """The account that has the folder, or the link to it, if it is neither this one nor root."""
+    """Returns the owner of the folder, or of the link to it, if it is neither this account nor root."""
     owners = {folder.lstat().st_uid, folder.stat().st_uid} - {os.geteuid(), 0}
     if owners:
-        # File systems that map accounts show another number than ours for our own files too.
+        # File systems that map accounts show another number for our own files too.
         with tempfile.TemporaryFile(dir=folder) as probe:
             owners -= {os.fstat(probe.fileno()).st_uid}
     return min(owners, default=None)
@@ -77,15 +77,15 @@ def _name(uid: int) -> str:
 
 
 def write_whole(path: Path, text: str | bytes, mode: int = 0o666) -> None:
-    """Writes a file: it is the new one or still the old one, whoever else writes it and whatever happens.
+    """Writes a file atomically: it always has the whole old or the whole new content.
 
     Args:
-        path: the file; its folder is there.
-        text: goes into it as UTF-8; bytes as they are.
+        path: the file; its folder exists.
+        text: the content; text is written as UTF-8.
         mode: its permissions, before the process's umask.
 
     Raises:
-        OSError: it cannot be written, and is as it was.
+        OSError: it cannot be written, and is unchanged.
     """
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
@@ -97,12 +97,12 @@ def write_whole(path: Path, text: str | bytes, mode: int = 0o666) -> None:
         raise
 
 
-#: Bytes; a search file of a thousand start points is a tenth of it.
+#: Most bytes of a search file; one with a thousand start points has a tenth of it.
 MAX_SEARCH_FILE_BYTES = 1_000_000
 
 
 def read_content(path: Path, file: str) -> bytes | Problem:
-    """What is in the file, or why that cannot be said.
+    """Returns the content of the file, or the problem with it.
 
     Args:
         path: the file.
@@ -126,15 +126,15 @@ def read_content(path: Path, file: str) -> bytes | Problem:
     return content
 
 
-#: The word of a command that starts a Python.
+#: The word of a command that starts Python.
 _PYTHON = re.compile(r"(?:^|[\s;&|('\"])((?:[\w.+/-]*/)?python[0-9.]*)(?=$|[\s;&|)'\"])")
 
 
 def folder_mistake(files: str, base: Path) -> tuple[str, str] | None:
-    """What is wrong with `payload.files`, and what to do; None where it is a folder.
+    """Returns the mistake in `payload.files` and the remedy; None: it is a folder.
 
     Args:
-        files: the path as the search file has it.
+        files: the path in the search file.
         base: the search file's folder.
     """
     try:
@@ -149,7 +149,7 @@ def folder_mistake(files: str, base: Path) -> tuple[str, str] | None:
 
 
 def missing_programs(files: str, command: str, base: Path) -> list[str]:
-    """The scripts that `payload.command` names and the folder does not have; for a folder that is there."""
+    """Returns the scripts in `payload.command` that the existing folder does not have."""
     folder = base / Path(files).expanduser()
     return [
         word
@@ -159,11 +159,11 @@ def missing_programs(files: str, command: str, base: Path) -> list[str]:
 
 
 def python_word(command: str, python: str | None) -> str | None:
-    """The Python that a payload's command starts, by the name or path that it has there; None: it names none.
+    """Returns the name or path of Python in a payload's command; None: the command has none.
 
     Args:
         command: `payload.command`.
-        python: `payload.python`, which stands for `python` and `python3`.
+        python: `payload.python`, which replaces `python` and `python3`.
     """
     found = _PYTHON.search(command)
     if found is None:
@@ -172,7 +172,7 @@ def python_word(command: str, python: str | None) -> str | None:
 
 
 def python_here(search: Search) -> str | None:
-    """The path of the Python that a search's payload runs in, where its jobs run on this machine; None: not known."""
+    """Returns the path of the payload's Python, if jobs run on this machine; None: not known."""
     payload = search.payload
     word = None if payload.container else python_word(payload.command, payload.python)
     return shutil.which(word) if word and search.site.profile == "local" else None
@@ -181,12 +181,12 @@ def python_here(search: Search) -> str | None:
 def _words(command: str) -> list[str]:
     try:
         return shlex.split(command)
-    except ValueError:  # an open quote: the shell will say so
+    except ValueError:  # an open quote: the shell reports it
         return []
 
 
 def _nearest_folder(folder: Path, base: Path) -> str:
-    """The hint for a misspelt folder."""
+    """Returns the hint for a misspelt folder."""
     if not folder.parent.is_dir():
         return ""
     names = {child.name.casefold(): child for child in folder.parent.iterdir() if child.is_dir()}
@@ -194,20 +194,20 @@ def _nearest_folder(folder: Path, base: Path) -> str:
     return f"did you mean {os.path.relpath(names[meant[0]], base)}?" if meant else ""
 
 
-#: Bytes of the largest such file: the export of 10,000 trials of five folds with their logs is about that.
+#: Most bytes of a result file: about the export of 10,000 trials with five folds and their logs.
 MAX_RESULT_FILE_BYTES = 100_000_000
 
 
 def result_path(source: str, base: Path) -> Path:
-    """The file that a `warm_start` entry names; `base` is the search file's folder."""
+    """Returns the file of a `warm_start` entry; `base` is the search file's folder."""
     try:
         return base / Path(source).expanduser()
-    except RuntimeError:  # no such user's home: there is no such file then
+    except RuntimeError:  # the user's home does not exist, and so neither does the file
         return base / source
 
 
 def result_mistake(path: Path) -> tuple[str, str] | None:
-    """What is wrong with a result file, and what to do; None where it can be read."""
+    """Returns the mistake about a result file and the remedy; None: it can be read."""
     try:
         if path.is_dir():
             return f"is a folder, not a file: {path}", ""

@@ -1,4 +1,4 @@
-"""HTTP sessions with a server of ours: the certificate authorities that are meant, and no login but our own."""
+"""HTTP sessions for calls to a server, with the right certificate authorities and no other login than our token."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from requests.utils import get_environ_proxies
 
 
 def open_session(server: str, authorities: Path | None = None) -> requests.Session:
-    """A session for calls to one server.
+    """Opens a session for calls to one server.
 
     Args:
         server: its URL.
-        authorities: a PEM file, or a folder of hashed ones, of the authorities to trust; None: those of the
-            environment (REQUESTS_CA_BUNDLE, SSL_CERT_FILE), else the usual ones.
+        authorities: a PEM file with the authorities to trust, or a folder with hashed names; None: those of the
+            environment (REQUESTS_CA_BUNDLE, SSL_CERT_FILE), else the usual authorities.
     """
     session = requests.Session()
-    # What requests otherwise works out anew for each call: proxies and certificates of the environment. It would also
-    # put a login of ~/.netrc in the place of our token.
+    # Otherwise requests reads proxies and certificates of the environment at each call, and replaces our token by a
+    # login of ~/.netrc.
     session.trust_env = False
     session.proxies = get_environ_proxies(server)
     named = str(authorities) if authorities is not None else None
     session.verify = named or os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("SSL_CERT_FILE") or True
-    session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))  # the one thing that threads would share
+    session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))  # cookies would be shared by threads
     return session

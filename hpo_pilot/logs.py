@@ -1,6 +1,6 @@
-"""What a process says of itself: a line an event on stderr, as text or as JSON, and no secret in either.
+"""Logging to stderr, one line per event, as text or JSON, without secrets; and log files of bounded size.
 
-`LogFile` is where the stderr of a process goes that we start.
+`LogFile` takes the stderr of processes that we start.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-#: The variable that says how, where no option does; whatever a process starts has it from there.
+#: The variable with the format, used without an option; child processes inherit it.
 FORMAT_VARIABLE = "HPO_PILOT_LOG_FORMAT"
 
 FORMATS = ("text", "json")
 
-#: The same in every process.
+#: The format of text logs.
 _TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
-#: How often the size of a log file is looked at.
+#: Seconds between checks of a log file's size.
 _LOOK_SECONDS = 60.0
 
-#: Of what may be one line of it, so many bytes are left out at most.
+#: Most bytes to skip at a cut to find the next line.
 _LONGEST_LINE = 1 << 16
 
-#: What tokens and passwords look like, and what is written in their place. A message that has one is a mistake
-#: somewhere else; the log is read by more people than the token's file.
+#: Patterns of tokens and passwords, and their replacements. No message should have them; but more people can read the
+#: log than the token's file.
 _SECRETS = (
     # RFC 7519 in RFC 7515's compact form: base64url of '{"', which every JWT begins with.
     (re.compile(r"\beyJ[\w-]{5,}\.[\w-]+(?:\.[\w-]*)*"), "<token>"),
@@ -47,15 +47,15 @@ _SECRETS = (
 )
 
 
-#: What the work that goes on in this thread is about; see `about`.
+#: The fields of this thread's log lines; see `about`.
 _about: ContextVar[Mapping[str, object]] = ContextVar("about", default={})  # noqa: B039 - replaced, never changed
 
 
 @contextmanager
 def about(**fields: object) -> Iterator[None]:
-    """What is logged in this thread meanwhile is about these: `search`, `trial`, `panda_id` and the like.
+    """Adds fields such as `search`, `trial` and `panda_id` to this thread's JSON log lines during a block.
 
-    JSON logs have them as fields; other threads, and what is about something else, say so with `extra`.
+    Other threads, and log calls about another object, pass their fields with `extra`.
     """
     before = _about.set({**_about.get(), **fields})
     try:
@@ -71,7 +71,7 @@ def _add_fields(record: logging.LogRecord) -> bool:
 
 
 def without_secrets(text: str) -> str:
-    """`text` with something else in place of all that looks like a token or a password."""
+    """Returns `text` with all that looks like a token or a password replaced."""
     for pattern, instead in _SECRETS:
         text = pattern.sub(instead, text)
     return text
@@ -107,19 +107,19 @@ def configure_logging(
     level: int | None = None,
     levels: Mapping[str, int] | None = None,
 ) -> None:
-    """Lets this process log to stderr, and whatever it starts in the same form.
+    """Makes this process, and its child processes, log to stderr in one format.
 
-    As JSON every line is an object with `time` (ISO 8601, UTC), `level`, `logger`, `message`, `process` (its number),
-    `program`, `exception` where there is one, and what the event is about: `search`, `trial`, `panda_id` and the like.
+    In JSON every line is an object with `time` (ISO 8601, UTC), `level`, `logger`, `message`, `process` (its number),
+    `program`, `exception` if there is one, and the fields of the event, such as `search`, `trial` and `panda_id`.
 
     Args:
-        program: what this process is: service, server, api, pilot, …
-        form: text or json; None: as HPO_PILOT_LOG_FORMAT says, else text.
-        level: of the root logger; None: as it is.
-        levels: of loggers that say more or less than that.
+        program: the kind of this process: service, server, api, pilot, …
+        form: text or json; None: the value of HPO_PILOT_LOG_FORMAT, else text.
+        level: level of the root logger; None: unchanged.
+        levels: levels of single loggers.
 
     Raises:
-        InputError: there is no such form.
+        InputError: the format is unknown.
     """
     chosen = form or os.environ.get(FORMAT_VARIABLE) or FORMATS[0]
     if chosen not in FORMATS:
@@ -141,26 +141,26 @@ def configure_logging(
 
 
 class LogFile:
-    """A file to which processes append their output: of bounded size, and its owner's alone.
+    """A file of bounded size and mode 0600 to which processes append their output.
 
-    Above `limit` bytes its end is copied to a file beside it, NAME.1, in place of an older one, and the file is emptied
-    where it is, so that whoever has it open for appending writes on at its beginning. What is written in the instant
-    between the last byte copied and the emptying is lost, as with logrotate's copytruncate: a few microseconds.
+    If it has more than `limit` bytes, its end is copied to NAME.1, which replaces an older one, and the file is
+    truncated in place, so that processes that have it open go on at its beginning. Output between the last copied byte
+    and the truncation, within a few microseconds, is lost, as with logrotate's copytruncate.
     """
 
     def __init__(self, path: Path, limit: int = 20_000_000) -> None:
-        """Makes nothing yet.
+        """Makes no file yet.
 
         Args:
             path: the file.
-            limit: bytes; with the file beside it there are about twice as many.
+            limit: most bytes; with NAME.1 there are about twice as many.
         """
         self.path = path
         self._limit = limit
         self._next_look = 0.0
 
     def opened(self) -> BinaryIO:
-        """The file, open for appending; it and its folder are made if need be, for their owner alone.
+        """Opens the file for appending; makes it and its folder for their owner only, if they are missing.
 
         Raises:
             OSError: it cannot be written.
@@ -171,9 +171,9 @@ class LogFile:
         return os.fdopen(os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "ab")
 
     def bound(self) -> None:
-        """Cuts it if it has become too large; to be called often, looks once a minute.
+        """Cuts the file if it is too large. Call it often: it checks once a minute.
 
-        Where it cannot be cut that is logged, and all else goes on.
+        It logs a failure and goes on.
         """
         now = time.monotonic()
         if now < self._next_look:
@@ -183,12 +183,12 @@ class LogFile:
             if self.path.stat().st_size > self._limit:
                 self._cut()
         except FileNotFoundError:
-            return  # nothing was written yet, or somebody has cleared up
+            return  # nothing was written yet, or the file was removed
         except OSError as error:
             logging.getLogger(__name__).warning("the log %s cannot be cut: %s", self.path, error)
 
     def end(self, size: int) -> bytes:
-        """Its last `size` bytes, or all where it has less.
+        """Returns its last `size` bytes, or all if it has fewer.
 
         Raises:
             OSError: it cannot be read.
@@ -200,7 +200,7 @@ class LogFile:
     def _cut(self) -> None:
         with self.path.open("r+b", buffering=0) as now:
             try:
-                # A file may be several processes': of two that cut it at once, one would copy what the other has left.
+                # Several processes may share the file: two of them must not cut it at the same time.
                 fcntl.flock(now, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return
@@ -212,11 +212,11 @@ class LogFile:
             try:
                 with os.fdopen(os.open(part, flags, 0o600), "wb") as old:
                     now.seek(size - self._limit - 1)
-                    now.readline(_LONGEST_LINE)  # the rest of one, unless that is where one ends
+                    now.readline(_LONGEST_LINE)  # skip the rest of a line
                     shutil.copyfileobj(now, old)
                     old.flush()
                     part.replace(self.path.with_name(f"{self.path.name}.1"))
-                    while os.fstat(now.fileno()).st_size > now.tell():  # more has come meanwhile
+                    while os.fstat(now.fileno()).st_size > now.tell():  # more was written meanwhile
                         shutil.copyfileobj(now, old)
                         old.flush()
                     now.truncate(0)

@@ -1,4 +1,4 @@
-"""Folders of certificate authorities as OpenSSL looks them up: what panda-client, curl and a Pilot 3 call `capath`."""
+"""Folders of certificate authorities for OpenSSL (`capath`), as panda-client, curl and Pilot 3 use them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from hpo_pilot.errors import InputError
 
-#: How the kinds of ASN.1 strings that a name may have are to be read (X.680); other kinds stay as they are.
+#: Encodings of ASN.1 string types in names (X.680); other types stay unchanged.
 _TEXTS = {12: "utf-8", 19: "ascii", 20: "latin-1", 22: "ascii", 26: "ascii", 28: "utf-32-be", 30: "utf-16-be"}
 _UTF8_STRING = 12
 
@@ -25,13 +25,13 @@ def hashed_folder(authorities: Path, folder: Path) -> Path:
 
     Args:
         authorities: the PEM file.
-        folder: made if need be; what else is in it stays.
+        folder: the folder; it is made if missing, and other files in it stay.
 
     Returns:
         The folder.
 
     Raises:
-        InputError: the file has no certificate, or the folder cannot be written.
+        InputError: the file has no certificates, or the folder cannot be written.
     """
     try:
         found = x509.load_pem_x509_certificates(authorities.read_bytes())
@@ -49,7 +49,7 @@ def hashed_folder(authorities: Path, folder: Path) -> Path:
 
 
 def name_hash(certificate: x509.Certificate) -> str:
-    """The hash of the certificate's subject, as `openssl x509 -hash` prints it."""
+    """Returns the hash of the certificate's subject, as `openssl x509 -hash` prints it."""
     digest = hashlib.sha1(_canonical(certificate.subject.public_bytes()), usedforsecurity=False).digest()
     return f"{int.from_bytes(digest[:4], 'little'):08x}"
 
@@ -63,16 +63,16 @@ def _put(folder: Path, certificate: x509.Certificate) -> None:
             break
         if path.read_bytes() == content:
             return
-        number += 1  # another of the same name, such as one that this one succeeds
+        number += 1  # another certificate of the same name, such as an older one
     part = folder / f".{secrets.token_hex(4)}.part"
     with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "wb") as stream:
         stream.write(content)
-    part.chmod(0o644)  # whatever the umask is
+    part.chmod(0o644)  # independent of the umask
     part.replace(path)
 
 
 def _canonical(name: bytes) -> bytes:
-    """A DER-encoded name as OpenSSL compares names (`crypto/x509/x_name.c`): UTF-8, small letters, single blanks."""
+    """Returns a DER name in OpenSSL's canonical form (`crypto/x509/x_name.c`): UTF-8, lower case, single blanks."""
     (_, sets), *_ = _parts(name)
     result = b""
     for set_tag, attributes in _parts(sets):
@@ -89,12 +89,12 @@ def _canonical(name: bytes) -> bytes:
 
 def _lowered(text: str) -> str:
     words = text.strip(" \t\n\v\f\r").replace("\t", " ").split(" ")
-    # Only ASCII letters: OpenSSL leaves the others alone.
+    # OpenSSL lowers only ASCII letters.
     return "".join(c.lower() if c.isascii() else c for c in " ".join(word for word in words if word))
 
 
 def _parts(der: bytes) -> Iterator[tuple[int, bytes]]:
-    """(tag, content) of each element, one after another (X.690)."""
+    """Returns (tag, content) of each element in turn (X.690)."""
     at = 0
     while at < len(der):
         tag, length, at = der[at], der[at + 1], at + 2

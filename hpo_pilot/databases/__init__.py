@@ -1,4 +1,4 @@
-"""What the store and the embedded server's database share: SQLite's settings, and tables of today's version.
+"""Settings of SQLite and versions of tables, for the store and the embedded server's database.
 
 A new database gets its tables as they are declared, and the newest version's number. An older one is upgraded by
 alembic with the migrations in the folder of its kind, `store/` or `server/`. A change to declared tables needs a
@@ -43,11 +43,11 @@ WRITES = "hpo_pilot_write"
 
 
 def sqlite_engine(url: URL, *, foreign_keys: bool = False) -> Engine:
-    """An engine in WAL mode, whose connections may pass from thread to thread, one at a time.
+    """Makes an engine in WAL mode; its connections may move between threads, used by one at a time.
 
     Args:
-        url: of a SQLite database.
-        foreign_keys: whether they are enforced.
+        url: URL of a SQLite database.
+        foreign_keys: whether to enforce foreign keys.
     """
     # None: the driver's own transaction handling commits before DDL; ours (below) keeps migrations whole.
     engine = create_engine(url, connect_args={"timeout": _BUSY_MS / 1000, "isolation_level": None})

@@ -1,4 +1,4 @@
-"""From the server's job descriptions and metadata to `JobReport`: the one place that knows their keys.
+"""Parses a server's job descriptions and metadata into `JobReport`; no other module reads their keys.
 
 Sources: panda-server 1.0.4 `taskbuffer/JobSpec.py` (attributes, error pairs) and `get_metadata_for_analysis_jobs`; what
 the metadata holds is written by `hpo_pilot_runner.py` and, for jobs that run several points, `hpo_pilot_series.py`.
@@ -15,10 +15,10 @@ from typing import Any
 
 from hpo_pilot.jobs.tasks import JobReport, JobState, Verdict
 
-#: Error sources of a PanDA job, in the order in which they explain best.
+#: Error sources of a PanDA job, the most informative first.
 _ERROR_SOURCES = ("exe", "pilot", "ddm", "brokerage", "jobDispatcher", "taskBuffer", "sup")
 
-#: States of real servers that mean one of ours.
+#: States of real servers as ours.
 _STATES = {
     "assigned": JobState.DEFINED,
     "pending": JobState.DEFINED,
@@ -27,10 +27,10 @@ _STATES = {
     "merging": JobState.HOLDING,
 }
 
-#: What the runner calls a job's packed outputs.
+#: The runner's file name of a job's packed outputs.
 OUTPUTS = "outputs.tar.gz"
 
-#: Characters that a server keeps of a job's metrics.
+#: Most characters of a job's metrics at a server.
 _METRICS = 500
 
 #: Larger steps lose digits as JSON numbers.
@@ -41,7 +41,7 @@ _PROGRESS = re.compile(r"hpoStep=(\d+) hpoValue=(\S+)")
 _PAST = re.compile(r"hpoPast=(\S+)")
 _RUNNING = re.compile(r"hpoMember=t(\d{1,9})f(\d{1,9})\b")
 
-#: What `hpo_pilot_hpogrid.py` adds to the metadata.
+#: Keys that `hpo_pilot_hpogrid.py` adds to the metadata.
 _HPOGRID_KEYS = frozenset(
     {
         *("project_name", "start_datetime", "end_datetime", "start_timestamp", "task_time_s", "hyperparameters"),
@@ -49,15 +49,15 @@ _HPOGRID_KEYS = frozenset(
     }
 )
 
-#: How figures that are no finite number may be written.
+#: Texts of figures that are not finite.
 _NOT_FINITE = ("nan", "inf", "-inf")
 
-#: The runner's status of a member whose job had no more time for it.
+#: The runner's status of a member that did not end within the job's time.
 _NOT_RUN = 2
 
 
 def read_verdicts(metadata: object) -> tuple[Verdict, ...]:
-    """The runner's words in a job's metadata; none where there are none (a payload of somebody else's)."""
+    """Returns the runner's reports in a job's metadata; none for a payload without our runner."""
     merged = metadata.get("user_job_metadata") if isinstance(metadata, Mapping) else None
     ours = merged.get("hpo_pilot") if isinstance(merged, Mapping) else None
     if not isinstance(merged, Mapping) or not isinstance(ours, Mapping):
@@ -66,14 +66,14 @@ def read_verdicts(metadata: object) -> tuple[Verdict, ...]:
     if isinstance(members, list):
         found = [_verdict(member, member.get("metadata")) for member in members if isinstance(member, Mapping)]
     else:
-        # Figures under hpogrid's keys that the runner put there say nothing that its verdict does not.
+        # The runner itself wrote the figures under hpogrid's keys: they repeat its report.
         not_the_payloads = {"hpo_pilot", *(_HPOGRID_KEYS if ours.get("hpogrid") else ())}
         found = [_verdict(ours, {key: value for key, value in merged.items() if key not in not_the_payloads} or None)]
     return tuple(verdict for verdict in found if verdict is not None)
 
 
 def _verdict(ours: Mapping[str, Any], metadata: object) -> Verdict | None:
-    """One member's; None where it is not the runner's."""
+    """Returns the report on one member; None: it is not from the runner."""
     try:
         value = _number(ours["value"]) if ours["status"] == 0 else None
         values = [_number(figure) for figure in ours.get("values") or (value,)]

@@ -8,30 +8,28 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# The states of PanDA's jobs and tasks, and what they mean to us.
-#
-# Source of the names: panda-server 1.0.4, `pandaserver/taskbuffer/JobSpec.py` and `JediTaskSpec.py`.
+# The names of states are from panda-server 1.0.4, `pandaserver/taskbuffer/JobSpec.py` and `JediTaskSpec.py`.
 
 
 class JobState(StrEnum):
     """The life of one attempt of a job."""
 
-    DEFINED = "defined"  #: made from its task, not yet for any pilot
+    DEFINED = "defined"  #: made from its task, not yet released to pilots
     ACTIVATED = "activated"  #: waits for a pilot
-    SENT = "sent"  #: handed to a pilot that has not reported yet
+    SENT = "sent"  #: a pilot has it and has not reported yet
     STARTING = "starting"  #: the pilot stages in
     RUNNING = "running"  #: the payload runs
-    TRANSFERRING = "transferring"  #: outputs are on their way
-    HOLDING = "holding"  #: the pilot is done, the server still checks; real servers pass every finished job through it
+    TRANSFERRING = "transferring"  #: outputs are being transferred
+    HOLDING = "holding"  #: the pilot is done, the server checks; on real servers all finished jobs pass through it
     FINISHED = "finished"  #: done, with metadata
-    FAILED = "failed"  #: this attempt ended by error; the task may start another
+    FAILED = "failed"  #: this attempt failed; the task may start another one
     CANCELLED = "cancelled"  #: killed on request
-    CLOSED = "closed"  #: taken away: given up before any pilot had it, sent elsewhere, or given back by its pilot
-    NOT_RUN = "not run"  #: ours, of one point of a job that runs several: the job's time was over before its end
+    CLOSED = "closed"  #: given up before a pilot had it, sent elsewhere, or returned by its pilot
+    NOT_RUN = "not run"  #: our own state of one point of a job with several: the job's time ended before it did
 
     @property
     def is_over(self) -> bool:
-        """True where this attempt will change no more."""
+        """True if this attempt will not change any more."""
         return self in _JOB_OVER
 
 
@@ -41,13 +39,13 @@ _JOB_OVER = frozenset({JobState.FINISHED, JobState.FAILED, JobState.CANCELLED, J
 class TaskState(StrEnum):
     """The life of a task."""
 
-    REGISTERED = "registered"  #: accepted, not looked at
+    REGISTERED = "registered"  #: accepted, not processed
     DEFINED = "defined"  #: parameters parsed
     READY = "ready"  #: may make jobs
-    PENDING = "pending"  #: waits for something it needs, often its sandbox
-    SCOUTING = "scouting"  #: a few jobs go ahead (real servers only)
+    PENDING = "pending"  #: waits for a condition, often for its sandbox
+    SCOUTING = "scouting"  #: a few jobs run first (real servers only)
     RUNNING = "running"  #: jobs exist
-    PAUSED = "paused"  #: on request; no new jobs go out
+    PAUSED = "paused"  #: on request; no new jobs start
     ABORTING = "aborting"  #: killed, its jobs are ending
     FINISHING = "finishing"  #: finish was asked for
     PASSED = "passed"  #: between states, on real servers
@@ -56,19 +54,19 @@ class TaskState(StrEnum):
     FINISHED = "finished"  #: some jobs finished, some failed
     FAILED = "failed"  #: no job finished
     ABORTED = "aborted"  #: killed
-    BROKEN = "broken"  #: its parameters make no sense
+    BROKEN = "broken"  #: its parameters are invalid
     EXHAUSTED = (
         "exhausted"  #: the server stopped it for its failures and waits for its owner: collected, never waited on
     )
 
     @property
     def is_over(self) -> bool:
-        """True where no job of the task will start or go on without a user's action."""
+        """True if no job of the task will start or go on without an action of the user."""
         return self in _TASK_OVER
 
     @property
     def is_waiting(self) -> bool:
-        """True where the server makes no jobs of the task for now."""
+        """True if the server makes no jobs of the task for now."""
         return self in _TASK_WAITING
 
 
@@ -89,13 +87,15 @@ _TASK_WAITING = frozenset(
 
 @dataclass(frozen=True)
 class JobNeeds:
-    """What each job of a task needs.
+    """The resources of each job of a task.
 
     Attributes:
-        cores: CPU cores per node.
-        memory_mb: memory per node, in MB.
-        minutes: walltime limit of the job's payload, in minutes; of all its points together where it runs several.
-        ranks_per_node: processes that a launcher starts on each node; 0: no launcher, the command is started once.
+        nodes: number of nodes.
+        gpus_per_node: GPUs of each node.
+        cores: CPU cores of each node.
+        memory_mb: memory of each node, in MB.
+        minutes: walltime limit of the payload in minutes, for all points of the job together.
+        ranks_per_node: processes that a launcher starts on each node; 0: no launcher, the command runs once.
     """
 
     nodes: int = 1
@@ -108,17 +108,17 @@ class JobNeeds:
 
 @dataclass(frozen=True)
 class TaskOptions:
-    """What a task says to its PanDA server beside what its jobs need; see the search file's `panda` and `site`.
+    """Further options of a task for its PanDA server; see the search file's `panda` and `site`.
 
     Attributes:
         label: prodSourceLabel.
         vo: virtual organisation; None: the user's at that server.
-        working_group: on whose account the jobs run; None: the user's own.
-        priority: None: the server's for users.
-        attempts: how often PanDA starts a job that the infrastructure lost, first attempt included.
-        architecture: CPU and GPU wanted, as prun takes it; None: any.
-        exclude: queues that the jobs must not go to.
-        official: the outputs are the working group's, whose production role the user has.
+        working_group: the group that is charged for the jobs; None: the user.
+        priority: priority of the task; None: the server's default for users.
+        attempts: most attempts of a job that the infrastructure loses, the first one included.
+        architecture: CPU and GPU, in prun's form; None: any.
+        exclude: queues that must not run the jobs.
+        official: whether the outputs belong to the working group, whose production role the user has.
     """
 
     label: str = "user"
@@ -132,7 +132,7 @@ class TaskOptions:
 
 
 class Member(NamedTuple):
-    """One fold of one trial: what a job runs, alone or after others."""
+    """One fold of one trial in a job; a job runs one or more, one after another."""
 
     trial: int
     fold: int
@@ -145,19 +145,24 @@ Members = tuple[Member, ...]
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """A generation, or lost folds of one, on its way to PanDA.
+    """A task for PanDA: a generation, or lost folds of one.
 
     Attributes:
-        name: unique for ever; see `task_name`.
-        uid: the search's random identity, repeated in every job's metadata.
+        name: the unique name; see `task_name`.
+        search: name of the search.
+        uid: the search's random identity, which is in the metadata of each job too.
+        generation: number of the generation.
+        folds: number of folds of a trial.
         points: hyper-parameter points by trial number.
-        jobs: what job number 1, 2, … runs.
-        folds: how many folds a trial has in all.
+        jobs: the members that job number 1, 2, … runs.
         sandbox: the archive with payload and runner.
-        container: image, or None.
+        needs: the resources of each job.
+        container: the image; None: no container.
+        has_outputs: whether jobs keep output files.
         queue: the PanDA queue (site); None: the server's default.
-        datasets: Rucio datasets, ``scope:name``, that every job needs where the server's own pilots bring them.
-        wants_values: whether the values that jobs report while they run are waited for.
+        options: further options.
+        datasets: Rucio datasets, ``scope:name``, that the server's pilots bring to each job.
+        wants_values: whether steering reads the values of running jobs.
     """
 
     name: str
@@ -179,7 +184,7 @@ class TaskSpec:
 
 @dataclass(frozen=True)
 class TaskRef:
-    """A submitted task: what its server calls it."""
+    """A submitted task, by its name and its id at the server."""
 
     name: str
     jedi_task_id: int
@@ -187,18 +192,30 @@ class TaskRef:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the runner says of one member in a finished job's metadata, identity included.
+    """The runner's report on one member in a finished job's metadata, with its identity.
 
     Attributes:
-        number: which of the task's jobs it was, from 1.
-        attempt: the job's.
-        value: the figure of merit, of several the first; None where the payload failed, and `message` says why.
-        values: all figures of merit that the runner was asked for, as far as it tells them.
-        was_run: False where the job's time was over before the member came to its end: then there is no verdict on it.
-        ran_in: the attempt of the job that ran it: an attempt goes on after the points that the one before finished.
-        metadata: what the payload itself put into its metadata.
+        uid: the search's random identity.
+        generation: number of the generation.
+        trial: number of the trial.
+        fold: number of the fold.
+        number: number of the job in its task, from 1.
+        attempt: attempt number of the job.
+        value: the figure of merit, or the first of several; None: the payload failed, and `message` has the reason.
+        message: the reason of a failure.
+        was_run: False: the job's time ended before this member did, so there is no result.
+        ran_in: the attempt of the job that ran it: an attempt skips the points that an earlier one finished.
+        metrics: figures that the runner measured.
+        metadata: metadata of the payload itself.
+        log_tail: the end of the log.
         seconds: the payload's run time.
-        folder: where in the job's packed outputs its own are; empty: they are all its own.
+        started: start of the payload, in seconds since the epoch.
+        ended: end of the payload, in seconds since the epoch.
+        node: name of the node.
+        progress: (step, value) pairs reported while it ran.
+        has_outputs: whether output files were packed.
+        folder: the folder of its outputs in the job's packed outputs; empty: all are its own.
+        values: all reported figures of merit.
     """
 
     uid: str
@@ -229,13 +246,18 @@ class JobReport:
     """One attempt of one job, as the server knows it.
 
     Attributes:
-        number: which of the task's jobs it is, from 1; None where the server does not tell.
-        verdicts: for finished jobs, the runner's word on each member; a finished job that brought none has failed.
-        error: the server's and pilot's error codes and texts, for jobs that ended without a verdict.
-        running: (trial, fold) of the member that runs now, where the job has several and tells.
-        progress: the (step, value) pairs that its last heartbeat carried, of that member, by step; infinity stands for
-            whatever is no finite number.
-        output: what the server calls its packed outputs, where it tells; None: what they were asked to be called.
+        panda_id: the PandaID.
+        state: the state of the attempt.
+        attempt: attempt number, from 1.
+        number: number of the job in its task, from 1; None: not known.
+        verdicts: the runner's report on each member, for finished jobs; a finished job without one has failed.
+        error: error codes and texts of server and pilot, for jobs that ended without a report of the runner.
+        node: name of the node.
+        started: start of the job, in seconds since the epoch.
+        ended: end of the job, in seconds since the epoch.
+        running: (trial, fold) of the member that runs now, if known.
+        progress: (step, value) pairs of that member in the last heartbeat, by step; infinity: not a finite number.
+        output: the server's name of its packed outputs; None: the name in the task's parameters.
     """
 
     panda_id: int
@@ -252,21 +274,21 @@ class JobReport:
     output: str | None = None
 
 
-#: PanDA's limit on the names of the datasets that it makes of a task's name.
+#: PanDA's limit on the names of datasets, which it makes from the task's name.
 _LONGEST_DATASET = 132
 _LONGEST_ENDING = len("_outputs.tar.gz/")
 
 
 def task_name(nickname: str, search: str, uid: str, generation: int, revision: int, *, group: str | None = None) -> str:
-    """The name of a task: unique, and recognisable in a monitor.
+    """Returns the name of a task: unique, and easy to recognise in a monitor.
 
     Args:
         nickname: the user's name at the server.
-        search: the search's name; its end is left out where the whole would be too long: `uid` tells searches apart.
+        search: the search's name, shortened if needed: `uid` is unique.
         uid: 8 random hexadecimal digits.
-        generation: which generation of the search it is.
-        revision: 0, or the how manieth time lost jobs of the generation are sent again.
-        group: the working group whose the outputs are; None: they are the user's.
+        generation: number of the generation.
+        revision: 0 for the first submission, n for the n-th submission of lost jobs.
+        group: the working group that owns the outputs; None: the user.
     """
     start = f"group.{group}" if group else f"user.{nickname}"
     end = f".{uid}.g{generation}" + (f".r{revision}" if revision else "")
