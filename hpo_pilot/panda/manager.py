@@ -103,7 +103,7 @@ class PandaManager(WorkflowManager):
 
     @property
     @override
-    def manners(self) -> ServerPolicy:
+    def policy(self) -> ServerPolicy:
         # As long as it is not known: a server whose token we made is ours.
         if self._feed.known if self._feed.known is not None else self._server.token_file is not None:
             return EAGER
@@ -237,8 +237,8 @@ class PandaManager(WorkflowManager):
         try:
             ours = self._feed.is_there()
         except TryAgainError:
-            due = self._watches.wait(min(seconds, self.manners.retry_seconds[0]))
-            return None if self.manners is EAGER else due
+            due = self._watches.wait(min(seconds, self.policy.retry_seconds[0]))
+            return None if self.policy is EAGER else due
         return self._feed.wait(seconds) if ours else self._watches.wait(seconds)
 
     # --- files ---

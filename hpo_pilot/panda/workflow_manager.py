@@ -96,7 +96,7 @@ class WorkflowManager(ABC):
 
     @property
     @abstractmethod
-    def manners(self) -> ServerPolicy:
+    def policy(self) -> ServerPolicy:
         """How to call the server; may change after the first answer of the server. Sends nothing."""
 
     @abstractmethod

@@ -205,7 +205,7 @@ class TrialStopper:
             TryAgainError: the server does not answer.
         """
         stopped = (number in self._over for job in task.jobs for number, _, _ in job)
-        if self._manager.manners.revives and any(stopped):
+        if self._manager.policy.revives and any(stopped):
             self._manager.kill(ref)
 
 

@@ -174,7 +174,7 @@ class SearchSteering:
 
     def _retry_later(self, error: TryAgainError) -> float:
         """Starts a pause, twice as long as the one before. Returns its seconds."""
-        first, longest = self._manager.manners.retry_seconds
+        first, longest = self._manager.policy.retry_seconds
         pause = max(first, self._retry_pause)
         self._retry_pause = min(pause * 2, longest)
         self._not_before = time.monotonic() + pause
@@ -231,7 +231,7 @@ class SearchSteering:
         ref = TaskRef(task.name, task.jedi_task_id)
         over = ""
         try:
-            alive, known = self._look(task, ref), self._manager.manners.status_comes_along
+            alive, known = self._look(task, ref), self._manager.policy.status_comes_along
             if self._ledger.missing(task) and (known or not alive):
                 state = self._manager.status([ref]).get(ref.jedi_task_id)
                 if state is None:
@@ -317,7 +317,7 @@ class SearchSteering:
             return
         count = self._wanted()
         left = min(self._spent.trials_left, self._allowance.trials)
-        if not self._refill_rule.is_due(count, left, self._manager.manners.refill):
+        if not self._refill_rule.is_due(count, left, self._manager.policy.refill):
             return
         count = min(count, self._tasks.trials_per_task)
         pending = sorted(number for number, trial in self._ledger.open.items() if trial.confirms is None)

@@ -209,7 +209,7 @@ class KeptOutputs:
         Raises:
             TryAgainError: the server does not answer. The remaining outputs are deleted at the next call.
         """
-        if not self._declared or self._manager.manners.keeps_outputs:
+        if not self._declared or self._manager.policy.keeps_outputs:
             return
         self._numbers |= set(new)
         candidates = [trials[number] for number in self._numbers if trials[number].confirms is None]

@@ -88,7 +88,7 @@ class Submissions:
         now = time.monotonic()
         # Routine looks bring the states and values of running jobs, and replace a change report that got lost.
         spread = max(_LOOK_SPACING * len(self.open), (_LOOK_PAUSE + 1) * sum(self._took.values()))
-        overdue = now - max(self._manager.manners.look_seconds, spread)
+        overdue = now - max(self._manager.policy.look_seconds, spread)
         for task in self.open.values():
             reported = changed is None or task.jedi_task_id in changed
             if reported or self._looked.get(task.id, now) < overdue:
@@ -265,7 +265,7 @@ class Submissions:
     @property
     def trials_per_task(self) -> int:
         """The largest number of trials in one task."""
-        return trials_per_task(self._search, self._manager.manners.jobs_per_task)
+        return trials_per_task(self._search, self._manager.policy.jobs_per_task)
 
     def jobs(self, trials: Sequence[NewTrial]) -> tuple[Members, ...]:
         """Returns the members of each job for new trials."""

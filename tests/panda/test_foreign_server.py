@@ -61,8 +61,8 @@ def until(look, wanted, seconds=60.0):
 
 
 def test_it_is_treated_politely(far):
-    assert far.manager.manners.refill == 0.25
-    assert far.manager.manners.keeps_outputs
+    assert far.manager.policy.refill == 0.25
+    assert far.manager.policy.keeps_outputs
     far.manager.submit(far.task())
     assert far.foreign.calls["hpo_pilot/changes"] == 1, "asked once, never again"
 
@@ -227,8 +227,8 @@ def test_a_task_that_is_gone_is_given_up_only_after_long(far, monkeypatch):
 def test_scouts_are_few_where_users_cannot_do_without(far, monkeypatch, tmp_path):
     monkeypatch.setenv("PANDA_AUTH_VO", "atlas")
     atlas = PandaManager.connect(far.foreign.url, None, "me", tmp_path / "atlas.log")
-    assert atlas.manners.jobs_per_task == 10
-    assert far.manager.manners.jobs_per_task is None
+    assert atlas.policy.jobs_per_task == 10
+    assert far.manager.policy.jobs_per_task is None
     atlas.close()
 
 

@@ -24,7 +24,7 @@ class Panda:
     """Tasks in memory: each job is as the test says, and calls fail where it says so."""
 
     owner = "me"
-    manners = EAGER
+    policy = EAGER
 
     def __init__(self):
         self.tasks = {}

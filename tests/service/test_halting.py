@@ -164,7 +164,7 @@ def test_while_the_server_takes_no_kill_the_rest_goes_on(steer, store, panda):
 
 
 def test_what_a_server_revives_is_killed_again_and_its_result_does_not_count(steer, store, panda, monkeypatch):
-    monkeypatch.setattr(Panda, "manners", replace(EAGER, revives=True))
+    monkeypatch.setattr(Panda, "policy", replace(EAGER, revives=True))
     steering = steer(ASHA, **TWO)
     hopeless(panda, steering)
     panda.report(1, 2, (1, 0.9), state=JobState.CANCELLED)

@@ -15,7 +15,7 @@ from hpo_pilot.store import JobOutcome, NewTask, NewTrial, SteeringStore, TrialE
 
 
 class Storage:
-    manners = EAGER
+    policy = EAGER
 
     def __init__(self) -> None:
         self.gone: list[str] = []

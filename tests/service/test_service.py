@@ -21,7 +21,7 @@ class Defect:
     """A manager in which everything is wrong."""
 
     owner = "me"
-    manners = EAGER
+    policy = EAGER
 
     def __init__(self):
         self.tried = 0

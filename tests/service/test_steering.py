@@ -76,7 +76,7 @@ def test_while_a_search_cannot_be_ended_it_is_not_tried_all_the_time(steer, pand
 
 
 def test_what_runs_in_an_exhausted_task_is_not_sent_out_beside_itself(steer, panda, monkeypatch):
-    monkeypatch.setattr(Panda, "manners", replace(EAGER, status_comes_along=True))
+    monkeypatch.setattr(Panda, "policy", replace(EAGER, status_comes_along=True))
     steering = steer(trials=3, parallel=3)
     go(steering, 2)
     panda.finish(1, 1)
@@ -135,7 +135,7 @@ def test_the_time_that_a_server_is_away_is_no_hand_over(steer, panda):
 
 
 def test_no_more_is_asked_for_than_a_task_may_have(steer, panda, monkeypatch):
-    monkeypatch.setattr(Panda, "manners", replace(EAGER, jobs_per_task=3))
+    monkeypatch.setattr(Panda, "policy", replace(EAGER, jobs_per_task=3))
     steering = steer({"folds": 2, "resources": {"trials_per_job": 2}}, trials=8, parallel=8)
     asked = []
     start = steering._proposer.start
