@@ -123,11 +123,8 @@ def _programs(document: Mapping[str, Any]) -> dict[str, str]:
         programs = {RUNNER: "hpo_pilot_series.py", "hpo_pilot_point.py": RUNNER}
     # Only the payload decides whether it uses these, and only its node whether it has energy counters.
     names = ["hpo_pilot_hpogrid.py"] if "hyperparameters" in document else []
-    names += ["hpo_pilot_idds.py", "hpo_pilot_ranks.py", "hpo_pilot_efficiency.py", "hpo_pilot_energy.py"]
-    names += ["hpo_pilot_python.py"]
+    names += ["hpo_pilot_results.py", "hpo_pilot_ranks.py", "hpo_pilot_energy.py", "hpo_pilot_python.py"]
     names += ["hpo_pilot_checkpoints.py"] if document.get("checkpoint") else []
-    names += ["hpo_pilot_outputs.py"] if document.get("outputs") else []
-    names += ["hpo_pilot_metadata.py"] if (document.get("file_names") or {}).get("metadata") else []
     return programs | {name: name for name in names}
 
 

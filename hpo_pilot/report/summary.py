@@ -353,7 +353,7 @@ def shortened(text: str, limit: int) -> str:
 
 
 #: The metrics of the payload runner that are shown: name, heading, and whether it is a fraction of 1. Their meaning is
-#: in hpo_pilot/runner/hpo_pilot_efficiency.py; the pilot measures the last one.
+#: in hpo_pilot/runner/hpo_pilot_ranks.py; the pilot measures the last one.
 MOST_EFFICIENCIES = (
     ("ranks", "ranks", False),
     ("pop_parallel_efficiency", "parallel efficiency", True),

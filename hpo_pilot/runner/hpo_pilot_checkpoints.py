@@ -1,6 +1,6 @@
-"""Keeps a payload's declared checkpoints: packed beside hpo_pilot_runner.py where any are declared, and loaded by it.
+"""Keeps a payload's declared checkpoints; in the sandbox of searches that declare some. hpo_pilot_runner.py loads it.
 
-Standard library alone, Python 3.6 syntax.
+Standard library only, Python 3.6 syntax.
 """
 
 import os
@@ -17,10 +17,10 @@ QUIET = 0.5  # seconds without a write after which a checkpoint counts as comple
 
 
 class Checkpoints:
-    """The declared checkpoints of a trial's fold, kept between attempts; copied, then renamed: whole, or not there."""
+    """Keeps the declared checkpoints of a fold between attempts. A copy is made under another name, then renamed."""
 
     def __init__(self, folder: str, names: "List[str]", files_in: "Callable[[str, List[str]], Iterator[str]]") -> None:
-        """Put what the attempt before kept in `folder` into the current one; `files_in` is the runner's."""
+        """Restore the checkpoints that an earlier attempt kept in `folder`; `files_in` is the runner's function."""
         self.names, self.files_in, self.changed = names, files_in, 0.0
         self.kept, self.old, self.new = (os.path.join(folder, name) for name in (".kept", ".old", ".new"))
         self.next = time.monotonic() + SAVE_EVERY
@@ -29,31 +29,31 @@ class Checkpoints:
         self.marked = None  # type: List[Tuple[str, int, float]] | None
 
     def copy(self, source: str, target: str) -> None:
-        """Copy what is declared from one folder to another."""
+        """Copy the declared checkpoints from one folder to another."""
         for name in self.files_in(source, self.names):
             os.makedirs(os.path.dirname(os.path.join(target, name)), exist_ok=True)
             shutil.copy2(os.path.join(source, name), os.path.join(target, name))
 
     def look(self) -> "List[Tuple[str, int, float]]":
-        """What is there: (file, bytes, unix time of its last change)."""
+        """Return the present checkpoint files: (file, bytes, unix time of its last change)."""
         return sorted((f, os.stat(f).st_size, os.stat(f).st_mtime) for f in self.files_in(".", self.names))
 
     def mark(self) -> None:
-        """Note what is there when the payload has been told to end."""
+        """Note the present files when the payload is told to end."""
         try:
             self.marked = self.look()
         except OSError:  # a file went away
             self.marked = None
 
     def has_changed(self) -> bool:
-        """Whether anything was written after `mark`, which only a process does that takes the signal to save."""
+        """Return whether files changed after `mark`: only a process that saves on the signal changes them."""
         try:
             return self.marked is not None and self.look() != self.marked
         except OSError:
             return False
 
     def save(self, settled: bool = False) -> None:
-        """Keep what changed, unless it may be half-written; `settled`: no writer is left."""
+        """Keep changed checkpoints unless they may be incomplete; `settled`: no process writes any more."""
         began = time.monotonic()
         self.next = began + SAVE_EVERY
         try:
@@ -61,7 +61,7 @@ class Checkpoints:
             if not seen or seen == self.saved:
                 return
             self.changed, self.next = self.changed or began, began + QUIET / 4
-            restless = began - self.changed > SAVE_EVERY  # then a pause between two writes must do
+            restless = began - self.changed > SAVE_EVERY  # always being written: a short pause between writes is enough
             if settled or time.time() - max(entry[2] for entry in seen) >= (QUIET / 10 if restless else QUIET):
                 for old in (self.new, self.old):
                     shutil.rmtree(old, ignore_errors=True)
@@ -72,5 +72,5 @@ class Checkpoints:
                     os.rename(self.new, self.kept)
                     self.saved, self.changed = seen, 0.0
                     self.next = began + SAVE_EVERY + 20 * (time.monotonic() - began)  # copies take 5% of the time
-        except OSError as error:  # a file that went away, a full disk: the copy before is still there
+        except OSError as error:  # a removed file, a full disk: the previous copy is still there
             print("hpo_pilot_runner: checkpoint not kept: %s" % error, file=sys.stderr)

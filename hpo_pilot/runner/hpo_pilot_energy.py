@@ -1,13 +1,13 @@
-"""Measures the energy of a job where its node tells: counters that are read before, during and after.
+"""Measures the energy of a job from counters of its node, read before, during and after the payload.
 
-Loaded by hpo_pilot_runner.py where there may be any. Of the node: Cray's /sys/cray/pm_counters (HPE, "PM Counters": all
-of the node, GPUs included, in joules), else the CPU packages' RAPL counters (Linux, Documentation/power/powercap: in
-microjoules, and they start again at 0; where only root may read them they are not there). Of NVIDIA's GPUs: NVML's
-nvmlDeviceGetTotalEnergyConsumption, in millijoules, of those that the job sees.
+hpo_pilot_runner.py loads it on nodes that may have counters. Node: Cray's /sys/cray/pm_counters (HPE, "PM Counters":
+the whole node with GPUs, in joules), otherwise the RAPL counters of the CPU packages (Linux,
+Documentation/power/powercap: in microjoules, they wrap to 0; often only root may read them). NVIDIA GPUs:
+nvmlDeviceGetTotalEnergyConsumption of NVML, in millijoules, for the GPUs that the job sees.
 
-Of the node's counters a job that shares it counts its share of the cores or, where the counters have them in, of the
-GPUs, the larger one: an estimate then, for nobody knows who drew what. Nothing is told of jobs on several nodes. Where
-GPUs are measured and the rest is not, that is told by another name. Standard library alone, Python 3.6 syntax.
+A job that shares its node gets a share of the node's counters: its share of the cores or, if the counters include GPUs,
+of the GPUs, the larger of the two. This is an estimate. Jobs on several nodes get no figure. If only the GPUs can be
+measured, the figure has another name, gpu_energy_joules. Standard library only, Python 3.6 syntax.
 """
 
 import os
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 CRAY, RAPL = "/sys/cray/pm_counters", "/sys/class/powercap"
 NVML = "libnvidia-ml.so.1"
-LOOK_SECONDS = 60.0  # a RAPL counter of 262 kJ starts again after 10 minutes at 400 W
+LOOK_SECONDS = 60.0  # a RAPL counter of 262 kJ wraps after 10 minutes at 400 W
 
 
 class Counter:
-    """A counter of energy; `joules` is what it went on since it was made."""
+    """An energy counter; `joules` is its increase since this object was made."""
 
     def __init__(self, read: "Callable[[], float]", unit: float, size: float = 0.0) -> None:
-        """`read`: the counter, in `unit` joules; `size`: where it starts again at 0; 0: never."""
+        """`read` returns the counter in units of `unit` joules; `size`: the value where it wraps to 0; 0: never."""
         self.read, self.unit, self.size, self.joules = read, unit, size, 0.0
         self.last = read()
 
     def look(self) -> None:
-        """Reads it; between two looks it may start again once."""
+        """Read the counter; it may wrap once between two readings."""
         now = self.read()
         gone = now - self.last
         if gone < 0 and self.size:
@@ -39,7 +39,7 @@ class Counter:
 
 
 def file_reader(path: str) -> "Callable[[], float]":
-    """Reads the first word of a file as a number; OSError or ValueError where it is none."""
+    """Return a function that reads the first word of a file as a number; it raises OSError or ValueError."""
 
     def read() -> float:
         with open(path, "rb") as file:
@@ -49,7 +49,7 @@ def file_reader(path: str) -> "Callable[[], float]":
 
 
 def rapl(root: str) -> "List[Counter]":
-    """Those of the CPU packages; none where one of them cannot be read."""
+    """Return the counters of the CPU packages. OSError if one of them cannot be read."""
     found = []
     for zone in sorted(os.listdir(root)):
         folder = os.path.join(root, zone)
@@ -57,15 +57,15 @@ def rapl(root: str) -> "List[Counter]":
             name = os.path.join(folder, "name")
             with open(name, "rb") as file:
                 package = file.read(100).startswith(b"package")
-            if package:  # psys, the platform, has the packages in
+            if package:  # psys, the platform, includes the packages
                 size = file_reader(os.path.join(folder, "max_energy_range_uj"))()
                 found.append(Counter(file_reader(os.path.join(folder, "energy_uj")), 1e-6, size))
     return found
 
 
 def nvml(library: str, visible: "List[str]") -> "List[Counter]":
-    """Those of the NVIDIA GPUs with these numbers or UUIDs; OSError where there is no such thing."""
-    import ctypes  # noqa: PLC0415  5 ms, and only where there are GPUs
+    """Return the counters of the NVIDIA GPUs with these numbers or UUIDs; OSError without such a GPU or NVML."""
+    import ctypes  # noqa: PLC0415  5 ms, needed only with GPUs
 
     lib = ctypes.CDLL(library)
 
@@ -95,12 +95,12 @@ def nvml(library: str, visible: "List[str]") -> "List[Counter]":
 
 
 class Meter:
-    """The energy of one job on one node, from now on."""
+    """Measures the energy of one job on one node, from now on."""
 
     def __init__(
         self, cores: int, gpus: int, *, cray: str = CRAY, powercap: str = RAPL, library: str = NVML, every: float = 0.0
     ) -> None:
-        """`cores`, `gpus`: that the job has of the node; the others are for tests."""
+        """`cores` and `gpus` are the job's share of the node; the other arguments are for tests."""
         self.node, self.gpus, self.share = [], [], 1.0  # type: List[Counter], List[Counter], float
         self.gpus_in = False
         cores_share = min(1.0, cores / (os.cpu_count() or 1))
@@ -118,7 +118,7 @@ class Meter:
         self.wanted = gpus
         self._done = self._thread = None  # type: Any
         if self.node or self.gpus:
-            import threading  # noqa: PLC0415  few nodes tell anything
+            import threading  # noqa: PLC0415  few nodes have readable counters
 
             self._done = threading.Event()
             self._thread = threading.Thread(target=self._watch, args=(every or LOOK_SECONDS,), daemon=True)
@@ -126,7 +126,7 @@ class Meter:
 
     @staticmethod
     def _quiet(find: "Callable[..., List[Counter]]", *arguments: "Any") -> "List[Counter]":
-        """What is found; nothing where something cannot be read: half an energy is none."""
+        """Return the counters; none if one cannot be read, because a part of the energy would mislead."""
         try:
             return find(*arguments)
         except (OSError, ValueError, IndexError, AttributeError):
@@ -144,7 +144,7 @@ class Meter:
             self.node, self.gpus = [], []
 
     def metrics(self) -> "Dict[str, float]":
-        """What the job drew until now, once: energy_joules of all of it, or gpu_energy_joules of the GPUs alone."""
+        """Stop and return the energy so far: energy_joules of the whole job, or gpu_energy_joules of its GPUs only."""
         if self._thread is not None:
             self._done.set()
             self._thread.join(5)
@@ -157,5 +157,5 @@ class Meter:
 
 
 def meter_of(job: "Dict[str, Any]", payload: "Dict[str, Any]") -> "Callable[[], Dict[str, float]]":
-    """What tells the energy of a job from now on; nothing where it has several nodes, or says not how much of one."""
+    """Return a function that returns the job's energy; empty for several nodes or an unknown share of the node."""
     return Meter(payload["cores"], job["gpus"]).metrics if job["nodes"] == 1 and payload.get("cores") else dict

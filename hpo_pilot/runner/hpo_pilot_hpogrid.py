@@ -1,7 +1,7 @@
-"""A job's figures under hpogrid's keys, beside our own in its metadata: what scripts that read a BigPanDA look for.
+"""Adds hpogrid's keys to a job's metadata, for scripts that read them from BigPanDA.
 
-Keys and values as hpogrid 1.3.3 writes them (`create_metadata` of `hpogrid/components/hpo_task.py`), for the one point
-that the job ran, or the several. Standard library alone, Python 3.6 syntax.
+Keys and values are those of hpogrid 1.3.3 (`create_metadata` of `hpogrid/components/hpo_task.py`), for the one or
+several points of the job. Standard library only, Python 3.6 syntax.
 """
 
 import time
@@ -12,23 +12,23 @@ if TYPE_CHECKING:
 
 KEYS = ["project_name", "start_datetime", "end_datetime", "start_timestamp", "task_time_s", "hyperparameters", "metric"]
 KEYS += ["mode", "best_config", "best_metric_score", "result"]
-REPORT_KEPT = 64 * 1024  # characters of all keys together: the rest counts too in the 1 MB that PanDA takes
+REPORT_KEPT = 64 * 1024  # characters of all keys together; the other metadata counts too for PanDA's limit of 1 MB
 
 
 def reported(known: "Dict[str, Any]", payload: "Dict[str, Any]") -> "Dict[str, Any]":
-    """The metadata with hpogrid's keys, unless the payload has some of them itself. `payload` has the point as well."""
+    """Return the metadata with hpogrid's keys, unless the payload wrote one itself. `payload` includes the point."""
     verdict = known["hpo_pilot"]
     if any(key in known for key in KEYS):
         return known
     report = report_of(verdict, payload)
     if len(ascii(report)) > REPORT_KEPT:
         return known
-    verdict["hpogrid"] = 1  # so that nobody takes them for the payload's
+    verdict["hpogrid"] = 1  # marks the keys as ours, not the payload's
     return dict(known, **report)
 
 
 def report_of(verdict: "Dict[str, Any]", payload: "Dict[str, Any]") -> "Dict[str, Any]":
-    """One point's: without a figure of merit it has no row in `result`."""
+    """Return the report of one point; without a figure of merit it has no row in `result`."""
     tried, names, metric = payload["point"], payload["hyperparameters"], payload["metric"]
     point = {name: tried.get(name) for name in names} if isinstance(tried, dict) else {}
     row = dict(point)
@@ -51,19 +51,19 @@ def report_of(verdict: "Dict[str, Any]", payload: "Dict[str, Any]") -> "Dict[str
 
 
 def moment(seconds: float) -> str:
-    """A time as hpogrid writes it, in UTC."""
+    """Format a time as hpogrid does, in UTC."""
     return time.strftime("%m/%d/%Y, %H:%M:%S", time.gmtime(seconds))
 
 
 def taken_out(metadata: "Dict[str, Any]") -> "Optional[Dict[str, Any]]":
-    """Takes a point's report out of its metadata; None where there is none of ours."""
+    """Remove a point's report from its metadata and return it; None if there is none of ours."""
     if not metadata["hpo_pilot"].pop("hpogrid", 0):
         return None
     return {key: metadata.pop(key) for key in KEYS}
 
 
 def joined(reports: "List[Dict[str, Any]]") -> "Dict[str, Any]":
-    """The report of a job that ran several points; empty where it would be too large, or none has one."""
+    """Return the report of a job with several points; empty if there is none or it would be too large."""
     if not reports:
         return {}
     rows = [row for report in reports for row in report["result"].values()]

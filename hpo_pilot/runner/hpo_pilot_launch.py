@@ -1,8 +1,8 @@
-"""Starts a payload through a launcher: the pilot puts it beside hpo_pilot_runner.py, which loads it.
+"""Starts a payload through a launcher. The pilot copies it beside hpo_pilot_runner.py, which loads it.
 
-hpo_pilot_launch.json, which the pilot writes too, says what stands before the payload's command, how the launcher's own
-lines look in its log, and how a job step is reached that the launcher's process does not pass signals on to. As a
-program, `hpo_pilot_launch.py KILL` ends what may be left of the step. Standard library alone, Python 3.6 syntax.
+The pilot also writes hpo_pilot_launch.json: the launcher's words before the payload's command, patterns of the
+launcher's own lines in the log, and the commands that signal a job step if the launcher does not pass signals on. As a
+program, `hpo_pilot_launch.py KILL` ends the rest of the step. Standard library only, Python 3.6 syntax.
 """
 
 import json
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
 
 DOCUMENT = "hpo_pilot_launch.json"
 FOLDER = "%FOLDER"  # in a word: the folder where the payload runs
-SECONDS = 30.0  # for a command of the batch system
-#: What ranks say whose partner has gone: not why the training ended.
+SECONDS = 30.0  # time limit for a command of the batch system
+#: Errors of ranks that lost their partner: a consequence, not the cause of the failure.
 CONSEQUENCE = re.compile("HorovodInternalError|Horovod has been shut down|ChildFailedError|^KeyboardInterrupt")
 
 
 class Launch:
-    """What the pilot said of the launcher."""
+    """The launcher as the pilot describes it."""
 
     def __init__(self, folder: str, shell_signs: "Optional[Set[str]]" = None) -> None:
-        """Reads it; `shell_signs`: a command that has one of these needs a shell."""
+        """Reads the pilot's description; a command with one of `shell_signs` needs a shell."""
         with open(os.path.join(folder, DOCUMENT), "rb") as file:
             self.said = json.loads(file.read().decode())  # type: Any
         self.shell_signs = shell_signs or set()
 
     def words(self, command: str) -> "List[str]":
-        """The whole command, as words."""
+        """Return the whole command as a list of words."""
         before = [word.replace(FOLDER, os.getcwd()) for word in self.said["before"]]
         return before + (["/bin/sh", "-c", command] if self.shell_signs & set(command) else command.split())
 
     def tell(self, name: str) -> bool:
-        """Send the job step a signal past the launcher's process; False: there is no such way, or no such step."""
+        """Send a signal to the job step itself; False if that is not possible or there is no such step."""
         found = False
         for step in self.steps():
             words = [word.replace("%SIGNAL", name) for word in self.said["signal"]] + [step]
@@ -46,15 +46,15 @@ class Launch:
         return found
 
     def steps(self) -> "List[str]":
-        """What the batch system calls the steps of this job that it still has."""
+        """Return the batch system's names of the running steps of this job."""
         done = run(self.said["steps"]) if self.said.get("steps") else None
         listed = [line.split() for line in done.stdout.decode("utf-8", "replace").splitlines()] if done else []
         return [words[0] for words in listed if words[1:] == [self.said["name"]]]
 
     def last_words(self, log: str) -> str:
-        """The last line of the rank that failed first; of the launcher's own, where no rank said anything.
+        """Return the last line of the rank that failed first, or the launcher's error line if no rank wrote one.
 
-        A rank that raised something counts before those that it left waiting, which may have ended before it.
+        A rank with an exception comes before ranks that waited for it, even if those ended earlier.
         """
         label, dead, own = (re.compile(self.said.get(key) or "(?!)") for key in ("label", "dead", "own"))
         lines = log.splitlines()
@@ -81,9 +81,9 @@ class Launch:
 
 
 def exceptions(lines: "List[str]", label: "Any", own: "Any") -> "List[Tuple[int, str, str]]":
-    """The ends of tracebacks, (number of the line, rank, what it says), without consequences and the launcher's own.
+    """Return the exceptions in a log as (line number, rank, text), without consequences and the launcher's own.
 
-    Each rank and stream is read by itself: a launcher brings them together in no order.
+    Each rank and stream is read separately, because a launcher mixes their lines.
     """
     found, inside = [], set()  # type: List[Tuple[int, str, str]], Set[str]
     for place, line in enumerate(lines):
@@ -100,7 +100,7 @@ def exceptions(lines: "List[str]", label: "Any", own: "Any") -> "List[Tuple[int,
 
 
 def run(words: "List[str]") -> "Any":
-    """A command of the batch system's; None where it does not work, which it says in the runner's log."""
+    """Run a command of the batch system; None if it cannot run. Errors go to the runner's log."""
     try:
         done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

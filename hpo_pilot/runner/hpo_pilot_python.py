@@ -1,6 +1,7 @@
-"""Which Python a payload runs in: hpo_pilot_runner.py loads this where the search names one, or a payload failed.
+"""Selects the Python of a payload and names it in error messages.
 
-Standard library alone, Python 3.6 syntax.
+hpo_pilot_runner.py loads this file if the search names a Python or the payload failed. Standard library only, Python
+3.6 syntax.
 """
 
 import os
@@ -14,10 +15,10 @@ if TYPE_CHECKING:
 
 FOLDER = "hpo_pilot_python"
 
-#: `python` and `python3`: a link would not do, for a virtual environment is found by where its own Python is.
+#: `python` and `python3`. A link would not work: Python finds its virtual environment by the path of its executable.
 PROGRAM = '#!/bin/sh\nexec "$HPO_PILOT_PYTHON" "$@"\n'
 
-#: Runs where the payload does, in its container and on its node, before its command.
+#: Runs before the payload's command, in its container and on its node.
 USE = """\
 HPO_PILOT_PYTHON=$(command -v %(python)s) || {
   echo "payload.python: there is no "%(python)s" on $(uname -n); PATH is $PATH" >&2
@@ -31,16 +32,16 @@ if [ -f "$hpo_pilot_bin/../pyvenv.cfg" ]; then VIRTUAL_ENV=${hpo_pilot_bin%%/*};
 if [ -d "$hpo_pilot_bin/../conda-meta" ]; then CONDA_PREFIX=${hpo_pilot_bin%%/*}; export CONDA_PREFIX; fi
 """
 
-#: The word of a command that starts a Python.
+#: The word in a command that starts Python.
 WORD = re.compile(r"(?:^|[\s;&|('\"])((?:[\w.+/-]*/)?python[0-9.]*)(?=$|[\s;&|)'\"])")
-#: What a payload says that lacks a module.
+#: Messages about a missing module.
 NO_MODULE = re.compile(r"ModuleNotFoundError|ImportError|No module named")
-#: How a payload ends whose shell finds no program of a name.
+#: The exit code of a shell that finds no program of that name.
 NO_PROGRAM = "exit code 127"
 
 
 def command_with(python: str, command: str, here: str) -> str:
-    """The payload's command, in which `python` is the interpreter of that path or name."""
+    """Return the payload's command, with `python` set to the interpreter of this path or name."""
     folder = os.path.join(here, FOLDER)
     os.makedirs(folder, exist_ok=True)
     for name in ("python", "python3"):
@@ -52,20 +53,20 @@ def command_with(python: str, command: str, here: str) -> str:
 
 
 def write(path: str, text: str) -> None:
-    """Write a file anew, unless it is there already: a rank of before may still run it."""
+    """Write a file unless it exists: an earlier rank may still run it."""
     if not os.path.exists(path):
         with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
             file.write(text)
 
 
 def which(payload: "Dict[str, Any]", command: str, said: str, is_inside: bool) -> str:
-    """For a message: the Python of a payload that failed for want of something; empty where that was not why.
+    """Return a message part that names the payload's Python; empty unless a program or module was missing.
 
     Args:
         payload: its description.
-        command: of the payload, as the search has it.
-        said: the message so far and the end of its log.
-        is_inside: whether the payload ran where this does, not in a container around it alone.
+        command: the payload's command, as in the search file.
+        said: the message so far and the end of the log.
+        is_inside: whether the payload ran in the same container as the runner.
     """
     found = WORD.search(command)
     is_why = NO_MODULE.search(said) or (NO_PROGRAM in said and (found or payload.get("python")))

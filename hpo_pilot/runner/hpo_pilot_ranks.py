@@ -1,23 +1,26 @@
-"""Times what each rank of a training does: it lies beside the payload, which may import it.
+"""Measures how each rank of a training spends its time.
+
+The payload imports it from its own folder::
 
     try:
         import hpo_pilot_ranks
-    except ImportError:  # run by hand: then nothing is timed
+    except ImportError:  # run by hand: nothing is timed
         hpo_pilot_ranks = None
 
     if hpo_pilot_ranks:
         hpo_pilot_ranks.start(rank=hvd.rank(), size=hvd.size())
         loader, optimizer = hpo_pilot_ranks.loader(loader), hpo_pilot_ranks.optimizer(optimizer)
     ...
-    with hpo_pilot_ranks.communicate():  # what no wrapper sees
+    with hpo_pilot_ranks.communicate():  # communication outside the wrapped optimizer
         hvd.allreduce(loss)
 
 `hpo_pilot_ranks.meet(hvd)` before `hvd.init()` lets a Horovod without MPI run under srun, jsrun or mpirun.
 
-Time is input or communication where the payload says so, and else computation, as POP counts it: all that is outside of
-the communication library is useful. A context inside another takes its time from it. Only the process and thread that
-began are timed: workers of a data loader are not. Each rank's figures go to a file of its own, now and then and at the
-end; hpo_pilot_efficiency.py reads them when the payload has ended. Standard library alone, Python 3.6 syntax.
+Time counts as input or communication inside these contexts and wrappers, and as computation elsewhere. POP defines it
+so: all time outside of the communication library is useful. The time of an inner context does not count for the outer
+one. Only the process and thread that started the clock are timed, so workers of a data loader are not. Each rank writes
+its figures to a file of its own, every few seconds and at the end. `assess` turns the files of all ranks into the
+efficiency of the training. Standard library only, Python 3.6 syntax.
 """
 
 import atexit
@@ -30,11 +33,11 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Iterable, Iterator, List, Optional
+    from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
-FOLDER = "hpo_pilot_measured"  # below the job's folder; HPO_PILOT_MEASURED names it for who works elsewhere
-SAVE_EVERY = 5.0  # seconds: what a rank that is killed has told before
-#: Where launchers tell a rank its number, and of how many: Horovod, torchrun, OpenMPI, jsrun, PMI, PMIx, Slurm.
+FOLDER = "hpo_pilot_measured"  # below the job's folder; HPO_PILOT_MEASURED has its path for ranks that run elsewhere
+SAVE_EVERY = 5.0  # seconds between writes, so that a killed rank leaves recent figures
+#: Variables of the rank and the number of ranks: Horovod, torchrun, OpenMPI, jsrun, PMI, PMIx, Slurm.
 RANK_VARIABLES = (
     ("HOROVOD_RANK", "HOROVOD_SIZE"),
     ("RANK", "WORLD_SIZE"),
@@ -45,12 +48,17 @@ RANK_VARIABLES = (
     ("SLURM_PROCID", "SLURM_NTASKS"),
 )
 
-#: The same, but for what Horovod finds by itself, and for Slurm's in a batch script, which is no rank.
+#: The same without the variables that Horovod reads itself; Slurm's batch script, which is not a rank, is excluded.
 LAUNCHED = (*RANK_VARIABLES[2:-1], ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"))
+
+TIMES = ("seconds", "compute", "communication", "input")
+RANK_FILE_LIMIT = 64 * 1024  # bytes of a rank's file
+RANKS_KEPT = 256  # ranks in the metadata: those with the longest computation, because the others wait for them
+MOST_RANKS = 1 << 17  # files that are read
 
 
 class _Clock:
-    """The time of one rank, by what it was spent on."""
+    """The time of one rank, by activity."""
 
     def __init__(self, rank: int, size: int, synchronize: "Optional[Callable[[], Any]]") -> None:
         self.rank, self.size, self.synchronize = rank, size, synchronize
@@ -61,19 +69,19 @@ class _Clock:
         self.folder = os.environ.get("HPO_PILOT_MEASURED") or os.path.abspath(FOLDER)
 
     def mine(self) -> bool:
-        """Whether the caller is who began."""
+        """Whether the caller is the process and thread that started the clock."""
         return self.process == os.getpid() and self.thread == threading.get_ident()
 
     def note(self) -> None:
-        """Count the time since the last note for what is being done."""
+        """Add the time since the last call to the current activity."""
         if self.synchronize is not None:
-            self.synchronize()  # a GPU's work counts where it was started
+            self.synchronize()  # counts the work of a GPU where it was started
         now = time.monotonic()
         self.spent[self.doing[-1]] += now - self.last
         self.last = now
 
     def save(self) -> None:
-        """Write the rank's file, complete or not at all; a full disk is no reason to end a training."""
+        """Write the rank's file atomically. A full disk does not end the training."""
         figures = dict(self.spent, rank=self.rank, size=self.size, host=os.uname().nodename, images=self.images)
         figures.update(version=1, seconds=self.last - self.began)
         path = os.path.join(self.folder, "%d.json" % self.rank)
@@ -88,11 +96,11 @@ class _Clock:
 
 
 _clock = None  # type: Optional[_Clock]
-_stopped = False  # then nothing is timed until the next start
+_stopped = False  # True: nothing is timed until the next start
 
 
 def _from_launcher() -> "List[int]":
-    """This process's rank and how many there are, as its launcher says; 0 of 1 without one."""
+    """Return the rank of this process and the number of ranks from its launcher; [0, 1] without a launcher."""
     for rank, size in RANK_VARIABLES:
         if os.environ.get(rank, "").isdigit() and os.environ.get(size, "").isdigit():
             return [int(os.environ[rank]), int(os.environ[size])]
@@ -102,14 +110,14 @@ def _from_launcher() -> "List[int]":
 def start(
     rank: "Optional[int]" = None, size: "Optional[int]" = None, synchronize: "Optional[Callable[[], Any]]" = None
 ) -> None:
-    """Begin to time; what was before does not count. Without it the first context or wrapper begins.
+    """Start the clock; earlier time does not count. Without this call the first context or wrapper starts it.
 
     Args:
-        rank: of this process, from 0; by default what the launcher says.
-        size: how many ranks there are.
-        synchronize: called before each look at the clock, as torch.cuda.synchronize where the work is a GPU's.
+        rank: of this process, from 0; default: from the launcher.
+        size: number of ranks; default: from the launcher.
+        synchronize: called before each reading of the clock, such as torch.cuda.synchronize for work on a GPU.
     """
-    global _clock, _stopped  # noqa: PLW0603  one process, one clock: that is what makes a payload's use of it two lines
+    global _clock, _stopped  # noqa: PLW0603  one clock for each process keeps the use in a payload to two lines
     found = _from_launcher()
     first = _clock is None and not _stopped
     _clock = _Clock(found[0] if rank is None else rank, found[1] if size is None else size, synchronize)
@@ -119,7 +127,7 @@ def start(
 
 
 def stop() -> None:
-    """Stop: what comes after does not count, until the next start, which begins anew."""
+    """Stop the clock. The next start begins from zero."""
     global _clock, _stopped
     if _clock is not None and _clock.mine():
         _clock.note()
@@ -128,7 +136,7 @@ def stop() -> None:
 
 
 def _at_exit() -> None:
-    """What was timed up to the last context: what the interpreter does then is no training."""
+    """Save the time up to the last context: the shutdown of the interpreter is not training."""
     if _clock is not None and _clock.process == os.getpid():
         _clock.save()
 
@@ -153,28 +161,28 @@ def _doing(what: str) -> "Iterator[None]":
 
 
 def compute() -> "Any":
-    """A context whose time is computation: inside another one, for all else is computation already."""
+    """Return a context whose time is computation; needed only inside another context."""
     return _doing("compute")
 
 
 def communicate() -> "Any":
-    """A context whose time is communication: sending, receiving, and waiting for others."""
+    """Return a context whose time is communication: sending, receiving, waiting for other ranks."""
     return _doing("communication")
 
 
 def load_input() -> "Any":
-    """A context whose time is input: reading and waiting for data."""
+    """Return a context whose time is input: reading data and waiting for it."""
     return _doing("input")
 
 
 def images(count: int) -> None:
-    """Count images, or whatever else the training's samples are, as processed by this rank."""
+    """Add images (or other samples) that this rank has processed."""
     if _clock is not None and _clock.mine():
         _clock.images += int(count)
 
 
 class loader:
-    """A data loader whose batches are waited for as input; all else of it is as it was."""
+    """Wraps a data loader; waiting for its batches counts as input."""
 
     def __init__(self, batches: "Iterable[Any]") -> None:
         self._batches = batches
@@ -198,10 +206,10 @@ class loader:
 
 
 def optimizer(wrapped: "Any") -> "Any":
-    """Time a Horovod optimizer's waiting for gradients as communication; returns the same optimizer.
+    """Count a Horovod optimizer's waiting for gradients as communication; returns the same optimizer.
 
-    What overlaps with the backward pass costs nothing and is not seen; an optimizer without `synchronize` has nothing
-    to wait for, and stays as it is.
+    Communication that overlaps with the backward pass costs no time and is not counted. An optimizer without
+    `synchronize` does not wait and is returned unchanged.
     """
     synchronize = getattr(wrapped, "synchronize", None)
     if synchronize is not None:
@@ -215,11 +223,11 @@ def optimizer(wrapped: "Any") -> "Any":
 
 
 def meet(hvd: "Any", seconds: float = 120.0) -> None:
-    """Let Horovod's ranks find each other over gloo, where it has no MPI and its launcher only says who is who.
+    """Connect Horovod's ranks over gloo, for a Horovod without MPI under a launcher that only numbers the ranks.
 
-    Under horovodrun, and for one rank, there is nothing to do. Pilots say in MASTER_ADDR and MASTER_PORT where rank 0
-    is, and in HPO_PILOT_NODES on how many nodes the ranks are, as many on each and in their order. HOROVOD_GLOO_IFACE
-    names the network interface where the way to rank 0 is not the right one. SystemExit where they do not meet.
+    Does nothing under horovodrun or for one rank. Pilots set MASTER_ADDR and MASTER_PORT to the address of rank 0 and
+    HPO_PILOT_NODES to the number of nodes; each node has the same number of ranks, in order. The default network
+    interface is the one that reaches rank 0; HOROVOD_GLOO_IFACE names another one. SystemExit if they do not connect.
     """
     said = [os.environ.get(size, "") for rank, size in LAUNCHED if os.environ.get(rank)]
     size = int(said[0] or 1) if said else 1
@@ -241,7 +249,7 @@ def meet(hvd: "Any", seconds: float = 120.0) -> None:
 
 
 def _serve(port: int, places: "List[Any]", local: int, nodes: int) -> None:
-    """Where ranks leave their addresses for each other, in rank 0's process."""
+    """Run the rendezvous server, where ranks exchange their addresses, in the process of rank 0."""
     http = __import__("horovod.runner.http.http_server", fromlist=["RendezvousHTTPServer"])
     hosts = __import__("horovod.runner.common.util.hosts", fromlist=["SlotInfo"])
     plan = [
@@ -268,9 +276,81 @@ def _wait(address: str, port: int, seconds: float) -> None:
 
 
 def _interface(address: str, port: int) -> str:
-    """The name of the network interface that has the address by which this node reaches another."""
+    """Return the name of the network interface through which this node reaches an address."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((address, port))  # nothing is sent
         own = probe.getsockname()[0]
     found = __import__("psutil").net_if_addrs()  # Horovod needs psutil too
     return next((name for name in sorted(found) for one in found[name] if one.address == own), "lo")
+
+
+def read_ranks(folder: str, number: "Callable[[Any], Optional[float]]") -> "List[Dict[str, Any]]":
+    """Read the files that the ranks wrote, ordered by rank; broken files are skipped. `number` is the runner's."""
+    ranks = []
+    for name in sorted(os.listdir(folder))[:MOST_RANKS]:
+        path = os.path.join(folder, name)
+        try:
+            if not name.endswith(".json") or os.path.getsize(path) > RANK_FILE_LIMIT:
+                continue
+            with open(path, "rb") as file:
+                told = json.loads(file.read().decode())
+            times = {key: number(told[key]) for key in (*TIMES, "images")}
+            whole = {key: told[key] for key in ("rank", "size")}
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
+            continue
+        sound = all(value is not None and value >= 0 for value in times.values())
+        if sound and all(type(value) is int for value in whole.values()) and 0 <= whole["rank"] < whole["size"]:
+            ranks.append(dict(times, host=str(told.get("host", ""))[:100], **whole))
+    return sorted(ranks, key=lambda rank: rank["rank"])
+
+
+def assess(folder: str, number: "Callable[[Any], Optional[float]]") -> "Tuple[Dict[str, float], Dict[str, Any], str]":
+    """Compute the parallel efficiency of a training; hpo_pilot_runner.py calls this when the payload has ended.
+
+    The figures are the POP Centre of Excellence's "Standard Metrics for Parallel Performance Analysis" (pop-coe.eu;
+    co-design.pop-coe.eu/metrics, "Parallel efficiency", "Load balance efficiency", "Communication efficiency";
+    C. Rosas, J. Gimenez, J. Labarta, "Scalability prediction for fundamental performance factors", Supercomputing
+    Frontiers and Innovations 1(2) (2014) 4). c is the computation of each rank in seconds, T the run time of the
+    slowest rank, both without input:
+
+        load balance               LB = mean(c) / max(c)
+        communication efficiency   CE = max(c) / T
+        parallel efficiency        PE = LB x CE = mean(c) / T
+
+    POP's model has no input. Input is reported separately, as a fraction of the time of all ranks. images/s includes
+    it: all images divided by the time of the slowest rank.
+
+    Returns:
+        (figures by name, entries of single ranks for the metadata, why there are no figures).
+    """
+    ranks = read_ranks(folder, number)
+    size = max((rank["size"] for rank in ranks), default=0)
+    if [rank["rank"] for rank in ranks] != list(range(size)) or not size:
+        return {}, rank_entries(ranks), "%d of %d ranks told what they spent their time on" % (len(ranks), size)
+    computed = [rank["compute"] for rank in ranks]
+    run_time = max(rank["seconds"] - rank["input"] for rank in ranks)
+    longest, slowest = max(computed), max(rank["seconds"] for rank in ranks)
+    if not 0 < longest <= run_time * (1 + 1e-6):
+        return {}, rank_entries(ranks), "no time was spent on computation, or more than there was"
+    mean = sum(computed) / size
+    figures = {
+        "pop_parallel_efficiency": min(1.0, mean / run_time),
+        "pop_load_balance": mean / longest,
+        "pop_communication_efficiency": min(1.0, longest / run_time),
+        "pop_input_fraction": sum(rank["input"] for rank in ranks) / sum(rank["seconds"] for rank in ranks),
+        "ranks": float(size),
+        "compute_seconds": mean,
+        "communication_seconds": sum(rank["communication"] for rank in ranks) / size,
+        "input_seconds": sum(rank["input"] for rank in ranks) / size,
+    }
+    images = sum(rank["images"] for rank in ranks)
+    if images:
+        figures["images_per_second"] = images / slowest
+    return figures, rank_entries(ranks), ""
+
+
+def rank_entries(ranks: "List[Dict[str, Any]]") -> "Dict[str, Any]":
+    """Return the metadata entry with the times of single ranks, ordered by rank; seconds rounded to microseconds."""
+    kept = sorted(ranks, key=lambda rank: -rank["compute"])[:RANKS_KEPT]
+    rounded = [dict(rank, **{key: round(rank[key], 6) for key in TIMES}) for rank in kept]
+    return {"hpo_pilot_ranks": sorted(rounded, key=lambda rank: rank["rank"])} if ranks else {}

@@ -3,12 +3,13 @@
 
     python3 -I -S hpo_pilot_runner.py --task <table of points> --number <n>
 
-It picks point n, writes input.json, runs the payload's command, reads output.json, writes userJobMetadata.json (the
-payload may have other names for its files). What the payload does wrong (a crash, NaN, no output.json, its time limit)
-is a verdict: exit 0 and the reason in the metadata, for PanDA keeps nothing of failed jobs and a retry would only
-repeat it. What PanDA shall retry ends with exit 1 and one line: a disk full, told to stop, the pilot died, a broken
---task. The file stands alone: standard library, Python 3.6 syntax, no site-packages. It starts once per point: what few
-need is imported where it is used. hpo_pilot_series.py runs several of it, one after another.
+It picks point n, writes input.json, runs the payload's command, reads output.json and writes userJobMetadata.json. The
+search may name these files differently. A failure of the payload (a crash, NaN, no output.json, its time limit) is a
+verdict: the runner exits with 0 and writes the reason into the metadata, because PanDA keeps no metadata of failed jobs
+and a retry would fail again. A failure that PanDA should retry (full disk, a signal to stop, a dead pilot, a broken
+--task) ends with exit status 1 and one line. The file uses only the standard library, Python 3.6 syntax and no
+site-packages. It starts once for each point, so rarely used modules are imported where they are used.
+hpo_pilot_series.py starts it several times, one point after another.
 """
 # ruff: noqa: B905  (zip's strict= is newer than 3.6)
 
@@ -28,24 +29,24 @@ if TYPE_CHECKING:
 
 PAYLOAD_FILE, LOG_FILE = "hpo_pilot_payload.json", "payload.log"
 NAMES = {"point": "input.json", "result": "output.json", "inputs": "input_ds.json", "progress": "progress.jsonl"}
-STAGED_FILE = "hpo_pilot_inputs.json"  # names of the input files that were brought here
-STOP_FILE = "hpo_pilot_stop.txt"  # where a pilot that ends a payload for its own fault leaves the reason
-RANKS_FOLDER, TIMELINE = "hpo_pilot_measured", "horovod_timeline.json"  # the latter where it is a declared output
-LOG_HEAD = LOG_TAIL = 512 * 1024  # bytes of log kept from its beginning and from its end
+STAGED_FILE = "hpo_pilot_inputs.json"  # names of the fetched input files
+STOP_FILE = "hpo_pilot_stop.txt"  # the pilot writes the reason here when it ends a payload that broke a limit
+RANKS_FOLDER, TIMELINE = "hpo_pilot_measured", "horovod_timeline.json"  # the timeline only if it is a declared output
+LOG_HEAD = LOG_TAIL = 512 * 1024  # bytes kept from the beginning and from the end of the log
 LOG_SHOWN = 64 * 1024  # bytes of log in the metadata
-FILE_LIMIT = 10 * 1024 * 1024  # bytes of output.json, and of the end of progress.jsonl
-PROGRESS_KEPT = METRICS_KEPT = 200  # with LOG_SHOWN they keep the metadata below the 1 MB that PanDA takes
+FILE_LIMIT = 10 * 1024 * 1024  # bytes of output.json, and bytes read from the end of progress.jsonl
+PROGRESS_KEPT = METRICS_KEPT = 200  # with LOG_SHOWN these limits keep the metadata below PanDA's 1 MB
 HERE = os.path.dirname(os.path.abspath(__file__))
-PYTHON = "hpo_pilot_python"
-LAUNCH = "hpo_pilot_launch"  # a pilot puts .py and .json of it here where a launcher is to start the payload
-COUNTERS = ("/sys/cray/pm_counters", "/sys/class/powercap", "/proc/driver/nvidia")  # where energy may be measured
-GRACE = 10.0  # seconds between TERM and KILL: time for the payload to write its checkpoint
+PYTHON, RANKS, RESULTS = "hpo_pilot_python", "hpo_pilot_ranks", "hpo_pilot_results"
+LAUNCH = "hpo_pilot_launch"  # the pilot writes its .py and .json here if a launcher starts the payload
+COUNTERS = ("/sys/cray/pm_counters", "/sys/class/powercap", "/proc/driver/nvidia")  # possible energy counters
+GRACE = 10.0  # seconds between TERM and KILL, for the payload to write its checkpoint
 SECRETS = {"TOKEN", "TOKENS", "SECRET", "SECRETS", "PASSWORD", "PASSWD", "CREDENTIAL", "CREDENTIALS", "X509", "OIDC"}
 SHELL_SIGNS = set("\"'\\$`;&|<>()[]{}*?!#~=\n")
 
 
 def from_json(data: bytes) -> "Any":
-    """Decode JSON, in UTF-8 with or without a mark at its beginning; ValueError where it is none."""
+    """Decode JSON in UTF-8, with or without a byte order mark; ValueError if it is not JSON."""
     return json.loads(data.decode("utf-8-sig"))
 
 
@@ -55,34 +56,34 @@ def to_json(value: "Any") -> bytes:
 
 
 def read(path: str, limit: int) -> bytes:
-    """The last `limit` bytes of a file."""
+    """Read the last `limit` bytes of a file."""
     with open(path, "rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - limit))
         return file.read(limit)
 
 
 def write(path: str, data: bytes) -> None:
-    """Write a file so that it is there complete or not at all."""
+    """Write a file atomically."""
     with open(path + ".new", "wb") as file:
         file.write(data)
     os.rename(path + ".new", path)
 
 
 def number(value: "Any") -> "Optional[float]":
-    """The value as a finite float, else None: a bool is no number."""
+    """Return the value as a finite float, or None; a bool is not a number."""
     counts = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     return float(value) if counts else None
 
 
 def clean(data: bytes, limit: int) -> str:
-    """The last `limit` bytes as harmless lines of text: terminals and pages show what payloads write."""
+    """Return the last `limit` bytes as printable text, because terminals and pages show what payloads write."""
     text = data.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
     text = "".join(c if c in "\n\t" or c.isprintable() else "\ufffd" for c in text)
     return text.encode("utf-8", "replace")[-limit:].decode("utf-8", "ignore")
 
 
 def files_in(root: str, names: "Iterable[str]") -> "Iterator[str]":
-    """The files of the named files and folders below root; none that a name or link leads to outside."""
+    """Yield the named files and the files in the named folders; skip names and links that lead outside of root."""
     for name in names:
         found = [os.path.join(folder, f) for folder, _, files in os.walk(os.path.join(root, name)) for f in files]
         for file in found or [os.path.join(root, name)]:
@@ -91,7 +92,7 @@ def files_in(root: str, names: "Iterable[str]") -> "Iterator[str]":
 
 
 def prepare(task: str, index: str) -> "Tuple[Dict[str, Any], Dict[str, Any]]":
-    """Pick the point and write the payload's files; returns (which job it is, the payload's description)."""
+    """Pick the point and write the payload's input files; returns (the job's identity, the payload's description)."""
     try:
         table = from_json(zlib.decompress(binascii.a2b_base64(task.translate({45: "+", 95: "/"}) + "===")))
         job = {name: table[name] for name in ("search", "uid", "generation", "folds")}
@@ -111,11 +112,11 @@ def prepare(task: str, index: str) -> "Tuple[Dict[str, Any], Dict[str, Any]]":
     root = os.environ.get("HPO_PILOT_CHECKPOINT_ROOT") or os.path.abspath("hpo_pilot_checkpoints")
     job["checkpoint_dir"] = os.path.join(root, job["uid"], "t%sf%s" % (job["trial"], job["fold"]))
     job["nodes"], job["gpus"] = payload.get("nodes") or 1, payload.get("gpus_per_node") or 0
-    if os.environ.get("HPO_PILOT_IDDS_URL"):  # ends in /idds: where the job's points are; the payload's is only its own
+    if os.environ.get("HPO_PILOT_IDDS_URL"):  # ends in /idds and has all points of the job
         mine = "/t%sf%s/idds" % (job["trial"], job["fold"])
         os.environ["HPO_PILOT_IDDS_URL"] = os.environ["HPO_PILOT_IDDS_URL"].rpartition("/")[0] + mine
     for stale in filter(os.path.lexists, (names["result"], names["progress"], "outputs.tar.gz")):
-        os.unlink(stale)  # the user's own dry run left it
+        os.unlink(stale)  # from the user's own dry run
     write(names["point"], to_json(point))
     write("job.json", to_json(job))
     write(names["inputs"], to_json(staged or []))
@@ -123,7 +124,7 @@ def prepare(task: str, index: str) -> "Tuple[Dict[str, Any], Dict[str, Any]]":
 
 
 def companion(name: str) -> "Any":
-    """A file of ours beside this one, which few need; not through sys.path, or the payload's files would come first."""
+    """Load a file beside this one. It is not imported: the payload's files would come first in sys.path."""
     space = {"__name__": name}
     with open(os.path.join(HERE, name + ".py"), "rb") as file:
         exec(compile(file.read(), file.name, "exec"), space)  # noqa: S102  as import does
@@ -131,9 +132,9 @@ def companion(name: str) -> "Any":
 
 
 def hold(folder: str) -> None:
-    """Make the folder for checkpoints, and wait until an attempt whose pilot died has saved its last one."""
+    """Make the checkpoint folder and wait for an earlier attempt, whose pilot died, to save its last checkpoint."""
     os.makedirs(folder, exist_ok=True)
-    lock = os.open(folder, os.O_RDONLY)  # until this process ends
+    lock = os.open(folder, os.O_RDONLY)  # stays locked until this process ends
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
     except OSError as error:
@@ -141,25 +142,25 @@ def hold(folder: str) -> None:
 
 
 def start(command: str, env: "Dict[str, str]", output: int, launch: "Any") -> int:
-    """Start the payload, by a launcher if there is one, as the leader of a process group; returns its pid."""
+    """Start the payload, through the launcher if there is one, as leader of a process group; returns its pid."""
     pid = os.fork()
     try:
-        os.setpgid(pid, pid)  # both do it, so that neither is too late
+        os.setpgid(pid, pid)  # parent and child both do it: it must be done before either goes on
     except OSError as error:
         del error  # the child was quicker
     if pid:
         return pid
     try:
         signal.set_wakeup_fd(-1)
-        for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and exec would hand that on
+        for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and exec would pass that on
             signal.signal(ignored, signal.SIG_DFL)
         for source, target in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (output, 2)):
             os.dup2(source, target)
         os.closerange(3, 256)
         words = launch.words(command) if launch else [] if SHELL_SIGNS & set(command) else command.split()
-        try:  # without a shell, where none is needed: then none stands between the payload and our signals
+        try:  # without a shell if possible, so that signals reach the payload directly
             os.execvpe(words[0], words, env)  # noqa: S606
-        except (OSError, IndexError):  # it needs one, or is a word of its own; if not, the shell says what is wrong
+        except (OSError, IndexError):  # the command needs a shell, which also reports a missing program
             shell = ["-c", 'exec "$0" "$@"', *words] if launch else ["-c", command]
             os.execve("/bin/sh", ["sh", *shell], env)  # noqa: S606
     finally:
@@ -167,9 +168,9 @@ def start(command: str, env: "Dict[str, str]", output: int, launch: "Any") -> in
 
 
 def adopt_orphans() -> None:
-    """Become the parent of the payload's processes that lose theirs, to reap them; only Linux can."""
+    """Become the parent of the payload's orphaned processes, to reap them; only on Linux."""
     try:
-        import ctypes  # noqa: PLC0415  only where a payload is ended
+        import ctypes  # noqa: PLC0415  only if a payload is ended
 
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
     except (ImportError, AttributeError) as error:
@@ -177,7 +178,7 @@ def adopt_orphans() -> None:
 
 
 class Life:
-    """The payload from its start to the end of its process group, and its log."""
+    """The payload's processes and log, from its start to the end of its process group."""
 
     def __init__(self, job: "Dict[str, Any]", payload: "Dict[str, Any]", checkpoints: "Any") -> None:
         self.checkpoints, self.log, self.logged = checkpoints, open(LOG_FILE, "wb+", 0), 0  # noqa: SIM115
@@ -187,7 +188,7 @@ class Life:
         os.set_blocking(alarm, False)
         signal.set_wakeup_fd(alarm)
         for noticed in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(noticed, lambda *_: None)  # its number comes through the pipe
+            signal.signal(noticed, lambda *_: None)  # the signal's number arrives through the pipe
         lifeline = os.environ.pop("HPO_PILOT_LIFELINE_FD", "-")  # a container runtime may have closed it
         self.lifeline = int(lifeline) if os.path.exists("/dev/fd/" + lifeline) else self.wake
         self.pipe, output = os.pipe()
@@ -196,14 +197,14 @@ class Life:
             self.poll.register(fd, select.POLLIN)
         env = {name: value for name, value in os.environ.items() if not SECRETS & set(name.upper().split("_"))}
         env.update(("HPO_PILOT_" + name.upper(), str(value)) for name, value in job.items())
-        env["HPO_PILOT_MEASURED"] = os.path.abspath(RANKS_FOLDER)  # its ranks may work elsewhere
+        env["HPO_PILOT_MEASURED"] = os.path.abspath(RANKS_FOLDER)  # ranks may run in another folder
         if TIMELINE in (payload.get("outputs") or ()):
             env["HOROVOD_TIMELINE"] = os.path.abspath(TIMELINE)
         self.pid = start(payload["command"], env, output, self.launch)
         os.close(output)
 
     def read_log(self) -> bool:
-        """Take what the payload says; False if that is nothing. The log's head is kept, then a ring for its tail."""
+        """Copy the payload's output into the log: its beginning, then a ring for its end. False: there was none."""
         if self.pipe not in dict(self.poll.poll(0)):
             return False
         data = said = os.read(self.pipe, 1 << 16)
@@ -215,7 +216,7 @@ class Life:
         return bool(said)
 
     def close_log(self) -> str:
-        """Put the ring in order; returns the last part."""
+        """Put the ring in order; returns the end of the log."""
         left_out = self.logged - LOG_HEAD - LOG_TAIL
         if left_out > 0:
             self.log.seek(LOG_HEAD)
@@ -225,7 +226,7 @@ class Life:
         return clean(read(LOG_FILE, LOG_SHOWN), LOG_SHOWN)
 
     def tell(self, which: int) -> bool:
-        """Send a signal to the payload's group; False if nobody is left in it."""
+        """Send a signal to the payload's process group; False if the group is empty."""
         try:
             os.killpg(self.pid, which)
             return True
@@ -233,7 +234,7 @@ class Life:
             return False
 
     def is_running(self) -> bool:
-        """Whether the payload's group has a process that has not ended; an ended one may wait to be reaped."""
+        """Return whether the payload's group has a running process; processes that wait to be reaped do not count."""
         if not self.tell(0):
             return False
         try:
@@ -242,7 +243,7 @@ class Life:
             return True  # not Linux
         for pid in pids:
             try:
-                with open("/proc/%s/stat" % pid, "rb") as file:  # proc(5); the name, in brackets, may have any others
+                with open("/proc/%s/stat" % pid, "rb") as file:  # proc(5); the name in brackets may hold brackets
                     state, _, group = file.read().rpartition(b")")[2].split()[:3]
             except (OSError, ValueError):
                 continue  # it has just ended
@@ -251,7 +252,7 @@ class Life:
         return False
 
     def watch(self) -> str:
-        """Wait until the payload ended ("") or must end: limit, term, lifeline."""
+        """Wait until the payload has ended ("") or must be ended; returns the cause: limit, term or lifeline."""
         while True:
             save_at = self.checkpoints.next if self.checkpoints else 1e9
             due = min(self.limit, save_at) - time.monotonic()
@@ -271,14 +272,14 @@ class Life:
                 self.checkpoints.save()
 
     def end(self, cause: str) -> int:
-        """End what is left of the group, keep the checkpoints; returns the leader's wait status."""
+        """End the rest of the group and keep the checkpoints; returns the leader's wait status."""
         which = 0 if cause and self.launch and self.launch.tell("TERM") else signal.SIGTERM
         status, until = None, time.monotonic() + GRACE  # type: Optional[int], float
         told, exited = False, False
         if cause:
             adopt_orphans()
         while cause and time.monotonic() < until and self.tell(which):
-            which = 0  # from now on only: is anybody left?
+            which = 0  # later rounds only test whether the group is empty
             if self.checkpoints and not told:
                 self.checkpoints.mark()
             told = True
@@ -298,17 +299,17 @@ class Life:
         if killed and self.launch:
             self.launch.tell("KILL")
         status = os.waitpid(self.pid, 0)[1] if status is None else status
-        any(not self.read_log() for _ in range(1024))  # 64 MB: one who left the group may go on writing
+        any(not self.read_log() for _ in range(1024))  # at most 64 MB: a process that left the group may go on writing
         if self.checkpoints:
             self.checkpoints.changed = 0.0
-            # A shell before the training dies of the signal; the training itself may save, and end with an exit code.
+            # A shell around the training dies of the signal; the training may save and end with an exit code.
             saved = exited and self.checkpoints.has_changed()
             self.checkpoints.save(settled=not killed and (os.WIFEXITED(status) or saved))
         return status
 
 
 def how_it_ended(status: int) -> str:
-    """The payload's end in words; none after exit code 0."""
+    """Describe how the payload ended; empty after exit code 0."""
     names = {getattr(signal, name): name for name in dir(signal) if name.startswith("SIG") and "_" not in name}
     code = os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status) - 128
     how = "was ended by signal %d" % code if os.WIFSIGNALED(status) else "ended with exit code %d" % (code + 128)
@@ -317,7 +318,7 @@ def how_it_ended(status: int) -> str:
 
 
 def written(name: str, limit: int) -> bytes:
-    """A file of the payload's; ValueError where it is none."""
+    """Read a file of the payload; ValueError if it is missing, not a plain file or too large."""
     if not os.path.isfile(name) or os.path.getsize(name) > limit:
         text = "no plain file of at most %g MB" % (limit / 2.0**20)
         raise ValueError(text if os.path.lexists(name) else "none was written")
@@ -325,11 +326,21 @@ def written(name: str, limit: int) -> bytes:
 
 
 def judge(name: str, wanted: "List[str]", ended: str, used: "Any") -> "Tuple[List[Any], Dict[str, float], str]":
-    """The verdict: (the values wanted, further metrics, why there are no values). `used`: how well its ranks were."""
+    """Judge the payload's result.
+
+    Args:
+        name: the result file.
+        wanted: names of the figures of merit.
+        ended: how the payload failed; empty: it ended well.
+        used: metrics of the ranks' efficiency and of the energy.
+
+    Returns:
+        (the figures of merit, further metrics, why there are no figures of merit).
+    """
     output, wrong = {}, ""  # type: Any, str
     try:
         output = from_json(written(name, FILE_LIMIT))
-        output = {wanted[0]: output} if isinstance(output, (int, float)) else output  # some write the bare number
+        output = {wanted[0]: output} if isinstance(output, (int, float)) else output  # a bare number is accepted
         if not isinstance(output, dict):
             raise ValueError("not an object, {...}")
     except (ValueError, RecursionError) as error:
@@ -352,7 +363,7 @@ def judge(name: str, wanted: "List[str]", ended: str, used: "Any") -> "Tuple[Lis
 
 
 def read_progress(name: str, metric: str) -> "List[List[Any]]":
-    """The [step, value] of the file (None: NaN), thinned, the last always among them; broken lines are passed over."""
+    """Read [step, value] pairs (None: NaN), thinned out but with the last one; broken lines are skipped."""
     pairs = []  # type: List[List[Any]]
     for line in read(name, FILE_LIMIT).split(b"\n") if os.path.isfile(name) else ():
         try:
@@ -366,7 +377,7 @@ def read_progress(name: str, metric: str) -> "List[List[Any]]":
 
 
 def run(options: "Dict[str, str]") -> None:
-    """The whole job; SystemExit or OSError where it cannot be judged."""
+    """Run the job; SystemExit or OSError if there is no verdict."""
     started = time.time()
     job, payload = prepare(options.get("--task", ""), options.get("--number", ""))
     command = payload["command"]
@@ -396,15 +407,15 @@ def run(options: "Dict[str, str]") -> None:
         ended += ": " + said[-300:] if ended and said else ""
     names, wanted = payload["file_names"], payload.get("objectives") or [payload.get("metric") or "loss"]
     if os.environ.get("HPO_PILOT_IDDS_URL") and not ended and not os.path.lexists(names["result"]):
-        companion("hpo_pilot_idds")["fetch_loss"](names["result"], wanted[0])
-    assess = companion("hpo_pilot_efficiency")["assess"] if os.path.isdir(RANKS_FOLDER) else lambda *_: ({}, {}, "")
+        companion(RESULTS)["fetch_loss"](names["result"], wanted[0])
+    assess = companion(RANKS)["assess"] if os.path.isdir(RANKS_FOLDER) else lambda *_: ({}, {}, "")
     used, ranks, unjudged = assess(RANKS_FOLDER, number)
     (value, *others), metrics, message = judge(names["result"], wanted, ended, dict(used, **meter()))
-    keep = companion("hpo_pilot_metadata")["own_metadata"] if "metadata" in names else lambda *_: ({}, "")
+    keep = companion(RESULTS)["own_metadata"] if "metadata" in names else lambda *_: ({}, "")
     own, unkept = keep(names.get("metadata"), written, number)
     outputs = [] if value is None else payload.get("outputs") or []
     if outputs:
-        outputs, message = companion("hpo_pilot_outputs")["pack"](outputs, files_in)
+        outputs, message = companion(RESULTS)["pack"](outputs, files_in)
     progress = read_progress(names["progress"], payload.get("progress_metric") or wanted[0])
     inside = LAUNCH not in payload or not payload.get("container")
     python = companion(PYTHON)["which"](payload, command, message + tail, inside) if value is None else ""
@@ -419,7 +430,7 @@ def run(options: "Dict[str, str]") -> None:
     try:
         os.rmdir(job["checkpoint_dir"])
     except OSError:
-        if value is not None:  # after success nobody goes on from there
+        if value is not None:  # no later attempt needs the checkpoint
             import shutil  # noqa: PLC0415  only with checkpoints
 
             shutil.rmtree(job["checkpoint_dir"], ignore_errors=True)

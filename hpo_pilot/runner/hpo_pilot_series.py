@@ -4,11 +4,11 @@
     python3 -I -S hpo_pilot_runner.py --task <table of points> --number <n>
 
 In the sandbox of a search with trials_per_job above 1 this file has the runner's name, the runner of one point is
-hpo_pilot_point.py, and the payload's files are in payload/. Each point runs in a folder of its own, t<trial>f<fold>,
-with its own copy of the files. The job's time limit is for all of them: each gets what is left, and none begins that
-would hardly end. What then has not run is told as such, for the service sends it out again; the first point had the
-whole time, so for it the limit is a verdict. Verdicts are kept beside the checkpoints until the job is over: where
-those outlive a lost attempt, the next one goes on after them. Standard library alone, Python 3.6 syntax.
+hpo_pilot_point.py, and the payload's files are in payload/. Each point runs in its own folder t<trial>f<fold> with its
+own copy of the files. All points share the job's time limit. A point starts only if it should fit, judging by the
+points before. A point that did not run is reported as "not run", and the service submits it again. The first point has
+the whole time, so for it the limit is a verdict. Verdicts are kept beside the checkpoints until the job has ended: the
+next attempt of a lost job continues after them. Standard library only, Python 3.6 syntax.
 """
 
 import base64
@@ -33,37 +33,37 @@ POINT_RUNNER, PAYLOAD_FOLDER = "hpo_pilot_point.py", "payload"
 PAYLOAD_FILE, STAGED_FILE, STOP_FILE = "hpo_pilot_payload.json", "hpo_pilot_inputs.json", "hpo_pilot_stop.txt"
 RANKS_MODULE = "hpo_pilot_ranks.py"  # the payload may import it
 VERDICT_FILE, OUTPUTS, PROGRESS, LOG = "userJobMetadata.json", "outputs.tar.gz", "progress.jsonl", "payload.log"
-LIMIT = 900 * 1000  # bytes of the verdicts, of the 1 MB of metadata that PanDA takes
-LOG_SHARED = 1000 * 1000  # bytes of the job's log, for all points together
-NOT_RUN = 2  # the status of a point that had no turn, or was cut short
-#: What who reads the verdict knows, or finds beside it.
+LIMIT = 900 * 1000  # bytes of all verdicts; PanDA accepts 1 MB of metadata
+LOG_SHARED = 1000 * 1000  # bytes of the job's log for all points together
+NOT_RUN = 2  # the status of a point that did not start or did not finish
+#: Keys of a verdict that the metadata does not need: readers know them or find them elsewhere.
 NOT_TOLD = ("checkpoint_dir", "nodes", "gpus", "folds", "search", "last_progress", "report")
-#: What is left of a verdict where all together would be too large, harder and harder: (what, characters or entries).
+#: How verdicts are shortened, step by step, if they are too large together: (key, characters or entries to keep).
 SMALLER = (("log_tail", 8000), ("progress", 50), ("metadata", 0), ("log_tail", 500), ("metrics", 20), ("message", 200))
 SMALLEST = (("progress", 2), ("log_tail", 0), ("metrics", 2), ("message", 60))
 
 
 def load(path: str) -> "Any":
-    """A JSON file."""
+    """Read a JSON file."""
     with open(path, "rb") as file:
         return json.loads(file.read().decode("utf-8"))
 
 
 def save(path: str, value: "Any") -> None:
-    """Write a JSON file so that it is there complete or not at all."""
+    """Write a JSON file atomically."""
     with open(path + ".new", "w") as file:
         json.dump(value, file)
     os.rename(path + ".new", path)
 
 
 def link(target: str, path: str) -> None:
-    """Make a link, in the place of one that may be there."""
+    """Make a link, replacing an earlier one."""
     os.symlink(target, path + ".new")
     os.rename(path + ".new", path)
 
 
 class Interrupted(Exception):
-    """The point's runner ended without a verdict; the reason is of the machine, not of the payload."""
+    """The point's runner ended without a verdict, for a reason of the machine and not of the payload."""
 
 
 class Series:
@@ -72,7 +72,7 @@ class Series:
     def __init__(self, task: str, index: str) -> None:
         self.process, self.told = None, False  # type: Optional[Any], bool
         self.verdicts = {}  # type: Dict[str, Dict[str, Any]]
-        self.ran, self.longest, self.why = False, 0.0, ""  # why no other point begins
+        self.ran, self.longest, self.why = False, 0.0, ""  # why: the reason not to start another point
         try:
             self.table = json.loads(zlib.decompress(base64.urlsafe_b64decode(task + "===")).decode())
             self.payload = load(PAYLOAD_FILE)
@@ -84,7 +84,7 @@ class Series:
         except Exception as error:
             raise SystemExit("hpo_pilot_runner: --task or %s is broken: %r" % (PAYLOAD_FILE, error)) from error
         self.root = os.environ.get("HPO_PILOT_CHECKPOINT_ROOT") or os.path.abspath("hpo_pilot_checkpoints")
-        # Of this very job: PanDA's retries have the same, the job that another task makes of the same points has not.
+        # Identifies this job: PanDA's retries have the same key, a job of another task with the same points has not.
         job_key = "\0".join((task, index, os.environ.get("PanDA_TaskID", "")))  # noqa: SIM112  PanDA's spelling
         digest = hashlib.sha256(job_key.encode()).hexdigest()
         self.kept = os.path.join(self.root, self.table["uid"], "series-" + digest[:16])
@@ -92,13 +92,13 @@ class Series:
             signal.signal(which, self.pass_on)
 
     def pass_on(self, which: int, _: "Optional[FrameType]") -> None:
-        """Tell the point that runs, and begin no other."""
+        """Pass a signal on to the running point and start no other."""
         self.told = True
         if self.process is not None and self.process.returncode is None:
             self.process.send_signal(which)
 
     def run(self) -> None:
-        """The whole job; SystemExit or OSError where it came to no verdict."""
+        """Run the job; SystemExit or OSError if there is no verdict."""
         for trial, fold, seed in self.members:
             name = "t%df%d" % (trial, fold)
             verdict = self.from_before(name, seed) or self.turn(name, trial, fold, seed)
@@ -109,9 +109,9 @@ class Series:
         shutil.rmtree(self.kept, ignore_errors=True)
 
     def turn(self, name: str, trial: int, fold: int, seed: int) -> "Dict[str, Any]":
-        """A point's turn; its verdict, or why it has none. After the latter no other point begins."""
+        """Run a point; returns its verdict, or the reason for none. After such a reason no other point starts."""
         began = time.monotonic()
-        left = self.deadline - began if self.ran else None  # the first has the whole time
+        left = self.deadline - began if self.ran else None  # the first point has the whole time
         if not self.why and self.told:
             self.why = self.why_told()
         if not self.why and left is not None and left <= self.longest:
@@ -134,14 +134,14 @@ class Series:
         return verdict
 
     def why_told(self) -> str:
-        """Why the next point does not begin after a signal."""
+        """Return why the next point does not start after a signal."""
         if not os.path.exists(STOP_FILE):
             sys.exit("hpo_pilot_runner: told to stop")
         with open(STOP_FILE) as file:
             return "it was stopped: " + file.read(1000)
 
     def why_interrupted(self, said: str) -> str:
-        """Why a point has no verdict; where no other has one either, or this machine is done for, PanDA shall retry."""
+        """Return why a point has no verdict. SystemExit: PanDA should retry the job."""
         if self.told:
             sys.exit("hpo_pilot_runner: told to stop")
         lifeline = os.environ.get("HPO_PILOT_LIFELINE_FD", "-")
@@ -155,7 +155,7 @@ class Series:
         return "the next one came to no verdict: " + said
 
     def run_point(self, name: str, trial: int, fold: int, seed: int, left: "Optional[float]") -> "Dict[str, Any]":
-        """Run one point in a folder of its own; its verdict. `left`: seconds that it has; None: all of the job's."""
+        """Run one point in its own folder; returns its verdict. `left`: its seconds; None: the job's whole time."""
         self.prepare(name, left)
         table = dict(self.table, first=self.number, jobs=[[trial, fold, seed]], points={str(trial): self.points[trial]})
         task = base64.urlsafe_b64encode(zlib.compress(json.dumps(table).encode())).decode()
@@ -165,7 +165,7 @@ class Series:
             self.process = subprocess.Popen(
                 [*runner, "--number", str(self.number)], cwd=name, env=env, stdout=log, stderr=log, close_fds=False
             )
-            if self.told:  # before the handler could know the process
+            if self.told:  # the signal came before the handler knew the process
                 self.process.terminate()
             code = self.process.wait()
             log.seek(0)
@@ -198,10 +198,10 @@ class Series:
         link(os.path.join("..", STOP_FILE), os.path.join(name, STOP_FILE))
         link(os.path.join("..", RANKS_MODULE), os.path.join(name, RANKS_MODULE))
         progress = (self.payload.get("file_names") or {}).get("progress") or PROGRESS
-        link(os.path.join(name, progress), progress)  # who reports on the job sees by it which point runs
+        link(os.path.join(name, progress), progress)  # shows the pilot which point runs
 
     def add_log(self, name: str) -> None:
-        """Put the end of a point's log into the job's."""
+        """Append the end of a point's log to the job's log."""
         path = os.path.join(name, LOG)
         if os.path.isfile(path):
             with open(path, "rb") as part, open(LOG, "ab") as whole:
@@ -210,7 +210,7 @@ class Series:
                 shutil.copyfileobj(part, whole)
 
     def keep(self, name: str, verdict: "Dict[str, Any]") -> None:
-        """Keep a verdict and its outputs: together, or not at all."""
+        """Keep a verdict together with its outputs, atomically."""
         new = os.path.join(self.kept, ".%s.%d" % (name, os.getpid()))
         shutil.rmtree(new, ignore_errors=True)
         os.makedirs(new)
@@ -220,16 +220,16 @@ class Series:
         os.rename(new, os.path.join(self.kept, name))
 
     def from_before(self, name: str, seed: int) -> "Optional[Dict[str, Any]]":
-        """The verdict that an earlier attempt of this job came to."""
+        """Return the verdict of an earlier attempt of this job, if there is one."""
         try:
             verdict = load(os.path.join(self.kept, name, VERDICT_FILE))  # type: Dict[str, Any]
             return verdict if verdict["seed"] == seed else None
         except (OSError, ValueError, KeyError, TypeError):
-            shutil.rmtree(os.path.join(self.kept, name), ignore_errors=True)  # in case it is half of one
+            shutil.rmtree(os.path.join(self.kept, name), ignore_errors=True)  # it may be incomplete
             return None
 
     def pack_outputs(self, names: "List[str]") -> None:
-        """One archive for all, each point's outputs in its folder."""
+        """Pack the outputs of all points into one archive, each in a folder of its own."""
         if not names:
             return
         with tarfile.open(OUTPUTS + ".new", "w:gz", compresslevel=1) as packed:
@@ -241,7 +241,7 @@ class Series:
         os.rename(OUTPUTS + ".new", OUTPUTS)
 
     def report(self) -> None:
-        """Write the job's metadata: who it was, and the verdict on each point."""
+        """Write the job's metadata: its identity and the verdict on each point."""
         who = {key: self.table[key] for key in ("search", "uid", "generation")}
         who.update(number=self.number, attempt=self.attempt, node=os.uname().nodename)
         members = []
@@ -262,15 +262,15 @@ class Series:
 
 
 def hpogrid() -> "Any":
-    """Of the job's report under hpogrid's keys: what makes and joins it, a file of ours beside this one."""
+    """Load hpo_pilot_hpogrid.py from beside this file; it writes the report with hpogrid's keys."""
     space = {"__name__": "hpo_pilot_hpogrid"}
     with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "hpo_pilot_hpogrid.py"), "rb") as file:
-        exec(compile(file.read(), file.name, "exec"), space)  # noqa: S102  not through sys.path: the payload's came first
+        exec(compile(file.read(), file.name, "exec"), space)  # noqa: S102  in sys.path the payload's files come first
     return space
 
 
 def shrink(verdict: "Dict[str, Any]", size: int) -> None:
-    """Leave out of a verdict what matters least, until it has at most `size` bytes; the newest stays."""
+    """Shorten a verdict to at most `size` bytes, least important parts first; the newest entries stay."""
     for key, most in SMALLER + SMALLEST:
         if len(json.dumps(verdict)) <= size:
             return

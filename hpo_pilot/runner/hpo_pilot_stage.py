@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Copies files to the disk of the node where it runs: a pilot starts one on each node, through the site's launcher.
+"""Copies files to the disk of the node where it runs. A pilot starts it on each node through the site's launcher.
 
     python3 -I -S hpo_pilot_stage.py copy|remove REQUEST
 
-The request is a file that the pilot wrote. The answer is one line of JSON after MARK, for launchers put words of their
-own before lines. What is there has been there completely since its name came to be: it is copied beside it first. All
-of it lies in one folder, which only its owner can open, and whose name says when its allocation is over: then others
-of the same user may remove it, should its own pilot have been killed. Standard library alone, Python 3.6 syntax.
+The pilot writes the request file. The answer is one line of JSON after MARK, because launchers add words before lines.
+A copy is made under a temporary name and then renamed, so a copy under its own name is complete. All copies are in one
+folder that only its owner can open. The folder's name has the end time of its allocation: after that, other pilots of
+the same user may remove it if its own pilot was killed. Standard library only, Python 3.6 syntax.
 
     SCRATCH/hpo-pilot-...-until-1764000000/KEY-SIZE/NAME
 """
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
 MARK = "hpo_pilot_stage: "
 OURS = re.compile(r"hpo-pilot-.+-until-(\d+)")
 NEW = ".new-"
-AFTER = 3600  # seconds after its allocation's end when a folder may be removed: clocks differ
-LEFT_FREE = 20  # one part of so many of the disk is left free
+AFTER = 3600  # seconds from the end of the allocation until its folder may be removed: clocks differ
+LEFT_FREE = 20  # 1/20 of the disk stays free
 
 
 class Refused(Exception):
-    """It is not copied, and the message says why."""
+    """The file is not copied; the message says why."""
 
 
 def node_name() -> str:
-    """As the batch system has it, where it says it to its processes."""
+    """Return the batch system's name of this node, or else the host name."""
     return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
 
 
 def scratch_folder(request: "Dict[str, Any]") -> str:
-    """The node's scratch, its variables replaced: by this node's own values, else by the pilot's."""
+    """Return the node's scratch folder; its variables get this node's values, or else the pilot's."""
     known = dict(request["variables"], **os.environ)
     try:
         known.setdefault("USER", pwd.getpwuid(os.getuid()).pw_name)
@@ -63,13 +63,13 @@ def scratch_folder(request: "Dict[str, Any]") -> str:
 
 
 def is_ours(path: str) -> bool:
-    """Whether a folder is this user's, and no other can change what is in it."""
+    """Return whether a folder belongs to this user and is closed to others."""
     about = os.lstat(path)
     return stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid() and not about.st_mode & 0o077
 
 
 def open_folder(scratch: str, name: str) -> str:
-    """The allocation's folder, made where it is not there."""
+    """Return the allocation's folder; make it if needed."""
     path = os.path.join(scratch, name)
     try:
         os.mkdir(path, 0o700)
@@ -81,7 +81,7 @@ def open_folder(scratch: str, name: str) -> str:
 
 
 def remove(path: str) -> None:
-    """Remove a folder, with folders in it that may not be written."""
+    """Remove a folder, even if it has read-only folders."""
 
     def again(function: "Callable[..., Any]", where: str, _: "Any") -> None:
         try:
@@ -97,7 +97,7 @@ def remove(path: str) -> None:
 
 
 def remove_old(scratch: str) -> None:
-    """Remove what killed pilots of this user left, of allocations that are over."""
+    """Remove folders that killed pilots of this user left, if their allocations have ended."""
     for name in os.listdir(scratch):
         match, path = OURS.fullmatch(name), os.path.join(scratch, name)
         try:
@@ -108,7 +108,7 @@ def remove_old(scratch: str) -> None:
 
 
 def check_room(folder: str, size: int, limit: int) -> None:
-    """Refuse what does not fit; what others are copying has its size in its name already."""
+    """Refuse a copy that does not fit. Copies in progress count too: their size is in their name."""
     used = sum(int(name.rpartition("-")[2]) for name in os.listdir(folder))
     if limit and used > limit:
         raise Refused("with it, %d MB would be staged on the node, more than --staging-mb" % (used >> 20))
@@ -119,7 +119,7 @@ def check_room(folder: str, size: int, limit: int) -> None:
 
 
 def copy(folder: str, wanted: "Dict[str, Any]", limit: int) -> str:
-    """Where the copy is, made where it is not there."""
+    """Return the path of the copy; make it if needed."""
     there = os.path.join(folder, wanted["key"])
     if not os.path.isdir(there):
         new = os.path.join(folder, "%s%s-%d-%s" % (NEW, node_name(), os.getpid(), wanted["key"]))
@@ -129,7 +129,7 @@ def copy(folder: str, wanted: "Dict[str, Any]", limit: int) -> str:
             fill(os.path.join(new, wanted["name"]), wanted)
             try:
                 os.rename(new, there)
-            except OSError:  # another one was quicker
+            except OSError:  # another process was faster
                 if not os.path.isdir(there):
                     raise
         finally:
@@ -139,7 +139,7 @@ def copy(folder: str, wanted: "Dict[str, Any]", limit: int) -> str:
 
 
 def fill(path: str, wanted: "Dict[str, Any]") -> None:
-    """Bring a file, or the contents of a folder, which travel as one archive."""
+    """Copy a file, or unpack the archive of a folder."""
     if wanted["is_archive"]:
         os.mkdir(path)
         trusted = {"filter": "fully_trusted"} if hasattr(tarfile, "fully_trusted_filter") else {}  # type: Any
@@ -156,7 +156,7 @@ def fill(path: str, wanted: "Dict[str, Any]") -> None:
 
 
 def copy_all(request: "Dict[str, Any]") -> "Dict[str, Any]":
-    """Copy what is wanted; what does not come does not keep the others."""
+    """Copy the files of the request; one that fails does not stop the others."""
     there, failed = {}, {}  # type: Dict[str, str], Dict[str, str]
     try:
         scratch = scratch_folder(request)
@@ -184,8 +184,8 @@ def remove_all(request: "Dict[str, Any]") -> "Dict[str, Any]":
 
 
 def main(words: "List[str]") -> None:
-    """Do as the request says, and say how it went: in one piece, for others write to the same place."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what is half copied goes
+    """Carry out the request and print the answer in one write, because other processes use the same output."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # runs the clean-up of incomplete copies
     with open(words[1], "rb") as file:
         request = json.loads(file.read().decode())
     answer = dict((copy_all if words[0] == "copy" else remove_all)(request), node=node_name())

@@ -35,10 +35,9 @@ def test_what_is_packed(payload, tmp_path):
         "train.py": 0o644,
         "sub/data.csv": 0o644,
         "hpo_pilot_runner.py": 0o644,
-        "hpo_pilot_idds.py": 0o644,
+        "hpo_pilot_results.py": 0o644,
         "hpo_pilot_ranks.py": 0o644,
         "hpo_pilot_python.py": 0o644,
-        "hpo_pilot_efficiency.py": 0o644,
         "hpo_pilot_energy.py": 0o644,
         "hpo_pilot_payload.json": 0o644,
     }
@@ -101,10 +100,10 @@ def test_a_search_of_several_points_a_job_has_the_series_runner(payload, tmp_pat
 
 
 def test_companions_travel_where_they_are_needed(payload, tmp_path):
-    document = {"command": "true", "file_names": {"metadata": "meta.json"}}
+    document = {"command": "true", "checkpoint": ["state.json"]}
     with tarfile.open(build_sandbox(payload, document, tmp_path / "out")) as packed:
-        assert "hpo_pilot_metadata.py" in packed.getnames()
+        assert "hpo_pilot_checkpoints.py" in packed.getnames()
     with tarfile.open(build_sandbox(payload, {"command": "true"}, tmp_path / "out")) as packed:
         names = set(packed.getnames())
-    assert not names & {"hpo_pilot_metadata.py", "hpo_pilot_checkpoints.py", "hpo_pilot_outputs.py"}
+    assert not names & {"hpo_pilot_checkpoints.py", "hpo_pilot_hpogrid.py"}
     assert "hpo_pilot_launch.py" not in names, "the pilot brings its own"

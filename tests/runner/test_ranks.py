@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.runner import hpo_pilot_efficiency, hpo_pilot_outputs, hpo_pilot_ranks
+from hpo_pilot.runner import hpo_pilot_ranks, hpo_pilot_results
 
 #: A training of ranks that wait for each other, with sleep for work: (rank, ranks, seconds of input, of computation).
 TRAINING = """
@@ -145,7 +145,7 @@ def test_the_figures_are_pop_s(tmp_path):
     for rank, compute in ((0, 8.0), (1, 4.0)):
         told = {"rank": rank, "size": 2, "seconds": 12.0, "compute": compute, "input": 2.0, "images": 600}
         (tmp_path / f"{rank}.json").write_text(json.dumps({**told, "communication": 10.0 - compute}))
-    figures, kept, why = hpo_pilot_efficiency.assess(str(tmp_path), float)
+    figures, kept, why = hpo_pilot_ranks.assess(str(tmp_path), float)
     assert figures == pytest.approx(
         {
             "pop_load_balance": 0.75,
@@ -169,7 +169,7 @@ def test_of_many_ranks_those_that_compute_longest_are_told_one_by_one(tmp_path):
     for rank in range(300):
         told = {"rank": rank, "size": 300, "seconds": 2.0, "compute": 1.0 + rank / 1000, "input": 0, "images": 0}
         (tmp_path / f"{rank}.json").write_text(json.dumps({**told, "communication": 0.5}))
-    figures, kept, _ = hpo_pilot_efficiency.assess(str(tmp_path), float)
+    figures, kept, _ = hpo_pilot_ranks.assess(str(tmp_path), float)
     assert figures["ranks"] == 300
     assert [rank["rank"] for rank in kept["hpo_pilot_ranks"]] == list(range(44, 300))
 
@@ -349,12 +349,12 @@ def test_horovod_is_told_to_write_its_timeline_where_that_is_kept(bench):
 
 
 def test_a_long_timeline_is_cut_after_a_whole_event(tmp_path, monkeypatch):
-    monkeypatch.setattr(hpo_pilot_outputs, "TIMELINE_KEPT", 30)
+    monkeypatch.setattr(hpo_pilot_results, "TIMELINE_KEPT", 30)
     path = tmp_path / "timeline.json"
     path.write_text("[\n" + '{"ph": "B"},\n' * 5)
-    hpo_pilot_outputs.shorten(str(path))
+    hpo_pilot_results.shorten(str(path))
     assert path.read_text() == "[\n" + '{"ph": "B"},\n' * 2
-    hpo_pilot_outputs.shorten(str(path))
+    hpo_pilot_results.shorten(str(path))
     assert path.read_text() == "[\n" + '{"ph": "B"},\n' * 2
 
 

@@ -104,8 +104,8 @@ def test_a_server_that_is_away_for_a_moment(bench: Any, points: Points) -> None:
 
 def test_a_server_that_stays_away_is_the_infrastructures_fault(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not a verdict: what the payload reported is at the server."""
-    from hpo_pilot.runner import hpo_pilot_idds
+    from hpo_pilot.runner import hpo_pilot_results
 
-    monkeypatch.setattr(hpo_pilot_idds, "PATIENCE", 1.0)
+    monkeypatch.setattr(hpo_pilot_results, "PATIENCE", 1.0)
     with pytest.raises(SystemExit, match="cannot ask the server for the payload's loss"):
-        hpo_pilot_idds.reported_loss("http://127.0.0.1:9/points/x/idds", "17")
+        hpo_pilot_results.reported_loss("http://127.0.0.1:9/points/x/idds", "17")

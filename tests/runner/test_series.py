@@ -52,7 +52,7 @@ class Job:
         self.attempt += 1
         self.folder.rename(self.folder.with_name(f"old{self.attempt}")) if self.folder.exists() else None
         (self.folder / "payload").mkdir(parents=True)
-        names = ("checkpoints", "efficiency", "hpogrid", "metadata", "outputs", "python", "ranks")
+        names = ("checkpoints", "hpogrid", "python", "ranks", "results")
         companions = {name: name for name in names}
         for name, program in {"runner": "series", "point": "runner", **companions}.items():
             text = (RUNNER / f"hpo_pilot_{program}.py").read_text().replace("GRACE = 10.0", "GRACE = 1.0")

@@ -40,7 +40,7 @@ def repacked(archive: Path, change: Change, name: str = "sources.old.tar.gz") ->
 def _other_runner(name: str, content: bytes) -> bytes | None:
     if name == PAYLOAD_DOCUMENT:
         return b'{"command": "python3 train.py"}'  # without what came later
-    return None if name == "hpo_pilot_idds.py" else content + b"# older\n" * (name == RUNNER)
+    return None if name == "hpo_pilot_results.py" else content + b"# older\n" * (name == RUNNER)
 
 
 @pytest.fixture
