@@ -12,12 +12,10 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from hpo_pilot.transformation.job import ExitCode, TransformationFailure
 
-# For which processor an image was made: a wrong one is found before anything starts.
-#
-# Images of registries have no file to look at here: their runtimes choose the machine's own, or say that there is
-# none.
+# The processor architecture of an image is checked before anything starts. Images of registries are not checked: their
+# runtimes choose the right architecture or report an error.
 
-#: (e_machine, little-endian) of an ELF header, as `uname -m` calls it (System V ABI, its processors' supplements).
+#: (e_machine, little-endian) of an ELF header -> name in `uname -m` (System V ABI and its processor supplements).
 _ELF = {
     (3, True): "i686",
     (21, False): "ppc64",
@@ -41,27 +39,27 @@ _SIF = {
     b"12": "riscv64",
 }
 _SIF_MAGIC = b"SIF_MAGIC\0"
-_SIF_MAGIC_AT, _SIF_ARCHITECTURE_AT = 32, 45  # bytes; between them three of version
+_SIF_MAGIC_AT, _SIF_ARCHITECTURE_AT = 32, 45  # offsets in bytes; the version is between them
 
-#: What also runs there.
+#: Other architectures that a processor runs.
 _RUNS_TOO = {"x86_64": ("i686",), "aarch64": ("armv7l",)}
 
-#: One of them is in every image that can run a payload.
+#: Every image that can run a payload has one of these.
 _PROGRAMS = ("bin/sh", "usr/bin/env", "usr/bin/python3", "usr/local/bin/python3")
-_LINKS = 20  # at most, one after another
+_LINKS = 20  # symbolic links followed at most
 
-#: Where Linux lists the programs that run other machines' programs.
+#: Linux lists its emulators of other processors here.
 _EMULATORS = Path("/proc/sys/fs/binfmt_misc")
 
 
 def image_architecture(image: str) -> Optional[str]:
-    """The architecture of an unpacked root or a .sif file, as `uname -m` has it; None: it does not say."""
+    """Returns the architecture of an unpacked root or a .sif file, as in `uname -m`; None: not known."""
     try:
         if os.path.isdir(image):
             return next(filter(None, (_of_program(image, program) for program in _PROGRAMS)), None)
         with open(image, "rb") as file:
             start = file.read(_SIF_ARCHITECTURE_AT + 2)
-    except OSError:  # no file of this machine; what is wrong with it is the runtime's to say
+    except OSError:  # not readable: the runtime reports the error
         return None
     if start[_SIF_MAGIC_AT:].startswith(_SIF_MAGIC):
         return _SIF.get(start[_SIF_ARCHITECTURE_AT:])
@@ -69,10 +67,10 @@ def image_architecture(image: str) -> Optional[str]:
 
 
 def check_architecture(image: str) -> None:
-    """Refuses an image of another processor than this machine's.
+    """Refuses an image for another processor.
 
     Raises:
-        TransformationFailure: it is one, and nothing here emulates it.
+        TransformationFailure: this machine cannot run or emulate the image's architecture.
     """
     found, here = image_architecture(image), platform.machine()
     if found is None or found == here or found in _RUNS_TOO.get(here, ()) or _is_emulated(found):
@@ -93,7 +91,7 @@ def _of_program(root: str, program: str) -> Optional[str]:
     try:
         with open(path, "rb") as file:
             head = file.read(20)
-    except OSError:  # this image has another of them
+    except OSError:  # not in this image
         return None
     if len(head) < 20 or not head.startswith(b"\x7fELF"):
         return None
@@ -103,7 +101,7 @@ def _of_program(root: str, program: str) -> Optional[str]:
 
 
 def _inside(root: str, path: str) -> str:
-    """Follows links as they are followed inside the image, where / is its root."""
+    """Returns the path with links resolved as inside the image, where / is the image's root."""
     parts, found, links = path.split("/"), "/", 0
     while parts:
         part = parts.pop(0)
@@ -117,14 +115,14 @@ def _inside(root: str, path: str) -> str:
 
 
 class Inside(NamedTuple):
-    """What a payload finds in its container, beside the image and the folders that it may write.
+    """Settings of a container, besides its image and its writable folders.
 
     Attributes:
-        gpu_kind: nvidia, amd or none; None: what this machine has.
-        read_only: more folders and files, at their own paths.
-        mpi: folders of the machine's own MPI, which takes the place of the image's: at their own paths, read-only,
-            with their libraries first.
-        shares_tmp: ranks may see the machine's /tmp, in which their launcher keeps what they meet by.
+        gpu_kind: nvidia, amd or none; None: as on this machine.
+        read_only: further folders and files, mounted read-only at their own paths.
+        mpi: folders of the machine's own MPI, mounted read-only at their own paths. Their libraries come first, so
+            that they replace the image's MPI.
+        shares_tmp: the container sees the machine's /tmp, where launchers keep the sockets and files of their ranks.
     """
 
     gpu_kind: Optional[str] = None
@@ -133,45 +131,53 @@ class Inside(NamedTuple):
     shares_tmp: bool = False
 
 
-#: Programs of images whose PATH is not known, and a container's scratch.
+#: PATH for images whose own PATH is not known, and the container's temporary folder.
 IMAGE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 TMP = "/tmp"  # noqa: S108  inside the container
 
-#: A folder where the payload runs, which is its container's /tmp.
+#: Folder below the payload's folder that is mounted as the container's /tmp.
 _SCRATCH = "hpo_pilot_tmp"
 
-#: Variables that lead a Python to packages of this machine.
+#: Variables that make Python use packages of this machine.
 ENVIRONMENT_NAMES = ("CONDA_DEFAULT_ENV", "CONDA_PREFIX", "PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV")
 
-#: Nothing more than this machine has.
+#: The defaults: the machine's GPUs and nothing else.
 AS_IT_IS = Inside()
 
 
-class ContainerRuntime(ABC):
-    """One way to run a command inside an image.
+class _Start(NamedTuple):
+    """The arguments of `ContainerRuntime.wrap`."""
 
-    `wrap` gives a command that, started with `env` as its environment, runs `argv` inside `image` in `workdir`, sees
-    every folder of `binds` under its own path, and ends with the exit status of `argv`. The variables of `env` reach
-    `argv`, but for those that speak of this machine alone, such as PATH: the image has its own. /tmp is the container's
-    own, unless `inside` says that it is shared.
+    argv: Sequence[str]
+    image: str
+    binds: Sequence[Path]
+    env: Mapping[str, str]
+    workdir: Path
+    inside: Inside
+
+
+class ContainerRuntime(ABC):
+    """Runs a command inside an image; one subclass for each container program.
+
+    The command that `wrap` returns ends with the exit status of the wrapped command. /tmp belongs to the container,
+    unless `inside.shares_tmp` is set.
     """
 
     name: str
     programs: Sequence[str] = ()
 
     def program(self) -> Optional[str]:
-        """The runtime's executable on this machine; None: not here."""
+        """Returns the path of the runtime's program; None: not installed here."""
         return next((found for found in map(shutil.which, self.programs) if found), None)
 
     def can_run(self, image: str) -> bool:
-        """True where this runtime is here and takes this kind of image."""
+        """Returns whether this runtime is installed and supports this kind of image."""
         return self.program() is not None
 
     def makes_mount_points(self, image: str, binds: Sequence[Path]) -> bool:
-        """Whether `wrap` makes folders in an unpacked image, which copies of it that others made will lack."""
+        """Returns whether `wrap` makes folders in an unpacked image; copies of the image lack these folders."""
         return False
 
-    @abstractmethod
     def wrap(
         self,
         argv: Sequence[str],
@@ -181,22 +187,36 @@ class ContainerRuntime(ABC):
         workdir: Path,
         inside: Inside = AS_IT_IS,
     ) -> List[str]:
-        """The command line, see above.
+        """Returns the command line that runs `argv` inside `image`.
+
+        Args:
+            argv: command to run.
+            image: file, folder or URL.
+            binds: folders that the command may write; each has the same path inside.
+            env: environment with which the caller starts the returned command. Its variables reach `argv`, except those
+                that describe this machine, such as PATH: the image has its own.
+            workdir: folder in which `argv` runs.
+            inside: what else the command finds in the container.
 
         Raises:
-            TransformationFailure: the image cannot be run so.
+            TransformationFailure: this runtime cannot run the image.
         """
+        return self._words(_Start(argv, image, binds, env, workdir, inside))
+
+    @abstractmethod
+    def _words(self, start: _Start) -> List[str]:
+        """Returns the command line for `wrap`."""
 
 
 def gpu_kind(inside: Inside) -> str:
-    """The kind of GPU that the payload gets: nvidia, amd or none."""
+    """Returns the kind of GPU that the payload gets: nvidia, amd or none."""
     if inside.gpu_kind is not None:
         return inside.gpu_kind
     return "nvidia" if Path("/dev/nvidiactl").exists() else "amd" if Path("/dev/kfd").exists() else "none"
 
 
 def mounts(binds: Sequence[Path], inside: Inside) -> List[Tuple[str, bool]]:
-    """(path, whether it may be written) of everything that is bound, each once."""
+    """Returns (path, writable) for each mounted path, without duplicates."""
     writable = [str(path) for path in binds]
     others = [str(path) for path in [*inside.read_only, *inside.mpi]]
     return [(path, True) for path in dict.fromkeys(writable)] + [
@@ -205,7 +225,7 @@ def mounts(binds: Sequence[Path], inside: Inside) -> List[Tuple[str, bool]]:
 
 
 def library_path(env: Mapping[str, str], inside: Inside) -> str:
-    """LD_LIBRARY_PATH with the machine's MPI first; empty where the image's own is used."""
+    """Returns LD_LIBRARY_PATH with the machine's MPI first; empty if the image's MPI is used."""
     if not inside.mpi:
         return ""
     found = []
@@ -215,18 +235,18 @@ def library_path(env: Mapping[str, str], inside: Inside) -> str:
 
 
 def is_file_image(image: str) -> bool:
-    """True for an image that is one file."""
+    """Returns whether the image is a single file."""
     return image.endswith((".sif", ".sqfs", ".img"))
 
 
 def without_environment(env: Mapping[str, str]) -> List[str]:
-    """What stands before a runtime that passes the environment on: it hides the active one of this machine."""
+    """Returns an `env -u` prefix that hides this machine's active Python environment from the container."""
     found = [name for name in ENVIRONMENT_NAMES if name in env]
     return ["env", *(word for name in found for word in ("-u", name))] if found else []
 
 
 def own_tmp(workdir: Path, paths: Sequence[str]) -> str:
-    """Makes the folder that a container gets as /tmp, with mount points for what is bound below /tmp.
+    """Makes the folder for the container's /tmp, with mount points for paths below /tmp.
 
     Raises:
         TransformationFailure: it cannot be made.
@@ -254,20 +274,11 @@ class NoContainer(ContainerRuntime):
     name = "none"
 
     def can_run(self, image: str) -> bool:
-        """Only what wants no image."""
+        """Returns whether the job has no image."""
         return not image
 
-    def wrap(
-        self,
-        argv: Sequence[str],
-        image: str,
-        binds: Sequence[Path],
-        env: Mapping[str, str],
-        workdir: Path,
-        inside: Inside = AS_IT_IS,
-    ) -> List[str]:
-        """See ContainerRuntime."""
-        return list(argv)
+    def _words(self, start: _Start) -> List[str]:
+        return list(start.argv)
 
 
 _APPTAINER_GPU_FLAGS = {"nvidia": ["--nv"], "amd": ["--rocm"]}
@@ -276,37 +287,28 @@ _APPTAINER_GPU_FLAGS = {"nvidia": ["--nv"], "amd": ["--rocm"]}
 class Apptainer(ContainerRuntime):
     """Apptainer or Singularity: .sif files, registries, unpacked roots.
 
-    The environment passes by itself but for PATH, which is the image's. The user's home is there too, where the site
-    mounts it.
+    It passes the environment on, except PATH, which is the image's. The site may mount the user's home.
     """
 
     name = "apptainer"
     programs = ("apptainer", "singularity")
 
-    def wrap(
-        self,
-        argv: Sequence[str],
-        image: str,
-        binds: Sequence[Path],
-        env: Mapping[str, str],
-        workdir: Path,
-        inside: Inside = AS_IT_IS,
-    ) -> List[str]:
-        """See ContainerRuntime."""
-        program, bound = self.program() or self.name, mounts(binds, inside)
-        words = [*without_environment(env), program, "exec", *_APPTAINER_GPU_FLAGS.get(gpu_kind(inside), [])]
-        if not inside.shares_tmp:
-            # --contain would have a small /tmp, and none of the devices of the network between nodes.
-            words += ["--bind", "%s:%s" % (own_tmp(workdir, [path for path, _ in bound]), TMP)]
+    def _words(self, start: _Start) -> List[str]:
+        program, bound = self.program() or self.name, mounts(start.binds, start.inside)
+        words = [*without_environment(start.env), program, "exec"]
+        words += _APPTAINER_GPU_FLAGS.get(gpu_kind(start.inside), [])
+        if not start.inside.shares_tmp:
+            # --contain would give a small /tmp and hide the network devices between nodes.
+            words += ["--bind", "%s:%s" % (own_tmp(start.workdir, [path for path, _ in bound]), TMP)]
         for path, writable in bound:
             words += ["--bind", "%s:%s%s" % (path, path, "" if writable else ":ro")]
-        libraries = library_path(env, inside)
-        if libraries:  # it passes all variables on but this one
+        libraries = library_path(start.env, start.inside)
+        if libraries:  # it passes on all variables except this one
             words += ["--env", "LD_LIBRARY_PATH=" + libraries]
-        return [*words, "--pwd", str(workdir), image, *argv]
+        return [*words, "--pwd", str(start.workdir), start.image, *start.argv]
 
 
-#: What the image's recipe set (ENV), as ch-image keeps it; ch-run's own option for it fails where there is none.
+#: Sets the variables of the image's recipe (ENV), as ch-image stores them. ch-run's own option fails without the file.
 _WITH_ITS_ENVIRONMENT = """\
 if [ -f /ch/environment ]; then while IFS= read -r said; do
     value=${said#*=}; case $value in "'"*"'") value=${value#?}; value=${value%?} ;; esac
@@ -319,15 +321,15 @@ exec "$@"
 class Charliecloud(ContainerRuntime):
     """Charliecloud on an unpacked root or a .sqfs file.
 
-    The environment passes by itself but for PATH, and so do the devices of GPUs; their libraries must be in the image
-    (`ch-fromhost --nvidia` puts them there). It binds nothing read-only: what may not be written must say so itself.
+    It passes on the environment, except PATH, and the devices of GPUs. The GPU libraries must be in the image
+    (`ch-fromhost --nvidia` copies them). It has no read-only mounts: file permissions must protect the files.
     """
 
     name = "charliecloud"
     programs = ("ch-run",)
 
     def can_run(self, image: str) -> bool:
-        """Folders and squashfs files; not the machine's own root, which cannot be mounted over itself."""
+        """Accepts folders and squashfs files, but not the machine's own root, which cannot be mounted over itself."""
         folder = Path(image)
         is_image = image.endswith(".sqfs") or (folder.is_dir() and folder.resolve() != Path("/"))
         return super().can_run(image) and is_image
@@ -337,47 +339,39 @@ class Charliecloud(ContainerRuntime):
         lacking = _lacking(image, [str(path) for path in binds]) if Path(image).is_dir() else []
         return bool(lacking) and not _has_write_fake(self.program() or "ch-run")
 
-    def wrap(
-        self,
-        argv: Sequence[str],
-        image: str,
-        binds: Sequence[Path],
-        env: Mapping[str, str],
-        workdir: Path,
-        inside: Inside = AS_IT_IS,
-    ) -> List[str]:
-        """See ContainerRuntime. An old ch-run gets empty folders in the image for what it is to bind there."""
+    def _words(self, start: _Start) -> List[str]:
+        """For an old ch-run, empty folders are made in the image as mount points."""
         program = self.program() or "ch-run"
-        paths = [path for path, _ in mounts(binds, inside)]
-        words = without_environment(env)
-        # It refuses to start without it.
-        more = ["USER=" + _user()] if "USER" not in env else []
-        if not inside.shares_tmp:
-            more.append("TMPDIR=" + own_tmp(workdir, paths))  # it binds that as /tmp, and unsets the variable
+        paths = [path for path, _ in mounts(start.binds, start.inside)]
+        words = without_environment(start.env)
+        # ch-run does not start without USER.
+        more = ["USER=" + _user()] if "USER" not in start.env else []
+        if not start.inside.shares_tmp:
+            more.append("TMPDIR=" + own_tmp(start.workdir, paths))  # ch-run mounts it as /tmp and unsets it
         words = [*(words or ["env"] if more else words), *more, program]
         if _has_write_fake(program):
             words.append("--write-fake")
         else:
-            _make_mount_points(image, paths)
+            _make_mount_points(start.image, paths)
         for path in paths:
             words += ["--bind", "%s:%s" % (path, path)]
         words += ["--env-no-expand", "--set-env=PATH=" + IMAGE_PATH]
         begin = ["/bin/sh", "-c", _WITH_ITS_ENVIRONMENT, "sh"]
-        libraries = library_path(env, inside)
-        if libraries:  # before those that the image names
+        libraries = library_path(start.env, start.inside)
+        if libraries:  # before the libraries of the image
             begin += ["env", "LD_LIBRARY_PATH=" + libraries]
-        return [*words, "--cd", str(workdir), image, "--", *begin, *argv]
+        return [*words, "--cd", str(start.workdir), start.image, "--", *begin, *start.argv]
 
 
 def _user() -> str:
     try:
         return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # a user that the machine has no name for
+    except KeyError:  # the user has no name on this machine
         return str(os.getuid())
 
 
 def _has_write_fake(program: str) -> bool:
-    """Whether it can make mount points in memory, over the image; 0.31, which Debian 12 has, cannot."""
+    """Returns whether ch-run can make mount points in memory, over the image; 0.31 of Debian 12 cannot."""
     try:
         said = subprocess.run(
             [program, "--help"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=20, check=False
@@ -393,7 +387,7 @@ def _lacking(image: str, paths: Sequence[str]) -> List[str]:
 
 
 def _make_mount_points(image: str, paths: Sequence[str]) -> None:
-    """Makes the folders in an unpacked image that it lacks."""
+    """Makes missing mount points in an unpacked image."""
     for path in _lacking(image, paths):
         try:
             Path(image + path).mkdir(parents=True, exist_ok=True)
@@ -406,47 +400,38 @@ def _make_mount_points(image: str, paths: Sequence[str]) -> None:
 
 
 class Shifter(ContainerRuntime):
-    """Shifter on an image that its gateway has (`shifterimg pull`).
+    """Shifter on an image of its gateway (`shifterimg pull`).
 
-    The environment passes by itself but for PATH, which is the image's; /tmp is what the site's administrator mounts.
-    GPUs and the machine's MPI come as modules, which its administrator defines; NERSC's are called gpu and mpich.
+    It passes the environment on, except PATH, which is the image's. The site's administrator chooses what /tmp is, and
+    defines modules for GPUs and the machine's MPI; NERSC's modules are gpu and mpich.
     """
 
     name = "shifter"
     programs = ("shifter",)
 
     def can_run(self, image: str) -> bool:
-        """Images of registries."""
+        """Accepts images of registries."""
         return super().can_run(image) and not is_file_image(image) and not Path(image).is_dir()
 
-    def wrap(
-        self,
-        argv: Sequence[str],
-        image: str,
-        binds: Sequence[Path],
-        env: Mapping[str, str],
-        workdir: Path,
-        inside: Inside = AS_IT_IS,
-    ) -> List[str]:
-        """See ContainerRuntime."""
-        name = image[len("docker://") :] if image.startswith("docker://") else image
+    def _words(self, start: _Start) -> List[str]:
+        name = start.image[len("docker://") :] if start.image.startswith("docker://") else start.image
         program = self.program() or self.name
         words = [
-            *without_environment(env),
+            *without_environment(start.env),
             program,
             "--image=" + (name if name.startswith("docker:") else "docker:" + name),
         ]
-        modules = (["gpu"] if gpu_kind(inside) == "nvidia" else []) + (["mpich"] if inside.mpi else [])
+        modules = (["gpu"] if gpu_kind(start.inside) == "nvidia" else []) + (["mpich"] if start.inside.mpi else [])
         if modules:
             words.append("--module=" + ",".join(modules))
-        own = {str(folder) for folder in inside.mpi}
-        for path, writable in mounts(binds, inside):
+        own = {str(folder) for folder in start.inside.mpi}
+        for path, writable in mounts(start.binds, start.inside):
             if path not in own:  # the module brings it
                 words.append("--volume=%s:%s%s" % (path, path, "" if writable else ":ro"))
-        return [*words, "--workdir=" + str(workdir), *argv]
+        return [*words, "--workdir=" + str(start.workdir), *start.argv]
 
 
-#: Variables that speak of this machine or of the shell: the image has its own, or none.
+#: Variables that describe this machine or its shell: the container does not get them.
 _OF_THE_MACHINE = frozenset(
     [
         *ENVIRONMENT_NAMES,
@@ -476,17 +461,17 @@ _PODMAN_GPU_FLAGS = {
     "amd": ["--device=/dev/kfd", "--device=/dev/dri"],
 }
 
-#: A container is not this process's child: it would go on if podman were killed. So it gets the pipe that closes when
-#: the pilot dies, under the one number that podman passes on.
+#: A container is not a child of this process and survives a killed podman. So it gets the pipe that closes when the
+#: pilot dies, as file descriptor 3, which podman passes on.
 _LIFELINE = "HPO_PILOT_LIFELINE_FD"
 _WITH_LIFELINE = 'exec 3<"/proc/self/fd/$%s" && export %s=3 && exec "$@"' % (_LIFELINE, _LIFELINE)
 
 
 class Podman(ContainerRuntime):
-    """Podman on an image that it has or gets from a registry, or on an unpacked root.
+    """Podman on an image of its store or of a registry, or on an unpacked root.
 
-    The payload is root inside; without root's rights outside that is the user. It sees the machine's network and
-    processes, as MPI wants it. What it writes into an unpacked root is thrown away.
+    The payload is root inside, which is the user outside. It sees the machine's network and processes, as MPI needs.
+    Changes to an unpacked root are discarded.
     """
 
     name = "podman"
@@ -494,33 +479,25 @@ class Podman(ContainerRuntime):
     _binds_mpi = True
 
     def can_run(self, image: str) -> bool:
-        """All but images that are one file."""
+        """Accepts all images except single files."""
         return super().can_run(image) and not is_file_image(image)
 
-    def wrap(
-        self,
-        argv: Sequence[str],
-        image: str,
-        binds: Sequence[Path],
-        env: Mapping[str, str],
-        workdir: Path,
-        inside: Inside = AS_IT_IS,
-    ) -> List[str]:
-        """See ContainerRuntime. Only names of variables stand on the command line."""
+    def _words(self, start: _Start) -> List[str]:
+        """The command line has only the names of variables, not their values."""
         words = [self.program() or self.name, "run", "--rm", "--network=host", "--ipc=host", "--pid=host"]
-        words += ["--user=0:0", "--security-opt=label=disable", *self._machine(env, inside)]
-        for path, writable in mounts(binds, inside):
-            if writable or self._binds_mpi or path not in map(str, inside.mpi):
+        words += ["--user=0:0", "--security-opt=label=disable", *self._machine(start.env, start.inside)]
+        for path, writable in mounts(start.binds, start.inside):
+            if writable or self._binds_mpi or path not in map(str, start.inside.mpi):
                 words.append("--volume=%s:%s%s" % (path, path, "" if writable else ":ro"))
-        words += ["--env=" + name for name in sorted(env) if name not in _OF_THE_MACHINE and name.isidentifier()]
-        words += ["--workdir=" + str(workdir), "--entrypoint=" + argv[0]]
-        if _LIFELINE in env:
+        words += ["--env=" + name for name in sorted(start.env) if name not in _OF_THE_MACHINE and name.isidentifier()]
+        words += ["--workdir=" + str(start.workdir), "--entrypoint=" + start.argv[0]]
+        if _LIFELINE in start.env:
             words = ["/bin/sh", "-c", _WITH_LIFELINE, "sh", *words, "--preserve-fds=1"]
-        words += ["--rootfs", image + ":O"] if Path(image).is_dir() else [image]
-        return [*words, *argv[1:]]
+        words += ["--rootfs", start.image + ":O"] if Path(start.image).is_dir() else [start.image]
+        return [*words, *start.argv[1:]]
 
     def _machine(self, env: Mapping[str, str], inside: Inside) -> List[str]:
-        """What brings the machine's GPUs and MPI."""
+        """Returns the options for the machine's GPUs and MPI."""
         libraries = library_path(env, inside)
         return _PODMAN_GPU_FLAGS.get(gpu_kind(inside), []) + (
             ["--env=LD_LIBRARY_PATH=" + libraries] if libraries else []
@@ -528,7 +505,7 @@ class Podman(ContainerRuntime):
 
 
 class PodmanHpc(Podman):
-    """podman-hpc: its own flags bring NVIDIA's libraries and the machine's MPI (NERSC/podman-hpc, etc/modules.d)."""
+    """podman-hpc, whose own flags mount NVIDIA's libraries and the machine's MPI (NERSC/podman-hpc, etc/modules.d)."""
 
     name = "podman-hpc"
     programs = ("podman-hpc",)
@@ -540,17 +517,17 @@ class PodmanHpc(Podman):
         return gpus + (["--mpi"] if inside.mpi else [])
 
 
-#: By their names, in the order in which `auto` tries them: first those that need nothing set up.
+#: Runtimes by name, in the order in which `auto` tries them: runtimes without set-up come first.
 RUNTIMES: Dict[str, ContainerRuntime] = {
     runtime.name: runtime for runtime in (NoContainer(), Apptainer(), Charliecloud(), Shifter(), PodmanHpc(), Podman())
 }
 
 
 def choose_runtime(name: str, image: str) -> ContainerRuntime:
-    """The runtime for an image; without an image none is needed.
+    """Returns the runtime for an image.
 
     Args:
-        name: one of RUNTIMES, or `auto`: the first that can.
+        name: one of RUNTIMES, or `auto`: the first runtime that can run the image.
         image: file, folder or URL; empty: none.
 
     Raises:

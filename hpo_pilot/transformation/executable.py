@@ -1,4 +1,4 @@
-"""The transformation as one file: a zip archive that Python runs.
+"""Builds the transformation as one executable file: a zip archive that Python runs.
 
 ::
 
@@ -18,11 +18,11 @@ from hpo_pilot.transformation.transformation import main
 
 sys.exit(main())
 """
-_ALWAYS = (1980, 1, 1, 0, 0, 0)  # no time of its own: the same code gives the same bytes
+_ALWAYS = (1980, 1, 1, 0, 0, 0)  # a fixed time, so that the same code gives the same bytes
 
 
 def build() -> bytes:
-    """The file's content; the same for the same code, on every machine."""
+    """Returns the content of the file. The same code gives the same bytes on every machine."""
     folder = os.path.dirname(os.path.abspath(__file__))
     contents = {"__main__.py": _MAIN, "hpo_pilot/__init__.py": b""}
     for below, _, names in os.walk(folder):
@@ -34,7 +34,7 @@ def build() -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         for name in sorted(contents):
-            # Stored as it is: what zlib makes of it may differ from version to version.
+            # Not compressed: the output of zlib may differ between versions.
             archive.writestr(zipfile.ZipInfo(name, _ALWAYS), contents[name])
     return _START + packed.getvalue()
 

@@ -1,4 +1,4 @@
-"""A job: its arguments, command, environment, payload document, outputs, job report and errors."""
+"""Reads a job's arguments and payload document; makes its command, environment, outputs and job report."""
 
 import ast
 import glob
@@ -13,20 +13,19 @@ from urllib.parse import unquote
 
 
 class ExitCode(IntEnum):
-    """What the transformation ends with; the payload's own status passes through.
+    """Exit statuses of the transformation; otherwise it ends with the payload's own status.
 
-    Up to EXECUTION_FAILED they are those of PanDA's analysis transformations (runGen, runHPO), which keep no codes for
-    the rest.
+    Codes up to EXECUTION_FAILED are those of PanDA's analysis transformations (runGen, runHPO). The others are ours.
     """
 
-    BAD_ARGUMENTS = 10  #: the job parameters make no sense
-    NO_INPUT = 11  #: an input file does not come
-    BAD_SANDBOX = 143  #: the sandbox is no archive, or one that is refused
-    NO_SANDBOX = 146  #: the sandbox does not come
+    BAD_ARGUMENTS = 10  #: the job parameters are invalid
+    NO_INPUT = 11  #: an input file cannot be fetched
+    BAD_SANDBOX = 143  #: the sandbox is not an archive, or is refused
+    NO_SANDBOX = 146  #: the sandbox cannot be fetched
     EXECUTION_FAILED = 150  #: the command cannot be started
-    NO_CONTAINER_RUNTIME = 151  #: its image cannot be run here
-    NO_OUTPUT = 152  #: a promised output is not there
-    NO_SPACE = 153  #: the disk is full, or cannot be written
+    NO_CONTAINER_RUNTIME = 151  #: the image cannot be run here
+    NO_OUTPUT = 152  #: a promised output is missing
+    NO_SPACE = 153  #: the disk is full or cannot be written
 
 
 class TransformationFailure(Exception):
@@ -51,9 +50,9 @@ _FLAG_NAMES = (
     "--noX509 --noExpandDBR --notExpandDBR --directIn --useAthenaPackages --useCMake --useRootCore --givenPFN "
     "--mergeSingleFile --useFileStager --enable-jem"
 )
-#: Options that are followed by a value. What is passed over on purpose is here too, or its value would be an argument.
+#: Options with a value. Options that are ignored on purpose are listed too, so that their values are skipped.
 _WITH_VALUE, _FLAGS = frozenset(_VALUE_NAMES.split()), frozenset(_FLAG_NAMES.split())
-#: Options whose effect a payload would miss: setting up a collaboration's software, reading inputs over the network.
+#: Options that payloads depend on but that are not supported: set-up of ATLAS software, inputs over the network.
 _UNSUPPORTED = ("--useAthenaPackages", "--useCMake", "--useRootCore", "--rootVer", "--dbrFile", "--directIn")
 
 _WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|[^\s"']+)+""")
@@ -61,22 +60,22 @@ _PART = re.compile(r""""([^"]*)"|'([^']*)'|([^\s"']+)""")
 
 
 class Arguments(NamedTuple):
-    """What a job is to do.
+    """The arguments of a job.
 
     Attributes:
         command: a shell command, as the job's owner wrote it.
         archive: name of the sandbox in the server's cache; empty: none.
         library: a sandbox that the pilot has put beside the job; empty: none.
         source_url: of the server that has the sandbox.
-        run_dir: where in the sandbox the command runs.
+        run_dir: folder in the sandbox where the command runs.
         inputs: files that the pilot has put beside the job.
-        input_map: more of them, by the name that stands for them in the command.
-        input_lists: stream -> file into which its inputs' names are written.
-        outputs: file, or pattern of files, where the command runs -> name in the storage.
+        input_map: further input files, by their placeholder in the command.
+        input_lists: placeholder -> file into which the names of its inputs are written.
+        outputs: file or pattern in the folder where the command runs -> name in the storage.
         image: of a container; empty: none.
-        step: `preprocess`, `postprocess`, or empty: all of it.
-        real_names: whether the command knows the outputs by their names in the storage.
-        warnings: what was passed over.
+        step: `preprocess`, `postprocess`, or empty for the whole job.
+        real_names: the command uses the outputs' names in the storage.
+        warnings: about ignored arguments.
     """
 
     command: str
@@ -95,10 +94,10 @@ class Arguments(NamedTuple):
 
 
 def parse_arguments(words: Sequence[str]) -> Arguments:
-    """Reads the arguments; unknown ones become warnings, as they come and go with panda-client's versions.
+    """Reads the arguments. Unknown ones become warnings, because they change between versions of panda-client.
 
     Raises:
-        TransformationFailure: they make no sense.
+        TransformationFailure: the arguments are invalid.
     """
     found, flags, warnings = _options(words)
     try:
@@ -136,10 +135,10 @@ def parse_arguments(words: Sequence[str]) -> Arguments:
 
 
 def parse_arguments_text(text: str) -> Arguments:
-    """As `parse`, from one line.
+    """Reads the arguments from one line; see `parse_arguments`.
 
     Raises:
-        TransformationFailure: it makes no sense.
+        TransformationFailure: the arguments are invalid.
     """
     try:
         return parse_arguments(split_words(text))
@@ -150,14 +149,14 @@ def parse_arguments_text(text: str) -> Arguments:
 
 
 def split_words(text: str) -> List[str]:
-    """`shlex.split`, which goes from character to character, in a hundredth of its time: points make long arguments."""
+    """Splits as `shlex.split` does, about a hundred times faster: tables of points are long arguments."""
     words, end = [], 0
     for match in _WORD.finditer(text):
         words.append("".join(a or b or c for a, b, c in _PART.findall(match.group())))
         if text[end : match.start()].strip(" \t\r\n"):
             return shlex.split(text)
         end = match.end()
-    # Escapes and open quotes: shlex knows, or says what is wrong.
+    # shlex handles escapes and reports open quotes.
     return shlex.split(text) if "\\" in text or text[end:].strip(" \t\r\n") else words
 
 
@@ -193,26 +192,26 @@ def _literal(text: Optional[str], kind: type) -> Any:
 
 
 def _files(text: str) -> List[str]:
-    """Panda-client writes a Python list; JEDI may put plain names, separated by commas."""
+    """Returns the file names in a Python list (panda-client) or in a comma-separated list (JEDI)."""
     if text.lstrip().startswith(("[", "(")):
         return [str(name) for name in ast.literal_eval(text)]
     return [name for name in text.split(",") if name]
 
 
-#: How our own tasks call the payload runner. They need no shell, and then none stands between it and our signals.
+#: The command of our own tasks. It needs no shell, so signals reach the runner directly.
 _RUNNER = ["python3", "-I", "-S", "hpo_pilot_runner.py"]
 _SHELL_SIGNS = frozenset("\"'\\$`;&|<>()[]{}*?!#~\n")
 
-#: Panda-client lets users call their scripts by bare names.
+#: panda-client allows commands without ./ before the script's name.
 _PATH = 'PATH=".:$PATH"; export PATH; '
 
 
 def payload_argv(arguments: Arguments, replacements: Mapping[str, str]) -> List[str]:
-    """The command with its names filled in.
+    """Returns the command as words, with its placeholders replaced.
 
     Args:
         arguments: of the job.
-        replacements: what stands for `%NAME` in the command; see `inputs.link_inputs`.
+        replacements: values of `%NAME` in the command; see `stage_in.link_inputs`.
     """
     command = arguments.command
     if not _SHELL_SIGNS & set(command) and split_words(command)[:4] == _RUNNER:
@@ -221,10 +220,10 @@ def payload_argv(arguments: Arguments, replacements: Mapping[str, str]) -> List[
 
 
 def shell_command(arguments: Arguments, replacements: Mapping[str, str]) -> str:
-    """The command as the shell gets it."""
+    """Returns the command as text for a shell, with its placeholders replaced."""
     command = arguments.command
     for name, value in replacements.items():
-        # `%IN` must leave `%IN2` and `%INDS` alone.
+        # `%IN` must not match `%IN2` or `%INDS`.
         command = _replace("%" + re.escape(name) + r"(?!\w)", value, command)
     if arguments.real_names:
         for file, name in arguments.outputs.items():
@@ -233,11 +232,11 @@ def shell_command(arguments: Arguments, replacements: Mapping[str, str]) -> str:
 
 
 def _replace(pattern: str, value: str, text: str) -> str:
-    return re.sub(pattern, lambda _: value, text)  # not as a template: names may have backslashes
+    return re.sub(pattern, lambda _: value, text)  # a function, because names may have backslashes
 
 
 def make_executable(command: str, folder: str) -> None:
-    """Users forget it: the script that is called first may be run."""
+    """Makes the first script of the command executable, because users forget it."""
     name = re.match(r"(?:\./)?([\w.+-]+)(?:\s|$)", command)
     path = os.path.join(folder, name.group(1)) if name else ""
     if os.path.isfile(path) and not os.path.islink(path):
@@ -248,18 +247,18 @@ PAYLOAD_DOCUMENT = "hpo_pilot_payload.json"
 
 
 class PayloadDocument(NamedTuple):
-    """The part of `hpo_pilot_payload.json` that concerns pilots; the runner reads the rest.
+    """The part of `hpo_pilot_payload.json` that pilots use; the runner reads the rest.
 
     Attributes:
-        image: of its container; empty: none.
-        gpus: that it needs on each of its nodes.
-        progress: the file to which the payload appends the values that it reports while it runs.
-        metric: the name of the value there.
-        report_seconds: how often new values are wanted, in seconds; 0: with the usual heartbeats.
-        nodes: how many its job needs.
-        ranks_per_node: processes that a launcher starts on each of them; 0: the command is started once, without one.
-        minutes: how long its job may take; 0: that is not said.
-        python: the interpreter that stands for `python` in its command; empty: the one in PATH.
+        image: of the container; empty: none.
+        gpus: number of GPUs on each node.
+        progress: file to which the payload appends intermediate values.
+        metric: name of the value in that file.
+        report_seconds: interval for reports of new values, in seconds; 0: with the usual heartbeats.
+        nodes: number of nodes.
+        ranks_per_node: processes that a launcher starts on each node; 0: one process without a launcher.
+        minutes: time limit of the job; 0: not given.
+        python: interpreter that replaces `python` in the command; empty: the one in PATH.
     """
 
     image: str = ""
@@ -274,10 +273,10 @@ class PayloadDocument(NamedTuple):
 
     @classmethod
     def read(cls, work: str) -> "PayloadDocument":
-        """Reads it from an unpacked sandbox; the sandboxes of others have none.
+        """Reads the document from an unpacked sandbox; the defaults if there is none, as in sandboxes of prun.
 
         Raises:
-            TransformationFailure: it makes no sense.
+            TransformationFailure: the document is invalid.
         """
         path = os.path.join(work, PAYLOAD_DOCUMENT)
         if not os.path.isfile(path):
@@ -287,7 +286,7 @@ class PayloadDocument(NamedTuple):
                 document = json.load(file)
             names = document.get("file_names") or {}
             nodes, gpus = max(1, int(document.get("nodes") or 1)), int(document.get("gpus_per_node") or 0)
-            # Earlier versions did not say it: as the search file has it that says no more.
+            # Earlier versions did not write it: the default of the search file.
             ranks = document.get("ranks_per_node", (gpus or 1) if nodes > 1 else 0)
             return cls(
                 str(document.get("container") or ""),
@@ -304,26 +303,26 @@ class PayloadDocument(NamedTuple):
             raise TransformationFailure(ExitCode.BAD_SANDBOX, "%s: %s" % (PAYLOAD_DOCUMENT, error)) from error
 
 
-#: Parts of variable names that mark secrets; jobs get none of the pilot's.
+#: Words in the names of secret variables; jobs do not get these variables of the pilot.
 _SECRETS = frozenset(["TOKEN", "TOKENS", "X509", "OIDC"])
 
-#: The same, wherever they stand in a name: PGPASSWORD.
+#: Parts of names of secret variables, such as PGPASSWORD.
 _SECRET = re.compile("SECRET|PASSW(OR)?D|CREDENTIAL")
 
-#: A URL with a password, such as a database's; but without that of a proxy a job may reach nothing.
+#: A URL with a password, such as a database's. Proxies are excepted: without them a job may have no network.
 _PASSWORD = re.compile(r"://[^/\s@:]*:[^/\s@]+@")
 _PROXY = "_PROXY"
 
-#: What batch systems and launchers say of the job that a process is in: it holds there alone.
+#: Variables of batch systems and launchers. They describe one batch job and must not be copied to another.
 _OF_THE_JOB = ("COBALT_", "FLUX_", "LSB_", "LSF_", "OMPI_", "PALS_", "PBS_", "PMI", "SLURM")
 
 
 def keep_environment(folder: str, name: str, environment: Mapping[str, str]) -> None:
-    """Keeps the environment of whoever submits a search, for the jobs that run on this machine; no credentials.
+    """Stores the environment of the submitting process, without credentials, for jobs that run on this machine.
 
     Args:
-        folder: where it is kept; made if need be.
-        name: under which it is found again.
+        folder: where it is stored; made if needed.
+        name: by which `kept_environment` finds it.
         environment: of the submitting process.
 
     Raises:
@@ -338,12 +337,12 @@ def keep_environment(folder: str, name: str, environment: Mapping[str, str]) -> 
 
 
 def kept_environment(folder: str, name: str, here: Mapping[str, str]) -> Optional[Dict[str, str]]:
-    """The environment that was kept; None: there is none.
+    """Returns a stored environment; None: there is none.
 
     Args:
-        folder: as `keep_environment` has it.
-        name: the same.
-        here: this process's own environment, which knows the batch job that it is in.
+        folder: as for `keep_environment`.
+        name: as for `keep_environment`.
+        here: environment of this process; its variables of the batch system are used.
     """
     try:
         with open(os.path.join(folder, name + ".json")) as file:
@@ -358,7 +357,7 @@ def kept_environment(folder: str, name: str, here: Mapping[str, str]) -> Optiona
 
 
 def without_secrets(environment: Mapping[str, str]) -> Dict[str, str]:
-    """A copy without what looks like a credential."""
+    """Returns a copy without variables that look like credentials."""
     return {name: value for name, value in environment.items() if not _is_secret(name.upper(), value)}
 
 
@@ -369,14 +368,14 @@ def _is_secret(name: str, value: str) -> bool:
 
 
 def find_outputs(folder: str, outputs: Mapping[str, str]) -> Tuple[Dict[str, str], List[str]]:
-    """Looks for the outputs where the command ran; what a pattern finds is packed into one archive, as runGen does.
+    """Finds the outputs of a command. The files that match a pattern are packed into one archive, as runGen does.
 
     Args:
         folder: where the command ran.
         outputs: file or pattern, below `folder` -> name in the storage.
 
     Returns:
-        (name in the storage -> path, files and patterns of which nothing is there).
+        (name in the storage -> path, missing files and patterns).
 
     Raises:
         OSError: an archive cannot be written.
@@ -394,7 +393,7 @@ def find_outputs(folder: str, outputs: Mapping[str, str]) -> Tuple[Dict[str, str
 
 
 def write_empty(path: str) -> None:
-    """An archive with nothing in it, for a pilot that insists on a file which a failed trial does not have."""
+    """Writes an empty archive, for a pilot that requires an output which a failed trial does not have."""
     with tarfile.open(path, "w:gz"):
         pass
 
@@ -415,11 +414,11 @@ def _is_inside(path: str, folder: str) -> bool:
 
 
 JOB_REPORT, USER_METADATA = "jobReport.json", "userJobMetadata.json"
-METADATA_LIMIT = 1000000  # bytes of metadata that a server takes
+METADATA_LIMIT = 1000000  # bytes of metadata that a server accepts
 
 
 def job_report(folder: str, exit_code: int = 0) -> str:
-    """The text of a job's report: its exit code, what the payload put into a report of its own, and its metadata.
+    """Returns the job report as JSON: the exit code, the payload's own report, and its metadata.
 
     Args:
         folder: where the command ran.
@@ -429,12 +428,12 @@ def job_report(folder: str, exit_code: int = 0) -> str:
     report = _own_report(folder)
     report["exitCode"] = exit_code
     text = json.dumps(report)
-    # As text: it is JSON already, and decoding and encoding it again is most of the work for a large one.
+    # Inserted as text: the metadata is JSON already, and large ones take long to decode and encode again.
     return '%s, "user_job_metadata": %s}' % (text[:-1], metadata) if metadata else text
 
 
 def has_verdict(folder: str) -> bool:
-    """Whether the payload left metadata; then it has said itself how it went."""
+    """Returns whether the payload wrote metadata, which has its verdict."""
     return os.path.isfile(os.path.join(folder, USER_METADATA))
 
 

@@ -12,30 +12,25 @@ from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional
 
 from hpo_pilot.transformation.job import ExitCode, TransformationFailure
 
-# Processes that outlive their job: known by variables of their environment, and ended.
-#
-# A process may leave its parent's group and session, but keeps the environment that it was started with, in a
-# container
-# too. So whoever starts a job gives it variables that no other job has, and ends what bears them when the job is
-# over.
-# A keeper, a process of its own, does the same when the one that started the job was killed and can do nothing more.
-# Only Linux shows environments; elsewhere nothing is found.
+# A process of a job may leave its parent's group and session, but it keeps its environment, also in a container. So
+# each job gets variables that no other job has, and all processes with these variables are ended with the job. If the
+# process that started the job is killed, a separate process, the keeper, ends them. Only Linux shows environments; on
+# other systems no such processes are found.
 
-#: The variable that says who runs a job; with PanDA's own ones it tells one attempt from all others.
+#: The variable that identifies the worker; with PanDA's own variables it identifies one attempt of a job.
 WORKER_MARK = "HPO_PILOT_WORKER"
 
-#: Seconds between TERM and KILL where nobody has told the processes yet: more than the runner, which tells its payload,
-#: gives it to save a checkpoint.
+#: Seconds between TERM and KILL for processes that got no signal yet; longer than the runner's time for a checkpoint.
 GRACE = 15.0
 
-#: The same where they were told, or left over by a payload that has ended.
+#: Seconds between TERM and KILL for processes that got a signal before, or that an ended payload left.
 SHORT_GRACE = 2.0
 
-_KILLED = 10.0  # seconds that the system gets to end what was killed
-_PAUSES = (0.01, 0.02, 0.05, 0.1)  # seconds between looks, the last one again and again
+_KILLED = 10.0  # seconds to wait for killed processes to end
+_PAUSES = (0.01, 0.02, 0.05, 0.1)  # seconds between checks; the last value repeats
 _PROC = "/proc"
 _ENDED = (b"Z", b"X")
-_LOOKS = 5  # at the children: where some end each time, all processes are looked at
+_LOOKS = 5  # checks of the children; if some end at each check, all processes are checked
 
 
 class _Process(NamedTuple):
@@ -44,11 +39,11 @@ class _Process(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """What was done to leftovers.
+    """Result of `end_leftovers`.
 
     Attributes:
-        found: how many processes there were.
-        left: those that the system could not end, such as one that waits for a dead file server.
+        found: number of processes found.
+        left: PIDs that could not be ended, such as a process that waits for a dead file server.
     """
 
     found: int
@@ -58,10 +53,10 @@ class Ended(NamedTuple):
 def end_leftovers(variables: Mapping[str, str], grace: float) -> Ended:
     """Ends all processes with these variables, and their descendants; returns when they are gone.
 
-    The topmost are asked first, since runners and launchers end those below them in order.
+    The topmost processes get TERM first, because runners and launchers end their own processes in order.
 
     Args:
-        variables: in the environment of each process; together no other job's.
+        variables: identify the job; all of them are in the environment of each of its processes.
         grace: seconds between TERM and KILL; 0: no TERM.
     """
     known, told = {}, set()  # type: Dict[int, bytes], Set[int]
@@ -71,7 +66,7 @@ def end_leftovers(variables: Mapping[str, str], grace: float) -> Ended:
         known.update((pid, process.started) for pid, process in found.items())
         clear = 0 if found else clear + 1
         passed = time.monotonic() - began
-        # Twice: the environment of a process that is just starting a program cannot be read.
+        # Two clear checks: the environment of a process that is just starting a program cannot be read.
         if clear == 2 or passed > grace + _KILLED:
             return Ended(len(known), sorted(found))
         for pid, process in found.items():
@@ -85,13 +80,13 @@ def end_leftovers(variables: Mapping[str, str], grace: float) -> Ended:
 
 
 def has_orphans(variables: Mapping[str, str]) -> bool:
-    """Whether a job that has ended may have left something: quicker than a look at all processes.
+    """Returns whether an ended job may have left processes; faster than a check of all processes.
 
-    Only for a process that adopts what loses its parent (a "subreaper") and whose other jobs have the same variables
-    with other values: whatever outlived the job is then a child of this process, or below one.
+    Only for a process that adopts orphans (a "subreaper") and gives its other jobs the same variables with other
+    values. Processes that outlive their job are then descendants of this process.
     """
     wanted, mark, known = _entries(variables), WORKER_MARK.encode() + b"=", set()  # type: Set[bytes], bytes, Set[int]
-    group = str(os.getpgrp()).encode()  # what this process has started for itself, or is just starting, is in it
+    group = str(os.getpgrp()).encode()  # processes that this process starts for itself are in its group
     try:
         for _ in range(_LOOKS):
             ended = set()
@@ -106,26 +101,26 @@ def has_orphans(variables: Mapping[str, str]) -> bool:
                     return True
             if ended <= known:
                 return False
-            known |= ended  # their children may have become ours since we looked
+            known |= ended  # their children may have become ours since the last check
     except OSError:
         pass  # this system does not list children
     return True
 
 
 class Keeper:
-    """A process that ends a job's processes once the lifeline's other end is closed, however that came."""
+    """A process that ends a job's processes when the other end of the lifeline pipe is closed."""
 
     def __init__(self, variables: Mapping[str, str], lifeline: int) -> None:
-        """Starts it.
+        """Starts the keeper.
 
         Args:
             variables: as for `end_leftovers`.
-            lifeline: the reading end of a pipe whose other end this process holds.
+            lifeline: reading end of a pipe; this process holds the other end.
 
         Raises:
-            OSError: it cannot be started.
+            OSError: the keeper cannot be started.
         """
-        # From this package as it was found, be it a folder or a zip file.
+        # The keeper imports this package from the same folder or zip file.
         home = os.path.abspath(__file__)
         for _ in range(3):
             home = os.path.dirname(home)
@@ -134,21 +129,21 @@ class Keeper:
         self._process = subprocess.Popen(
             words,
             cwd="/",
-            env=dict(os.environ, **{WORKER_MARK: ""}),  # it is no job's; see has_orphans
+            env=dict(os.environ, **{WORKER_MARK: ""}),  # it belongs to no job; see has_orphans
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             pass_fds=[lifeline],
-            start_new_session=True,  # what ends the group of this process shall not end it
+            start_new_session=True,  # a signal to the group of this process must not end it
         )
 
     def wait(self) -> None:
-        """Waits for its end, after the lifeline was closed."""
+        """Waits for the keeper to end, after the lifeline was closed."""
         self._process.wait()
 
 
 def keep(words: List[str]) -> None:
-    """The keeper's own program: the lifeline's number and the variables."""
+    """Runs the keeper; `words`: the number of the lifeline's file descriptor, then the variables."""
     for which in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(which, _ignore)
     while os.read(int(words[0]), 512):
@@ -157,11 +152,11 @@ def keep(words: List[str]) -> None:
 
 
 def _ignore(number: int, frame: Optional[FrameType]) -> None:
-    """It ends when its work is done."""
+    """Ignores the signal: the keeper ends when its work is done."""
 
 
 def _find(variables: Mapping[str, str], known: Mapping[int, bytes]) -> Dict[int, _Process]:
-    """The processes with these variables, those known before, and all below them; not what has ended already."""
+    """Returns the running processes with these variables, the known ones, and the descendants of both."""
     wanted, everyone, found = _entries(variables), {}, set()  # type: Set[bytes], Dict[int, _Process], Set[int]
     for name in os.listdir(_PROC) if os.path.isdir(_PROC) else ():
         if not name.isdigit():
@@ -175,9 +170,9 @@ def _find(variables: Mapping[str, str], known: Mapping[int, bytes]) -> Dict[int,
             if known.get(pid) == process.started or wanted <= _environment(pid):
                 found.add(pid)
         except OSError:
-            continue  # it ended meanwhile, or is somebody else's
+            continue  # it has ended, or belongs to another user
     own = os.getpid()
-    while own in everyone:  # never this process, nor what started it, whose environment somebody may have copied
+    while own in everyone:  # never this process or its ancestors, which may have a copied environment
         found.discard(own)
         own = everyone[own].parent
     new = found
@@ -199,7 +194,7 @@ def _children() -> Iterator[int]:
 
 
 def _status(pid: int) -> List[bytes]:
-    """What proc(5) lists in `stat`, from the state on; the name before it may have brackets."""
+    """Returns the fields of /proc/PID/stat from the state on (proc(5)); the name before it may have brackets."""
     return _read(os.path.join(_PROC, str(pid), "stat")).rpartition(b")")[2].split()
 
 
@@ -216,29 +211,29 @@ def _signal(pid: int, which: int) -> None:
     try:
         os.kill(pid, which)
     except OSError:
-        return  # it ended meanwhile, or is somebody else's
+        return  # it has ended, or belongs to another user
 
 
-#: What the payload runner ends with; anything else was done to it.
+#: Exit statuses of the payload runner itself; any other status means that it was killed.
 _OWN_STATUS = (0, 1)
 
 
 def run_payload(command: Callable[[Dict[str, str]], Sequence[str]], folder: str, environment: Mapping[str, str]) -> int:
-    """Runs a command to its end, and ends all that it left running, in sessions of their own too.
+    """Runs a command to its end, then ends every process that it left, also in other sessions.
 
-    It gets a pipe that closes when this process dies, however it dies: the payload runner watches it, and a keeper ends
-    what is left then. Signals that ask this process to end are passed on. Main thread only.
+    The command gets a pipe that closes when this process dies. The payload runner watches the pipe, and a keeper ends
+    the remaining processes. Signals that ask this process to end are passed on. Main thread only.
 
     Args:
-        command: makes the words from the environment that the command will get.
+        command: returns the command's words, given its environment.
         folder: where it runs.
-        environment: to which the variables are added that tell its processes from all others.
+        environment: of the command; variables that identify its processes are added.
 
     Returns:
-        Its exit status; 128 + signal where one ended it.
+        Its exit status; 128 + signal if a signal ended it.
 
     Raises:
-        TransformationFailure: it cannot be started.
+        TransformationFailure: the command cannot be started.
     """
     lifeline, kept = os.pipe()
     marks = {WORKER_MARK: "%s %d %s" % (folder, os.getpid(), binascii.hexlify(os.urandom(8)).decode())}
@@ -261,7 +256,7 @@ def run_payload(command: Callable[[Dict[str, str]], Sequence[str]], folder: str,
 
     def pass_on(number: int, _: Optional[FrameType]) -> None:
         if process.returncode is not None:
-            return  # what is left is being ended; the number may be another's by now
+            return  # leftovers are being ended; another process may have this PID by now
         _signal_group(process.pid, number)
         if insist.ident is None:
             insist.start()
@@ -286,4 +281,4 @@ def _signal_group(group: int, which: int) -> None:
     try:
         os.killpg(group, which)
     except OSError:
-        return  # nobody is left in it
+        return  # the group is empty

@@ -21,24 +21,24 @@ _BESIDE = ("OIDC_AUTH_DIR", "PANDA_AUTH_DIR", "X509_USER_PROXY")
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirect would carry the token to where the redirect leads."""
+    """Refuses redirects: a redirect would send the token to another server."""
 
     def redirect_request(self, *_: object) -> None:
         return None
 
 
 def fetch_sandbox(source_url: str, name: str, target: str, limit: int, environment: Mapping[str, str]) -> None:
-    """Downloads a file of a server's cache.
+    """Downloads a file from a server's cache.
 
     Args:
-        source_url: the server, as the job names it.
+        source_url: the server that the job names.
         name: of the file.
-        target: path where it goes.
-        limit: bytes that it may have.
-        environment: of the pilot: may name a token, which goes to the pilot's own server alone.
+        target: path of the downloaded file.
+        limit: largest size in bytes.
+        environment: of the pilot. It may name a token, which is sent only to the pilot's own server.
 
     Raises:
-        TransformationFailure: it does not come.
+        TransformationFailure: the download failed.
         OSError: the disk.
     """
     url = "%s/cache/%s" % (source_url, quote(name))
@@ -71,12 +71,12 @@ def fetch_sandbox(source_url: str, name: str, target: str, limit: int, environme
 
 
 def _headers(source_url: str, environment: Mapping[str, str]) -> Dict[str, str]:
-    """A token, for the server that the pilot itself speaks to: the URL comes from a user's task."""
+    """Returns headers with the pilot's token, only for the pilot's own server: the URL comes from a user's task."""
     found = environment.get("OIDC_AUTH_TOKEN") or environment.get("PANDA_AUTH_TOKEN") or ""
     server = environment.get("PANDA_SERVER_URL", "")
     if not found or _place(server) != _place(source_url):
         return {}
-    # A file's name, for which Pilot 3 looks in these folders (`locate_token` of its `pilot/util/https.py`).
+    # The variable names a file. Pilot 3 looks for it in these folders (`locate_token` of its `pilot/util/https.py`).
     beside = next((environment[key] for key in _BESIDE if key in environment), "")
     folders = [os.path.dirname(beside)] + [environment.get(key, "") for key in ("PILOT_SOURCE_DIR", "PILOT_WORK_DIR")]
     for folder in folders:
@@ -94,30 +94,26 @@ def _place(url: str) -> Tuple[str, str]:
     return parts.scheme, parts.netloc
 
 
-# Unpacking what strangers packed.
-#
-# Refused, each with its reason: absolute names, `..`, links that lead out, devices and pipes, too many members, too
-# many
-# bytes unpacked, headers that eat memory, and whatever is no archive.
+# Archives come from users and are not trusted.
 
 _MEMBERS = 100000
-_HEADER = 1 << 20  # bytes: tarfile reads contents in small pieces, only the extended headers in one
+_HEADER = 1 << 20  # bytes: tarfile reads contents in small blocks, but an extended header at once
 
 _IMPOSSIBLE = frozenset([errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL])
 
-#: Python's own filter, where it has one (3.12, and the security releases before); `_check` does not rely on it.
+#: Python's own filter, if it has one (3.12 and earlier security releases); `_check` does not rely on it.
 _FILTER: Dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
 
 
 class UnsafeArchive(TransformationFailure):
-    """The archive is refused; nothing of it is used."""
+    """The archive is refused."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ExitCode.BAD_SANDBOX, message)
 
 
 class _Guarded(gzip.GzipFile):
-    """Unpacked bytes, as long as they are no more than was allowed."""
+    """Unpacks at most `allowed` bytes."""
 
     allowed = 0
 
@@ -131,15 +127,18 @@ class _Guarded(gzip.GzipFile):
 
 
 def unpack(archive: str, target: str, limit: int) -> None:
-    """Unpacks a .tar.gz into an empty folder.
+    """Unpacks a .tar.gz of an untrusted source into an empty folder.
+
+    It refuses absolute names, `..`, links that lead out of the folder, devices and pipes, too many members, too many
+    bytes, large headers, and files that are not archives.
 
     Args:
         archive: the file.
-        target: exists, and is empty.
-        limit: bytes that its contents may have, unpacked.
+        target: an existing empty folder.
+        limit: largest unpacked size in bytes.
 
     Raises:
-        UnsafeArchive: it is refused; `target` may hold a part of it.
+        UnsafeArchive: the archive is refused; `target` may hold a part of it.
         OSError: the disk.
     """
     total = 0
@@ -158,10 +157,10 @@ def unpack(archive: str, target: str, limit: int) -> None:
                     member.uid, member.gid, member.uname, member.gname = os.getuid(), os.getgid(), "", ""
                     members.extract(member, root, **_FILTER)
     except (tarfile.TarError, UnsafeArchive, EOFError, zlib.error, KeyError, RecursionError, ValueError) as error:
-        # The last three are how tarfile meets links to themselves and names that no file can have.
+        # tarfile raises the last three for links to themselves and impossible file names.
         raise _refused(archive, error) from error
     except OSError as error:
-        # No number: gzip's own "Not a gzipped file". The others: its members cannot be, whatever the disk.
+        # Without a number: gzip's "Not a gzipped file". The impossible ones: no disk could hold these members.
         if error.errno is None or error.errno in _IMPOSSIBLE:
             raise _refused(archive, error) from error
         raise
@@ -177,7 +176,7 @@ def _check(member: tarfile.TarInfo, root: str) -> None:
         raise UnsafeArchive("%r leads out of the folder" % member.name)
     if not (member.isfile() or member.isdir() or member.issym() or member.islnk()):
         raise UnsafeArchive("%r is neither file, folder nor link" % member.name)
-    # Earlier members may be links: where does this one really go?
+    # Earlier members may be links, so the real path counts.
     folder = os.path.realpath(os.path.join(root, *parts[:-1]))
     where = [folder]
     if member.issym():

@@ -1,4 +1,8 @@
-"""Brings the inputs of a payload into the job's folder before its command starts."""
+"""Fetches the inputs of a payload into the job's folder before its command starts.
+
+Fetched files are kept in a cache that many jobs share; each job gets links to them. Inputs that are paths are linked
+directly. The names of all inputs are written to a file, from which the payload runner lists them for the payload.
+"""
 
 import fcntl
 import glob
@@ -20,27 +24,27 @@ from urllib.parse import unquote, urlsplit
 
 from hpo_pilot.transformation.job import PAYLOAD_DOCUMENT, Arguments, ExitCode, TransformationFailure
 
-#: scope:name, as Rucio writes its data identifiers.
+#: Rucio's data identifier, scope:name.
 _DID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,29}:[A-Za-z0-9][A-Za-z0-9._:+/-]{0,249}")
 _FILE_NAME = re.compile(r"[^/\\\x00-\x1f\x7f]{1,250}")
 _PATH_STARTS = ("/", "./", "../", "~")
 
 
 class InputKind(Enum):
-    """How an input comes to a job."""
+    """How an input is fetched."""
 
-    PATH = "path"  #: it is on the worker's file system
-    HTTP = "http"  #: by download
+    PATH = "path"  #: a path on the worker's file system
+    HTTP = "http"  #: download over http or https
     ROOT = "root"  #: with xrdcp
     RUCIO = "rucio"  #: with rucio download
 
 
 class InputSource(NamedTuple):
-    """One entry of a payload's inputs, understood.
+    """One entry of a payload's inputs.
 
     Attributes:
         where: path, URL or data identifier.
-        name: of the file in the job's folder; None: nobody knows before it is there, for it may be several.
+        name: of the file in the job's folder; None: not known before the fetch, because it may be several files.
     """
 
     kind: InputKind
@@ -49,10 +53,10 @@ class InputSource(NamedTuple):
 
 
 def parse_source(text: str) -> InputSource:
-    """What an entry means.
+    """Parses one entry of a payload's inputs.
 
     Raises:
-        ValueError: nothing that could be fetched; the message says what is wrong and what to do.
+        ValueError: the entry cannot be fetched; the message says what is wrong and what to do.
     """
     scheme, separator, rest = text.partition("://")
     if separator and re.match(r"[A-Za-z][A-Za-z0-9+.-]*$", scheme):
@@ -99,12 +103,12 @@ def _check_name(name: str) -> None:
 
 
 _TRIES = 4
-_STALLED = 60.0  # seconds without a byte
+_STALLED = 60.0  # seconds without data after which a download fails
 _BLOCK = 1 << 20
 _LATER = frozenset([408, 425, 429, 500, 502, 503, 504, 507])
-_SAID = 400  # characters of what a tool said last
+_SAID = 400  # characters from the end of a tool's output
 
-#: What to do where a tool is missing.
+#: What to do if a tool is missing.
 _REMEDY = {
     "xrdcp": "install xrootd-client there, or name the file by a path or an http(s) URL",
     "rucio": "install rucio-clients there and set them up, or name the files by paths or http(s) URLs",
@@ -112,12 +116,12 @@ _REMEDY = {
 
 
 class FetchLimits(NamedTuple):
-    """How far a fetch may go.
+    """Limits of a fetch.
 
     Attributes:
-        size: bytes.
-        until: on the monotonic clock.
-        stop: says whether to give up now.
+        size: largest size in bytes.
+        until: deadline on the monotonic clock.
+        stop: returns whether to give up now.
     """
 
     size: int
@@ -125,7 +129,7 @@ class FetchLimits(NamedTuple):
     stop: Callable[[], bool]
 
     def check(self, source: str) -> None:
-        """Raises where it went too far."""
+        """Raises TransformationFailure if the fetch must stop or its time is over."""
         if self.stop():
             raise TransformationFailure(ExitCode.NO_INPUT, "%s: told to stop while it was fetched" % source)
         if time.monotonic() > self.until:
@@ -133,11 +137,11 @@ class FetchLimits(NamedTuple):
 
 
 class _Later(Exception):
-    """It did not come now; it may, another time."""
+    """The download failed, but a retry may succeed."""
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows the web to the web, and never from https to http."""
+    """Follows redirects between http and https, but never from https to http."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
@@ -151,19 +155,19 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 def fetch_input(
     source: InputSource, folder: str, known: Optional[Dict[str, Any]], limits: FetchLimits
 ) -> Optional[Dict[str, Any]]:
-    """Brings an input.
+    """Fetches an input.
 
     Args:
-        source: of any kind but a path.
-        folder: empty; its files go there.
-        known: what the last fetch of it gave back, if its files are still here.
-        limits: how far it may go.
+        source: of any kind except a path.
+        folder: an empty folder for the files.
+        known: result of the last fetch, if its files are still in the cache.
+        limits: of size and time.
 
     Returns:
-        What tells later whether it is still the same; None: it is the same as `known`, and nothing was fetched.
+        Metadata that later shows whether the input has changed; None: unchanged since `known`, nothing was fetched.
 
     Raises:
-        TransformationFailure: it does not come; the message says what to do.
+        TransformationFailure: the fetch failed; the message says what to do.
         OSError: the disk.
     """
     if source.kind is InputKind.HTTP:
@@ -235,7 +239,7 @@ def _download(source: InputSource, target: str, known: Dict[str, Any], limits: F
 
 
 def _read(answer: Any) -> bytes:
-    """The next part; what goes wrong here is the network's, not the disk's."""
+    """Reads the next block. Errors here are errors of the network, not of the disk."""
     try:
         return bytes(answer.read(_BLOCK))
     except (OSError, http.client.HTTPException) as error:
@@ -279,17 +283,17 @@ def _run(command: Sequence[str], source: str, limits: FetchLimits) -> None:
             )
 
 
-_LOOK = 0.2  # seconds between tries to get an entry that another job fetches
+_LOOK = 0.2  # seconds between tries to lock an entry that another job fetches
 
 
 class CacheEntry:
-    """One input. While it is held, nobody else fetches, replaces or removes it.
+    """One cached input. While it is held, no other process fetches, replaces or removes it.
 
     ::
 
-        KEY/files/     what was fetched
-        KEY/meta.json  where from, and what tells whether it is still the same
-        .KEY.new/      what is being fetched
+        KEY/files/     the fetched files
+        KEY/meta.json  the source, and metadata that show whether it has changed
+        .KEY.new/      a fetch in progress
         KEY.lock
     """
 
@@ -299,7 +303,7 @@ class CacheEntry:
 
     @property
     def meta(self) -> Optional[Dict[str, Any]]:
-        """What was noted when it was fetched; None: it is not there."""
+        """Metadata of the last fetch; None: the entry does not exist."""
         try:
             with open(os.path.join(self.folder, "meta.json")) as file:
                 found = json.load(file)
@@ -308,7 +312,7 @@ class CacheEntry:
         return found if isinstance(found, dict) else None
 
     def files(self) -> List[str]:
-        """Its files, in order."""
+        """Returns the paths of its files, sorted."""
         return [
             os.path.join(where, name)
             for where, _, names in sorted(os.walk(os.path.join(self.folder, "files")))
@@ -316,40 +320,40 @@ class CacheEntry:
         ]
 
     def begin(self) -> str:
-        """An empty folder to fetch into; what somebody who was killed left there is gone."""
+        """Returns an empty folder for a fetch; the remains of an interrupted fetch are removed."""
         shutil.rmtree(self.new, ignore_errors=True)
         os.makedirs(os.path.join(self.new, "files"))
         return os.path.join(self.new, "files")
 
     def publish(self, meta: Dict[str, Any]) -> None:
-        """What was fetched is complete: it takes the place of what was there."""
+        """Replaces the entry with the completed fetch."""
         for where, _, names in os.walk(self.new):
             for name in names:
-                os.chmod(os.path.join(where, name), 0o444)  # jobs get links to it, and must not change it
+                os.chmod(os.path.join(where, name), 0o444)  # jobs get links to the file and must not change it
         self.note(meta, self.new)
         shutil.rmtree(self.folder, ignore_errors=True)
         os.rename(self.new, self.folder)
 
     def note(self, meta: Dict[str, Any], folder: str = "") -> None:
-        """Writes down when it was last known to be good, with `meta`."""
+        """Stores `meta` and the time of this check."""
         path = os.path.join(folder or self.folder, "meta.json")
         with open(path + ".new", "w") as file:
             json.dump(dict(meta, checked=time.time()), file)
         os.rename(path + ".new", path)
 
     def drop_new(self) -> None:
-        """Forgets a fetch that failed."""
+        """Removes a failed fetch."""
         shutil.rmtree(self.new, ignore_errors=True)
 
 
 class InputCache:
-    """A folder of entries, the least recently used going first when it grows too large.
+    """A folder of cached inputs; the least recently used ones are removed when it grows too large.
 
     Several pilots may share it.
     """
 
     def __init__(self, folder: str, limit: int) -> None:
-        """Makes the folder when it is first needed. `limit`: bytes that all entries may have."""
+        """Prepares; the folder is made when it is first needed. `limit`: size of all entries in bytes."""
         self.folder, self.limit = folder, limit
 
     @contextmanager
@@ -358,11 +362,11 @@ class InputCache:
 
         Args:
             source: path, URL or data identifier.
-            until: `time.monotonic` at which to give up waiting for another job that fetches it.
-            stop: says whether to give up now.
+            until: deadline (`time.monotonic`) for waiting while another job fetches it.
+            stop: returns whether to give up now.
 
         Raises:
-            TransformationFailure: it was not to be had in time.
+            TransformationFailure: another job still holds the entry at the deadline.
         """
         key = hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest()[:40]
         os.makedirs(self.folder, exist_ok=True)
@@ -380,7 +384,7 @@ class InputCache:
             os.close(lock)
 
     def make_room(self) -> None:
-        """Removes entries until the rest fits; the newest always stays, and so do those that are held."""
+        """Removes entries until the rest fits; the newest entry and entries that are held stay."""
         entries = []
         for name in os.listdir(self.folder):
             path = os.path.join(self.folder, name)
@@ -416,22 +420,16 @@ def _size(folder: str) -> int:
     return total
 
 
-# The payload's inputs, in the job's folder before its command starts.
-#
-# What is fetched is kept in a cache that many jobs share, and each job gets links to it. What is a path already is
-# linked
-# to. The names of all of them are left in a file for the payload runner, which lists them for the payload.
-
 #: Names of the inputs in the job's folder, in order.
 STAGED_FILE = "hpo_pilot_inputs.json"
-#: Where the payload's files are in a sandbox whose jobs run several points; else they are beside the document.
+#: Folder of the payload's files in a sandbox whose jobs run several points.
 _SERIES_FOLDER = "payload"
 
-#: Another pilot's place for what is fetched; default: the job's own folder, so that each job fetches anew.
+#: Names the cache folder under a pilot that is not ours; default: the job's own folder, so that each job fetches anew.
 CACHE_VARIABLE = "HPO_PILOT_INPUT_CACHE"
 SIZE_LIMIT = 100000 << 20  # bytes of one input, and of all that are kept
 PATIENCE = 3600.0  # seconds that one input may take
-_FRESH = 600.0  # seconds during which a file of the web is taken for unchanged
+_FRESH = 600.0  # seconds for which a fetched http file counts as unchanged
 
 
 def _never() -> bool:
@@ -439,30 +437,30 @@ def _never() -> bool:
 
 
 class StageIn:
-    """Brings inputs; for any number of jobs side by side."""
+    """Fetches inputs; several jobs may use it at the same time."""
 
     def __init__(self, cache: str, limit: int = SIZE_LIMIT, stop: Callable[[], bool] = _never) -> None:
         """Prepares.
 
         Args:
-            cache: folder for what is fetched; empty: the job's own.
-            limit: bytes of one input, and of all that the cache keeps.
-            stop: says whether to give up now.
+            cache: folder of the cache; empty: the job's own folder.
+            limit: largest size of one input, and of the whole cache, in bytes.
+            stop: returns whether to give up now.
         """
         self._cache, self._limit, self._stop = cache, limit, stop
 
     def bring(self, work: str, brought: Sequence[str] = ()) -> List[str]:
-        """Puts what the payload's document in `work` names there, and lists it for the payload runner.
+        """Puts the inputs of the payload's document into `work` and lists them for the payload runner.
 
         Args:
-            work: a job's folder with its sandbox; where its document names no inputs, nothing happens.
-            brought: names of those that a pilot has put there: then it is the one that brings datasets.
+            work: a job's folder with its sandbox. Nothing happens if its document names no inputs.
+            brought: names of inputs that the pilot has put there; such a pilot fetches the datasets itself.
 
         Returns:
-            Files and folders elsewhere to which links lead: a container must be given them.
+            Files and folders elsewhere that the inputs link to; a container must mount them.
 
         Raises:
-            TransformationFailure: one does not come; the message says what to do.
+            TransformationFailure: an input cannot be fetched; the message says what to do.
             OSError: the disk.
         """
         wanted = wanted_inputs(work)
@@ -498,7 +496,7 @@ class StageIn:
 
     @staticmethod
     def _update(source: InputSource, entry: CacheEntry, limits: FetchLimits) -> bool:
-        """Makes the entry there and up to date; whether anything was fetched."""
+        """Fetches the entry if it is missing or out of date; returns whether anything was fetched."""
         known = entry.meta
         may_change = source.kind is InputKind.HTTP
         if known is not None and not (may_change and time.time() - known.get("checked", 0.0) > _FRESH):
@@ -520,10 +518,10 @@ class StageIn:
 
 
 def wanted_inputs(work: str) -> List[str]:
-    """The inputs that the payload's document in a job's folder names.
+    """Returns the inputs of the payload's document in a job's folder.
 
     Raises:
-        TransformationFailure: it makes no sense.
+        TransformationFailure: the document is invalid.
     """
     path = os.path.join(work, PAYLOAD_DOCUMENT)
     if not os.path.isfile(path):
@@ -540,7 +538,7 @@ def wanted_inputs(work: str) -> List[str]:
 
 
 def _paths(source: InputSource) -> List[Tuple[str, str]]:
-    """The files or folders that a path or pattern names, where they really are, with their names."""
+    """Returns (real path, name) of the files or folders that match a path or pattern."""
     found = sorted(glob.glob(source.where)) if source.name is None else [source.where]
     found = [path for path in found if os.path.exists(path)]
     if not found:
@@ -565,12 +563,12 @@ def _place(path: str, name: str, work: str, names: List[str], link: Callable[[st
 def _link_or_copy(path: str, target: str) -> None:
     try:
         os.link(path, target)
-    except OSError:  # another disk, or none with hard links
+    except OSError:  # another disk, or no support for hard links
         shutil.copy(path, target)
 
 
 def from_environment(environment: Mapping[str, str]) -> StageIn:
-    """For a pilot that is not ours."""
+    """Returns a StageIn with the settings of a pilot that is not ours."""
     return StageIn(environment.get(CACHE_VARIABLE, ""))
 
 
@@ -579,14 +577,14 @@ def link_inputs(arguments: Arguments, source: str, folder: str) -> Dict[str, str
 
     Args:
         arguments: of the job.
-        source: where the pilot put them.
+        source: folder in which the pilot put them.
         folder: where the command runs.
 
     Returns:
-        What stands for `%NAME` in the command: names of files, separated by commas.
+        The value of each `%NAME` in the command: file names, separated by commas.
 
     Raises:
-        TransformationFailure: one is missing.
+        TransformationFailure: an input is missing.
     """
     streams = dict(arguments.input_map) or {"IN": arguments.inputs} if arguments.inputs or arguments.input_map else {}
     found = {}

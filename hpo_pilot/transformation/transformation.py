@@ -1,4 +1,15 @@
-"""Runs one job from its arguments to its job report: a foreign pilot starts it as `runGen-00-00-02`."""
+"""Runs one job from its arguments to its job report. A Pilot 3 starts it as `runGen-00-00-02`.
+
+::
+
+    JOB/                      the current folder; outputs and jobReport.json are left here
+    JOB/workDir/              the sandbox
+    JOB/workDir/RUN_DIR/      where the command runs
+
+A pilot that starts containers itself calls it twice, with `--preprocess` and `--postprocess`, and runs
+`__run_main_exec.sh` in the image between the calls. Otherwise the transformation starts the image of the arguments or
+of the payload's document.
+"""
 
 import json
 import os
@@ -30,13 +41,13 @@ from hpo_pilot.transformation.stage_in import StageIn, from_environment, link_in
 
 
 class Prepared:
-    """A job that may start.
+    """A job that is ready to start.
 
     Attributes:
         folder: where the command runs.
-        argv: the command, as a program to be started.
-        script: the command, as lines for a shell.
-        elsewhere: what its inputs link to outside the job's folder.
+        argv: the command as a list of words.
+        script: the command as text for a shell.
+        elsewhere: targets of links to inputs outside the job's folder.
     """
 
     def __init__(self, folder: str, argv: List[str], script: str, elsewhere: List[str]) -> None:
@@ -44,18 +55,18 @@ class Prepared:
 
 
 def run_folder(arguments: Arguments, work: str) -> str:
-    """Where the command runs."""
+    """Returns the folder where the command runs."""
     return os.path.normpath(os.path.join(work, arguments.run_dir))
 
 
 def prepare(arguments: Arguments, here: str, work: str, stage_in: Optional[StageIn] = None) -> Prepared:
-    """Makes a job ready.
+    """Makes a job ready to start.
 
     Args:
         arguments: of the job.
-        here: where the pilot put its input files.
-        work: the folder with its sandbox, unpacked.
-        stage_in: brings what the payload's own document names under `inputs`; None: as the environment says.
+        here: folder in which the pilot put the input files.
+        work: folder with the unpacked sandbox.
+        stage_in: fetches the `inputs` of the payload's document; None: with the settings of the environment.
 
     Raises:
         TransformationFailure: an input is missing.
@@ -71,22 +82,11 @@ def prepare(arguments: Arguments, here: str, work: str, stage_in: Optional[Stage
     return Prepared(folder, argv, script, elsewhere)
 
 
-# One job from its arguments to its job report: what a foreign pilot starts as `runGen-00-00-02`.
-#
-# ::
-#
-#     JOB/                      where it is started; outputs and jobReport.json are left here
-#     JOB/workDir/              the sandbox
-#     JOB/workDir/RUN_DIR/      where the command runs
-#
-# A pilot that starts containers itself calls it twice, with `--preprocess` and `--postprocess`, and between them runs
-# `__run_main_exec.sh` in the image. Else the image of the arguments, or of the payload's document, is started here.
-
 MAIN_SCRIPT = "__run_main_exec.sh"
 WORK_FOLDER = "workDir"
 UNPACKED_LIMIT = 20000 << 20  # bytes
 
-#: Which container runtime to use, of `container.RUNTIMES`; default: the first that can run the image.
+#: Names a container runtime of `container.RUNTIMES`; default: the first one that can run the image.
 RUNTIME_VARIABLE = "HPO_PILOT_CONTAINER_RUNTIME"
 
 
@@ -108,7 +108,7 @@ def main(words: Optional[Sequence[str]] = None) -> int:
 
 
 def run(arguments: Arguments, here: str, environment: Mapping[str, str]) -> int:
-    """Runs a job, or the step of it that the arguments name.
+    """Runs a job, or the step that the arguments name.
 
     Args:
         arguments: of the job.
@@ -119,14 +119,14 @@ def run(arguments: Arguments, here: str, environment: Mapping[str, str]) -> int:
         The payload's exit status; 0 for a step that does not run it.
 
     Raises:
-        TransformationFailure: it did not come to the payload's end.
+        TransformationFailure: the payload could not be run to its end.
         OSError: the disk.
     """
     work = os.path.join(here, WORK_FOLDER)
     folder = run_folder(arguments, work)
     status = 0
     if arguments.step == "postprocess" and not os.path.isdir(work):
-        return 0  # the pilot ran the job as a whole before, and its report is there
+        return 0  # an earlier call ran the whole job and wrote its report
     if arguments.step != "postprocess":
         _unpack_sandbox(arguments, here, work, environment)
         prepared = prepare(arguments, here, work)
@@ -175,14 +175,14 @@ def _execute(prepared: Prepared, image: str, here: str, environment: Mapping[str
 
 
 def _deliver(arguments: Arguments, here: str, folder: str) -> None:
-    """Moves the outputs to where the pilot looks for them, under their names in the storage."""
+    """Moves the outputs into the job's folder for the pilot, under their names in the storage."""
     found, missing = find_outputs(folder, arguments.outputs)
     for name, path in found.items():
         shutil.move(path, os.path.join(here, name))
     for file in missing:
         if not has_verdict(folder):
             raise TransformationFailure(ExitCode.NO_OUTPUT, "the output %s was not made" % file)
-        # A trial that failed has none, and its verdict must arrive: a pilot that misses a file would fail the job.
+        # A failed trial has no outputs. An empty file keeps the pilot from failing the job, so its verdict arrives.
         write_empty(os.path.join(here, arguments.outputs[file]))
 
 
