@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = vars(parser().parse_args(arguments))
     level = logging.DEBUG if options.pop("debug") else logging.INFO
     try:
-        # ERROR: the client says itself when the server is away.
+        # ERROR, because our client logs itself that the server does not answer.
         levels = {"urllib3": logging.ERROR}
         configure_logging("pilot", form=options.pop("log_format", None), level=level, levels=levels)
         pilot = Pilot(PilotSettings(**options))
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """What the pilot's command line takes."""
+    """Returns the parser of the pilot's command line."""
     parser = argparse.ArgumentParser(
         prog="hpo-pilot pilot",
         description="Pulls jobs of one queue from a PanDA server and runs them.",
@@ -86,5 +86,5 @@ def parser() -> argparse.ArgumentParser:
 if __name__ == "__main__":
     status = main()
     logging.shutdown()
-    # Threads that wait at the server would otherwise keep the process until their answer comes.
+    # Otherwise the process would wait for threads that wait for an answer of the server.
     os._exit(status)

@@ -260,7 +260,7 @@ class AllocationPool(Pool[AllocationClaim]):
     # --- what a pilot asks of a room ---
 
     def wait_for_some(self, stop: threading.Event) -> FreeResources:
-        """See Room."""
+        """See Pool."""
         with self._changed:
             while True:
                 now = self._clock()
@@ -279,7 +279,7 @@ class AllocationPool(Pool[AllocationClaim]):
                 self._changed.wait(_LOOK)
 
     def claim(self, data: Mapping[str, Any]) -> AllocationClaim:
-        """See Room."""
+        """See Pool."""
         claim = AllocationClaim((data.get("PandaID"), data.get("attemptNr")), _search_of(data))
         with self._changed:
             self._claims[claim.key] = claim
@@ -287,11 +287,11 @@ class AllocationPool(Pool[AllocationClaim]):
         return claim
 
     def enter(self, claim: AllocationClaim, stop: threading.Event) -> bool:
-        """See Room: at once, for only the sandbox says what a job needs."""
+        """See Pool: at once, for only the sandbox says what a job needs."""
         return not stop.is_set()
 
     def take(self, claim: AllocationClaim, job: Job, document: PayloadDocument, starting: Starting) -> Assignment:
-        """See Room: waits until the scheduler starts the job."""
+        """See Pool: waits until the scheduler starts the job."""
         planned = Planned(claim.key, claim.search, self._needs(job, document))
         with self._changed:
             claim.planned = planned
@@ -307,7 +307,7 @@ class AllocationPool(Pool[AllocationClaim]):
         return self._seat(planned, claim.start)
 
     def give_back(self, claim: AllocationClaim, ending: Ending = Ending.FAILED) -> None:
-        """See Room."""
+        """See Pool."""
         with self._changed:
             claim.is_over = True
             self._claims.pop(claim.key, None)
@@ -322,7 +322,7 @@ class AllocationPool(Pool[AllocationClaim]):
             self._decide(self._clock())
 
     def note_launch(self, claim: AllocationClaim, failed: Collection[str] | None, lost: Collection[str] = ()) -> None:
-        """See Room: nodes that fail launches again and again are lost."""
+        """See Pool: nodes that fail launches again and again are lost."""
         nodes = [share.node for share in claim.start.shares] if claim.start else []
         with self._changed:
             if failed is None:
@@ -337,12 +337,12 @@ class AllocationPool(Pool[AllocationClaim]):
             self.lose(node, "launches fail there")
 
     def note_staging(self, claim: AllocationClaim, seconds: float) -> None:
-        """See Room."""
+        """See Pool."""
         with self._changed:
             claim.staging = seconds
 
     def wake(self) -> None:
-        """See Room."""
+        """See Pool."""
         with self._changed:
             self._decide(self._clock())
 

@@ -1,4 +1,4 @@
-"""One job at a pilot, from the server's dictionary to the report of its end."""
+"""Runs one attempt of a job, from the server's dictionary to its final report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from typing import Any, Generic
 from hpo_pilot.errors import HpoPilotError
 from hpo_pilot.hpc.usage import Ending
 from hpo_pilot.pilot import report
-from hpo_pilot.pilot import report as metrics
 from hpo_pilot.pilot.checkpoints import CheckpointShipping, kept_checkpoint
 from hpo_pilot.pilot.client import Delivery, GivingBack, JobServer
 from hpo_pilot.pilot.execution import Execution, InContainer, Wrapping
@@ -42,12 +41,12 @@ from hpo_pilot.transformation.transformation import Prepared, prepare
 
 log = logging.getLogger(__name__)
 
-#: A batch system that cancels an allocation signals all of its processes; seconds until the last has heard.
-_WORD_SECONDS = 1.0
+#: A batch system that cancels an allocation signals all its processes. Seconds until the last one has its signal.
+_SIGNAL_SECONDS = 1.0
 
 
 class Attempts(Generic[C]):
-    """Runs jobs; each in the thread that calls `run`, and nothing that goes wrong escapes."""
+    """Runs jobs, each in the thread that calls `run`. Errors are reported, not raised."""
 
     def __init__(
         self,
@@ -72,20 +71,20 @@ class Attempts(Generic[C]):
 
         Args:
             settings: of the pilot.
-            site: where it is; None: nobody has said it.
-            server: for sandboxes, and for jobs that go back.
+            site: profile of the site; None: not given.
+            server: for sandboxes, and for jobs that are given back.
             workdir: for job folders and inputs.
-            room: what jobs run on.
-            running: is told of each that runs.
-            delivery: takes the final reports.
-            heartbeats: tells the server of jobs that start or run.
-            shipping: brings checkpoints from attempt to attempt.
-            storage: says where a job's outputs go.
-            staging: copies to the nodes what many jobs read; None: nothing is copied.
-            outage: of the launcher; None: there is no allocation to be shared out by it.
-            has_started: is called when one runs.
-            draining: is set when the pilot wants to end.
-            lifeline: a pipe's end that closes when the pilot dies.
+            room: resources that jobs run on.
+            running: the list of running jobs.
+            delivery: sends the final reports.
+            heartbeats: reports on jobs that start or run.
+            shipping: sends checkpoints to the server and fetches them.
+            storage: returns the storage for a job's outputs.
+            staging: copies files that many jobs read to the nodes; None: nothing is copied.
+            outage: detects that the launcher does not work; None: the pilot has no allocation.
+            has_started: is called when a job runs.
+            draining: is set when the pilot is about to end.
+            lifeline: reading end of a pipe that closes when the pilot dies.
         """
         self._settings, self._site, self._server, self._workdir, self._room = settings, site, server, workdir, room
         self._running, self._delivery, self._heartbeats, self._shipping = running, delivery, heartbeats, shipping
@@ -94,7 +93,7 @@ class Attempts(Generic[C]):
         self._cache = SandboxCache(workdir.cache, server, limit_mb=settings.cache_mb, unpack_mb=settings.unpack_mb)
 
     def run(self, data: Mapping[str, Any], claim: C) -> None:
-        """Runs a job of the server's, and reports its end or puts it back into the queue."""
+        """Runs a job, then sends its final report or puts it back into the queue."""
         root: Path | None = None
         claimed = True
         try:
@@ -102,15 +101,15 @@ class Attempts(Generic[C]):
             try:
                 root = self._workdir.new_job_folder(panda_id, attempt)
                 outcome, folder, stored = self._job(data, root, claim)
-            except OSError as error:  # that it cannot be made says nothing of the job
+            except OSError as error:  # the job is not at fault
                 failure = GivenBack(PilotErrorCode.NO_LOCAL_SPACE, f"the pilot's folder cannot be used: {error}")
                 outcome, folder, stored = Outcome(exit_code=None, failure=failure), self._workdir.root, {}
-            self._room.give_back(claim, _ending(outcome, folder))  # the next is on its way while this one is reported
+            self._room.give_back(claim, _ending(outcome, folder))  # the next job starts while this one is reported
             claimed = False
             if not outcome.finished:
                 log.info("job %s failed: %s", panda_id, outcome.failure or outcome.last_line)
             is_back = self._goes_back(panda_id, attempt, outcome.failure)
-            metrics.count_job_end(outcome, given_back=is_back)
+            report.count_job_end(outcome, given_back=is_back)
             if not isinstance(outcome.failure, Forgotten) and not is_back:
                 self._delivery.send(report.final_report(self._settings, panda_id, attempt, outcome, folder, stored))
         except HpoPilotError as error:
@@ -124,7 +123,7 @@ class Attempts(Generic[C]):
                 shutil.rmtree(root, ignore_errors=True)
 
     def _goes_back(self, panda_id: int, attempt: int, failure: JobFailure | None) -> bool:
-        """Whether the job is in the queue again, if it is one that shall be."""
+        """Puts the job back into the queue if its failure asks for that; returns whether it is there."""
         if failure is None or not failure.is_given_back:
             return False
         try:
@@ -137,10 +136,10 @@ class Attempts(Generic[C]):
         return given
 
     def _job(self, data: Mapping[str, Any], root: Path, claim: C) -> tuple[Outcome, Path, dict[str, Any]]:
-        """Runs a job from its parameters to its stored outputs; nothing that goes wrong escapes.
+        """Runs a job from its parameters to its stored outputs. Errors become the outcome's failure.
 
         Returns:
-            (how it ended, the folder where it ran, its stored files as `job_output_report` has them).
+            (outcome, folder where it ran, its stored files for `job_output_report`).
         """
         outcome, folder = Outcome(exit_code=None), root
         try:
@@ -154,7 +153,7 @@ class Attempts(Generic[C]):
             if seat.seconds and not job.walltime:
                 job = replace(job, walltime=seat.seconds)
             self._shipping.begin(job)
-            # What it keeps matters where it may be cut off.
+            # Only an allocation may end before its jobs, so only there the checkpoints matter.
             kept = kept_checkpoint(job, self._settings.checkpoint_root) if self._settings.allocation else None
             before = kept.signature() if kept else ()
             outcome = self._execute(job, prepared, root, seat, wrapping)
@@ -182,7 +181,7 @@ class Attempts(Generic[C]):
     def _ready(
         self, job: Job, document: PayloadDocument, root: Path, claim: C, large: Sequence[Path]
     ) -> tuple[Assignment, Prepared, Wrapping]:
-        """Waits for what a job runs on, and makes it ready; if that takes time, the server is told that it starts."""
+        """Waits for a job's resources and fetches its inputs; heartbeats report it as starting meanwhile."""
         starting = Starting(job, root, self._draining)
         stage_in = StageIn(str(self._workdir.inputs), self._settings.input_cache_mb << 20, starting.is_over)
         if self._settings.allocation or wanted_inputs(str(root)):
@@ -196,7 +195,7 @@ class Attempts(Generic[C]):
                 staged = self._staging.stage(wrapping, root, Path(prepared.folder), large, starting)
                 self._room.note_staging(claim, staged.seconds or 0.0)
                 wrapping, prepared = replace(wrapping, staged=staged), staged.beside(prepared)
-            metrics.observe_stage_in(time.monotonic() - begun)
+            report.observe_stage_in(time.monotonic() - begun)
             return seat, prepared, wrapping
         except TransformationFailure as failure:
             raise starting.failure or JobFailure.of(failure) from failure
@@ -204,7 +203,7 @@ class Attempts(Generic[C]):
             self._heartbeats.remove(starting)
 
     def _wrapping(self, job: Job, document: PayloadDocument, seat: Assignment) -> Wrapping:
-        """What stands around the command: a container, and where the job has ranks or an allocation, a launcher."""
+        """Returns the wrapping of the command: a container, and a launcher for jobs with ranks or in an allocation."""
         settings, site = self._settings, self._site
         has_gpus = any(seat.gpus.values())
         if site is None:
@@ -234,14 +233,15 @@ class Attempts(Generic[C]):
             self._running.remove(execution)
 
     def _judged(self, outcome: Outcome, folder: Path, claim: C, wrapping: Wrapping, *, has_gone_on: bool) -> Outcome:
-        """What an allocation's end, or a launch that failed, makes of the outcome.
+        """Corrects the outcome for the end of an allocation or a failed launch.
 
         Args:
-            outcome: as the runner left it.
+            outcome: of the command.
             folder: where it ran.
             claim: the job's.
-            wrapping: what stood around its command.
-            has_gone_on: whether this attempt has kept a checkpoint: a job that never does must not come back for ever.
+            wrapping: of its command.
+            has_gone_on: whether this attempt has kept a checkpoint. A job without progress must not be given back for
+                ever.
         """
         if isinstance(wrapping, Launched):
             if outcome.exit_code != 0:
@@ -254,18 +254,18 @@ class Attempts(Generic[C]):
                 outcome = self._launch_judged(outcome, folder, claim, wrapping)
         failure = outcome.failure
         if isinstance(failure, CutOff):
-            if _is_good(outcome, folder):  # it came to its end all the same
+            if _is_good(outcome, folder):  # it finished in time
                 return replace(outcome, failure=None)
             if has_gone_on:
                 return replace(outcome, failure=GivenBack(failure.code, f"{failure}; a checkpoint is kept"))
         return outcome
 
     def _is_ending(self, wrapping: Launched) -> bool:
-        """Whether the allocation is being ended, of which a job's ranks and runner may hear before this pilot does."""
-        return bool(wrapping.seat.allocation) and self._draining.wait(_WORD_SECONDS)
+        """Returns whether the allocation is ending; a job's ranks may get the signal before this pilot."""
+        return bool(wrapping.seat.allocation) and self._draining.wait(_SIGNAL_SECONDS)
 
     def _launch_judged(self, outcome: Outcome, folder: Path, claim: C, wrapping: Launched) -> Outcome:
-        """A launcher that failed is no verdict on the payload: the job is to run elsewhere."""
+        """Turns a failure of the launcher into a failure that lets the job run elsewhere; the payload is not judged."""
         verdict = read_verdict(folder)
         failed = None if verdict is not None and verdict.is_good else wrapping.launch_failure(folder)
         if failed is None:
@@ -281,13 +281,13 @@ class Attempts(Generic[C]):
 
 
 def _is_good(outcome: Outcome, folder: Path) -> bool:
-    """Whether the command ended well; of our runner, whether the payload did."""
+    """Returns whether the command, or under our runner the payload, succeeded."""
     verdict = read_verdict(folder)
     return outcome.exit_code == 0 and (verdict is None or verdict.is_good)
 
 
 def _ending(outcome: Outcome, folder: Path) -> Ending:
-    """How the job ended, for the books of an allocation."""
+    """Returns how the job ended, for the usage figures of an allocation."""
     failure = outcome.failure
     if failure is None:
         return Ending.FINISHED if _is_good(outcome, folder) else Ending.FAILED

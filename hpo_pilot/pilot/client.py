@@ -1,4 +1,7 @@
-"""The PanDA server as a pilot calls it; final reports wait here until the server takes them."""
+"""Calls the PanDA server for a pilot, and keeps final reports until the server accepts them.
+
+`JobServer` is the interface; `HttpJobServer` uses `/api/v1` of panda-server 1.0.4.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +30,14 @@ from hpo_pilot.pilot.settings import PilotSettings, WorkDir
 
 
 class FormFile:
-    """The body of a multipart form; what `requests` needs to send it: a length, and reading."""
+    """The body of a multipart form with one file, as `requests` sends it: with a length and `read`."""
 
     def __init__(self, name: str, content: BinaryIO) -> None:
         """Prepares.
 
         Args:
-            name: the file's, without quotes or line ends.
-            content: from its beginning to its end.
+            name: of the file, without quotes or line ends.
+            content: the whole file.
         """
         boundary = secrets.token_hex(16)
         self.content_type = f"multipart/form-data; boundary={boundary}"
@@ -51,7 +54,7 @@ class FormFile:
         return self._length
 
     def read(self, size: int = -1) -> bytes:
-        """The next bytes; none at the end."""
+        """Returns the next bytes; empty at the end."""
         wanted = self._length if size < 0 else size
         found, self._before = self._before[:wanted], self._before[wanted:]
         if len(found) < wanted:
@@ -62,13 +65,9 @@ class FormFile:
         return found
 
 
-# The PanDA server as a pilot sees it.
-#
-# `JobServer` is the interface; `HttpJobServer` speaks `/api/v1` of panda-server 1.0.4.
-
 log = logging.getLogger(__name__)
 
-#: Answers that mean "later": timeout, too many requests, and whatever a server or proxy calls its own trouble.
+#: Status codes after which the call is repeated: timeout, too many requests, errors of the server or a proxy.
 _LATER = frozenset({408, 425, 429, 500, 502, 503, 504, 507})
 _CONNECT_SECONDS = 10.0
 _ANSWER_SECONDS = 60.0
@@ -77,15 +76,15 @@ _NO_PERMISSION = 70  # StatusCode
 
 
 class ServerAway(TryAgainError):
-    """No answer, or one that says later. Said once in the log; the caller repeats the call."""
+    """The server does not answer, or cannot now. It is logged once; the caller repeats the call."""
 
 
 class TokenRefused(InputError):
-    """The server does not take the token."""
+    """The server refuses the token."""
 
 
 class CallRefused(GiveUpError):
-    """The server understood and said no: repeating will not help."""
+    """The server refuses the call; repeating it does not help."""
 
 
 class NotOurs(CallRefused):
@@ -93,75 +92,75 @@ class NotOurs(CallRefused):
 
 
 class NotThere(CallRefused):
-    """The server has no such file, or no such call."""
+    """The server does not have the file or the call."""
 
 
 class JobServer(ABC):
-    """What a pilot wants of a server. Every method may be called from any thread.
+    """The calls that a pilot makes. Any thread may call any method.
 
-    Each raises ServerAway, TokenRefused or CallRefused, and nothing else.
+    Each method raises only ServerAway, TokenRefused or CallRefused.
     """
 
     @abstractmethod
     def acquire(self, free: FreeResources, wait: float, disk_mb: int, remaining: int) -> list[dict[str, Any]]:
-        """Asks for jobs; they are this pilot's when it returns.
+        """Asks for jobs; returned jobs belong to this pilot.
 
         Args:
-            free: what all of them together may take. A server that does not know of cores may hand out more.
-            wait: seconds to wait at the server for one, where it can.
+            free: resources for all jobs together. A server that does not know of cores may send more jobs.
+            wait: seconds to wait at the server for a job, if the server supports that.
             disk_mb: free disk.
-            remaining: seconds that this pilot still lives; 0: not said.
+            remaining: remaining seconds of this pilot; 0: not given.
         """
 
     @abstractmethod
     def give_back(self, attempts: Sequence[tuple[int, int]]) -> Collection[int]:
-        """Puts jobs of this pilot's back into the queue, without counting their attempts.
+        """Puts jobs of this pilot back into the queue without counting their attempts.
 
         Args:
-            attempts: PandaID and attempt of each, at most 1000.
+            attempts: PandaID and attempt of each job, at most 1000.
 
         Returns:
-            The PandaIDs of those that are there; the others are this pilot's still, and are to be reported.
+            PandaIDs of the jobs in the queue. The other jobs still belong to this pilot, which must report them.
         """
 
     @abstractmethod
     def update(self, report: Mapping[str, Any]) -> str:
-        """Sends a report on a job; returns the server's command, often empty. May be repeated without harm."""
+        """Sends a report on a job; returns the server's command, often empty. It may be repeated."""
 
     @abstractmethod
     def worker_finished(self) -> None:
-        """Says that this worker holds no job any more: what the server thinks it holds is lost."""
+        """Tells the server that this worker has no jobs any more; jobs that the server assigned to it are lost."""
 
     @abstractmethod
     def download(self, source_url: str, name: str, target: BinaryIO, limit: int) -> None:
-        """Fetches a file of at most `limit` bytes from the server's cache."""
+        """Downloads a file of at most `limit` bytes from the server's cache."""
 
     @abstractmethod
     def upload(self, name: str, content: Path | bytes) -> None:
-        """Puts a file into the storage; a repeat replaces it."""
+        """Uploads a file into the server's storage; a repeat replaces it."""
 
     @abstractmethod
     def upload_checkpoint(self, task_id: int, sub_id: str, content: BinaryIO) -> None:
-        """Puts a job's packed checkpoint into the server's cache; a repeat replaces it."""
+        """Uploads a job's packed checkpoint into the server's cache; a repeat replaces it."""
 
     @abstractmethod
     def download_checkpoint(self, task_id: int, sub_id: str, target: BinaryIO, limit: int) -> bool:
-        """Fetches what `upload_checkpoint` put there, at most `limit` bytes; False: there is none."""
+        """Downloads a checkpoint of at most `limit` bytes; False: there is none."""
 
     @abstractmethod
     def delete_checkpoint(self, task_id: int, sub_id: str) -> None:
-        """Removes it; CallRefused where there is none."""
+        """Deletes a checkpoint; CallRefused if there is none."""
 
 
 class HttpJobServer(JobServer):
-    """Over HTTP, on kept connections."""
+    """Calls the server over HTTP, with persistent connections."""
 
     def __init__(self, settings: PilotSettings, key: str = "") -> None:
         """Opens no connection yet.
 
         Args:
             settings: of the pilot.
-            key: by which the server knows this pilot again among those that share its token; empty: it has none.
+            key: identifies this pilot among pilots with the same token; empty: none.
 
         Raises:
             InputError: the token file or the authorities cannot be used.
@@ -197,7 +196,7 @@ class HttpJobServer(JobServer):
             body["memory"] = settings.memory_mb
         if remaining:
             body["remaining_time"] = remaining
-        # What PanDA's own arguments cannot say.
+        # Not among PanDA's own arguments.
         headers = {"X-HPO-Pilot-Wait": f"{wait:g}", "X-HPO-Pilot-Cores": str(free.cores)}
         if free.wish is not None:
             headers["X-HPO-Pilot-Openings"] = free.wish.to_text()
@@ -214,7 +213,7 @@ class HttpJobServer(JobServer):
         raise ServerAway(f"{settings.server} gave no job: {message or envelope}")
 
     def give_back(self, attempts: Sequence[tuple[int, int]]) -> Collection[int]:
-        """See JobServer. A server that is not one of ours has no such call."""
+        """See JobServer. Only our server has this call."""
         settings = self._settings
         body: dict[str, Any] = {"jobs": [list(attempt) for attempt in attempts]}
         body |= {"harvester_id": settings.harvester_id, "worker_id": settings.worker_id}
@@ -247,7 +246,7 @@ class HttpJobServer(JobServer):
     def download(self, source_url: str, name: str, target: BinaryIO, limit: int) -> None:
         """See JobServer."""
         source = source_url or self._settings.server
-        # The URL comes from a user's task: the token goes to our own server alone.
+        # The URL comes from a user's task: the token is sent only to the pilot's own server.
         headers = self._authorization() if _origin(source) == _origin(self._settings.server) else {}
         answer = self._send("GET", f"{source}/cache/{quote(name)}", headers=headers, stream=True)
         with answer:
@@ -339,7 +338,7 @@ class HttpJobServer(JobServer):
         raise (NotThere if status == 404 else CallRefused)(text)
 
     def _note(self, trouble: object) -> None:
-        """Says once that the server is away, and once that it is back."""
+        """Logs once that the server does not answer, and once that it answers again."""
         metrics.note_answer(is_good=trouble is None)
         with self._lock:
             if trouble is not None and self._away_since is None:
@@ -362,29 +361,29 @@ class HttpJobServer(JobServer):
         except (OSError, ValueError) as error:
             if not self._token:
                 raise InputError(f"--token-file {path}: {error}") from error
-            return  # it is being replaced: the old token does for now
+            return  # the file is being replaced: use the old token
         if not self._token or not self._token.isascii() or any(c.isspace() for c in self._token):
             raise InputError(f"--token-file {path}: holds no token; one line with the token is wanted")
 
 
 class Backoff:
-    """Growing pauses between tries."""
+    """Increasing pauses between retries."""
 
     def __init__(self, first: float = 0.25, most: float = 15.0) -> None:
         self._first, self._most = first, most
         self._next = first
 
     def pause(self, unless: threading.Event) -> None:
-        """Waits, longer each time; not at all once `unless` is set."""
+        """Waits, longer each time; returns when `unless` is set."""
         unless.wait(self.seconds())
 
     def seconds(self) -> float:
-        """The next pause, in seconds."""
+        """Returns the next pause in seconds."""
         now, self._next = self._next, min(self._most, 2 * self._next)
         return now
 
     def reset(self) -> None:
-        """After a success."""
+        """Starts again with the shortest pause, after a success."""
         self._next = self._first
 
 
@@ -411,7 +410,7 @@ def _message(answer: requests.Response) -> str:
 
 
 class Delivery(threading.Thread):
-    """Sends final reports. What cannot be sent now is kept on disk and sent later, by this pilot or the next."""
+    """Sends final reports. Unsent reports are kept on disk and sent later, by this pilot or the next one."""
 
     def __init__(self, server: JobServer, workdir: WorkDir) -> None:
         super().__init__(name="delivery", daemon=True)
@@ -422,7 +421,7 @@ class Delivery(threading.Thread):
         self._never = threading.Event()
 
     def send(self, report: dict[str, Any]) -> None:
-        """Sends a report now; if the server is away, it is kept and this returns all the same."""
+        """Sends a report; if the server does not answer, keeps it for later."""
         with self._changed:
             queued = bool(self._waiting)
         if not queued and self._try(report):
@@ -433,7 +432,7 @@ class Delivery(threading.Thread):
             self._changed.notify()
 
     def try_all(self) -> int:
-        """Tries once what is kept; returns how many reports are left."""
+        """Tries to send the kept reports; returns the number of unsent ones."""
         with self._sending:
             while self._waiting and self._try(self._waiting[0]):
                 with self._changed:
@@ -441,7 +440,7 @@ class Delivery(threading.Thread):
             return len(self._waiting)
 
     def run(self) -> None:
-        """Sends what is kept, whenever the server lets it."""
+        """Sends kept reports whenever the server answers."""
         backoff = Backoff()
         while True:
             with self._changed:
@@ -452,10 +451,10 @@ class Delivery(threading.Thread):
                 backoff.pause(self._never)
 
     def _try(self, report: dict[str, Any]) -> bool:
-        """True where nothing is left to be done with the report."""
+        """Sends a report; returns whether it is done with, sent or refused."""
         try:
             command = self._server.update(report)
-        except (TryAgainError, InputError):  # away, or the token is refused for now
+        except (TryAgainError, InputError):  # no answer, or the token is refused for now
             return False
         except HpoPilotError as error:
             log.error("the report on job %s (%s) is lost: %s", report["job_id"], report["job_status"], error)
@@ -469,7 +468,7 @@ _MOST = 1000  # jobs in one call
 
 
 class _Return:
-    """One job's."""
+    """One job to be given back, and the server's answer."""
 
     def __init__(self, panda_id: int, attempt: int) -> None:
         self.key = (panda_id, attempt)
@@ -479,48 +478,50 @@ class _Return:
 
 
 class GivingBack:
-    """Gathers those that come while a call is under way into the next one. Any thread may call."""
+    """Gives jobs back in few calls: jobs that come during a call are sent together in the next one.
+
+    Any thread may call it.
+    """
 
     def __init__(self, server: JobServer) -> None:
-        """`server`: that takes them."""
         self._server = server
         self._lock = threading.Lock()
         self._calling = threading.Lock()
-        self._wishes: list[_Return] = []
+        self._waiting: list[_Return] = []
 
     def give(self, panda_id: int, attempt: int) -> bool:
-        """Puts a job of this pilot's back into the queue, without counting the attempt.
+        """Puts a job of this pilot back into the queue without counting the attempt.
 
         Returns:
-            Whether it is there; False: it is this pilot's still, and is to be reported.
+            Whether it is in the queue; False: it still belongs to this pilot, which must report it.
 
         Raises:
-            ServerAway, TokenRefused: the server does not say.
+            ServerAway, TokenRefused: the server does not answer.
         """
-        wish = _Return(panda_id, attempt)
+        job = _Return(panda_id, attempt)
         with self._lock:
-            self._wishes.append(wish)
+            self._waiting.append(job)
         with self._calling:
-            if not wish.is_done:
+            if not job.is_done:
                 self._call()
-        if wish.error is not None:
-            raise wish.error
-        return wish.is_given
+        if job.error is not None:
+            raise job.error
+        return job.is_given
 
     def _call(self) -> None:
-        """For the first of those who wait; whoever has the lock is among the first, or has been answered."""
+        """Sends the waiting jobs; the caller holds `_calling`, so its own job is among them or has its answer."""
         while True:
             with self._lock:
-                wishes, self._wishes = self._wishes[:_MOST], self._wishes[_MOST:]
-            if not wishes:
+                jobs, self._waiting = self._waiting[:_MOST], self._waiting[_MOST:]
+            if not jobs:
                 return
             try:
-                given = self._server.give_back([wish.key for wish in wishes])
-                for wish in wishes:
-                    wish.is_given = wish.key[0] in given
+                given = self._server.give_back([job.key for job in jobs])
+                for job in jobs:
+                    job.is_given = job.key[0] in given
             except HpoPilotError as error:
-                for wish in wishes:
-                    wish.error = error
+                for job in jobs:
+                    job.error = error
             finally:
-                for wish in wishes:
-                    wish.is_done = True
+                for job in jobs:
+                    job.is_done = True

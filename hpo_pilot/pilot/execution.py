@@ -1,4 +1,4 @@
-"""Starts, stops and ends the process of a job's command."""
+"""Starts and stops the process of a job's command."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from hpo_pilot.transformation.transformation import Prepared
 
 
 def log_end(path: Path, size: int) -> str:
-    """The last `size` bytes of a log, as text.
+    """Returns the last `size` bytes of a log as text.
 
     Raises:
-        OSError: there is none.
+        OSError: the log cannot be read.
     """
     with path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - size))
@@ -37,10 +37,10 @@ def log_end(path: Path, size: int) -> str:
 
 
 def last_line(path: Path) -> str:
-    """The last line of a log that is not blank; empty: it has none.
+    """Returns the last line of a log that is not blank; empty: there is none.
 
     Raises:
-        OSError: there is no log.
+        OSError: the log cannot be read.
     """
     lines = log_end(path, 2000).strip().splitlines()
     return lines[-1] if lines else ""
@@ -53,33 +53,33 @@ class Wrapping(ABC):
     def wrap(
         self, argv: Sequence[str], env: Mapping[str, str], binds: Sequence[Path], folder: Path
     ) -> tuple[list[str], dict[str, str]]:
-        """The command to start in `folder`, and its environment.
+        """Returns the command to start in `folder`, and its environment.
 
         Args:
             argv: the job's command.
-            env: what its processes are to find.
+            env: environment of its processes.
             binds: folders that they write.
             folder: where it runs.
 
         Raises:
-            JobFailure: it cannot run so.
+            JobFailure: the command cannot be wrapped.
             TransformationFailure: its image cannot be run here.
         """
 
 
 def by_our_python(argv: Sequence[str]) -> list[str]:
-    """The command, its runner started by the Python that runs this: the user's `python3` is the payload's business."""
+    """Returns the command; the pilot's own Python starts our runner, the user's `python3` is for the payload."""
     return [sys.executable, *argv[1:]] if list(argv[:3]) == ["python3", "-I", "-S"] else list(argv)
 
 
 @dataclass(frozen=True)
 class InContainer(Wrapping):
-    """The command in a container, if the job has an image, and else as it is.
+    """Runs the command in a container if the job has an image, otherwise unchanged.
 
     Attributes:
-        runtime: of containers, or auto.
+        runtime: container runtime, or auto.
         image: empty: none.
-        inside: what else is there.
+        inside: further settings of the container.
     """
 
     runtime: str
@@ -98,17 +98,17 @@ class InContainer(Wrapping):
 
 log = logging.getLogger(__name__)
 
-#: What the runner reads when it is told to stop: then the end is the payload's own fault, and no retry would help.
+#: Reason for a stop by the payload's own fault. The runner makes it the verdict, because a retry would not help.
 STOP_FILE = "hpo_pilot_stop.txt"
 LOG_FILE = "runner.log"
 AUTHORITY_FILE = "hpo_pilot_ca.pem"
 
-#: What the runner ends with; anything else was done to it.
+#: Exit statuses of the runner itself; any other status means that it was killed.
 _OWN_STATUS = (0, 1)
 
 
 class Execution:
-    """A running job. `wait` belongs to the thread that started it; the rest may be called from any."""
+    """A running job. The thread that started it calls `wait`; any thread may call the other methods."""
 
     phase = "running"
 
@@ -126,12 +126,12 @@ class Execution:
 
         Args:
             settings: of the pilot.
-            job: what to run.
-            prepared: its command, and where it runs.
+            job: the job.
+            prepared: its command and folder.
             root: the job's folder.
-            lifeline: a pipe's end that closes when the pilot dies; the runner watches it.
-            variables: more of its environment.
-            wrapping: what stands around the command.
+            lifeline: reading end of a pipe that closes when the pilot dies; the runner watches it.
+            variables: added to its environment.
+            wrapping: container and launcher of the command.
         """
         self.job, self.folder = job, Path(prepared.folder)
         document = PayloadDocument.read(prepared.folder)
@@ -150,7 +150,7 @@ class Execution:
 
     @property
     def pid(self) -> int | None:
-        """The runner's process; None while there is none."""
+        """PID of the runner; None: it does not run."""
         with self._lock:
             return self._process.pid if self._process is not None else None
 
@@ -163,7 +163,7 @@ class Execution:
         """
         env = _environment(self._settings, self.job, self.folder, self._lifeline) | self._variables
         if self._python and (python := shutil.which(self._python, path=env.get("PATH"))):
-            # What starts ranks, such as torchrun, is that Python's own too; the runner does the rest.
+            # So that starters of ranks such as torchrun come from this Python too; the runner does the rest.
             env["PATH"] = f"{Path(python).parent}{os.pathsep}{env.get('PATH', os.defpath)}"
         if self._settings.ca is not None:
             self._copy_authority(self._settings.ca)
@@ -192,7 +192,7 @@ class Execution:
             self._ends_at = time.monotonic() + self.job.walltime + self._settings.walltime_grace
 
     def _copy_authority(self, authority: Path) -> None:
-        """Whom the payload must trust to reach the server: into its folder, for a container sees no other."""
+        """Copies the certificates of the server's authorities into the job's folder, which a container can read."""
         try:
             (self.folder / AUTHORITY_FILE).write_bytes(authority.read_bytes())
         except OSError as error:
@@ -201,12 +201,12 @@ class Execution:
             ) from error
 
     def wait(self) -> Outcome:
-        """Waits for the end of the command, ends all that it left running, and says how it was."""
+        """Waits for the command to end, ends the processes that it left, and returns the outcome."""
         process = self._process
         if process is None:
             raise RuntimeError("wait before start")
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        with self._lock:  # from here on nobody may signal this pid: it will be another's
+        with self._lock:  # no thread may signal this PID any more: another process may get it
             _signal_group(process.pid, signal.SIGKILL)
             _, status, usage = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
@@ -223,14 +223,14 @@ class Execution:
         return outcome
 
     def stop(self, failure: JobFailure) -> None:
-        """Ends the job; this attempt failed, and the reason is ours."""
+        """Ends the job; this attempt fails with the given failure."""
         with self._lock:
             if self._failure is None:
                 self._failure = failure
                 self._terminate()
 
     def stop_payload(self, reason: str) -> None:
-        """Ends the payload for its own fault: the runner reports the reason as its verdict."""
+        """Ends a payload that broke a limit; the runner reports the reason as its verdict."""
         with self._lock:
             if self._insist_at != float("inf"):
                 return
@@ -241,7 +241,7 @@ class Execution:
             self._terminate()
 
     def check(self) -> None:
-        """To be called every second or so: insists where a command does not end."""
+        """Enforces the time limit and kills a command that does not end; called about once a second."""
         now = time.monotonic()
         if now > self._ends_at:
             self._ends_at = float("inf")
@@ -255,7 +255,7 @@ class Execution:
                     _signal_group(self._process.pid, signal.SIGKILL)
 
     def _end_leftovers(self, status: int) -> None:
-        """Returns when no process of the job runs any more: only then may another attempt begin."""
+        """Ends the job's remaining processes and waits for them: only then may another attempt begin."""
         marks = _marks(self._settings, self.job)
         if status == 0 and not has_orphans(marks):
             return
@@ -287,17 +287,17 @@ def _environment(settings: PilotSettings, job: Job, folder: Path, lifeline: int)
 
 
 def worker_mark(settings: PilotSettings) -> dict[str, str]:
-    """The variable that all processes of this worker's jobs have, and no others."""
+    """Returns the variable that only the processes of this worker's jobs have."""
     return {WORKER_MARK: f"{settings.worker_name}@{settings.workdir}"}
 
 
 def _marks(settings: PilotSettings, job: Job) -> dict[str, str]:
-    """The variables that tell an attempt's processes from all others."""
+    """Returns the variables that identify the processes of an attempt."""
     return worker_mark(settings) | {"PANDAID": str(job.panda_id), "PANDA_ATTEMPTNR": str(job.attempt or 1)}
 
 
 def _base(settings: PilotSettings, job: Job) -> dict[str, str]:
-    """The environment in which the job's search was submitted, where that is known here; else the pilot's own."""
+    """Returns the environment in which the job's search was submitted if it is stored here, otherwise the pilot's."""
     kept = None
     if settings.environments is not None and (found := kept_checkpoint(job, settings.environments)) is not None:
         kept = kept_environment(str(settings.environments), found.folder.name, os.environ)
@@ -308,7 +308,7 @@ def _signal_group(pid: int, which: signal.Signals) -> None:
     try:
         os.killpg(pid, which)
     except (ProcessLookupError, PermissionError) as error:
-        log.debug("group %s: %s", pid, error)  # nobody is left in it
+        log.debug("group %s: %s", pid, error)  # the group is empty
 
 
 def _last_line(path: Path) -> str:

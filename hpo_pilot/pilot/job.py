@@ -16,15 +16,15 @@ class Job:
     """One attempt of a job.
 
     Attributes:
-        arguments: what it is to do.
-        log_name: of the log in the storage; empty: none wanted.
+        arguments: its parsed parameters.
+        log_name: name of the log in the storage; empty: no log is stored.
         container: image, file or unpacked root; empty: none.
-        memory_mb: what it may use; 0: no limit.
-        walltime: seconds that it may run; 0: no limit.
+        memory_mb: memory limit; 0: no limit.
+        walltime: time limit in seconds; 0: no limit.
         wants_gpu: whether its task asks for a GPU.
-        may_lack: outputs, by their names in the storage, that need not be made.
-        server_stores: whether the server keeps outputs and logs, as the embedded one does.
-        points: what opens the job's hyper-parameter points at the server to its payload; empty: nothing does.
+        may_lack: optional outputs, by their names in the storage.
+        server_stores: whether the server stores outputs and logs, as the embedded one does.
+        points: key with which the payload reads the job's hyper-parameter points at the server; empty: no access.
     """
 
     panda_id: int
@@ -44,10 +44,10 @@ class Job:
 
 
 def job_identity(data: Mapping[str, Any]) -> tuple[int, int]:
-    """PandaID and attempt number.
+    """Returns the PandaID and the attempt number.
 
     Raises:
-        InputError: the server's answer has none.
+        InputError: the server's answer has no usable PandaID.
     """
     try:
         return int(data["PandaID"]), int(data.get("attemptNr") or 0)
@@ -59,8 +59,8 @@ def parse_job(data: Mapping[str, Any]) -> Job:
     """Reads the server's dictionary (`jobdispatcher/Protocol.py` of panda-server 1.0.4).
 
     Raises:
-        TransformationFailure: its parameters make no sense.
-        InputError: it has not even an identity.
+        TransformationFailure: its parameters are invalid.
+        InputError: it has no usable PandaID.
     """
     panda_id, attempt = job_identity(data)
     arguments = parse_arguments_text(str(data.get("jobPars") or ""))
@@ -83,7 +83,7 @@ def parse_job(data: Mapping[str, Any]) -> Job:
 
 
 def needed_cores(data: Mapping[str, Any]) -> int:
-    """The cores that a job takes."""
+    """Returns the number of cores of a job, at least 1."""
     return max(1, _number(data.get("coreCount")))
 
 
@@ -102,13 +102,13 @@ class PilotErrorCode(IntEnum):
     """From `pilot/common/errorcodes.py` of panda-pilot 3.7.0.36."""
 
     NO_LOCAL_SPACE = 1098  #: the disk is full
-    STAGE_IN_FAILED = 1099  #: the sandbox does not come, or is not what it should be
+    STAGE_IN_FAILED = 1099  #: the sandbox cannot be fetched, or is invalid
     STAGE_OUT_FAILED = 1137  #: an output cannot be stored
     PANDA_KILL = 1144  #: the server said `tobekilled`
-    MISSING_OUTPUT = 1165  #: an output that the job promised is not there
+    MISSING_OUTPUT = 1165  #: a promised output is missing
     SIGTERM = 1201  #: the pilot was told to stop
     REACHED_MAX_TIME = 1213  #: over its walltime, and the runner did not end it
-    PAYLOAD_EXECUTION_FAILURE = 1305  #: it cannot be started, or the runner itself failed
+    PAYLOAD_EXECUTION_FAILURE = 1305  #: the command cannot be started, or the runner itself failed
     INTERNAL_PILOT_PROBLEM = 1319  #: a defect of this pilot
     NO_CONTAINER_RUNTIME = 1325  #: its image cannot be run here
 
@@ -124,9 +124,9 @@ _OF_TRANSFORMATION = {
 
 
 class JobFailure(HpoPilotError):
-    """This attempt of a job failed; the pilot goes on."""
+    """This attempt of a job failed; the pilot continues."""
 
-    #: Whether the job goes back to the queue without counting the attempt, where the server can do that.
+    #: The job goes back to the queue without counting the attempt, if the server supports that.
     is_given_back = False
 
     def __init__(self, code: PilotErrorCode, message: str) -> None:
@@ -135,23 +135,23 @@ class JobFailure(HpoPilotError):
 
     @classmethod
     def of(cls, failure: TransformationFailure) -> JobFailure:
-        """What the transformation found wrong, in a pilot's codes."""
+        """Returns the failure with the pilot's error code for a failure of the transformation."""
         return cls(_OF_TRANSFORMATION.get(failure.code, PilotErrorCode.PAYLOAD_EXECUTION_FAILURE), str(failure))
 
 
 class GivenBack(JobFailure):
-    """The pilot has no time or no place for the job, which may as well run elsewhere."""
+    """The pilot has no time or no room for the job; it can run elsewhere."""
 
     is_given_back = True
 
 
 class LauncherAway(GivenBack):
-    """The launcher starts nothing, whatever the job: there is nothing wrong with it."""
+    """The launcher starts no job at all, so the job is not at fault."""
 
 
 class CutOff(JobFailure):
-    """The allocation came to its end under the job. It is given back if this attempt has kept a checkpoint."""
+    """The allocation ended while the job ran. The job is given back if this attempt has kept a checkpoint."""
 
 
 class NodeLost(JobFailure):
-    """A node of the job is of no use any more."""
+    """The job lost a node."""

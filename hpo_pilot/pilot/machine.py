@@ -21,17 +21,17 @@ from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode, needed_cores
 from hpo_pilot.pilot.report import Starting
 from hpo_pilot.transformation.job import PayloadDocument
 
-#: What tells a process which GPUs are its own.
+#: Variables that limit a process to certain GPUs.
 _VISIBLE = {"NVIDIA": "CUDA_VISIBLE_DEVICES", "AMD": "ROCR_VISIBLE_DEVICES"}
 _QUERY = ("nvidia-smi", "--query-gpu=index,name,memory.total,driver_version", "--format=csv,noheader,nounits")
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU; empty: not known.
+    """One GPU; an empty field is not known.
 
     Attributes:
-        identifier: its number, or whatever a `*_VISIBLE_DEVICES` called it.
+        identifier: its number, or its name in a `*_VISIBLE_DEVICES`.
         memory_mb: its memory, in MB.
     """
 
@@ -42,7 +42,10 @@ class Gpu:
     driver_version: str = ""
 
     def described(self) -> dict[str, str]:
-        """As `target_architecture` of `acquire_jobs` has it (`srvcore/hardware_matching.py` of panda-server 1.0.4)."""
+        """Returns the entry for `target_architecture` of `acquire_jobs`.
+
+        See `srvcore/hardware_matching.py` of panda-server 1.0.4.
+        """
         known = {
             "vendor": self.vendor,
             "model": self.model,
@@ -53,10 +56,10 @@ class Gpu:
 
 
 def find_gpus(environment: Mapping[str, str] | None = None) -> tuple[Gpu, ...]:
-    """The GPUs that this process may use.
+    """Returns the GPUs that this process may use.
 
     Args:
-        environment: whose `*_VISIBLE_DEVICES` count; default: this process's.
+        environment: has the `*_VISIBLE_DEVICES` variables; default: of this process.
     """
     env = os.environ if environment is None else environment
     found = _nvidia() or _amd()
@@ -69,10 +72,10 @@ def find_gpus(environment: Mapping[str, str] | None = None) -> tuple[Gpu, ...]:
 
 
 def choose_gpus(wanted: str, found: Sequence[Gpu]) -> tuple[Gpu, ...]:
-    """The GPUs of `--gpus`: `all`, how many, or which (`0,2`; `0,` for the first alone).
+    """Returns the GPUs of `--gpus`: `all`, a number, or a list (`0,2`; `0,` for the first only).
 
     Raises:
-        InputError: they are not here.
+        InputError: this machine does not have these GPUs.
     """
     if wanted == "all":
         return tuple(found)
@@ -90,7 +93,7 @@ def choose_gpus(wanted: str, found: Sequence[Gpu]) -> tuple[Gpu, ...]:
 
 
 def gpu_variables(gpus: Sequence[Gpu]) -> dict[str, str]:
-    """The variables that leave a process these GPUs alone."""
+    """Returns the variables that limit a process to these GPUs."""
     names = ",".join(gpu.identifier for gpu in gpus)
     variables = {_VISIBLE[gpu.vendor] for gpu in gpus} or set(_VISIBLE.values())
     return dict.fromkeys(sorted(variables), names)
@@ -127,15 +130,15 @@ def _text(path: Path) -> str:
 
 @dataclass(frozen=True)
 class FreeResources:
-    """What may be offered to the server.
+    """Free resources in a request for jobs.
 
     Attributes:
-        slots: jobs that may start.
-        cores: that they may have together.
-        gpus: that they may have together; of several nodes, on one of them.
-        patience: for how many seconds at most the offer should stand. Jobs that end meanwhile make room for larger
-            ones than those that it covers.
-        wish: of an allocation, what fits where; a server that does not understand it goes by the rest.
+        slots: number of jobs that may start.
+        cores: of these jobs together.
+        gpus: of these jobs together; in an allocation, of one node.
+        patience: seconds after which the request should be renewed, because jobs that have ended may have made room
+            for larger ones.
+        wish: in an allocation, the free resources of each node; a server that does not know it uses the other fields.
     """
 
     slots: int
@@ -147,16 +150,16 @@ class FreeResources:
 
 @dataclass(frozen=True)
 class Assignment:
-    """What one job has, until it is given back.
+    """The resources of one job.
 
     Attributes:
-        nodes: by name, in the order in which ranks are counted.
-        variables: of its environment, where they follow from its share.
+        nodes: names, in the order of the ranks.
+        variables: added to its environment.
         cores: on each node.
-        gpus: which ones of each node, as a `*_VISIBLE_DEVICES` names them.
-        memory_mb: on each node; 0: not said.
+        gpus: of each node, as in a `*_VISIBLE_DEVICES`.
+        memory_mb: on each node; 0: not given.
         allocation: all nodes of the allocation; empty: there is none.
-        seconds: that the job may take; 0: not said.
+        seconds: time limit of the job; 0: not given.
     """
 
     nodes: tuple[str, ...]
@@ -169,84 +172,84 @@ class Assignment:
 
 
 class Claim:
-    """One job's place in a room, from its coming to its end."""
+    """One job's place in a pool, from its arrival to its end."""
 
 
 C = TypeVar("C", bound=Claim)
 
 
 class Pool(ABC, Generic[C]):
-    """What jobs run on. Any thread may call any method.
+    """The resources that jobs run on. Any thread may call any method.
 
-    A job is claimed for as soon as it comes; `enter` lets its sandbox come, `take` gives it what it runs on, and
-    `give_back` ends the claim, however far it came.
+    `claim` makes a place for a job when it arrives. `enter` lets its sandbox be unpacked, `take` assigns its resources,
+    and `give_back` ends the claim at any stage.
     """
 
-    #: How many jobs it may have at a time.
+    #: Largest number of jobs at the same time.
     most: int
 
     @abstractmethod
     def wait_for_some(self, stop: threading.Event) -> FreeResources:
-        """What is free, as soon as a job could start, or `stop` is set and `wake` called."""
+        """Waits until a job could start and returns the free resources; also returns after `stop` is set and `wake`."""
 
     @abstractmethod
     def claim(self, data: Mapping[str, Any]) -> C:
-        """A place for a job that came, by the server's dictionary of it."""
+        """Makes a place for a job that has arrived; `data`: the server's dictionary."""
 
     @abstractmethod
     def enter(self, claim: C, stop: threading.Event) -> bool:
-        """Waits until the job's sandbox may be unpacked; False: `stop` was set first."""
+        """Waits until the job's sandbox may be unpacked; False: `stop` was set before."""
 
     @abstractmethod
     def take(self, claim: C, job: Job, document: PayloadDocument, starting: Starting) -> Assignment:
-        """Waits for what the job needs.
+        """Waits for the job's resources and assigns them.
 
         Args:
             claim: the job's.
-            job: itself.
+            job: the job.
             document: of its payload.
             starting: says whether the job is still wanted.
 
         Raises:
-            JobFailure: it will not get it here.
+            JobFailure: the job will not get its resources here.
         """
 
     @abstractmethod
     def give_back(self, claim: C, ending: Ending = Ending.FAILED) -> None:
-        """Ends a claim; nothing of the job runs any more."""
+        """Ends a claim, after all processes of the job have ended."""
 
     def note_launch(self, claim: C, failed: Collection[str] | None, lost: Collection[str] = ()) -> None:
-        """A job was launched.
+        """Notes the result of a launch.
 
         Args:
             claim: the job's.
-            failed: None: its ranks were started; else the launcher failed, and blames these nodes, or none.
-            lost: those of them that the batch system has taken away, by the launcher's word.
+            failed: None: the ranks were started; otherwise the nodes that the failed launcher names, perhaps none.
+            lost: nodes of `failed` that the batch system has taken away, according to the launcher.
         """
         return
 
     def note_staging(self, claim: C, seconds: float) -> None:
-        """So long a job waited for copies on its nodes: no measure of how long others of its search will run."""
+        """Notes how long a job waited for copies on its nodes; later jobs of its search will not wait again."""
         return
 
     @abstractmethod
     def wake(self) -> None:
-        """Lets those who wait look at their `stop`."""
+        """Wakes waiting threads, so that they check their `stop`."""
 
 
-#: Seconds for which an offer of less than the whole machine stands; the second, where larger jobs are known to come.
+#: Seconds until a request for less than the whole machine is renewed; the second value if larger jobs have come.
 _PATIENCE, _PATIENCE_WITH_LARGE = 5.0, 0.5
 
-#: How launchers call the machine that they run on.
+#: Launchers' name of the machine that they run on.
 _HERE = "localhost"
 
 
 class MachineClaim(Claim):
-    """One job's share of the machine, until it is given back.
+    """One job's share of the machine.
 
     Attributes:
-        cores: that it takes.
-        gpus: its own, once it has them.
+        cores: of the job.
+        gpus: assigned GPUs.
     """
 
     def __init__(self, cores: int) -> None:
@@ -256,38 +259,38 @@ class MachineClaim(Claim):
 
 
 class MachinePool(Pool[MachineClaim]):
-    """The machine, shared out. Every job takes one slot, and as many cores as it asked for; no core is lent twice.
+    """Shares out one machine. Each job takes one slot and the cores that it asked for; no core is used twice.
 
-    A server should hand out no more than was free. One that does so all the same has its jobs wait here, first come,
-    first served; a job that wants more than there is at all gets all of it, alone.
+    If a server sends more jobs than fit, they wait here, first come, first served. A job that asks for more than the
+    machine has gets the whole machine.
     """
 
     def __init__(self, slots: int, cores: int, gpus: Sequence[Gpu] = (), *, shows_gpus: bool = True) -> None:
-        """Shares out so much.
+        """Sets what is shared out.
 
         Args:
-            slots: jobs side by side.
-            cores: of all of them together.
+            slots: jobs at the same time.
+            cores: of all jobs together.
             gpus: to share out.
-            shows_gpus: whether jobs that asked for none see those that nobody was promised.
+            shows_gpus: jobs that asked for no GPU see all GPUs.
         """
         self.most = slots
         self._shows_gpus = shows_gpus
         self._slots, self._cores, self._gpus = slots, cores, tuple(gpus)
         self._all_cores, self._all_gpus = cores, tuple(gpus)
-        self._has_seen_large = False  # jobs that not every offer covers
+        self._has_seen_large = False  # jobs that do not fit every request
         self._waiting: deque[MachineClaim] = deque()
         self._changed = threading.Condition()
 
     def wait_for_some(self, stop: threading.Event) -> FreeResources:
-        """See Room."""
+        """See Pool."""
         with self._changed:
             while not stop.is_set() and (self._slots <= 0 or self._cores <= 0 or self._waiting):
                 self._changed.wait()
             return FreeResources(self._slots, self._cores, self._gpus, self._patience())
 
     def claim(self, data: Mapping[str, Any]) -> MachineClaim:
-        """See Room: one slot, and its cores as soon as there are so many."""
+        """See Pool: takes one slot, and the cores as soon as enough are free."""
         claim = MachineClaim(min(needed_cores(data), self._all_cores))
         with self._changed:
             self._slots -= 1
@@ -297,14 +300,14 @@ class MachinePool(Pool[MachineClaim]):
         return claim
 
     def enter(self, claim: MachineClaim, stop: threading.Event) -> bool:
-        """See Room: waits for the cores of a claim."""
+        """See Pool: waits for the cores of a claim."""
         with self._changed:
             while not claim.granted and not stop.is_set():
                 self._changed.wait()
             return claim.granted
 
     def take(self, claim: MachineClaim, job: Job, document: PayloadDocument, starting: Starting) -> Assignment:
-        """See Room: waits for the GPUs that a job asked for."""
+        """See Pool: waits for the GPUs that a job asked for."""
         if document.nodes > 1:
             raise JobFailure(
                 PilotErrorCode.PAYLOAD_EXECUTION_FAILURE,
@@ -329,7 +332,7 @@ class MachinePool(Pool[MachineClaim]):
         )
 
     def take_gpus(self, claim: MachineClaim, count: int, stop: threading.Event) -> bool:
-        """Waits for GPUs, at most all there are; False: `stop` was set first, or there are none at all."""
+        """Waits for GPUs, at most all of the machine's; False: `stop` was set before, or the machine has none."""
         wanted = min(count, len(self._all_gpus))
         with self._changed:
             self._has_seen_large = True
@@ -341,7 +344,7 @@ class MachinePool(Pool[MachineClaim]):
             return True
 
     def give_back(self, claim: MachineClaim, ending: Ending = Ending.FAILED) -> None:
-        """See Room."""
+        """See Pool."""
         with self._changed:
             self._slots += 1
             if claim.granted:
@@ -353,7 +356,7 @@ class MachinePool(Pool[MachineClaim]):
             self._changed.notify_all()
 
     def wake(self) -> None:
-        """See Room."""
+        """See Pool."""
         with self._changed:
             self._changed.notify_all()
 
@@ -371,5 +374,5 @@ class MachinePool(Pool[MachineClaim]):
 
 
 def machine_cores() -> int:
-    """The cores that this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""The pilot process: takes jobs while resources are free, until it is told to stop."""
+"""The pilot process: takes jobs while resources are free, until it is stopped."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from hpo_pilot.transformation.process import GRACE, SHORT_GRACE, Keeper, end_lef
 
 log = logging.getLogger(__name__)
 
-_PAUSE = 5.0  # seconds until a disk without room is looked at again
+_PAUSE = 5.0  # seconds between checks of a full disk
 
 
 class Acquisition(threading.Thread):
-    """Fills free room until the pilot drains."""
+    """Asks the server for jobs while resources are free, until the pilot drains."""
 
     def __init__(
         self,
@@ -59,13 +59,13 @@ class Acquisition(threading.Thread):
 
         Args:
             settings: of the pilot.
-            server: that is asked.
-            workdir: whose disk must not be full.
-            room: that is to be filled.
+            server: the PanDA server.
+            workdir: its disk must not be full.
+            room: resources that jobs run on.
             draining: is set when no more jobs are wanted.
-            begin: takes what came.
-            give_up: is told when the server wants nothing of this pilot.
-            remaining: says for how many seconds the pilot still lives; 0: that is not known.
+            begin: starts the received jobs.
+            give_up: is called when the server refuses this pilot for too long.
+            remaining: returns the remaining seconds of the pilot; 0: not known.
         """
         super().__init__(name="acquire", daemon=True)
         self._settings, self._server, self._workdir, self._room = settings, server, workdir, room
@@ -73,7 +73,7 @@ class Acquisition(threading.Thread):
         self._trouble = ""  # with the disk
 
     def run(self) -> None:
-        """Asks, again and again."""
+        """Asks until the pilot drains or gives up."""
         backoff, idle = Backoff(), Backoff(0.2, self._settings.idle)
         refused_since: float | None = None
         while not self._draining.is_set():
@@ -105,7 +105,7 @@ class Acquisition(threading.Thread):
                 idle.pause(self._draining)
 
     def _has_disk(self) -> bool:
-        """Whether jobs would find a place; said when that changes."""
+        """Returns whether the disk has room for jobs; changes are logged."""
         trouble = self._workdir.trouble(self._settings.min_free_mb)
         if trouble != self._trouble:
             log.warning("%s", f"{trouble}: no jobs are taken" if trouble else "there is room again, and jobs are taken")
@@ -115,12 +115,12 @@ class Acquisition(threading.Thread):
         return not trouble
 
 
-#: Whoever reaches the port reads the figures, without a token: nobody beyond this machine does.
+#: The metrics need no token, so the port is open on this machine only.
 _HOST = "127.0.0.1"
 
 
 class _Now(Collector):
-    """What is looked up when somebody asks."""
+    """Gauges that are computed at each request of Prometheus."""
 
     def __init__(self, room: Pool[Any], running: Running, workdir: WorkDir) -> None:
         self._room, self._running, self._workdir = room, running, workdir
@@ -150,7 +150,7 @@ def _of_allocation(room: AllocationPool) -> Iterator[GaugeMetricFamily | Counter
 
 @contextmanager
 def metrics_served(settings: PilotSettings, room: Pool[Any], running: Running, workdir: WorkDir) -> Iterator[None]:
-    """Answers Prometheus for the length of a block, if the settings name a port.
+    """Serves metrics for Prometheus during a block, if the settings name a port.
 
     Raises:
         TryAgainError: the port is taken.
@@ -188,23 +188,23 @@ def _registered(settings: PilotSettings, now: _Now) -> Iterator[None]:
             METRICS_REGISTRY.unregister(collector)
 
 
-_LAST_WORDS = 5.0  # seconds that unsent reports get at the end; then they stay on disk for the next pilot
+_LAST_REPORTS = 5.0  # seconds for unsent reports at the end; the others stay on disk for the next pilot
 
 
 class Pilot:
     """One pilot process.
 
-    Threads: one asks for jobs, one sends heartbeats, one sends again what could not be sent, one watches processes,
-    in an allocation one watches its end, and each running job has one of its own. The main thread waits for the
-    reasons to stop.
+    Threads: one asks for jobs, one sends heartbeats, one repeats unsent reports, one sends checkpoints, one watches
+    processes, one watches the allocation if there is one, and each running job has its own. The main thread waits for a
+    reason to stop.
     """
 
     def __init__(self, settings: PilotSettings, server: JobServer | None = None) -> None:
-        """Takes the work folder.
+        """Locks the work folder.
 
         Raises:
             InputError: settings, token file, work folder, site or allocation cannot be used.
-            TryAgainError: a pilot of this name runs.
+            TryAgainError: a pilot with this name is running.
         """
         self._settings = settings
         self._site = load_site(settings.site) if settings.site is not None else None
@@ -227,7 +227,7 @@ class Pilot:
         if settings.allocation and self._site is not None:
             self._room = self._allocation_room(self._site)
         self._jobs = ThreadPoolExecutor(2 * self._room.most, "job")
-        # Every runner holds the reading end; it closes when this process dies, however it dies.
+        # Every runner holds the reading end; it sees the other end close when this process dies.
         self._lifeline, self._lifeline_kept = os.pipe()
         self._attempts: Attempts[Any] = Attempts(
             settings,
@@ -257,7 +257,7 @@ class Pilot:
             settings.slots,
             settings.cores or max(settings.slots, machine_cores()),
             found if settings.gpus is None else choose_gpus(settings.gpus, found),
-            # Unless --gpus says that this pilot shares them out, a job may use what nobody was promised.
+            # Without --gpus, a job that asked for no GPU sees all of them.
             shows_gpus=settings.gpus is None,
         )
 
@@ -294,14 +294,14 @@ class Pilot:
         return room
 
     def run(self) -> int:
-        """Runs until it is told to stop, and until its jobs have ended.
+        """Runs until it is stopped and its jobs have ended.
 
         Returns:
             The exit status, 0.
 
         Raises:
-            InputError: the server refuses the token, or is none.
-            GiveUpError: the allocation's launcher started nothing for long.
+            InputError: the server refuses the token, or is not a PanDA server.
+            GiveUpError: the allocation's launcher started nothing for too long.
         """
         settings = self._settings
         log.info(
@@ -311,7 +311,7 @@ class Pilot:
         self._delivery.try_all()
         self._end_leftovers("an earlier pilot", GRACE)
         if self._workdir.stale or settings.lifeline_fd is not None:
-            self._say_finished()  # what the pilot before us had goes back to the queue now, for nothing of it runs
+            self._say_finished()  # jobs of an earlier pilot go back to the queue: none of them runs
         keeper = self._keeper()
         asking = Acquisition(
             settings,
@@ -347,11 +347,14 @@ class Pilot:
         return 0
 
     def metrics_served(self) -> AbstractContextManager[None]:
-        """A block during which Prometheus finds this pilot's figures, where the settings say so."""
+        """Returns a block during which metrics are served, if the settings name a port."""
         return metrics_served(self._settings, self._room, self._running, self._workdir)
 
     def handle_signals(self) -> None:
-        """SIGTERM and SIGINT drain; the second one ends at once; a site's own warns. Main thread only."""
+        """Handles signals: SIGTERM and SIGINT drain, a second one ends the jobs, the site's own is a warning.
+
+        Main thread only.
+        """
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
         warning = self._site.warning if self._site is not None else None
@@ -359,7 +362,7 @@ class Pilot:
             signal.signal(warning.number, self._on_warning)
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Takes no more jobs and lets `run` return; `at_once`: the running ones are ended now."""
+        """Takes no more jobs and lets `run` return; `at_once`: running jobs are ended now."""
         if at_once or self._draining.is_set():
             self._at_once.set()
         self._draining.set()
@@ -368,7 +371,7 @@ class Pilot:
             self._changed.notify_all()
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
-        # A handler interrupts this thread anywhere, perhaps where it holds the lock that `stop` wants.
+        # The handler may interrupt this thread while it holds the lock that `stop` needs.
         threading.Thread(target=self.stop, daemon=True).start()
 
     def _on_warning(self, number: int, _: FrameType | None) -> None:
@@ -398,7 +401,7 @@ class Pilot:
             with about(panda_id=data.get("PandaID"), attempt=data.get("attemptNr")):
                 self._attempts.run(data, claim)
         finally:
-            with self._changed:  # last of all: a pilot that ends waits for it
+            with self._changed:  # comes last: a pilot that ends waits for it
                 self._unreported -= 1
                 self._changed.notify_all()
 
@@ -413,7 +416,7 @@ class Pilot:
         self._room.wake()
 
     def _give_up_allocation(self, error: HpoPilotError) -> None:
-        """What runs may come to its end: it was started before."""
+        """Drains after a launcher failure; running jobs may finish."""
         log.error("%s", error)
         self._fatal = error
         if self._watch is not None:
@@ -429,7 +432,7 @@ class Pilot:
     # --- processes ---
 
     def _keeper(self) -> Keeper | None:
-        """Starts what ends the jobs' processes if this one is killed."""
+        """Starts the process that ends the jobs' processes if this pilot is killed."""
         try:
             return Keeper(worker_mark(self._settings), self._lifeline)
         except OSError as error:
@@ -446,7 +449,7 @@ class Pilot:
     # --- the end ---
 
     def _drain(self) -> None:
-        """Waits for running jobs and their reports, then ends them, then says goodbye."""
+        """Waits for running jobs and their reports, ends the remaining jobs, and tells the server."""
         self._draining.set()
         settings = self._settings
         if self._unreported:
@@ -455,7 +458,7 @@ class Pilot:
         for execution in self._running.all():
             execution.stop(self._last_failure())
         self._wait_until_idle(settings.grace + 5, or_at_once=False)
-        end = time.monotonic() + _LAST_WORDS
+        end = time.monotonic() + _LAST_REPORTS
         while (left := self._delivery.try_all()) and time.monotonic() < end:
             time.sleep(0.2)
         if left:

@@ -1,4 +1,4 @@
-"""What a pilot reports of a job: progress, the arguments of `update_job`, and counters for Prometheus."""
+"""Reports on jobs: intermediate values, the arguments of `update_job`, and metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -17,22 +17,13 @@ from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode
 from hpo_pilot.pilot.settings import PilotSettings
 from hpo_pilot.transformation.job import USER_METADATA, PayloadDocument, TransformationFailure, job_report
 
-# The values that a payload reports while it runs, as heartbeats carry them.
-#
-# A payload that wants to be seen appends lines such as ``{"step": 3, "loss": 0.25}`` to progress.jsonl: a whole
-# number
-# from 0, and the figure of merit under its own name or as ``value``. NaN and infinity are told as ``nan``: the
-# training
-# diverges. A line that is no such object (half-written, not a number) is passed over; of two lines with one step the
-# first counts.
-
 #: Characters of `jobMetrics` that a PanDA server keeps.
 METRICS = 500
 
-#: Bytes that are read at a time; of a file that grows faster the end counts.
+#: Bytes that are read at once; of a file that grows faster only the end is read.
 _READ = 4 << 20
 
-#: How many values are kept, and how many shown where they fit; see `thinned`.
+#: Number of values that are kept, and that are shown if they fit; see `thinned`.
 _KEPT = 200
 _SHOWN = 48
 
@@ -40,14 +31,19 @@ _LARGEST_STEP = 2**53
 
 
 class Progress:
-    """What one job has reported so far. Used by one thread at a time."""
+    """Intermediate values that one job has reported so far. Used by one thread at a time.
+
+    The payload appends lines such as ``{"step": 3, "loss": 0.25}`` to progress.jsonl: the step is a whole number from
+    0, the figure of merit has its own name or ``value``. NaN and infinity are reported as ``nan``: the training
+    diverges. Other lines (incomplete, not a number) are skipped. Of two lines with the same step the first counts.
+    """
 
     def __init__(self, folder: Path, document: PayloadDocument | None = None) -> None:
         """Reads nothing yet.
 
         Args:
             folder: where the payload runs.
-            document: says what the file is called, and the figure of merit.
+            document: has the name of the file and of the figure of merit.
         """
         document = document or PayloadDocument()
         self._path = folder / document.progress
@@ -59,15 +55,15 @@ class Progress:
         self._seen: tuple[int, int, str] | None = None
 
     def has_news(self) -> bool:
-        """Whether the file has changed since it was last read."""
+        """Returns whether the file has changed since it was last read."""
         return self._look() not in (None, self._seen)
 
     def text(self) -> str:
-        """All that is known, as a heartbeat tells it; empty where there is nothing.
+        """Returns the values as text for a heartbeat; empty: there are none.
 
-        ``nGPU=2 hpoStep=12 hpoValue=0.345 hpoPast=1:0.9,2:0.72``: the job's GPUs, by which a BigPanDA knows it for a
-        GPU job; the last step's value, then earlier ones to six digits.
-        In a job that runs several points ``hpoMember=t3f0`` names the one that these are of.
+        Example: ``nGPU=2 hpoStep=12 hpoValue=0.345 hpoPast=1:0.9,2:0.72``. nGPU is the number of the job's GPUs;
+        BigPanDA recognises GPU jobs by it. The value of the last step comes first, then earlier ones with six digits.
+        In a job of several points ``hpoMember=t3f0`` names the point of these values.
         """
         self._read()
         gpus = f"nGPU={self._gpus} " if self._gpus else ""
@@ -83,18 +79,18 @@ class Progress:
         return head[:METRICS]
 
     def _look(self) -> tuple[int, int, str] | None:
-        """Size and time of the file, and whose it is; None where there is none, for now."""
+        """Returns size, time and point of the file; None: there is no file now."""
         try:
             member = f"hpoMember={self._path.readlink().parts[0]}" if self._path.is_symlink() else ""
-            if not self._path.is_file():  # a pipe would keep us waiting
+            if not self._path.is_file():  # reading a pipe could block
                 return (0, 0, member) if member else None
             status = self._path.stat()
         except OSError:
-            return None  # it is gone: another point's turn
+            return None  # removed: the next point begins
         return status.st_size, status.st_mtime_ns, member
 
     def _read(self) -> None:
-        """Takes the lines that were added."""
+        """Reads the added lines."""
         now = self._look()
         if now is None or now == self._seen:
             return
@@ -111,9 +107,9 @@ class Progress:
             return
         self._seen = now
         lines = data.split(b"\n")
-        for line in lines:  # where the begin was skipped, the first is no line and is passed over
+        for line in lines:  # an incomplete first line, after skipped bytes, is ignored
             self._take(line)
-        self._offset = begin + len(data) - len(lines[-1])  # the last one may have its end to come
+        self._offset = begin + len(data) - len(lines[-1])  # the last line may be incomplete
 
     def _take(self, line: bytes) -> None:
         try:
@@ -121,7 +117,7 @@ class Progress:
             step = _number(entry["step"])
             value = _number(next(entry[key] for key in self._keys if key in entry))
         except (ValueError, TypeError, KeyError, RecursionError, StopIteration):
-            return  # half-written, or not ours
+            return  # incomplete, or not a value
         if 0 <= step <= _LARGEST_STEP:
             _insert(self._values, int(step), value if math.isfinite(value) else math.nan)
         if len(self._values) > 2 * _KEPT:
@@ -129,10 +125,10 @@ class Progress:
 
 
 def _number(value: object) -> float:
-    """The value as a float; infinity where it is beyond them.
+    """Returns the value as a float; infinity if it is too large for one.
 
     Raises:
-        TypeError: it is no number.
+        TypeError: it is not a number.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(type(value))
@@ -143,7 +139,7 @@ def _number(value: object) -> float:
 
 
 def _insert(values: list[tuple[int, float]], step: int, value: float) -> None:
-    """Enters a value in the order of steps, unless the step has one."""
+    """Inserts a value in the order of steps, unless the step has a value."""
     place = len(values)
     while place and values[place - 1][0] > step:
         place -= 1
@@ -152,11 +148,11 @@ def _insert(values: list[tuple[int, float]], step: int, value: float) -> None:
 
 
 def thinned(values: Sequence[tuple[int, float]], most: int) -> list[tuple[int, float]]:
-    """At most so many of the values: the newest half as they are, of those before some, with growing steps between.
+    """Returns at most `most` values: the newest half unchanged, and some older ones at growing distances.
 
     Args:
-        values: (step, value), steps rising from 0 or more.
-        most: how many, 1 or more.
+        values: (step, value), with increasing steps from 0 or more.
+        most: 1 or more.
     """
     if len(values) <= most:
         return list(values)
@@ -177,16 +173,16 @@ def thinned(values: Sequence[tuple[int, float]], most: int) -> list[tuple[int, f
 
 
 class Starting:
-    """What the heartbeats tell of a job before its command runs.
+    """A job before its command runs, for the heartbeats.
 
-    It may wait for nodes, and its inputs may take longer than a server waits.
+    It may wait for nodes, and fetching its inputs may take longer than a server waits for a report.
     """
 
     phase = "starting"
     report_seconds = 0.0
 
     def __init__(self, job: Job, folder: Path, draining: threading.Event) -> None:
-        """Begins. `draining`: is set when the pilot wants to end."""
+        """`draining` is set when the pilot is about to end."""
         self.job = job
         self.progress = Progress(folder)
         self.started = time.time()
@@ -194,21 +190,21 @@ class Starting:
         self.draining = draining
 
     def stop(self, failure: JobFailure) -> None:
-        """The server wants no more of it."""
+        """Notes that the server does not want the job any more."""
         self.failure = failure
 
     def is_over(self) -> bool:
-        """Whether its inputs are wanted no more."""
+        """Returns whether its inputs are not needed any more."""
         return self.failure is not None or self.draining.is_set()
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """On all points of the job together.
+    """The runner's verdict on all points of a job.
 
     Attributes:
-        is_good: whether it brought a figure of merit of each.
-        message: why not, of the first that brought none.
+        is_good: every point has a figure of merit.
+        message: reason of the first point without one.
     """
 
     is_good: bool
@@ -216,7 +212,7 @@ class Verdict:
 
 
 def read_verdict(folder: Path) -> Verdict | None:
-    """The verdict in a job's folder; None: it came to none, or its runner is not ours."""
+    """Reads the verdict in a job's folder; None: there is none, or the runner is not ours."""
     try:
         said = json.loads((folder / USER_METADATA).read_text(encoding="utf-8"))["hpo_pilot"]
         members: list[Mapping[str, Any]] = said.get("members") or [said]
@@ -234,10 +230,10 @@ class Outcome:
     """How a job ended at this pilot.
 
     Attributes:
-        exit_code: of the command; negative: its signal. None: it never ran, or was stopped for `failure`.
-        last_line: the last of what the runner itself said.
-        failure: why the pilot calls it failed; None: the exit code decides.
-        started: unix time, 0: never.
+        exit_code: of the command; negative: a signal. None: it never ran.
+        last_line: last line of the runner's log.
+        failure: why the pilot reports it as failed; None: the exit code decides.
+        started: unix time; 0: never.
         cpu_seconds: of all its processes.
         max_rss_kb: of its largest process.
     """
@@ -252,7 +248,7 @@ class Outcome:
 
     @property
     def finished(self) -> bool:
-        """True where the server shall call it finished."""
+        """Whether the job is reported as finished."""
         return self.failure is None and self.exit_code == 0
 
 
@@ -266,7 +262,7 @@ class Reported(Protocol):
 
 
 def heartbeat_report(settings: PilotSettings, reported: Reported) -> dict[str, Any]:
-    """A report on a job that starts or runs."""
+    """Returns the report on a job that starts or runs."""
     report = _report(settings, reported.job.panda_id, reported.job.attempt, reported.phase)
     report["start_time"] = _moment(reported.started)
     if metrics := reported.progress.text():
@@ -282,15 +278,15 @@ def final_report(
     folder: Path | None,
     stored: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The last report on a job.
+    """Returns the final report on a job.
 
     Args:
         settings: of this pilot.
-        panda_id: the job.
-        attempt: its attempt number.
+        panda_id: of the job.
+        attempt: attempt number.
         outcome: how it ended.
-        folder: the job's; None: it had none.
-        stored: output files as `job_output_report` lists them.
+        folder: where it ran; None: it had no folder.
+        stored: output files for `job_output_report`.
     """
     report = _report(settings, panda_id, attempt, "finished" if outcome.finished else "failed")
     report["end_time"] = _moment(outcome.ended)
@@ -320,11 +316,11 @@ def final_report(
 
 
 def _last_metrics(folder: Path) -> str:
-    """What the payload had reported when it ended."""
+    """Returns the intermediate values at the end of the payload."""
     try:
         document = PayloadDocument.read(str(folder))
     except TransformationFailure:
-        document = PayloadDocument()  # whose folder says so of itself already
+        document = PayloadDocument()  # the error was reported when the job started
     return Progress(folder, document).text()
 
 
@@ -344,9 +340,7 @@ def _moment(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(seconds))
 
 
-# What a pilot counts for Prometheus; `metrics_endpoint` serves it.
-#
-# One pilot is one process, so that its instruments are the module's.
+# Metrics for Prometheus. One process is one pilot, so they are module variables.
 
 METRICS_REGISTRY = CollectorRegistry()
 ProcessCollector(registry=METRICS_REGISTRY)
@@ -376,23 +370,23 @@ _AWAY = Counter(
 
 
 def count_job_end(outcome: Outcome, *, given_back: bool) -> None:
-    """A job has ended here."""
+    """Counts a job that has ended."""
     if given_back:
         _ENDED.labels("given_back", "").inc()
     elif outcome.finished:
         _ENDED.labels("finished", "").inc()
     else:
-        # A fixed set of words: a message would be a label without bounds.
+        # A fixed set of labels: messages would give an unlimited number of them.
         _ENDED.labels("failed", outcome.failure.code.name.lower() if outcome.failure else "payload").inc()
 
 
 def observe_stage_in(seconds: float) -> None:
-    """A job was made ready to run."""
+    """Records the seconds that it took to make a job ready."""
     _STAGE_IN.observe(seconds)
 
 
 def note_answer(*, is_good: bool) -> None:
-    """The PanDA server has answered, or not."""
+    """Records whether the PanDA server has answered."""
     if is_good:
         _CONTACT.set_to_current_time()
     else:

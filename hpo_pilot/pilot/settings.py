@@ -37,52 +37,52 @@ class PilotSettings:
     Attributes:
         server: the PanDA server's base URL, without a path.
         queue: the PanDA queue that it serves.
-        slots: how many jobs run side by side.
-        cores: that all of them together take; 0: the machine's, or as many as slots, whatever is more.
-        gpus: to share out: `all`, how many, or which; None: those of the machine, for jobs that ask for one, while
-            other jobs see them all.
+        slots: number of jobs that run at the same time.
+        cores: of all jobs together; 0: the larger of the machine's cores and the slots.
+        gpus: GPUs to share out: `all`, a number, or a list; None: the machine's GPUs, for jobs that ask for one, while
+            other jobs see all of them.
         token_file: holds the pilot's bearer token; read again when it changes.
-        ca: a PEM file of the certificate authorities that the server's certificate is of; None: the usual ones.
+        ca: PEM file of the certificate authorities of the server; None: the system's.
         workdir: for job folders, the sandbox cache, and reports that could not be sent yet.
-        checkpoints: where checkpoints outlive attempts; None: in the work folder.
-        checkpoint_mb: the largest packed checkpoint that goes through the server to a job's next attempt; 0: none does;
-            None: 500, PanDA's own limit, or none where `checkpoints` names a folder, which pilots then share.
+        checkpoints: folder that keeps checkpoints between attempts; None: in the work folder.
+        checkpoint_mb: largest packed checkpoint that is sent through the server to a job's next attempt; 0: none is
+            sent; None: 500, PanDA's own limit, or 0 if `checkpoints` names a folder, which pilots then share.
         checkpoint_every: seconds between uploads of a running job's checkpoint.
-        storage: a folder for outputs and logs, for servers that keep none; None: in the work folder.
-        worker_id: with `harvester_id` what the server knows this pilot by; one pilot at a time may have it.
+        storage: folder for outputs and logs if the server stores none; None: in the work folder.
+        worker_id: identifies this pilot at the server, together with `harvester_id`; only one running pilot may use it.
         harvester_id: empty: made from the host and the work folder.
-        vo: sent as `Origin`, as panda-client does.
-        label: which jobs are asked for (`prodSourceLabel`).
+        vo: virtual organisation, sent as `Origin` as panda-client does.
+        label: kind of the requested jobs (`prodSourceLabel`).
         heartbeat: seconds between reports on a running job.
-        shortest_report: the shortest pause between reports on a job whose search wants its intermediate values sooner,
-            in seconds; ten times as long at a server that is not one of ours.
-        first_report: seconds until the first one; a shorter job is reported once, when it is over.
+        shortest_report: smallest interval between reports on a job whose search wants intermediate values soon, in
+            seconds; ten times as long for a server that is not ours.
+        first_report: seconds until the first report; a shorter job is reported only once, at its end.
         poll: seconds that a request for jobs may wait at the server.
         end_idle: seconds without a job after which a pilot gives its allocation back; 0: never.
-        idle: the longest pause, in seconds, between requests to a server that does not wait.
-        drain: seconds that running jobs get to end by themselves after SIGTERM.
-        grace: seconds between TERM and KILL for a job; more than the runner gives its payload.
-        walltime_grace: seconds that a job may go on beyond its maxWalltime.
-        refused: seconds during which a refused token is tried again, for its file may be under renewal.
-        lifetime: seconds until it takes no more jobs; of an allocation, until that ends; 0: for ever, or as the batch
-            system says.
-        memory_mb: what the largest job may need; 0: not said.
-        cache_mb: the size to which unpacked sandboxes are kept.
-        input_cache_mb: the size to which fetched inputs are kept, and the largest single one.
-        unpack_mb: the largest sandbox, unpacked.
-        min_free_mb: with less free disk no job is taken.
+        idle: longest pause between requests to a server that does not wait, in seconds.
+        drain: seconds for running jobs to end by themselves after SIGTERM.
+        grace: seconds between TERM and KILL for a job; longer than the runner's time for its payload.
+        walltime_grace: seconds that a job may run beyond its maxWalltime.
+        refused: seconds during which a refused token is tried again, because its file may be under renewal.
+        lifetime: seconds until no more jobs are taken, or until the allocation ends; 0: no limit, or from the batch
+            system.
+        memory_mb: memory for the largest job; 0: not given.
+        cache_mb: size limit of the cache of unpacked sandboxes.
+        input_cache_mb: size limit of the cache of inputs, and of a single input.
+        unpack_mb: size limit of an unpacked sandbox.
+        min_free_mb: free disk below which no jobs are taken.
         container_runtime: a name of `RUNTIMES`, or `auto`.
-        environments: a folder with the environments of searches that were submitted on this machine, by their uid:
-            their jobs run in these; None: all jobs run in the pilot's own.
-        staging: in an allocation whose site names the nodes' own scratch, what many jobs read is copied there.
-        staging_mb: size of all copies on a node.
+        environments: folder with the stored environments of searches that were submitted on this machine, by their
+            uid; their jobs run in them. None: all jobs run in the pilot's environment.
+        staging: copy files that many jobs read to the nodes' own disks, if the site's profile names a folder there.
+        staging_mb: size limit of the copies on a node.
         keep: job folders stay after the job.
-        site: a site's profile as JSON; None: jobs have no ranks.
-        allocation: it has the nodes of the batch allocation that it runs in; its work folder is on storage that they
-            share.
-        margin: seconds before the end of an allocation when jobs are told to save and stop; at most a tenth of it.
-        metrics_port: where Prometheus finds this pilot's figures; 0: any free port; None: nowhere.
-        lifeline_fd: a pipe; its end is the end of whoever started this pilot, and then of the pilot.
+        site: the site's profile as JSON; None: jobs have no ranks.
+        allocation: share out all nodes of the batch allocation in which the pilot runs; its work folder is on storage
+            that the nodes share.
+        margin: seconds before the end of an allocation when jobs must save and stop; at most a tenth of its length.
+        metrics_port: port for Prometheus; 0: any free port; None: no port.
+        lifeline_fd: reading end of a pipe; the pilot ends when the other end closes with the process that started it.
     """
 
     server: str
@@ -162,42 +162,39 @@ class PilotSettings:
 
     @property
     def checkpoint_root(self) -> Path:
-        """Where checkpoints outlive attempts."""
+        """Folder that keeps checkpoints between attempts."""
         return self.checkpoints or self.workdir / "checkpoints"
 
     @property
     def shipped_mb(self) -> int:
-        """The largest checkpoint that goes through the server, in MB; 0: none does."""
+        """Largest checkpoint that is sent through the server, in MB; 0: none is sent."""
         if self.checkpoint_mb is not None:
             return self.checkpoint_mb
         return 0 if self.checkpoints else _CHECKPOINT_MB
 
     @property
     def storage_folder(self) -> Path:
-        """Where outputs and logs go that the server does not keep."""
+        """Folder for outputs and logs that the server does not store."""
         return self.storage or self.workdir / "storage"
 
     @property
     def worker_name(self) -> str:
-        """The worker in file names and marks."""
+        """Name of the worker in file names and environment variables."""
         safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in self.harvester_id)
         return f"{safe}-{self.worker_id}"
 
 
-# What a pilot is told of its site: the profile as `hpo-pilot sites show NAME --json` prints it.
-#
-# Profiles are checked where they are read from YAML, by pydantic, which pilots install without; here only what they
-# need
-# is taken.
+# The site's profile, as `hpo-pilot sites show NAME --json` prints it. pydantic checks profiles when they are read from
+# YAML. Pilots are installed without pydantic, so they read only the fields that they need.
 
-#: How many GPUs in a row are close to each other on a node, where it is known: two of an MI250X, three on each socket
-#: of Summit (the guides that deploy/sites/ names). Else they count as alike.
+#: Number of consecutive GPUs on a node with fast links between them: two of an MI250X, three on each socket of Summit
+#: (see the guides named in deploy/sites/). Other GPUs count as equally close.
 _CLOSE = {"MI250X": 2, "V100": 3}
 
 
 @dataclass(frozen=True)
 class EndWarning:
-    """The batch system's word before the end; `seconds` before it."""
+    """Signal of the batch system, `seconds` before the end of the allocation."""
 
     number: signal.Signals
     seconds: float
@@ -205,25 +202,25 @@ class EndWarning:
 
 @dataclass(frozen=True)
 class Site:
-    """One site.
+    """The site's profile as far as a pilot needs it. 0 in a number means: not given.
 
     Attributes:
         launcher: starts the ranks of payloads.
-        cores: of a node; 0: not said, as for the other numbers.
+        cores: of a node.
         threads_per_core: hardware threads of a core, as the batch system counts CPUs.
         memory_mb: of a node, in MB.
         gpus: of a node.
         gpu_kind: nvidia, amd or none.
-        gpu_model: empty: not said.
-        gpu_memory_mb: of one.
-        close: how many GPUs in a row are close to each other.
+        gpu_model: empty: not given.
+        gpu_memory_mb: of one GPU.
+        close: number of consecutive GPUs with fast links between them.
         batch: slurm, lsf, pbs, flux or none.
-        warning: the signal before the end of an allocation; None: there is none.
-        job_steps: that an allocation can have side by side; 0: not limited.
-        runtime: of containers, or auto.
-        read_only: folders that payloads in containers see too.
-        mpi: folders of the node's MPI, which takes the place of the image's.
-        scratch: a folder on the node's own disk; empty: there is none.
+        warning: signal before the end of an allocation; None: there is none.
+        job_steps: job steps that an allocation can run at the same time; 0: no limit.
+        runtime: container runtime, or auto.
+        read_only: folders that containers mount read-only.
+        mpi: folders of the node's MPI, which replaces the image's MPI.
+        scratch: folder on the node's own disk; empty: there is none.
         environment: variables of every job.
     """
 
@@ -247,17 +244,17 @@ class Site:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def inside(self, *, gpus: bool) -> Inside:
-        """What payloads in containers find there; `gpus`: whether they have any."""
+        """Returns the settings of containers at this site; `gpus`: whether the job has GPUs."""
         read_only, mpi = ([Path(os.path.expandvars(name)) for name in names] for names in (self.read_only, self.mpi))
         kind = self.gpu_kind if gpus and self.gpu_kind != "none" else None if gpus else "none"
         return Inside(kind, read_only, mpi)
 
 
 def load_site(path: Path) -> Site:
-    """Reads a site's file.
+    """Reads a site's profile.
 
     Raises:
-        InputError: it cannot be read, or is none.
+        InputError: the file cannot be read, or is not a profile.
     """
     remedy = f"write it with: hpo-pilot sites show NAME --json > {path.name}"
     try:
@@ -320,21 +317,21 @@ def _warning(said: Mapping[str, Any]) -> EndWarning | None:
 
 log = logging.getLogger(__name__)
 
-#: How long a pilot waits for the one before it to end its jobs, in seconds.
+#: Seconds that a pilot waits for the pilot before it to end its jobs.
 _TAKE_OVER_SECONDS = 30.0
 
-_SAMPLE = 4096  # bytes that are written to see whether that can be done
+_SAMPLE = 4096  # bytes of a test file that is written to check the disk
 
 _KEY_BYTES = 32
 
 
 def pilot_key(workdir: Path, worker_name: str) -> str:
-    """The secret by which a server knows the pilots of this work folder and worker again; makes it if need be.
+    """Returns the secret that identifies this worker at the server; makes it if needed.
 
-    It outlives the pilot: the next one of its name sends the reports that this one could not.
+    It is kept after the pilot has ended: the next pilot with its name sends the reports that this one could not send.
 
     Raises:
-        InputError: it cannot be read or written.
+        InputError: the key file cannot be read or written.
     """
     file = workdir / "jobs" / f"{worker_name}.key"
     try:
@@ -349,7 +346,7 @@ def pilot_key(workdir: Path, worker_name: str) -> str:
 
 
 class WorkDir:
-    """The work folder, which no other account looks into.
+    """The work folder, closed to other accounts.
 
     ::
 
@@ -357,9 +354,9 @@ class WorkDir:
         inputs/           fetched inputs, for all pilots here
         jobs/WORKER/      one folder per running job
         jobs/WORKER.lock  held while a pilot of that name lives
-        jobs/WORKER.key   what its server knows it by
-        unsent/WORKER/    reports that the server has not got yet
-        staging/WORKER/   what nodes copy: archives, and how they are told
+        jobs/WORKER.key   identifies the worker at the server
+        unsent/WORKER/    reports that are not sent yet
+        staging/WORKER/   archives and requests for copies to the nodes
         checkpoints/      of trials, kept between attempts
     """
 
@@ -377,7 +374,7 @@ class WorkDir:
         self.staging = self.root / "staging" / settings.worker_name
         try:
             make_private(self.root)
-            # Their names are ours: where an owner lets others into the root, they still see no payload and no result.
+            # If the owner opens the work folder to others, these folders stay closed.
             for name in ("cache", "inputs", "jobs", "unsent", "staging", "storage"):
                 close_to_others(self.root / name)
             for folder in (self._jobs, self._unsent, settings.checkpoint_root):
@@ -385,7 +382,7 @@ class WorkDir:
             self._lock = self._jobs.with_name(self._jobs.name + ".lock").open("w")
         except OSError as error:
             raise InputError(f"--workdir {self.root} cannot be used: {error}") from error
-        # A pilot on a lifeline may follow one whose starter was killed, and which is still ending its jobs.
+        # If the process that starts pilots was killed, its earlier pilot may still be ending its jobs.
         give_up = time.monotonic() + (_TAKE_OVER_SECONDS if settings.lifeline_fd is not None else 0.0)
         while not self._locked():
             if time.monotonic() >= give_up:
@@ -404,19 +401,19 @@ class WorkDir:
         return True
 
     def new_job_folder(self, panda_id: int, attempt: int) -> Path:
-        """An empty folder for a job."""
+        """Makes and returns an empty folder for a job."""
         folder = self._jobs / f"{panda_id}.{attempt}"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=PRIVATE)
         return folder
 
     def free_mb(self) -> int:
-        """Free disk, in MB."""
+        """Returns the free disk space in MB."""
         about = os.statvfs(self.root)
         return about.f_bavail * about.f_frsize >> 20
 
     def trouble(self, least_mb: int) -> str:
-        """Why no job could run here; empty: one could. `least_mb`: that must be free."""
+        """Returns why no job can run here; empty: one can. `least_mb`: required free disk."""
         sample = self._jobs / ".sample"
         try:
             if (free := self.free_mb()) < least_mb:
@@ -428,7 +425,7 @@ class WorkDir:
         return ""
 
     def remove_stale(self) -> None:
-        """Deletes what an earlier pilot left; nothing of it runs any more."""
+        """Deletes the job folders of an earlier pilot, whose processes have ended."""
         for folder in self.stale:
             shutil.rmtree(folder, ignore_errors=True)
         if self.stale:
@@ -436,18 +433,18 @@ class WorkDir:
         self.stale = []
 
     def keep_report(self, report: dict[str, Any]) -> None:
-        """Stores a report that could not be sent, for this pilot or the next of its name."""
+        """Stores an unsent report for this pilot or the next one with its name."""
         try:
             write_whole(self._report(report), json.dumps(report))
         except OSError as error:
             log.error("a report on job %s is in memory alone: %s", report["job_id"], error)
 
     def drop_report(self, report: dict[str, Any]) -> None:
-        """Forgets a report: it was sent, or nobody wants it."""
+        """Deletes a stored report after it was sent or refused."""
         self._report(report).unlink(missing_ok=True)
 
     def kept_reports(self) -> Iterator[dict[str, Any]]:
-        """Reports that an earlier pilot of this name could not send."""
+        """Yields the unsent reports of an earlier pilot with this name."""
         for path in sorted(self._unsent.glob("*.json")):
             try:
                 report = json.loads(path.read_text())

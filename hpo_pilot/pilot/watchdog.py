@@ -1,4 +1,4 @@
-"""Watches running jobs: sends heartbeats, obeys commands of the server, and limits memory and time."""
+"""Watches running jobs: sends heartbeats, carries out the server's commands, and limits memory and time."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from hpo_pilot.pilot.settings import PilotSettings, WorkDir
 
 
 class Running:
-    """Known by PandaID; any thread may ask."""
+    """The running jobs by PandaID. Any thread may call any method."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._by_job: dict[int, Execution] = {}
 
     def add(self, execution: Execution) -> None:
-        """It is about to start."""
+        """Adds a job that is about to start."""
         with self._lock:
             self._by_job[execution.job.panda_id] = execution
 
     def remove(self, execution: Execution) -> None:
-        """It has ended."""
+        """Removes a job that has ended."""
         with self._lock:
             del self._by_job[execution.job.panda_id]
 
     def all(self) -> list[Execution]:
-        """Those of now."""
+        """Returns the running jobs."""
         with self._lock:
             return list(self._by_job.values())
 
     def stop(self, panda_id: int, failure: JobFailure) -> None:
-        """Ends one, if it runs."""
+        """Ends a job if it runs."""
         with self._lock:
             execution = self._by_job.get(panda_id)
         if execution is not None:
@@ -56,14 +56,14 @@ log = logging.getLogger(__name__)
 
 
 class Forgotten(JobFailure):
-    """The server wants to hear no more of this attempt: it ends without a report."""
+    """The server has closed this attempt: it ends without a report."""
 
 
 def obey(command: str, panda_id: int) -> JobFailure | None:
-    """What a command in a reply means for the job.
+    """Interprets a command in the server's reply.
 
     Returns:
-        The failure with which it must end; None: it goes on.
+        The failure with which the job must end; None: it continues.
     """
     if "tobekilled" in command:
         return JobFailure(PilotErrorCode.PANDA_KILL, "killed by the server (tobekilled)")
@@ -74,15 +74,15 @@ def obey(command: str, panda_id: int) -> JobFailure | None:
     return None
 
 
-#: Other servers are reported to so many times less often where a search wants intermediate values soon.
+#: Factor between report intervals for other servers and ours, if a search wants intermediate values soon.
 _POLITE = 10
 
 
 class Heartbeats(threading.Thread):
-    """One thread that reports on all jobs that start or run, the first time shortly after.
+    """Reports on all jobs that start or run, in one thread; the first report follows shortly after the start.
 
-    A job that is over before has no heartbeat: the server takes its final report as it is, and a call is saved. A job
-    whose search may stop it early is looked at more often, and reported on at once where its payload has new values.
+    A job that ends before its first heartbeat has none, which saves a call: the server accepts a final report alone. A
+    job whose search may stop it early is checked more often and reported as soon as its payload has new values.
     """
 
     def __init__(self, settings: PilotSettings, server: JobServer) -> None:
@@ -90,7 +90,7 @@ class Heartbeats(threading.Thread):
         self._settings, self._server = settings, server
         self._due: list[tuple[float, int, Execution | Starting]] = []
         self._running: dict[int, Execution | Starting] = {}
-        self._owed: dict[int, float] = {}  # when each job's next report is due, with or without news
+        self._owed: dict[int, float] = {}  # when each job's next report is due even without new values
         self._changed = threading.Condition()
         self._backoff = Backoff(first=1.0, most=max(2.0, settings.heartbeat))
 
@@ -101,7 +101,7 @@ class Heartbeats(threading.Thread):
             self._push(execution, self._settings.first_report)
 
     def remove(self, execution: Execution | Starting) -> None:
-        """Ends that; a report that is on its way may still arrive, which the server allows for."""
+        """Ends the reports; one that is being sent may still arrive, which the server tolerates."""
         with self._changed:
             self._running.pop(execution.job.panda_id, None)
             self._owed.pop(execution.job.panda_id, None)
@@ -124,7 +124,7 @@ class Heartbeats(threading.Thread):
                     log.warning("job %s: %s", job.panda_id, failure, extra={"panda_id": job.panda_id})
                     execution.stop(failure)
                     continue
-            except TryAgainError:  # the client has said so, once
+            except TryAgainError:  # the client has logged it
                 pause = self._backoff.seconds()
             except NotOurs as error:
                 execution.stop(Forgotten(PilotErrorCode.PANDA_KILL, str(error)))
@@ -135,13 +135,13 @@ class Heartbeats(threading.Thread):
                 self._push(execution, pause)
 
     def _note(self, execution: Execution | Starting) -> None:
-        """The server was told of the job just now."""
+        """Notes that the job was reported now."""
         with self._changed:
             if execution.job.panda_id in self._running:
                 self._owed[execution.job.panda_id] = time.monotonic() + self._settings.heartbeat
 
     def _pause(self, execution: Execution | Starting) -> float:
-        """Seconds until the job is looked at again."""
+        """Returns the seconds until the next check of the job."""
         if not execution.report_seconds:
             return self._settings.heartbeat
         shortest = self._settings.shortest_report * (1 if execution.job.server_stores else _POLITE)
@@ -165,23 +165,23 @@ class Heartbeats(threading.Thread):
 
 
 _TICK = 1.0  # seconds
-_SCAN = 5.0  # seconds between looks at all processes, which take about 10 ms
+_SCAN = 5.0  # seconds between scans of all processes; a scan takes about 10 ms
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
 class Watchdog(threading.Thread):
-    """Looks at the running jobs from outside.
+    """Watches memory and time of the running jobs.
 
-    Processes of jobs become children of this one when their parents die (it is their "subreaper"), so that a job that
-    ends can tell quickly whether it left some; here they are reaped.
+    This process is the "subreaper" of its jobs: their processes become its children when their parents die. So it is
+    quick to find processes that outlive their job, and they are reaped here.
     """
 
     def __init__(self, workdir: WorkDir, running: Callable[[], Collection[Execution]]) -> None:
         """Prepares; `start` starts it.
 
         Args:
-            workdir: to be cleaned of what an earlier pilot left; nothing of it runs any more.
-            running: gives the jobs that run.
+            workdir: job folders of an earlier pilot are removed from it; that pilot's processes have ended.
+            running: returns the running jobs.
         """
         super().__init__(name="watchdog", daemon=True)
         self._workdir, self._running = workdir, running
@@ -190,7 +190,7 @@ class Watchdog(threading.Thread):
         self._scan_at = 0.0
 
     def wake(self) -> None:
-        """A job has started: there is something to look at."""
+        """Wakes the thread when a job has started."""
         self._wake.set()
 
     def stop(self) -> None:
@@ -202,7 +202,7 @@ class Watchdog(threading.Thread):
         """Watches until it is told to stop."""
         _adopt_orphans(1)
         self._workdir.remove_stale()
-        unseen = False  # whether jobs ran since the last look at all processes
+        unseen = False  # whether jobs ran since the last scan of all processes
         while True:
             unseen = self._wake.wait(_TICK if unseen else None) or unseen
             if self._over.is_set():
@@ -215,15 +215,15 @@ class Watchdog(threading.Thread):
             if unseen and now >= self._scan_at:
                 self._scan_at = now + _SCAN
                 unseen = self._scan() or bool(running)
-            time.sleep(_TICK / 4)  # however often it is woken
+            time.sleep(_TICK / 4)  # limits the rate if it is woken often
         _adopt_orphans(0)
 
     def _scan(self) -> bool:
-        """One pass over all processes: memory of each job, and orphans that have ended; True where there were some."""
+        """Scans all processes: checks each job's memory and reaps ended orphans; returns whether any were reaped."""
         children: defaultdict[int, list[psutil.Process]] = defaultdict(list)
         for process in psutil.process_iter(["ppid", "memory_info"]):
             children[process.info["ppid"]].append(process)
-        # Asked only now, so that every command seen above is known: its status belongs to the thread that waits for it.
+        # Read after the scan, so that it has every command found above; the thread that waits for it reaps it.
         executions = {pid: execution for execution in self._running() if (pid := execution.pid) is not None}
         orphans = [p for p in children[os.getpid()] if p.pid not in executions and _came_from_a_job(p.pid)]
         reaped = [process for process in orphans if _reap(process)]
@@ -236,7 +236,7 @@ class Watchdog(threading.Thread):
         limit = execution.job.memory_mb << 20
         if sum(p.info["memory_info"].rss for p in processes if p.info["memory_info"] is not None) <= limit:
             return
-        used = sum(_own_share(process) for process in processes)  # slower, and counts shared pages once
+        used = sum(_own_share(process) for process in processes)  # slower, but counts shared pages once
         if used > limit:
             reason = (
                 f"used {used >> 20} MB of memory, more than the {execution.job.memory_mb} MB that it asked for "
@@ -247,21 +247,21 @@ class Watchdog(threading.Thread):
 
 
 def _came_from_a_job(pid: int) -> bool:
-    """Whether a child is none of this process's own, such as a download, whose status belongs to whoever waits for it.
+    """Returns whether a child comes from a job and is not a process of the pilot itself, such as a download.
 
-    Jobs run in process groups of their own, and what slips away from one does not join ours.
+    Jobs run in process groups of their own, and their processes never join ours.
     """
     try:
         return os.getpgid(pid) != os.getpgrp()
     except OSError:
-        return False  # it is gone
+        return False  # it has ended
 
 
 def _reap(process: psutil.Process) -> bool:
     try:
         return process.status() == psutil.STATUS_ZOMBIE and os.waitpid(process.pid, os.WNOHANG)[0] != 0
     except (psutil.Error, OSError) as error:
-        log.debug("process %s: %s", process.pid, error)  # whoever started it has reaped it
+        log.debug("process %s: %s", process.pid, error)  # it was reaped elsewhere
         return False
 
 
@@ -278,7 +278,7 @@ def _own_share(process: psutil.Process) -> int:
     try:
         memory = process.memory_full_info()
     except psutil.Error:
-        return 0  # gone
+        return 0  # it has ended
     return int(getattr(memory, "pss", memory.rss))
 
 
