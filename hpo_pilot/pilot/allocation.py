@@ -1,4 +1,4 @@
-"""The allocation that a pilot runs in: its nodes, its jobs, its end, and how it is used."""
+"""Shares out the nodes of the batch allocation in which a pilot runs, and watches its end and its use."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from hpo_pilot.transformation.job import PayloadDocument
 
 @dataclass(frozen=True)
 class Allocation:
-    """Nodes that are a pilot's for a time.
+    """Nodes that belong to a pilot for a limited time.
 
     Attributes:
         nodes: in the batch system's order.
-        seconds: how long, from now on; infinity: for ever.
+        seconds: remaining time; infinity: no limit.
         job: its name at the batch system.
-        lost: asks which nodes the batch system has taken away since.
-        reclaim: asks which of these nodes are wholly free, where the batch system may keep cores of the other nodes
-            when it takes one away; None: it keeps none.
+        lost: returns the nodes that the batch system has taken away since.
+        reclaim: returns which of the given nodes are completely free, for batch systems that may keep cores of other
+            nodes when they take one away; None: this batch system keeps none.
     """
 
     nodes: tuple[Node, ...]
@@ -53,16 +53,16 @@ def find_allocation(
     environment: Mapping[str, str] | None = None,
     asked: RunCommand = ask_batch_system,
 ) -> Allocation:
-    """The allocation that this process runs in.
+    """Returns the allocation in which this process runs.
 
     Args:
-        site: whose node shape counts before what the batch system and this machine say.
-        lifetime: seconds that it lasts; 0: the batch system knows.
-        environment: default: this process's.
-        asked: how its commands are run.
+        site: its node shape has priority over the batch system and this machine.
+        lifetime: remaining seconds; 0: ask the batch system.
+        environment: default: of this process.
+        asked: runs commands of the batch system.
 
     Raises:
-        InputError: it runs in none, or what is needed to know of it is not to be had; the message says what to give.
+        InputError: there is no allocation, or its data are missing; the message says what to do.
     """
     env = os.environ if environment is None else environment
     batch = _batch(site, env, asked)
@@ -100,18 +100,18 @@ def _seconds(batch: BatchAllocation, lifetime: float) -> float:
 
 
 def _shape(site: Site, given: AllocatedNode, batch: BatchAllocation) -> NodeShape:
-    """What is said of a node; where nobody says it, it is taken to be as this machine."""
+    """Returns the shape of a node; unknown values are taken from this machine."""
     gpus = _least(site.gpus, batch.gpus_per_node())
     return NodeShape(
         cores=_least(site.cores, given.cpus // site.threads_per_core) or machine_cores(),
         memory_mb=_least(site.memory_mb, batch.memory_mb()) or _machine_memory(),
-        gpus=gpus if gpus or site.cores else len(find_gpus()),  # a profile that tells of cores would tell of GPUs
+        gpus=gpus if gpus or site.cores else len(find_gpus()),  # a profile with cores would have its GPUs
         close=site.close,
     )
 
 
 def _least(*said: int) -> int:
-    """Of what is said, the least: the batch system may have given a part of a node. 0: nobody says it."""
+    """Returns the least known value, because the allocation may have a part of a node; 0: not known."""
     return min(filter(None, said), default=0)
 
 
@@ -119,22 +119,22 @@ def _machine_memory() -> int:
     return max(1, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20)
 
 
-_NAMED = 2  # failed launches in a row, with the node's name in the launcher's word
-_UNNAMED = 3  # the same without: it may be another of the job's nodes, so launches must work elsewhere meanwhile
+_NAMED = 2  # failed launches in a row whose message names the node
+_UNNAMED = 3  # the same without a name, if launches on other nodes work: another node of the job may be the cause
 
 
 class NodeHealth:
-    """Counts failed launches by node. Used under its caller's lock."""
+    """Counts failed launches by node. The caller holds a lock."""
 
     def __init__(self) -> None:
         self._named: Counter[str] = Counter()
         self._unnamed: Counter[str] = Counter()
-        self._worked_at: dict[str, int] = {}  # nodes, by the number of their last launch that worked
-        self._failed_from: dict[str, int] = {}  # the number of the first launch of those that failed in a row
+        self._worked_at: dict[str, int] = {}  # node -> number of its last successful launch
+        self._failed_from: dict[str, int] = {}  # node -> number of the first failed launch in a row
         self._launches = 0
 
     def worked(self, nodes: Collection[str]) -> None:
-        """A job was started there."""
+        """Notes a successful launch."""
         self._launches += 1
         for node in nodes:
             self._worked_at[node] = self._launches
@@ -142,14 +142,14 @@ class NodeHealth:
             del self._named[node], self._unnamed[node]
 
     def failed(self, nodes: Collection[str], named: Collection[str]) -> list[str]:
-        """A launch failed.
+        """Notes a failed launch.
 
         Args:
             nodes: of the job.
-            named: those that the launcher blames.
+            named: nodes that the launcher names.
 
         Returns:
-            Nodes of no use.
+            Nodes that must not be used any more.
         """
         self._launches += 1
         for node in named or nodes:
@@ -167,38 +167,38 @@ class NodeHealth:
 
 log = logging.getLogger(__name__)
 
-#: What a job has that names no time limit, in minutes: then it is ended, for others are planned after it.
+#: Time limit in minutes of a job without one; it is needed to plan the jobs after it.
 MINUTES_WITHOUT_LIMIT = 60.0
 
-#: Of no limit of the site's, jobs side by side: each has a thread and a runner on this node.
+#: Simultaneous jobs if the site has no limit: each has a thread and a runner on this node.
 _MOST = 1000
 
-#: Jobs that wait here at most while more are asked for; those of servers that do not know what a wish is.
+#: Waiting jobs up to which more are requested, for servers that do not know the free resources of each node.
 _MOST_WAITING = 8
 
-#: Seconds for which an offer stands while jobs run.
+#: Seconds until a request for jobs is renewed while jobs run.
 _PATIENCE = 1.0
 
-#: Why a node is lost that the batch system says to have taken away.
+#: Reason for the loss of a node that the batch system has taken away.
 TAKEN_AWAY = "the batch system took it away"
 
-_WORD = 30.0  # seconds at most from a node's loss to the launcher's word of it
+_WORD = 30.0  # seconds at most from a node's loss to the launcher's message
 
-_LOOK = 2.0  # seconds between looks at whether a job that waits is still wanted
+_LOOK = 2.0  # seconds between checks whether a waiting job is still wanted
 
 _NOTHING_STARTS = PilotErrorCode.PAYLOAD_EXECUTION_FAILURE
 
 
 class AllocationClaim(Claim):
-    """One job's place.
+    """One job's place in the allocation.
 
     Attributes:
         key: PandaID and attempt.
-        planned: what the scheduler knows of it; None: its needs are not known yet.
-        start: where it runs, once the scheduler has said so.
+        planned: the job for the scheduler; None: its needs are not known yet.
+        start: its nodes, when the scheduler has started it.
         failure: why it will not start.
-        is_over: nobody waits for its start any more.
-        staging: seconds of its time that went into copies, which others of its search will find.
+        is_over: no thread waits for its start any more.
+        staging: seconds spent on copies, which later jobs of its search will find.
     """
 
     def __init__(self, key: tuple[Any, Any], search: str) -> None:
@@ -211,10 +211,10 @@ class AllocationClaim(Claim):
 
 
 class AllocationPool(Pool[AllocationClaim]):
-    """The nodes of an allocation.
+    """Shares out the nodes of an allocation.
 
-    What the server hands out is given to the scheduler in the server's order. A wish goes out only when the needs of
-    all that came for the one before are known.
+    Jobs go to the scheduler in the server's order. More jobs are requested only when the needs of all jobs that came
+    before are known.
     """
 
     def __init__(
@@ -233,9 +233,9 @@ class AllocationPool(Pool[AllocationClaim]):
             allocation: as it is now.
             site: where it is.
             margin: seconds before its end when every job should have ended.
-            when_lost: is told the PandaID of each job that lost a node, and why.
-            is_away: says whether the launcher starts nothing for now: then nothing is asked for, and what would start
-                goes back.
+            when_lost: is called with the PandaID of each job that lost a node, and the failure.
+            is_away: returns whether the launcher starts nothing now: then no jobs are requested, and jobs that would
+                start are given back.
             clock: in seconds.
         """
         self._site, self._clock, self._when_lost, self._is_away = site, clock, when_lost, is_away
@@ -250,14 +250,14 @@ class AllocationPool(Pool[AllocationClaim]):
         self._keeps_cores = allocation.reclaim is not None
         self._taken: set[str] = set()  # nodes that the batch system took away
         self._held: set[str] = set()  # nodes whose cores it may keep
-        self._freed: dict[str, float] = {}  # nodes, by the end of the last job there
+        self._freed: dict[str, float] = {}  # node -> end of its last job
         self._health = NodeHealth()
         self.failed_launches = 0  #: so far
         self._claims: dict[Hashable, AllocationClaim] = {}
         self._coming: deque[AllocationClaim] = deque()
         self._changed = threading.Condition()
 
-    # --- what a pilot asks of a room ---
+    # --- methods of Pool ---
 
     def wait_for_some(self, stop: threading.Event) -> FreeResources:
         """See Pool."""
@@ -287,7 +287,7 @@ class AllocationPool(Pool[AllocationClaim]):
         return claim
 
     def enter(self, claim: AllocationClaim, stop: threading.Event) -> bool:
-        """See Pool: at once, for only the sandbox says what a job needs."""
+        """See Pool: returns at once, because only the sandbox has the job's needs."""
         return not stop.is_set()
 
     def take(self, claim: AllocationClaim, job: Job, document: PayloadDocument, starting: Starting) -> Assignment:
@@ -322,7 +322,7 @@ class AllocationPool(Pool[AllocationClaim]):
             self._decide(self._clock())
 
     def note_launch(self, claim: AllocationClaim, failed: Collection[str] | None, lost: Collection[str] = ()) -> None:
-        """See Pool: nodes that fail launches again and again are lost."""
+        """See Pool: nodes with repeated failed launches are lost."""
         nodes = [share.node for share in claim.start.shares] if claim.start else []
         with self._changed:
             if failed is None:
@@ -346,7 +346,7 @@ class AllocationPool(Pool[AllocationClaim]):
         with self._changed:
             self._decide(self._clock())
 
-    # --- what becomes of the allocation ---
+    # --- state of the allocation ---
 
     @property
     def is_gone(self) -> bool:
@@ -355,42 +355,43 @@ class AllocationPool(Pool[AllocationClaim]):
 
     @property
     def up(self) -> frozenset[str]:
-        """Its nodes that are of use now."""
+        """Its usable nodes."""
         with self._changed:
             return frozenset(self._up - self._held)
 
     @property
     def held(self) -> list[str]:
-        """Its nodes that get no new jobs for now, in the allocation's order."""
+        """Nodes that temporarily get no new jobs, in the allocation's order."""
         with self._changed:
             return [name for name in self._names if name in self._held]
 
     @property
     def is_idle(self) -> bool:
-        """Whether no job is here, though some could be."""
+        """Whether there is no job although the launcher works."""
         with self._changed:
             return not self._claims and not self._is_away()
 
     @property
     def is_empty(self) -> bool:
-        """Whether no job is here."""
+        """Whether there is no job."""
         with self._changed:
             return not self._claims
 
     def drain(self) -> None:
-        """Nothing starts any more: what waits is given back."""
+        """Starts no more jobs; waiting jobs are given back."""
         with self._changed:
             self._scheduler.drain()
             self._decide(self._clock())
 
     def lose(self, node: str, why: str, *, taken_since: float = math.inf) -> None:
-        """A node is of no use: it gets no jobs any more, and those on it are ended.
+        """Removes a node: it gets no more jobs, and its jobs are ended.
 
         Args:
             node: its name.
-            why: in one line.
-            taken_since: where the batch system took it away: when it had it still. A batch system that keeps cores then
-                may keep those of nodes where jobs ran since: these get no new jobs until `release`.
+            why: reason in one line.
+            taken_since: for a node that the batch system took away: last time when the allocation still had it. Some
+                batch systems then keep cores of nodes where jobs ran since; these nodes get no new jobs until
+                `release`.
         """
         with self._changed:
             if taken_since < math.inf and node not in self._taken:
@@ -407,7 +408,7 @@ class AllocationPool(Pool[AllocationClaim]):
             self._when_lost(panda_id, NodeLost(PilotErrorCode.PAYLOAD_EXECUTION_FAILURE, f"node {node} is lost: {why}"))
 
     def release(self, nodes: Collection[str]) -> None:
-        """Nodes that were held are wholly free."""
+        """Lets held nodes, which are completely free now, get jobs again."""
         with self._changed:
             if free := [name for name in self._names if name in nodes and name in self._held]:
                 log.info("%s may get jobs again", _shown(free))
@@ -416,19 +417,19 @@ class AllocationPool(Pool[AllocationClaim]):
                 self._decide(self._clock())
 
     def usage(self) -> Usage:
-        """Where its time went so far."""
+        """Returns how the allocation was used so far."""
         with self._changed:
             return self._scheduler.usage(self._clock())
 
     def counts(self) -> tuple[int, int]:
-        """How many jobs run, and how many wait."""
+        """Returns the numbers of running and of waiting jobs."""
         with self._changed:
             return self._scheduler.running, self._scheduler.waiting
 
-    # --- inside ---
+    # --- helpers ---
 
     def _hold(self, lost: str, since: float) -> None:
-        """Nodes where jobs run, or ran lately, get no new ones."""
+        """Holds back nodes where jobs run or ran lately: they get no new jobs."""
         if not self._keeps_cores:
             return
         used = {share.node for claim in self._claims.values() if claim.start for share in claim.start.shares}
@@ -441,7 +442,7 @@ class AllocationPool(Pool[AllocationClaim]):
             self._scheduler.hold(more)
 
     def _decide(self, now: float) -> None:
-        """Lets the scheduler decide; whoever waits is told."""
+        """Lets the scheduler decide, and wakes the waiting threads."""
         while self._coming and (self._coming[0].planned is not None or self._coming[0].is_over):
             claim = self._coming.popleft()
             if claim.planned is not None and not claim.is_over:
@@ -472,7 +473,7 @@ class AllocationPool(Pool[AllocationClaim]):
         self._changed.notify_all()
 
     def _needs(self, job: Job, document: PayloadDocument) -> JobNeeds:
-        """What the job says that it needs; of memory that it does not name it has the share of its cores."""
+        """Returns the job's needs; memory that is not given is the share of its cores."""
         least = min((shape.memory_mb // shape.cores for shape in self._shapes.values()), default=1)
         return JobNeeds(
             nodes=document.nodes,
@@ -505,37 +506,37 @@ def _shown(nodes: Sequence[str]) -> str:
 
 
 def _search_of(data: Mapping[str, Any]) -> str:
-    """Whose run times the job's is like: its search, or else all jobs with its sandbox."""
+    """Returns a name that is common to jobs with similar run times: the search, or else the sandbox."""
     words = str(data.get("jobPars") or "").split()
     archive = words[words.index("-a") + 1] if "-a" in words[:-1] else ""
     return str(data.get("hpoCampaign") or archive or data.get("taskID") or "")
 
 
 _TICK = 1.0  # seconds
-_ASK = 60.0  # seconds between looks at whether nodes were taken away
-_RECLAIM = 5.0  # seconds between looks at whether nodes that are held are free
-_USAGE = 600.0  # seconds between lines on the use of the allocation
+_ASK = 60.0  # seconds between checks for nodes that were taken away
+_RECLAIM = 5.0  # seconds between checks whether held nodes are free
+_USAGE = 600.0  # seconds between log lines on the use of the allocation
 
-#: Batch systems warn earlier than asked for: Slurm by up to a minute (sbatch, --signal).
+#: Batch systems may warn earlier than requested: Slurm by up to a minute (sbatch, --signal).
 _EARLY = 90.0
 
 
 def ending_margin(seconds: float, most: float) -> float:
-    """How long before its end an allocation's jobs are told to save and stop, in seconds.
+    """Returns the seconds before the end of an allocation when its jobs must save and stop.
 
     Args:
-        seconds: how long it lasts, or how long before the end the warning comes.
-        most: what saving, the last reports and the batch system's own delays take.
+        seconds: length of the allocation, or time from the warning to the end.
+        most: time for saving, the last reports and delays of the batch system.
     """
     return min(most, seconds / 10)
 
 
 class AllocationWatch(threading.Thread):
-    """Ends the pilot in time for what runs to save its checkpoints, and tells now and then how the nodes are used.
+    """Ends the pilot early enough for running jobs to save their checkpoints, and logs how the nodes are used.
 
-    After the batch system's warning nothing more is started. What runs goes on: most of it ends by itself. Shortly
-    before the end the rest is told to save. A node that the batch system took away takes its own jobs along; the others
-    go on. Where no job has come for long, the nodes are given back: they are charged for.
+    After the batch system's warning no job is started. Running jobs continue, and most end by themselves. Shortly
+    before the end the others are told to save. If the batch system takes a node away, only the jobs of that node end.
+    If no job has come for a long time, the nodes are given back, because they are charged for.
     """
 
     def __init__(
@@ -551,11 +552,11 @@ class AllocationWatch(threading.Thread):
         """Prepares; `start` starts it.
 
         Args:
-            room: the allocation's.
-            site: whose batch system warns.
+            room: pool of the allocation.
+            site: has the batch system's warning signal.
             allocation: as it is now.
-            margin: before its end, when `end` is called, in seconds.
-            idle: seconds without a job after which it is called too; 0: never.
+            margin: seconds before the end of the allocation when `end` is called.
+            idle: seconds without a job after which `end` is called too; 0: never.
             end: ends the pilot; running jobs are told to save.
         """
         super().__init__(name="allocation", daemon=True)
@@ -567,7 +568,7 @@ class AllocationWatch(threading.Thread):
         self._failed_launches, self._ask_at = 0, self._began + _ASK
         self._asked = self._reclaim_at = self._began
         self._reclaiming = threading.Lock()
-        self._not_free: list[str] = []  # nodes of which it was said that the batch system keeps them
+        self._not_free: list[str] = []  # nodes whose hold by the batch system was logged
         self._warned = threading.Event()
         self._enough = threading.Event()
         self._over = threading.Event()
@@ -578,15 +579,15 @@ class AllocationWatch(threading.Thread):
         return max(1, int(min(self._ends - time.monotonic(), 1e9)))
 
     def warn(self) -> None:
-        """The batch system says that the end is near."""
+        """Notes the batch system's warning."""
         self._warned.set()
 
     def drain(self) -> None:
-        """Nothing more is started; when what runs has ended, the pilot does."""
+        """Starts no more jobs; the pilot ends when the running jobs have ended."""
         self._enough.set()
 
     def stop(self) -> None:
-        """Ends the watch, and says how the allocation was used."""
+        """Ends the watch and logs how the allocation was used."""
         self._over.set()
         self._say_usage("the allocation's")
 
@@ -625,7 +626,7 @@ class AllocationWatch(threading.Thread):
         return None
 
     def _look_for_losses(self, now: float) -> None:
-        """The batch system may have taken nodes away; asked now and then, and when a launch has failed."""
+        """Checks for nodes that were taken away, at intervals and after a failed launch."""
         failed = self._room.failed_launches
         if now < self._ask_at and failed == self._failed_launches:
             return
@@ -638,7 +639,7 @@ class AllocationWatch(threading.Thread):
             log.info("the batch system does not say which nodes are left: %s", error)
 
     def _look_for_free_nodes(self, now: float) -> None:
-        """What ran on nodes that are held may have ended. A thread of its own asks: the end must not wait for it."""
+        """Checks whether held nodes are free. A separate thread asks, because the end must not wait for the answer."""
         if now < self._reclaim_at or self._reclaiming.locked() or not (held := self._room.held):
             return
         self._reclaim_at = now + _RECLAIM
@@ -656,7 +657,7 @@ class AllocationWatch(threading.Thread):
                 self._not_free = held
 
     def _shorten(self, now: float) -> None:
-        """A warning long before the end that was known is of another one, such as a preemption."""
+        """Shortens the allocation if the warning comes long before the known end, as for a preemption."""
         warning = self._site.warning
         if warning is not None and warning.seconds and self._ends - now > warning.seconds + _EARLY:
             self._ends = now + warning.seconds

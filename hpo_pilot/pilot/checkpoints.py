@@ -1,4 +1,10 @@
-"""Checkpoints of a job: kept on disk, and sent to the server so that another pilot can go on."""
+"""Checkpoints of a job: kept on disk, and sent through the server's file cache to the pilot of the next attempt.
+
+A job's next attempt may run at a pilot that shares no folder with the first one. So a pilot uploads the checkpoints
+of a job's points: at intervals while they run, and when an attempt ends without a result. The next pilot downloads them
+unless its own folder has newer ones, and they are deleted when the job has its result. An error in this costs the work
+since the last checkpoint, never the attempt.
+"""
 
 from __future__ import annotations
 
@@ -30,18 +36,18 @@ from hpo_pilot.pilot.settings import PilotSettings
 from hpo_pilot.transformation.job import TransformationFailure
 from hpo_pilot.transformation.sandbox import unpack
 
-#: What a job of ours runs; see `hpo_pilot_runner.py` and `hpo_pilot_series.py`, which name the folders below.
+#: The command of our jobs. `hpo_pilot_runner.py` and `hpo_pilot_series.py` define the folder names below.
 _RUNNER = re.compile(r"hpo_pilot_runner\.py --task ([A-Za-z0-9_=-]+) --number (\d{1,9})\b")
 _UID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _TABLE_LIMIT = 32 << 20  # bytes of a task's points, unpacked
 
-#: A copy that the runner is making, and the one before the last.
+#: Folders of the runner: a copy in progress, the copy before the last, the last copy.
 _NEW, _OLD, _KEPT = ".new", ".old", ".kept"
 
-_FETCHED = ".fetched-"  # where archives are unpacked
-_STALE = 3600.0  # seconds after which a pilot that was unpacking there has died
+_FETCHED = ".fetched-"  # prefix of folders in which archives are unpacked
+_STALE = 3600.0  # seconds after which such a folder is left over from a dead pilot
 
-#: Every file with bytes and time of its last change, in ns.
+#: Each file with its size in bytes and the time of its last change in ns.
 Signature = tuple[tuple[str, int, int], ...]
 
 
@@ -55,13 +61,13 @@ class Unsettled(Exception):
 
 @dataclass(frozen=True)
 class KeptCheckpoint:
-    """Where the checkpoints of one job's points are.
+    """The checkpoint folders of one job's points.
 
     Attributes:
-        folder: of the search, in a pilot's folder of checkpoints; perhaps not there yet.
-        names: of the folders in it: one for each point, and of a job of several points its own.
-        task_id: JEDI's number of the job's task.
-        number: which of the task's jobs it is: all its attempts have the same.
+        folder: of the search, in the pilot's checkpoint folder; it may not exist yet.
+        names: folders in it: one for each point, and for a job of several points one of its own.
+        task_id: JEDI's number of the task.
+        number: of the job in its task; the same for all attempts.
     """
 
     folder: Path
@@ -70,23 +76,23 @@ class KeptCheckpoint:
     number: str
 
     def signature(self) -> Signature:
-        """What is there now."""
+        """Returns the present files."""
         return tuple(sorted(entry for name in self.names for entry in _files(self.folder, name)))
 
     def pack(self, target: BinaryIO, limit: int) -> Signature:
         """Writes the archive.
 
         Args:
-            target: where to.
-            limit: bytes that it may have.
+            target: file to write to.
+            limit: largest size in bytes.
 
         Returns:
-            What is in it.
+            The packed files.
 
         Raises:
-            TooLarge: it would have more.
-            Unsettled: something is being written: later.
-            OSError: a file went away, or the disk.
+            TooLarge: the archive would be larger.
+            Unsettled: files are being written; try later.
+            OSError: a file was removed, or the disk failed.
         """
         before = self.signature()
         with (
@@ -100,17 +106,17 @@ class KeptCheckpoint:
         return before
 
     def place(self, archive: Path, limit: int) -> bool:
-        """Puts what is in an archive in its place, where it is newer than what is there.
+        """Unpacks an archive and replaces checkpoints that are older.
 
         Args:
-            archive: what `pack` wrote, or what somebody says is that.
-            limit: bytes that it may have unpacked.
+            archive: written by `pack`, but not trusted.
+            limit: largest unpacked size in bytes.
 
         Returns:
-            Whether anything was put there.
+            Whether any checkpoint was replaced.
 
         Raises:
-            UnsafeArchive: it is not what it should be; nothing was changed.
+            UnsafeArchive: the archive is refused; nothing was changed.
             OSError: the disk.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -139,13 +145,13 @@ class KeptCheckpoint:
             (beside / name).rename(place)
             return True
         except BlockingIOError:
-            return False  # a payload whose pilot died is saving its last state there, which is newer
+            return False  # a payload of a dead pilot is saving its last state there, which is newer
         finally:
             os.close(lock)
 
 
 def kept_checkpoint(job: Job, root: Path) -> KeptCheckpoint | None:
-    """Where a job's checkpoints are below `root`; None: it is no job of a search."""
+    """Returns the checkpoint folders of a job below `root`; None: the job belongs to no search."""
     found = _RUNNER.search(job.arguments.command)
     if found is None or not job.task_id:
         return None
@@ -176,7 +182,7 @@ def _table(task: str) -> dict[str, Any]:
 
 
 class _Limited:
-    """Writes no more than is allowed."""
+    """Writes at most `limit` bytes."""
 
     def __init__(self, target: BinaryIO, limit: int) -> None:
         self._target, self._left = target, limit
@@ -192,7 +198,7 @@ class _Limited:
 
 
 def _files(folder: Path, name: str) -> Iterator[tuple[str, int, int]]:
-    """The files of one point's folder: whole copies, and what the payload itself keeps there."""
+    """Yields the files of one point's folder: complete copies, and files that the payload itself keeps there."""
     without = {_NEW, _OLD} if (folder / name / _KEPT).is_dir() else {_NEW}
     for where, folders, files in os.walk(folder / name):
         if Path(where) == folder / name:
@@ -205,39 +211,30 @@ def _files(folder: Path, name: str) -> Iterator[tuple[str, int, int]]:
 
 
 def _newest(folder: Path, name: str) -> int | None:
-    """When the newest file of a point was changed, in ns; None: there is none."""
-    # Archives have their times to the microsecond at least, some file systems to less.
+    """Returns the time of the last change of a point's files, in µs; None: there are none."""
+    # Archives store times with microseconds or better, some file systems with less.
     return max((changed // 1000 for _, _, changed in _files(folder, name)), default=None)
 
-
-# Checkpoints that go with their job from pilot to pilot, through the server's file cache.
-#
-# A job's next attempt may come to a pilot that shares no folder with the one before. So a pilot uploads what a job's
-# points keep: now and then while they run, and when an attempt ends without a result. The next attempt's pilot
-# fetches it
-# where its own folder has nothing newer, and it is deleted once the job has its result.
-#
-# It is a help and no more: whatever goes wrong with it costs the work since the last checkpoint, never the attempt.
 
 log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-_PATIENCE = 20.0  # seconds that a server which is away is waited for
-_UNSETTLED = 2.0  # seconds until files that were being written are looked at again
-_SHARE = 19  # an upload is followed by a pause of so many times its length: it takes a twentieth of the time
-_AT_ONCE = 4  # uploads of attempts that end side by side
+_PATIENCE = 20.0  # seconds to wait for a server that does not answer
+_UNSETTLED = 2.0  # seconds until files that were being written are checked again
+_SHARE = 19  # the pause after an upload is this many times its length, so uploads take 1/20 of the time
+_AT_ONCE = 4  # simultaneous uploads of attempts that end
 
 
 @dataclass
 class _Shipment:
-    """A running job.
+    """The uploads of a running job.
 
     Attributes:
-        shipped: what the server has from this attempt.
-        lock: held while it is uploaded.
-        is_over: nothing more is to be uploaded.
-        is_dropped: what was uploaded is to be deleted.
+        shipped: files that the server has from this attempt.
+        lock: held during an upload.
+        is_over: no more uploads.
+        is_dropped: the uploaded checkpoint is to be deleted.
     """
 
     job: Job
@@ -249,10 +246,10 @@ class _Shipment:
 
 
 class CheckpointShipping(threading.Thread):
-    """Sends the checkpoints of running jobs; the methods may be called from any thread, and raise nothing."""
+    """Sends the checkpoints of running jobs. Any thread may call any method; they raise nothing."""
 
     def __init__(self, settings: PilotSettings, server: JobServer) -> None:
-        """Sends nothing until it is started, and nothing at all where `settings` say so."""
+        """Prepares; `start` starts it. Nothing is sent if `settings.shipped_mb` is 0."""
         super().__init__(name="checkpoints", daemon=True)
         self._settings = settings
         self._server = server
@@ -263,7 +260,7 @@ class CheckpointShipping(threading.Thread):
         self._uploading = threading.Semaphore(_AT_ONCE)
 
     def begin(self, job: Job) -> None:
-        """A job is about to start: what an attempt before has left is fetched, and from now on it is sent."""
+        """Downloads the checkpoint of an earlier attempt and begins the uploads, when a job is about to start."""
         kept = kept_checkpoint(job, self._settings.checkpoint_root) if self._limit else None
         if kept is None:
             return
@@ -275,19 +272,19 @@ class CheckpointShipping(threading.Thread):
             self._changed.notify_all()
 
     def keep(self, job: Job, failure: JobFailure | None) -> None:
-        """The attempt ended without a result: the next one goes on from here, unless the server ended it."""
+        """Uploads the last checkpoint of an attempt without a result, unless the server killed the job."""
         killed = failure is not None and failure.code is PilotErrorCode.PANDA_KILL
         if (shipment := self._take(job.panda_id)) is not None and not killed:
             with self._uploading:
                 self._ship(shipment, patience=_PATIENCE)
 
     def drop(self, job: Job) -> None:
-        """The job has its result: its checkpoints are of no more use."""
+        """Deletes the checkpoint of a job that has its result."""
         shipment = self._take(job.panda_id)
         if shipment is None:
             return
         shipment.is_dropped = True
-        if shipment.lock.acquire(blocking=False):  # else it is being uploaded, and deleted after that
+        if shipment.lock.acquire(blocking=False):  # otherwise it is being uploaded, and then deleted
             shipment.lock.release()
             self._delete(shipment)
 
@@ -297,11 +294,11 @@ class CheckpointShipping(threading.Thread):
             return
         try:
             self._server.delete_checkpoint(shipment.kept.task_id, shipment.kept.number)
-        except HpoPilotError as error:  # the server has none, or removes it some day
+        except HpoPilotError as error:  # the server has none, or will remove it later
             log.debug("the checkpoint of job %s stays at the server: %s", job.panda_id, error)
 
     def leave(self, panda_id: int) -> None:
-        """The job runs no more, however it ended."""
+        """Ends the uploads of a job that has ended."""
         self._take(panda_id)
 
     def _take(self, panda_id: int) -> _Shipment | None:
@@ -309,7 +306,7 @@ class CheckpointShipping(threading.Thread):
             return self._shipments.pop(panda_id, None)
 
     def run(self) -> None:
-        """Sends what is due, one after the other."""
+        """Sends due checkpoints one after another."""
         while True:
             with self._changed:
                 while not self._due or self._due[0][0] > time.monotonic():
@@ -329,7 +326,7 @@ class CheckpointShipping(threading.Thread):
     # --- one job ---
 
     def _ship(self, shipment: _Shipment, *, patience: float) -> float:
-        """Uploads what is new; returns seconds until the next look."""
+        """Uploads a changed checkpoint; returns the seconds until the next check."""
         every, job = self._settings.checkpoint_every, shipment.job
         with shipment.lock:
             try:
@@ -363,7 +360,7 @@ class CheckpointShipping(threading.Thread):
             return every
 
     def _fetch(self, job: Job, kept: KeptCheckpoint) -> bool:
-        """Whether the folder now has what the server has."""
+        """Downloads the checkpoint; returns whether it was placed in the folder."""
         try:
             with tempfile.NamedTemporaryFile(dir=self._settings.workdir) as packed:
                 target = cast(BinaryIO, packed)
@@ -380,7 +377,7 @@ class CheckpointShipping(threading.Thread):
 
 
 def _patiently(call: Callable[[], _T], seconds: float) -> _T:
-    """What a call to the server gives, which is repeated for so long while the server is away."""
+    """Returns the result of a call, repeated for `seconds` while the server does not answer."""
     backoff, give_up = Backoff(), time.monotonic() + seconds
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Files of a job: fetches and copies sandboxes; stores outputs and logs."""
+"""Fetches and copies the sandboxes of jobs; stores their outputs and logs."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from hpo_pilot.transformation.sandbox import unpack
 
 log = logging.getLogger(__name__)
 
-#: Our own archives carry their contents' checksum in their name; prun's do not.
+#: Names of our own archives have the checksum of their contents; those of prun do not.
 _CHECKED = re.compile(r"sources\.([0-9a-f]{64})\.tar\.gz")
 
 
 class SandboxCache:
-    """Unpacked sandboxes by name, the least recently used going first when they grow too large.
+    """Unpacked sandboxes by name; the least recently used ones are removed when the cache grows too large.
 
-    Several pilots may share the folder: a sandbox appears under its name complete, and is moved away before it is
+    Several pilots may share the folder: a sandbox gets its name when it is complete, and is renamed before it is
     deleted.
     """
 
@@ -46,9 +46,9 @@ class SandboxCache:
 
         Args:
             folder: of the cache.
-            server: to fetch from.
-            limit_mb: size of all of it.
-            unpack_mb: size of one sandbox, unpacked.
+            server: from which sandboxes are fetched.
+            limit_mb: size limit of the cache.
+            unpack_mb: size limit of one unpacked sandbox.
         """
         self._folder, self._server = folder, server
         self._limit, self._unpack_limit = limit_mb << 20, unpack_mb << 20
@@ -61,15 +61,15 @@ class SandboxCache:
 
         Args:
             arguments: of the job.
-            target: its folder, which is empty.
-            large: bytes from which on a file is not copied, but a link to the cache's, until `stage` has decided; 0:
-                all are copied.
+            target: its empty folder.
+            large: size in bytes from which a file is linked to the cache's file instead of copied, for `Staging.stage`;
+                0: all files are copied.
 
         Returns:
-            Those links.
+            The linked files.
 
         Raises:
-            JobFailure: the sandbox does not come or is refused; the message says why.
+            JobFailure: the sandbox cannot be fetched or is refused; the message says why.
         """
         if arguments.library:
             raise JobFailure(
@@ -109,7 +109,7 @@ class SandboxCache:
                 unpack(str(packed), str(new), self._unpack_limit)
                 try:
                     new.rename(folder)
-                except OSError:  # another pilot was quicker
+                except OSError:  # another pilot was faster
                     if not folder.is_dir():
                         raise
             finally:
@@ -138,7 +138,7 @@ class SandboxCache:
                 gone = entry.with_name(f".gone.{entry.name}.{os.getpid()}")
                 try:
                     entry.rename(gone)
-                except FileNotFoundError:  # another pilot makes room as well
+                except FileNotFoundError:  # another pilot has removed it
                     continue
                 shutil.rmtree(gone, ignore_errors=True)
                 total -= sizes[entry.name]
@@ -162,8 +162,7 @@ def _last_use(folder: Path) -> float:
 def copy_tree(source: Path, target: Path, large: int, linked: list[Path]) -> None:
     """Copies a folder's contents into an existing folder; links stay links.
 
-    Files from `large` bytes on, if that is not 0, become hard links where the disk can have them, and come into
-    `linked`.
+    If `large` is not 0, files of at least `large` bytes become hard links if possible, and are added to `linked`.
     """
     for entry in source.iterdir():
         to = target / entry.name
@@ -181,18 +180,18 @@ def copy_tree(source: Path, target: Path, large: int, linked: list[Path]) -> Non
 def _is_linked(entry: Path, to: Path) -> bool:
     try:
         to.hardlink_to(entry)
-    except OSError:  # another disk, or none with hard links
+    except OSError:  # another disk, or no support for hard links
         return False
     return True
 
 
-_PATIENCE = 300.0  # seconds that an upload is tried again
+_PATIENCE = 300.0  # seconds during which an upload is retried
 
 
 class Storage(ABC):
-    """Keeps files by their logical names. Every method may be called from any thread."""
+    """Stores files by their logical names. Any thread may call any method."""
 
-    #: Whether every job's log is stored: a real PanDA server fails a job that finished without reporting its log.
+    #: Whether the log of every job is stored: a real PanDA server fails a finished job that reports no log.
     wants_every_log: bool
 
     @abstractmethod
@@ -200,7 +199,7 @@ class Storage(ABC):
         """Stores a file; a repeat replaces it.
 
         Returns:
-            Its physical name (SURL); empty where only the server knows it.
+            Its physical name (SURL); empty if only the server knows it.
 
         Raises:
             JobFailure: it cannot be stored.
@@ -217,7 +216,7 @@ class ServerStorage(Storage):
 
         Args:
             server: the server.
-            at_once: set once the pilot ends at once: then a server that is away is not waited for.
+            at_once: set when the pilot ends at once: then an upload is not retried.
         """
         self._server = server
         self._at_once = at_once
@@ -238,7 +237,7 @@ class ServerStorage(Storage):
 
 
 class FolderStorage(Storage):
-    """A folder, for servers that keep no files, as PanDA's own: there the site's storage does."""
+    """A folder, for servers that store no files, such as PanDA's own."""
 
     wants_every_log = True
 
@@ -271,18 +270,18 @@ _LOG_TAIL = 1_000_000  # bytes
 
 
 def store_outputs(storage: Storage, job: Job, folder: Path) -> dict[str, Any]:
-    """Stores the outputs of a job that finished, and its log where the server wants one.
+    """Stores the outputs of a finished job, and its log if the server needs it.
 
     Returns:
-        What `job_output_report` says of them, by name in the storage.
+        Entries of `job_output_report`, by name in the storage.
 
     Raises:
-        JobFailure: one is not there, although nothing allows that, or the storage does not take it.
+        JobFailure: a required output is missing or cannot be stored.
     """
     outputs = job.arguments.outputs
     found, missing = find_outputs(str(folder), outputs)
     wanted = [file for file in missing if outputs[file] not in job.may_lack]
-    if wanted and not has_verdict(str(folder)):  # a trial that failed says so itself
+    if wanted and not has_verdict(str(folder)):  # a failed trial has a verdict instead
         raise JobFailure(PilotErrorCode.MISSING_OUTPUT, f"the output {wanted[0]} was not made")
     stored = {name: _keep(storage, name, Path(file)) for name, file in found.items()}
     if storage.wants_every_log and job.log_name:
@@ -291,10 +290,10 @@ def store_outputs(storage: Storage, job: Job, folder: Path) -> dict[str, Any]:
 
 
 def store_log(storage: Storage, job: Job, folder: Path) -> dict[str, Any]:
-    """Stores the end of the logs of a job that failed; a log that does not arrive is no reason to fail more.
+    """Stores the end of the logs of a failed job; errors are only logged.
 
     Returns:
-        What `job_output_report` says of it, by name in the storage; empty: there is none.
+        Entries of `job_output_report`, by name in the storage; empty: no log is stored.
     """
     if not job.log_name:
         return {}
@@ -306,7 +305,7 @@ def store_log(storage: Storage, job: Job, folder: Path) -> dict[str, Any]:
 
 
 def _packed_log(folder: Path) -> bytes:
-    """The ends of the payload's and the runner's output, as a tar archive."""
+    """Packs the ends of the payload's and the runner's logs into a tar archive."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         for name in ("payload.log", LOG_FILE):

@@ -26,26 +26,19 @@ from hpo_pilot.pilot.settings import Site
 from hpo_pilot.pilot.staging import NOTHING_STAGED, Staged
 from hpo_pilot.transformation.job import PAYLOAD_DOCUMENT, PayloadDocument, without_secrets
 
-# A launcher that starts nothing anywhere: its controller is away, or its site is set up wrongly.
-#
-# Each job that came would lose an attempt within seconds, and none of them could do anything about it. So they go
-# back,
-# no more are taken, and now and then one process on one node is tried. When that starts, all goes on; when none has
-# started for long, the allocation is given up.
-
 log = logging.getLogger(__name__)
 
-_FRESH = 10.0  # seconds for which a try that went well counts for other jobs too
+_FRESH = 10.0  # seconds for which a successful test counts for other jobs too
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long an outage is borne, in seconds.
+    """Times of an outage, in seconds.
 
     Attributes:
-        first: until the first try; each further pause is twice as long.
-        longest: pause.
-        most: from the first failure on; then the allocation is given up.
+        first: pause before the first test; each further pause is twice as long.
+        longest: longest pause.
+        most: time from the first failure until the allocation is given up.
     """
 
     first: float = 2.0
@@ -54,7 +47,12 @@ class Patience:
 
 
 class LauncherOutage:
-    """Whether the launcher is away. Any thread may ask."""
+    """Detects that the launcher starts nothing anywhere: its controller is down, or its set-up is wrong.
+
+    In this state every job would lose an attempt within seconds. So jobs are given back, no more are taken, and from
+    time to time one process on one node is tested. When the test works, the pilot continues; after a long time without
+    success the allocation is given up. Any thread may call any method.
+    """
 
     def __init__(
         self,
@@ -65,14 +63,14 @@ class LauncherOutage:
         give_up: Callable[[GiveUpError], None],
         patience: Patience | None = None,
     ) -> None:
-        """Takes the launcher to work.
+        """Begins in the state that the launcher works.
 
         Args:
-            attempt: starts a process that does nothing on each of these nodes; says why not, or nothing.
-            others: the nodes that are of use.
+            attempt: tests the launcher on these nodes; returns why it fails, or an empty text.
+            others: returns the usable nodes.
             over: is called when the launcher works again.
-            give_up: is called when it has been away for too long.
-            patience: how long that is.
+            give_up: is called when it has failed for too long.
+            patience: times of an outage.
         """
         self._attempt, self._others, self._over, self._give_up = attempt, others, over, give_up
         self._patience = patience or Patience()
@@ -84,14 +82,14 @@ class LauncherOutage:
 
     @property
     def is_on(self) -> bool:
-        """Whether it is away."""
+        """Whether the launcher starts nothing."""
         return self._is_on
 
     def is_everywhere(self, nodes: Sequence[str]) -> bool:
-        """Whether a launch that failed for no known reason failed for the launcher's, not for the job's.
+        """Returns whether a launch without known reason failed because of the launcher, not because of the job.
 
         Args:
-            nodes: of the job, which has them still.
+            nodes: of the job, which still holds them.
         """
         with self._trying:
             if self._is_on:
@@ -99,18 +97,18 @@ class LauncherOutage:
             if time.monotonic() - self._worked < _FRESH:
                 return False
             if self._attempt(nodes):
-                # It may be a node of the job that is dead, of which nobody says so.
+                # A node of the job may be dead without any message.
                 other = next((node for node in self._others() if node not in nodes), None)
                 return other is None or bool(self._attempt([other]))
             self._worked = time.monotonic()
             return False
 
     def begin(self, why: str, nodes: Sequence[str]) -> None:
-        """It is away; returns at once.
+        """Begins an outage; returns at once.
 
         Args:
-            why: in the launcher's words.
-            nodes: that are tried before others, for they are free.
+            why: message of the launcher.
+            nodes: are tested first, because they are free.
         """
         with self._lock:
             if self._is_on or self._stopped.is_set():
@@ -120,7 +118,7 @@ class LauncherOutage:
         threading.Thread(target=self._run, args=[why, tuple(nodes)], name="outage", daemon=True).start()
 
     def stop(self) -> None:
-        """The pilot ends: nothing is tried any more."""
+        """Ends the tests, when the pilot ends."""
         self._stopped.set()
 
     def _run(self, why: str, nodes: Sequence[str]) -> None:
@@ -144,17 +142,17 @@ class LauncherOutage:
 
 _SECONDS = 60.0
 _MEMORY_MB = 64  # of each process
-#: What srun says while it waits for cores that others have: then it has been answered.
+#: srun prints this while it waits for cores of other steps: the controller has answered.
 _BUSY = "step creation temporarily disabled"
-_SAID = 300  # characters of the launcher's words
+_SAID = 300  # characters of the launcher's message
 
 
 def probe_launcher(site: Site, nodes: Sequence[str], allocation: Sequence[str]) -> str:
-    """Why the launcher starts nothing there; empty: it does.
+    """Tests the launcher on nodes; returns why it starts nothing, empty: it works.
 
     Args:
-        site: whose launcher it is.
-        nodes: that have a core free each.
+        site: has the launcher.
+        nodes: each has a free core.
         allocation: all nodes.
     """
     launcher = site.launcher.per_node
@@ -192,38 +190,38 @@ def probe_launcher(site: Site, nodes: Sequence[str], allocation: Sequence[str]) 
 LAUNCH_DOCUMENT = "hpo_pilot_launch.json"
 RUNNER_FILE = "hpo_pilot_runner.py"
 
-#: What the runner loads to use the document; it travels with the pilot, for only the pilot knows of launchers.
+#: The runner loads this file to use the document. The pilot provides it, because only the pilot knows the launcher.
 _PROGRAM = Path(__file__).parent.parent / "runner" / "hpo_pilot_launch.py"
 
-#: Stands for the folder where the payload runs, which only the runner knows: it may run several points.
+#: Placeholder for the folder where the payload runs; only the runner knows it, because a job may run several points.
 _FOLDER = "%FOLDER"
 
-#: What the runner tells each payload, as HPO_PILOT_<NAME>: ranks on other nodes get only what is named.
+#: Variables HPO_PILOT_<NAME> that the runner sets. Ranks on other nodes get only variables that are listed.
 _RUNNER_TELLS = (
     *("ATTEMPT", "CHECKPOINT_DIR", "FOLD", "FOLDS", "GENERATION", "GPUS", "MEASURED", "NODES", "NUMBER", "SEARCH"),
     *("SEED", "TRIAL", "UID"),
 )
 _LIFELINE = "HPO_PILOT_LIFELINE_FD"
 
-#: Gives each node's ranks that node's own GPUs, where the launcher does not.
+#: Script that limits ranks to their node's GPUs, if the launcher does not.
 _VISIBLE_SCRIPT = "hpo_pilot_visible.sh"
 
-#: Ports of jobs, below those that systems hand out by themselves (from 32768 on).
+#: Ports of jobs, below the range that systems assign themselves (from 32768).
 _FIRST_PORT, _PORTS = 20_000, 12_000
 
-_END_SECONDS = 60.0  # for ending what is left of a job step
-_READ = 64 * 1024  # bytes of a log's end
+_END_SECONDS = 60.0  # time limit for ending a job step
+_READ = 64 * 1024  # bytes read from the end of a log
 
 
 @dataclass(frozen=True)
 class LaunchFailure:
-    """What a launcher said when it failed.
+    """A failure of the launcher.
 
     Attributes:
-        why: one line of it.
-        nodes: that it blames.
-        lost: those of them that the batch system has taken away.
-        is_away: whether it says that it starts nothing anywhere.
+        why: one line of its message.
+        nodes: that the message names.
+        lost: nodes that the batch system has taken away.
+        is_away: the message says that the launcher starts nothing anywhere.
     """
 
     why: str
@@ -234,9 +232,9 @@ class LaunchFailure:
 
 @dataclass(frozen=True)
 class Launched(Wrapping):
-    """The launcher around the container around the payload's command.
+    """Runs the payload's command in a container, and the container through the launcher.
 
-    The runner itself stays on this node, outside of both: the job's folder is on storage that all nodes share.
+    The runner itself stays on this node, outside of both. The job's folder is on storage that all nodes share.
     """
 
     site: Site
@@ -254,7 +252,7 @@ class Launched(Wrapping):
     def wrap(
         self, argv: Sequence[str], env: Mapping[str, str], binds: Sequence[Path], folder: Path
     ) -> tuple[list[str], dict[str, str]]:
-        """See Wrapping. Where the command is our runner, it is told in a file, and starts the payload so."""
+        """See Wrapping. Our runner gets the launcher's words in a file and starts the payload with them."""
         if missing := [name for name in self.launcher.programs if not shutil.which(name, path=env.get("PATH"))]:
             raise JobFailure(
                 PilotErrorCode.PAYLOAD_EXECUTION_FAILURE,
@@ -275,14 +273,14 @@ class Launched(Wrapping):
         return by_our_python(argv), started
 
     def placement(self, env: Mapping[str, str], told: Iterable[str]) -> Placement:
-        """Where the ranks run.
+        """Returns the placement of the ranks.
 
         Args:
             env: of the job.
-            told: more variables that the runner will set.
+            told: names of further variables that the runner will set.
 
         Raises:
-            InputError: the parts do not fit.
+            InputError: GPUs or cores cannot be divided among the ranks.
         """
         seat, ranks = self.seat, max(1, self.document.ranks_per_node)
         gpus = len(seat.gpus.get(seat.nodes[0], ()))
@@ -291,7 +289,7 @@ class Launched(Wrapping):
         if seat.cores < ranks:
             raise InputError(f"the job has {seat.cores} cores on each node, and {ranks} ranks: each needs one")
         named = {name: value for name, value in site_variables(env).items() if name != _LIFELINE}
-        # What the batch system said of this node's cores does not hold for a job's share.
+        # The batch system sets it for all cores of this node, not for a job's share.
         named.pop("OMP_NUM_THREADS", None)
         panda = {name: value for name, value in env.items() if name.upper().startswith("PANDA")}
         first = seat.nodes[0]
@@ -311,7 +309,7 @@ class Launched(Wrapping):
         )
 
     def launch_failure(self, folder: Path) -> LaunchFailure | None:
-        """The launcher's word that it failed; None: it did not say so."""
+        """Returns the launcher's failure from its messages in the log; None: there is no such message."""
         said, traces = _said(folder / "payload.log"), self.launcher.traces
         why = traces.failure(said)
         if not why:
@@ -322,7 +320,7 @@ class Launched(Wrapping):
         )
 
     def end_step(self, folder: Path) -> None:
-        """Ends what is left of the job's step, after its launcher's process was killed."""
+        """Ends the rest of the job's step after its launcher's process was killed."""
         if not (folder / LAUNCH_DOCUMENT).is_file() or self.launcher.step_commands(os.environ) is None:
             return
         try:
@@ -332,7 +330,7 @@ class Launched(Wrapping):
             log.warning("what may be left of job %s is not ended: %s", self.job.panda_id, error)
 
     def _around(self, placement: Placement, binds: Sequence[Path], folder: Path, workdir: str) -> list[str]:
-        """What stands between the launcher and the payload: which GPUs, and the container."""
+        """Returns the words between the launcher and the payload: choice of GPUs, and container."""
         words: list[str] = []
         if placement.gpus_on and not self.launcher.chooses_gpus:
             script = folder / _VISIBLE_SCRIPT
@@ -341,8 +339,8 @@ class Launched(Wrapping):
         if not self.job.container:
             return words
         names = dict(placement.environment) | dict.fromkeys(self.launcher.exported(placement), "")
-        # The payload's words come last; podman takes the program apart from them.
-        # Launchers of MPI keep in /tmp what ranks meet by.
+        # The payload's words are appended, so `env` is the program here: podman's options name the program.
+        # Launchers of MPI keep sockets and files of their ranks in /tmp.
         shared = replace(self.container, inside=self.container.inside._replace(shares_tmp=True))
         inside, _ = shared.wrap(["env"], names, binds, Path(workdir))
         return words + self.staged.words(inside)
@@ -368,7 +366,7 @@ class Launched(Wrapping):
 
 
 def _said(path: Path) -> str:
-    """The last part of a log; empty: there is none."""
+    """Returns the end of a log; empty: there is none."""
     try:
         return log_end(path, _READ)
     except OSError:
@@ -376,7 +374,7 @@ def _said(path: Path) -> str:
 
 
 def _told(folder: Path) -> list[str]:
-    """The names of the variables that the runner sets for this payload."""
+    """Returns the names of the variables that the runner sets for this payload."""
     names = [f"HPO_PILOT_{name}" for name in _RUNNER_TELLS]
     try:
         document = json.loads((folder / PAYLOAD_DOCUMENT).read_text(encoding="utf-8"))
@@ -395,7 +393,7 @@ def _text_of_runners(folder: Path) -> str:
 
 
 def _others(by_node: Mapping[str, tuple[str, ...]], first: str) -> dict[str, tuple[str, ...]]:
-    """What differs from the first node's."""
+    """Returns the nodes whose GPUs differ from those of the first node."""
     return {node: own for node, own in by_node.items() if own != by_node[first]}
 
 

@@ -1,4 +1,18 @@
-"""Copies files that many jobs of an allocation read to the disks of the nodes, once."""
+"""Copies files that many jobs of an allocation read to the disks of the nodes, once.
+
+Before a job starts, missing files are copied to its own nodes: by one step of the site's launcher, with one process on
+each of these nodes, inside the job's own share of them. So no copy waits for the cores of other jobs.
+
+The alternative, a copy to all nodes of the allocation at the first use, reads as much from shared storage, because all
+nodes get jobs at once. But the first job would wait for the slowest of 4,608 nodes instead of six, a broken node would
+affect all jobs, nodes without jobs of that search would copy in vain, and the step would find no free cores. A copy on
+demand costs one more step for each job that finds a file missing: one for each job of the first round, later none.
+
+Slurm's sbcast would read shared storage once and distribute over a tree of nodes. But it sends one file to all nodes of
+the batch job (22.05 has no list of nodes), reports a full disk only when it is full, and leaves incomplete files under
+their final name. On two slurmd of one machine it took 1.5 to 2.0 s for 256 MB; a step with cp took 0.5 s, 0.1 s of it
+for the step. Slurm's own page says that parallel file systems may be faster.
+"""
 
 from __future__ import annotations
 
@@ -38,23 +52,23 @@ _MOST_FILES = 500_000  # of a folder
 
 
 class GivenUp(Exception):
-    """Nobody wants it any more."""
+    """The job is not wanted any more."""
 
 
 class TooLarge(Exception):
-    """It is not copied, and the message says why."""
+    """The file is not copied; the message says why."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """One file, or a folder as one archive.
+    """One file, or a folder packed as one archive.
 
     Attributes:
-        path: where it is on shared storage.
+        path: on shared storage.
         name: of the copy.
-        key: of the copy: other contents have another one. It ends in `-SIZE`.
+        key: identifies the contents; it ends in `-SIZE`.
         size: of the copy, in bytes.
-        mtime_ns: of the file, by which it is the same while it is copied.
+        mtime_ns: time of the file's last change; shows a change during the copy.
         archive: of a folder; None: it is a file.
     """
 
@@ -67,25 +81,25 @@ class Source:
 
     @property
     def wanted(self) -> dict[str, Any]:
-        """As hpo_pilot_stage.py is told of it."""
+        """Its entry in a request to hpo_pilot_stage.py."""
         source = str(self.archive or self.path)
         said = {"key": self.key, "name": self.name, "source": source, "size": self.size}
         return {**said, "mtime_ns": self.mtime_ns, "is_archive": self.archive is not None}
 
 
 class Sources:
-    """Those of one allocation.
+    """The sources of one allocation.
 
-    A folder travels as one archive, made when it is first wanted: a thousand nodes that open each of an image's files
-    would be too much for any shared storage. What it holds counts as it was then.
+    A folder is packed into one archive when it is first needed, because shared storage could not serve a thousand nodes
+    that open each file of an image. Later changes of the folder are not copied.
     """
 
     def __init__(self, folder: Path, limit: int) -> None:
         """Prepares.
 
         Args:
-            folder: for archives; it is there.
-            limit: bytes of the largest that is copied.
+            folder: an existing folder for archives.
+            limit: largest size of a source in bytes.
         """
         self._folder, self._limit = folder, limit
         self._lock = threading.Lock()
@@ -94,16 +108,16 @@ class Sources:
         self._refused: dict[str, str] = {}
 
     def find(self, path: Path, is_over: Callable[[], bool]) -> Source:
-        """A file or folder, ready to be copied.
+        """Returns a file or folder, ready to be copied.
 
         Args:
-            path: of it; links to it are followed.
-            is_over: says whether it is wanted no more.
+            path: of the file or folder; links are followed.
+            is_over: returns whether it is not needed any more.
 
         Raises:
-            TooLarge: it is not to be copied.
-            OSError: it cannot be read, or packed.
-            GivenUp: it is wanted no more.
+            TooLarge: it is too large to be copied.
+            OSError: it cannot be read or packed.
+            GivenUp: it is not needed any more.
         """
         name, path = path.name, Path(os.path.realpath(path))
         about = path.stat()
@@ -123,7 +137,7 @@ class Sources:
                     check_size(path, self._limit)
                     self._sizes[mark] = _pack(path, archive, is_over)
             except (TooLarge, OSError) as error:
-                self._refused[mark] = str(error)  # the next job need not look again
+                self._refused[mark] = str(error)  # later jobs need not check again
                 raise
             return Source(path, name, _key(mark, self._sizes[mark]), self._sizes[mark], about.st_mtime_ns, archive)
 
@@ -137,10 +151,10 @@ def _key(text: str, size: int) -> str:
 
 
 def check_size(folder: Path, limit: int) -> None:
-    """Looks no further than it must: a folder may be a data set of any size.
+    """Checks the size of a folder. It stops as soon as a limit is exceeded, because the folder may be very large.
 
     Raises:
-        TooLarge: it is too large, or has too many files.
+        TooLarge: the folder is too large, or has too many files.
     """
     size = count = 0
     for where, _, names in os.walk(folder):
@@ -154,7 +168,7 @@ def check_size(folder: Path, limit: int) -> None:
 
 
 def _pack(folder: Path, archive: Path, is_over: Callable[[], bool]) -> int:
-    """Packs a folder; returns the bytes of its files. Pipes, sockets and devices are left out: nobody can copy them."""
+    """Packs a folder; returns the size of its files in bytes. Pipes, sockets and devices are left out."""
     size = 0
 
     def taken(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
@@ -177,12 +191,12 @@ def _pack(folder: Path, archive: Path, is_over: Callable[[], bool]) -> int:
 #: A node and the key of a source.
 Pair = tuple[str, str]
 
-_TRIES = 2  # after so many failures the shared original is used for good
-_COPY_POLL_SECONDS = 0.5  # seconds between looks at whether who waits is still wanted
+_TRIES = 2  # failures after which the shared original is used for good
+_COPY_POLL_SECONDS = 0.5  # seconds between checks whether the waiting job is still wanted
 
 
 class NodeCopies:
-    """Copies that are there, and those on their way, each in the hands of one job. Any thread may ask."""
+    """Finished copies, and copies in progress, each made by one job. Any thread may call any method."""
 
     def __init__(self) -> None:
         self._paths: dict[Pair, str] = {}
@@ -191,9 +205,9 @@ class NodeCopies:
         self._changed = threading.Condition()
 
     def take(self, pairs: Iterable[Pair]) -> set[Pair]:
-        """Those of the pairs that the caller is to copy now, and to `settle`; others are there, come, or never will.
+        """Returns the pairs that the caller must copy and then `settle`; the others exist, are in progress, or failed.
 
-        Who takes some holds none yet, and copies its own before it waits for others: so nobody waits in a circle.
+        A caller takes pairs once and copies them before it waits for copies of other jobs, so there is no deadlock.
         """
         with self._changed:
             mine = {
@@ -205,12 +219,12 @@ class NodeCopies:
             return mine
 
     def settle(self, pairs: Collection[Pair], paths: Mapping[Pair, str], hopeless: Collection[Pair] = ()) -> None:
-        """What became of pairs that were taken.
+        """Stores the result of the pairs that were taken.
 
         Args:
-            pairs: those that were taken.
-            paths: of the copies that are there.
-            hopeless: that shall not be tried again.
+            pairs: the pairs that were taken.
+            paths: of the successful copies.
+            hopeless: pairs that must not be tried again.
         """
         with self._changed:
             self._on_their_way -= set(pairs)
@@ -222,38 +236,38 @@ class NodeCopies:
             self._changed.notify_all()
 
     def wait(self, pairs: Collection[Pair], is_over: Callable[[], bool]) -> None:
-        """Waits until none of the pairs is on its way, or nobody wants them any more."""
+        """Waits until none of the pairs is being copied, or the job is not wanted any more."""
         with self._changed:
             while not self._on_their_way.isdisjoint(pairs) and not is_over():
                 self._changed.wait(_COPY_POLL_SECONDS)
 
     def paths(self, nodes: Collection[str], key: str) -> set[str]:
-        """Where these nodes have their copies; nothing, if one has none."""
+        """Returns the different paths of the copies on these nodes; empty if a node has no copy."""
         with self._changed:
             found = [self._paths.get((node, key), "") for node in nodes]
         return set(found) if all(found) else set()
 
     def nodes(self) -> set[str]:
-        """Those that have a copy, or may have begun one."""
+        """Returns the nodes that have a copy or a part of one."""
         with self._changed:
             return {node for node, _ in [*self._paths, *self._failures, *self._on_their_way]}
 
 
 log = logging.getLogger(__name__)
 
-#: The metric of a job that had something to stage: how long it waited for that, 0 where all was there already.
+#: Metric of jobs with files to stage: seconds that the job waited for the copies; about 0 if they existed.
 STAGE_IN_SECONDS = "stage_in_seconds"
 
 
 @dataclass(frozen=True)
 class Staged:
-    """What a job uses on its nodes' own disks.
+    """The copies that a job uses on its nodes' own disks.
 
     Attributes:
-        seconds: that it took; None: there was nothing to stage.
-        image: as the job names it, where it is staged; else empty.
-        image_copy: where it is on the nodes.
-        folders: there, with what the job's folder links to.
+        seconds: that staging took; None: there was nothing to stage.
+        image: name of the staged image in the job; empty: the image is not staged.
+        image_copy: path of the image on the nodes.
+        folders: on the nodes, with files that the job's folder links to.
     """
 
     seconds: float | None = None
@@ -262,35 +276,35 @@ class Staged:
     folders: tuple[Path, ...] = ()
 
     def words(self, words: Sequence[str]) -> list[str]:
-        """A container runtime's words, made for the image, for its copy."""
+        """Returns the words of a container runtime with the image replaced by its copy."""
         if not self.image:
             return list(words)
         image = self.image.rstrip("/")
         return [self.image_copy + word[len(image) :] if _is_of(word, image) else word for word in words]
 
     def beside(self, prepared: Prepared) -> Prepared:
-        """A job whose container is given what its folder links to."""
+        """Returns the job with the staged folders, which its container must mount."""
         elsewhere = [*prepared.elsewhere, *map(str, self.folders)]
         return Prepared(prepared.folder, prepared.argv, prepared.script, elsewhere)
 
 
-#: Of a job that had nothing to stage.
+#: The value for a job without files to stage.
 NOTHING_STAGED = Staged()
 
 
 def _is_of(word: str, image: str) -> bool:
-    """The image itself, what is in it, or with the runtime's own marks, as podman's `IMAGE:O`."""
+    """Returns whether a word is the image, a path in it, or the image with options such as podman's `IMAGE:O`."""
     return word.startswith(image) and word[len(image) :][:1] in ("", "/", ":")
 
 
 def note_stage_in(folder: Path, seconds: float) -> None:
-    """Adds to a job's metadata how long it waited: to its verdict, or that on the first of its points.
+    """Adds the waiting time to the verdict in a job's metadata, or to the verdict on its first point.
 
-    Not by the runner: it travels with the sandbox, and knows of its own process alone.
+    The pilot does this because the runner does not know of the staging.
 
     Args:
-        folder: where the job ran; a runner that is not ours leaves no verdict, and nothing happens.
-        seconds: to be noted.
+        folder: where the job ran; nothing happens if there is no verdict of our runner.
+        seconds: that the job waited for copies.
     """
     path = folder / USER_METADATA
     try:
@@ -307,48 +321,48 @@ def note_stage_in(folder: Path, seconds: float) -> None:
         log.warning("%s does not tell of its staging: %r", path, error)
 
 
-_SMALL = 1 << 20  # bytes that are read from shared storage as quickly as a step starts
+_SMALL = 1 << 20  # bytes; smaller files are read from shared storage as fast as a step starts
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """One of them; `link`: in the job's folder; None: it is the image."""
+    """One file to stage; `link`: its link in the job's folder; None: it is the image."""
 
     source: Source
     link: Path | None
 
 
 class WantedFiles:
-    """Those of a job."""
+    """The files to stage for one job."""
 
     def __init__(self, sources: Sources, is_over: Callable[[], bool], remark: Callable[[str], None]) -> None:
-        """Finds nothing yet.
+        """Prepares; the `add_…` methods find the files.
 
         Args:
             sources: of the allocation.
-            is_over: says whether the job is wanted no more.
-            remark: tells the log of what is not staged.
+            is_over: returns whether the job is not wanted any more.
+            remark: logs why a file is not staged.
         """
         self._sources, self._is_over, self._remark = sources, is_over, remark
         self.found: list[Wanted] = []
 
     def add_image(self, container: InContainer, root: Path) -> None:
-        """Its image, if that is a file or folder that can be copied. `root`: the job's folder.
+        """Adds the job's image if it is a file or folder that can be copied. `root`: the job's folder.
 
         Raises:
-            TransformationFailure: it cannot be run here.
+            TransformationFailure: the image cannot be run here.
         """
         path = Path(container.image)
         runtime = choose_runtime(container.runtime, container.image)
         if not path.is_absolute() or not path.exists() or path.resolve() == Path("/"):
-            return  # a registry's, or none
+            return  # an image of a registry, or none
         if runtime.makes_mount_points(container.image, [root]):
             self._remark(f"{path} is not staged: this {runtime.name} makes folders in the image for each job")
             return
         self._add(path, None)
 
     def add_inputs(self, root: Path, folder: Path) -> None:
-        """What was brought as an input, and is not the job's alone. `folder`: where the job runs, below `root`."""
+        """Adds inputs that the job shares with others. `folder`: where the job runs, below `root`."""
         mine = os.path.realpath(root)
         for link in _listed(folder):
             if link.is_symlink():
@@ -359,7 +373,7 @@ class WantedFiles:
                 self._add(link, link)
 
     def add_large(self, root: Path, folder: Path, large: Sequence[Path]) -> None:
-        """Files of its sandbox that it does not write itself."""
+        """Adds large files of the sandbox that the payload does not write."""
         written = _written(folder)
         for link in large:
             if written.isdisjoint(link.relative_to(root).parts):
@@ -376,7 +390,7 @@ class WantedFiles:
 
 
 def _listed(folder: Path) -> list[Path]:
-    """A job's inputs."""
+    """Returns the paths of a job's inputs."""
     try:
         names = json.loads((folder / STAGED_FILE).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -385,7 +399,7 @@ def _listed(folder: Path) -> list[Path]:
 
 
 def _written(folder: Path) -> set[str]:
-    """Names of what the payload itself writes."""
+    """Returns the names of files that the payload writes."""
     try:
         document = json.loads((folder / PAYLOAD_DOCUMENT).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -402,11 +416,11 @@ _SAID = 300  # characters of a launcher's last words
 
 @dataclass(frozen=True)
 class Answer:
-    """What one node says.
+    """The answer of one node.
 
     Attributes:
-        there: where it has copies, by key.
-        failed: why it has others not.
+        there: paths of its copies, by key.
+        failed: reasons for missing copies, by key.
     """
 
     there: Mapping[str, str] = field(default_factory=dict)
@@ -414,15 +428,15 @@ class Answer:
 
 
 class NodeSteps:
-    """Starts them, through the site's launcher."""
+    """Runs hpo_pilot_stage.py on nodes through the site's launcher."""
 
     def __init__(self, site: Site, folder: Path, allocation: Sequence[str]) -> None:
         """Prepares.
 
         Args:
-            site: whose launcher it is.
-            folder: an empty one that all nodes see.
-            allocation: all its nodes.
+            site: has the launcher.
+            folder: an empty folder that all nodes see.
+            allocation: all nodes of the allocation.
         """
         self._site, self._folder, self._allocation = site, folder, tuple(allocation)
         self._program = folder / _PROGRAM.name
@@ -439,19 +453,19 @@ class NodeSteps:
         is_over: Callable[[], bool],
         memory_mb: int = 0,
     ) -> tuple[dict[str, Answer], str]:
-        """Runs one step; nothing that goes wrong escapes.
+        """Runs one step. Errors are returned, not raised.
 
         Args:
             what: copy or remove.
-            request: as hpo_pilot_stage.py has it.
-            nodes: one process on each.
-            name: of its files, which nobody else has.
-            seconds: that it may take.
-            is_over: says whether to end it now.
-            memory_mb: of each process; 0: not said.
+            request: for hpo_pilot_stage.py.
+            nodes: each runs one process.
+            name: unique name for the step's files.
+            seconds: time limit.
+            is_over: returns whether to end the step now.
+            memory_mb: of each process; 0: not given.
 
         Returns:
-            (what each node said that said something, why others may not have).
+            (answers by node, why nodes may have given no answer).
         """
         asked, said = self._folder / f"{name}.json", self._folder / f"{name}.log"
         try:
@@ -494,7 +508,7 @@ class NodeSteps:
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float, is_over: Callable[[], bool]) -> str:
-    """Waits for a launcher's end, or ends it; returns why it was ended."""
+    """Waits for a launcher to end, or ends it; returns why it was ended, or an empty text."""
     end = time.monotonic() + seconds
     why = ""
     while process.poll() is None:
@@ -531,10 +545,10 @@ def _answers(text: str) -> list[dict[str, Any]]:
 
 
 def _by_node(answers: Sequence[dict[str, Any]], nodes: Collection[str]) -> dict[str, Answer]:
-    """Answers by the batch system's names of nodes.
+    """Returns the answers by the batch system's names of nodes.
 
-    A node may call itself otherwise: then it has the name that is left, if the answers that are left are as many as the
-    nodes, and alike.
+    A node may use another name for itself. Answers with unknown names are assigned to the remaining nodes if their
+    numbers match and the answers are equal.
     """
     short = {node.partition(".")[0]: node for node in nodes}
     found: dict[str, Answer] = {}
@@ -553,38 +567,15 @@ def _by_node(answers: Sequence[dict[str, Any]], nodes: Collection[str]) -> dict[
 
 
 def _last_words(text: str) -> str:
-    """What a launcher said last, where it was not a node's answer."""
+    """Returns the last line of a launcher's output that is not a node's answer."""
     said = [line.strip() for line in text.splitlines() if line.strip() and _MARK not in line]
     return said[-1][:_SAID] if said else "the launcher said nothing"
 
 
-# Copies what many jobs of an allocation read to the nodes that run them, once.
-#
-# Each job, before it starts, has what its own nodes lack copied there: by one step of the site's launcher, with a
-# process
-# on each of those nodes, inside the job's own share of them, so that it waits for nobody's cores. The alternative,
-# all
-# nodes of the allocation at the first use, was not taken. It reads as much from shared storage, for at 4,608 nodes
-# all of
-# them get jobs at once; but the first job would wait for the slowest of 4,608 nodes instead of six, a node that is
-# broken
-# would concern everybody instead of one job, nodes that never get jobs of that search would copy in vain, and its
-# step
-# would find no free cores where other jobs run. What costs on demand is one more step for each job that finds
-# something
-# missing: in the first round of jobs, one each; afterwards none.
-#
-# Slurm's sbcast was not taken either. Its tree of nodes would read shared storage once. But it sends one file to all
-# nodes of the batch job (22.05 knows no list of nodes), says nothing of a full disk before it is full, and what is
-# half
-# sent lies there under its name. On two slurmd of one machine it took 1.5 to 2.0 s for 256 MB, a step with cp 0.5 s,
-# of
-# which 0.1 s for the step; Slurm's own page says that parallel file systems may do better than it.
-
-#: Bytes of a sandbox's file that is staged instead of copied into each job's folder.
+#: Bytes from which a sandbox's file is staged instead of copied into each job's folder.
 LARGE_FILE = 16 << 20
 
-_SECONDS, _SLOW = 300.0, 20 << 20  # a step may take so long, and a second more for each so many bytes
+_SECONDS, _SLOW = 300.0, 20 << 20  # time limit of a step, plus one second for each _SLOW bytes
 _REMOVAL_SECONDS = 20.0
 
 
@@ -593,7 +584,7 @@ class LaunchedJob(Protocol):
 
     @property
     def job(self) -> Job:
-        """Itself."""
+        """The job."""
 
     @property
     def seat(self) -> Assignment:
@@ -601,7 +592,7 @@ class LaunchedJob(Protocol):
 
     @property
     def container(self) -> InContainer:
-        """Its image, and what runs it."""
+        """Its image and container runtime."""
 
 
 class Staging:
@@ -613,12 +604,12 @@ class Staging:
         """Prepares; nothing is copied yet.
 
         Args:
-            site: whose nodes have the folder `site.scratch`.
-            folder: on storage that the nodes share, and this pilot's alone; what an earlier one left is removed.
+            site: its nodes have the folder `site.scratch`.
+            folder: of this pilot, on storage that the nodes share; earlier contents are removed.
             allocation: all nodes.
             job: the batch system's name of the allocation.
-            seconds: that it lasts from now on.
-            limit_mb: of all copies on a node.
+            seconds: remaining time of the allocation.
+            limit_mb: size limit of all copies on a node.
 
         Raises:
             OSError: the folder cannot be made.
@@ -628,7 +619,7 @@ class Staging:
         self._site, self._folder, self._limit = site, folder, limit_mb << 20
         self._sources = Sources(folder, self._limit)
         self._steps = NodeSteps(site, folder, allocation)
-        self._book = NodeCopies()
+        self._copies = NodeCopies()
         until = int(min(time.time() + seconds, 1e12))
         safe = re.sub(r"[^\w.]", "_", job)[:60]
         self._name = f"hpo-pilot-{safe}-{secrets.token_hex(4)}-until-{until}"
@@ -638,21 +629,21 @@ class Staging:
     def stage(
         self, launched: LaunchedJob, root: Path, folder: Path, large: Sequence[Path], starting: Starting
     ) -> Staged:
-        """Lets a job use copies on its nodes: of its image, its inputs, and the large files of its sandbox.
+        """Makes a job use copies on its nodes: of its image, its inputs, and the large files of its sandbox.
 
-        What cannot be copied is used where it is, and the pilot's log says so.
+        Files that cannot be copied are used on shared storage; the pilot's log says so.
 
         Args:
-            launched: the job, its nodes, its image.
+            launched: the job with its nodes and image.
             root: the job's folder.
             folder: where it runs, with its inputs.
-            large: files in it that are links into the sandbox cache; here they become the job's own.
+            large: links into the sandbox cache; they are replaced by copies.
             starting: says whether the job is still wanted.
 
         Raises:
-            JobFailure: it is not.
+            JobFailure: the job is not wanted any more.
             TransformationFailure: its image cannot be run here.
-            OSError: the job's folder.
+            OSError: the job's folder cannot be changed.
         """
         began = time.monotonic()
         job, seat, container = launched.job, launched.seat, launched.container
@@ -663,9 +654,9 @@ class Staging:
             files.add_large(root, folder, large)
             wanted = files.found
             pairs = {(node, each.source.key) for each in wanted for node in seat.nodes}
-            if mine := self._book.take(pairs):
+            if mine := self._copies.take(pairs):
                 self._copy(job, seat, mine, {each.source.key: each.source for each in wanted}, starting)
-            self._book.wait(pairs, starting.is_over)
+            self._copies.wait(pairs, starting.is_over)
             if starting.is_over():
                 raise GivenUp
         except GivenUp:
@@ -687,9 +678,9 @@ class Staging:
         """Removes all copies, at the end of the allocation.
 
         Args:
-            nodes: those that are still of use.
+            nodes: usable nodes.
         """
-        there = [node for node in nodes if node in self._book.nodes()]
+        there = [node for node in nodes if node in self._copies.nodes()]
         if there:
             answers, why = self._steps.run(
                 "remove", self._request(), there, name="remove", seconds=_REMOVAL_SECONDS, is_over=lambda: False
@@ -704,10 +695,10 @@ class Staging:
     # --- copies ---
 
     def _used(self, wanted: Sequence[Wanted], seat: Assignment) -> dict[str, str]:
-        """Where a job's nodes have copies, by key: links and the launcher's words have one path for all of them."""
+        """Returns the paths of copies by key, if they are the same on all nodes of the job."""
         used = {}
         for each in wanted:
-            paths = self._book.paths(seat.nodes, each.source.key)
+            paths = self._copies.paths(seat.nodes, each.source.key)
             if len(paths) == 1:
                 used[each.source.key] = paths.pop()
             elif paths:
@@ -746,7 +737,7 @@ class Staging:
                 elif not starting.is_over():
                     self._remark(f"{sources[key].path} is not staged, and read where it is: {why}", node)
         finally:
-            self._book.settle(mine, paths, hopeless)
+            self._copies.settle(mine, paths, hopeless)
         if paths:
             log.info(
                 "job %s: %d files or folders of %d MB staged on %d nodes in %.1f s",
@@ -760,7 +751,7 @@ class Staging:
         return {**said, "copies": list(copies)}
 
     def _point_at(self, used: Mapping[str, str], wanted: Sequence[Wanted], large: Sequence[Path]) -> None:
-        """Leads the links of the job's folder to the copies; a sandbox's file without one becomes the job's own."""
+        """Points the links of the job's folder at the copies; sandbox files without a copy are copied into it."""
         staged: set[Path] = set()
         for each in wanted:
             if each.link is not None and each.source.key in used:
@@ -775,7 +766,7 @@ class Staging:
                 new.replace(link)
 
     def _remark(self, text: str, node: str = "") -> None:
-        """Tells the log, of each thing once."""
+        """Logs a message once."""
         with self._lock:
             if text in self._said:
                 return
