@@ -12,7 +12,8 @@ from typing import Any
 import yaml
 
 from hpo_pilot.errors import Problem
-from hpo_pilot.migrate.foreign_file import ForeignFile, ForeignSpace
+from hpo_pilot.migrate.foreign_file import ForeignFile
+from hpo_pilot.migrate.spaces import ForeignSpace
 from hpo_pilot.search import Search
 from hpo_pilot.search.mistakes import QUEUE_PATTERN, FieldPath
 from hpo_pilot.search.sections import LONGEST_NAME

@@ -22,8 +22,8 @@ from hpo_pilot.migrate.draft import (
     rucio_name,
     subject_of,
 )
-from hpo_pilot.migrate.foreign_file import ForeignFile, ForeignSpace
-from hpo_pilot.migrate.spaces import read_space
+from hpo_pilot.migrate.foreign_file import ForeignFile
+from hpo_pilot.migrate.spaces import ForeignSpace, read_space
 from hpo_pilot.search.mistakes import FieldPath, closest
 from hpo_pilot.search.values import show
 from hpo_pilot.search.yaml_document import Document, Mark

@@ -1,21 +1,33 @@
-"""Reads search spaces of hpogrid, nevergrad and scikit-optimize, parameter by parameter."""
+"""Reads search spaces of hpogrid, nevergrad (iDDS), scikit-optimize and bayes_opt, parameter by parameter."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import math
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
 
-from hpo_pilot.migrate.foreign_file import NORMAL_SIGMAS, ForeignFile, ForeignSpace
-from hpo_pilot.search.mistakes import FieldPath, closest, listing, mistakes_of
+from hpo_pilot.migrate.foreign_file import ForeignFile
+from hpo_pilot.search import PointShape
+from hpo_pilot.search.mistakes import FieldPath, closest, did_you_mean, listing, mistakes_of
 from hpo_pilot.search.parameters import DIMENSION, DIMENSION_TYPES
 from hpo_pilot.search.values import is_number, show
 
+#: Largest number of choices made of the multiples of a step on a logarithmic scale.
+_MAX_MULTIPLES = 64
+
+#: A normal distribution has no bounds: the search covers this many standard deviations on each side of its mean.
+_SIGMAS = 3
+
+#: Largest number of members of an array parameter.
+_MAX_MEMBERS = 1000
+
 
 def read_space(file: ForeignFile, path: FieldPath, value: Any) -> ForeignSpace:
-    """The space at `path` of a file; what is wrong with it is noted there."""
+    """Returns the space at `path` of a file; mistakes are recorded in the file."""
     space = ForeignSpace(file)
     entries = file.mapping(path, value, "must be a mapping of parameters")
     if entries is None:
@@ -26,55 +38,269 @@ def read_space(file: ForeignFile, path: FieldPath, value: Any) -> ForeignSpace:
     for name, entry in entries.items():
         place = (*path, name)
         if not name or name != name.strip():
-            file.wrong(place, f"{name!r} is not a usable name", "leave out blanks at its ends", at_key=True)
-        elif not file.is_readable(place):
-            continue
-        elif is_hpogrid_entry(entry):
-            add_hpogrid(space, name, place, entry)
-        elif is_nevergrad_entry(entry):
-            add_nevergrad(space, name, place, entry)
-        elif is_skopt_entry(entry):
-            add_skopt(space, name, place, entry)
-        elif isinstance(entry, dict) and entry.get("type") in DIMENSION_TYPES:
-            _add_own_dimension(space, name, place, entry)
-        else:
-            _refuse(file, place, entry)
-    if entries:
-        space.searchable(path)
+            file.wrong(place, f"{name!r} is not a usable name", "remove the blanks at its ends", at_key=True)
+        elif file.is_readable(place):
+            _add_parameter(space, name, place, entry)
+    if entries and not space.dimensions and not file.problems:
+        file.wrong(path, "has no parameter with more than one value")
     return space
 
 
+def _add_parameter(space: ForeignSpace, name: str, path: FieldPath, entry: Any) -> None:
+    """Adds one parameter; its form says which tool it was written for."""
+    kind = entry.get("type") if isinstance(entry, dict) else None
+    if isinstance(entry, list):
+        _add_list(space, name, path, entry)
+    elif not isinstance(entry, dict):
+        message = f"must be a mapping with method and dimension (hpogrid) or with type (iDDS), not {show(entry)}"
+        space.file.wrong(path, message)
+    elif "method" in entry or "dimension" in entry:
+        _add_hpogrid(space, name, path, entry)
+    elif kind in NEVERGRAD_KINDS:
+        _add_nevergrad(space, name, path, entry)
+    elif kind in _SKOPT_KEYS:
+        _add_skopt(space, name, path, entry)
+    elif kind in DIMENSION_TYPES:
+        _add_own_dimension(space, name, path, entry)
+    elif "type" in entry:
+        space.file.one_of((*path, "type"), kind, [*NEVERGRAD_KINDS, *_SKOPT_KEYS, *DIMENSION_TYPES])
+    else:
+        known = ("method", "dimension", "type")
+        near = next((key for key in entry if closest(key, known)), None)
+        message = "has neither method and dimension (hpogrid) nor type (iDDS)"
+        hint = did_you_mean(near, known) if near else ""
+        space.file.wrong((*path, near) if near else path, message, hint, at_key=True)
+
+
 def _add_own_dimension(space: ForeignSpace, name: str, path: FieldPath, entry: dict[str, Any]) -> None:
-    """A parameter as search files have it."""
+    """Adds a parameter in the form of hpo-pilot's search files."""
     try:
         DIMENSION.validate_python(entry)
     except ValidationError as error:
-        for misfit in mistakes_of(error, entry, DIMENSION_TYPES):
-            space.file.wrong((*path, *misfit.path), misfit.message, misfit.hint, at_key=misfit.at_key)
+        for mistake in mistakes_of(error, entry, DIMENSION_TYPES):
+            space.file.wrong((*path, *mistake.path), mistake.message, mistake.hint, at_key=mistake.at_key)
     else:
         space.add(name, entry, "as it was")
 
 
-def _refuse(file: ForeignFile, path: FieldPath, entry: Any) -> None:
-    if not isinstance(entry, dict):
-        message = f"must be a mapping with method and dimension (hpogrid) or with type (iDDS), not {show(entry)}"
-        file.wrong(path, message)
-    elif "type" in entry:
-        known = [*NEVERGRAD_KINDS, "Real", "Integer", "Categorical", *DIMENSION_TYPES]
-        file.one_of((*path, "type"), entry["type"], known)
-    else:
-        near = next((key for key in entry if closest(key, ("method", "dimension", "type"))), None)
-        meant = closest(near, ("method", "dimension", "type")) if near else None
-        place = (*path, near) if near else path
-        message = "has neither method and dimension (hpogrid) nor type (iDDS)"
-        file.wrong(place, message, f"did you mean {meant}?" if meant else "", at_key=True)
+@dataclass
+class ForeignSpace:
+    """Parameters of another tool in the form of a search file.
+
+    Attributes:
+        file: the file that has them; mistakes and warnings are recorded there.
+        names: the tool's own names of the parameters.
+        dimensions: the `space` section of the search file.
+        fixed, arrays, values: as in `PointShape`.
+        origins: for each dimension a comment on its origin.
+    """
+
+    file: ForeignFile
+    names: frozenset[str] = frozenset()
+    dimensions: dict[str, dict[str, Any]] = field(default_factory=dict)
+    fixed: dict[str, Any] = field(default_factory=dict)
+    arrays: dict[str, list[Any]] = field(default_factory=dict)
+    values: dict[str, dict[str, Any]] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def shape(self) -> PointShape:
+        """How the tool's points are built from points of the search."""
+        return PointShape(fixed=self.fixed, arrays=self.arrays, values=self.values)
+
+    def add(self, name: str, dimension: dict[str, Any], origin: str) -> None:
+        """Adds a parameter."""
+        self.dimensions[name] = dimension
+        self.origins[name] = origin
+
+    def add_range(
+        self,
+        name: str,
+        path: FieldPath,
+        low: float,
+        high: float,
+        origin: str,
+        *,
+        log: bool = False,
+        whole: bool = False,
+    ) -> None:
+        """Adds the numbers from `low` to `high`, both included; a range of one number becomes a constant."""
+        if not self._are_bounds(path, low, high, log=log):
+            return
+        if low == high:
+            self.fixed[name] = int(low) if whole else low
+            return
+        kind = "integer" if whole else "real"
+        self.add(name, {"type": kind, "low": low, "high": high, **({"scale": "log"} if log else {})}, origin)
+
+    def add_multiples(self, name: str, path: FieldPath, low: float, high: float, q: float, origin: str) -> None:
+        """Adds the multiples of `q` from `low` to `high`."""
+        ends = self._multiples(path, low, high, q)
+        if ends is None:
+            return
+        first, last = (_multiple(k, q) for k in ends)
+        if first == last:
+            self.fixed[name] = first
+            return
+        whole = float(q).is_integer()
+        step = {"step": int(q) if whole else q} if q != 1 else {}
+        self.add(name, {"type": "integer" if whole else "real", "low": first, "high": last, **step}, origin)
+
+    def add_log_multiples(self, name: str, path: FieldPath, low: float, high: float, q: float, origin: str) -> None:
+        """Adds the multiples of `q` from `low` to `high` on a logarithmic scale."""
+        if not self._are_bounds(path, low, high, log=True):
+            return
+        ends = self._multiples(path, low, high, q)
+        if ends is None:
+            return
+        first, last = max(1, ends[0]), ends[1]
+        if first >= last:
+            self.fixed[name] = _multiple(last, q)
+        elif q == 1:
+            self.add(name, {"type": "integer", "low": first, "high": last, "scale": "log"}, origin)
+        else:
+            chosen = list(range(first, last + 1)) if last - first < _MAX_MULTIPLES else _log_spread(first, last)
+            what = f"{len(chosen)} multiples of {show(q)}, as choices in their order"
+            self.file.warn(path, f"a search file has no step on a logarithmic scale: {name} becomes {what}")
+            self.add(name, {"type": "ordinal", "choices": [_multiple(k, q) for k in chosen]}, origin)
+
+    def _are_bounds(self, path: FieldPath, low: float, high: float, *, log: bool = False) -> bool:
+        if log and low <= 0:
+            self.file.wrong((*path, "low"), f"a logarithmic parameter needs low above 0, not {show(low)}")
+            return False
+        if low > high:
+            self.file.wrong((*path, "low"), f"low ({show(low)}) must be below high ({show(high)})", "swap the two?")
+            return False
+        return True
+
+    def _multiples(self, path: FieldPath, low: float, high: float, q: float) -> tuple[int, int] | None:
+        """Returns the first and the last k with k * q between the bounds."""
+        if not q > 0:
+            self.file.wrong((*path, "q"), f"must be above 0, not {show(q)}")
+            return None
+        if not self._are_bounds(path, low, high):
+            return None
+        if q < 1e-9 * max(abs(low), abs(high)):
+            self.file.wrong((*path, "q"), f"{show(q)} is too small beside the bounds to tell the values apart")
+            return None
+        first, last = math.ceil(low / q - 1e-9), math.floor(high / q + 1e-9)
+        if first > last:
+            self.file.wrong((*path, "q"), f"no multiple of {show(q)} lies between {show(low)} and {show(high)}")
+            return None
+        ends = _multiple(first, q), _multiple(last, q)
+        if not all(math.isclose(end, bound, abs_tol=1e-12) for end, bound in zip(ends, (low, high), strict=True)):
+            message = f"the bounds are not multiples of q = {show(q)}"
+            self.file.warn(path, f"{message}: the values go from {show(ends[0])} to {show(ends[1])}")
+        return first, last
+
+    def add_normal(
+        self,
+        name: str,
+        path: FieldPath,
+        mu: float,
+        sigma: float,
+        origin: str,
+        *,
+        q: float | None = None,
+        base: float | None,
+    ) -> None:
+        """Adds the range that a normal distribution covers; with `base` its values are exponents of `base`."""
+        if sigma < 0:
+            self.file.wrong((*path, "sigma"), f"must be 0 or more, not {show(sigma)}")
+            return
+        ends = [mu - _SIGMAS * sigma, mu + _SIGMAS * sigma]
+        if base is not None:
+            try:
+                ends = sorted(float(base**end) for end in ends)
+            except OverflowError:
+                ends = [math.inf]
+            if not (all(map(math.isfinite, ends)) and ends[0] > 0):
+                self.file.wrong(path, "its values are beyond the largest or smallest numbers")
+                return
+        else:
+            ends = [float(f"{end:.12g}") for end in ends]
+        if sigma > 0:
+            what = "log-normal" if base is not None else "normal"
+            reason = f"a search file has no {what} prior: {name} is searched evenly"
+            self.file.warn(path, f"{reason} within {_SIGMAS} standard deviations of the mean")
+        if q is None:
+            self.add_range(name, path, ends[0], ends[1], origin, log=base is not None)
+        elif base is None:
+            self.add_multiples(name, path, ends[0], ends[1], q, origin)
+        else:
+            self.add_log_multiples(name, path, max(ends[0], min(q, ends[1])), ends[1], q, origin)
+
+    def add_choices(self, name: str, path: FieldPath, choices: Any, origin: str, *, ordered: bool = False) -> None:
+        """Adds a list of values of any types; values listed twice are taken once."""
+        if not isinstance(choices, list) or not choices:
+            self.file.wrong(path, "is empty" if choices == [] else f"must be a list, not {show(choices)}")
+            return
+        distinct = {json.dumps(choice, sort_keys=True): choice for choice in choices}
+        if len(distinct) < len(choices):
+            keys = [json.dumps(choice, sort_keys=True) for choice in choices]
+            again = ", ".join(show(choice) for key, choice in distinct.items() if keys.count(key) > 1)
+            self.file.warn(path, f"{again} is listed more than once; the choices of a search file have equal weights")
+        values = list(distinct.values())
+        step = _even_step(values) if ordered else None
+        if len(values) == 1:
+            self.fixed[name] = values[0]
+        elif step is not None:
+            self.add(name, {"type": "integer", "low": values[0], "high": values[-1], **step}, origin)
+        else:
+            labels = _labels(values)
+            self.add(name, {"type": "ordinal" if ordered else "categorical", "choices": labels}, origin)
+            labelled = zip(labels, values, strict=True)
+            if meanings := {label: value for label, value in labelled if isinstance(value, dict | list)}:
+                self.values[name] = meanings
+
+    def unused(self, name: str) -> str:
+        """Returns `name`, with underscores appended until no parameter has that name."""
+        while name in self.names or name in self.dimensions:
+            name += "_"
+        return name
 
 
-# hpogrid's search-space map, which phpo uses too: `{name: {method: …, dimension: {…}}}`.
-#
-# What may stand there is what hpogrid 1.3.3 accepts (`hpogrid/core/defaults.py`, `kSearchSpaceFormat`).
+def _multiple(k: int, q: float) -> float | int:
+    """Returns k * q without rounding noise; whole where q is whole."""
+    return k * int(q) if float(q).is_integer() else float(f"{k * q:.12g}")
 
-#: Method -> what its dimension needs, and what it may have.
+
+def _log_spread(first: int, last: int) -> list[int]:
+    """Returns at most `_MAX_MULTIPLES` whole numbers from `first` to `last`, evenly spread on a logarithmic scale."""
+    span = math.log(last) - math.log(first)
+    return sorted({round(first * math.exp(span * i / (_MAX_MULTIPLES - 1))) for i in range(_MAX_MULTIPLES)})
+
+
+def _labels(values: list[Any]) -> list[Any]:
+    """Returns the choices, with a text label in place of each list or mapping."""
+    taken = {value for value in values if isinstance(value, str)}
+    labels = []
+    for number, value in enumerate(values, start=1):
+        label = value
+        if isinstance(value, dict | list):
+            text = json.dumps(value, ensure_ascii=False)
+            label = text if len(text) <= 40 and text not in taken else f"choice {number}"
+            while label in taken:
+                label += "'"
+            taken.add(label)
+        labels.append(label)
+    return labels
+
+
+def _even_step(values: list[Any]) -> dict[str, int] | None:
+    """Returns the `step` setting of an integer dimension with these values; None where they are not evenly spaced."""
+    if len(values) < 3 or not all(type(value) is int for value in values):
+        return None
+    step = values[1] - values[0]
+    if step < 1 or any(after - before != step for before, after in itertools.pairwise(values)):
+        return None
+    return {"step": step} if step > 1 else {}
+
+
+# hpogrid's search spaces, which phpo uses too: `{name: {method: …, dimension: {…}}}`.
+# Accepted is what hpogrid 1.3.3 accepts (`hpogrid/core/defaults.py`, `kSearchSpaceFormat`).
+
+#: Method -> required and optional keys of its dimension.
 HPOGRID_METHODS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "categorical": (("categories",), ("grid_search",)),
     "uniform": (("low", "high"), ()),
@@ -89,33 +315,19 @@ HPOGRID_METHODS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "fixed": (("value",), ()),
 }
 
-#: Written for other distributions: base of the natural logarithm is hpogrid's default where it has one.
-_BASE = math.e
 
-
-def is_hpogrid_entry(value: Any) -> bool:
-    """Whether a parameter is described as hpogrid does it."""
-    return isinstance(value, dict) and ("method" in value or "dimension" in value)
-
-
-def add_hpogrid(space: ForeignSpace, name: str, path: FieldPath, entry: Any) -> None:
-    """Adds the parameter that hpogrid calls `name`; what is wrong with it is noted."""
+def _add_hpogrid(space: ForeignSpace, name: str, path: FieldPath, entry: dict[str, Any]) -> None:
     file = space.file
-    if not isinstance(entry, dict):
-        file.wrong(path, f"must be a mapping of method and dimension, not {show(entry)}")
-        return
     missing = [key for key in ("method", "dimension") if key not in entry]
     for key in entry.keys() - {"method", "dimension"}:
+        file.unknown_key((*path, key), "is not known here", missing, "a parameter has method and dimension")
         meant = closest(key, missing)
-        hint = f"did you mean {meant}?" if meant else "a parameter has method and dimension"
-        file.wrong((*path, key), "is not known here", hint, at_key=True)
         missing = [name for name in missing if name != meant]
     for key in missing:
         file.wrong((*path, key), "is missing", at_key=True)
     method, dimension = entry.get("method"), entry.get("dimension")
     if "method" in entry and not (isinstance(method, str) and method in HPOGRID_METHODS):
-        meant = closest(method, HPOGRID_METHODS) if isinstance(method, str) else None
-        hint = f"did you mean {meant}?" if meant else f"there is {listing(list(HPOGRID_METHODS))}"
+        hint = did_you_mean(method if isinstance(method, str) else "", HPOGRID_METHODS)
         file.wrong((*path, "method"), f"{show(method)} is not a method of hpogrid", hint)
         return
     if "dimension" in entry and not isinstance(dimension, dict):
@@ -123,25 +335,25 @@ def add_hpogrid(space: ForeignSpace, name: str, path: FieldPath, entry: Any) -> 
         return
     if isinstance(method, str) and isinstance(dimension, dict):
         before = len(file.problems)
-        numbers = _arguments(space, (*path, "dimension"), method, dimension)
+        numbers = _hpogrid_numbers(space, (*path, "dimension"), method, dimension)
         if len(file.problems) == before:
-            _add(space, name, (*path, "dimension"), method, dimension, numbers)
+            _add_distribution(space, name, (*path, "dimension"), method, dimension, numbers)
 
 
-def _arguments(space: ForeignSpace, path: FieldPath, method: str, dimension: dict[str, Any]) -> dict[str, float]:
-    """The numbers of a dimension; what is missing, unknown or no number is noted."""
+def _hpogrid_numbers(space: ForeignSpace, path: FieldPath, method: str, dimension: dict[str, Any]) -> dict[str, float]:
+    """Returns the numbers of a dimension; missing keys, unknown keys and values of a wrong type are recorded."""
     needed, optional = HPOGRID_METHODS[method]
+    known = (*needed, *optional)
     for key in needed:
         if key not in dimension:
             space.file.wrong((*path, key), f"is missing, and {method} needs it", at_key=True)
-    for key in dimension:
-        if key not in (*needed, *optional):
-            meant = closest(key, [k for k in (*needed, *optional) if k not in dimension])
-            hint = f"did you mean {meant}?" if meant else f"{method} has {listing([*needed, *optional])}"
-            space.file.wrong((*path, key), f"is not known to {method}", hint, at_key=True)
     numbers: dict[str, float] = {}
+    for key in dimension:
+        if key not in known:
+            free = [k for k in known if k not in dimension]
+            space.file.unknown_key((*path, key), f"is not known to {method}", free, f"{method} has {listing(known)}")
     for key in ("low", "high", "q", "base", "mu", "sigma"):
-        if key not in dimension or key not in (*needed, *optional):
+        if key not in dimension or key not in known:
             continue
         value = space.file.number((*path, key), dimension[key])
         if value is None:
@@ -157,25 +369,24 @@ def _arguments(space: ForeignSpace, path: FieldPath, method: str, dimension: dic
     return numbers
 
 
-def _add(
+def _add_distribution(
     space: ForeignSpace, name: str, path: FieldPath, method: str, dimension: dict[str, Any], numbers: dict[str, float]
 ) -> None:
     low, high, q = numbers.get("low", 0), numbers.get("high", 0), numbers.get("q", 1)
-    mu, sigma, base = numbers.get("mu", 0), numbers.get("sigma", 0), numbers.get("base", _BASE)
+    mu, sigma = numbers.get("mu", 0), numbers.get("sigma", 0)
+    base = numbers.get("base", math.e)  # hpogrid's default
     if method == "categorical":
         space.add_choices(name, (*path, "categories"), dimension["categories"], method)
         if dimension.get("grid_search"):
             message = f"{name}: not every choice is tried with every other; `optimizer: grid` does that"
             space.file.warn((*path, "grid_search"), message)
     elif method == "fixed":
-        space.fix(name, dimension["value"])
+        space.fixed[name] = dimension["value"]
+    elif method == "uniformint" and low == high:
+        message = f"uniformint is [low, high): there is no number from {low} to below {high}"
+        space.file.wrong((*path, "high"), message)
     elif method == "uniformint":
-        if low == high:
-            space.file.wrong(
-                (*path, "high"), f"uniformint is [low, high): there is no number from {low} to below {high}"
-            )
-        else:
-            space.add_range(name, path, low, high - 1, f"uniformint [{low}, {high}): {high} is not in it", whole=True)
+        space.add_range(name, path, low, high - 1, f"uniformint [{low}, {high}): {high} is not in it", whole=True)
     elif method == "uniform":
         space.add_range(name, path, low, high, method)
     elif method == "quniform":
@@ -185,85 +396,69 @@ def _add(
     elif method == "qloguniform":
         space.add_log_multiples(name, path, low, high, q, f"qloguniform, q = {show(q)}")
     elif method in ("normal", "qnormal"):
-        step = q if "q" in numbers else None
-        space.add_normal(name, path, mu, sigma, f"{method} ({show(mu)} ± {show(sigma)})", q=step, base=None)
+        origin = f"{method} ({show(mu)} ± {show(sigma)})"
+        space.add_normal(name, path, mu, sigma, origin, q=numbers.get("q"), base=None)
     else:
-        step = q if "q" in numbers else None
         origin = f"{method} ({show(base)} to the power of {show(mu)} ± {show(sigma)})"
-        space.add_normal(name, path, mu, sigma, origin, q=step, base=base)
+        space.add_normal(name, path, mu, sigma, origin, q=numbers.get("q"), base=base)
 
 
-# Search spaces in scikit-optimize's and bayes_opt's style: `Real`, `Integer`, `Categorical`, and plain lists.
-#
-# A list of two numbers is bounds, as iDDS's bayesian method takes them; a third and fourth member are the prior and
-# its
+# Search spaces of scikit-optimize and bayes_opt: `Real`, `Integer`, `Categorical`, and plain lists.
+# A list of two numbers is the bounds, as in iDDS's bayesian method; a third and a fourth member are the prior and its
 # base. Any other list is choices.
 
-_KEYS = {
+_SKOPT_KEYS = {
     "Real": ("low", "high", "prior", "base"),
     "Integer": ("low", "high", "prior", "base"),
     "Categorical": ("categories",),
 }
 _PRIORS = ("uniform", "log-uniform")
 
-#: What speaks to scikit-optimize's models alone.
-_IGNORED = ("transform", "dtype", "name")
+#: Keys that only scikit-optimize's models use.
+_SKOPT_ONLY = ("transform", "dtype", "name")
 
 
-def is_skopt_entry(value: Any) -> bool:
-    """Whether a parameter is described as scikit-optimize or bayes_opt do it."""
-    return isinstance(value, list) or (isinstance(value, dict) and value.get("type") in _KEYS)
-
-
-def add_skopt(space: ForeignSpace, name: str, path: FieldPath, entry: Any) -> None:
-    """Adds a parameter; what is wrong with it is noted."""
-    if isinstance(entry, list):
-        _add_list(space, name, path, entry)
-        return
+def _add_skopt(space: ForeignSpace, name: str, path: FieldPath, entry: dict[str, Any]) -> None:
     kind, file = entry["type"], space.file
-    for key in entry.keys() - {"type", *_KEYS[kind]}:
-        if key in _IGNORED:
-            file.warn((*path, key), f"{key} speaks to scikit-optimize alone; the optimizers here have no use for it")
+    for key in entry.keys() - {"type", *_SKOPT_KEYS[kind]}:
+        if key in _SKOPT_ONLY:
+            file.warn((*path, key), f"only scikit-optimize uses {key}; the optimizers here do not")
         else:
-            near = closest(key, _KEYS[kind])
-            hint = f"did you mean {near}?" if near else f"{kind} has {listing(_KEYS[kind])}"
-            file.wrong((*path, key), f"is not known to {kind}", hint, at_key=True)
+            known = _SKOPT_KEYS[kind]
+            file.unknown_key((*path, key), f"is not known to {kind}", known, f"{kind} has {listing(known)}")
     if kind == "Categorical":
         space.add_choices(name, (*path, "categories"), entry.get("categories"), kind)
         return
     prior = entry.get("prior", "uniform")
     low, high = (file.number((*path, key), entry.get(key)) for key in ("low", "high"))
     if file.one_of((*path, "prior"), prior, list(_PRIORS)) and low is not None and high is not None:
-        _add_range(space, name, path, low, high, prior == "log-uniform", kind)
+        _add_skopt_range(space, name, path, low, high, prior, kind)
 
 
 def _add_list(space: ForeignSpace, name: str, path: FieldPath, entry: list[Any]) -> None:
-    numbers = [value for value in entry if is_number(value)]
-    if len(numbers) == 2 and entry[:2] == numbers and (len(entry) == 2 or entry[2] in _PRIORS):
-        log = len(entry) > 2 and entry[2] == "log-uniform"
-        _add_range(space, name, path, numbers[0], numbers[1], log, "Real")
-    elif len(numbers) == 3 and len(entry) == 4 and entry[2] in _PRIORS:
-        _add_range(space, name, path, numbers[0], numbers[1], entry[2] == "log-uniform", "Real")
+    prior = entry[2] if len(entry) > 2 else "uniform"
+    if 2 <= len(entry) <= 4 and is_number(entry[0]) and is_number(entry[1]) and prior in _PRIORS:
+        _add_skopt_range(space, name, path, entry[0], entry[1], prior, "Real")
     else:
         space.add_choices(name, path, entry, "a list of choices")
 
 
-def _add_range(space: ForeignSpace, name: str, path: FieldPath, low: float, high: float, log: bool, kind: str) -> None:
+def _add_skopt_range(
+    space: ForeignSpace, name: str, path: FieldPath, low: float, high: float, prior: str, kind: str
+) -> None:
     whole = kind == "Integer"
     if whole and not all(float(bound).is_integer() for bound in (low, high)):
         space.file.wrong(path, f"an Integer needs whole bounds, not {show(low)} and {show(high)}")
-    else:
-        low, high = (int(low), int(high)) if whole else (low, high)
-        space.add_range(name, path, low, high, f"{kind}, {'log-uniform' if log else 'uniform'}", log=log, whole=whole)
+        return
+    low, high = (int(low), int(high)) if whole else (low, high)
+    space.add_range(name, path, low, high, f"{kind}, {prior}", log=prior == "log-uniform", whole=whole)
 
 
 # iDDS's own search spaces: nevergrad's parameters, `{name: {type: …, params: {…}, bounds: […]}}`.
-#
-# What iDDS reads of them is in idds-atlas 2.6, `processing/hyperparameteropt_nevergrad.py`; the meaning of `params`
-# is
-# that of nevergrad's classes `Choice`, `TransitionChoice`, `Scalar`, `Log` and `Array`.
+# Source: idds-atlas 2.6, `processing/hyperparameteropt_nevergrad.py`; `params` are the arguments of nevergrad's classes
+# `Choice`, `TransitionChoice`, `Scalar`, `Log` and `Array`.
 
-#: Kind -> the params that have a meaning for a search, and those that only speak to nevergrad.
+#: Kind -> the params that a search can use, and those that only nevergrad uses.
 NEVERGRAD_KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "Choice": (("choices", "repetitions"), ("deterministic",)),
     "TransitionChoice": (("choices", "repetitions", "ordered"), ("transitions",)),
@@ -272,51 +467,50 @@ NEVERGRAD_KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "Array": (("shape", "init", "lower", "upper"), ("mutable_sigma",)),
 }
 
-#: An array larger than this is no hyper-parameter.
-_MOST_MEMBERS = 1000
 
-
-def is_nevergrad_entry(value: Any) -> bool:
-    """Whether a parameter is described as iDDS does it for nevergrad."""
-    return isinstance(value, dict) and value.get("type") in NEVERGRAD_KINDS
-
-
-def add_nevergrad(space: ForeignSpace, name: str, path: FieldPath, entry: dict[str, Any]) -> None:
-    """Adds the parameter that iDDS calls `name`; what is wrong with it is noted."""
+def _add_nevergrad(space: ForeignSpace, name: str, path: FieldPath, entry: dict[str, Any]) -> None:
     file, kind = space.file, entry["type"]
     for key in entry.keys() - {"type", "params", "bounds"}:
         file.wrong((*path, key), "is not known here", "a parameter has type, params and bounds", at_key=True)
     params = file.mapping((*path, "params"), entry.get("params") or {})
     if params is None:
         return
-    meant, only_nevergrad = NEVERGRAD_KINDS[kind]
+    usable, only_nevergrad = NEVERGRAD_KINDS[kind]
     for key in params:
         place = (*path, "params", key)
         if key in only_nevergrad:
-            file.warn(place, f"{key} speaks to nevergrad alone; the optimizers here have no use for it")
-        elif key not in meant:
-            near = closest(key, meant)
-            hint = f"did you mean {near}?" if near else f"{kind} has {listing(meant)}"
-            file.wrong(place, f"is not known to {kind}", hint, at_key=True)
+            file.warn(place, f"only nevergrad uses {key}; the optimizers here do not")
+        elif key not in usable:
+            file.unknown_key(place, f"is not known to {kind}", usable, f"{kind} has {listing(usable)}")
     if "bounds" in entry and kind not in ("Scalar", "Array"):
-        file.wrong(
-            (*path, "bounds"), f"iDDS takes no bounds for {kind}", "lower and upper belong into params", at_key=True
-        )
+        hint = "give lower and upper under params"
+        file.wrong((*path, "bounds"), f"iDDS takes no bounds for {kind}", hint, at_key=True)
     elif kind in ("Choice", "TransitionChoice"):
-        _add_choices(space, name, path, kind, params)
+        _add_repeated_choices(space, name, path, kind, params)
     elif kind == "Scalar":
         low, high = _bounds(space, path, entry, params)
-        _add_real(space, name, path, low, high, "Scalar")
+        if low is None and high is None:
+            low, high = _usual_bounds(space, name, path)
+        if low is None or high is None:
+            file.wrong(path, "has one bound only", "give both: bounds: [low, high]")
+        else:
+            space.add_range(name, path, low, high, "Scalar")
     elif kind == "Log":
         _add_log(space, name, path, params)
     else:
         _add_array(space, name, path, entry, params)
 
 
-def _add_choices(space: ForeignSpace, name: str, path: FieldPath, kind: str, params: dict[str, Any]) -> None:
+def _usual_bounds(space: ForeignSpace, name: str, path: FieldPath) -> tuple[float, float]:
+    message = f"{name} has no bounds; the search covers {-_SIGMAS} to {_SIGMAS}, where nevergrad mostly looks"
+    space.file.warn(path, message)
+    return -_SIGMAS, _SIGMAS
+
+
+def _add_repeated_choices(space: ForeignSpace, name: str, path: FieldPath, kind: str, params: dict[str, Any]) -> None:
     place = (*path, "params", "choices")
     choices = params.get("choices")
-    if isinstance(choices, int) and not isinstance(choices, bool):  # nevergrad: that many, counted from 0
+    if isinstance(choices, int) and not isinstance(choices, bool):  # in nevergrad a number n means 0 to n - 1
         choices = list(range(choices))
     ordered = kind == "TransitionChoice" and params.get("ordered", True) is True
     repetitions = params.get("repetitions")
@@ -331,28 +525,13 @@ def _add_choices(space: ForeignSpace, name: str, path: FieldPath, kind: str, par
         _assemble(space, name, members)
 
 
-def _add_real(
-    space: ForeignSpace, name: str, path: FieldPath, low: float | None, high: float | None, origin: str
-) -> None:
-    if low is None and high is None:
-        space.file.warn(
-            path, f"{name} has no bounds; {-NORMAL_SIGMAS} to {NORMAL_SIGMAS} is searched, where nevergrad mostly looks"
-        )
-        low, high = -NORMAL_SIGMAS, NORMAL_SIGMAS
-    if low is None or high is None:
-        space.file.wrong(path, "has one bound only", "give both: bounds: [low, high]")
-        return
-    space.add_range(name, path, low, high, origin)
-
-
 def _add_log(space: ForeignSpace, name: str, path: FieldPath, params: dict[str, Any]) -> None:
     low, high = _bounds(space, path, {}, params)
     if low is None and high is None and is_number(params.get("init")) and params["init"] > 0:
         base = params.get("exponent", math.e)
-        if space.file.number((*path, "params", "exponent"), base) is None or not base > 1:
-            return
-        origin = f"Log around {show(params['init'])}"
-        space.add_normal(name, path, math.log(params["init"], base), 1, origin, base=base)
+        if space.file.number((*path, "params", "exponent"), base) is not None and base > 1:
+            origin = f"Log around {show(params['init'])}"
+            space.add_normal(name, path, math.log(params["init"], base), 1, origin, base=base)
         return
     if low is None or high is None:
         space.file.wrong(path, "needs its bounds", "give params: {lower: …, upper: …}")
@@ -365,16 +544,14 @@ def _add_log(space: ForeignSpace, name: str, path: FieldPath, params: dict[str, 
 def _bounds(
     space: ForeignSpace, path: FieldPath, entry: dict[str, Any], params: dict[str, Any]
 ) -> tuple[float | None, float | None]:
-    """Lower and upper bound, from `bounds` or from `params`; None where there is none."""
-    given: list[tuple[FieldPath, Any]] = []
+    """Returns lower and upper bound, from `bounds` or from `params`; None for a missing one."""
     bounds = entry.get("bounds")
+    given: list[tuple[FieldPath, Any]] = [((*path, "params", key), params.get(key)) for key in ("lower", "upper")]
     if bounds is not None:
         if not isinstance(bounds, list) or len(bounds) != 2:
             space.file.wrong((*path, "bounds"), f"must be a list of two numbers, not {show(bounds)}")
             return None, None
         given = [((*path, "bounds", index), bound) for index, bound in enumerate(bounds)]
-    else:
-        given = [((*path, "params", key), params.get(key)) for key in ("lower", "upper")]
     found: list[float | None] = []
     for place, bound in given:
         single = bound[0] if isinstance(bound, list) and len(bound) == 1 else bound
@@ -394,32 +571,27 @@ def _add_array(space: ForeignSpace, name: str, path: FieldPath, entry: dict[str,
         hint = "give params: {shape: [3]}, or init with as many numbers"
         space.file.wrong((*path, "params"), "the array has no shape", hint)
         return
-    if math.prod(shape) > _MOST_MEMBERS:
-        space.file.wrong((*path, "params"), f"the array has {math.prod(shape)} members; {_MOST_MEMBERS} is the limit")
+    if math.prod(shape) > _MAX_MEMBERS:
+        space.file.wrong((*path, "params"), f"the array has {math.prod(shape)} members; {_MAX_MEMBERS} is the limit")
         return
-    bounds = _array_bounds(space, path, entry, params, shape)
+    bounds = _array_bounds(space, path, entry, params, math.prod(shape))
     if bounds is None:
         return
     members = _members(space, name, shape)
-    if bounds[0][0] is None:
-        space.file.warn(
-            path, f"{name} has no bounds; {-NORMAL_SIGMAS} to {NORMAL_SIGMAS} is searched, where nevergrad mostly looks"
-        )
-    for member, low, high in zip(_flat(members), *bounds, strict=True):
-        if low is None or high is None:
-            space.add_range(member, path, -NORMAL_SIGMAS, NORMAL_SIGMAS, f"member of the Array {name}")
-        elif low == high:
+    usual = _usual_bounds(space, name, path) if bounds[0][0] is None else (-_SIGMAS, _SIGMAS)
+    for member, lower, upper in zip(_flat(members), *bounds, strict=True):
+        low, high = usual if lower is None or upper is None else (lower, upper)
+        if low == high:
             space.file.wrong(path, "a member of an array must have more than one value")
             return
-        else:
-            space.add_range(member, path, low, high, f"member of the Array {name}")
+        space.add_range(member, path, low, high, f"member of the Array {name}")
     _assemble(space, name, members)
 
 
 def _array_bounds(
-    space: ForeignSpace, path: FieldPath, entry: dict[str, Any], params: dict[str, Any], shape: list[int]
+    space: ForeignSpace, path: FieldPath, entry: dict[str, Any], params: dict[str, Any], size: int
 ) -> tuple[list[float | None], list[float | None]] | None:
-    """Lower and upper bounds of all members in a row; a bound is one number, or one for each member."""
+    """Returns the lower and the upper bounds of all members; a bound is one number, or one for each member."""
     bounds = entry.get("bounds", [params.get("lower"), params.get("upper")])
     if not isinstance(bounds, list) or len(bounds) != 2:
         space.file.wrong((*path, "bounds"), f"must be a list of two, lower and upper, not {show(bounds)}")
@@ -427,7 +599,7 @@ def _array_bounds(
     if (bounds[0] is None) != (bounds[1] is None):
         space.file.wrong(path, "has one bound only", "give both: bounds: [low, high]")
         return None
-    size, rows = math.prod(shape), []
+    rows = []
     for index, bound in enumerate(bounds):
         values = _flat(bound) if isinstance(bound, list) else [bound]
         if len(values) not in (1, size) or not all(value is None or is_number(value) for value in values):
@@ -439,22 +611,18 @@ def _array_bounds(
 
 
 def _members(space: ForeignSpace, name: str, shape: list[int]) -> list[Any]:
-    """Names of the members of an array, in its shape; counted from 1."""
-    names = {
-        place: space.unused("_".join([name, *(str(number + 1) for number in place)]))
-        for place in itertools.product(*(range(length) for length in shape))
-    }
+    """Returns names for the members of an array, nested as its shape says; members are counted from 1."""
 
     def row(start: tuple[int, ...]) -> Any:
         if len(start) == len(shape):
-            return names[start]
+            return space.unused("_".join([name, *(str(index + 1) for index in start)]))
         return [row((*start, index)) for index in range(shape[len(start)])]
 
     return row(())  # type: ignore[no-any-return]  # a shape has at least one number, so this is a list
 
 
 def _assemble(space: ForeignSpace, name: str, members: list[Any]) -> None:
-    """Says how the array is made again; an array of constants is a constant."""
+    """Records how the array is built from its members; an array of constants is a constant."""
     flat = _flat(members)
     if all(member in space.fixed for member in flat):
         values = {member: space.fixed.pop(member) for member in flat}

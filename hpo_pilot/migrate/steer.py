@@ -10,8 +10,8 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from hpo_pilot.errors import ExhaustedError, InputError, TryAgainError
-from hpo_pilot.migrate.foreign_file import ForeignFile, ForeignSpace
-from hpo_pilot.migrate.spaces import read_space
+from hpo_pilot.migrate.foreign_file import ForeignFile
+from hpo_pilot.migrate.spaces import ForeignSpace, read_space
 from hpo_pilot.optimizers import Optimizer, create_optimizer
 from hpo_pilot.optimizers.base import find_mistake
 from hpo_pilot.search import Point, SearchSpace

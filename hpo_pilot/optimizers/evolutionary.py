@@ -561,7 +561,7 @@ class EvolutionaryOptimizer(Optimizer):
 
     def _offer_earlier(self, proposals: Proposals) -> None:
         """Offers the best points of earlier searches that are in this space; their values there are not used."""
-        best = (told.point for told in best_of_earlier(self.earlier) if not self.space.misfits(told.point))
+        best = (told.point for told in best_of_earlier(self.earlier) if not self.space.mistakes(told.point))
         for point in itertools.islice(best, max(1, self.population // _FOUNDERS_PER_EARLIER)):
             proposals.offer_point(point)
 

@@ -55,9 +55,9 @@ class Mistake:
 class MistakeError(ValueError):
     """Raised where a value is made from parts that do not fit; carries every mistake found."""
 
-    def __init__(self, misfits: Sequence[Mistake]) -> None:
-        super().__init__("; ".join(str(misfit) for misfit in misfits))
-        self.misfits = tuple(misfits)
+    def __init__(self, mistakes: Sequence[Mistake]) -> None:
+        super().__init__("; ".join(str(mistake) for mistake in mistakes))
+        self.mistakes = tuple(mistakes)
 
 
 def path_text(path: FieldPath) -> str:
@@ -97,7 +97,7 @@ def listing(words: Sequence[str], last: str = "and") -> str:
 # Pydantic's complaints in plain words, with what was probably meant.
 #
 # One table goes from pydantic's error types to our texts. Whoever shows a validation error to a user does it through
-# `misfits_of`.
+# `mistakes_of`.
 
 #: Patterns of the search file, and their meaning in words: `must ...`.
 NAME_PATTERN = r"^[A-Za-z][A-Za-z0-9_-]{0,49}$"
@@ -177,20 +177,20 @@ def mistakes_of(
             location = location[1:]
         places.setdefault(_path(location, data, details["type"] == "missing"), []).append(details)
     known = keys_of(model) if model is not None else []
-    misfits: list[Mistake] = []
+    mistakes: list[Mistake] = []
     for path, group in places.items():
         if group[0]["type"] == "extra_forbidden" and len(path) == 1 and model is not None:
-            misfits.append(unknown_key(str(path[0]), known, data, elsewhere))
+            mistakes.append(unknown_key(str(path[0]), known, data, elsewhere))
         elif group[0]["type"] == "extra_forbidden" and (inner := _model_at(model, path[:-1])) is not None:
             beside = functools.reduce(lambda within, part: within[part], path[:-1], data)
-            misfits.append(unknown_key(str(path[-1]), keys_of(inner), beside).under(*path[:-1]))
+            mistakes.append(unknown_key(str(path[-1]), keys_of(inner), beside).under(*path[:-1]))
         elif group[0]["type"] == "model_type" and not path and known:
-            misfits.append(Mistake((), f"must be a mapping, not {show(data)}", f"its keys are {listing(known)}"))
+            mistakes.append(Mistake((), f"must be a mapping, not {show(data)}", f"its keys are {listing(known)}"))
         else:
-            misfits += _mistakes_at(path, group)
+            mistakes += _mistakes_at(path, group)
     # Under its wrong name it is one mistake, not two.
-    meant = {(*misfit.path[:-1], misfit.rename) for misfit in misfits if misfit.unknown_key}
-    return [misfit for misfit in misfits if not (misfit.missing and misfit.path in meant)]
+    meant = {(*mistake.path[:-1], mistake.rename) for mistake in mistakes if mistake.unknown_key}
+    return [mistake for mistake in mistakes if not (mistake.missing and mistake.path in meant)]
 
 
 def keys_of(model: type[BaseModel]) -> list[str]:
@@ -272,7 +272,7 @@ def _mistakes_at(path: FieldPath, group: list[ErrorDetails]) -> list[Mistake]:
     for details in group:
         cause = details.get("ctx", {}).get("error")
         if isinstance(cause, MistakeError):
-            return [misfit.under(*path) for misfit in cause.misfits]
+            return [mistake.under(*path) for mistake in cause.mistakes]
         if cause is not None:
             return [Mistake(path, str(cause))]
         if details["type"] == "missing":

@@ -317,17 +317,17 @@ class _Choices(Domain):
     @field_validator("choices")
     @classmethod
     def _check_choices(cls, choices: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
-        misfits = []
+        mistakes = []
         first: dict[str, int] = {}
         for index, choice in enumerate(choices):
             if isinstance(choice, float) and not math.isfinite(choice):
-                misfits.append(Mistake((index,), f"must be finite, not {choice}"))
+                mistakes.append(Mistake((index,), f"must be finite, not {choice}"))
             elif (key := value_key(choice)) in first:
-                misfits.append(Mistake((index,), f"{show(choice)} is listed twice", "remove one of the two"))
+                mistakes.append(Mistake((index,), f"{show(choice)} is listed twice", "remove one of the two"))
             else:
                 first[key] = index
-        if misfits:
-            raise MistakeError(misfits)
+        if mistakes:
+            raise MistakeError(mistakes)
         return choices
 
     @property

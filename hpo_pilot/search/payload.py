@@ -77,21 +77,21 @@ class PointShape(Section):
         point.update(rest)
         return {name: self._label(name, value) for name, value in point.items()}
 
-    def misfits(self, dimensions: Mapping[str, Dimension]) -> list[Mistake]:
+    def mistakes(self, dimensions: Mapping[str, Dimension]) -> list[Mistake]:
         """What does not fit the parameters of a space; the paths start at a key of the shape."""
-        misfits = []
+        mistakes = []
         for key, array in self.arrays.items():
             for name in _names(array):
                 place = ("arrays", key)
                 if not isinstance(name, str) or name not in dimensions:
                     hint = did_you_mean(str(name), dimensions)
-                    misfits.append(Mistake(place, f"{show(name)} is not a parameter of the space", hint))
+                    mistakes.append(Mistake(place, f"{show(name)} is not a parameter of the space", hint))
                 elif dimensions[name].when:
-                    misfits.append(Mistake(place, f"{name} is not in every point (when), so it cannot be in a list"))
+                    mistakes.append(Mistake(place, f"{name} is not in every point (when), so it cannot be in a list"))
         within = {name for array in self.arrays.values() for name in _names(array) if isinstance(name, str)}
         taken = dimensions.keys() - within
         for section, keys in (("fixed", self.fixed), ("arrays", self.arrays)):
-            misfits += [
+            mistakes += [
                 Mistake((section, key), "there is a parameter of that name", "rename one of the two", at_key=True)
                 for key in keys
                 if key in taken or (section == "fixed" and key in self.arrays)
@@ -100,14 +100,14 @@ class PointShape(Section):
             choices = getattr(dimensions.get(name), "choices", None)
             if choices is None:
                 hint = did_you_mean(name, [n for n, d in dimensions.items() if hasattr(d, "choices")])
-                misfits.append(Mistake(("values", name), "is not a parameter with choices", hint, at_key=True))
+                mistakes.append(Mistake(("values", name), "is not a parameter with choices", hint, at_key=True))
                 continue
-            misfits += [
+            mistakes += [
                 Mistake(("values", name, label), f"is not one of the choices of {name}", at_key=True)
                 for label in meanings
                 if label not in [choice for choice in choices if isinstance(choice, str)]
             ]
-        return misfits
+        return mistakes
 
     def _meant(self, name: str, value: Any) -> Any:
         meanings = self.values.get(name)
@@ -174,19 +174,19 @@ class FileNames(Section):
 
     @model_validator(mode="after")
     def _check(self) -> FileNames:
-        misfits: list[Mistake] = []
+        mistakes: list[Mistake] = []
         first: dict[str, str] = {}
         for key, name in self.named().items():
             # The payload's own userJobMetadata.json is read before ours takes its place.
             ours = OUR_FILES - ({"userJobMetadata.json"} if key == "metadata" else set())
             ours -= {"progress.jsonl"} if key == "progress" else set()
             if name in ours or name.startswith(OUR_PREFIX):
-                misfits.append(Mistake((key,), f"{name} is a file of hpo-pilot's own", "give it another name"))
+                mistakes.append(Mistake((key,), f"{name} is a file of hpo-pilot's own", "give it another name"))
             elif first.setdefault(name, key) != key:
                 message = f"{name} is the {first[name]} file already"
-                misfits.append(Mistake((key,), message, "each of the payload's files needs a name of its own"))
-        if misfits:
-            raise MistakeError(misfits)
+                mistakes.append(Mistake((key,), message, "each of the payload's files needs a name of its own"))
+        if mistakes:
+            raise MistakeError(mistakes)
         return self
 
     def named(self) -> dict[str, str]:
@@ -241,13 +241,13 @@ class Payload(Section):
     @field_validator("outputs", "checkpoint")
     @classmethod
     def _inside(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        misfits = [
+        mistakes = [
             Mistake((index,), f"must be a path inside the job's folder, not {name!r}", "no '/' at the start, no '..'")
             for index, name in enumerate(names)
             if name.startswith(("/", "~")) or ".." in name.split("/")
         ]
-        if misfits:
-            raise MistakeError(misfits)
+        if mistakes:
+            raise MistakeError(mistakes)
         return names
 
 
@@ -259,7 +259,7 @@ def input_mistakes(inputs: Sequence[str], payload: Payload, base: Path | None) -
         payload: whose they are.
         base: the search file's folder; None: its files are not looked at.
     """
-    misfits = []
+    mistakes = []
     first: dict[str, int] = {}
     own = dict.fromkeys(payload.file_names.named().values(), "is the payload's own file")
     own |= dict.fromkeys(OUR_FILES, "is a file of hpo-pilot's own")
@@ -272,17 +272,17 @@ def input_mistakes(inputs: Sequence[str], payload: Payload, base: Path | None) -
             name = parse_source(text).name
         except ValueError as error:
             message, _, hint = str(error).partition(": ")
-            misfits.append(Mistake((index,), message, hint))
+            mistakes.append(Mistake((index,), message, hint))
             continue
         if name is None:
             continue
         if name in own or name.startswith(OUR_PREFIX):
             message = f"{name} {own.get(name, 'has a name like those of hpo-pilot')}"
-            misfits.append(Mistake((index,), message, "all are put into one folder: rename one of the two"))
+            mistakes.append(Mistake((index,), message, "all are put into one folder: rename one of the two"))
         elif first.setdefault(name, index) != index:
             message = f"has the name of inputs[{first[name]}]: {name}"
-            misfits.append(Mistake((index,), message, "all are put into one folder: rename one of the two"))
-    return misfits
+            mistakes.append(Mistake((index,), message, "all are put into one folder: rename one of the two"))
+    return mistakes
 
 
 def missing_paths(inputs: Sequence[str], base: Path) -> Iterator[tuple[int, str]]:

@@ -294,11 +294,11 @@ class Search(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Search:
-        misfits = [
+        mistakes = [
             *start_mistakes(self.space, self.start),
             *known_mistakes(self.space, [known.point for known in self.known]),
             *warm_start_mistakes(self.name, self.warm_start),
-            *(misfit.under("payload", "point") for misfit in self.payload.point.misfits(self.space_dimensions)),
+            *(mistake.under("payload", "point") for mistake in self.payload.point.mistakes(self.space_dimensions)),
             *confirm_mistakes(self.confirm, self.budget),
             *objective_mistakes(self.objectives),
             *known_value_mistakes(len(self.objectives), [known.value for known in self.known]),
@@ -309,10 +309,10 @@ class Search(Section):
                 metrics=[objective.metric for objective in self.objectives],
             ),
         ]
-        if not misfits and self.segments:
-            misfits = segment_mistakes(self)
-        if misfits:
-            raise MistakeError(misfits)
+        if not mistakes and self.segments:
+            mistakes = segment_mistakes(self)
+        if mistakes:
+            raise MistakeError(mistakes)
         return self
 
     @field_serializer("objectives")
@@ -360,44 +360,44 @@ class Search(Section):
 
 def start_mistakes(space: SearchSpace, start: Sequence[Mapping[str, Any] | None]) -> list[Mistake]:
     """What is wrong with the points to try first; paths are those of a search file. None: what is not even a point."""
-    misfits: list[Mistake] = []
+    mistakes: list[Mistake] = []
     first: dict[str, int] = {}
     for index, point in enumerate(start):
         if point is None:
             continue
-        wrong = space.misfits(point)
-        misfits += [misfit.under("start", index) for misfit in wrong]
+        wrong = space.mistakes(point)
+        mistakes += [mistake.under("start", index) for mistake in wrong]
         if not wrong:
             same = first.setdefault(point_key(space.canonical(point)), index)
             if same != index:
-                misfits.append(
+                mistakes.append(
                     Mistake(("start", index), f"is the same point as start[{same}]", "remove one of the two")
                 )
-    return misfits
+    return mistakes
 
 
 def known_mistakes(space: SearchSpace, known: Sequence[Mapping[str, Any]]) -> list[Mistake]:
     """What is wrong with the points whose values are known; paths are those of a search file."""
     return [
-        misfit.under("known", index, "point") for index, point in enumerate(known) for misfit in space.misfits(point)
+        mistake.under("known", index, "point") for index, point in enumerate(known) for mistake in space.mistakes(point)
     ]
 
 
 def segment_mistakes(search: Search) -> list[Mistake]:
     """What is wrong with the segments of a search that is right in itself; paths are those of a search file."""
-    misfits: list[Mistake] = []
+    mistakes: list[Mistake] = []
     first: dict[str, str] = {}
     for name, segment in (search.segments or {}).items():
         called = segment_search_name(search.name, name)
         if len(called) > LONGEST_NAME:
             message = f"its search would be called {called!r}, which is longer than {LONGEST_NAME} characters"
-            misfits.append(Mistake(("segments", name), message, "shorten one of the names", at_key=True))
+            mistakes.append(Mistake(("segments", name), message, "shorten one of the names", at_key=True))
         elif first.setdefault(called.casefold(), name) != name:
             message = f"its search would have the name of that of {first[called.casefold()]!r}: {called!r}"
-            misfits.append(Mistake(("segments", name), message, "rename one of the two", at_key=True))
+            mistakes.append(Mistake(("segments", name), message, "rename one of the two", at_key=True))
         elif segment.space is not None:
-            misfits += _own_space_mistakes(search, name, segment.space)
-    return misfits
+            mistakes += _own_space_mistakes(search, name, segment.space)
+    return mistakes
 
 
 def _own_space_mistakes(search: Search, segment: str, dimensions: Mapping[str, Dimension]) -> list[Mistake]:
@@ -408,9 +408,9 @@ def _own_space_mistakes(search: Search, segment: str, dimensions: Mapping[str, D
     wrong = [
         *start_mistakes(space, search.start),
         *known_mistakes(space, [known.point for known in search.known]),
-        *(misfit.under("payload", "point") for misfit in search.payload.point.misfits(dimensions)),
+        *(mistake.under("payload", "point") for mistake in search.payload.point.mistakes(dimensions)),
     ]
-    return [Mistake(("segments", segment, "space"), f"does not go with {misfit}") for misfit in wrong]
+    return [Mistake(("segments", segment, "space"), f"does not go with {mistake}") for mistake in wrong]
 
 
 def confirm_mistakes(confirm: Confirm, budget: Budget) -> list[Mistake]:

@@ -62,9 +62,9 @@ Objectives = Annotated[
 
 def objective_mistakes(objectives: Sequence[Objective | None]) -> list[Mistake]:
     """What is wrong with several objectives together; paths are those of a search file. None: what is not even one."""
-    misfits: list[Mistake] = []
+    mistakes: list[Mistake] = []
     if not objectives:
-        misfits.append(Mistake(("objective",), "is empty", "give it a value, or leave the key out"))
+        mistakes.append(Mistake(("objective",), "is empty", "give it a value, or leave the key out"))
     first: dict[str, int] = {}
     for index, objective in enumerate(objectives):
         if objective is None:
@@ -72,10 +72,10 @@ def objective_mistakes(objectives: Sequence[Objective | None]) -> list[Mistake]:
         same = first.setdefault(objective.metric, index)
         if same != index:
             message = f"{objective.metric} is the metric of objective[{same}] too"
-            misfits.append(
+            mistakes.append(
                 Mistake(("objective", index, "metric"), message, "name another figure, or remove one of them")
             )
-    return misfits
+    return mistakes
 
 
 def known_value_mistakes(count: int, values: Sequence[float | Sequence[float] | None]) -> list[Mistake]:
@@ -238,13 +238,13 @@ def is_result_file(source: str) -> bool:
 
 def warm_start_mistakes(name: str, sources: Sequence[str]) -> list[Mistake]:
     """What is wrong with the earlier searches of the search of that name; paths are those of a search file."""
-    misfits = []
+    mistakes = []
     for index, source in enumerate(sources):
         if source == name:
-            misfits.append(Mistake(("warm_start", index), "is this search itself", "results of its own are `known`"))
+            mistakes.append(Mistake(("warm_start", index), "is this search itself", "results of its own are `known`"))
         elif source in sources[:index]:
-            misfits.append(Mistake(("warm_start", index), f"names {source!r} a second time", "remove one of the two"))
-    return misfits
+            mistakes.append(Mistake(("warm_start", index), f"names {source!r} a second time", "remove one of the two"))
+    return mistakes
 
 
 _Step = Annotated[StrictInt, Field(ge=1, le=2**53)]
@@ -319,14 +319,14 @@ class EarlyStopping(Section):
     @model_validator(mode="after")
     def _check(self) -> EarlyStopping:
         foreign = {"none": (*_OF_ASHA, *_OF_MEDIAN), "median": _OF_ASHA, "asha": _OF_MEDIAN}[self.method]
-        misfits = [Mistake((key,), *self._not_its_own(key)) for key in foreign if getattr(self, key) is not None]
-        if not misfits and self.model_fields_set and "method" not in self.model_fields_set:
-            misfits.append(Mistake((), "has settings and no method: it stops nothing", "add method: asha, or median"))
+        mistakes = [Mistake((key,), *self._not_its_own(key)) for key in foreign if getattr(self, key) is not None]
+        if not mistakes and self.model_fields_set and "method" not in self.model_fields_set:
+            mistakes.append(Mistake((), "has settings and no method: it stops nothing", "add method: asha, or median"))
         if self.max_steps is not None and self.min_steps is not None and self.min_steps >= self.max_steps:
             message = f"is {self.min_steps}, and a whole training has {self.max_steps} steps (max_steps)"
-            misfits.append(Mistake(("min_steps",), message, f"use {max(1, self.max_steps // self.reduction)} or so"))
-        if misfits:
-            raise MistakeError(misfits)
+            mistakes.append(Mistake(("min_steps",), message, f"use {max(1, self.max_steps // self.reduction)} or so"))
+        if mistakes:
+            raise MistakeError(mistakes)
         return self
 
     def _not_its_own(self, key: str) -> tuple[str, str]:
@@ -383,21 +383,21 @@ def early_stopping_mistakes(
         folds: `folds.k`.
         metrics: of the objectives; empty: not known.
     """
-    misfits: list[Mistake] = []
+    mistakes: list[Mistake] = []
     if not early.is_on:
-        return misfits
+        return mistakes
     if trials_per_job > 1:
         message = f"needs jobs of one trial each, and resources.trials_per_job is {trials_per_job}"
         hint = "leave one of the two out: PanDA can kill a job, not one of its points"
-        misfits.append(Mistake(("early_stopping", "method"), message, hint))
+        mistakes.append(Mistake(("early_stopping", "method"), message, hint))
     if early.folds is not None and early.folds > folds:
-        misfits.append(
+        mistakes.append(
             Mistake(("early_stopping", "folds"), f"is {early.folds}, and a trial has {folds} (folds)", f"use {folds}")
         )
     if early.metric is None and len(metrics) > 1:
         message = f"must say which figure decides whether a trial goes on, for there are {len(metrics)} objectives"
-        misfits.append(Mistake(("early_stopping",), message, f"add metric: {metrics[0]}"))
+        mistakes.append(Mistake(("early_stopping",), message, f"add metric: {metrics[0]}"))
     elif early.metric is not None and metrics and early.metric not in metrics:
         message = f"is {early.metric!r}, which is no objective of this search"
-        misfits.append(Mistake(("early_stopping", "metric"), message, f"there is {', '.join(metrics)}"))
-    return misfits
+        mistakes.append(Mistake(("early_stopping", "metric"), message, f"there is {', '.join(metrics)}"))
+    return mistakes

@@ -41,30 +41,30 @@ class SearchSpace(Section):
             InputError: a dimension, condition or constraint is wrong; the message has every mistake, with its name.
         """
         checked: dict[str, Dimension] = {}
-        misfits: list[Mistake] = []
+        mistakes: list[Mistake] = []
         for name, value in dimensions.items():
             try:
                 checked[name] = DIMENSION.validate_python(value)
             except ValidationError as error:
-                misfits += [misfit.under(name) for misfit in mistakes_of(error, value, DIMENSION_TYPES)]
-        if not misfits:
+                mistakes += [mistake.under(name) for mistake in mistakes_of(error, value, DIMENSION_TYPES)]
+        if not mistakes:
             try:
                 return cls(dimensions=checked, constraints=tuple(constraints))
             except ValidationError as error:
-                misfits += mistakes_of(error, {"dimensions": dimensions, "constraints": constraints})
-        raise InputError("search space: " + "; ".join(str(misfit) for misfit in misfits))
+                mistakes += mistakes_of(error, {"dimensions": dimensions, "constraints": constraints})
+        raise InputError("search space: " + "; ".join(str(mistake) for mistake in mistakes))
 
     @model_validator(mode="after")
     def _check(self) -> SearchSpace:
         if not self.dimensions:
             raise MistakeError([Mistake(("dimensions",), "the space is empty", "name at least one parameter")])
-        misfits = [
+        mistakes = [
             *(m.under("dimensions") for m in name_mistakes(self.dimensions)),
             *(m.under("dimensions") for m in condition_mistakes(self.dimensions)),
             *(m.under("constraints") for m in constraint_mistakes(self.constraints, self.dimensions)),
         ]
-        if misfits:
-            raise MistakeError(misfits)
+        if mistakes:
+            raise MistakeError(mistakes)
         return self
 
     @property
@@ -124,17 +124,17 @@ class SearchSpace(Section):
             InputError: a name is unknown, missing or inactive, a value is outside its domain, or a constraint is
                 broken; the message says which, all of them.
         """
-        values, misfits = self._settle(point)
-        if misfits:
-            raise InputError("; ".join(str(misfit) for misfit in misfits))
+        values, mistakes = self._settle(point)
+        if mistakes:
+            raise InputError("; ".join(str(mistake) for mistake in mistakes))
         return values
 
-    def misfits(self, point: Mapping[str, Any]) -> list[Mistake]:
+    def mistakes(self, point: Mapping[str, Any]) -> list[Mistake]:
         """Everything that is wrong with a point; paths start at a name, or are empty for the point as a whole."""
         return self._settle(point)[1]
 
     def _settle(self, point: Mapping[str, Any]) -> tuple[Point, list[Mistake]]:
-        misfits = [
+        mistakes = [
             Mistake((name,), "is not a parameter of the space", did_you_mean(name, self.dimensions), at_key=True)
             for name in point
             if name not in self.dimensions
@@ -147,25 +147,25 @@ class SearchSpace(Section):
                 unsure.add(name)
             elif not self.is_active(name, values):
                 if name in point:
-                    misfits.append(
+                    mistakes.append(
                         Mistake((name,), f"is not active here: it needs {_condition(dimension)}", at_key=True)
                     )
             elif name not in point:
-                misfits.append(Mistake((name,), "is missing"))
+                mistakes.append(Mistake((name,), "is missing"))
                 unsure.add(name)
             else:
                 try:
                     values[name] = dimension.canonical(point[name])
                 except ValueError as error:
-                    misfits.append(Mistake((name,), str(error), value_hint(point[name], dimension)))
+                    mistakes.append(Mistake((name,), str(error), value_hint(point[name], dimension)))
                     unsure.add(name)
-        if not misfits:
-            misfits = [
+        if not mistakes:
+            mistakes = [
                 Mistake((), f"breaks the constraint {constraint.expression!r}")
                 for constraint in self._constraints
                 if not constraint.holds(values)
             ]
-        return {name: values[name] for name in self.dimensions if name in values}, misfits
+        return {name: values[name] for name in self.dimensions if name in values}, mistakes
 
     def is_feasible(self, point: Mapping[str, Any]) -> bool:
         """Whether a valid point satisfies every constraint."""
@@ -462,17 +462,17 @@ def name_mistakes(names: Collection[str]) -> list[Mistake]:
 
 def condition_mistakes(dimensions: Mapping[str, Dimension], faulty: Collection[str] = ()) -> list[Mistake]:
     """What is wrong with the conditions (`when`); paths start at a name."""
-    misfits = []
+    mistakes = []
     for name, dimension in dimensions.items():
         for parent, wanted in dimension.when.items():
             if parent in faulty or parent == name:  # the latter is a circle, see below
                 continue
             if parent not in dimensions:
                 hint = did_you_mean(parent, [n for n in dimensions if n != name])
-                misfits.append(Mistake((name, "when", parent), f"{parent!r} is not in the space", hint, at_key=True))
+                mistakes.append(Mistake((name, "when", parent), f"{parent!r} is not in the space", hint, at_key=True))
             else:
-                misfits += _impossible(name, parent, dimensions[parent], wanted)
-    return misfits + _circles(dimensions)
+                mistakes += _impossible(name, parent, dimensions[parent], wanted)
+    return mistakes + _circles(dimensions)
 
 
 def _impossible(name: str, parent: str, dimension: Dimension, wanted: Any) -> list[Mistake]:
@@ -482,14 +482,14 @@ def _impossible(name: str, parent: str, dimension: Dimension, wanted: Any) -> li
         return [Mistake(path, f"{parent} is continuous, so it is never exactly one value", hint)]
     if wanted == []:
         return [Mistake(path, "lists no value, so it can never be", "list at least one value")]
-    misfits = []
+    mistakes = []
     for index, value in enumerate(wanted if isinstance(wanted, list) else [wanted]):
         try:
             dimension.canonical(value)
         except ValueError as error:
             place = (*path, index) if isinstance(wanted, list) else path
-            misfits.append(Mistake(place, f"can never be: {parent} {error}", value_hint(value, dimension)))
-    return misfits
+            mistakes.append(Mistake(place, f"can never be: {parent} {error}", value_hint(value, dimension)))
+    return mistakes
 
 
 def _circles(dimensions: Mapping[str, Dimension]) -> list[Mistake]:
@@ -513,7 +513,7 @@ def constraint_mistakes(
     constraints: Sequence[str | None], names: Collection[str], faulty: Collection[str] = ()
 ) -> list[Mistake]:
     """What is wrong with each constraint by itself; paths start at its index. None: one that is not even text."""
-    misfits = []
+    mistakes = []
     known = {*names, *faulty}
     for index, expression in enumerate(constraints):
         if expression is None:
@@ -521,18 +521,18 @@ def constraint_mistakes(
         try:
             unknown = sorted(Constraint(expression).names - known)
         except ValueError as error:
-            misfits.append(Mistake((index,), f"{expression!r} {error}"))
+            mistakes.append(Mistake((index,), f"{expression!r} {error}"))
             continue
         if dashed := [name for name in known if "-" in name and set(name.split("-")) & set(unknown)]:
             message = f"{expression!r} reads {dashed[0]} as a subtraction"
-            misfits.append(Mistake((index,), message, "name the parameter with '_' instead of '-'"))
+            mistakes.append(Mistake((index,), message, "name the parameter with '_' instead of '-'"))
             continue
         for name in unknown:
             hint = did_you_mean(name, sorted(known))
             if not hint.startswith("did") and f"= {name}" in expression:
                 hint = f"is it text? put it in quotes: '{name}'"
-            misfits.append(Mistake((index,), f"{expression!r} names {name}, which is not in the space", hint))
-    return misfits
+            mistakes.append(Mistake((index,), f"{expression!r} names {name}, which is not in the space", hint))
+    return mistakes
 
 
 def value_hint(value: Any, dimension: Dimension) -> str:

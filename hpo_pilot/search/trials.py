@@ -131,7 +131,7 @@ def hours_allowed(budget: Budget, resources: Resources) -> dict[str, float]:
 
 def width_mistakes(budget: Budget, resources: Resources, folds: Folds) -> list[Mistake]:
     """Counts that are too large together, each within its own maximum; paths are those of a search file."""
-    misfits = []
+    mistakes = []
     per_job, k = resources.trials_per_job, folds.k
     queued = 0 if budget.queued == "auto" else budget.queued
     jobs = -(-(budget.parallel + queued) // per_job) * k
@@ -139,16 +139,16 @@ def width_mistakes(budget: Budget, resources: Resources, folds: Folds) -> list[M
         what = "budget.parallel" + (" and budget.queued" if queued else "") + (f" with {k} folds" if k > 1 else "")
         message = f"{what} would have {jobs} jobs out at once; at most {MOST_JOBS_OUT} can be"
         hint = f"use {max(1, MOST_JOBS_OUT // k * per_job - queued)} or less" if queued < MOST_JOBS_OUT // k else ""
-        misfits.append(Mistake(("budget", "parallel"), message, hint))
+        mistakes.append(Mistake(("budget", "parallel"), message, hint))
     if k * per_job > MOST_RUNS_PER_TASK:
         message = f"{per_job} trials of {k} folds would go out together; at most {MOST_RUNS_PER_TASK} folds can"
-        misfits.append(Mistake(("resources", "trials_per_job"), message, f"use {max(1, MOST_RUNS_PER_TASK // k)}"))
-    return misfits
+        mistakes.append(Mistake(("resources", "trials_per_job"), message, f"use {max(1, MOST_RUNS_PER_TASK // k)}"))
+    return mistakes
 
 
 def budget_mistakes(budget: Budget, resources: Resources, folds: Folds) -> list[Mistake]:
     """Limits that are too low for a single trial, were it to take the minutes asked for; paths start at a limit."""
-    misfits = []
+    mistakes = []
     hours = folds.k * resources.minutes / 60 / resources.trials_per_job
     for name, each, unit in (
         ("gpu_hours", resources.gpus, "GPU-hours"),
@@ -157,8 +157,8 @@ def budget_mistakes(budget: Budget, resources: Resources, folds: Folds) -> list[
         limit = getattr(budget, name)
         if limit is not None and limit < hours * each:
             message = f"one trial may take {hours * each:.4g} {unit}, by resources.minutes: {limit:g} allow none"
-            misfits.append(Mistake((name,), message, f"allow {hours * each:.4g} or more, or fewer resources.minutes"))
-    return misfits
+            mistakes.append(Mistake((name,), message, f"allow {hours * each:.4g} or more, or fewer resources.minutes"))
+    return mistakes
 
 
 class TrialState(StrEnum):

@@ -32,7 +32,7 @@ def check_site(name: str, resources: Resources | None) -> tuple[list[Mistake], l
         resources: of one job; None: they are wrong themselves.
     """
     path = ("site", "profile")
-    ranks = [] if resources is None else [misfit.under("resources") for misfit in rank_mistakes(resources)]
+    ranks = [] if resources is None else [mistake.under("resources") for mistake in rank_mistakes(resources)]
     files = site_files()
     if name not in files:
         known = [Mistake(path, f"there is no site profile {name!r}", unknown_site_hint(name, files))]
@@ -46,8 +46,8 @@ def check_site(name: str, resources: Resources | None) -> tuple[list[Mistake], l
     if resources is None:
         return [], []
     return (
-        [*ranks, *(misfit.under("resources") for misfit in site_mistakes(resources, profile))],
-        [misfit.under("resources") for misfit in _allocation_notes(resources, profile)],
+        [*ranks, *(mistake.under("resources") for mistake in site_mistakes(resources, profile))],
+        [mistake.under("resources") for mistake in _allocation_notes(resources, profile)],
     )
 
 
@@ -94,20 +94,20 @@ def site_mistakes(resources: Resources, profile: SiteProfile) -> list[Mistake]:
 
 
 def _node_mistakes(resources: Resources, profile: SiteProfile) -> list[Mistake]:
-    node, misfits = profile.node, []
+    node, mistakes = profile.node, []
     if node.cores is not None and resources.cores > node.cores:
         message = f"a node of {profile.name} has {node.cores} cores, not {resources.cores}"
-        misfits.append(Mistake(("cores",), message, f"use {node.cores} or fewer, on more nodes"))
+        mistakes.append(Mistake(("cores",), message, f"use {node.cores} or fewer, on more nodes"))
     if node.memory_mb is not None and resources.memory_mb > node.memory_mb:
         message = f"a node of {profile.name} has {node.memory_mb} MB of memory, not {resources.memory_mb}"
-        misfits.append(Mistake(("memory_mb",), message, f"use {node.memory_mb} or less; the unit is MB"))
+        mistakes.append(Mistake(("memory_mb",), message, f"use {node.memory_mb} or less; the unit is MB"))
     # Where not even the cores are said, nothing is known of the node.
     if resources.gpus_per_node > node.gpu_count and (node.gpus is not None or node.cores is not None):
         have = f"{node.gpu_count} GPUs" if node.gpu_count else "no GPU"
         message = f"a node of {profile.name} has {have}, not {resources.gpus_per_node}"
         hint = f"use {node.gpu_count} or fewer, on more nodes" if node.gpu_count else "use 0, or a site with GPUs"
-        misfits.append(Mistake(("gpus_per_node",), message, hint))
-    return misfits
+        mistakes.append(Mistake(("gpus_per_node",), message, hint))
+    return mistakes
 
 
 def _launcher_mistakes(resources: Resources, profile: SiteProfile) -> list[Mistake]:
@@ -167,21 +167,21 @@ def this_machine() -> Machine:
 
 def local_mistakes(resources: Resources, machine: Machine) -> list[Mistake]:
     """Why one job would not fit on `machine`, which is all that the local site has; paths start at a resource."""
-    misfits = []
+    mistakes = []
     if resources.nodes > 1:
         hint = "use nodes: 1, or the profile of a site with nodes"
-        misfits.append(Mistake(("nodes",), f"the local site is one machine, not {resources.nodes} nodes", hint))
+        mistakes.append(Mistake(("nodes",), f"the local site is one machine, not {resources.nodes} nodes", hint))
     if resources.cores > machine.cores:
         message = f"this machine has {machine.cores} cores, not {resources.cores}"
-        misfits.append(Mistake(("cores",), message, f"use {machine.cores} or fewer"))
+        mistakes.append(Mistake(("cores",), message, f"use {machine.cores} or fewer"))
     if resources.memory_mb > machine.memory_mb:
         message = f"this machine has {machine.memory_mb} MB of memory, not {resources.memory_mb}"
-        misfits.append(Mistake(("memory_mb",), message, f"use {machine.memory_mb} or less; the unit is MB"))
+        mistakes.append(Mistake(("memory_mb",), message, f"use {machine.memory_mb} or less; the unit is MB"))
     if resources.gpus_per_node > machine.gpus:
         have = f"{machine.gpus} GPUs" if machine.gpus else "no GPU"
         hint = f"use {machine.gpus}, or the profile of a site with GPUs"
-        misfits.append(Mistake(("gpus_per_node",), f"this machine has {have}, not {resources.gpus_per_node}", hint))
-    return misfits
+        mistakes.append(Mistake(("gpus_per_node",), f"this machine has {have}, not {resources.gpus_per_node}", hint))
+    return mistakes
 
 
 def check_optimizer(
@@ -194,7 +194,7 @@ def check_optimizer(
         name_path: where the optimizer's name stands.
         objectives: how many there are; 0 where their section is not sound.
         warm: whether the search starts from earlier ones.
-        elsewhere: where keys belong that are none of its settings, as `misfits_of` takes it.
+        elsewhere: where keys belong that are none of its settings, as `mistakes_of` takes it.
     """
     # Only here, for the optimizers' libraries take a second to load.
     from hpo_pilot.optimizers import optimizer_class, optimizer_names, several_takers  # noqa: PLC0415
@@ -214,7 +214,7 @@ def check_optimizer(
         settings = optimizer.check_settings(choice.settings)
     except ValidationError as error:
         wrong = mistakes_of(error, choice.settings, optimizer.Settings, elsewhere)
-        return [misfit.under("optimizer") for misfit in wrong], notes
+        return [mistake.under("optimizer") for mistake in wrong], notes
     single = optimizer.of_one_objective(settings)
     if objectives <= 1 or not single:
         return [], notes

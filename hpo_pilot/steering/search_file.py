@@ -286,11 +286,11 @@ class SearchCheck:
         payload = self._parts.get("payload")
         return payload if isinstance(payload, Payload) else None
 
-    def _tell(self, *misfits: Mistake, under: FieldPath = ()) -> None:
-        for misfit in misfits:
-            path = under + misfit.path
+    def _tell(self, *mistakes: Mistake, under: FieldPath = ()) -> None:
+        for mistake in mistakes:
+            path = under + mistake.path
             if path not in self._document.faulty:
-                self.problems.append(self._document.problem(path, misfit.message, misfit.hint, at_key=misfit.at_key))
+                self.problems.append(self._document.problem(path, mistake.message, mistake.hint, at_key=mistake.at_key))
 
     def _tell_and_note(self, found: tuple[list[Mistake], list[Mistake]]) -> None:
         wrong, notes = found
@@ -304,12 +304,12 @@ class SearchCheck:
     def _top_level(self, data: dict[str, Any]) -> dict[str, Any]:
         """`data` without unknown keys, those renamed whose meaning is clear."""
         for key in [key for key in data if key not in _FIELDS]:
-            misfit = unknown_key(key, list(_FIELDS), data, _ELSEWHERE)
-            self._tell(misfit)
+            mistake = unknown_key(key, list(_FIELDS), data, _ELSEWHERE)
+            self._tell(mistake)
             value = data.pop(key)
-            if misfit.rename is not None:
-                self._document.rename((key,), (misfit.rename,))
-                data[misfit.rename] = value
+            if mistake.rename is not None:
+                self._document.rename((key,), (mistake.rename,))
+                data[mistake.rename] = value
         for key, field in _FIELDS.items():
             if field.is_required() and key not in data:
                 self._tell(Mistake((key,), "is missing"))
@@ -354,34 +354,36 @@ class SearchCheck:
             try:
                 return adapter.validate_python(value)
             except ValidationError as error:
-                misfits = [_with_usual_form(misfit, model) for misfit in mistakes_of(error, value, model, _ELSEWHERE)]
-            self._tell(*(m for m in misfits if (m.path, m.message) not in told), under=path)
-            told |= {(misfit.path, misfit.message) for misfit in misfits}
+                mistakes = [
+                    _with_usual_form(mistake, model) for mistake in mistakes_of(error, value, model, _ELSEWHERE)
+                ]
+            self._tell(*(m for m in mistakes if (m.path, m.message) not in told), under=path)
+            told |= {(mistake.path, mistake.message) for mistake in mistakes}
             mended = copy.deepcopy(value)
-            if not all(self._mend(mended, misfit, path) for misfit in misfits):
+            if not all(self._mend(mended, mistake, path) for mistake in mistakes):
                 return None
             value = mended
         return None
 
-    def _mend(self, value: Any, misfit: Mistake, under: FieldPath) -> bool:
+    def _mend(self, value: Any, mistake: Mistake, under: FieldPath) -> bool:
         """Puts into `value` what was meant; False where that is not clear."""
-        if not misfit.path:
+        if not mistake.path:
             return False
-        *way, last = misfit.path
+        *way, last = mistake.path
         for part in way:
             value = value[part]
-        if misfit.substitute:
-            value[last] = misfit.substitute[0]
+        if mistake.substitute:
+            value[last] = mistake.substitute[0]
             return True
-        if not misfit.unknown_key:
+        if not mistake.unknown_key:
             return False
         meant = value.pop(last)
         if meant is None and isinstance(last, str) and ":" in last:  # {low:1} is {"low:1": null}
             text = last.partition(":")[2]
             meant = scalar_value(plain_tag(text), text)
-        if misfit.rename is not None and misfit.rename not in value:
-            value[misfit.rename] = meant
-            self._document.rename((*under, *misfit.path), (*under, *way, misfit.rename))
+        if mistake.rename is not None and mistake.rename not in value:
+            value[mistake.rename] = meant
+            self._document.rename((*under, *mistake.path), (*under, *way, mistake.rename))
         return True
 
     def _space(self, value: Any) -> SearchSpace | None:
@@ -405,7 +407,7 @@ class SearchCheck:
         constraints = self._parts.get("constraints", ())
         broken = constraint_mistakes(constraints, sound, faulty)
         self._tell(*broken, under=("constraints",))
-        usable = _usable(sound, {*faulty, *(str(misfit.path[0]) for misfit in [*misnamed, *wrong])})
+        usable = _usable(sound, {*faulty, *(str(mistake.path[0]) for mistake in [*misnamed, *wrong])})
         # A start point cannot break a constraint that makes no sense, or that reads a parameter that makes none.
         complete = len(usable) == len(value) and not broken and None not in constraints
         if not usable:
@@ -423,17 +425,17 @@ class SearchCheck:
             None if point is None else {name: value for name, value in point.items() if name not in unusable}
             for point in self._parts.get("start", ())
         ]
-        misfits = start_mistakes(space, points)
+        mistakes = start_mistakes(space, points)
         if unusable:  # two points may differ in what was left out
-            misfits = [misfit for misfit in misfits if len(misfit.path) > 2]
-        self._tell(*misfits)
+            mistakes = [mistake for mistake in mistakes if len(mistake.path) > 2]
+        self._tell(*mistakes)
 
     def _depending(self, space: SearchSpace) -> None:
         """What other sections say of the parameters of a sound space."""
         self._tell(*known_mistakes(space, [known.point for known in self._parts.get("known", ())]))
         payload = self._parts.get("payload")
         if isinstance(payload, Payload):
-            self._tell(*payload.point.misfits(space.dimensions), under=("payload", "point"))
+            self._tell(*payload.point.mistakes(space.dimensions), under=("payload", "point"))
 
     def _across(self) -> None:
         """What spans sections, or needs more than the file."""
@@ -537,11 +539,11 @@ class SearchCheck:
             self._note(("start",), message, "the last ones will not be tried")
 
 
-def _with_usual_form(misfit: Mistake, model: object) -> Mistake:
+def _with_usual_form(mistake: Mistake, model: object) -> Mistake:
     """Where a whole section is of the wrong kind, its usual form says more than its keys."""
-    whole = isinstance(model, type) and not misfit.path and "must be a mapping" in misfit.message
+    whole = isinstance(model, type) and not mistake.path and "must be a mapping" in mistake.message
     form = _USUAL_FORMS.get(model) if whole else None
-    return replace(misfit, hint=f"as in {form}") if form else misfit
+    return replace(mistake, hint=f"as in {form}") if form else mistake
 
 
 def _usable(sound: Mapping[str, Dimension], unusable: set[str]) -> dict[str, Dimension]:

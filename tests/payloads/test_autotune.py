@@ -276,7 +276,7 @@ def test_every_point_that_a_search_allows_is_one_that_the_kernel_takes(of: Any, 
     space = load_search(PAYLOAD / f"{name}.yaml").space
     rng = np.random.default_rng(2)
     points = [space.decode(list(rng.random(len(space.names)))) for _ in range(100)]
-    allowed = [point for point in points if not space.misfits(point)]
+    allowed = [point for point in points if not space.mistakes(point)]
     assert 5 < len(allowed) < 100
     for point in allowed:
         (tmp_path / "input.json").write_text(json.dumps(point))
@@ -291,7 +291,7 @@ def test_the_first_machines_results_are_of_this_space() -> None:
     )
     assert len(earlier.trials) >= 60
     for trial in earlier.trials:
-        assert search.space.misfits(trial.point) == []
+        assert search.space.mistakes(trial.point) == []
         assert trial.values is not None
         assert 1e-3 < trial.values[0] < 2
 

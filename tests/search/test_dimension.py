@@ -23,7 +23,7 @@ BOUND = st.floats(-1e12, 1e12, allow_nan=False).filter(lambda x: x == 0 or abs(x
 def refused(model: type[Domain], **fields: Any) -> str:
     with pytest.raises(ValidationError) as caught:
         model(**fields)
-    return "; ".join(str(misfit) for misfit in mistakes_of(caught.value, fields, model))
+    return "; ".join(str(mistake) for mistake in mistakes_of(caught.value, fields, model))
 
 
 @st.composite

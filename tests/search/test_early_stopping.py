@@ -66,8 +66,8 @@ def test_wrong_settings(settings: dict[str, Any], message: str) -> None:
 )
 def test_what_does_not_go_together(settings: dict[str, Any], rest: dict[str, Any], message: str | None) -> None:
     early = EarlyStopping(method="asha", **settings)
-    misfits = early_stopping_mistakes(early, **{"trials_per_job": 1, "folds": 1, "metrics": ["loss"], **rest})
-    assert [misfit.message for misfit in misfits] == [] if message is None else message in misfits[0].message
+    mistakes = early_stopping_mistakes(early, **{"trials_per_job": 1, "folds": 1, "metrics": ["loss"], **rest})
+    assert [mistake.message for mistake in mistakes] == [] if message is None else message in mistakes[0].message
     assert early_stopping_mistakes(EarlyStopping(), **{"trials_per_job": 9, "folds": 1, "metrics": []}) == []
 
 

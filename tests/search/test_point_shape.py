@@ -70,13 +70,13 @@ def test_a_list_of_another_shape_is_refused(w: Any) -> None:
     ],
 )
 def test_what_does_not_fit_the_space(shape: dict[str, Any], words: str) -> None:
-    assert words in "\n".join(map(str, PointShape.model_validate(shape).misfits(SPACE.dimensions)))
+    assert words in "\n".join(map(str, PointShape.model_validate(shape).mistakes(SPACE.dimensions)))
 
 
 def test_what_fits() -> None:
-    assert not SHAPE.misfits(SPACE.dimensions)
+    assert not SHAPE.mistakes(SPACE.dimensions)
     # A list may bear the name of one of its own members.
-    assert not PointShape(arrays={"w1": ["w1", "w2"]}).misfits(SPACE.dimensions)
+    assert not PointShape(arrays={"w1": ["w1", "w2"]}).mistakes(SPACE.dimensions)
 
 
 def test_a_parameter_that_is_not_always_there_cannot_be_in_a_list() -> None:
@@ -86,4 +86,4 @@ def test_a_parameter_that_is_not_always_there_cannot_be_in_a_list() -> None:
             "b": {"type": "real", "low": 0, "high": 1, "when": {"a": 1}},
         }
     )
-    assert "not in every point" in str(PointShape(arrays={"w": ["a", "b"]}).misfits(space.dimensions)[0])
+    assert "not in every point" in str(PointShape(arrays={"w": ["a", "b"]}).mistakes(space.dimensions)[0])

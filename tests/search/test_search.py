@@ -28,7 +28,7 @@ def refused(**changes: Any) -> str:
     data = {**DATA, **changes}
     with pytest.raises(ValidationError) as caught:
         Search.model_validate(data)
-    return "; ".join(str(misfit) for misfit in mistakes_of(caught.value, data, Search))
+    return "; ".join(str(mistake) for mistake in mistakes_of(caught.value, data, Search))
 
 
 def test_defaults() -> None:

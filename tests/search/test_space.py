@@ -76,8 +76,8 @@ def test_wrong_points_are_refused_with_every_reason(
 
 
 def test_a_wrong_parent_says_nothing_of_its_children(space: SearchSpace) -> None:
-    (misfit,) = space.misfits({"solver": "sgt", "layers": 1, "width": 16, "momentum": 0.6, "nesterov": 7})
-    assert misfit.path == ("solver",)
+    (mistake,) = space.mistakes({"solver": "sgt", "layers": 1, "width": 16, "momentum": 0.6, "nesterov": 7})
+    assert mistake.path == ("solver",)
 
 
 def test_conditions_tell_1_from_true() -> None:
@@ -192,24 +192,24 @@ def test_a_corner_is_found_by_the_grid() -> None:
 def test_a_small_finite_space_is_searched_in_full() -> None:
     number = {"type": "integer", "low": 0, "high": 99}
     assert feasibility_mistakes(SearchSpace.from_dict({"x": number, "y": number}, ["x * 100 + y == 4242"])) == []
-    (misfit,) = feasibility_mistakes(SearchSpace.from_dict({"x": number, "y": number}, ["x * 100 + y == 42420"]))
-    assert misfit.message == "no feasible point: none of the 10000 points tried satisfies 'x * 100 + y == 42420'"
+    (mistake,) = feasibility_mistakes(SearchSpace.from_dict({"x": number, "y": number}, ["x * 100 + y == 42420"]))
+    assert mistake.message == "no feasible point: none of the 10000 points tried satisfies 'x * 100 + y == 42420'"
 
 
 def test_the_culprit_is_named() -> None:
     space = SearchSpace.from_dict({"x": REAL, "c": {"type": "categorical", "choices": ["a"]}}, ["x > 0", "c < 3"])
-    (misfit,) = feasibility_mistakes(space)
-    assert misfit.path == ("constraints", 1)
-    assert "it fails: '<' not supported between instances of 'str' and 'int'" in misfit.message
+    (mistake,) = feasibility_mistakes(space)
+    assert mistake.path == ("constraints", 1)
+    assert "it fails: '<' not supported between instances of 'str' and 'int'" in mistake.message
 
 
 def test_two_that_exclude_each_other_are_named() -> None:
-    (misfit,) = feasibility_mistakes(SearchSpace.from_dict({"x": REAL}, ["x < 0.4", "x >= 0", "x > 0.6"]))
-    assert misfit.path == ("constraints", 2)
-    assert "both this and 'x < 0.4'" in misfit.message
+    (mistake,) = feasibility_mistakes(SearchSpace.from_dict({"x": REAL}, ["x < 0.4", "x >= 0", "x > 0.6"]))
+    assert mistake.path == ("constraints", 2)
+    assert "both this and 'x < 0.4'" in mistake.message
 
 
 def test_three_that_exclude_each_other() -> None:
     space = SearchSpace.from_dict({"x": REAL, "y": REAL, "z": REAL}, ["x < y", "y < z", "z < x"])
-    (misfit,) = feasibility_mistakes(space)
-    assert misfit.path == ("constraints",)
+    (mistake,) = feasibility_mistakes(space)
+    assert mistake.path == ("constraints",)

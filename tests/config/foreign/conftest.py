@@ -11,9 +11,9 @@ import pytest
 
 from hpo_pilot.errors import Problem, SearchFileError
 from hpo_pilot.migrate.draft import ImportedSearch, ImportOptions
-from hpo_pilot.migrate.foreign_file import ForeignFile, ForeignSpace
+from hpo_pilot.migrate.foreign_file import ForeignFile
 from hpo_pilot.migrate.importing import import_search
-from hpo_pilot.migrate.spaces import read_space
+from hpo_pilot.migrate.spaces import ForeignSpace, read_space
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.migrate.foreign_file import ForeignFile, ForeignSpace
-from hpo_pilot.migrate.spaces import read_space
+from hpo_pilot.migrate.foreign_file import ForeignFile
+from hpo_pilot.migrate.spaces import ForeignSpace, read_space
 from hpo_pilot.search import SearchSpace
 
 Space = Callable[[Any], ForeignSpace]
