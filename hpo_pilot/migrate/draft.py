@@ -22,13 +22,13 @@ from hpo_pilot.search.yaml_document import STR, plain_tag
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """What the user says beside the file.
+    """The user's settings, which take precedence over the file.
 
     Attributes:
-        output_folder: where the search file goes; its paths are relative to it.
-        name: the search's name; None: from the file.
+        output_folder: folder of the search file; paths in the file are relative to it.
+        name: name of the search; None: from the file.
         command: payload.command; None: from the file.
-        payload: the payload's folder; None: from the file.
+        payload: folder of the payload; None: from the file.
     """
 
     output_folder: Path
@@ -37,7 +37,7 @@ class ImportOptions:
     payload: Path | None = None
 
     def relative(self, folder: Path) -> str:
-        """A folder as the search file names it."""
+        """Returns the path of `folder` relative to the search file."""
         return os.path.relpath(folder.resolve(), self.output_folder.resolve())
 
 
@@ -46,9 +46,9 @@ class ImportedSearch:
     """A search file made of another tool's file.
 
     Attributes:
-        text: the search file.
-        search: what it says.
-        warnings: what was not carried over, or not as it was, each with its reason.
+        text: content of the search file.
+        search: the checked search.
+        warnings: settings that were dropped or changed, each with the reason.
     """
 
     text: str
@@ -56,22 +56,22 @@ class ImportedSearch:
     warnings: tuple[Problem, ...]
 
 
-#: The sections in the order in which people read them.
+#: Order of the sections in the search file.
 _ORDER = [field.alias or name for name, field in Search.model_fields.items()]
 
-#: Sections whose members stand on lines of their own.
+#: Sections with one member a line.
 _LISTS = ("start", "known", "constraints")
 
 
 class Draft:
-    """The sections of a search file, and comments to them."""
+    """A search file under construction: its sections and their comments."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
         self._comments: dict[tuple[str, ...], str] = {}
 
     def put(self, section: str, *key_and_value: Any, origin: str = "") -> None:
-        """Sets `section` to a value, or one key of it: ``put("seed", 7)``, ``put("budget", "trials", 20)``."""
+        """Sets a section or one key of it: ``put("seed", 7)``, ``put("budget", "trials", 20)``."""
         *keys, value = key_and_value
         place = (section, *keys)
         if keys:
@@ -82,20 +82,20 @@ class Draft:
             self._comments[place] = origin
 
     def put_space(self, space: ForeignSpace) -> None:
-        """Sets the space, and what the payload's points have beyond it."""
+        """Sets the space and `payload.point`, the shape of the points in the payload's input file."""
         for name, dimension in space.dimensions.items():
             self.put("space", name, dimension, origin=space.origins[name])
         shape = {"fixed": space.fixed, "arrays": space.arrays, "values": space.values}
         if any(shape.values()):
             given = {key: value for key, value in shape.items() if value}
-            self.put("payload", "point", given, origin="what the payload's points have beyond the parameters by name")
+            self.put("payload", "point", given, origin="constants, arrays and nested choices of the payload's points")
 
     def text(self, head: Sequence[str], warnings: Sequence[Problem]) -> str:
-        """The file's text.
+        """Returns the text of the file.
 
         Args:
-            head: the comment that it begins with, line by line.
-            warnings: what was not carried over; it is listed below the head.
+            head: lines of the comment at the start.
+            warnings: settings that were dropped or changed; they are listed below the head.
         """
         lines = [f"# {line}".rstrip() for line in head]
         if warnings:
@@ -122,31 +122,19 @@ def _one_line(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in text)
 
 
-#: `user.nickname.` and the like, before what a data set is about.
-_OWNER = re.compile(r"^(?:user|group)\.[^.]+\.")
-
-#: What a shell is to put into a name.
-_SHELL = re.compile(r"`[^`]*`|\$\([^)]*\)|\$\{[^}]*\}|\$\w+|\{\w+\}")
-
-
 def put_name(draft: Draft, file: ForeignFile, path: FieldPath, text: str, fallback: str) -> None:
-    """Sets the search's name to what a search can be called that comes nearest to `text`."""
+    """Sets the search's name to the valid name that is closest to `text`."""
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-_")
     if not name[:1].isalpha():
         name = f"{fallback}-{name}".strip("-")
     name = name[:LONGEST_NAME].rstrip("-_")
     draft.put("search", name)
     if name != text:
-        file.warn(path, f"the search is called {name}: its name is made of letters, digits, '_' and '-'")
-
-
-def subject_of(dataset: str) -> str:
-    """What an output data set is called beside its owner and what a shell adds to it."""
-    return _OWNER.sub("", _SHELL.sub("", dataset).rstrip("/")).strip(".-_ ")
+        file.warn(path, f"the search is called {name}: a search's name has letters, digits, '_' and '-' only")
 
 
 def rucio_name(dataset: str) -> str:
-    """A data set with its scope: the one given, or the one that PanDA's tools see in its name."""
+    """Returns `scope:name`, with the scope given or the scope that PanDA's tools derive from the name."""
     name = dataset.rstrip("/")
     if ":" in name:
         return name
@@ -156,20 +144,20 @@ def rucio_name(dataset: str) -> str:
 
 
 def put_sites(draft: Draft, file: ForeignFile, path: FieldPath, sites: list[str], origin: str) -> None:
-    """Sets the queue, where one is named."""
+    """Sets the queue if exactly one is named."""
     named = [site for site in sites if site and site.upper() != "ANY"]
     if not named:
         return
     draft.put("site", "profile", "grid")
     if len(named) > 1:
-        file.warn(path, f"a search file names one queue; PanDA chooses among all, not only {', '.join(named)}")
+        file.warn(path, f"several queues are not carried over: PanDA chooses among all, not only {', '.join(named)}")
     elif re.match(QUEUE_PATTERN, named[0]):
         draft.put("site", "queue", named[0], origin=origin)
     else:
         file.wrong(path, f"{named[0]!r} is not the name of a queue")
 
 
-#: hpogrid's algorithms, which are libraries for the most part.
+#: Algorithms of hpogrid, most of them libraries, and our optimizers.
 HPOGRID = {
     "ax": "bayesian",
     "bayesian": "bayesian",
@@ -182,7 +170,7 @@ HPOGRID = {
     "tune": "random",
 }
 
-#: Parts of the names of nevergrad's optimizers, the first that fits counts.
+#: Parts of the names of nevergrad's optimizers; the first match counts.
 _NEVERGRAD = (
     ("CMA", "cma"),
     ("BO", "bayesian"),
@@ -200,19 +188,19 @@ _MODE = re.compile(r"--(?:mode|goal)(?:\s+|=)[\"']?(max|min)")
 
 
 def for_hpogrid(algorithm: str, method: str | None) -> str:
-    """The optimizer for an algorithm of hpogrid; `method` is nevergrad's, whose default there is random search."""
+    """Returns the optimizer for an algorithm of hpogrid; `method` is nevergrad's, by default random search."""
     if algorithm == "nevergrad":
         return for_nevergrad(method or "RandomSearch")
     return HPOGRID[algorithm]
 
 
 def for_nevergrad(method: str) -> str:
-    """The optimizer for one of nevergrad's: all that is no other is some evolution."""
+    """Returns the optimizer for an optimizer of nevergrad; most of those are evolutionary."""
     return next((optimizer for part, optimizer in _NEVERGRAD if part in method), "evolutionary")
 
 
 def for_steering(command: str) -> str | None:
-    """The optimizer that does what a steering container's command does; None where that cannot be seen."""
+    """Returns the optimizer closest to a steering container's command; None where the command does not name one."""
     if found := _OWN.search(command):
         return found[1]
     method = _METHOD.search(command)
@@ -224,7 +212,7 @@ def for_steering(command: str) -> str | None:
 
 
 def goal_of_steering(command: str) -> str | None:
-    """Which way is better, as a steering container's command says it; None where it does not."""
+    """Returns the goal that a steering container's command names; None where it names none."""
     found = _MODE.search(command)
     return None if found is None else "maximize" if found[1] == "max" else "minimize"
 
@@ -234,7 +222,7 @@ _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
 def flow_yaml(value: Any) -> str:
-    """Any value of plain Python types, in YAML's flow style."""
+    """Returns a value of plain Python types in YAML's flow style."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{flow_yaml(key)}: {flow_yaml(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
@@ -251,7 +239,7 @@ def flow_yaml(value: Any) -> str:
 def _number(value: float) -> str:
     text = repr(value)
     mantissa, exponent, power = text.partition("e")
-    # YAML 1.1 takes a number with an exponent for text, unless there is a point in it and a sign behind the e.
+    # YAML 1.1 reads a number with an exponent as text unless it has a point and a sign after the e.
     if exponent and "." not in mantissa:
         mantissa += ".0"
     if exponent and power[0] not in "+-":

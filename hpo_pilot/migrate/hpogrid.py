@@ -1,4 +1,9 @@
-"""Imports hpogrid projects."""
+"""Imports hpogrid projects: `config.json`, or a YAML file of the same form.
+
+Accepted is what hpogrid 1.3.3 accepts (`hpogrid/core/defaults.py`, `kConfigFormat`). A project's model runs through
+hpogrid itself, in its mode for iDDS: it reads `input.json` and writes `output.json`. The key there is `loss`, whatever
+the metric is called.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +20,6 @@ from hpo_pilot.migrate.spaces import read_space
 from hpo_pilot.search.mistakes import FieldPath, closest, listing
 from hpo_pilot.search.values import show
 
-# Importing hpogrid projects: `config.json` or a YAML file of the same form.
-#
-# What is accepted is what hpogrid 1.3.3 accepts (`hpogrid/core/defaults.py`, `kConfigFormat`), and mistakes are told
-# as
-# those of search files are. A project's model runs through hpogrid itself, in the mode that it has for iDDS: it reads
-# `input.json` and writes `output.json`, whose key is `loss` whatever the metric is called.
-
 _TEXT, _COUNT, _MAPPING, _LIST, _FLAG, _NULL = "text", "a whole number", "a mapping", "a list", "true or false", "null"
 _TYPES: dict[str, tuple[type, ...]] = {
     _TEXT: (str,),
@@ -32,7 +30,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     _NULL: (type(None),),
 }
 
-#: Section -> key -> what may stand there.
+#: Section -> key -> the types allowed.
 _KEYS: dict[str, dict[str, tuple[str, ...]]] = {
     "model_config": {"script": (_TEXT,), "model": (_TEXT,), "param": (_MAPPING,)},
     "hpo_config": {
@@ -67,7 +65,7 @@ _CHOICES = {
 }
 _TOP = ("project_name", "scripts_path", *_KEYS, "search_space")
 
-#: Options of prun that hpogrid passes on (`grid_config.extra`) and that a search file has.
+#: Options of prun in `grid_config.extra`, and their keys in a search file.
 _EXTRA = {
     "memory": ("resources", "memory_mb"),
     "nCore": ("resources", "cores"),
@@ -78,14 +76,14 @@ _EXTRA = {
 
 
 def import_hpogrid(file: ForeignFile, options: ImportOptions) -> Draft:
-    """The search of a project; what is wrong with it is noted."""
+    """Returns the search of a project; mistakes are recorded in the file."""
     draft = Draft()
     if file.problems or file.mapping((), file.value, "must be a mapping: an hpogrid project") is None:
         return draft
     project: dict[str, Any] = file.value
     for key in project:
         if key not in _TOP:
-            file.warn((key,), "hpogrid has no such key and does not look at it")
+            file.warn((key,), "is not a key of hpogrid, and hpogrid ignores it")
     name = project.get("project_name")
     if name is not None and file.text(("project_name",), name):
         put_name(draft, file, ("project_name",), name, "project")
@@ -113,18 +111,18 @@ def _meant(key: str, project: dict[str, Any]) -> str:
 
 
 def _decoded(file: ForeignFile, path: FieldPath, value: Any) -> Any:
-    """A mapping, which hpogrid takes as JSON text too."""
+    """Returns a mapping that may be written as JSON text, which hpogrid accepts too."""
     if not isinstance(value, str):
         return value
     try:
         return json.loads(value)
     except ValueError as error:
-        file.wrong(path, f"is text that is no JSON: {error}")
+        file.wrong(path, f"is text that is not JSON: {error}")
         return {}
 
 
 def _section(file: ForeignFile, section: str, value: Any) -> dict[str, Any]:
-    """The sound values of a section; everything else is noted."""
+    """Returns the valid values of a section; mistakes are recorded."""
     found = file.mapping((section,), value)
     if found is None:
         return {}
@@ -166,8 +164,11 @@ def _put_search(draft: Draft, file: ForeignFile, hpo: dict[str, Any]) -> None:
     draft.put("optimizer", for_hpogrid(algorithm, method if isinstance(method, str) else None), origin=text)
     for key in params:
         if key != "method" or algorithm != "nevergrad":
-            file.warn(("hpo_config", "algorithm_param", key), f"is a setting of {algorithm}, which does not run here")
-    put_scheduler(draft, file, hpo)
+            file.warn(
+                ("hpo_config", "algorithm_param", key),
+                f"is a setting of {algorithm}, and {algorithm} does not run here",
+            )
+    _put_scheduler(draft, file, hpo)
     reasons = {
         "stop": "it stays with the payload: hpogrid reads it from the project",
         "log_dir": "it stays with the payload: hpogrid reads it from the project",
@@ -205,11 +206,14 @@ def _put_grid(draft: Draft, file: ForeignFile, grid: dict[str, Any]) -> None:
     put_sites(draft, file, ("grid_config", "site"), sites, "grid_config.site")
     retry = int(grid.get("retry", 0))
     if "retry" in grid and not retry:
-        file.warn(("grid_config", "retry"), "jobs that the infrastructure lost are started again all the same")
+        file.warn(
+            ("grid_config", "retry"),
+            "jobs lost by the infrastructure are started again here, too; panda.attempts: 1 prevents it",
+        )
     if retry > 1:
         draft.put("panda", "attempts", 1 + retry, origin="grid_config.retry, and the first attempt")
     if grid.get("outDS"):
-        message = "what a payload leaves is kept by name: payload.outputs; the data sets have names of their own"
+        message = "name the files to keep in payload.outputs; the data sets get other names"
         file.warn(("grid_config", "outDS"), message)
     for key, value in (grid.get("extra") or {}).items():
         place = ("grid_config", "extra", key)
@@ -219,7 +223,7 @@ def _put_grid(draft: Draft, file: ForeignFile, grid: dict[str, Any]) -> None:
         elif bare in _EXTRA:
             draft.put(*_EXTRA[bare], value, origin=f"grid_config.extra.{key}")
         else:
-            file.warn(place, "is an option of prun that a search file does not have")
+            file.warn(place, "is an option of prun without a counterpart in a search file")
 
 
 def _put_payload(
@@ -239,7 +243,7 @@ def _put_payload(
     command, origin = f"hpogrid run {what} --mode idds", "hpogrid runs its model, and reads and writes our files"
     if _is_a_program(script, model["model"]):
         root, command = folder, f"python {shlex.quote(model['script'])}"
-        origin = f"{model['script']} has no {model['model']} in it: it is run as it is"
+        origin = f"{model['script']} does not define {model['model']}: the script itself runs"
     elif not options.command:
         _warn_of_hpogrid(file, root, folder, is_saved)
         draft.put("payload", "file_names", {"metadata": "userJobMetadata.json"}, origin="hpogrid's own results")
@@ -257,7 +261,7 @@ def _put_payload(
 
 
 def _is_a_program(script: FilePath, model: str) -> bool:
-    """Whether the script is there and has nothing of the model's name: then hpogrid cannot run it."""
+    """Returns whether the script exists and defines nothing of the model's name: hpogrid cannot run it then."""
     path = script if script.suffix else script.with_suffix(".py")
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -279,22 +283,20 @@ def _warn_of_hpogrid(file: ForeignFile, root: FilePath, folder: FilePath, is_sav
         message = "hpogrid 1.3.3 runs JSON projects only: `hpogrid project create` makes one, import that"
         file.warn(("project_name",), message)
     if folder.is_dir() and not folder.resolve().is_relative_to(root.resolve()):
-        message = f"the scripts are outside of {root}, which is sent along: copy them into it"
+        message = f"the scripts are outside of {root}, the folder that goes to the jobs: copy them into it"
         file.warn(("scripts_path",), message)
 
 
-# An hpogrid project's trial scheduler, which is one of Ray Tune's, as early stopping.
-#
-# Ray's AsyncHyperBandScheduler is ASHA in the form that stops trials. Its HyperBandForBOHB compares at the same
-# steps,
-# but pauses trials until the others have come there. Names and defaults are those of Ray 2 (`ray/tune/schedulers/`).
+# hpogrid's trial scheduler is one of Ray Tune's; two of them become early stopping. Ray's AsyncHyperBandScheduler is
+# ASHA in the form that stops trials. Its HyperBandForBOHB compares at the same steps, but pauses trials until the
+# others reach the step. Names and defaults are those of Ray 2 (`ray/tune/schedulers/`).
 
 _SCHEDULER, _PARAMETERS = ("hpo_config", "scheduler"), ("hpo_config", "scheduler_param")
 
-#: Ray's defaults: (steps of a training, eta).
+#: Ray's defaults: steps of a training, eta.
 _DEFAULTS = {"asynchyperband": (100, 4), "bohbhyperband": (81, 3)}
 
-#: Ray's names: ours, the least and the largest value.
+#: Ray's name: our name, smallest value, largest value.
 _COUNTS = {
     "max_t": ("max_steps", 1, 2**53),
     "grace_period": ("min_steps", 1, 2**53),
@@ -302,22 +304,24 @@ _COUNTS = {
     "brackets": ("brackets", 1, 10),
 }
 
-#: Ray's, without a meaning here; they say which figure decides, and what becomes of trials that reach max_t.
+#: Settings of Ray that are not needed: which figure decides, and whether trials that reach max_t end.
 _NOT_NEEDED = ("metric", "mode", "stop_last_trials")
 
 
-def put_scheduler(draft: Draft, file: ForeignFile, hpo: dict[str, Any]) -> None:
-    """Sets `early_stopping` where the project names a scheduler that stops trials; what is lost is noted.
+def _put_scheduler(draft: Draft, file: ForeignFile, hpo: dict[str, Any]) -> None:
+    """Sets `early_stopping` if the project names a scheduler that stops trials; lost settings are recorded.
 
     Args:
         draft: the search file.
         file: the project.
-        hpo: the sound values of its `hpo_config`.
+        hpo: the valid values of its `hpo_config`.
     """
     name, given = hpo.get("scheduler"), hpo.get("scheduler_param") or {}
     if name not in _DEFAULTS:
         if name is not None:
-            file.warn(_SCHEDULER, "it changes the parameters of trials that run; here a trial keeps its point")
+            file.warn(
+                _SCHEDULER, "is dropped: it changes the parameters of running trials, and here a trial keeps its point"
+            )
         if given:
             file.warn(_PARAMETERS, "there is no such scheduler here")
         return
@@ -329,21 +333,21 @@ def put_scheduler(draft: Draft, file: ForeignFile, hpo: dict[str, Any]) -> None:
         if key in _COUNTS:
             _put_count(settings, file, key, value)
         elif key == "time_attr" and value != "training_iteration":
-            file.warn((*_PARAMETERS, key), "steps are what the training calls so in progress.jsonl")
+            file.warn(
+                (*_PARAMETERS, key), "is dropped: the steps are those that the training writes into progress.jsonl"
+            )
         elif key != "time_attr" and key not in _NOT_NEEDED:
-            file.warn((*_PARAMETERS, key), f"is a setting of {name} that asha does not have")
+            file.warn((*_PARAMETERS, key), f"is a setting of {name} without a counterpart in asha")
     if settings.get("min_steps", 0) >= settings["max_steps"]:
-        file.warn((*_PARAMETERS, "grace_period"), "no trial is compared before its end: it is left out")
+        file.warn((*_PARAMETERS, "grace_period"), "is left out: no trial would be compared before its end")
         del settings["min_steps"]
-    message = (
-        "becomes early_stopping: it acts on values that the training appends to progress.jsonl, and hpogrid does not"
-    )
+    message = "becomes early_stopping, which needs values in progress.jsonl: hpogrid writes none, the training must"
     file.warn(_SCHEDULER, message)
     draft.put("early_stopping", settings, origin=f"hpo_config.scheduler: {name}")
 
 
 def _put_count(settings: dict[str, Any], file: ForeignFile, key: str, value: Any) -> None:
-    """Sets one of asha's numbers; those that it cannot have are noted."""
+    """Sets a number of asha; a value out of range is changed, and the change is recorded."""
     path, (ours, least, most) = (*_PARAMETERS, key), _COUNTS[key]
     amount = file.number(path, value)
     if amount is None:

@@ -1,4 +1,7 @@
-"""Imports phpo tasks: from a command line or a `--loadJson` file."""
+"""Imports phpo tasks from a command line or a `--loadJson` file.
+
+Names, types and defaults of the options are those of panda-client 2.2.0 (`pandaclient/PhpoScript.py`).
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,6 @@ from hpo_pilot.migrate.draft import (
     put_name,
     put_sites,
     rucio_name,
-    subject_of,
 )
 from hpo_pilot.migrate.foreign_file import ForeignFile
 from hpo_pilot.migrate.spaces import ForeignSpace, read_space
@@ -28,8 +30,8 @@ from hpo_pilot.search.mistakes import FieldPath, closest
 from hpo_pilot.search.values import show
 from hpo_pilot.search.yaml_document import Document, Mark
 
-#: phpo's names for the payload's files, and those of a search file.
-FILE_NAMES = {
+#: phpo's options for the names of the payload's files, and the keys of `payload.file_names`.
+_FILE_NAMES = {
     "evaluationInput": "point",
     "evaluationOutput": "result",
     "evaluationTrainingData": "inputs",
@@ -37,17 +39,17 @@ FILE_NAMES = {
     "evaluationMetrics": "metrics",
 }
 
-#: Options without a meaning here, and why.
+#: Options that are dropped, with the reason.
 _UNUSED = {
-    "steeringContainer": "the optimizer runs in the service, in no container",
-    "nPointsPerIteration": "points are not made in rounds here: each free slot gets the next one",
-    "checkPointToLoad": "checkpoints are put back in their places; no tarball is made of them",
-    "checkPointInterval": "checkpoints are kept as they are written",
+    "steeringContainer": "the optimizer runs in the service, without a container",
+    "nPointsPerIteration": "there are no rounds here: each free slot gets the next point",
+    "checkPointToLoad": "checkpoints are restored in their places, without a tarball",
+    "checkPointInterval": "checkpoints are stored as soon as they are written",
     "alrbArgs": "containers are not started through ALRB here",
-    "official": "a search makes no official data sets",
-    "vomsRoles": "the search uses the proxy or token that it is submitted with",
-    "noEmail": "nobody is sent mail",
-    "intrSrv": "the server is named when the search is run: --server",
+    "official": "write panda.official and panda.working_group into the search file for official data sets",
+    "vomsRoles": "the search uses the proxy or token of its submission",
+    "noEmail": "no mail is sent",
+    "intrSrv": "give the server to the command that runs the search: --server",
     "dumpJson": "it is about the command's own output",
     "noSubmit": "it is about the command's own output",
     "verbose": "it is about the command's own output",
@@ -57,7 +59,7 @@ _UNUSED = {
 
 
 def import_phpo(task: PhpoTask, options: ImportOptions) -> Draft:
-    """The search of a task; what is wrong with it is noted in the task's files."""
+    """Returns the search of a task; mistakes are recorded in the task's files."""
     draft = Draft()
     if any(file.problems for file in task.files()):
         return draft
@@ -68,7 +70,7 @@ def import_phpo(task: PhpoTask, options: ImportOptions) -> Draft:
     steering = task.get("steeringExec")
     if steering is not None:
         found = for_steering(steering)
-        origin = "what steeringExec does" if found else "nobody can see what steeringExec does"
+        origin = "as in steeringExec" if found else "steeringExec does not name an optimizer"
         draft.put("optimizer", found or "bayesian", origin=origin)
         task.warn("steeringExec", f"the optimizer runs in the service instead: {found or 'bayesian'}")
     draft.put("objective", {"metric": "loss", "goal": goal_of_steering(steering or "") or "minimize"})
@@ -83,23 +85,35 @@ def import_phpo(task: PhpoTask, options: ImportOptions) -> Draft:
     return draft
 
 
+#: The owner at the start of a data set's name, as `user.nickname.`.
+_OWNER = re.compile(r"^(?:user|group)\.[^.]+\.")
+
+#: Parts of a name that a shell replaces.
+_SHELL = re.compile(r"`[^`]*`|\$\([^)]*\)|\$\{[^}]*\}|\$\w+|\{\w+\}")
+
+
 def _put_name(draft: Draft, task: PhpoTask) -> None:
     file, path = task.source("outDS")
-    subject = subject_of(task.get("outDS", ""))
+    subject = _subject(task.get("outDS", ""))
     if subject:
         put_name(draft, file, path, subject, "phpo")
-        task.warn("outDS", "the search's tasks get names of their own; its subject is the search's name")
+        task.warn("outDS", "the search is named after it; the tasks and data sets get other names")
     else:
         here = FilePath(file.name).stem if file.name != "command line" else "phpo-search"
         put_name(draft, file, (), here, "phpo")
 
 
+def _subject(dataset: str) -> str:
+    """Returns the name of an output data set without its owner and without variables of the shell."""
+    return _OWNER.sub("", _SHELL.sub("", dataset).rstrip("/")).strip(".-_ ")
+
+
 def _put_payload(draft: Draft, task: PhpoTask, options: ImportOptions) -> None:
-    draft.put("payload", "files", options.relative(task.folder), origin="phpo sends the files of its folder")
+    draft.put("payload", "files", options.relative(task.folder), origin="phpo sends the files in its folder")
     if task.get("evaluationExec"):
         draft.put("payload", "command", task.get("evaluationExec"), origin="evaluationExec")
     elif options.command is None:
-        task.wrong("evaluationExec", "is missing: nothing says what evaluates a point")
+        task.wrong("evaluationExec", "is missing: it is the command that evaluates a point")
     if task.get("evaluationContainer"):
         draft.put("payload", "container", task.get("evaluationContainer"), origin="evaluationContainer")
     if task.get("trainingDS"):
@@ -110,7 +124,7 @@ def _put_payload(draft: Draft, task: PhpoTask, options: ImportOptions) -> None:
         names = [name.strip().rstrip("/") for name in kept.split(",") if name.strip()]
         draft.put("payload", "checkpoint", names, origin="checkPointToSave")
     files: dict[str, str] = {}
-    for option, key in FILE_NAMES.items():
+    for option, key in _FILE_NAMES.items():
         if not task.get(option):
             continue
         name = task.get(option).removeprefix("./")
@@ -118,7 +132,7 @@ def _put_payload(draft: Draft, task: PhpoTask, options: ImportOptions) -> None:
             task.wrong(option, f"must be a plain file name, not {show(name)}")
         files[key] = name
     if files:
-        draft.put("payload", "file_names", files, origin="evaluationInput and the like")
+        draft.put("payload", "file_names", files, origin="evaluationInput and similar options")
 
 
 def _number(task: PhpoTask, name: str, least: int) -> int | None:
@@ -126,7 +140,7 @@ def _number(task: PhpoTask, name: str, least: int) -> int | None:
     if value is not None and value < least:
         task.wrong(name, f"must be {least} or more, not {value}")
         return None
-    return value  # type: ignore[no-any-return]  # numbers were checked when they were read
+    return value  # type: ignore[no-any-return]  # numbers are checked when the options are read
 
 
 def _put_budget(draft: Draft, task: PhpoTask) -> None:
@@ -135,13 +149,15 @@ def _put_budget(draft: Draft, task: PhpoTask) -> None:
     given = "nParallelEvaluation" in task.options
     draft.put("budget", "parallel", parallel, origin="nParallelEvaluation" if given else "phpo's default")
     if (waiting := _number(task, "minUnevaluatedPoints", 0)) and parallel:
-        draft.put("budget", "queued", max(0, waiting - parallel), origin="minUnevaluatedPoints beyond those that run")
+        draft.put(
+            "budget", "queued", max(0, waiting - parallel), origin="minUnevaluatedPoints minus the points that run"
+        )
     if per_job := _number(task, "maxPointsPerEvaluationJob", 0):
         draft.put("resources", "trials_per_job", per_job, origin="maxPointsPerEvaluationJob")
     if (jobs := _number(task, "maxEvaluationJobs", 1)) is not None and trials:
         attempts = max(1, math.ceil(jobs * (per_job or 1) / trials))
-        draft.put("panda", "attempts", attempts, origin="maxEvaluationJobs, as attempts of each job")
-        message = f"phpo counts the jobs of all points together; here each job has {attempts} attempts"
+        draft.put("panda", "attempts", attempts, origin="maxEvaluationJobs as attempts of each job")
+        message = f"phpo limits the jobs of all points together; here each job has {attempts} attempts"
         task.warn("maxEvaluationJobs", message)
 
 
@@ -156,7 +172,7 @@ def _put_panda(draft: Draft, task: PhpoTask) -> None:
 
 
 def _named_file(task: PhpoTask, option: str) -> ForeignFile | None:
-    """The file that an option names, beside the task's or where we are; what is wrong with it is noted."""
+    """Returns the file that an option names, relative to the task or the working directory; None if missing."""
     name = FilePath(task.get(option)).expanduser()
     path = task.folder / name
     if not path.exists() and name.exists():
@@ -168,9 +184,9 @@ def _named_file(task: PhpoTask, option: str) -> ForeignFile | None:
 
 
 def _spaces(task: PhpoTask) -> list[ForeignSpace]:
-    """The search space, or those of all segments in their order."""
+    """Returns the search space, or the spaces of all segments in their order."""
     if not task.get("searchSpaceFile"):
-        task.wrong("searchSpaceFile", "is missing: nothing says what is searched")
+        task.wrong("searchSpaceFile", "is missing: it names the file with the search space")
         return []
     file = _named_file(task, "searchSpaceFile")
     if file is None:
@@ -194,7 +210,7 @@ def _listed_spaces(file: ForeignFile, items: list[Any]) -> list[ForeignSpace]:
         if isinstance(item, dict) and "search_space" in item:
             number = item.get("model_id", index)
             if isinstance(number, bool) or not isinstance(number, int) or number in found:
-                file.wrong((*path, "model_id"), f"must be a number that no other has, not {show(number)}")
+                file.wrong((*path, "model_id"), f"must be a number that no other space has, not {show(number)}")
                 continue
             found[number] = read_space(file, (*path, "search_space"), item["search_space"])
         else:
@@ -215,7 +231,7 @@ def _put_segments(draft: Draft, task: PhpoTask, spaces: list[ForeignSpace]) -> N
         if found is None or name is None:
             continue
         if name in segments:
-            file.wrong((index, "name"), f"{name!r} is the name of another segment too")
+            file.wrong((index, "name"), f"{name!r} is also the name of another segment")
         segments[name] = _inputs(file, index, found, task.get("trainingDS"))
     if len(spaces) > 1 and not file.problems:
         if len(spaces) != len(segments):
@@ -228,11 +244,11 @@ def _put_segments(draft: Draft, task: PhpoTask, spaces: list[ForeignSpace]) -> N
                     segment["space"] = space.dimensions
     task.source("segmentSpecFile")[0].join(file)
     if not file.problems:
-        draft.put("segments", segments, origin="segmentSpecFile; the budget is for each of them")
+        draft.put("segments", segments, origin="segmentSpecFile; the budget counts for each of them")
 
 
 def _inputs(file: ForeignFile, index: int, segment: dict[str, Any], training: str | None) -> dict[str, Any]:
-    """A segment's own inputs: files of the training data set, or whole data sets of it."""
+    """Returns the inputs of a segment: files or whole data sets of the training data set."""
     for key in segment.keys() - {"name", "files", "datasets", "id"}:
         file.warn((index, key), "is not known to phpo")
     for key in ("files", "datasets"):
@@ -249,11 +265,7 @@ def _inputs(file: ForeignFile, index: int, segment: dict[str, Any], training: st
     return {}
 
 
-# phpo's options, from its command line and from its `--loadJson` files.
-#
-# The names, types and defaults are those of panda-client 2.2.0 (`pandaclient/PhpoScript.py`).
-
-#: Options that are numbers, with their defaults.
+#: Options with a number, and their defaults.
 NUMBERS: dict[str, int | None] = {
     "nParallelEvaluation": 1,
     "maxPoints": 10,
@@ -264,7 +276,7 @@ NUMBERS: dict[str, int | None] = {
     "checkPointInterval": None,
 }
 
-#: Options that are text.
+#: Options with a text.
 TEXTS = (
     *("loadJson", "dumpJson", "steeringContainer", "steeringExec", "searchSpaceFile", "segmentSpecFile"),
     *("evaluationContainer", "evaluationExec", "evaluationInput", "evaluationOutput", "evaluationTrainingData"),
@@ -272,20 +284,20 @@ TEXTS = (
     *("trainingDS", "outDS", "site", "workingGroup", "vomsRoles"),
 )
 
-#: Options that stand alone.
+#: Options without a value.
 FLAGS = ("version", "verbose", "official", "noSubmit", "python3", "noEmail", "intrSrv")
 
-#: How options are spelt that are not spelt as they are called.
+#: Options whose spelling on the command line differs from their name.
 _SPELT = {"verbose": ("-v",), "python3": ("-3",), "vomsRoles": ("--voms",)}
 
 
 @dataclass
 class PhpoTask:
-    """What phpo was told.
+    """The options of a phpo task, with the place of each.
 
     Attributes:
-        options: by name; only those that were given.
-        folder: where file names start.
+        options: the given options by name.
+        folder: relative file names start here.
     """
 
     folder: FilePath
@@ -294,46 +306,46 @@ class PhpoTask:
     _own: ForeignFile | None = None
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The value of an option."""
+        """Returns the value of an option."""
         return self.options.get(name, default)
 
     def source(self, name: str) -> tuple[ForeignFile, FieldPath]:
-        """The file that an option stands in, and the place."""
+        """Returns the file that has the option, and its place there."""
         file = self._files.get(name) or self._own
         assert file is not None
         return file, (name,) if name in self._files else ()
 
     def take(self, file: ForeignFile, values: dict[str, Any]) -> None:
-        """Takes options from a file; they stand above those taken before, as phpo has it."""
+        """Adds the options of a file; they replace options added before, as in phpo."""
         self._own = self._own or file
         for name, value in values.items():
             if name in self.options and self.options[name] != value:
                 before = show(self.options[name])
-                file.warn((name,), f"is used, as phpo does it, and not {before}, which the command line has")
+                file.warn((name,), f"replaces {before} of the command line, as in phpo: it is not {before}")
             self.options[name] = value
             self._files[name] = file
 
     def wrong(self, name: str, message: str, hint: str = "") -> None:
-        """Notes a mistake at an option."""
+        """Records a mistake of an option."""
         file, path = self.source(name)
         file.wrong(path, message if path else f"{name}: {message}", hint)
 
     def warn(self, name: str, message: str, hint: str = "") -> None:
-        """Notes what cannot be carried over of an option."""
+        """Records that an option is dropped or changed."""
         file, path = self.source(name)
         file.warn(path, message if path else f"{name}: {message}", hint)
 
     def files(self) -> list[ForeignFile]:
-        """All files that options came from."""
+        """Returns all files with options."""
         found = [self._own, *self._files.values()]
         return list({id(file): file for file in found if file is not None}.values())
 
 
 def read_phpo(path: FilePath | None, arguments: Sequence[str]) -> PhpoTask:
-    """What phpo was told: by a file of its options, by a file that holds a command, or by the words of a command.
+    """Reads a phpo task from a file of its options, a file with a command, or the words of a command.
 
     Raises:
-        InputError: there is neither a file nor a word, or the command is not one of phpo's.
+        InputError: there is neither a file nor a command, or the command is not a valid phpo command.
     """
     if path is None and not arguments:
         raise InputError("which task? Give a --loadJson file, a file with the phpo command, or the command after --")
@@ -365,7 +377,7 @@ def _take_command(task: PhpoTask, words: Sequence[str], file: ForeignFile) -> No
 
 
 def _checked(file: ForeignFile, value: Any) -> dict[str, Any]:
-    """The options of a `--loadJson` file; unknown ones are passed over, as phpo does it, with a warning."""
+    """Returns the options of a `--loadJson` file; unknown ones are ignored with a warning, as in phpo."""
     if file.problems or (found := file.mapping((), value, "must be a mapping: phpo's options")) is None:
         return {}
     known, options = [*NUMBERS, *TEXTS, *FLAGS], {}
@@ -373,9 +385,7 @@ def _checked(file: ForeignFile, value: Any) -> dict[str, Any]:
         item = given
         if name not in known:
             near = closest(name, [option for option in known if option not in found])
-            file.warn(
-                (name,), "is not an option of phpo, which passes it over", f"did you mean {near}?" if near else ""
-            )
+            file.warn((name,), "is not an option of phpo, and phpo ignores it", f"did you mean {near}?" if near else "")
             continue
         if item is None:
             continue
@@ -411,14 +421,14 @@ def _parsed(words: Sequence[str], place: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Command:
-    """A phpo command found in a file, which may hold other lines of a script."""
+    """A phpo command in a file, which may be a script with other lines."""
 
     file: str
     text: str
     words: list[str]
 
     def document(self) -> Document:
-        """The options' places in the file."""
+        """Returns the places of the options in the file."""
         document = Document(self.file, {})
         for name in (*NUMBERS, *TEXTS, *FLAGS):
             spelt = _SPELT.get(name, (f"--{name}",))[0]
@@ -431,7 +441,7 @@ class _Command:
 
 
 def _command_in(path: FilePath) -> _Command | None:
-    """The phpo command of a file; None where it is a file of options, or cannot be read."""
+    """Returns the phpo command in a file; None for a file of options and for a file that cannot be read."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, ValueError):
@@ -449,20 +459,20 @@ def _command_in(path: FilePath) -> _Command | None:
     return None
 
 
-#: What a shell takes as a whole: quoted text, a comment, and (the group) a command in whose place its output stands.
+#: Units of the shell's syntax: quoted text, a comment, or (the group) a command substitution.
 _SUBSTITUTION = re.compile(
     r"""'[^']*'|"(?:\\.|[^"\\])*"|(?<!\S)\#[^\n]*|\\.|(?P<command>\$\([^()]*\)|`[^`]*`)""", re.DOTALL
 )
 
 
 def _one_word(found: re.Match[str]) -> str:
-    """A command such as `$(date +%s)` is a part of a word for us, its blanks included: nobody runs it."""
+    """Quotes a command substitution such as `$(date +%s)`, so that it stays one word; it is never run."""
     command = found["command"]
     return shlex.quote(command) if command else found[0]
 
 
 def _lines(text: str) -> Iterator[str]:
-    """The lines of a shell script that may hold a command: continued and quoted ones are one."""
+    """Yields the lines of a shell script; continued and quoted lines are joined."""
     line = ""
     for part in text.replace("\\\n", " ").split("\n"):
         line = f"{line}\n{part}" if line else part

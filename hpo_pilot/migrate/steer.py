@@ -1,4 +1,7 @@
-"""Proposes the next points for a steering container of phpo or iDDS; keeps nothing between calls."""
+"""Proposes the next points for a steering container of phpo or iDDS.
+
+Nothing is kept between calls: the points depend only on the seed and the file, so a call can be repeated.
+"""
 
 from __future__ import annotations
 
@@ -18,22 +21,18 @@ from hpo_pilot.search import Point, SearchSpace
 from hpo_pilot.search.mistakes import FieldPath
 from hpo_pilot.search.values import show
 
-# One call of a steering container: from the points so far to the next ones. Nothing is kept between calls.
-#
-# The points follow from the seed and the file alone, so that a call may be repeated.
-
 
 @dataclass(frozen=True)
 class SteeringCall:
-    """What a call asks for.
+    """One call of a steering container.
 
     Attributes:
-        count: how many new points at most, all models together.
-        limit: how many points there may be in all, those of the file included; None: any number.
-        optimizer: its name.
-        settings: its settings.
+        count: largest number of new points of all models together.
+        limit: largest number of points in all, including those of the file; None: no limit.
+        optimizer: name of the optimizer.
+        settings: settings of the optimizer.
         sign: +1 where a smaller loss is better, -1 where a larger one is.
-        per_model: `count` is meant for each model.
+        per_model: `count` is the number for each model.
     """
 
     count: int
@@ -46,12 +45,12 @@ class SteeringCall:
 
 
 def next_points(call: SteeringCall, file: PointsFile) -> list[Any]:
-    """The next points, as the steering container's output file has them.
+    """Returns the next points in the form of the steering container's output file.
 
-    There are fewer than asked for where the limit or the space has no more, and none at its end.
+    There are fewer points than `count` where the limit or the space is exhausted, and none at the end.
 
     Raises:
-        InputError: there is no such optimizer or setting.
+        InputError: the optimizer or a setting is unknown.
     """
     asked = [_Asked(call, model, limit) for model, limit in zip(file.models, _limits(call, file), strict=True)]
     wanted = call.count * (len(asked) if call.per_model else 1)
@@ -61,7 +60,8 @@ def next_points(call: SteeringCall, file: PointsFile) -> list[Any]:
         ]
         if not open_models:
             break
-        # One by one to whoever has the fewest points, then asked for at once: a batch is better than its parts.
+        # Each point goes to the model with the fewest points. Each model is asked once for all its points: optimizers
+        # choose a batch better than one point at a time.
         shares = dict.fromkeys(range(len(open_models)), 0)
         for _ in range(wanted):
             able = [
@@ -82,7 +82,7 @@ def next_points(call: SteeringCall, file: PointsFile) -> list[Any]:
 
 
 def _limits(call: SteeringCall, file: PointsFile) -> list[int | None]:
-    """How many points each model may have: equal shares of the limit, as phpo multiplies it by their number."""
+    """Returns the limit of each model: equal shares, because phpo multiplies the limit by the number of models."""
     if call.limit is None:
         return [None] * len(file.models)
     share, rest = divmod(call.limit, len(file.models))
@@ -90,7 +90,7 @@ def _limits(call: SteeringCall, file: PointsFile) -> list[int | None]:
 
 
 class _Asked:
-    """One model, while it is asked for points."""
+    """One model with its optimizer and its new points."""
 
     def __init__(self, call: SteeringCall, model: Model, limit: int | None) -> None:
         self.model = model
@@ -103,23 +103,23 @@ class _Asked:
         space = SearchSpace.from_dict(self.model.space.dimensions, self.model.constraints)
         optimizer = create_optimizer(call.optimizer, space, seed=call.seed, settings=call.settings, trials=self._limit)
         results = [(point, call.sign * loss) for point, loss in self.model.results]
-        # iDDS may hand over points of another space: they teach nothing, and stop nothing.
+        # iDDS may pass points of another space: they are ignored.
         optimizer.tell((point, value) for point, value in results if not find_mistake(space, 1, point, value))
         return optimizer
 
     @property
     def room(self) -> int:
-        """How many more points there may be."""
+        """Number of points that can still be proposed."""
         if self._exhausted:
             return 0
         return 10**9 if self._limit is None else self._limit - self.model.count - len(self.new)
 
     def room_for(self, call: SteeringCall) -> int:
-        """The same, where a call may limit it further."""
+        """Returns the number of points that can still be proposed in this call."""
         return min(self.room, call.count - len(self.new)) if call.per_model else self.room
 
     def ask(self, count: int) -> int:
-        """Takes up to `count` new points; returns how many."""
+        """Proposes up to `count` new points and returns their number."""
         if count <= 0:
             return 0
         try:
@@ -131,26 +131,24 @@ class _Asked:
         return len(points)
 
 
-# The file that iDDS hands to a steering container: the points so far, their losses, the search space.
-#
-# `{"points": [[{hp}, loss or null], …], "opt_space": …}`; in segmented tasks a point is `[model_id, {hp}]`, and the
-# space
-# `[{"model_id": …, "search_space": …}, …]`. A loss of 0.0 is a result, null a point that is out.
+# iDDS gives a steering container a file with the points so far, their losses and the search space:
+# `{"points": [[{hp}, loss or null], …], "opt_space": …}`. In segmented tasks a point is `[model_id, {hp}]`, and the
+# space is `[{"model_id": …, "search_space": …}, …]`. A loss of 0.0 is a result; null marks a point without a result.
 
-#: Keys under which a space stands in files that have more than a space: projects, requests, search files.
+#: Keys of the space in projects, requests and search files.
 _SPACE_KEYS = ("search_space", "opt_space", "space")
 
 
 @dataclass
 class Model:
-    """What is known of one model; a task that is not segmented has one.
+    """The space and the points of one model; a task without segments has one model.
 
     Attributes:
-        identity: its model_id; None in a task that is not segmented.
-        results: (point, loss) in the file's order, in the search's own terms; a loss that is not finite says that the
-            point failed.
-        pending: the points without a loss.
-        count: how many points the file has of it.
+        identity: the model_id; None in a task without segments.
+        results: (point, loss) in the file's order, as points of the search; a loss that is not finite marks a failed
+            point.
+        pending: points without a loss.
+        count: number of the model's points in the file.
     """
 
     identity: Any
@@ -163,11 +161,11 @@ class Model:
 
 @dataclass(frozen=True)
 class PointsFile:
-    """What a steering container is told.
+    """Content of the file that a steering container gets.
 
     Attributes:
-        models: in the order of the space; one, with no identity, in a task that is not segmented.
-        warnings: points that say nothing about the space.
+        models: in the order of the space; one model without identity in a task without segments.
+        warnings: points that do not fit the space.
     """
 
     models: list[Model]
@@ -176,11 +174,11 @@ class PointsFile:
 
 
 def read_points(path: FilePath | None, space_path: FilePath | None) -> PointsFile:
-    """Reads the file.
+    """Reads the file with the points.
 
     Args:
         path: the file; None: there are no points yet.
-        space_path: a file with the search space, for where the points' file has none or another; None: none.
+        space_path: a file with the search space, which replaces the space in `path`; None: none.
 
     Raises:
         InputError: a file is wrong; the message has every mistake.
@@ -231,15 +229,17 @@ def _models(file: ForeignFile, opt_space: Any, space_path: FilePath | None) -> l
         seen: set[str] = set()
         for index, model in enumerate(models):
             if json.dumps(model.identity) in seen:
-                source.wrong((*path, index, "model_id"), f"{show(model.identity)} is another model's too")
+                source.wrong(
+                    (*path, index, "model_id"), f"{show(model.identity)} is also the model_id of another model"
+                )
             seen.add(json.dumps(model.identity))
     source.check()
-    source.warnings.clear()  # how a space is read was said when its task was made: here it comes up with every call
+    source.warnings.clear()  # the import of the task has shown them; here they would be repeated at every call
     return models
 
 
 def _space_in(document: Any) -> tuple[FieldPath, Any, dict[str, Any]]:
-    """The space in a document that may be one, or have one: where it is, the space, and the search file it is in."""
+    """Returns path and value of the space in a document, and the document itself if it is a search file."""
     for key in _SPACE_KEYS if isinstance(document, dict) else ():
         inside = document.get(key)
         if isinstance(inside, list) or (isinstance(inside, dict) and not {"method", "type"} & inside.keys()):
@@ -248,7 +248,7 @@ def _space_in(document: Any) -> tuple[FieldPath, Any, dict[str, Any]]:
 
 
 def _with_search_file(model: Model, search_file: dict[str, Any]) -> Model:
-    """The model with what a search file says of its space beside the dimensions."""
+    """Adds the constraints and the point's shape of a search file to the model."""
     constraints = search_file.get("constraints")
     if isinstance(constraints, list):
         model.constraints = tuple(str(constraint) for constraint in constraints)
@@ -296,7 +296,7 @@ def _take(file: ForeignFile, path: FieldPath, item: Any, models: dict[str, Model
     try:
         point = model.space.shape.search_point(payload_point)
     except ValueError as error:
-        file.warn(path, f"teaches nothing, for it has another shape than the space: {error}")
+        file.warn(path, f"is ignored, because its shape is not that of the space: {error}")
         return
     if loss is None:
         model.pending.append(point)

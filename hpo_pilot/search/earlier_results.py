@@ -1,4 +1,11 @@
-"""Results of earlier searches for `warm_start`, and the files that hold them."""
+"""Results of earlier searches for `warm_start`, and the files that have them.
+
+Results of earlier searches guide the optimizer and do not count as results: the earlier search had another data set,
+another machine or a smaller model. Results of the very same problem are given as `known` and taken as exact.
+
+A JSON file names its figures of merit, if its form has a place for that. A CSV file has only the names of its columns;
+its cells are read as values of the new search's space.
+"""
 
 from __future__ import annotations
 
@@ -24,30 +31,23 @@ from hpo_pilot.search.space import SearchSpace
 from hpo_pilot.search.trials import Trial, TrialState
 from hpo_pilot.search.values import Point, is_number, show
 
-# Results of earlier searches, as another search starts from them: `warm_start` of a search file.
-#
-# They inform and do not count: an earlier search had another data set, another machine, a smaller model. Results of
-# the
-# very same problem are `known` instead, and are taken at their word.
-
-#: Of one earlier search no more than its last results are taken: what an optimizer gains from more is not worth their
-#: time and place.
+#: Only this number of the last results of an earlier search is used: more would cost time and space and gain little.
 MOST_RESULTS = 10_000
 
 
-#: (point, values, standard errors, whether it was stopped early), as optimizers are told.
+#: A result for optimizers: point, values, standard errors, whether it was stopped early.
 Result: TypeAlias = tuple[Point, tuple[float, ...] | None, tuple[float, ...] | None, bool]
 
 
 @dataclass(frozen=True)
 class EarlierTrial:
-    """One result as its own search had it.
+    """One result in the terms of its own search.
 
     Attributes:
-        point: as it was tried there.
-        values: one for each figure of that search, not sign-flipped; None: it failed.
-        errors: standard errors of the values, where they are known.
-        stopped: it was stopped early; the values are what it would probably have come to.
+        point: the point in that search.
+        values: one for each figure of that search, not sign-flipped; None: the trial failed.
+        errors: standard errors of the values, if known.
+        stopped: the trial was stopped early; the values are estimates of its final values.
     """
 
     point: Mapping[str, Any]
@@ -58,12 +58,12 @@ class EarlierTrial:
 
 @dataclass(frozen=True)
 class EarlierSearch:
-    """An earlier search as it was found.
+    """Results of an earlier search in its own terms.
 
     Attributes:
-        source: its name, or the file that its results are in.
-        objectives: what its values are; empty: nobody knows, so those of the search that starts from it.
-        trials: in the order in which they came.
+        source: name of the search, or the file with its results.
+        objectives: objectives of the values; empty: not known, so the objectives of the new search are assumed.
+        trials: results in their order.
     """
 
     source: str
@@ -73,13 +73,12 @@ class EarlierSearch:
 
 @dataclass(frozen=True)
 class EarlierResults:
-    """What a search has from an earlier one: fitted to its space, stored with it, told to its optimizer.
+    """Results of an earlier search in the terms of the new search. They are stored with it and told to its optimizer.
 
     Attributes:
         source: the earlier search.
-        results: (point, values, standard errors, stopped early); lower is better. Values are None where the trial
-            failed, standard errors where one is unknown.
-        notes: what did not fit, for people.
+        results: lower values are better. Values are None if the trial failed, standard errors if one is not known.
+        notes: messages about what did not fit.
     """
 
     source: str
@@ -92,7 +91,7 @@ class EarlierResults:
 
 
 def earlier_search(source: str, objectives: Sequence[Objective], trials: Sequence[Trial]) -> EarlierSearch:
-    """The results of a search of the store, in order; without confirmation runs and what ended with the search."""
+    """Returns the results of a stored search in order, without confirmation runs and trials stopped with the search."""
     over = [t for t in trials if t.counts and t.state.is_over]
     over.sort(key=lambda trial: trial.told or trial.number)
     return EarlierSearch(source, tuple(objectives), tuple(_earlier_trial(trial) for trial in over))
@@ -109,23 +108,23 @@ def _earlier_trial(trial: Trial) -> EarlierTrial:
 
 
 def fit_earlier_results(earlier: EarlierSearch, space: SearchSpace, objectives: Sequence[Objective]) -> EarlierResults:
-    """What a search over `space` can learn from an earlier one.
+    """Returns the results of an earlier search in the terms of a new search over `space`.
 
-    - Its figure is found by its name. A single figure of another name is taken for ours, with a note; each is turned by
-      its own goal, so that lower is better.
-    - Parameters that `space` does not have are left aside.
-    - Parameters that the earlier search did not have get values drawn evenly from their domain, another one for each
-      result: so the results say nothing of them, and all the same of the others.
-    - Numbers beyond the bounds stay as they are; the optimizer knows how far away they are. A result with a choice that
-      the space does not have, or with text for a number, says nothing and is left out.
+    - Figures are matched by name. A single figure with another name is used as ours, with a note. The sign follows the
+      earlier search's goal, so that lower is better.
+    - Parameters that `space` does not have are dropped.
+    - Parameters that only `space` has get a random value from their domain for each result, so that the results carry
+      no information about them, but still about the others.
+    - Numbers outside the bounds are kept; the optimizer takes their distance into account. Results with an unknown
+      choice, or with text for a number, are dropped.
 
     Args:
         earlier: the earlier search.
-        space: the new one's.
-        objectives: the new one's objectives.
+        space: space of the new search.
+        objectives: objectives of the new search.
 
     Raises:
-        InputError: there is nothing to learn: no results, no figure or parameter in common, or opposite goals.
+        InputError: nothing can be used: no results, no common figure or parameter, or opposite goals.
     """
     source = earlier.source
     columns, notes = _columns(earlier, objectives)
@@ -141,7 +140,7 @@ def fit_earlier_results(earlier: EarlierSearch, space: SearchSpace, objectives: 
         raise InputError(f"{source!r} has no parameter of this space{has}")
     if extra := [name for name in theirs if name not in space.dimensions]:
         notes.append(f"its {listing(extra)} is left aside, for this space does not have it")
-    # The same values each time: what is stored must not depend on luck.
+    # The same values each time: stored results must not depend on chance.
     numbers = random.Random(source)  # noqa: S311  nothing secret here
     results: list[Result] = []
     filled: set[str] = set()
@@ -162,7 +161,7 @@ def fit_earlier_results(earlier: EarlierSearch, space: SearchSpace, objectives: 
 
 
 def _columns(earlier: EarlierSearch, objectives: Sequence[Objective]) -> tuple[list[tuple[int, int]], list[str]]:
-    """Of each of our objectives its place among theirs and the sign that makes lower better; and what to say of it."""
+    """Returns for each of our objectives its index in the earlier values and the sign for them; and notes."""
     if not earlier.objectives:
         figures = max((len(trial.values) for trial in earlier.trials if trial.values), default=len(objectives))
         if figures != len(objectives):
@@ -197,7 +196,7 @@ def _columns(earlier: EarlierSearch, objectives: Sequence[Objective]) -> tuple[l
 def _signed(
     trial: EarlierTrial, columns: Sequence[tuple[int, int]]
 ) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
-    """The values and standard errors of a result, in our order; lower is better."""
+    """Returns values and standard errors of a result in the order of our objectives; lower is better."""
     if trial.values is None or any(place >= len(trial.values) for place, _ in columns):
         return None, None
     values = tuple(sign * trial.values[place] for place, sign in columns)
@@ -209,19 +208,19 @@ def _signed(
 def _in_space(
     point: Mapping[str, Any], space: SearchSpace, numbers: random.Random, filled: set[str], reasons: list[str]
 ) -> Point | None:
-    """The point with the parameters of `space`; None where a value says nothing there.
+    """Returns the point with the parameters of `space`; None if a value does not fit.
 
     Args:
-        point: as the earlier search had it.
-        space: the new search's.
-        numbers: where values come from that the point does not have.
-        filled: gets the names of those.
-        reasons: gets one more where the point says nothing.
+        point: the point of the earlier search.
+        space: space of the new search.
+        numbers: source of values for missing parameters.
+        filled: the names of missing parameters are added here.
+        reasons: the reason is added here if a value does not fit.
     """
     values: Point = {}
     for name in space.parents_first:
         dimension = space.dimensions[name]
-        place = numbers.random()  # drawn for every parameter, so that one more changes no other
+        place = numbers.random()  # drawn for each parameter, so that a further parameter does not change the others
         if not space.is_active(name, values):
             continue
         if name not in point:
@@ -237,10 +236,10 @@ def _in_space(
 
 
 def _taken(dimension: Dimension, value: Any) -> Any:
-    """A value as the dimension has it; numbers beyond the bounds, or between the steps, as they are.
+    """Returns a value as the dimension's type; numbers outside the bounds or between the steps are kept.
 
     Raises:
-        ValueError: it has no place there.
+        ValueError: the value does not fit the dimension.
     """
     if not isinstance(dimension, Real | Integer):
         return dimension.canonical(value)
@@ -254,13 +253,6 @@ def _taken(dimension: Dimension, value: Any) -> Any:
         return value
 
 
-# Files with the results of an earlier search: what `hpo-pilot export` and `trials --json` write, and hpogrid and
-# phpo.
-#
-# A JSON file says itself what its figures are, where its form has a place for that; a CSV file says only what is in
-# its
-# columns, and its cells are read as the values that the space of the new search has.
-
 _FORMS = (
     "it is read as `hpo-pilot export --format json` or csv, `hpo-pilot trials --json`, hpogrid's results, or phpo's "
     "points with their losses"
@@ -268,19 +260,19 @@ _FORMS = (
 
 
 def read_results(path: Path, source: str, space: SearchSpace, objectives: Sequence[Objective]) -> EarlierSearch:
-    """The results in a file.
+    """Reads the results in a file.
 
-    Trials that are not over, that ended with their search, and confirmation runs are passed over. Of one that was
-    stopped early the values are what it would probably have come to.
+    Running trials, trials stopped with their search, and confirmation runs are skipped. The values of a trial stopped
+    early are estimates of its final values.
 
     Args:
         path: the file.
-        source: its name in messages, as the search file has it.
-        space: the new search's.
-        objectives: the new search's, by whose names the columns of a table with several figures are found.
+        source: name of the file in messages, as in the search file.
+        space: space of the new search.
+        objectives: objectives of the new search; their names select the columns of a table with several figures.
 
     Raises:
-        InputError: it cannot be read, has no results in a form that is known, or lacks one of the figures.
+        InputError: the file cannot be read, has no results in a known form, or lacks one of the figures.
     """
     text = _content(path, source)
     if text.lstrip()[:1] in ("{", "["):
@@ -320,7 +312,7 @@ def _of_document(document: Any, source: str) -> tuple[tuple[Objective, ...], lis
 
 
 def _objectives(search: Any, source: str) -> tuple[Objective, ...]:
-    """The objectives of an exported search; none where there is no such thing."""
+    """Returns the objectives of an exported search; empty if it has none."""
     objective = search.get("objective") if isinstance(search, dict) else None
     listed = objective if isinstance(objective, list) else [objective] if objective is not None else []
     try:
@@ -344,7 +336,7 @@ def _of_hpogrid(document: Mapping[str, Any]) -> tuple[tuple[Objective, ...], lis
 
 
 def _trial(item: Any) -> Iterator[EarlierTrial]:
-    """The result of one entry of a list, where it has one."""
+    """Yields the result in one entry of a list, if there is one."""
     if isinstance(item, list) and len(item) == 2 and isinstance(item[0], dict):  # phpo's: [point, loss]
         if item[1] is not None:
             yield EarlierTrial(item[0], _values(item[1]))
@@ -371,7 +363,7 @@ def _values(value: Any) -> tuple[float, ...] | None:
 
 
 def _errors(std: Any, good: int) -> tuple[float | None, ...]:
-    """Standard errors of means over `good` folds, from their standard deviations."""
+    """Returns standard errors of means over `good` folds from the standard deviations."""
     spread = std if isinstance(std, list) else [std]
     return tuple(float(one) / good**0.5 if good > 1 and is_number(one) else None for one in spread)
 
@@ -414,7 +406,7 @@ def _of_table(text: str, source: str, space: SearchSpace, objectives: Sequence[O
 
 
 def _ends(head: Sequence[str], source: str, objectives: Sequence[Objective]) -> list[str]:
-    """What the names of a table's columns end with, for each of `objectives`: nothing where it has one figure."""
+    """Returns the ending of the column names for each of `objectives`; empty in a table with one figure."""
     if "value" in head:
         return [""]
     there = [name for name in head if name.startswith("value_")]
@@ -428,7 +420,7 @@ def _ends(head: Sequence[str], source: str, objectives: Sequence[Objective]) -> 
 
 
 def _cell(space: SearchSpace, name: str, cell: str | None) -> tuple[Any, ...]:
-    """The value of a cell, as a tuple of one; none where it is empty, for the parameter was not active."""
+    """Returns a tuple with the value of a cell; empty for an empty cell, where the parameter was not active."""
     dimension = space.dimensions[name]
     if isinstance(dimension, Real | Integer):
         number = _number(cell)
@@ -442,7 +434,7 @@ def _cell(space: SearchSpace, name: str, cell: str | None) -> tuple[Any, ...]:
 
 
 def _texts(choice: Any) -> Sequence[str]:
-    """How a choice may stand in a cell: `export` quotes texts that a spreadsheet would run."""
+    """Returns the possible texts of a choice in a cell; `export` quotes text that a spreadsheet would run."""
     if isinstance(choice, bool):
         return json.dumps(choice), str(choice)
     return str(choice), f"'{choice}"
@@ -456,22 +448,22 @@ def _number(cell: str | None) -> float | None:
     return number if math.isfinite(number) else None
 
 
-#: Before the name of a parameter that another column has.
+#: Prefix of a parameter's column if its name is also that of another column.
 _PREFIX = "point."
 
 
 def parameter_column(name: str, others: Collection[str]) -> str:
-    """The column of a parameter in a table that also has the columns `others`: `value` becomes `point.value`."""
+    """Returns the column of a parameter in a table with the columns `others`: `value` becomes `point.value`."""
     return _PREFIX + name if name in others or name.startswith(_PREFIX) else name
 
 
 def column_of(name: str, head: Collection[str], others: Collection[str]) -> str | None:
-    """The column that has a parameter's values; None where there is none.
+    """Returns the column with a parameter's values; None if there is none.
 
     Args:
-        name: the parameter's.
+        name: name of the parameter.
         head: all columns of the table.
-        others: those of them that are read as something else.
+        others: columns with another meaning.
     """
     if _PREFIX + name in head:
         return _PREFIX + name

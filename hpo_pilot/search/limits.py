@@ -1,8 +1,8 @@
-"""The largest counts that a search may ask for.
+"""Upper limits of the counts in a search file.
 
-A larger count is a slip, or costs others who use the same service more than it is worth. The maxima leave room for the
-widest searches that make sense: a million trials, or one trial on every GPU of the largest machines. They stand in the
-models' fields, so that `schemas/search.json` has them.
+A larger count is a typing error, or takes too much from other users of the service. The limits leave room for the
+widest searches that make sense: a million trials, or one trial on every GPU of the largest machines. The fields of the
+models use them, so `schemas/search.json` has them too.
 """
 
 from __future__ import annotations
@@ -13,33 +13,33 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-# Of a whole search.
+# A whole search.
 MOST_TRIALS = 1_000_000
 MOST_PARALLEL = 100_000
 MOST_FOLDS = 1_000
-#: Jobs that are out at one time: each takes memory of the service for as long.
+#: Jobs submitted and not yet over, at one time: each takes memory of the service.
 MOST_JOBS_OUT = 150_000
 MOST_REPEATS = 1_000
 MOST_HOURS = 1_000_000
-#: GPU-hours and core-hours: a year of the largest machines has less.
+#: GPU-hours and core-hours: more than a year of the largest machines.
 MOST_MACHINE_HOURS = 10**12
 
-# Of a task.
+# One task.
 MOST_JOBS_PER_TASK = 1_000
-#: Folds of trials in the jobs of one task.
+#: Folds in all jobs of one task.
 MOST_RUNS_PER_TASK = 10_000
 MOST_ATTEMPTS = 100
 MOST_PRIORITY = 1_000_000
 
-# Of a job.
+# One job.
 MOST_TRIALS_PER_JOB = 200
 MOST_NODES = 200_000
-#: Cores, GPUs or ranks of a node.
+#: Cores, GPUs or ranks on one node.
 MOST_PER_NODE = 10_000
 MOST_MEMORY_MB = 100_000_000
 MOST_MINUTES = 366 * 24 * 60
 
-# Of lists in a search file.
+# Lists in a search file.
 MOST_PARAMETERS = 1_000
 MOST_CHOICES = 10_000
 MOST_CONSTRAINTS = 1_000
@@ -49,7 +49,7 @@ MOST_NAMES = 1_000
 MOST_SEGMENTS = 1_000
 MOST_OBJECTIVES = 10
 
-# Of optimizers and of early stopping.
+# Optimizers and early stopping.
 MOST_POPULATION = 100_000
 MOST_REPORT_SECONDS = 1_000_000
 
@@ -57,10 +57,10 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def read_stored(model: type[_Model], data: Mapping[str, Any]) -> _Model:
-    """Reads a `model` that was written by an earlier version, which may have known no maxima: larger counts stay.
+    """Reads a stored `model`, which an earlier version without limits may have written: larger counts are kept.
 
     Raises:
-        ValidationError: something else is wrong with it.
+        ValidationError: it has another mistake.
     """
     try:
         return model.model_validate(data)
@@ -77,7 +77,7 @@ def read_stored(model: type[_Model], data: Mapping[str, Any]) -> _Model:
 
 
 def _place(document: Any, location: Sequence[int | str]) -> tuple[str, ...]:
-    """The keys of pydantic's location: the names of a union's members are none."""
+    """Returns the keys in pydantic's location, without the names of members of unions."""
     place: list[str] = []
     for part in location:
         if isinstance(document, Mapping) and part in document:
@@ -93,6 +93,6 @@ def _within(document: Any, way: Sequence[str]) -> Any:
 
 
 def _with(model: _Model, place: Sequence[str], value: Any) -> _Model:
-    """`model` with an unchecked value at a place inside."""
+    """Returns `model` with an unchecked value at `place`."""
     inner = value if len(place) == 1 else _with(getattr(model, place[0]), place[1:], value)
     return model.model_copy(update={place[0]: inner})

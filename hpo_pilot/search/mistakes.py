@@ -1,4 +1,7 @@
-"""Mistakes in a document with their places, and pydantic's errors in plain words."""
+"""Mistakes in a document with their places, and pydantic's errors in plain words.
+
+All validation errors that a user sees come from `mistakes_of`.
+"""
 
 from __future__ import annotations
 
@@ -15,23 +18,23 @@ from pydantic_core import ErrorDetails
 
 from hpo_pilot.search.values import is_number, show
 
-#: The way from the top of a document to one of its values: keys of mappings, indices of lists.
+#: Path from the top of a document to a value: keys of mappings, indices of lists.
 FieldPath = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """One mistake.
+    """One mistake in a document.
 
     Attributes:
-        path: where, from the top of the document that was checked; the place itself may be missing.
-        message: what is wrong, to be read after the path: "must be above 0, not -3".
-        hint: what was probably meant, or what to do; empty where nobody knows.
-        at_key: True where the key is what is wrong, not its value.
-        missing: True where nothing stands at `path`, and something must.
-        unknown_key: True where the last part of `path` is a key that is not known there.
-        rename: the key that was meant, if that is sure enough to go on checking as if it were there.
-        substitute: the value that was meant, in the same sense, as a tuple of one; empty: nobody knows.
+        path: place from the top of the checked document; it may be a place where a value is missing.
+        message: the mistake in words that follow the path: "must be above 0, not -3".
+        hint: the probable intention, or the remedy; may be empty.
+        at_key: True if the key is wrong, not its value.
+        missing: True if a required value is missing at `path`.
+        unknown_key: True if the last part of `path` is an unknown key.
+        rename: the key that was meant, if it is clear; the check then continues with that key.
+        substitute: a tuple with the value that was meant, if it is clear, used in the same way; else empty.
     """
 
     path: FieldPath
@@ -48,12 +51,12 @@ class Mistake:
         return f"{text} — {self.hint}" if self.hint else text
 
     def under(self, *prefix: str | int) -> Mistake:
-        """The same mistake, seen from a document in which the checked one stands at `prefix`."""
+        """Returns the mistake with `prefix` before its path, for a larger document."""
         return replace(self, path=prefix + self.path)
 
 
 class MistakeError(ValueError):
-    """Raised where a value is made from parts that do not fit; carries every mistake found."""
+    """A value cannot be made, because its parts do not fit; `mistakes` has every mistake."""
 
     def __init__(self, mistakes: Sequence[Mistake]) -> None:
         super().__init__("; ".join(str(mistake) for mistake in mistakes))
@@ -61,7 +64,7 @@ class MistakeError(ValueError):
 
 
 def path_text(path: FieldPath) -> str:
-    """The path as people write it: `space.learning_rate.choices[2]`."""
+    """Returns the path as text: `space.learning_rate.choices[2]`."""
     text = ""
     for part in path:
         if isinstance(part, int):
@@ -72,14 +75,14 @@ def path_text(path: FieldPath) -> str:
 
 
 def closest(word: str, options: Iterable[str]) -> str | None:
-    """The option that is most like `word`; None where none is like it."""
+    """Returns the option most similar to `word`; None if no option is similar."""
     by_folded = {option.casefold(): option for option in options}
     found = difflib.get_close_matches(word.casefold(), by_folded, n=1, cutoff=0.6)
     return by_folded[found[0]] if found else None
 
 
 def did_you_mean(word: str, options: Iterable[str]) -> str:
-    """The hint for a misspelt word: the option most like it, or all options where none is."""
+    """Returns a hint for a misspelt word: the most similar option, or all options if none is similar."""
     listed = list(options)
     found = closest(word, listed)
     if found is not None:
@@ -88,18 +91,13 @@ def did_you_mean(word: str, options: Iterable[str]) -> str:
 
 
 def listing(words: Sequence[str], last: str = "and") -> str:
-    """`a, b and c`."""
+    """Returns `a, b and c`."""
     if len(words) < 2:
         return "".join(words)
     return f"{', '.join(words[:-1])} {last} {words[-1]}"
 
 
-# Pydantic's complaints in plain words, with what was probably meant.
-#
-# One table goes from pydantic's error types to our texts. Whoever shows a validation error to a user does it through
-# `mistakes_of`.
-
-#: Patterns of the search file, and their meaning in words: `must ...`.
+#: Patterns of the search file, and their meaning in words.
 NAME_PATTERN = r"^[A-Za-z][A-Za-z0-9_-]{0,49}$"
 QUEUE_PATTERN = r"^[A-Za-z0-9_.-]+$"
 QUEUES_PATTERN = r"^[A-Za-z0-9_.-]+(,[A-Za-z0-9_.-]+)*$"
@@ -115,7 +113,7 @@ _PATTERNS = {
     QUEUES_PATTERN: "must consist of letters, digits, '_', '.' and '-'; between several queues stands a comma alone",
 }
 
-#: What a pydantic error type expected; `must be …`.
+#: Type of value that a pydantic error type expected: `must be …`.
 _EXPECTED = {
     "int_type": "a whole number",
     "int_parsing": "a whole number",
@@ -136,7 +134,7 @@ _EXPECTED = {
     "model_attributes_type": "a mapping",
 }
 
-#: What a pydantic error type says about a value of the right type, from its context.
+#: Messages for a value of the right type, made from the context of the pydantic error.
 _LIMITS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "greater_than": lambda ctx: f"must be above {show(ctx['gt'])}",
     "greater_than_equal": lambda ctx: f"must be {show(ctx['ge'])} or more",
@@ -157,12 +155,12 @@ def mistakes_of(
     model: type[BaseModel] | Mapping[str, type[BaseModel]] | None = None,
     elsewhere: Mapping[str, str] | None = None,
 ) -> list[Mistake]:
-    """The mistakes that `error` tells of, one per place.
+    """Returns the mistakes in a validation error, one for each place.
 
     Args:
-        error: what pydantic raised.
-        data: what it was given; the paths lead into it.
-        model: what it should have become; for one of several models, those by the `type` that chooses between them.
+        error: pydantic's error.
+        data: the validated data; the paths lead into it.
+        model: the model that `data` should match, or several models by the value of `type` that selects one.
         elsewhere: as for `unknown_key`.
     """
     if isinstance(model, Mapping):
@@ -188,18 +186,18 @@ def mistakes_of(
             mistakes.append(Mistake((), f"must be a mapping, not {show(data)}", f"its keys are {listing(known)}"))
         else:
             mistakes += _mistakes_at(path, group)
-    # Under its wrong name it is one mistake, not two.
+    # A misspelt required key is one mistake, not two.
     meant = {(*mistake.path[:-1], mistake.rename) for mistake in mistakes if mistake.unknown_key}
     return [mistake for mistake in mistakes if not (mistake.missing and mistake.path in meant)]
 
 
 def keys_of(model: type[BaseModel]) -> list[str]:
-    """The keys that a model takes in a search file."""
+    """Returns the keys of a model in a search file."""
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
 def _model_at(kind: Any, way: FieldPath) -> type[BaseModel] | None:
-    """The model of what stands at `way` in a value of `kind`; None where no one model does."""
+    """Returns the model at path `way` in a value of type `kind`; None if there is not exactly one."""
     kind = _bare(kind)
     for part in way:
         if isinstance(kind, type) and issubclass(kind, BaseModel):
@@ -212,7 +210,7 @@ def _model_at(kind: Any, way: FieldPath) -> type[BaseModel] | None:
 
 
 def _bare(kind: Any) -> Any:
-    """A type without its annotations and without `| None`."""
+    """Returns a type without annotations and without `| None`."""
     if get_origin(kind) is Annotated:
         return _bare(get_args(kind)[0])
     if get_origin(kind) in (Union, UnionType):
@@ -224,13 +222,13 @@ def _bare(kind: Any) -> Any:
 def unknown_key(
     key: str, known: Sequence[str], present: Collection[str], elsewhere: Mapping[str, str] | None = None
 ) -> Mistake:
-    """What to say of a key that is not one of `known`.
+    """Returns the mistake of an unknown key.
 
     Args:
         key: the key.
-        known: the keys that could stand there.
-        present: the keys that stand there; what was meant is not one of them.
-        elsewhere: for keys that are known in other places of the file, where: "under budget".
+        known: the keys allowed in this place.
+        present: the keys given in this place; the key that was meant is not one of them.
+        elsewhere: for keys of other places in the file, their place: "under budget".
     """
     free = [name for name in known if name not in present]
     synonyms = [name for name in KEY_SYNONYMS.get(key.casefold(), ()) if name in free]
@@ -255,7 +253,7 @@ def unknown_key(
 
 
 def _path(location: tuple[int | str, ...], data: Any, is_missing: bool) -> FieldPath:
-    """The part of pydantic's location that leads through the data: the names of a union's members do not."""
+    """Returns the path through the data in pydantic's location, without the names of members of unions."""
     path: list[int | str] = []
     for index, part in enumerate(location):
         in_mapping = isinstance(data, Mapping) and part in data
@@ -268,7 +266,7 @@ def _path(location: tuple[int | str, ...], data: Any, is_missing: bool) -> Field
 
 
 def _mistakes_at(path: FieldPath, group: list[ErrorDetails]) -> list[Mistake]:
-    """The mistakes at one place; several errors there are the members of a union, none of which fitted."""
+    """Returns the mistakes at one place; several errors there come from a union without a matching member."""
     for details in group:
         cause = details.get("ctx", {}).get("error")
         if isinstance(cause, MistakeError):
@@ -318,7 +316,7 @@ def _wrong_kind(path: FieldPath, expected: list[str], value: Any) -> Mistake:
 
 
 def _kind_hint(expected: Sequence[str], value: Any) -> str:
-    """What a value of the wrong type was meant to be."""
+    """Returns a hint for a value of a wrong type."""
     numeric = any("number" in kind for kind in expected)
     if value is None:
         return "give it a value, or leave the key out"
@@ -353,7 +351,7 @@ def _number_hint(text: str, whole: bool) -> str:
 
 
 def _of_tag(path: FieldPath, details: ErrorDetails) -> Mistake:
-    """The `type` of a dimension is missing or unknown."""
+    """Returns the mistake of a dimension whose `type` is missing or unknown."""
     given = details["input"]
     kinds = ["real", "integer", "categorical", "ordinal"]
     if details["type"] == "union_tag_not_found":
@@ -379,7 +377,7 @@ def _guess_type(given: Any) -> str | None:
     return "integer" if all(isinstance(bound, int) for bound in bounds) else "real"
 
 
-#: Keys under other names, as other tools have them; the one that the model knows is taken.
+#: Keys of other tools and our names for them; the first name known in that place counts.
 KEY_SYNONYMS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("min", "minimum", "lower", "lower_bound", "from", "start"), ("low",)),
     **dict.fromkeys(("max", "maximum", "upper", "upper_bound", "to", "stop", "end"), ("high",)),
@@ -411,7 +409,7 @@ KEY_SYNONYMS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("limits", "stopping"), ("budget",)),
 }
 
-#: Values under other names, by the key they stand at.
+#: Values of other tools and our names for them, by key.
 VALUE_SYNONYMS: dict[str, dict[str, str]] = {
     "type": {
         **dict.fromkeys(("float", "double", "number", "uniform", "loguniform", "continuous", "scalar"), "real"),

@@ -15,14 +15,14 @@ from hpo_pilot.search.values import Scalar, StrictFloat, StrictInt, is_number, s
 
 
 class Domain(BaseModel, ABC):
-    """A hyper-parameter's domain.
+    """Domain of a hyper-parameter.
 
-    Every optimizer works in the unit cube: `from_unit` turns a number in [0, 1] into a native Python value of the
-    domain, `to_unit` goes back. Scales, steps and choices are settled in the domains and nowhere else.
+    Optimizers work in the unit cube: `from_unit` maps a number in [0, 1] to a native Python value of the domain, and
+    `to_unit` maps it back. Scales, steps and choices are handled only here.
 
     Attributes:
-        when: conditions on other dimensions; the dimension is active only where each named dimension is active and
-            has the value given (or one of the values, if a list is given). Empty: always active.
+        when: conditions on other dimensions. The dimension is active only if each dimension named here is active and
+            has the given value (or one of the values of a list). Empty: always active.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -34,54 +34,53 @@ class Domain(BaseModel, ABC):
 
     @abstractmethod
     def from_unit(self, u: float) -> Any:
-        """The value at `u` in [0, 1]; numbers outside are clipped. Equal shares of [0, 1] for discrete values."""
+        """Returns the value at `u`; `u` is clipped to [0, 1]. Discrete values have equal shares of [0, 1]."""
 
     @abstractmethod
     def to_unit(self, value: Any) -> float:
-        """The place of `value` in [0, 1]: inside its share where the domain is discrete.
+        """Returns the position of `value` in [0, 1]; for discrete values inside their share.
 
-        `value` may lie outside the domain of numbers (a point of an older search): the result is then outside [0, 1].
+        A number outside the domain (from an earlier search) gives a result outside [0, 1].
 
         Raises:
-            ValueError: the value is no number, or none of the choices.
+            ValueError: the value is not a number, or not one of the choices.
         """
 
     @abstractmethod
     def canonical(self, value: Any) -> Any:
-        """`value` as the native Python type of the domain.
+        """Returns `value` as the native Python type of the domain.
 
         Raises:
-            ValueError: the value is not in the domain; the message says what is, to be read after the name.
+            ValueError: the value is not in the domain; the message follows the parameter's name.
         """
 
     @property
     @abstractmethod
     def size(self) -> float:
-        """How many values the domain has; `math.inf` where it is continuous."""
+        """Number of values in the domain; `math.inf` if it is continuous."""
 
     @abstractmethod
     def grid(self, points: int) -> list[Any]:
-        """Distinct values, evenly spread on the dimension's scale, both ends included.
+        """Returns distinct values, evenly spread on the dimension's scale, both ends included.
 
-        At most `points` of them (1 or more), except that choices are always all there; all values of a discrete
-        domain where `points` is its size or more.
+        At most `points` values (1 or more); domains with choices return all choices.
         """
 
     @property
     def is_discrete(self) -> bool:
-        """True where the domain is finite."""
+        """True if the domain is finite."""
         return math.isfinite(self.size)
 
     @property
     def is_ordered(self) -> bool:
-        """True where values near in [0, 1] are alike; False for categorical."""
+        """True if neighbours in [0, 1] are similar values; False for categorical."""
         return True
 
 
-#: Whole numbers beyond this one are not all floats, so that the way through the unit interval would lose some.
+#: Larger whole numbers are not all exact as floats, so the unit interval would lose some of them.
 LARGEST_INTEGER = 2**53
 
-_FAR = 1e15  # steps; a domain has fewer
+_FAR = 1e15  # steps; more than any domain has
 
 _Scale = Annotated[
     Literal["linear", "log"],
@@ -130,7 +129,7 @@ class Real(Domain):
 
     Attributes:
         scale: `log` spreads the search evenly over orders of magnitude.
-        step: values are low, low + step, …, up to high; linear scale only.
+        step: the values are low, low + step, …, up to high; linear scale only.
     """
 
     type: Literal["real"] = "real"
@@ -146,15 +145,15 @@ class Real(Domain):
 
     @property
     def size(self) -> float:
-        """How many values the domain has; `math.inf` without a step."""
+        """Number of values in the domain; `math.inf` without a step."""
         if self.step is None:
             return math.inf
         return math.floor((self.high - self.low) / self.step + 1e-9) + 1
 
     @cached_property
     def _digits(self) -> int:
-        # 13 significant digits of the larger bound: 0.05 * 3 is 0.15 and -0.3 + 3 * 0.1 is 0, so that equal points
-        # have equal keys.
+        # 13 significant digits of the larger bound: 0.05 * 3 is 0.15 and -0.3 + 3 * 0.1 is 0, so equal points have
+        # equal keys.
         return 12 - math.floor(math.log10(max(abs(self.low), abs(self.high))))
 
     def _stepped(self, index: int) -> float:
@@ -163,7 +162,7 @@ class Real(Domain):
         return min(self.high, max(self.low, value)) + 0.0  # -0.0 becomes 0.0
 
     def from_unit(self, u: float) -> float:
-        """The value at `u`; the ends of [0, 1] are exactly `low` and `high`."""
+        """Returns the value at `u`; the ends of [0, 1] are exactly `low` and `high`."""
         u = _clip(u)
         if self.step is not None:
             n = int(self.size)
@@ -177,7 +176,7 @@ class Real(Domain):
         return min(self.high, max(self.low, value)) + 0.0
 
     def to_unit(self, value: Any) -> float:
-        """The place of `value`; on a log scale numbers that have no logarithm stand at 0."""
+        """Returns the position of `value`; on a log scale numbers without a logarithm are at 0."""
         if not is_number(value):
             raise ValueError(f"must be a number, not {show(value)}")
         number = float(value)
@@ -190,7 +189,7 @@ class Real(Domain):
         return (number - self.low) / (self.high - self.low)
 
     def canonical(self, value: Any) -> float:
-        """`value` as a float."""
+        """Returns `value` as a float."""
         if not is_number(value):
             raise ValueError(f"must be a number between {show(self.low)} and {show(self.high)}, not {show(value)}")
         number = float(value) + 0.0
@@ -210,14 +209,14 @@ class Real(Domain):
         return nearest
 
     def _index(self, number: float, step: float) -> int:
-        """Which step `number` is nearest to; for numbers far outside, one far outside that is no overflow."""
+        """Returns the index of the nearest step, limited to `_FAR` so that it cannot overflow."""
         return round(min(_FAR, max(-_FAR, (number - self.low) / step)))
 
     def _outside(self, number: float) -> ValueError:
         return ValueError(f"must be between {show(self.low)} and {show(self.high)}, not {show(number)}")
 
     def grid(self, points: int) -> list[float]:
-        """Evenly spread values, both ends included."""
+        """Returns evenly spread values, both ends included."""
         if self.step is not None:
             n = int(self.size)
             count = min(points, n)
@@ -234,7 +233,7 @@ class Integer(Domain):
 
     Attributes:
         scale: `log` spreads the search evenly over orders of magnitude.
-        step: values are low, low + step, …, up to high; linear scale only.
+        step: the values are low, low + step, …, up to high; linear scale only.
     """
 
     type: Literal["integer"] = "integer"
@@ -253,16 +252,16 @@ class Integer(Domain):
 
     @property
     def size(self) -> float:
-        """How many values the domain has."""
+        """Number of values in the domain."""
         return (self.high - self.low) // self.step + 1
 
     @cached_property
     def _log_ends(self) -> tuple[float, float]:
-        # Half a unit is added at each end, so that the end values get their share.
+        # Half a unit more at each end gives the end values their full share.
         return math.log(self.low - 0.5), math.log(self.high + 0.5)
 
     def from_unit(self, u: float) -> int:
-        """The value at `u`."""
+        """Returns the value at `u`."""
         u = _clip(u)
         if self.scale == "log":
             low, high = self._log_ends
@@ -271,7 +270,7 @@ class Integer(Domain):
         return self.low + self.step * min(n - 1, int(u * n))
 
     def to_unit(self, value: Any) -> float:
-        """The place of `value`; on a log scale numbers that have no logarithm stand at 0."""
+        """Returns the position of `value`; on a log scale numbers without a logarithm are at 0."""
         if not is_number(value):
             raise ValueError(f"must be a number, not {show(value)}")
         number = float(value)
@@ -281,7 +280,7 @@ class Integer(Domain):
         return ((number - self.low) / self.step + 0.5) / self.size
 
     def canonical(self, value: Any) -> int:
-        """`value` as an int; 2.0 is 2."""
+        """Returns `value` as an int; 2.0 is 2."""
         if not is_number(value) or value != int(value):
             raise ValueError(f"must be a whole number between {self.low} and {self.high}, not {show(value)}")
         number = int(value)
@@ -292,7 +291,7 @@ class Integer(Domain):
         return number
 
     def grid(self, points: int) -> list[int]:
-        """Evenly spread values, both ends included; all of them where `points` is enough."""
+        """Returns evenly spread values, both ends included; all values if `points` is large enough."""
         n = int(self.size)
         if points >= n:
             return list(range(self.low, self.high + 1, self.step))
@@ -306,7 +305,7 @@ class Integer(Domain):
 
 
 class _Choices(Domain):
-    """A domain that lists its values."""
+    """A domain with a list of values."""
 
     choices: tuple[Scalar, ...] = Field(
         min_length=1,
@@ -332,7 +331,7 @@ class _Choices(Domain):
 
     @property
     def size(self) -> float:
-        """How many choices there are."""
+        """Number of choices."""
         return len(self.choices)
 
     @cached_property
@@ -345,54 +344,54 @@ class _Choices(Domain):
             if place is not None:
                 return place
             if is_number(value):
-                # 32 for the choice 32.0: meant, unless both 32 and 32.0 are choices, which the line above settles.
+                # 32 means the choice 32.0, unless both 32 and 32.0 are choices: then the line above has found it.
                 equal = [i for i, choice in enumerate(self.choices) if is_number(choice) and choice == value]
                 if equal:
                     return equal[0]
         raise ValueError(f"must be {listing([show(c) for c in self.choices], 'or')}, not {show(value)}")
 
     def from_unit(self, u: float) -> Scalar:
-        """The choice at `u`: each has an equal share."""
+        """Returns the choice at `u`; all choices have equal shares."""
         n = len(self.choices)
-        return self.choices[min(n - 1, int(max(0.0, min(1.0, float(u))) * n))]
+        return self.choices[min(n - 1, int(_clip(u) * n))]
 
     def to_unit(self, value: Any) -> float:
-        """The middle of the share of `value`."""
+        """Returns the middle of the share of `value`."""
         return (self._index(value) + 0.5) / len(self.choices)
 
     def canonical(self, value: Any) -> Scalar:
-        """The choice that `value` is."""
+        """Returns the choice equal to `value`."""
         return self.choices[self._index(value)]
 
     def grid(self, points: int) -> list[Any]:
-        """All choices, however few `points` are asked for."""
+        """Returns all choices, also if there are more than `points`."""
         return list(self.choices)
 
 
 class Categorical(_Choices):
-    """One of `choices`, none nearer to another."""
+    """One of `choices`, without an order."""
 
     type: Literal["categorical"] = "categorical"
 
     @property
     def is_ordered(self) -> bool:
-        """False: no choice is nearer to another."""
+        """False: the choices have no order."""
         return False
 
 
 class Ordinal(_Choices):
-    """One of `choices`, in an order that means something."""
+    """One of `choices`, in a meaningful order."""
 
     type: Literal["ordinal"] = "ordinal"
 
 
-#: One hyper-parameter; its `type` says which kind.
+#: One hyper-parameter; `type` names the kind.
 Dimension = Annotated[Real | Integer | Categorical | Ordinal, Field(discriminator="type")]
 
-#: Reads one dimension from the mapping that a search file has for it.
+#: Reads one dimension from its mapping in a search file.
 DIMENSION: TypeAdapter[Real | Integer | Categorical | Ordinal] = TypeAdapter(Dimension)
 
-#: The kinds by the `type` that names them.
+#: The kinds by `type`.
 DIMENSION_TYPES: dict[str, type[Real | Integer | Categorical | Ordinal]] = {
     "real": Real,
     "integer": Integer,

@@ -19,19 +19,17 @@ from hpo_pilot.search.parameters import Dimension
 from hpo_pilot.search.values import Point, Section, StrictStr, show
 from hpo_pilot.transformation.stage_in import InputKind, InputSource, parse_source
 
-# How the payload's input file is made of a point, where it is more than the parameters by name.
-#
-# A payload written for another tool may expect a list of numbers, a nested object or a constant. The search has plain
-# parameters; their shape in the payload's file is described here, and undone for points that come from such files.
-
 
 class PointShape(Section):
     """The shape of a point in the payload's input file.
 
+    A payload written for another tool may expect a list of numbers, a nested object or a constant. The search has plain
+    parameters. `payload_point` makes the payload's form, and `search_point` undoes it.
+
     Attributes:
-        fixed: what stands in every point beside the parameters.
-        arrays: lists, nested ones too, whose members are names of parameters: these stand there and not by name.
-        values: for parameters with choices, what a choice that is text stands for; other choices stand for themselves.
+        fixed: constants in every point.
+        arrays: lists, also nested, of names of parameters; these parameters are written only inside the list.
+        values: for parameters with choices, the values of text choices; other choices are written as they are.
     """
 
     fixed: dict[str, Any] = Field(default_factory=dict, description="What stands in every point as it is.")
@@ -44,11 +42,11 @@ class PointShape(Section):
 
     @property
     def is_plain(self) -> bool:
-        """True where the payload gets the parameters by name and nothing else."""
+        """True if the payload gets only the parameters by name."""
         return not (self.fixed or self.arrays or self.values)
 
     def payload_point(self, point: Mapping[str, Any]) -> dict[str, Any]:
-        """What the payload's input file holds for `point`."""
+        """Returns the content of the payload's input file for `point`."""
         if self.is_plain:
             return dict(point)
         plain = {name: self._meant(name, value) for name, value in point.items()}
@@ -60,10 +58,10 @@ class PointShape(Section):
         }
 
     def search_point(self, payload_point: Mapping[str, Any]) -> Point:
-        """The point whose `payload_point` this is. Whether it is in the space is not looked at.
+        """Returns the point of the search for a payload's point; does not check that it is in the space.
 
         Raises:
-            ValueError: it has another shape; the message says where.
+            ValueError: the payload's point has another shape; the message says where.
         """
         rest = dict(payload_point)
         point: Point = {}
@@ -78,7 +76,7 @@ class PointShape(Section):
         return {name: self._label(name, value) for name, value in point.items()}
 
     def mistakes(self, dimensions: Mapping[str, Dimension]) -> list[Mistake]:
-        """What does not fit the parameters of a space; the paths start at a key of the shape."""
+        """Returns what does not fit the parameters of a space; the paths start at a key of the shape."""
         mistakes = []
         for key, array in self.arrays.items():
             for name in _names(array):
@@ -121,7 +119,7 @@ class PointShape(Section):
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two JSON values are the same; the order of a mapping's keys says nothing, and true is not 1."""
+    """Returns whether two JSON values are equal, ignoring the order of keys; true is not 1."""
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
@@ -149,7 +147,7 @@ def _taken(key: str, array: list[Any], values: Any) -> Point:
 _Text = Annotated[StrictStr, Field(min_length=1)]
 _FileName = Annotated[StrictStr, Field(pattern=FILE_PATTERN)]
 
-#: What the payload runner and the pilots write into a job's folder; what starts like the last is ours too.
+#: Files that the payload runner and the pilots write into a job's folder, also all that start with `OUR_PREFIX`.
 OUR_FILES = frozenset(
     {"job.json", "progress.jsonl", "outputs.tar.gz", "payload.log", "runner.log", "userJobMetadata.json"}
 )
@@ -157,7 +155,7 @@ OUR_PREFIX = "hpo_pilot_"
 
 
 class FileNames(Section):
-    """What the payload calls its files, for payloads written for other tools."""
+    """The payload's names for its files, for payloads written for other tools."""
 
     point: _FileName = Field("input.json", description="The point, written before the payload runs.")
     result: _FileName = Field("output.json", description="The figure of merit, written by the payload.")
@@ -177,7 +175,7 @@ class FileNames(Section):
         mistakes: list[Mistake] = []
         first: dict[str, str] = {}
         for key, name in self.named().items():
-            # The payload's own userJobMetadata.json is read before ours takes its place.
+            # The payload's own userJobMetadata.json is read before ours replaces it.
             ours = OUR_FILES - ({"userJobMetadata.json"} if key == "metadata" else set())
             ours -= {"progress.jsonl"} if key == "progress" else set()
             if name in ours or name.startswith(OUR_PREFIX):
@@ -190,7 +188,7 @@ class FileNames(Section):
         return self
 
     def named(self) -> dict[str, str]:
-        """The names that there are, by what they are of."""
+        """Returns the given names by key."""
         return self.model_dump(exclude_none=True)
 
 
@@ -198,7 +196,7 @@ _PYTHON = re.compile(r"/[^\x00-\x1f\x7f]*[^/\x00-\x1f\x7f]|[A-Za-z0-9._+-]+")
 
 
 class Payload(Section):
-    """What runs for each fold of each trial."""
+    """The command and the files of each fold of each trial."""
 
     files: _Text | None = Field(None, description="A folder that is sent along, relative to the search file.")
     command: _Text = Field(description="The shell command that trains and writes output.json.")
@@ -227,7 +225,7 @@ class Payload(Section):
 
     @property
     def kept_files(self) -> tuple[str, ...]:
-        """The files that are kept for the best trials: the outputs, and the metrics file."""
+        """Files kept for the best trials: the outputs and the metrics file."""
         return self.outputs + ((self.file_names.metrics,) if self.file_names.metrics else ())
 
     @field_validator("python")
@@ -252,12 +250,12 @@ class Payload(Section):
 
 
 def input_mistakes(inputs: Sequence[str], payload: Payload, base: Path | None) -> list[Mistake]:
-    """What is wrong with inputs in themselves and among each other; paths are indices.
+    """Returns mistakes in inputs and clashes between their names; paths are indices.
 
     Args:
-        inputs: as the search file has them.
-        payload: whose they are.
-        base: the search file's folder; None: its files are not looked at.
+        inputs: the inputs in the search file.
+        payload: the payload with these inputs.
+        base: the search file's folder; None: its files are not read.
     """
     mistakes = []
     first: dict[str, int] = {}
@@ -286,7 +284,7 @@ def input_mistakes(inputs: Sequence[str], payload: Payload, base: Path | None) -
 
 
 def missing_paths(inputs: Sequence[str], base: Path) -> Iterator[tuple[int, str]]:
-    """The inputs that are paths or patterns of which nothing is there: index, and what to say."""
+    """Yields index and message of each path or pattern that matches no file."""
     for index, text in enumerate(inputs):
         source = _understood(text)
         if source is None or source.kind is not InputKind.PATH:
@@ -302,14 +300,14 @@ def missing_paths(inputs: Sequence[str], base: Path) -> Iterator[tuple[int, str]
 
 
 def absolute_inputs(inputs: Sequence[str], base: Path | None) -> list[str]:
-    """The inputs as workers are told them: they know no folder to which a path could be relative.
+    """Returns the inputs with absolute paths, for workers, which do not have the search file's folder.
 
     Args:
-        inputs: as the search file has them.
+        inputs: the inputs in the search file.
         base: the search file's folder; None: it is on another machine.
 
     Raises:
-        InputError: a path is relative, and nobody here knows to what.
+        InputError: a path is relative, and the search file's folder is not known.
     """
     found = []
     for text in inputs:

@@ -1,7 +1,6 @@
-"""A search: everything the search file says, as frozen values.
+"""A search: the content of a search file as frozen values.
 
-The models are the search file's schema too: `schemas/search.json` is generated from `Search`.
-Defaults and bounds stand here and nowhere else.
+`schemas/search.json` is generated from these models. They have all defaults and limits of the search file.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ _Queues = Annotated[StrictStr, Field(pattern=QUEUES_PATTERN)]
 
 
 class OptimizerChoice(Section):
-    """Which optimizer, with its own settings beside the name."""
+    """The optimizer's name and settings."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -70,12 +69,12 @@ class OptimizerChoice(Section):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings: whatever stands beside `name`. The optimizer itself checks them."""
+        """All keys except `name`. The optimizer checks them."""
         return dict(self.__pydantic_extra__ or {})
 
 
 class Budget(Section):
-    """When the search ends, and how wide it is."""
+    """The end of the search, and its number of parallel trials."""
 
     trials: Count = Field(64, le=limits.MOST_TRIALS, description="How many points are tried in all.")
     parallel: Count = Field(
@@ -107,7 +106,7 @@ class Budget(Section):
 
 
 class Confirm(Section):
-    """The best points run again at the end with fresh seeds, against winner's luck."""
+    """Runs the best points again at the end with new seeds, because the best of many noisy results is partly luck."""
 
     top: Annotated[StrictInt, Field(ge=0, le=limits.MOST_TRIALS)] = Field(
         0, description="How many of the best points; 0: none."
@@ -116,7 +115,7 @@ class Confirm(Section):
 
 
 class Folds(Section):
-    """k-fold cross-validation: k jobs per trial, mean and standard deviation of their figures."""
+    """k-fold cross-validation: k jobs per trial, with mean and standard deviation of their figures."""
 
     k: Count = Field(1, le=limits.MOST_FOLDS, description="How many folds, each a job of its own.")
     require: Count | None = Field(
@@ -146,12 +145,12 @@ class Folds(Section):
 
     @property
     def needed(self) -> int:
-        """How many good folds a trial needs."""
+        """Number of successful folds that a trial needs."""
         return self.k if self.require is None else self.require
 
 
 class SiteChoice(Section):
-    """Where the jobs run."""
+    """The site of the jobs."""
 
     profile: _Queue = Field(
         "local",
@@ -185,7 +184,7 @@ _WEB_ADDRESS = re.compile(r"https?://[A-Za-z0-9.:\[\]_-]+(/[A-Za-z0-9._~/-]*)?")
 
 
 class PandaOptions(Section):
-    """What the tasks say to a PanDA server."""
+    """Settings of the PanDA tasks."""
 
     label: Text = Field("user", description="prodSourceLabel of the tasks. PanDA keeps results for 'user' alone.")
     vo: Text | None = Field(None, description="Virtual organisation. Default: the user's at that server.")
@@ -228,7 +227,7 @@ class PandaOptions(Section):
 
 
 class KnownResult(Section):
-    """A result from before this search: the optimizer learns from it, and it costs no trial."""
+    """A result from before this search. The optimizer learns from it, and it does not count as a trial."""
 
     point: dict[str, Scalar] = Field(description="The point.")
     value: _Figure | Annotated[tuple[_Figure, ...], Field(min_length=2, max_length=limits.MOST_OBJECTIVES)] | None = (
@@ -240,7 +239,7 @@ class KnownResult(Section):
 
     @property
     def figures(self) -> tuple[float, ...] | None:
-        """One figure for each objective; None: it failed."""
+        """One figure for each objective; None: the point failed."""
         return (self.value,) if isinstance(self.value, float) else self.value
 
 
@@ -322,7 +321,7 @@ class Search(Section):
 
     @property
     def objective(self) -> Objective:
-        """The objective; of several the first."""
+        """The objective, or the first of several."""
         return self.objectives[0]
 
     @cached_property
@@ -332,14 +331,14 @@ class Search(Section):
 
     @property
     def segment(self) -> str | None:
-        """The one segment that this search is of; None for a search that stands alone or is a whole family."""
+        """Name of the segment that this search belongs to; None for a search without segments or with several."""
         return next(iter(self.segments)) if self.segments and len(self.segments) == 1 else None
 
     def by_segment(self) -> dict[str, Search]:
-        """The searches of the segments, by segment; empty for a search without any.
+        """Returns the search of each segment by segment; empty for a search without segments.
 
         Raises:
-            pydantic.ValidationError: a segment's own space does not go with the rest; a checked search has none such.
+            pydantic.ValidationError: a segment's space clashes with the rest; not possible in a checked search.
         """
         return {name: self._of_segment(name) for name in self.segments or {}}
 
@@ -354,12 +353,12 @@ class Search(Section):
         return Search.model_validate(whole)
 
     def to_dict(self) -> dict[str, Any]:
-        """The search as JSON-ready values under the file's names; `Search.model_validate` reads it back."""
+        """Returns the search as JSON values with the keys of the file; `Search.model_validate` reads it back."""
         return self.model_dump(mode="json", by_alias=True)
 
 
 def start_mistakes(space: SearchSpace, start: Sequence[Mapping[str, Any] | None]) -> list[Mistake]:
-    """What is wrong with the points to try first; paths are those of a search file. None: what is not even a point."""
+    """Returns mistakes in the points to try first; paths are a search file's. None: not a point, reported before."""
     mistakes: list[Mistake] = []
     first: dict[str, int] = {}
     for index, point in enumerate(start):
@@ -377,14 +376,14 @@ def start_mistakes(space: SearchSpace, start: Sequence[Mapping[str, Any] | None]
 
 
 def known_mistakes(space: SearchSpace, known: Sequence[Mapping[str, Any]]) -> list[Mistake]:
-    """What is wrong with the points whose values are known; paths are those of a search file."""
+    """Returns mistakes in the points of known results; paths are those of a search file."""
     return [
         mistake.under("known", index, "point") for index, point in enumerate(known) for mistake in space.mistakes(point)
     ]
 
 
 def segment_mistakes(search: Search) -> list[Mistake]:
-    """What is wrong with the segments of a search that is right in itself; paths are those of a search file."""
+    """Returns mistakes in the segments of a search that is valid otherwise; paths are those of a search file."""
     mistakes: list[Mistake] = []
     first: dict[str, str] = {}
     for name, segment in (search.segments or {}).items():
@@ -414,7 +413,7 @@ def _own_space_mistakes(search: Search, segment: str, dimensions: Mapping[str, D
 
 
 def confirm_mistakes(confirm: Confirm, budget: Budget) -> list[Mistake]:
-    """Whether there are as many trials as are to be confirmed; paths are those of a search file."""
+    """Returns mistakes in `confirm`, given the budget; paths are those of a search file."""
     if confirm.top > budget.trials:
         message = f"the best {confirm.top} cannot be confirmed of {budget.trials} trials (budget.trials)"
         return [Mistake(("confirm", "top"), message, f"use {budget.trials} or less")]

@@ -17,7 +17,7 @@ from hpo_pilot.search.values import Amount, Count, Section, StrictFloat, StrictI
 
 
 class Objective(Section):
-    """Which of the payload's figures is optimised."""
+    """A figure of merit and its goal."""
 
     metric: Annotated[StrictStr, Field(min_length=1)] = Field(
         "loss", description="The key in output.json whose value is the figure of merit."
@@ -31,17 +31,17 @@ class Objective(Section):
 
     @property
     def sign(self) -> int:
-        """+1 to minimise, -1 to maximise: figure x sign is what optimizers minimise."""
+        """+1 to minimize, -1 to maximize: optimizers minimize sign x figure."""
         return 1 if self.goal == "minimize" else -1
 
     def to_dict(self) -> dict[str, Any]:
-        """As a search file has it; without a reference where there is none."""
+        """Returns the objective as in a search file; without `reference` if it has none."""
         own: dict[str, Any] = {"metric": self.metric, "goal": self.goal}
         return own if self.reference is None else {**own, "reference": self.reference}
 
 
 class _OneOrMore:
-    """The JSON Schema of a list whose only item may stand alone."""
+    """JSON Schema of a list whose only item may be given without the list."""
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
@@ -54,14 +54,14 @@ def _as_list(value: Any) -> Any:
     return value if isinstance(value, list | tuple) else (value,)
 
 
-#: One objective or several, as a tuple; a search file may give a single one without a list.
+#: One objective or several; a search file may give a single one without a list.
 Objectives = Annotated[
     tuple[Objective, ...], Field(max_length=limits.MOST_OBJECTIVES), BeforeValidator(_as_list), _OneOrMore()
 ]
 
 
 def objective_mistakes(objectives: Sequence[Objective | None]) -> list[Mistake]:
-    """What is wrong with several objectives together; paths are those of a search file. None: what is not even one."""
+    """Returns clashes between objectives; paths are those of a search file. None: not valid, reported before."""
     mistakes: list[Mistake] = []
     if not objectives:
         mistakes.append(Mistake(("objective",), "is empty", "give it a value, or leave the key out"))
@@ -79,7 +79,7 @@ def objective_mistakes(objectives: Sequence[Objective | None]) -> list[Mistake]:
 
 
 def known_value_mistakes(count: int, values: Sequence[float | Sequence[float] | None]) -> list[Mistake]:
-    """Whether known results have a figure for each of `count` objectives; paths are those of a search file."""
+    """Returns the known results without a figure for each of `count` objectives; paths are a search file's."""
     wanted = "one number" if count == 1 else f"a list of {count} numbers, one for each objective"
     wrong = [
         index
@@ -90,12 +90,12 @@ def known_value_mistakes(count: int, values: Sequence[float | Sequence[float] | 
 
 
 def costs(objectives: Sequence[Objective], figures: Sequence[float]) -> tuple[float, ...]:
-    """Figures of merit as optimizers take them: lower is better in each."""
+    """Returns figures of merit as optimizers use them: lower is better."""
     return tuple(objective.sign * figure for objective, figure in zip(objectives, figures, strict=True))
 
 
 class Resources(Section):
-    """What one job needs."""
+    """Resources of one job."""
 
     nodes: Count = Field(1, le=limits.MOST_NODES, description="Nodes per job.")
     gpus_per_node: Annotated[StrictInt, Field(ge=0, le=limits.MOST_PER_NODE)] = Field(0, description="GPUs per node.")
@@ -128,18 +128,18 @@ class Resources(Section):
 
     @property
     def ranks(self) -> int:
-        """Processes that a launcher starts on each node; 0: no launcher, the command is started once."""
+        """Number of processes that the launcher starts on each node; 0: no launcher, the command is started once."""
         if self.ranks_per_node is not None:
             return self.ranks_per_node
         return (self.gpus_per_node or 1) if self.nodes > 1 else 0
 
 
-#: The longest name of a search; a segment's search is called after the file's search and the segment.
+#: Longest name of a search, also of a segment's search, which is named `<search>-<segment>`.
 LONGEST_NAME = 50
 
 
 class Segment(Section):
-    """What is different for one segment."""
+    """Settings of one segment that differ from the search."""
 
     inputs: tuple[Annotated[StrictStr, Field(min_length=1)], ...] | None = Field(
         None,
@@ -155,7 +155,7 @@ class Segment(Section):
 
 
 def _by_name(value: Any) -> Any:
-    """A list of names is short for segments that differ in nothing but their names."""
+    """Reads a list of names as segments that differ only in their names."""
     if isinstance(value, list | tuple) and value and all(isinstance(name, str) for name in value):
         return {name: {} for name in value}
     return value
@@ -203,11 +203,11 @@ Segments = Annotated[
 
 
 def segment_search_name(search: str, segment: str) -> str:
-    """The name of the search of one segment: the file's search and the segment, as far as names allow it."""
+    """Returns the name of a segment's search; '-' replaces characters that names cannot have."""
     return f"{search}-{re.sub(r'[^A-Za-z0-9_-]', '-', segment)}"
 
 
-#: How many earlier searches one can start from.
+#: Largest number of earlier searches for `warm_start`.
 MOST_SOURCES = 10
 
 _SEARCH_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
@@ -232,12 +232,12 @@ WarmStart = Annotated[
 
 
 def is_result_file(source: str) -> bool:
-    """Whether a `warm_start` entry is the path of a file; else it is the name of a search."""
+    """Returns whether a `warm_start` entry is the path of a file; else it is the name of a search."""
     return _SEARCH_NAME.fullmatch(source) is None
 
 
 def warm_start_mistakes(name: str, sources: Sequence[str]) -> list[Mistake]:
-    """What is wrong with the earlier searches of the search of that name; paths are those of a search file."""
+    """Returns mistakes in `warm_start` of the search `name`; paths are those of a search file."""
     mistakes = []
     for index, source in enumerate(sources):
         if source == name:
@@ -250,22 +250,21 @@ def warm_start_mistakes(name: str, sources: Sequence[str]) -> list[Mistake]:
 _Step = Annotated[StrictInt, Field(ge=1, le=2**53)]
 _Seconds = Annotated[StrictFloat, Field(gt=0, le=limits.MOST_REPORT_SECONDS, allow_inf_nan=False)]
 
-#: What only one of the rules knows.
+#: Settings of one method only.
 _OF_ASHA = ("min_steps", "max_steps", "eta", "brackets")
 _OF_MEDIAN = ("warmup_steps",)
 
-#: Trials with figures at a step, before any is stopped there, where the file does not say: for the median rule.
+#: Default of `warmup_trials` for the median rule.
 _WARMUP_TRIALS = 5
 _ETA = 3
 
-#: The shortest pause between two reports of a job, in seconds, where the file does not say, and how many reports a
-#: second all jobs of a search may make together then.
+#: Default of `report_seconds`: at least these seconds, and more if all jobs together would exceed this report rate.
 _REPORT_SECONDS = 2.0
 _REPORTS_A_SECOND = 100.0
 
 
 class EarlyStopping(Section):
-    """Whether hopeless trials are stopped before their end, by the values that they report while they run."""
+    """Stops trials with bad intermediate values before their end."""
 
     method: Literal["none", "median", "asha"] = Field(
         "none",
@@ -330,7 +329,7 @@ class EarlyStopping(Section):
         return self
 
     def _not_its_own(self, key: str) -> tuple[str, str]:
-        """What is wrong with a setting of another method, and what to do."""
+        """Returns message and remedy for a setting of another method."""
         other = "asha" if key in _OF_ASHA else "median"
         if "method" not in self.model_fields_set:
             return f"needs method {other}", f"add method: {other}"
@@ -343,45 +342,45 @@ class EarlyStopping(Section):
 
     @property
     def is_on(self) -> bool:
-        """Whether any trial is ever stopped."""
+        """True if trials can be stopped early."""
         return self.method != "none"
 
     @property
     def reduction(self) -> int:
-        """asha: one in so many goes on."""
+        """asha: one trial in this number continues."""
         return self.eta or _ETA
 
     @property
     def first_rung(self) -> int:
-        """asha: the first step of comparison."""
+        """asha: first step at which trials are compared."""
         if self.min_steps is not None:
             return self.min_steps
         return max(1, self.max_steps // self.reduction**2) if self.max_steps is not None else 1
 
     @property
     def trials_needed(self) -> int:
-        """How many trials must have come to a step before any is stopped there."""
+        """Number of trials that must reach a step before one is stopped there."""
         return self.warmup_trials or (self.reduction if self.method == "asha" else _WARMUP_TRIALS)
 
     def folds_needed(self, k: int) -> int:
-        """How many of `k` folds must have come to a step before a trial is judged there."""
+        """Returns the number of folds, out of `k`, that must reach a step before the trial is judged there."""
         return min(k, self.folds or (k + 1) // 2)
 
     def seconds_between_reports(self, jobs: int) -> float:
-        """The pause between two reports of one of `jobs` jobs that run side by side."""
+        """Returns the seconds between two reports of a job if `jobs` jobs run at the same time."""
         return self.report_seconds or max(_REPORT_SECONDS, jobs / _REPORTS_A_SECOND)
 
 
 def early_stopping_mistakes(
     early: EarlyStopping, *, trials_per_job: int, folds: int, metrics: Sequence[str]
 ) -> list[Mistake]:
-    """What does not go with the rest of a search; paths are those of a search file.
+    """Returns settings that clash with the rest of a search; paths are those of a search file.
 
     Args:
         early: the settings.
         trials_per_job: `resources.trials_per_job`.
         folds: `folds.k`.
-        metrics: of the objectives; empty: not known.
+        metrics: metrics of the objectives; empty: not known.
     """
     mistakes: list[Mistake] = []
     if not early.is_on:

@@ -1,4 +1,4 @@
-"""The search space: parameters, conditions, constraints, and whether any point satisfies them."""
+"""The search space: parameters, conditions and constraints, and a test whether any point satisfies them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from hpo_pilot.search.values import Point, Section, show, value_key
 
 
 class SearchSpace(Section):
-    """Named dimensions in a fixed order, and constraints over them.
+    """Named dimensions in a fixed order, and constraints on them.
 
     A *point* maps the names of the active dimensions to native Python values. A *unit vector* has one number in [0, 1]
-    per dimension, inactive ones included, in the order of `names`; shape (n_dims,).
+    for each dimension, also inactive ones, in the order of `names`; shape (n_dims,).
     """
 
     dimensions: dict[str, Dimension]
@@ -35,10 +35,10 @@ class SearchSpace(Section):
 
     @classmethod
     def from_dict(cls, dimensions: Mapping[str, Any], constraints: Sequence[str] = ()) -> SearchSpace:
-        """The space of a search file's `space` (and `constraints`) section.
+        """Returns the space of the sections `space` and `constraints` of a search file.
 
         Raises:
-            InputError: a dimension, condition or constraint is wrong; the message has every mistake, with its name.
+            InputError: a dimension, condition or constraint is wrong; the message has every mistake with its place.
         """
         checked: dict[str, Dimension] = {}
         mistakes: list[Mistake] = []
@@ -69,12 +69,12 @@ class SearchSpace(Section):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of all dimensions, in the order of the file."""
+        """Names of all dimensions, in the order of the file."""
         return tuple(self.dimensions)
 
     @cached_property
     def parents_first(self) -> tuple[str, ...]:
-        """The names of all dimensions, each after those that it hangs on."""
+        """Names of all dimensions, each after its parents (`when`)."""
         order: list[str] = []
         while len(order) < len(self.dimensions):
             order += [n for n, d in self.dimensions.items() if n not in order and d.when.keys() <= set(order)]
@@ -82,7 +82,7 @@ class SearchSpace(Section):
 
     @cached_property
     def conditions(self) -> dict[str, tuple[tuple[str, frozenset[str]], ...]]:
-        """For each dimension its parents, each with the keys of the values wanted, as the parent's own type."""
+        """Parents of each dimension, with the keys of the values required, in the parent's own type."""
         conditions = {}
         for name, dimension in self.dimensions.items():
             wanted = {p: value if isinstance(value, list) else [value] for p, value in dimension.when.items()}
@@ -97,11 +97,11 @@ class SearchSpace(Section):
         return tuple(Constraint(expression) for expression in self.constraints)
 
     def is_active(self, name: str, point: Mapping[str, Any]) -> bool:
-        """Whether dimension `name` is active, given the canonical values of its parents in `point`."""
+        """Returns whether dimension `name` is active; `point` has the canonical values of its parents."""
         return all(parent in point and value_key(point[parent]) in wanted for parent, wanted in self.conditions[name])
 
     def decode(self, unit: Sequence[float]) -> Point:
-        """The point at a unit vector of shape (n_dims,): active dimensions only. Constraints are not looked at."""
+        """Returns the point at a unit vector of shape (n_dims,), active dimensions only; ignores constraints."""
         place = dict(zip(self.dimensions, unit, strict=True))
         values: Point = {}
         for name in self.parents_first:
@@ -110,37 +110,37 @@ class SearchSpace(Section):
         return {name: values[name] for name in self.dimensions if name in values}
 
     def encode(self, point: Mapping[str, Any]) -> list[float]:
-        """The unit vector of shape (n_dims,) of a valid point; inactive dimensions stand at 0.5.
+        """Returns the unit vector of shape (n_dims,) of a valid point; inactive dimensions are 0.5.
 
         Raises:
-            ValueError: a value is no number where one is due, or none of the choices.
+            ValueError: a value is not a number where one is needed, or not one of the choices.
         """
         return [d.to_unit(point[n]) if n in point else 0.5 for n, d in self.dimensions.items()]
 
     def canonical(self, point: Mapping[str, Any]) -> Point:
-        """`point` with native values, in the order of `names`.
+        """Returns `point` with native values, in the order of `names`.
 
         Raises:
-            InputError: a name is unknown, missing or inactive, a value is outside its domain, or a constraint is
-                broken; the message says which, all of them.
+            InputError: a name is unknown, missing or inactive, a value is outside its domain, or the point violates a
+                constraint; the message has every mistake.
         """
-        values, mistakes = self._settle(point)
+        values, mistakes = self._checked(point)
         if mistakes:
             raise InputError("; ".join(str(mistake) for mistake in mistakes))
         return values
 
     def mistakes(self, point: Mapping[str, Any]) -> list[Mistake]:
-        """Everything that is wrong with a point; paths start at a name, or are empty for the point as a whole."""
-        return self._settle(point)[1]
+        """Returns all mistakes of a point; paths start at a name, or are empty for the point as a whole."""
+        return self._checked(point)[1]
 
-    def _settle(self, point: Mapping[str, Any]) -> tuple[Point, list[Mistake]]:
+    def _checked(self, point: Mapping[str, Any]) -> tuple[Point, list[Mistake]]:
         mistakes = [
             Mistake((name,), "is not a parameter of the space", did_you_mean(name, self.dimensions), at_key=True)
             for name in point
             if name not in self.dimensions
         ]
         values: Point = {}
-        unsure: set[str] = set()  # these have a wrong or missing value: whether their children are active is unknown
+        unsure: set[str] = set()  # with a wrong or missing value: whether their children are active is not known
         for name in self.parents_first:
             dimension = self.dimensions[name]
             if not unsure.isdisjoint(dimension.when):
@@ -168,25 +168,25 @@ class SearchSpace(Section):
         return {name: values[name] for name in self.dimensions if name in values}, mistakes
 
     def is_feasible(self, point: Mapping[str, Any]) -> bool:
-        """Whether a valid point satisfies every constraint."""
+        """Returns whether a valid point satisfies all constraints."""
         return all(constraint.holds(point) for constraint in self._constraints)
 
     @cached_property
     def size(self) -> float:
-        """An upper bound of the number of points: conditions and constraints not counted; `math.inf` if continuous."""
+        """Upper limit of the number of points, ignoring conditions and constraints; `math.inf` if continuous."""
         return math.prod(dimension.size for dimension in self.dimensions.values())
 
     def grid(self, points_per_dimension: int) -> Iterator[Point]:
-        """Every feasible point of a regular grid, each once, the last name varying fastest.
+        """Yields each feasible point of a regular grid once; the last name varies fastest.
 
-        Continuous and long dimensions get `points_per_dimension` values, choices all of theirs.
+        Dimensions with numbers get at most `points_per_dimension` values; dimensions with choices get all choices.
         """
         return self._product(
             {name: dimension.grid(points_per_dimension) for name, dimension in self.dimensions.items()}
         )
 
     def all_points(self) -> Iterator[Point]:
-        """Every feasible point of a finite space, each once.
+        """Yields each feasible point of a finite space once.
 
         Raises:
             ValueError: the space is continuous.
@@ -203,7 +203,7 @@ class SearchSpace(Section):
                 if self.is_active(name, active):
                     active[name] = full[name]
                 elif full[name] is not axes[name][0]:
-                    break  # all values of an inactive dimension give the same point: only the first counts
+                    break  # all values of an inactive dimension give the same point: only the first is used
             else:
                 point = {name: active[name] for name in self.dimensions if name in active}
                 if self.is_feasible(point):
@@ -215,18 +215,15 @@ def _condition(dimension: Dimension) -> str:
     return " and ".join(f"{parent}: {' or '.join(show(v) for v in values)}" for parent, values in wanted.items())
 
 
-# Constraints: expressions over the hyper-parameters that every proposed point satisfies.
-#
-# Evaluated by simpleeval, which walks the expression's syntax tree. What may stand in the tree is listed here and
-# checked
-# when the expression is parsed: no attributes, no subscripts, no f-strings, no keyword arguments, no calls but the
-# functions named here. Arithmetic takes numbers only, and powers are bounded. User input never reaches ``eval``.
+# Constraints are expressions that every proposed point satisfies. simpleeval evaluates them on the syntax tree. The
+# parser here allows only the nodes and functions listed below: no attributes, subscripts, f-strings, keyword arguments
+# or other calls. Arithmetic takes only numbers, and powers are bounded. User input never reaches ``eval``.
 
-#: An expression longer or deeper than this is no constraint that a person wrote.
+#: Longest and deepest expression: no person writes a longer one.
 MAX_LENGTH = 1000
 MAX_DEPTH = 50
 
-#: Powers of whole numbers larger than this many bits are refused: they would take seconds and gigabytes.
+#: Largest power of whole numbers, in bits: larger ones would take seconds and gigabytes.
 MAX_POWER_BITS = 4096
 
 
@@ -265,7 +262,7 @@ def _of_number(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return checked
 
 
-#: The functions that a constraint may call.
+#: Functions that a constraint may call.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "abs": _of_number(abs),
     "min": min,
@@ -282,7 +279,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "float": _of_number(float),
 }
 
-#: What the operators of a constraint do.
+#: Operators that a constraint may use.
 OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Add: _arithmetic(operator.add),
     ast.Sub: _arithmetic(operator.sub),
@@ -325,10 +322,10 @@ _ALLOWED = (
     ast.Tuple,
 )
 
-#: What an expression raises that has no value at a point.
+#: Errors of an expression without a value at a point.
 FAILURES = (simpleeval.InvalidExpression, ArithmeticError, ValueError, TypeError)
 
-#: What people write from other languages, and what is meant.
+#: Operators of other languages, and the Python operators meant.
 _FOREIGN = (
     (re.compile(r"&&"), "&&", "and"),
     (re.compile(r"\|\|"), "||", "or"),
@@ -336,14 +333,14 @@ _FOREIGN = (
     (re.compile(r"(?<![=<>!])=(?!=)"), "=", "=="),
 )
 
-# One evaluator per thread: it carries the names as state, and making one for each point costs more than evaluating.
+# One evaluator for each thread: it holds the names as state, and making one costs more than an evaluation.
 _threads = threading.local()
 
 
 def _evaluator(names: dict[str, Any]) -> simpleeval.SimpleEval:
     evaluator = getattr(_threads, "evaluator", None)
     if evaluator is None:
-        # EvalWithCompoundTypes adds its own to the functions it is given, so it gets a copy.
+        # EvalWithCompoundTypes adds functions to the dictionary, so it gets a copy.
         evaluator = simpleeval.EvalWithCompoundTypes(operators=dict(OPERATORS), functions=dict(FUNCTIONS))
         _threads.evaluator = evaluator
     evaluator.names = names
@@ -397,14 +394,14 @@ def _check_tree(tree: ast.expr) -> None:
 
 
 class Constraint:
-    """A parsed expression, true or false for a point."""
+    """A parsed expression that is true or false for a point."""
 
     def __init__(self, expression: str) -> None:
         """Parses `expression`.
 
         Raises:
-            ValueError: it is not one expression, or has something that is not allowed; the message says what, to be
-                read after the expression.
+            ValueError: it is not one expression, or it has a part that is not allowed; the message follows the
+                expression.
         """
         self.expression = expression
         tree = _parse(expression)
@@ -413,16 +410,16 @@ class Constraint:
         self.names: frozenset[str] = frozenset(
             node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in called
         )
-        """The hyper-parameters that the expression reads."""
+        """Names of the hyper-parameters in the expression."""
         self.tree = tree
-        """The parsed expression: nothing in it but what a constraint may have."""
+        """The parsed expression, which has only allowed parts."""
 
     def holds(self, point: Mapping[str, Any]) -> bool:
-        """Whether `point` satisfies the expression.
+        """Returns whether `point` satisfies the expression.
 
-        A constraint on an inactive dimension (absent from the point) holds: it says nothing there. An expression that
-        fails to evaluate (a division by zero, a comparison of text with a number) does not hold: the point is
-        infeasible, not an error, for the user cannot mend a single point; `failure` says why.
+        A constraint on an inactive dimension (absent from the point) holds. An expression that cannot be evaluated (a
+        division by zero, a comparison of text with a number) does not hold. That is not an error, because the user
+        cannot correct a proposed point; `failure` returns the reason.
         """
         if not self.names <= point.keys():
             return True
@@ -432,7 +429,7 @@ class Constraint:
             return False
 
     def failure(self, point: Mapping[str, Any]) -> str | None:
-        """Why the expression has no value at `point`; None where it has one."""
+        """Returns the reason why the expression has no value at `point`; None if it has one."""
         if not self.names <= point.keys():
             return None
         try:
@@ -445,14 +442,12 @@ class Constraint:
         return _evaluator(dict(point)).eval(self.expression, previously_parsed=self.tree)
 
 
-# Whether the parts of a search fit each other: conditions, constraints, start points.
-#
-# Each function lists every mistake, with its path, and trusts each part to be right in itself. `faulty` names the
-# parameters that are declared but wrong: nothing is said about what depends on them.
+# Checks across the parts of a space. Each function returns all mistakes with their paths; each part by itself has been
+# checked before. `faulty` has the names of wrong parameters: nothing that depends on them is reported.
 
 
 def name_mistakes(names: Collection[str]) -> list[Mistake]:
-    """What is wrong with the parameters' names; paths start at a name."""
+    """Returns mistakes in the names of the parameters; paths start at a name."""
     return [
         Mistake((name,), f"{name!r} is not a usable name", "leave out blanks at its ends", at_key=True)
         for name in names
@@ -461,11 +456,11 @@ def name_mistakes(names: Collection[str]) -> list[Mistake]:
 
 
 def condition_mistakes(dimensions: Mapping[str, Dimension], faulty: Collection[str] = ()) -> list[Mistake]:
-    """What is wrong with the conditions (`when`); paths start at a name."""
+    """Returns mistakes in the conditions (`when`); paths start at a name."""
     mistakes = []
     for name, dimension in dimensions.items():
         for parent, wanted in dimension.when.items():
-            if parent in faulty or parent == name:  # the latter is a circle, see below
+            if parent in faulty or parent == name:  # `_circles` reports the latter
                 continue
             if parent not in dimensions:
                 hint = did_you_mean(parent, [n for n in dimensions if n != name])
@@ -493,14 +488,14 @@ def _impossible(name: str, parent: str, dimension: Dimension, wanted: Any) -> li
 
 
 def _circles(dimensions: Mapping[str, Dimension]) -> list[Mistake]:
-    # Parents first; parents that are not there are another mistake, told elsewhere.
+    # Removes parents first. A missing parent is another mistake, which is reported elsewhere.
     left = {name: {p for p in d.when if p in dimensions} for name, d in dimensions.items()}
     while ready := [name for name, parents in left.items() if not parents & left.keys()]:
         for name in ready:
             del left[name]
     if not left:
         return []
-    # What only depends on a circle is not part of it.
+    # A dimension that only depends on a circle is not part of it.
     while loose := [name for name in left if not any(name in parents for parents in left.values())]:
         for name in loose:
             del left[name]
@@ -512,7 +507,7 @@ def _circles(dimensions: Mapping[str, Dimension]) -> list[Mistake]:
 def constraint_mistakes(
     constraints: Sequence[str | None], names: Collection[str], faulty: Collection[str] = ()
 ) -> list[Mistake]:
-    """What is wrong with each constraint by itself; paths start at its index. None: one that is not even text."""
+    """Returns mistakes in each constraint; paths start at its index. None: not text, reported before."""
     mistakes = []
     known = {*names, *faulty}
     for index, expression in enumerate(constraints):
@@ -536,7 +531,7 @@ def constraint_mistakes(
 
 
 def value_hint(value: Any, dimension: Dimension) -> str:
-    """What a value outside `dimension` was meant to be, if that can be guessed."""
+    """Returns a hint for a value outside `dimension`; empty if the intention is not clear."""
     choices = [choice for choice in getattr(dimension, "choices", ()) if isinstance(choice, str)]
     if isinstance(value, str) and choices:
         hint = did_you_mean(value, choices)
@@ -552,22 +547,22 @@ def value_hint(value: Any, dimension: Dimension) -> str:
     return ""
 
 
-#: How many random points are tried. A thousandth of the space is missed with a chance of exp(-20).
+#: Number of random points tried. A feasible thousandth of the space is missed with probability exp(-20).
 SAMPLES = 20_000
 
-#: Regular grids and finite spaces up to this size are tried in full.
+#: Regular grids and finite spaces up to this size are tried completely.
 GRID = 20_000
 
-#: CPU seconds after which no more points are tried, if a tenth of them have been.
+#: CPU seconds after which the trying ends, if at least a tenth of the points was tried.
 PATIENCE = 2.0
 
 
 def feasibility_mistakes(space: SearchSpace) -> list[Mistake]:
-    """What makes the space infeasible, as far as trying can tell; nothing where a feasible point was found.
+    """Returns the reason why no point is feasible; an empty list if a feasible point was found.
 
-    Random points and a coarse regular grid are tried; a small finite space in full, so that the answer is sure there.
-    Takes about two seconds at most, next to nothing where much of the space is feasible. The paths are those of a
-    search file: `constraints`, or one of its members where that one alone leaves nothing.
+    Tries random points and a coarse regular grid; a small finite space completely, so the answer is certain there.
+    Takes at most about two seconds, and much less if much of the space is feasible. The paths are those of a search
+    file: `constraints`, or one of its members if no point satisfies that one.
     """
     if not space.constraints:
         return []
@@ -580,22 +575,22 @@ def feasibility_mistakes(space: SearchSpace) -> list[Mistake]:
 
 
 def _candidates(space: SearchSpace) -> Iterator[Point]:
-    free = SearchSpace(dimensions=space.dimensions)  # without the constraints
+    unconstrained = SearchSpace(dimensions=space.dimensions)
     if space.size <= GRID:
-        yield from free.all_points()
+        yield from unconstrained.all_points()
         return
     deadline = time.thread_time() + PATIENCE
-    # The same points each time: whether a file is valid must not depend on luck.
+    # The same points each time: the validity of a file must not depend on chance.
     numbers = random.Random(0)  # noqa: S311  nothing secret here
     for number in range(SAMPLES):
         if number >= SAMPLES // 10 and time.thread_time() > deadline:
             break
         yield space.decode([numbers.random() for _ in space.names])
-    yield from itertools.islice(free.grid(_grid_points(space)), GRID)
+    yield from itertools.islice(unconstrained.grid(_grid_points(space)), GRID)
 
 
 def _grid_points(space: SearchSpace) -> int:
-    """The most points per dimension whose grid is not longer than `GRID`; at least the two ends."""
+    """Returns the largest number of points per dimension with a grid of at most `GRID` points; at least 2."""
     points = 2
     while points < 100:
         size = 1.0
@@ -608,7 +603,7 @@ def _grid_points(space: SearchSpace) -> int:
 
 
 def _culprit(constraints: list[Constraint], tried: list[Point]) -> Mistake:
-    """Which constraint, or pair of them, no point satisfied."""
+    """Returns the mistake of the constraint, or pair of constraints, that no point satisfied."""
     count = f"none of the {len(tried)} points tried satisfies"
     hold = [[constraint.holds(point) for point in tried] for constraint in constraints]
     for index, (constraint, row) in enumerate(zip(constraints, hold, strict=True)):

@@ -27,12 +27,12 @@ _KWH = 3.6e6  # joules
 
 @dataclass(frozen=True)
 class Spent:
-    """What attempts of jobs took, those that were lost or repeated included.
+    """Run time and measured energy of attempts of jobs, including lost and repeated attempts.
 
     Attributes:
-        seconds: that they ran.
-        metered: those of the seconds for which the energy was measured.
-        joules: the energy that was measured, in them.
+        seconds: run time.
+        metered: part of the run time with measured energy, in seconds.
+        joules: measured energy.
     """
 
     seconds: float = 0.0
@@ -40,27 +40,27 @@ class Spent:
     joules: float = 0.0
 
     def and_one(self, seconds: float | None, joules: float | None) -> Self:
-        """With one attempt more; None: not known."""
+        """Returns the sum with one more attempt; None: not known."""
         ran = seconds or 0.0
         if joules is None:
             return type(self)(self.seconds + ran, self.metered, self.joules)
         return type(self)(self.seconds + ran, self.metered + ran, self.joules + joules)
 
 
-#: That of a trial before its first attempt has ended.
+#: A trial before the end of its first attempt.
 NOTHING_SPENT = Spent()
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What that comes to.
+    """The cost of jobs.
 
     Attributes:
         job_seconds: run time of all jobs.
-        gpu_hours: that times the GPUs of a job.
-        core_hours: that times the CPU cores of a job.
-        energy_kwh: in kWh; None: neither measured nor to be estimated.
-        energy_source: where that comes from; mixed: only part of it was measured, the rest is estimated.
+        gpu_hours: run time in hours, times the GPUs of a job.
+        core_hours: run time in hours, times the CPU cores of a job.
+        energy_kwh: energy in kWh; None: not measured, and no estimate.
+        energy_source: source of the energy; mixed: part of it is measured, the rest is estimated.
     """
 
     job_seconds: float
@@ -76,12 +76,12 @@ NO_COST = Cost(0.0, 0.0, 0.0, None, None)
 
 @dataclass(frozen=True)
 class Price:
-    """What a second of one of a search's jobs takes.
+    """The cost of one second of a job.
 
     Attributes:
-        gpus: of the whole job.
-        cores: of the whole job.
-        watts: estimated; None: nobody knows.
+        gpus: GPUs of the whole job.
+        cores: CPU cores of the whole job.
+        watts: estimated power of the whole job; None: not known.
     """
 
     gpus: int
@@ -89,13 +89,13 @@ class Price:
     watts: float | None = None
 
     def cost(self, spent: Spent) -> Cost:
-        """The cost of jobs that took so much."""
+        """Returns the cost of the attempts in `spent`."""
         hours = spent.seconds / _SECONDS_PER_HOUR
         energy, source = self._energy(spent)
         return Cost(spent.seconds, hours * self.gpus, hours * self.cores, energy, source)
 
     def _energy(self, spent: Spent) -> tuple[float | None, EnergySource | None]:
-        # Sums in another order may differ in the last digits.
+        # Sums in a different order may differ in the last digits.
         unmetered = max(0.0, spent.seconds - spent.metered)
         if unmetered <= 1e-9 * spent.seconds:
             return (spent.joules / _KWH, "measured") if spent.metered else (0.0, None)
@@ -106,7 +106,7 @@ class Price:
 
 
 def measured_joules(metrics: Mapping[str, Any]) -> float | None:
-    """The energy of an attempt, by its metrics, where the payload runner or the payload itself measured it."""
+    """Returns the energy of an attempt as measured by the payload runner or the payload; None: not measured."""
     joules = metrics.get("energy_joules")
     if isinstance(joules, bool) or not isinstance(joules, int | float):
         return None
@@ -114,15 +114,15 @@ def measured_joules(metrics: Mapping[str, Any]) -> float | None:
 
 
 def seconds_allowed(budget: Budget, resources: Resources) -> float:
-    """The run time in seconds of all jobs together that the budget's GPU-hours and core-hours allow; infinity: any.
+    """Returns the total run time of all jobs, in seconds, that GPU-hours and core-hours allow; infinity: no limit.
 
-    GPU-hours are no limit for jobs without GPUs.
+    GPU-hours do not limit jobs without GPUs.
     """
     return min(hours_allowed(budget, resources).values(), default=math.inf)
 
 
 def hours_allowed(budget: Budget, resources: Resources) -> dict[str, float]:
-    """The same for each limit that there is, in seconds: `gpu_hours` and `core_hours`."""
+    """Returns the same for each given limit, `gpu_hours` and `core_hours`, in seconds."""
     limits = {"gpu_hours": (budget.gpu_hours, resources.gpus), "core_hours": (budget.core_hours, resources.all_cores)}
     return {
         name: _SECONDS_PER_HOUR * hours / each for name, (hours, each) in limits.items() if hours is not None and each
@@ -130,7 +130,7 @@ def hours_allowed(budget: Budget, resources: Resources) -> dict[str, float]:
 
 
 def width_mistakes(budget: Budget, resources: Resources, folds: Folds) -> list[Mistake]:
-    """Counts that are too large together, each within its own maximum; paths are those of a search file."""
+    """Returns counts that are too large together; paths are those of a search file."""
     mistakes = []
     per_job, k = resources.trials_per_job, folds.k
     queued = 0 if budget.queued == "auto" else budget.queued
@@ -147,7 +147,7 @@ def width_mistakes(budget: Budget, resources: Resources, folds: Folds) -> list[M
 
 
 def budget_mistakes(budget: Budget, resources: Resources, folds: Folds) -> list[Mistake]:
-    """Limits that are too low for a single trial, were it to take the minutes asked for; paths start at a limit."""
+    """Returns limits too low for one trial that takes all of `resources.minutes`; paths start at a limit."""
     mistakes = []
     hours = folds.k * resources.minutes / 60 / resources.trials_per_job
     for name, each, unit in (
@@ -162,9 +162,9 @@ def budget_mistakes(budget: Budget, resources: Resources, folds: Folds) -> list[
 
 
 class TrialState(StrEnum):
-    """The life of a trial."""
+    """State of a trial."""
 
-    PENDING = "pending"  #: asked for; its jobs may be submitted, waiting or lost and on their way again
+    PENDING = "pending"  #: its jobs may be submitted, waiting, or lost and submitted again
     RUNNING = "running"  #: at least one of its jobs has started
     FINISHED = "finished"  #: enough folds gave a figure of merit
     FAILED = "failed"  #: it will give no figure of merit; `Trial.error` says why
@@ -172,23 +172,23 @@ class TrialState(StrEnum):
 
     @property
     def is_over(self) -> bool:
-        """True where nothing more will come."""
+        """True if the trial has ended."""
         return self in (TrialState.FINISHED, TrialState.FAILED, TrialState.STOPPED)
 
 
 @dataclass(frozen=True)
 class FoldResult:
-    """The last word on one fold of a trial.
+    """Final result of one fold of a trial.
 
     Attributes:
-        fold: counted from 0.
-        value: the figure of merit as the payload reported it; None where there is none. Of several the first.
-        values: of several objectives, the figure of each; else None.
-        error: why there is no value; None where there is one.
-        log_tail: the end of the payload's log, for failed folds (at most 64 kB).
-        attempt: how many times the fold was started, from 1.
-        seconds: the payload's run time.
-        metadata: what the payload itself put into its metadata (`payload.file_names.metadata`).
+        fold: number, from 0.
+        value: figure of merit as the payload reported it; None if there is none. With several objectives the first.
+        values: figure of each objective if there are several; else None.
+        error: reason why there is no value; None if there is one.
+        log_tail: end of the payload's log of a failed fold (at most 64 kB).
+        attempt: attempt number, from 1.
+        seconds: run time of the payload.
+        metadata: the payload's own metadata (`payload.file_names.metadata`).
     """
 
     fold: int
@@ -207,22 +207,22 @@ class FoldResult:
 
     @property
     def figures(self) -> tuple[float, ...] | None:
-        """One figure of merit for each objective; None where there is none."""
+        """One figure of merit for each objective; None if there is none."""
         return (self.value,) if self.values is None and self.value is not None else self.values
 
 
 @dataclass(frozen=True)
 class EarlyStop:
-    """Why a trial was told to stop before its end, and how far it came.
+    """The decision to stop a trial early, and the trial's last value.
 
     Attributes:
-        look: which look at the values of the search's trials decided it.
-        reason: in words.
-        step: where it was judged or, once it has stopped, the last step that it reported.
-        value: its value there, the mean of its folds, as reported: never to be taken for a figure of merit. None: it
-            is no finite number, for the training diverged.
-        projected: what it would probably have come to, for each objective, as reported; None while it runs, and where
-            that is nothing.
+        look: number of the comparison of intermediate values that decided it.
+        reason: reason in words.
+        step: step of the decision or, after the trial has stopped, the last reported step.
+        value: value at that step, the mean of the folds as reported. It is not a figure of merit. None: not a finite
+            number, because the training diverged.
+        projected: estimated final value for each objective, as reported; None while the trial runs, and if there is no
+            estimate.
     """
 
     look: int
@@ -237,17 +237,18 @@ class Trial:
     """One hyper-parameter point and its figure of merit.
 
     Attributes:
-        number: counted from 1 within the search.
-        generation: the generation it was asked for in, counted from 1.
-        value: mean of the folds' figures of merit, as reported (not sign-flipped). Of several the first.
-        std: standard deviation of the folds (sample, n - 1); None for fewer than two. Of several the first.
-        values: of several objectives, the value of each; else None.
-        stds: of several objectives, the standard deviation of each; else None.
+        number: number in the search, from 1.
+        generation: number of its generation, from 1.
+        value: mean of the folds' figures of merit, as reported (not sign-flipped). With several objectives the first.
+        std: standard deviation of the folds (sample, n - 1); None for fewer than two. With several objectives the
+            first.
+        values: value of each objective if there are several; else None.
+        stds: standard deviation of each objective if there are several; else None.
         confirms: for a confirmation run, the number of the trial that it repeats; else None.
-        retries: the number of the failed trial whose point it tries again because a user asked; else None.
-        told: its place in the order of results, from 1; None while it runs.
-        stop: of a trial that was told to stop early; None for all others.
-        spent: what all attempts of all its jobs took that are over.
+        retries: for a retry that a user requested, the number of the failed trial; else None.
+        told: position in the order of results, from 1; None while it runs.
+        stop: the decision to stop it early; None for other trials.
+        spent: sum over all ended attempts of its jobs.
     """
 
     number: int
@@ -272,27 +273,27 @@ class Trial:
 
     @property
     def counts(self) -> bool:
-        """Whether it takes a place in the budget: no confirmation run, and not stopped together with its search."""
+        """True if it counts against the budget: not a confirmation run, and not stopped together with its search."""
         return self.confirms is None and (self.state is not TrialState.STOPPED or self.stopped_early)
 
     @property
     def stopped_early(self) -> bool:
-        """Whether a rule ended it. One that was stopped with its search counts for nothing; this one is a result."""
+        """True if a rule stopped it: this is a result. A trial stopped together with its search is not."""
         return self.state is TrialState.STOPPED and self.told is not None
 
     @property
     def is_result(self) -> bool:
-        """Whether it is over by itself: finished, failed or stopped early, and not stopped together with its search."""
+        """True if it finished, failed or was stopped early; False if it was stopped together with its search."""
         return self.state.is_over and (self.state is not TrialState.STOPPED or self.stopped_early)
 
     @property
     def figures(self) -> tuple[float, ...] | None:
-        """One figure of merit for each objective; None where there is none."""
+        """One figure of merit for each objective; None if there is none."""
         return (self.value,) if self.values is None and self.value is not None else self.values
 
     @property
     def spreads(self) -> tuple[float, ...] | None:
-        """The standard deviation of each of `figures`; None where there is none."""
+        """Standard deviation of each of `figures`; None if there is none."""
         return (self.std,) if self.stds is None and self.std is not None else self.stds
 
 
@@ -301,12 +302,12 @@ class Generation:
     """Trials asked for together.
 
     Attributes:
-        number: counted from 1 within the search.
-        history: how many results had been told when it was asked for (its cut of the history).
-        pending: the numbers of the trials that were out then.
-        trials: the numbers of its own trials.
-        asked: how many points the optimizer was asked for; None: it was not asked (start points, confirmation runs).
-        budget: the trials of the search's budget then; None: not recorded.
+        number: number in the search, from 1.
+        history: number of results told to the optimizer before it was asked.
+        pending: numbers of the trials that were not over then.
+        trials: numbers of its own trials.
+        asked: number of points requested from the optimizer; None: it was not asked (start points, confirmation runs).
+        budget: `budget.trials` of the search then; None: not recorded.
     """
 
     number: int
@@ -318,9 +319,9 @@ class Generation:
 
 
 def mean_and_std(values: Sequence[float]) -> tuple[float, float | None]:
-    """Mean and sample standard deviation of the folds' figures; no deviation for a single one.
+    """Returns mean and sample standard deviation of the folds' figures; None as the deviation of a single figure.
 
-    Both are finite for any finite figures, those near the largest float included.
+    Both are finite for all finite figures, also near the largest float.
     """
     n = len(values)
     if n == 1:
@@ -332,7 +333,7 @@ def mean_and_std(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def means_and_stds(folds: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], tuple[float, ...] | None]:
-    """The same of figures of several objectives: one tuple a fold; means and deviations, one for each objective."""
+    """Returns means and standard deviations for each objective; `folds` has one tuple of figures for each fold."""
     pairs = [mean_and_std(figures) for figures in zip(*folds, strict=True)]
     stds = tuple(std for _, std in pairs if std is not None)
     return tuple(mean for mean, _ in pairs), stds or None
@@ -340,14 +341,14 @@ def means_and_stds(folds: Sequence[Sequence[float]]) -> tuple[tuple[float, ...],
 
 @dataclass(frozen=True)
 class Gain:
-    """What a search gained.
+    """The improvement that a search found.
 
     Attributes:
-        first: its first figure of merit, in the order of results; of several objectives None.
-        best: its best one; of several objectives None.
-        gain: by how much the best is better than the first; of several objectives the hypervolume of the front.
-        per_gpu_hour: that, by the GPU-hours of all jobs; None: there were none.
-        per_core_hour: that, by their core-hours; None: there were none.
+        first: first figure of merit in the order of results; None for several objectives.
+        best: best figure of merit; None for several objectives.
+        gain: improvement from first to best; for several objectives the hypervolume of the front.
+        per_gpu_hour: gain divided by the GPU-hours of all jobs; None: no GPU-hours.
+        per_core_hour: gain divided by the core-hours of all jobs; None: no core-hours.
     """
 
     first: float | None
@@ -358,13 +359,13 @@ class Gain:
 
 
 def gain_of(first: float, best: float, sign: int, cost: Cost) -> Gain:
-    """The gain of a search with one objective; `sign`: +1 where smaller is better, -1 where larger is."""
+    """Returns the gain of a search with one objective; `sign` is +1 to minimize, -1 to maximize."""
     gain = sign * (first - best)
     return Gain(first, best, gain, *_per_hour(gain, cost))
 
 
 def volume_gain(volume: float, cost: Cost) -> Gain:
-    """The gain of a search with several objectives: the volume that its front dominates."""
+    """Returns the gain of a search with several objectives: the volume that its front dominates."""
     return Gain(None, None, volume, *_per_hour(volume, cost))
 
 
@@ -378,11 +379,11 @@ class TrialCounts:
     """The counters of a search.
 
     Attributes:
-        over: trials that finished, failed or were stopped early. Confirmation runs count; trials that were stopped
-            together with their search do not.
-        planned: how many there will be, as far as one can tell; of a search that is over, as many as are over.
-        failed: trials that failed, those included that were tried again: the repetition is a trial of its own.
-        confirmations: how many of those that are over are confirmation runs, which come on top of the budget.
+        over: trials that finished, failed or were stopped early, including confirmation runs, without trials stopped
+            together with their search.
+        planned: expected number of trials; for a search that is over the same as `over`.
+        failed: failed trials, including those tried again: the retry is another trial.
+        confirmations: confirmation runs in `over`, which do not count against the budget.
     """
 
     over: int
@@ -392,14 +393,14 @@ class TrialCounts:
 
 
 def trial_counts(search: Search, *, is_over: bool, over: int, failed: int, confirmations: int) -> TrialCounts:
-    """The counters of a search, `planned` filled in.
+    """Returns the counters of a search with `planned` computed.
 
     Args:
         search: the search.
         is_over: whether it has ended.
-        over: as in `Extent`.
-        failed: as in `Extent`.
-        confirmations: as in `Extent`.
+        over: as in `TrialCounts`.
+        failed: as in `TrialCounts`.
+        confirmations: as in `TrialCounts`.
     """
     planned = over
     if not is_over:
@@ -409,22 +410,22 @@ def trial_counts(search: Search, *, is_over: bool, over: int, failed: int, confi
 
 
 def trial_counts_of(search: Search, trials: Iterable[Trial], *, is_over: bool) -> TrialCounts:
-    """The counters of a search, from all its trials; folds are not needed."""
+    """Returns the counters of a search from all its trials; their folds are not needed."""
     over = [trial for trial in trials if trial.is_result]
     failed = sum(trial.state is TrialState.FAILED for trial in over)
     confirmations = sum(trial.confirms is not None for trial in over)
     return trial_counts(search, is_over=is_over, over=len(over), failed=failed, confirmations=confirmations)
 
 
-#: By how many of the last results the pace is judged, at least; of a wide search by two rounds of its slots.
+#: The pace is measured on at least this number of the last results, and on two rounds of `budget.parallel`.
 _RESULTS = 10
 _ROUNDS = 2
 
-#: A time without results that is longer than so many trials: nothing ran, as in a pause, and it says nothing of the
-#: pace. The time since the last result counts all the same: who waits wants to see that it drags on.
+#: A gap between results longer than this number of run times is cut off: nothing ran, as in a pause. The time since the
+#: last result is not cut off, so that users see a delay.
 _IDLE = 3.0
 
-#: Fewer results say nothing of the pace; then it is judged by how long they took.
+#: With fewer results beyond the first round, run times are used instead of the pace.
 _LEAST = 3
 
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
@@ -432,7 +433,7 @@ _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
 
 @dataclass(frozen=True)
 class Span:
-    """From when to when a trial was out, in seconds since the epoch."""
+    """Begin and end of a trial, in seconds since the epoch."""
 
     begun: float
     ended: float
@@ -440,12 +441,12 @@ class Span:
 
 @dataclass(frozen=True)
 class Estimate:
-    """When a search will probably be over.
+    """Estimated end of a search.
 
     Attributes:
-        seconds: from now.
-        basis: by what that is judged, in words.
-        limit: what of the budget ends it then: `trials`, `hours`, `gpu_hours` or `core_hours`.
+        seconds: estimated seconds from now.
+        basis: basis of the estimate in words.
+        limit: the part of the budget that will end it: `trials`, `hours`, `gpu_hours` or `core_hours`.
     """
 
     seconds: float
@@ -454,12 +455,12 @@ class Estimate:
 
     @property
     def text(self) -> str:
-        """The time in words."""
+        """The duration in words."""
         return duration_text(self.seconds)
 
 
 def spans_of(trials: Iterable[Trial], limit: int) -> list[Span]:
-    """The spans of the last trials that are over by themselves, in the order in which they ended; at most so many."""
+    """Returns the spans of the last `limit` trials with `is_result`, in the order of their ends."""
     ended = [
         (trial.ended, trial)
         for trial in trials
@@ -472,7 +473,7 @@ def spans_of(trials: Iterable[Trial], limit: int) -> list[Span]:
 
 
 def window(search: Search) -> int:
-    """How many of the last results `estimate` looks at; more make no difference."""
+    """Returns the number of the last results that `estimate` uses."""
     return max(_RESULTS, _ROUNDS * search.budget.parallel)
 
 
@@ -487,19 +488,19 @@ def estimate(
     clock: float | None,
     now: float,
 ) -> Estimate | None:
-    """When a running search will probably be over; None while nobody can tell, for it has no result.
+    """Returns the estimated end of a running search; None while it has no result.
 
-    By the pace of the last results, or while they are few by how long they took; sooner where the hours or GPU-hours
-    of its budget are spent before its trials.
+    The basis is the pace of the last results, or their run times while there are few. The end is earlier if the hours,
+    GPU-hours or core-hours of the budget run out before its trials.
 
     Args:
         search: the search.
-        spans: of its last trials, in the order in which they ended; at least `window` of them, if there are so many.
-        over: how many trials of the budget are over.
-        confirmed: how many confirmation runs are over.
-        out: when those trials began that run, in seconds since the epoch.
-        job_seconds: what all its jobs ran so far.
-        clock: when its hours began, in seconds since the epoch.
+        spans: spans of the last trials, in the order of their ends; `window` of them, or all.
+        over: number of trials of the budget that are over.
+        confirmed: number of confirmation runs that are over.
+        out: start times of the running trials, in seconds since the epoch.
+        job_seconds: run time of all jobs so far.
+        clock: start of the search's hours, in seconds since the epoch.
         now: seconds since the epoch.
     """
     if not spans:
@@ -509,7 +510,7 @@ def estimate(
     each = statistics.fmean(max(0.0, span.ended - span.begun) for span in spans)
     limit = "trials"
     for name, allowed in hours_allowed(budget, search.resources).items():
-        # So many trials more, if they cost what the others did.
+        # Number of further trials at the mean cost so far.
         affordable = max(0.0, (allowed - job_seconds) * max(1, over + confirmed) / job_seconds) if job_seconds else left
         if affordable < left:
             left, limit = affordable, name
@@ -517,7 +518,9 @@ def estimate(
     if limit != "trials":
         unit = limit.replace("_", "-").replace("gpu", "GPU")
         basis = f"its {unit} last for about {left:.0f} more trials, {basis}"
-    seconds = max(seconds, each - (now - max(out)) if out else 0.0)  # what began last has its time before it
+    seconds = max(
+        seconds, each - (now - max(out)) if out else 0.0
+    )  # the trial that began last still needs its run time
     if budget.hours is not None and clock is not None:
         until = max(0.0, clock + budget.hours * _HOUR - now) + each
         if until < seconds:
@@ -526,24 +529,24 @@ def estimate(
 
 
 def _rest(left: float, spans: Sequence[Span], each: float, parallel: int, now: float) -> tuple[float, str]:
-    """How many seconds so many trials take, and by what that is judged."""
+    """Returns the estimated seconds for `left` trials, and the basis of the estimate."""
     ends = [span.ended for span in spans]
     since = max(0.0, now - ends[-1])
     if len(ends) < parallel + _LEAST:
         gap = each / min(parallel, max(1.0, left))
         basis = f"trials take {duration_text(each)}, {parallel} at once"
     else:
-        # Trials that began together end together: from one result to the next but `parallel` it is one round.
+        # Trials that begin together end together: from a result to the `parallel`-th after it is one round.
         longest = max(_IDLE * each, 1.0)
         clock = list(itertools.accumulate((min(b - a, longest) for a, b in itertools.pairwise(ends)), initial=0.0))
         gap = statistics.fmean(b - a for a, b in zip(clock, clock[parallel:], strict=False)) / parallel
         basis = f"at the pace of the last {len(ends)} results"
-    due = gap * parallel  # after so long the next round should have come
+    due = gap * parallel  # seconds after which the next round should have ended
     return left * gap - min(since, gap) + max(0.0, since - due), basis
 
 
 def duration_text(seconds: float) -> str:
-    """A duration in words, in its two largest units: `2 h 5 min`."""
+    """Returns a duration in its two largest units: `2 h 5 min`."""
     whole = max(1, round(seconds))
     if whole < _MINUTE:
         return f"{whole} s"

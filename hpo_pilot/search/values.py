@@ -1,4 +1,4 @@
-"""Hyper-parameter values and points, and field types that the sections of a search share."""
+"""Hyper-parameter values and points, and field types for the sections of a search file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ StrictFloat = Annotated[float, Strict()]
 StrictStr = Annotated[str, Strict()]
 StrictBool = Annotated[bool, Strict()]
 
-#: What a hyper-parameter can be; the members are tried as they are, so `1`, `1.0` and `true` stay different.
+#: Value of a hyper-parameter. Strict types keep `1`, `1.0` and `true` apart.
 Scalar = StrictBool | StrictInt | StrictFloat | StrictStr | None
 
 #: A hyper-parameter point: the active dimensions only, as native Python values.
@@ -23,17 +23,17 @@ Point = dict[str, Any]
 
 
 def value_key(value: Any) -> str:
-    """The identity of one value: `1`, `1.0`, `True` and `"1"` all differ."""
+    """Returns the identity of a value: `1`, `1.0`, `True` and `"1"` all differ."""
     return json.dumps(value)
 
 
 def point_key(point: Mapping[str, Any]) -> str:
-    """The identity of a point, independent of the order of its names: two points are equal iff their keys are."""
+    """Returns the identity of a point, which does not depend on the order of the names."""
     return json.dumps(point, sort_keys=True)
 
 
 def is_number(value: Any) -> bool:
-    """True for finite numbers, numpy's included; not for booleans."""
+    """Returns whether `value` is a finite number, numpy's included; False for booleans."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return False
     try:
@@ -43,7 +43,7 @@ def is_number(value: Any) -> bool:
 
 
 def show(value: Any) -> str:
-    """`value` in a message, as a search file would write it, short enough for a line."""
+    """Returns `value` for a message, written as in a search file and short enough for a line."""
     if value is None:
         return "empty (null)"
     if isinstance(value, bool):
@@ -65,6 +65,6 @@ Amount = Annotated[StrictFloat, Field(gt=0, allow_inf_nan=False)]
 
 
 class Section(BaseModel):
-    """Frozen, and closed to keys that it does not know."""
+    """Base of the sections of a search file: frozen, and unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -1,4 +1,12 @@
-"""Reads YAML: native values and the line and column of each. The only YAML reader."""
+"""Reads YAML: native values, and line and column of each. All YAML files are read here.
+
+PyYAML's safe composer makes the nodes with their marks. The values are built here, so that tags cannot construct
+objects, keys are unique, and each value keeps its place.
+
+Plain (unquoted) scalars follow the core schema of YAML 1.2. PyYAML follows YAML 1.1, where `1e-4` is text, `010` is
+eight, `1:30` is ninety, `no` is false and `2024-01-01` a date. In a search file they are a number, ten, text, text and
+text.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +22,6 @@ from hpo_pilot.errors import Problem
 from hpo_pilot.files import MAX_SEARCH_FILE_BYTES, read_content
 from hpo_pilot.search.mistakes import FieldPath, path_text
 
-# What a plain (unquoted) YAML scalar means: the core schema of YAML 1.2.
-#
-# PyYAML follows YAML 1.1, where `1e-4` is text, `010` is eight, `1:30` is ninety, `no` is false and `2024-01-01` a
-# date.
-# In a search file they are a number, ten, text, text and text.
-
 NULL = "tag:yaml.org,2002:null"
 BOOL = "tag:yaml.org,2002:bool"
 INT = "tag:yaml.org,2002:int"
@@ -27,7 +29,7 @@ FLOAT = "tag:yaml.org,2002:float"
 STR = "tag:yaml.org,2002:str"
 MERGE = "tag:yaml.org,2002:merge"
 
-#: Longer numbers are mistakes; Python itself refuses to read more than 4300 digits.
+#: Largest number of digits; Python itself refuses more than 4300.
 MAX_DIGITS = 300
 
 _NULL = re.compile(r"(?:~|null|Null|NULL|)\Z")
@@ -40,7 +42,7 @@ _UNUSABLE = re.compile("[\\0\\ud800-\\udfff]")
 
 
 def plain_tag(text: str) -> str:
-    """The tag of a plain scalar."""
+    """Returns the tag of a plain scalar."""
     if _NULL.match(text):
         return NULL
     if _BOOL.match(text):
@@ -53,10 +55,10 @@ def plain_tag(text: str) -> str:
 
 
 def scalar_value(tag: str, text: str) -> bool | int | float | str | None:
-    """The native value of a scalar with a core tag.
+    """Returns the native value of a scalar with a core tag.
 
     Raises:
-        ValueError: the text is not of the tag's type, or a number that no search can use; the message says why.
+        ValueError: the text does not fit the tag, or it is a number that no search can use.
     """
     if tag in (STR, MERGE):
         if _UNUSABLE.search(text):
@@ -85,22 +87,17 @@ def _float(text: str) -> float:
     return value
 
 
-# The only reader of YAML in the product: native values, and the place of each.
-#
-# PyYAML's safe composer makes the nodes, with their marks; the values are built here, so that no tag can construct
-# anything, keys are unique, and every value keeps its line and column.
-
-#: Levels of nesting.
+#: Largest number of levels of nesting.
 MAX_DEPTH = 40
 
-#: Values in all, aliases counted each time they are used: what stops "billion laughs".
+#: Largest number of values, with each use of an alias counted: this stops the attack "billion laughs".
 MAX_VALUES = 100_000
 
 _SCALAR_TAGS = frozenset({NULL, BOOL, INT, FLOAT, STR})
 _MAP = "tag:yaml.org,2002:map"
 _SEQ = "tag:yaml.org,2002:seq"
 
-#: PyYAML's words for common mistakes, and what to do about them.
+#: PyYAML's words for common mistakes, and the remedies.
 _ADVICE = (
     ("'\\t'", "indent with blanks, never with tabs"),
     ("mapping values are not allowed", "is the indentation right? text with ': ' in it needs quotes"),
@@ -116,7 +113,7 @@ _ADVICE = (
 
 @dataclass(frozen=True)
 class Mark:
-    """A place in the file; line and column count from 1."""
+    """A place in the file; line and column start at 1."""
 
     line: int
     column: int
@@ -124,15 +121,15 @@ class Mark:
 
 @dataclass
 class Document:
-    """A YAML file, read.
+    """Content of a YAML file.
 
     Attributes:
-        file: its name, for messages.
-        value: its value in native Python types; None where nothing could be read.
-        values: the place of every value, by path.
-        keys: the place of every mapping's key, by the path of its value.
-        problems: what is wrong with the YAML itself.
-        faulty: the paths of the values that could not be read; they stand as None in `value`.
+        file: name of the file in messages.
+        value: value in native Python types; None if nothing could be read.
+        values: place of each value by path.
+        keys: place of each key of a mapping by the path of its value.
+        problems: mistakes in the YAML itself.
+        faulty: paths of values that could not be read; they are None in `value`.
     """
 
     file: str
@@ -143,7 +140,7 @@ class Document:
     faulty: set[FieldPath] = field(default_factory=set)
 
     def place(self, path: FieldPath, *, at_key: bool = False) -> Mark:
-        """Where `path` stands; where it is missing, the nearest thing around it that is there."""
+        """Returns the place of `path` or, if it is missing, of the innermost value around it."""
         if not at_key and path in self.values:
             return self.values[path]
         while path:
@@ -155,20 +152,20 @@ class Document:
         return self.values.get((), Mark(1, 1))
 
     def rename(self, old: FieldPath, new: FieldPath) -> None:
-        """Makes what stands at `old` be found at `new` too."""
+        """Makes the places below `old` known also below `new`."""
         for places in (self.values, self.keys):
             for path, mark in list(places.items()):
                 if path[: len(old)] == old:
                     places[new + path[len(old) :]] = mark
 
     def problem(self, path: FieldPath, message: str, suggestion: str = "", *, at_key: bool = False) -> Problem:
-        """A problem at `path`."""
+        """Returns a problem at `path`."""
         mark = self.place(path, at_key=at_key)
         return Problem(self.file, mark.line, mark.column, path_text(path), message, suggestion)
 
 
 class _Stop(Exception):
-    """Reading cannot go on; carries the last problem."""
+    """Reading cannot continue; carries the last problem."""
 
     def __init__(self, message: str, suggestion: str, mark: Any) -> None:
         super().__init__(message)
@@ -176,7 +173,7 @@ class _Stop(Exception):
 
 
 class _Composer(yaml.SafeLoader):
-    """PyYAML's safe loader, used for its nodes alone, with the scalars of YAML 1.2 and a limit of depth."""
+    """PyYAML's safe loader, used only for its nodes, with the scalars of YAML 1.2 and limited depth."""
 
     depth = 0
 
@@ -199,10 +196,10 @@ def read_document(path: FilePath, file: str | None = None) -> Document:
 
     Args:
         path: the file.
-        file: its name in messages; by default the path.
+        file: name of the file in messages; default: the path.
 
     Returns:
-        The document; what is wrong, an unreadable file included, is in its `problems`.
+        The document; its `problems` has all mistakes, also that the file cannot be read.
     """
     document = Document(file or str(path))
     content = read_content(path, document.file)
@@ -213,7 +210,7 @@ def read_document(path: FilePath, file: str | None = None) -> Document:
 
 
 def decode_document(content: bytes, file: str) -> Document:
-    """Reads the bytes of a YAML file; `file` is its name in messages."""
+    """Reads the bytes of a YAML file; `file` is the name in messages."""
     document = Document(file)
     try:
         text = content.decode("utf-8-sig")
@@ -226,7 +223,7 @@ def decode_document(content: bytes, file: str) -> Document:
 
 
 def parse_document(text: str, file: str) -> Document:
-    """Reads YAML text; `file` is its name in messages."""
+    """Reads YAML text; `file` is the name in messages."""
     document = Document(file)
     try:
         if len(text) > MAX_SEARCH_FILE_BYTES:
@@ -267,7 +264,7 @@ def _syntax_problem(error: yaml.MarkedYAMLError, file: str) -> Problem:
 
 
 class _Builder:
-    """Native values from nodes."""
+    """Builds native values from nodes."""
 
     def __init__(self, document: Document) -> None:
         self._document = document
@@ -275,7 +272,7 @@ class _Builder:
         self._open: list[yaml.Node] = []
 
     def build(self, node: yaml.Node, path: FieldPath, key: yaml.Node | None) -> Any:
-        """The value of `node`, which stands at `path`."""
+        """Returns the value of `node`, which is at `path`."""
         self._tally(node)
         if key is not None:
             self._document.keys[path] = _mark(key)
@@ -312,7 +309,7 @@ class _Builder:
     def _entries(
         self, node: yaml.MappingNode, path: FieldPath, outer: list[yaml.Node]
     ) -> dict[str, tuple[yaml.Node, yaml.Node]]:
-        """The entries of a mapping, merged ones (`<<`) last; its own keys win over merged ones."""
+        """Returns the entries of a mapping; its own keys take precedence over merged ones (`<<`)."""
         entries: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         merged: list[yaml.Node] = []
         for key, value in node.value:
@@ -366,7 +363,7 @@ class _Builder:
     def _problem(self, node: yaml.Node, path: FieldPath, message: str, suggestion: str) -> None:
         mark = _mark(node)
         problem = Problem(self._document.file, mark.line, mark.column, path_text(path), message, suggestion)
-        # An alias shows the same place more than once: it is one mistake.
+        # An alias repeats the same place: it is one mistake.
         if all((p.line, p.column) != (mark.line, mark.column) for p in self._document.problems):
             self._document.problems.append(problem)
 

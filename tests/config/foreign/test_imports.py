@@ -181,7 +181,7 @@ search_space:
         ({"hpo_config": {}}, "hpo_config.num_trials", "is missing"),
         ({"hpo_config": {"num_trials": 5, "mode": "mix"}}, "hpo_config.mode", "did you mean min?"),
         ({"hpo_config": {"num_trials": 5, "algorihtm": "ax"}}, "hpo_config.algorihtm", "did you mean algorithm?"),
-        ({"hpo_config": {"num_trials": 5, "stop": "{"}}, "hpo_config.stop", "no JSON"),
+        ({"hpo_config": {"num_trials": 5, "stop": "{"}}, "hpo_config.stop", "not JSON"),
         ({"grid_config": {"container": 5}}, "grid_config.container", "must be text"),
         ({"model_config": {"script": "t.py"}}, "model_config.model", "is missing"),
         ({"search_space": {"x": {"method": "uniform"}}}, "search_space.x.dimension", "is missing"),

@@ -153,7 +153,7 @@ def test_failed_points_and_foreign_ones_stop_nothing(tmp_path: Path, steer: Stee
     space = {"w": {"type": "Array", "params": {"shape": [2]}, "bounds": [0, 1]}}
     path.write_text(json.dumps({"points": [[{"w": [1]}, 1.0]], "opt_space": space}))
     (warning,) = read_points(path, None).warnings
-    assert "points[0]: teaches nothing" in warning
+    assert "points[0]: is ignored" in warning
 
 
 def test_the_space_may_be_in_a_file(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_the_space_may_be_in_a_file(tmp_path: Path) -> None:
         ([], None, "opt_space is missing"),
         ([], [], "there is no model"),
         ([], [{"model_id": 0}], "search_space: is missing"),
-        ([], [SEGMENTED[0], SEGMENTED[0]], "another model's too"),
+        ([], [SEGMENTED[0], SEGMENTED[0]], "also the model_id of another"),
         ([], {"x": {"method": "unifrom", "dimension": {}}}, "did you mean uniform?"),
     ],
 )
