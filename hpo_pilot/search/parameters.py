@@ -84,7 +84,7 @@ _FAR = 1e15  # steps; more than any domain has
 
 _Scale = Annotated[
     Literal["linear", "log"],
-    Field(description="log spreads the search evenly over orders of magnitude; low must be above 0."),
+    Field(description="log spreads the search evenly over orders of magnitude and needs low above 0."),
 ]
 
 

@@ -32,12 +32,13 @@ class PointShape(Section):
         values: for parameters with choices, the values of text choices; other choices are written as they are.
     """
 
-    fixed: dict[str, Any] = Field(default_factory=dict, description="What stands in every point as it is.")
+    fixed: dict[str, Any] = Field(default_factory=dict, description="Constants in every point.")
     arrays: dict[str, list[Any]] = Field(
-        default_factory=dict, description="Lists of parameters' names, also nested: they become one list of values."
+        default_factory=dict, description="Lists of names of parameters, also nested; each becomes a list of values."
     )
     values: dict[str, dict[str, Any]] = Field(
-        default_factory=dict, description="By parameter, what its text choices stand for: lists, mappings, anything."
+        default_factory=dict,
+        description="For each parameter, the values of its text choices: lists, mappings or any other value.",
     )
 
     @property
@@ -159,15 +160,15 @@ class FileNames(Section):
 
     point: _FileName = Field("input.json", description="The point, written before the payload runs.")
     result: _FileName = Field("output.json", description="The figure of merit, written by the payload.")
-    inputs: _FileName = Field("input_ds.json", description="The list of input files, written before it runs.")
+    inputs: _FileName = Field("input_ds.json", description="The list of input files, written before the payload runs.")
     metadata: _FileName | None = Field(
-        None, description="A JSON file of the payload's, kept with the trial's metadata; null: none."
+        None, description="A JSON file that the payload writes; it is stored with the trial's metadata. null: none."
     )
     progress: _FileName = Field(
-        "progress.jsonl", description="Values while it runs: the payload appends a line with step and figure for each."
+        "progress.jsonl", description="Intermediate values: the payload appends a line with step and figure for each."
     )
     metrics: _FileName | None = Field(
-        None, description="A file of the payload's that is kept like an output; null: none."
+        None, description="A file that the payload writes; it is kept like an output. null: none."
     )
 
     @model_validator(mode="after")
@@ -198,29 +199,33 @@ _PYTHON = re.compile(r"/[^\x00-\x1f\x7f]*[^/\x00-\x1f\x7f]|[A-Za-z0-9._+-]+")
 class Payload(Section):
     """The command and the files of each fold of each trial."""
 
-    files: _Text | None = Field(None, description="A folder that is sent along, relative to the search file.")
-    command: _Text = Field(description="The shell command that trains and writes output.json.")
+    files: _Text | None = Field(None, description="A folder that goes to the jobs, relative to the search file.")
+    command: _Text = Field(description="Shell command that trains and writes output.json.")
     python: _Text | None = Field(
         None,
-        description="What `python` and `python3` are in the command: an absolute path or a name in PATH. Default: on "
-        "this machine the Python of the environment active where the search is submitted, elsewhere the job's.",
+        description="Program for `python` and `python3` in the command: an absolute path or a name in PATH. Default: "
+        "for jobs on this machine the Python of the environment active at the submission, elsewhere the job's.",
     )
-    container: _Text | None = Field(None, description="Image, .sif, .sqfs, or an unpacked root; null: none.")
+    container: _Text | None = Field(
+        None, description="Container: an image, a .sif or .sqfs file, or an unpacked root folder; null: none."
+    )
     inputs: tuple[_Text, ...] = Field(
         (),
         max_length=limits.MOST_INPUTS,
         description="Input files: paths (also patterns), web or root URLs, or Rucio datasets (scope:name). They are "
-        "put into the job's folder, and their names into input_ds.json.",
+        "copied into the job's folder, and input_ds.json lists their names.",
     )
     outputs: tuple[_Text, ...] = Field(
-        (), max_length=limits.MOST_NAMES, description="Files kept for the best trials: hpo-pilot fetch best."
+        (),
+        max_length=limits.MOST_NAMES,
+        description="Files kept for the best trials; `hpo-pilot fetch best` gets them.",
     )
     checkpoint: tuple[_Text, ...] = Field(
-        (), max_length=limits.MOST_NAMES, description="Files and folders kept between attempts of a fold."
+        (), max_length=limits.MOST_NAMES, description="Files and folders kept from one attempt of a fold to the next."
     )
-    file_names: FileNames = Field(FileNames(), description="The payload's own names for its files.")
+    file_names: FileNames = Field(FileNames(), description="The payload's names for its files.")
     point: PointShape = Field(
-        PointShape(), description="How the point's file is made, where it is more than the parameters by name."
+        PointShape(), description="Shape of the point's file, if it is not the parameters by name."
     )
 
     @property

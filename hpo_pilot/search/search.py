@@ -76,32 +76,36 @@ class OptimizerChoice(Section):
 class Budget(Section):
     """The end of the search, and its number of parallel trials."""
 
-    trials: Count = Field(64, le=limits.MOST_TRIALS, description="How many points are tried in all.")
+    trials: Count = Field(64, le=limits.MOST_TRIALS, description="Number of trials in all.")
     parallel: Count = Field(
         8,
         le=limits.MOST_PARALLEL,
-        description="How many trials are out at once; with resources.trials_per_job they are in so many fewer jobs.",
+        description="Number of trials at the same time; resources.trials_per_job puts several of them into one job.",
     )
     queued: Annotated[StrictInt, Field(ge=0, le=limits.MOST_PARALLEL)] | Literal["auto"] = Field(
         "auto",
-        description="How many more points wait at the server, so that a free slot finds work at once. "
-        "auto: as many as the measured hand-over time asks for.",
+        description="Number of further trials that wait at the server, so that a free slot gets work at once. "
+        "auto: computed from the measured hand-over time.",
     )
     hours: Amount | None = Field(
-        None, le=limits.MOST_HOURS, description="No new trials after this many hours since the start."
+        None, le=limits.MOST_HOURS, description="No new trial starts later than this number of hours after the start."
     )
     gpu_hours: Amount | None = Field(
         None,
         le=limits.MOST_MACHINE_HOURS,
-        description="The jobs use at most so many GPU-hours, repeated attempts included: no trial is begun that would "
-        "go beyond by the time that trials take, and what still runs when they are used up is stopped.",
+        description="Limit of the GPU-hours of all jobs, including repeated attempts. A trial starts only if it should "
+        "fit, judging by past run times. Running trials are stopped when the limit is reached.",
     )
-    core_hours: Amount | None = Field(None, le=limits.MOST_MACHINE_HOURS, description="The same for CPU core-hours.")
-    failures: Count = Field(10, le=limits.MOST_TRIALS, description="This many failed trials in a row stop the search.")
+    core_hours: Amount | None = Field(
+        None, le=limits.MOST_MACHINE_HOURS, description="The same limit for CPU core-hours."
+    )
+    failures: Count = Field(
+        10, le=limits.MOST_TRIALS, description="The search stops after this number of failed trials in a row."
+    )
     refill: Annotated[StrictFloat, Field(ge=0, le=1)] | Literal["auto"] = Field(
         "auto",
-        description="The share of `parallel` that must be free before new points are submitted. "
-        "auto: 0 on the embedded PanDA server, 0.25 on another, where every task costs its brokerage.",
+        description="Share of `parallel` that must be free before new trials are submitted. "
+        "auto: 0 on the embedded PanDA server, 0.25 on other servers, where each task takes time for brokerage.",
     )
 
 
@@ -109,17 +113,17 @@ class Confirm(Section):
     """Runs the best points again at the end with new seeds, because the best of many noisy results is partly luck."""
 
     top: Annotated[StrictInt, Field(ge=0, le=limits.MOST_TRIALS)] = Field(
-        0, description="How many of the best points; 0: none."
+        0, description="Number of best points to run again; 0: none."
     )
-    repeats: Count = Field(3, le=limits.MOST_REPEATS, description="How many times each.")
+    repeats: Count = Field(3, le=limits.MOST_REPEATS, description="Number of repetitions of each.")
 
 
 class Folds(Section):
     """k-fold cross-validation: k jobs per trial, with mean and standard deviation of their figures."""
 
-    k: Count = Field(1, le=limits.MOST_FOLDS, description="How many folds, each a job of its own.")
+    k: Count = Field(1, le=limits.MOST_FOLDS, description="Number of folds; each is a separate job.")
     require: Count | None = Field(
-        None, le=limits.MOST_FOLDS, description="Fewer good folds than this: the trial fails. Default: all k."
+        None, le=limits.MOST_FOLDS, description="A trial with fewer successful folds fails. Default: all k."
     )
 
     @model_validator(mode="after")
@@ -154,19 +158,19 @@ class SiteChoice(Section):
 
     profile: _Queue = Field(
         "local",
-        description="The site profile: local is this machine, grid any site of a PanDA server; "
+        description="The site profile: local is this machine, grid is any site of a PanDA server; "
         "`hpo-pilot sites` lists the others.",
     )
     queue: _Queues | None = Field(
         None,
-        description="The PanDA queue, or several with commas between. Default: LOCAL on the embedded server, PanDA's "
-        "choice on another.",
+        description="The PanDA queue, or several, separated by commas. Default: LOCAL on the embedded server; PanDA's "
+        "choice on other servers.",
     )
     exclude: tuple[_Queue, ...] = Field(
-        (), max_length=limits.MOST_NAMES, description="PanDA queues that the jobs must not go to."
+        (), max_length=limits.MOST_NAMES, description="PanDA queues that the jobs must not use."
     )
     architecture: Text | None = Field(
-        None, description="CPU and GPU wanted, as prun --architecture takes it: '@el9#x86_64&nvidia'."
+        None, description="CPU and GPU required, in the form of prun --architecture: '@el9#x86_64&nvidia'."
     )
 
     @field_validator("architecture")
@@ -186,13 +190,13 @@ _WEB_ADDRESS = re.compile(r"https?://[A-Za-z0-9.:\[\]_-]+(/[A-Za-z0-9._~/-]*)?")
 class PandaOptions(Section):
     """Settings of the PanDA tasks."""
 
-    label: Text = Field("user", description="prodSourceLabel of the tasks. PanDA keeps results for 'user' alone.")
-    vo: Text | None = Field(None, description="Virtual organisation. Default: the user's at that server.")
-    working_group: Text | None = Field(None, description="Working group on whose account the jobs run.")
+    label: Text = Field("user", description="prodSourceLabel of the tasks. PanDA stores results only for 'user'.")
+    vo: Text | None = Field(None, description="Virtual organization. Default: the user's at that server.")
+    working_group: Text | None = Field(None, description="Working group that the jobs are charged to.")
     official: StrictBool = Field(
         False,
-        description="The outputs are the working group's, as prun --official makes them: names begin with group.<it>, "
-        "and the user needs its production role.",
+        description="The outputs belong to the working group, as with prun --official: their names begin with "
+        "group.<working_group>, and the user needs its production role.",
     )
     priority: StrictInt | None = Field(
         None,
@@ -201,18 +205,18 @@ class PandaOptions(Section):
         description="Task priority. Default: the server's for users.",
     )
     attempts: Count = Field(
-        3, le=limits.MOST_ATTEMPTS, description="How often PanDA starts a job that the infrastructure lost."
+        3, le=limits.MOST_ATTEMPTS, description="Largest number of attempts of a job that the infrastructure loses."
     )
     jobs_per_task: Annotated[Count, Field(le=limits.MOST_JOBS_PER_TASK)] | Literal["auto"] = Field(
         "auto",
-        description="At most this many jobs in one task. auto: 10 where the server sends the first 10 jobs of a task "
-        "ahead as scouts and holds back the others until they have ended, as ATLAS's does; else as many as fit. The "
-        "folds of a trial stay in one task.",
+        description="Largest number of jobs in one task. auto: 10 if the server runs the first 10 jobs of a task as "
+        "scouts and holds the others until these have ended, as ATLAS's does; else as many as fit. The folds of a "
+        "trial stay in one task.",
     )
     monitor: Text | None = Field(
         None,
-        description="Address of the BigPanDA that shows the tasks: for links to it. Default: PANDAMON_URL of the "
-        "environment, else what is known of the server.",
+        description="Address of the BigPanDA monitor, for links to tasks. Default: PANDAMON_URL of the environment, "
+        "else the monitor known for the server.",
     )
 
     @model_validator(mode="after")
@@ -232,8 +236,8 @@ class KnownResult(Section):
     point: dict[str, Scalar] = Field(description="The point.")
     value: _Figure | Annotated[tuple[_Figure, ...], Field(min_length=2, max_length=limits.MOST_OBJECTIVES)] | None = (
         Field(
-            description="Its figure of merit, as the payload reports it, or a list of one for each objective; null: it "
-            "failed."
+            description="Its figure of merit as the payload reports it, or a list with one for each objective; null: "
+            "the point failed."
         )
     )
 
@@ -247,37 +251,38 @@ class Search(Section):
     """A hyper-parameter search, complete and checked."""
 
     name: Annotated[
-        StrictStr, Field(alias="search", pattern=NAME_PATTERN, description="Its name, by which every command finds it.")
+        StrictStr,
+        Field(alias="search", pattern=NAME_PATTERN, description="Name of the search; commands find it by this name."),
     ]
     objectives: Objectives = Field(
         (Objective(),),
         alias="objective",
-        description="What is optimised: one figure of merit, or a list of several.",
+        description="The figure of merit to optimize, or a list of several.",
         json_schema_extra={"default": Objective().to_dict()},
     )
     space_dimensions: dict[str, Dimension] = Field(
         alias="space",
         min_length=1,
         max_length=limits.MOST_PARAMETERS,
-        description="The hyper-parameters by name, each with its domain.",
+        description="The hyper-parameters by name, with their domains.",
     )
     constraints: tuple[Text, ...] = Field(
         (),
         max_length=limits.MOST_CONSTRAINTS,
-        description="Expressions over the parameters that every point satisfies, as 'layers * width <= 1024'.",
+        description="Expressions of the parameters that every point satisfies, as 'layers * width <= 1024'.",
     )
     start: tuple[dict[str, Scalar], ...] = Field((), max_length=limits.MOST_POINTS, description="Points to try first.")
     known: tuple[KnownResult, ...] = Field(
         (),
         max_length=limits.MOST_POINTS,
-        description="Results from before: points with their values. They are learnt from and not tried again.",
+        description="Earlier results: points with values. The optimizer learns from them and does not try them again.",
     )
     warm_start: WarmStart = ()
     optimizer: OptimizerChoice = OptimizerChoice(name="auto")
     budget: Budget = Budget()
     confirm: Confirm = Confirm()
     folds: Folds = Folds()
-    seed: Annotated[StrictInt, Field(ge=0, lt=2**32)] = Field(0, description="Same seed, same points.")
+    seed: Annotated[StrictInt, Field(ge=0, lt=2**32)] = Field(0, description="The same seed gives the same points.")
     early_stopping: EarlyStopping = EarlyStopping()
     payload: Payload
     resources: Resources = Resources()
@@ -285,8 +290,8 @@ class Search(Section):
     panda: PandaOptions = PandaOptions()
     segments: Segments | None = Field(
         None,
-        description="One search for each of these, called <search>-<segment>: names, or names with their own inputs. "
-        "%SEGMENT_NAME in payload.command is the segment's name.",
+        description="One search for each segment, named <search>-<segment>: a list of names, or names with their own "
+        "inputs or space. %SEGMENT_NAME in payload.command is replaced by the segment's name.",
     )
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_by_name=True, validate_by_alias=True)

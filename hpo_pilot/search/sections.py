@@ -20,13 +20,15 @@ class Objective(Section):
     """A figure of merit and its goal."""
 
     metric: Annotated[StrictStr, Field(min_length=1)] = Field(
-        "loss", description="The key in output.json whose value is the figure of merit."
+        "loss", description="Key of the figure of merit in output.json."
     )
-    goal: Literal["minimize", "maximize"] = Field("minimize", description="Which way is better.")
+    goal: Literal["minimize", "maximize"] = Field(
+        "minimize", description="Whether smaller or larger figures are better."
+    )
     reference: Annotated[StrictFloat, Field(allow_inf_nan=False)] | None = Field(
         None,
-        description="Of several objectives: the figure beyond which a trial adds nothing to the hypervolume. "
-        "Default: found from the first trials.",
+        description="For several objectives: the figure beyond which a trial adds nothing to the hypervolume. "
+        "Default: computed from the first trials.",
     )
 
     @property
@@ -46,7 +48,7 @@ class _OneOrMore:
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         several = handler(schema)
-        text = "Several: a search for the Pareto front."
+        text = "Several objectives: a search for the Pareto front."
         return {"anyOf": [several["items"], {**several, "minItems": 1, "description": text}]}
 
 
@@ -102,18 +104,18 @@ class Resources(Section):
     ranks_per_node: Count | None = Field(
         None,
         le=limits.MOST_PER_NODE,
-        description="Processes that the site's launcher starts on each node. Default: on several nodes one for each "
-        "GPU, or one where there are none; on one node the command is started once, without a launcher.",
+        description="Processes that the site's launcher starts on each node. Default on several nodes: one for each "
+        "GPU, or one without GPUs. Default on one node: the command is started once, without a launcher.",
     )
     cores: Count = Field(1, le=limits.MOST_PER_NODE, description="CPU cores per node.")
     memory_mb: Count = Field(2000, le=limits.MOST_MEMORY_MB, description="Memory per node, in MB.")
     minutes: Amount = Field(
-        60, le=limits.MOST_MINUTES, description="Walltime limit of one job, in minutes; of all its points together."
+        60, le=limits.MOST_MINUTES, description="Walltime limit of one job, in minutes, for all its trials together."
     )
     trials_per_job: Annotated[StrictInt, Field(ge=1, le=limits.MOST_TRIALS_PER_JOB)] = Field(
         1,
-        description="How many points one job runs, one after another, on one slot of a machine; of k folds each has a "
-        "job of its own. Points for which the job's time does not suffice are submitted again.",
+        description="Number of trials that one job runs, one after another, on one slot of a machine; each of k folds "
+        "has a separate job. Trials that the job's time does not allow are submitted again.",
     )
 
     @property
@@ -144,13 +146,13 @@ class Segment(Section):
     inputs: tuple[Annotated[StrictStr, Field(min_length=1)], ...] | None = Field(
         None,
         max_length=limits.MOST_INPUTS,
-        description="This segment's inputs, in place of payload.inputs. Default: those.",
+        description="This segment's inputs, in place of payload.inputs. Default: payload.inputs.",
     )
     space: dict[str, Dimension] | None = Field(
         None,
         min_length=1,
         max_length=limits.MOST_PARAMETERS,
-        description="This segment's parameters, in place of the common space. Default: that.",
+        description="This segment's parameters, in place of the common space. Default: the common space.",
     )
 
 
@@ -225,8 +227,8 @@ WarmStart = Annotated[
     Field(max_length=MOST_SOURCES),
     BeforeValidator(_listed, json_schema_input_type=_Source | Annotated[list[_Source], Field(max_length=MOST_SOURCES)]),
     Field(
-        description="Earlier searches to learn from: the name of each, or the path of a file that `hpo-pilot export` "
-        "wrote. Their results are copied when this search is registered; what it finds itself outvotes them.",
+        description="Earlier searches to learn from: their names, or paths of files that `hpo-pilot export` wrote. "
+        "Their results are copied when this search is registered; its own results count more.",
     ),
 ]
 
@@ -268,46 +270,46 @@ class EarlyStopping(Section):
 
     method: Literal["none", "median", "asha"] = Field(
         "none",
-        description="none: every trial runs to its end. median: one that is clearly worse than the median of the "
-        "others at the same step is stopped. asha: of those that come to certain steps, the best share goes on.",
+        description="none: every trial runs to its end. median: a trial clearly worse than the median of the others at "
+        "the same step is stopped. asha: at certain steps only the best share of the trials continues.",
     )
     metric: Annotated[StrictStr, Field(min_length=1)] | None = Field(
         None,
-        description="The objective that decides. Default: the objective; needed where there are several.",
+        description="Metric of the objective that decides. Default: the objective; required if there are several.",
     )
     min_steps: _Step | None = Field(
-        None, description="asha: the first step at which trials are compared. Default: max_steps / eta^2, or 1."
+        None, description="asha: first step at which trials are compared. Default: max_steps / eta^2, or 1."
     )
     max_steps: _Step | None = Field(
         None,
-        description="asha: the steps of a whole training; none is stopped there or beyond. Default: not known.",
+        description="asha: steps of a whole training; no trial is stopped there or later. Default: not known.",
     )
     eta: Annotated[StrictInt, Field(ge=2, le=100)] | None = Field(
         None,
-        description="asha: about one in so many goes on, and the steps of comparison grow by this factor. Default: 3.",
+        description="asha: about one trial in eta continues, and comparison steps grow by this factor. Default: 3.",
     )
     brackets: Annotated[StrictInt, Field(ge=1, le=10)] | None = Field(
         None,
-        description="asha: the trials take turns in so many brackets; each is first compared eta times later than the "
-        "one before. More of them where early figures tell little. Default: 1.",
+        description="asha: number of brackets that the trials are distributed over; the first comparison of each "
+        "bracket is eta times later than that of the one before. Use several if early figures say little. Default: 1.",
     )
     warmup_steps: Annotated[StrictInt, Field(ge=0, le=2**53)] | None = Field(
-        None, description="median: no trial is stopped before it has come to this step. Default: 1."
+        None, description="median: no trial is stopped before this step. Default: 1."
     )
     warmup_trials: Annotated[StrictInt, Field(ge=1, le=limits.MOST_TRIALS)] | None = Field(
         None,
-        description="So many trials must have come to a step before any is stopped there. Default: 5 for median, eta "
+        description="Number of trials that must reach a step before one is stopped there. Default: 5 for median, eta "
         "for asha.",
     )
     folds: Annotated[StrictInt, Field(ge=1, le=limits.MOST_FOLDS)] | None = Field(
         None,
-        description="So many folds of a trial must have come to a step before it is judged there by their mean. "
-        "Default: half of them, or those that have begun where these are fewer.",
+        description="Number of folds of a trial that must reach a step before their mean is compared there. Default: "
+        "half of them, or those that have begun if fewer.",
     )
     report_seconds: _Seconds | None = Field(
         None,
-        description="The pause between two reports of a job that has new values. Default: 2, more for searches so "
-        "wide that their jobs would make more than 100 reports a second. Pilots have a shortest pause of their own.",
+        description="Seconds between two reports of a job with new values. Default: 2, or more if all jobs together "
+        "would send more than 100 reports a second. Pilots have a shortest interval of their own.",
     )
 
     @model_validator(mode="before")

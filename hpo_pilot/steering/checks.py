@@ -17,19 +17,19 @@ from hpo_pilot.search.mistakes import FieldPath, closest, listing, mistakes_of
 from hpo_pilot.search.space import feasibility_mistakes
 from hpo_pilot.search.values import show
 
-#: What every installation knows, even one without the files.
+#: Profiles of every installation, also without their files.
 _BUILT_IN = ("local", "grid")
 
-#: What starts the ranks of a training.
+#: Programs that start the ranks of a training.
 _LAUNCHERS = frozenset({"flux", "horovodrun", "jsrun", "mpiexec", "mpirun", "srun", "torchrun"})
 
 
 def check_site(name: str, resources: Resources | None) -> tuple[list[Mistake], list[Mistake]]:
-    """What is wrong with the choice of a site, and what is allowed but perhaps not meant; paths as in a search file.
+    """Returns mistakes in the choice of a site, and notes; paths are those of a search file.
 
     Args:
         name: `site.profile`.
-        resources: of one job; None: they are wrong themselves.
+        resources: resources of one job; None: the section is wrong.
     """
     path = ("site", "profile")
     ranks = [] if resources is None else [mistake.under("resources") for mistake in rank_mistakes(resources)]
@@ -52,9 +52,9 @@ def check_site(name: str, resources: Resources | None) -> tuple[list[Mistake], l
 
 
 def rank_mistakes(resources: Resources) -> list[Mistake]:
-    """Why the cores and GPUs of a node cannot be shared out over the job's ranks there; paths start at a resource.
+    """Returns why the cores and GPUs of a node cannot be divided among its ranks; paths start at a resource.
 
-    Searches of stores from before there were ranks may have such resources: their model takes them.
+    Searches stored before ranks existed may have such resources, so the model accepts them.
     """
     ranks, gpus = resources.ranks, resources.gpus_per_node
     if gpus and ranks and gpus % ranks:
@@ -70,7 +70,7 @@ def rank_mistakes(resources: Resources) -> list[Mistake]:
 
 
 def launcher_notes(command: str, resources: Resources) -> list[Mistake]:
-    """Whether a command starts ranks by itself that the site's launcher starts too; paths are a search file's."""
+    """Returns a note if the command starts ranks that the site's launcher starts too; paths are a search file's."""
     word = next((word for word in command.split() if "=" not in word), "").rsplit("/", 1)[-1]
     if not resources.ranks or word not in _LAUNCHERS:
         return []
@@ -80,11 +80,11 @@ def launcher_notes(command: str, resources: Resources) -> list[Mistake]:
 
 
 def site_mistakes(resources: Resources, profile: SiteProfile) -> list[Mistake]:
-    """Why no allocation of the site could hold one job; paths start at a resource.
+    """Returns why no allocation of the site fits one job; paths start at a resource.
 
     Args:
-        resources: of the job.
-        profile: of the site; what it does not say is not checked.
+        resources: resources of the job.
+        profile: site profile; only values given there are checked.
     """
     return [
         *_node_mistakes(resources, profile),
@@ -101,7 +101,7 @@ def _node_mistakes(resources: Resources, profile: SiteProfile) -> list[Mistake]:
     if node.memory_mb is not None and resources.memory_mb > node.memory_mb:
         message = f"a node of {profile.name} has {node.memory_mb} MB of memory, not {resources.memory_mb}"
         mistakes.append(Mistake(("memory_mb",), message, f"use {node.memory_mb} or less; the unit is MB"))
-    # Where not even the cores are said, nothing is known of the node.
+    # A profile without cores says nothing about the node.
     if resources.gpus_per_node > node.gpu_count and (node.gpus is not None or node.cores is not None):
         have = f"{node.gpu_count} GPUs" if node.gpu_count else "no GPU"
         message = f"a node of {profile.name} has {have}, not {resources.gpus_per_node}"
@@ -111,7 +111,7 @@ def _node_mistakes(resources: Resources, profile: SiteProfile) -> list[Mistake]:
 
 
 def _launcher_mistakes(resources: Resources, profile: SiteProfile) -> list[Mistake]:
-    # At the grid's sites the pilots there know how they start ranks.
+    # On the grid the sites' own pilots know how to start ranks.
     if profile.launcher.name != "plain" or resources.nodes * resources.ranks < 2 or profile.name == "grid":
         return []
     message = f"{profile.name} has no launcher for {resources.nodes} x {resources.ranks} ranks"
@@ -124,7 +124,7 @@ def _batch_mistakes(resources: Resources, profile: SiteProfile) -> list[Mistake]
     if sizes and resources.nodes > min(sizes):
         message = f"a job at {profile.name} has at most {min(sizes)} nodes, not {resources.nodes}"
         return [Mistake(("nodes",), message, f"use {min(sizes)} or fewer")]
-    # Many jobs run in one allocation, which may be larger than the job, and then last longer.
+    # An allocation runs many jobs; a larger one may be allowed to last longer.
     longest = profile.batch.longest(resources.nodes)
     if longest is None or resources.minutes <= 60 * longest:
         return []
@@ -143,12 +143,12 @@ def _allocation_notes(resources: Resources, profile: SiteProfile) -> list[Mistak
 
 @dataclass(frozen=True)
 class Machine:
-    """One machine.
+    """Resources of one machine.
 
     Attributes:
         cores: logical CPU cores.
-        memory_mb: memory, in MB.
-        gpus: those that jobs may use.
+        memory_mb: memory in MB.
+        gpus: GPUs that jobs may use.
     """
 
     cores: int
@@ -157,7 +157,7 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """What the machine has that this process runs on."""
+    """Returns the resources of the machine of this process."""
     return Machine(
         cores=os.cpu_count() or 1,
         memory_mb=int(psutil.virtual_memory().total // 1_000_000),
@@ -166,7 +166,7 @@ def this_machine() -> Machine:
 
 
 def local_mistakes(resources: Resources, machine: Machine) -> list[Mistake]:
-    """Why one job would not fit on `machine`, which is all that the local site has; paths start at a resource."""
+    """Returns why one job does not fit `machine`, the only one of the local site; paths start at a resource."""
     mistakes = []
     if resources.nodes > 1:
         hint = "use nodes: 1, or the profile of a site with nodes"
@@ -187,16 +187,16 @@ def local_mistakes(resources: Resources, machine: Machine) -> list[Mistake]:
 def check_optimizer(
     choice: OptimizerChoice, name_path: FieldPath, objectives: int, *, warm: bool, elsewhere: Mapping[str, str]
 ) -> tuple[list[Mistake], list[Mistake]]:
-    """What is wrong, and what is allowed but perhaps not meant.
+    """Returns mistakes in the `optimizer` section, and notes on settings that are perhaps not intended.
 
     Args:
         choice: the section.
-        name_path: where the optimizer's name stands.
-        objectives: how many there are; 0 where their section is not sound.
-        warm: whether the search starts from earlier ones.
-        elsewhere: where keys belong that are none of its settings, as `mistakes_of` takes it.
+        name_path: path of the optimizer's name.
+        objectives: number of objectives; 0 if their section is wrong.
+        warm: whether the search starts from earlier searches.
+        elsewhere: the right place of other keys, as for `mistakes_of`.
     """
-    # Only here, for the optimizers' libraries take a second to load.
+    # Imported here, because the optimizers' libraries take a second to load.
     from hpo_pilot.optimizers import optimizer_class, optimizer_names, several_takers  # noqa: PLC0415
 
     names = optimizer_names()
@@ -223,9 +223,10 @@ def check_optimizer(
 
 
 def infeasible_mistakes(space: SearchSpace) -> list[Mistake]:
-    """What makes the space infeasible; nothing where a feasible point was found, as the optimizers look for them.
+    """Returns why no point of the space is feasible; an empty list if the optimizers' method finds one.
 
-    A share of 0.001% of the space is found, in a second or less; for the culprit fewer points are tried, one by one.
+    It finds a feasible share of 0.001% in a second or less. The search for the responsible constraint tries fewer
+    points, one by one.
     """
     if not space.constraints:
         return []

@@ -1,4 +1,9 @@
-"""Reads and checks search files: the search, or all mistakes with line and column."""
+"""Reads and checks search files: returns the search, or all mistakes with line and column.
+
+Each section is checked by its own model, and each parameter of the space too, so that a wrong section does not hide
+mistakes in the others. Where it is clear what a wrong key or value should be, the check continues with that. Checks
+across sections use all valid parts.
+"""
 
 from __future__ import annotations
 
@@ -56,14 +61,14 @@ from hpo_pilot.steering.checks import (
 
 @dataclass(frozen=True)
 class Examination:
-    """What was found in a search file.
+    """Result of the check of a search file.
 
     Attributes:
-        search: the search; None where there are problems.
-        problems: everything that is wrong, in the order of the file.
-        notes: what is allowed but perhaps not meant, in the order of the file.
-        named_files: what the file names beside itself; None where its payload's section is wrong.
-        earlier: the earlier searches that it names (`warm_start`), each with its place, as a problem without a message.
+        search: the search; None if there are problems.
+        problems: all mistakes, in the order of the file.
+        notes: settings that are allowed but perhaps not intended, in the order of the file.
+        named_files: files that the search file names; None if its payload section is wrong.
+        earlier: earlier searches (`warm_start`), each with its place as a problem without a message.
     """
 
     search: Search | None
@@ -75,13 +80,13 @@ class Examination:
 
 @dataclass(frozen=True)
 class NamedFiles:
-    """What a search file names beside itself, for whoever has the files to check it.
+    """Files that a search file names, for a check on the machine that has them.
 
     Attributes:
-        files: `payload.files` as it stands there; None: nothing.
+        files: `payload.files` as written; None: none.
         command: `payload.command`.
-        files_place: the place of the first, as a problem without a message.
-        command_place: the place of the second.
+        files_place: place of `files`, as a problem without a message.
+        command_place: place of `command`, as a problem without a message.
     """
 
     files: str | None
@@ -91,35 +96,35 @@ class NamedFiles:
 
 
 def examine(path: str | Path) -> Examination:
-    """Reads and checks the search file at `path`; raises nothing for what is wrong with it."""
+    """Reads and checks the search file at `path`; does not raise for mistakes in it."""
     path = Path(path)
     return _examine(read_document(path), path.parent)
 
 
 def examine_content(content: bytes, file: str) -> Examination:
-    """Checks the bytes of a search file that is elsewhere; the files that it names are not looked at.
+    """Checks the bytes of a search file of another machine; does not check the files that it names.
 
     Args:
-        content: the file's.
-        file: its name in messages.
+        content: content of the file.
+        file: name of the file in messages.
     """
     return _examine(decode_document(content, file), None)
 
 
 def load_search(path: str | Path) -> Search:
-    """The search of the file at `path`.
+    """Returns the search of the file at `path`.
 
     Raises:
-        SearchFileError: the file cannot be read or is wrong; its `problems` are all mistakes with their places.
+        SearchFileError: the file cannot be read or is wrong; `problems` has all mistakes with their places.
     """
     return _search(examine(path))
 
 
 def load_search_for(path: str | Path, site: str) -> Search:
-    """The search of the file at `path` as it would be at another site than it names.
+    """Returns the search of the file at `path`, with another site profile.
 
     Raises:
-        SearchFileError: as `load_search`; also where a job does not fit into that site.
+        SearchFileError: as `load_search`; also if a job does not fit that site.
     """
     document = read_document(Path(path))
     whole = document.value
@@ -130,24 +135,24 @@ def load_search_for(path: str | Path, site: str) -> Search:
 
 
 def parse_search(text: str, source: str) -> Search:
-    """The search of a file's text. Paths in it are not looked at, for they are relative to a file.
+    """Returns the search of a YAML text. Paths in it are not checked, because they are relative to a file.
 
     Args:
         text: YAML.
-        source: the text's name in messages.
+        source: name of the text in messages.
 
     Raises:
-        SearchFileError: the text is wrong; its `problems` are all mistakes with their places.
+        SearchFileError: the text is wrong; `problems` has all mistakes with their places.
     """
     return _search(_examine(parse_document(text, source), None))
 
 
 def payload_folder(search: Search, search_file: str | Path) -> Path | None:
-    """The folder that is sent along with the jobs, as an absolute path; None where the search has none.
+    """Returns the payload's folder as an absolute path; None if the search has none.
 
     Args:
-        search: the search; its `payload.files` is as the file has it.
-        search_file: the file that it came from, to whose folder the path is relative.
+        search: the search, with `payload.files` as written in the file.
+        search_file: the search file; `payload.files` is relative to its folder.
     """
     if search.payload.files is None:
         return None
@@ -169,7 +174,7 @@ def _examine(document: Document, folder: Path | None) -> Examination:
 
 
 def in_order(problems: Iterable[Problem]) -> tuple[Problem, ...]:
-    """Problems in the order of the file."""
+    """Returns problems in the order of the file."""
     return tuple(sorted(problems, key=lambda problem: (problem.line or 0, problem.column or 0)))
 
 
@@ -179,18 +184,10 @@ def _search(examination: Examination) -> Search:
     return examination.search
 
 
-# Finds every mistake of a search file.
-#
-# Each section is checked by its own model, each parameter of the space too, so that one wrong section hides nothing
-# in
-# the others. Where it is clear what a wrong key or value was meant to be, the check goes on as if it stood there.
-# What
-# spans sections is checked with whatever parts are sound.
-
-#: A wrong key may hide a wrong value, which may hide wrong bounds: so many looks at one section.
+#: Number of checks of one section: a wrong key may hide a wrong value, which may hide wrong bounds.
 _ROUNDS = 4
 
-#: Finite spaces up to this size are counted, to see whether the budget is larger.
+#: Finite spaces up to this size are counted, to compare them with the budget.
 _COUNTABLE = 20_000
 
 _FIELDS = {field.alias or name: field for name, field in Search.model_fields.items()}
@@ -207,22 +204,22 @@ _MODELS: dict[str, type[BaseModel]] = {
 _MODELS["objective"] = Objective
 _OBJECTIVE: TypeAdapter[Any] = TypeAdapter(Objective)
 
-#: What sections usually look like whose keys alone say too little.
+#: Examples of sections, for hints.
 _USUAL_FORMS: dict[object, str] = {
     Objective: "objective: {metric: loss, goal: minimize}",
     OptimizerChoice: "optimizer: bayesian, or optimizer: {name: evolutionary, population: 24}",
 }
 
-#: With more objectives than this, fronts are no help in choosing.
+#: With more objectives than this, a front does not help to choose a trial.
 _COSTLY_OBJECTIVES = 4
 
-#: Sections that are lists, and the reader of one item.
+#: Sections that are lists, and the type of one item.
 _ITEMS: dict[str, TypeAdapter[Any]] = {
     "constraints": TypeAdapter(Annotated[StrictStr, Field(min_length=1)]),
     "start": TypeAdapter(dict[str, Scalar]),
 }
 
-#: Where keys belong that stand in the wrong place; keys of several sections are left out.
+#: The right place of keys given in a wrong place; keys of several sections are left out.
 _ELSEWHERE = {
     **{
         key: f"under {section}"
@@ -235,15 +232,15 @@ _ELSEWHERE = {
 
 
 class SearchCheck:
-    """One file's check; `run` once.
+    """The check of one file; call `run` once.
 
     Attributes:
-        problems: what is wrong with the file.
-        notes: what is allowed but perhaps not meant.
+        problems: mistakes in the file.
+        notes: settings that are allowed but perhaps not intended.
     """
 
     def __init__(self, document: Document, folder: FilePath | None) -> None:
-        """Prepares the check of `document`; `folder` is where its relative paths start, None to leave them alone."""
+        """Prepares the check of `document`; its paths are relative to `folder`, None: paths are not checked."""
         self.problems: list[Problem] = list(document.problems)
         self.notes: list[Problem] = []
         self._document = document
@@ -251,7 +248,7 @@ class SearchCheck:
         self._parts: dict[str, Any] = {}
 
     def run(self) -> Search | None:
-        """The search; None where there are problems."""
+        """Returns the search; None if there are problems."""
         data = self._document.value
         if not isinstance(data, Mapping):
             if not self.problems:
@@ -282,7 +279,7 @@ class SearchCheck:
 
     @property
     def payload(self) -> Payload | None:
-        """The payload's section, where that is sound; to be asked after `run`."""
+        """The payload section if it is valid; use it after `run`."""
         payload = self._parts.get("payload")
         return payload if isinstance(payload, Payload) else None
 
@@ -302,7 +299,7 @@ class SearchCheck:
         self.notes.append(self._document.problem(path, message, suggestion))
 
     def _top_level(self, data: dict[str, Any]) -> dict[str, Any]:
-        """`data` without unknown keys, those renamed whose meaning is clear."""
+        """Returns `data` without unknown keys; a misspelt key gets its right name if that is clear."""
         for key in [key for key in data if key not in _FIELDS]:
             mistake = unknown_key(key, list(_FIELDS), data, _ELSEWHERE)
             self._tell(mistake)
@@ -338,7 +335,7 @@ class SearchCheck:
 
     def _section(self, key: str, value: Any) -> None:
         if key in _ITEMS and isinstance(value, list):
-            # Item by item, so that a wrong one hides nothing in the others; None stands for it.
+            # Item by item, so that a wrong item does not hide mistakes in others; it becomes None.
             self._parts[key] = [self._validate(_ITEMS[key], item, (key, i), None) for i, item in enumerate(value)]
             return
         part = self._validate(_ADAPTERS[key], value, (key,), _MODELS.get(key))
@@ -348,7 +345,7 @@ class SearchCheck:
     def _validate(
         self, adapter: TypeAdapter[Any], value: Any, path: FieldPath, model: type[BaseModel] | Mapping[str, Any] | None
     ) -> Any:
-        """The checked value, or what it was probably meant to be; None where that is not clear. Problems are told."""
+        """Returns the checked value, corrected where the intention is clear; else None. Records problems."""
         told: set[tuple[FieldPath, str]] = set()
         for _ in range(_ROUNDS):
             try:
@@ -366,7 +363,7 @@ class SearchCheck:
         return None
 
     def _mend(self, value: Any, mistake: Mistake, under: FieldPath) -> bool:
-        """Puts into `value` what was meant; False where that is not clear."""
+        """Corrects `mistake` in `value`; returns False if the intention is not clear."""
         if not mistake.path:
             return False
         *way, last = mistake.path
@@ -387,7 +384,7 @@ class SearchCheck:
         return True
 
     def _space(self, value: Any) -> SearchSpace | None:
-        """Checks the space and all that names its parameters; the space if it is sound."""
+        """Checks the space and all sections that name its parameters; returns the space if it is valid."""
         if not isinstance(value, Mapping) or not value:
             hint = "as in space: {learning_rate: {type: real, low: 1e-4, high: 0.1, scale: log}}"
             what = "is empty" if not value else f"must be a mapping of parameters, not {show(value)}"
@@ -408,7 +405,7 @@ class SearchCheck:
         broken = constraint_mistakes(constraints, sound, faulty)
         self._tell(*broken, under=("constraints",))
         usable = _usable(sound, {*faulty, *(str(mistake.path[0]) for mistake in [*misnamed, *wrong])})
-        # A start point cannot break a constraint that makes no sense, or that reads a parameter that makes none.
+        # Start points are not compared with wrong constraints, or with constraints on wrong parameters.
         complete = len(usable) == len(value) and not broken and None not in constraints
         if not usable:
             return None
@@ -431,14 +428,14 @@ class SearchCheck:
         self._tell(*mistakes)
 
     def _depending(self, space: SearchSpace) -> None:
-        """What other sections say of the parameters of a sound space."""
+        """Checks other sections against the parameters of a valid space."""
         self._tell(*known_mistakes(space, [known.point for known in self._parts.get("known", ())]))
         payload = self._parts.get("payload")
         if isinstance(payload, Payload):
             self._tell(*payload.point.mistakes(space.dimensions), under=("payload", "point"))
 
     def _across(self) -> None:
-        """What spans sections, or needs more than the file."""
+        """Checks across sections, and checks that need more than the file."""
         confirm, budget = self._parts.get("confirm"), self._parts.get("budget")
         if isinstance(confirm, Confirm) and isinstance(budget, Budget):
             self._tell(*confirm_mistakes(confirm, budget))
@@ -472,7 +469,7 @@ class SearchCheck:
         self._tell_and_note(check_early_stopping(self._parts))
 
     def _of_objectives(self, count: int) -> None:
-        """What other sections say of the figures of merit."""
+        """Checks other sections against the number of objectives."""
         self._tell(*known_value_mistakes(count, [known.value for known in self._parts.get("known", ())]))
 
     def _files(self, payload: Payload, base: FilePath) -> None:
@@ -486,7 +483,7 @@ class SearchCheck:
             self._note(("payload", "command"), f"{word} is not in {payload.files}", "is the name right?")
 
     def _inputs(self, payload: Payload, *, is_local: bool) -> None:
-        """Inputs that are paths must be there, where the jobs run here; elsewhere they may be all the same."""
+        """Reports missing inputs: as mistakes if the jobs run on this machine, else as notes."""
         places: dict[FieldPath, tuple[str, ...]] = {("payload", "inputs"): payload.inputs}
         for name, segment in (self._parts.get("segments") or {}).items():
             if segment.inputs is not None:
@@ -500,7 +497,7 @@ class SearchCheck:
                     self._note((*place, index), f"{message} on this machine", "it must be there where the jobs run")
 
     def _python(self, payload: Payload, *, is_local: bool) -> None:
-        """The Python of the command must be here, where the jobs run here and in no container."""
+        """Reports a missing Python for jobs that run on this machine without a container."""
         word = python_word(payload.command, payload.python)
         if self._folder is None or not is_local or payload.container or word is None or shutil.which(word):
             return
@@ -540,14 +537,14 @@ class SearchCheck:
 
 
 def _with_usual_form(mistake: Mistake, model: object) -> Mistake:
-    """Where a whole section is of the wrong kind, its usual form says more than its keys."""
+    """Adds an example as the hint if a whole section is of a wrong type."""
     whole = isinstance(model, type) and not mistake.path and "must be a mapping" in mistake.message
     form = _USUAL_FORMS.get(model) if whole else None
     return replace(mistake, hint=f"as in {form}") if form else mistake
 
 
 def _usable(sound: Mapping[str, Dimension], unusable: set[str]) -> dict[str, Dimension]:
-    """The dimensions whose conditions hang on no unusable one."""
+    """Returns the dimensions whose parents, and theirs, are all usable."""
     usable = {name: dimension for name, dimension in sound.items() if name not in unusable}
     while hanging := [name for name, dimension in usable.items() if not dimension.when.keys() <= usable.keys()]:
         for name in hanging:
@@ -556,10 +553,10 @@ def _usable(sound: Mapping[str, Dimension], unusable: set[str]) -> dict[str, Dim
 
 
 def check_early_stopping(parts: Mapping[str, Any]) -> tuple[list[Mistake], list[Mistake]]:
-    """What is wrong, and what is allowed but perhaps not meant.
+    """Returns mistakes in `early_stopping`, and notes on settings that are perhaps not intended.
 
     Args:
-        parts: the file's sections by name, those that are sound.
+        parts: the valid sections of the file by name.
     """
     stopping, site, resources, folds = (parts.get(key) for key in ("early_stopping", "site", "resources", "folds"))
     if not isinstance(stopping, EarlyStopping):
