@@ -42,7 +42,6 @@ check: venv  ## format, lint, strict typing, import contracts, runner syntax, sc
 	$(BIN)/vermin --quiet --no-tips --target=3.6- --violations hpo_pilot/runner hpo_pilot/transformation
 	$(BIN)/vermin --quiet --no-tips --target=3.9- --violations payloads
 	$(BIN)/python -m hpo_pilot.cli.schemas --check schemas
-	$(BIN)/python -m hpo_pilot.cli.json_schema --check schemas/cli
 	$(BIN)/python -m hpo_pilot.cli.reference --check
 
 format: venv  ## mend what can be mended by a tool
@@ -51,7 +50,6 @@ format: venv  ## mend what can be mended by a tool
 
 schemas: venv  ## write schemas/ and the manual's reference from models and commands
 	$(BIN)/python -m hpo_pilot.cli.schemas schemas
-	$(BIN)/python -m hpo_pilot.cli.json_schema schemas/cli
 	$(BIN)/python -m hpo_pilot.cli.reference
 
 bench: venv  ## the benchmarks: how fast, as a ratio to the peer named

@@ -1,4 +1,4 @@
-"""Commands in messages, and the options that they need to work as printed.
+"""Texts of messages: without control characters, and with the options that their commands need to work as printed.
 
 A message names a command between backquotes, without the options that say where the searches are (`--workdir` and its
 like): it may be stored, or come from a service, and its reader may name that place in another way than its writer.
@@ -23,6 +23,11 @@ _ON_STORE = {"serve": ("workdir", "store"), "pilots": ("workdir",), "token": ("w
 _COMMAND = re.compile(r"`hpo-pilot ([a-z]+)([^`]*)`")
 _NAMED = re.compile(r" --(?:workdir|store|service)\b")
 _PASSWORD = re.compile(r"(//[^/@:\s]*:)[^@\s]*@")
+
+
+def printable(text: str) -> str:
+    """`text` from elsewhere without control characters: a payload's log, or a server's, must not steer the terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
 
 
 def command(*words: str | Path) -> str:

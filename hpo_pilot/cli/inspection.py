@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from hpo_pilot.advice import printable
 from hpo_pilot.cli.options import MOST_NUMBER, IdArgument, JsonOption, complete_form, complete_trial, on_client
 from hpo_pilot.cli.output import (
     NOTHING_BEYOND,
@@ -25,7 +26,6 @@ from hpo_pilot.cli.output import (
     next_step,
     print_columns,
     print_fitting,
-    printable,
     value_text,
     value_texts,
 )

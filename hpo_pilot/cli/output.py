@@ -72,11 +72,6 @@ def dump_plain(document: Any) -> None:
     typer.echo(json.dumps(document, indent=1, ensure_ascii=False))
 
 
-def printable(text: str) -> str:
-    """`text` without control characters: a payload's log, or a server's, must not steer the terminal."""
-    return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
-
-
 def value_text(trial: Mapping[str, Any], digits: int = 6) -> str:
     """The value of a trial, or of a figure of merit, with the spread of its folds; of several, with commas between."""
     return ", ".join(value_texts(trial, 1, digits))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hpo_pilot.advice import printable
 from hpo_pilot.cli.options import (
     MOST_NODES,
     MOST_NUMBER,
@@ -21,7 +22,7 @@ from hpo_pilot.cli.options import (
     complete_site,
     option,
 )
-from hpo_pilot.cli.output import Column, advised, console, dump, print_columns, printable
+from hpo_pilot.cli.output import Column, advised, console, dump, print_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable

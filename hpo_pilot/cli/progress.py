@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from hpo_pilot.advice import printable
 from hpo_pilot.cli.output import (
     advised,
     counted,
@@ -24,7 +25,6 @@ from hpo_pilot.cli.output import (
     front_text,
     metrics_of,
     next_step,
-    printable,
     value_text,
 )
 from hpo_pilot.report.documents import (

@@ -1,70 +1,31 @@
-"""Writes the JSON Schemas in `schemas/` from the models, or checks them."""
+"""Writes the JSON Schemas in `schemas/` from the models and the types of documents, or checks that they are current.
+
+python -m hpo_pilot.cli.schemas schemas            writes them: files in `schemas/`, output of --json in `schemas/cli/`
+python -m hpo_pilot.cli.schemas --check schemas    exits 1 and names the stale ones, if there are any
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
 
-from pydantic import BaseModel, ConfigDict, Field, RootModel
+from pydantic import BaseModel, ConfigDict, Field, RootModel, TypeAdapter
+from typing_extensions import TypedDict
 
+from hpo_pilot.cli.output import JSON_VERSION
 from hpo_pilot.hpc.site_profile import SiteProfile
+from hpo_pilot.report import documents
+from hpo_pilot.report.documents import CostDocument, ProblemDocument
 from hpo_pilot.search import Scalar, Search
 from hpo_pilot.server.queues import QueueFile
 
-
-@dataclass(frozen=True)
-class SchemaFiles:
-    """The schemas of one folder.
-
-    Attributes:
-        names: of the files.
-        schema_of: makes the schema that belongs into a file.
-        source: what they are made of, in a word for messages.
-    """
-
-    names: Collection[str]
-    schema_of: Callable[[str], dict[str, Any]]
-    source: str
-
-    def write(self, folder: Path) -> None:
-        """Writes every schema into `folder`."""
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in self.names:
-            (folder / name).write_text(self._text(name), encoding="utf-8")
-
-    def stale(self, folder: Path) -> list[Path]:
-        """The files in `folder` that are missing, not what their source says, or of no source."""
-        paths = [folder / name for name in self.names]
-        stale = [p for p in paths if not p.is_file() or p.read_text(encoding="utf-8") != self._text(p.name)]
-        return stale + sorted(set(folder.glob("*.json")) - set(paths))
-
-    def main(self, module: str, description: str, arguments: Sequence[str] | None) -> int:
-        """The command ``python -m module [--check] folder``; returns its exit status."""
-        parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
-        parser.add_argument("folder", type=Path, help="where the schemas are")
-        parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a schema is stale")
-        options = parser.parse_args(arguments)
-        if not options.check:
-            self.write(options.folder)
-            return 0
-        stale = self.stale(options.folder)
-        for path in stale:
-            sys.stderr.write(f"{path} is not what the {self.source} say: run `make schemas`\n")
-        return 1 if stale else 0
-
-    def _text(self, name: str) -> str:
-        return json.dumps(self.schema_of(name), indent=2, ensure_ascii=False) + "\n"
-
-
-# What a payload reads and writes: the contract that phpo, iDDS and hpogrid payloads keep too.
+# --- payload files: the contract that payloads of phpo, iDDS and hpogrid keep too ---
 #
-# These models are the source of `schemas/payload_input.json` and `schemas/payload_output.json`; the runner, which is
-# shipped alone, keeps to them without importing them.
+# The runner travels to worker nodes alone. It follows these models without importing them.
 
 
 class PayloadInput(RootModel[dict[str, Scalar]]):
@@ -89,16 +50,134 @@ class PayloadOutput(BaseModel):
     metrics: dict[str, Any] = Field(default_factory=dict, description="More figures, kept and shown beside the first.")
 
 
-# The JSON Schemas in `schemas/`, generated from the models.
-#
-# python -m hpo_pilot.cli.schemas schemas            writes them
-# python -m hpo_pilot.cli.schemas --check schemas    exits 1 and names the stale ones, if there are any
+# --- documents that only commands print ---
+
+
+class SubmittedDocument(TypedDict):
+    """A search that was registered; for a file with segments `segments` are its searches, and the number is 0."""
+
+    id: int
+    name: str
+    state: str
+    segments: NotRequired[list[dict[str, Any]]]
+
+
+class FilesDocument(TypedDict):
+    """Files that were written, by path."""
+
+    files: list[str]
+
+
+class ImportedDocument(TypedDict):
+    """A search of another tool: as a search file says it, what was not carried over, and the file's text."""
+
+    search: dict[str, Any]
+    warnings: list[ProblemDocument]
+    text: str
+
+
+class LayoutDocument(TypedDict):
+    """Processes of a plan, in the words of the layout 1 + points x folds x workers."""
+
+    points: float
+    folds: int
+    workers: int
+    gpus_per_worker: float
+    processes: int
+    gpus: float
+
+
+class ChoiceDocument(TypedDict):
+    """An allocation of a plan; `minutes` is null where the site has no batch system."""
+
+    nodes: int
+    minutes: int | None
+    jobs_at_once: int
+
+
+class PlannedBudgetDocument(TypedDict):
+    """The limits of a plan's search, and how many trials they allow."""
+
+    gpu_hours: float | None
+    core_hours: float | None
+    hours: float | None
+    trials_within: int
+
+
+class PlanDocument(TypedDict):
+    """What a search would take at a site."""
+
+    search: str
+    searches: int
+    site: str
+    batch_system: str
+    queue: str | None
+    layout: LayoutDocument
+    trials: int
+    jobs: int
+    minutes_per_job: float
+    minutes_given: bool
+    allocation: ChoiceDocument
+    submissions: int
+    limits: dict[str, Any]
+    generations: int
+    hours: float
+    node_hours: float
+    node_hours_used: float
+    cost: CostDocument
+    budget: PlannedBudgetDocument
+    advice: dict[str, Any] | None
+    script: str | None
+
+
+class AllocationDocument(TypedDict):
+    """An allocation of a batch system with a pilot in it; times are seconds since the epoch."""
+
+    name: str
+    site: str
+    system: str
+    nodes: int
+    minutes: int
+    server: str
+    panda_queue: str
+    queue: str | None
+    folder: str
+    kept: bool
+    submitted: float
+    job_id: str | None
+    state: str | None
+    reason: str
+    started: float | None
+    changed: float
+    missing: float | None
+
+
+class TokenDocument(TypedDict):
+    """A token that was issued, but not itself; times are seconds since the epoch."""
+
+    id: str
+    name: str
+    role: str
+    vo: str
+    issued: float
+    expires: float
+    revoked: bool
+
+
+class SiteDocument(TypedDict):
+    """A site profile with all defaults filled in, and its file; `schemas/site.json` has its other keys."""
+
+    name: str
+    file: str
+
+
+# --- the files ---
 
 #: The dialect of JSON Schema.
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
-#: File name -> model and title.
-_SCHEMAS: dict[str, tuple[type[BaseModel], str]] = {
+#: File in `schemas/` -> model and title.
+_MODELS: dict[str, tuple[type[BaseModel], str]] = {
     "search.json": (Search, "hpo-pilot search file"),
     "payload_input.json": (PayloadInput, "hpo-pilot payload input"),
     "payload_output.json": (PayloadOutput, "hpo-pilot payload output"),
@@ -107,45 +186,129 @@ _SCHEMAS: dict[str, tuple[type[BaseModel], str]] = {
 }
 
 
+#: File in `schemas/cli/` -> type of the document, and the commands that print it with --json.
+_PRINTED: dict[str, tuple[Any, str]] = {
+    "validate.json": (documents.ExaminationDocument, "hpo-pilot validate"),
+    "run.json": (documents.RunDocument, "hpo-pilot run"),
+    "submit.json": (SubmittedDocument, "hpo-pilot submit"),
+    "list.json": (list[documents.SearchDocument], "hpo-pilot list"),
+    "search.json": (documents.SearchDocument, "hpo-pilot pause, resume, stop, extend, retry, try"),
+    "status.json": (documents.StatusDocument, "hpo-pilot status"),
+    "trials.json": (list[documents.TrialDocument], "hpo-pilot trials; hpo-pilot best, with several objectives"),
+    "trial.json": (documents.TrialDocument, "hpo-pilot best, with one objective"),
+    "log.json": (list[documents.EventDocument], "hpo-pilot log"),
+    "fetch.json": (FilesDocument, "hpo-pilot fetch"),
+    "doctor.json": (list[documents.FindingDocument], "hpo-pilot doctor"),
+    "import.json": (ImportedDocument, "hpo-pilot import"),
+    "plan.json": (PlanDocument, "hpo-pilot plan"),
+    "pilots-list.json": (list[AllocationDocument], "hpo-pilot pilots list"),
+    "sites.json": (list[SiteDocument], "hpo-pilot sites"),
+    "site.json": (SiteDocument, "hpo-pilot sites show"),
+    "token-list.json": (list[TokenDocument], "hpo-pilot token list"),
+}
+
+
+#: Part of the description of every document in `schemas/cli/`.
+_RULE = (
+    f"Version {JSON_VERSION}. Within a version keys may come, so take no offence at others; none goes or changes its "
+    "meaning: where that has to be, the version grows. A document that is an object has it under `version`, a list has "
+    "it in this schema's $id alone. Times are ISO 8601 in UTC, unless said otherwise."
+)
+
+
+def schema_files() -> list[str]:
+    """Names of all schemas, relative to `schemas/`."""
+    return [*_MODELS, *(f"cli/{name}" for name in _PRINTED)]
+
+
 def schema_of(file: str) -> dict[str, Any]:
-    """The JSON Schema that belongs into `file`, such as `search.json`."""
-    model, title = _SCHEMAS[file]
+    """Returns the JSON Schema of a file, such as `search.json` or `cli/status.json`."""
+    folder, _, name = file.rpartition("/")
+    return _document_schema(name) if folder else _model_schema(name)
+
+
+def _model_schema(file: str) -> dict[str, Any]:
+    model, title = _MODELS[file]
     body = model.model_json_schema(by_alias=True)
-    tidy(body)
+    _tidy(body)
     body.pop("title", None)
     # A name, not an address: the schema is the same wherever it is kept.
-    head = {"$schema": DIALECT, "$id": f"urn:hpo-pilot:schema:{file.removesuffix('.json')}", "title": title}
+    head = {"$schema": _DIALECT, "$id": f"urn:hpo-pilot:schema:{file.removesuffix('.json')}", "title": title}
     return {**head, **body}
 
 
-def tidy(schema: Any) -> None:
-    """Makes pydantic's output say to an editor what the reader means; in place."""
+def _document_schema(file: str) -> dict[str, Any]:
+    kind, commands = _PRINTED[file]
+    body = TypeAdapter(kind).json_schema()
+    _tidy(body)
+    about = body.pop("description", "")
+    body.pop("title", None)
+    if body.get("type") == "object":
+        body["properties"] = {"version": {"const": JSON_VERSION}, **body["properties"]}
+        body["required"] = ["version", *body.get("required", [])]
+    name = file.removesuffix(".json")
+    return {
+        "$schema": _DIALECT,
+        "$id": f"urn:hpo-pilot:schema:cli-{name}:{JSON_VERSION}",
+        "title": f"{commands}: what --json prints",
+        "description": " ".join(part for part in (about, _RULE) if part),
+        **body,
+    }
+
+
+def _tidy(schema: Any) -> None:
+    """Adapts pydantic's output, in place, to what the reader of search files accepts and editors show."""
     if isinstance(schema, list):
         for item in schema:
-            tidy(item)
+            _tidy(item)
     if not isinstance(schema, dict):
         return
     properties = schema.get("properties")
     if isinstance(properties, dict):
         if isinstance(properties.get("type"), dict) and "const" in properties["type"]:
-            # The model has a default, for Python; in a file the type must stand there, for it chooses the model.
+            # The model has a default, for Python. In a file the key is required, because it selects the model.
             properties["type"].pop("default", None)
             schema["required"] = sorted({*schema.get("required", []), "type"})
         if isinstance(schema.get("description"), str):
-            # The rest of a docstring speaks to programmers.
+            # The rest of a docstring is for programmers.
             schema["description"] = " ".join(schema["description"].split("\n\n")[0].split())
     schema.pop("discriminator", None)  # OpenAPI's, unknown to JSON Schema
     for value in schema.values():
-        tidy(value)
+        _tidy(value)
 
 
-_FILES = SchemaFiles(_SCHEMAS, schema_of, "models")
-write_schemas, stale_schemas = _FILES.write, _FILES.stale
+def write_schemas(folder: Path) -> None:
+    """Writes every schema below `folder`."""
+    for name in schema_files():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(_text(name), encoding="utf-8")
+
+
+def stale_schemas(folder: Path) -> list[Path]:
+    """Returns the files below `folder` that are missing, differ from their source, or have no source."""
+    expected = {folder / name: _text(name) for name in schema_files()}
+    stale = [p for p, text in expected.items() if not p.is_file() or p.read_text(encoding="utf-8") != text]
+    return stale + sorted(set(folder.rglob("*.json")) - set(expected))
+
+
+def _text(name: str) -> str:
+    return json.dumps(schema_of(name), indent=2, ensure_ascii=False) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit status."""
-    return _FILES.main("hpo_pilot.cli.schemas", "JSON Schemas of the files.", arguments)
+    """Runs the command and returns its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m hpo_pilot.cli.schemas", description="The JSON Schemas.")
+    parser.add_argument("folder", type=Path, help="where the schemas are")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a schema is stale")
+    options = parser.parse_args(arguments)
+    if not options.check:
+        write_schemas(options.folder)
+        return 0
+    stale = stale_schemas(options.folder)
+    for path in stale:
+        sys.stderr.write(f"{path} differs from its model or type: run `make schemas`\n")
+    return 1 if stale else 0
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import Annotated, Any, cast
 import typer
 from rich.console import Console
 
+from hpo_pilot.advice import printable
 from hpo_pilot.cli.options import (
     EMBEDDED_SERVER,
     FileArgument,
@@ -30,7 +31,6 @@ from hpo_pilot.cli.output import (
     front_text,
     goes_on,
     metrics_of,
-    printable,
     value_text,
 )
 from hpo_pilot.report.documents import RunDocument, SearchDocument, is_unsteered, over_count, segments_of

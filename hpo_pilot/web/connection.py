@@ -14,6 +14,7 @@ from requests.auth import AuthBase
 from urllib3.exceptions import ConnectTimeoutError, MaxRetryError, NewConnectionError
 
 from hpo_pilot import __version__
+from hpo_pilot.advice import printable
 from hpo_pilot.errors import GiveUpError, HpoPilotError, InputError, Problem, SearchFileError, TryAgainError
 from hpo_pilot.http import open_session
 
@@ -247,11 +248,6 @@ class _AwayError(Exception):
     def __init__(self, message: str, maybe_done: bool) -> None:
         super().__init__(message)
         self.maybe_done = maybe_done
-
-
-def printable(text: str) -> str:
-    """`text` from elsewhere as something that a terminal may be given."""
-    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
 
 
 def _checked_url(url: str) -> str:

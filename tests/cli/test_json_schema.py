@@ -10,9 +10,9 @@ from jsonschema import Draft202012Validator
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from hpo_pilot.cli.json_schema import _PRINTED, schema_of, stale_schemas
 from hpo_pilot.cli.main import app
 from hpo_pilot.cli.output import JSON_VERSION
+from hpo_pilot.cli.schemas import _PRINTED, schema_of, stale_schemas
 from hpo_pilot.store import SearchState
 from tests.rest_api import add_results, set_state, steered, store_of, write_search
 
@@ -34,7 +34,7 @@ def printed(file, *words, status=0):
     result = CliRunner().invoke(app, [*words, "--json"])
     assert result.exit_code == status, (result.output, result.exception)
     document = json.loads(result.stdout)
-    schema = schema_of(file)
+    schema = schema_of(f"cli/{file}")
     Draft202012Validator.check_schema(schema)
     Draft202012Validator(schema).validate(document)
     if isinstance(document, dict):
@@ -48,7 +48,7 @@ seen: set[str] = set()
 
 
 def test_the_files_are_what_the_types_say():
-    assert stale_schemas(SCHEMAS) == []
+    assert stale_schemas(SCHEMAS.parent) == []
     assert {path.name for path in SCHEMAS.iterdir()} == set(_PRINTED)
     for path in SCHEMAS.iterdir():
         schema = json.loads(path.read_text())
@@ -154,7 +154,7 @@ def test_every_command_with_json_has_a_schema():
         found = {" ".join(path)} if any("--json" in option.opts for option in command.params) else set()
         return found.union(*(with_json(sub, [*path, name]) for name, sub in commands.items()))
 
-    titles = [title.split(":")[0] for title in (schema_of(file)["title"] for file in _PRINTED)]
+    titles = [title.split(":")[0] for title in (schema_of(f"cli/{file}")["title"] for file in _PRINTED)]
     named = {
         word.strip()
         for title in titles

@@ -88,7 +88,7 @@ def test_stale_schemas_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[s
     capsys.readouterr()
     assert main(["--check", str(tmp_path)]) == 1
     error = capsys.readouterr().err
-    assert "payload_input.json is not what the models say" in error
+    assert "payload_input.json differs from its model" in error
     assert "search.json" not in error
 
 
