@@ -401,7 +401,7 @@ def write_report_figures(client: SearchClient, identity: str, form: str, folder:
     """
     from hpo_pilot.report.catalogue import build, kinds
     from hpo_pilot.report.figure_files import check_figure_format, write_figures
-    from hpo_pilot.web.figure_data import figure_data_of
+    from hpo_pilot.web.notebook import figure_data_of
 
     check_figure_format(form)
     subject = figure_data_of(client, identity)

@@ -42,11 +42,9 @@ from hpo_pilot.steering.results import fetched_outputs, kept_outputs
 from hpo_pilot.steering.search_file import examine_content
 from hpo_pilot.store.lease import lease_holder
 from hpo_pilot.web import api_context
-from hpo_pilot.web.api_context import Client, Context, Identity, Parts, answers, caller_of
-from hpo_pilot.web.api_errors import ApiError
+from hpo_pilot.web.api_context import DIGEST, ApiError, Client, Context, Identity, Parts, answers, caller_of
 from hpo_pilot.web.local_client import LocalClient
-from hpo_pilot.web.rendering import api_answer, json_answer
-from hpo_pilot.web.uploads import DIGEST
+from hpo_pilot.web.rendering import json_answer, packed_answer
 
 service_router = APIRouter(tags=["service"])
 
@@ -166,7 +164,7 @@ async def progress(
     news = await parts.news.next(identity, seen, timeout)
     if news.tag == seen:
         return Response(status_code=304, headers={"ETag": news.tag})
-    return api_answer(request, news.content, "application/json", headers={"ETag": news.tag})
+    return packed_answer(request, news.content, "application/json", headers={"ETag": news.tag})
 
 
 @reading_router.get(
@@ -194,7 +192,7 @@ def trials(
     more = len(page) < len(found) or len(found) == limit
     following = json.dumps(found[len(page) - 1]["number"] if more else None)
     content = f'{{"trials": [{", ".join(page)}], "next": {following}}}'
-    return api_answer(request, content.encode(), "application/json")
+    return packed_answer(request, content.encode(), "application/json")
 
 
 @reading_router.get(
@@ -240,7 +238,7 @@ def events(request: Request, client: Client, identity: Identity) -> Response:
 )
 def report(request: Request, client: Client, identity: Identity) -> Response:
     """The report: one self-contained HTML document."""
-    return api_answer(
+    return packed_answer(
         request,
         client.report(identity).encode("utf-8", "replace"),
         "text/html; charset=utf-8",
@@ -266,7 +264,7 @@ def export(
 ) -> Response:
     """A search and its trials in another form."""
     text = client.export(identity, form)
-    return api_answer(request, text.encode("utf-8", "replace"), _MEDIA_TYPES.get(form, "text/plain; charset=utf-8"))
+    return packed_answer(request, text.encode("utf-8", "replace"), _MEDIA_TYPES.get(form, "text/plain; charset=utf-8"))
 
 
 @reading_router.get(

@@ -1,23 +1,328 @@
-"""Shared by the handlers of the REST API: the context of a call, progress and examples."""
+"""Shared by the calls of the REST API: errors, uploaded payloads, the context of a call, examples."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
-from collections.abc import Callable
+import logging
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path as FilePath
 from typing import Annotated, Any, cast
 
-from fastapi import Depends, Path, Request
+from fastapi import Depends, FastAPI, Path, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 
-from hpo_pilot.report.documents import ProgressDocument
+from hpo_pilot.errors import HpoPilotError, InputError, SearchFileError, TryAgainError
+from hpo_pilot.pilot.settings import PilotSettings
+from hpo_pilot.report.documents import ProblemDocument, ProgressDocument
+from hpo_pilot.server.file_store import FileRefused, Folder
 from hpo_pilot.server.tokens import Caller
+from hpo_pilot.steering.operations import ChangedMeanwhileError
 from hpo_pilot.steering.workdir import WorkDir
-from hpo_pilot.store import Store
+from hpo_pilot.store import Store, StoreAwayError, UnknownSearchError
+from hpo_pilot.transformation.sandbox import UnsafeArchive, unpack
 from hpo_pilot.web.live import ChangeWatcher, Snapshot
 from hpo_pilot.web.local_client import LocalClient
-from hpo_pilot.web.operations import User
-from hpo_pilot.web.uploads import Uploads
+from hpo_pilot.web.operations import NotYoursError, User
+
+# --- errors: RFC 9457 documents with a code of ours and every mistake of a search file ---
+
+MEDIA_TYPE = "application/problem+json"
+
+#: The message where the store does not answer.
+STORE_AWAY = "the service's store is out of reach; nothing is lost: try again"
+
+#: Seconds after which a call that met trouble may come again.
+RETRY_AFTER = "2"
+
+log = logging.getLogger(__name__)
+
+
+class ProblemAnswer(BaseModel):
+    """What every error is answered with."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "type": "urn:hpo-pilot:problem:not_found",
+                    "title": "Not Found",
+                    "status": 404,
+                    "code": "not_found",
+                    "message": "no search 'digit': there are digits-mlp",
+                    "problems": [],
+                }
+            ]
+        }
+    )
+
+    type: str = Field(description="A name of the kind of error.")
+    title: str = Field(description="The same in a few words.")
+    status: int = Field(description="The HTTP status.")
+    code: str = Field(
+        description="input, unauthorized, forbidden, not_found, conflict, too_large, try_again (the same call may "
+        "succeed later) or give_up."
+    )
+    message: str = Field(description="What is wrong, and what to do.")
+    problems: list[ProblemDocument] = Field(description="The mistakes of a search file, each with its place.")
+
+
+class ApiError(Exception):
+    """An error of the API itself."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+_TITLES = {
+    400: "Bad Request",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    409: "Conflict",
+    413: "Content Too Large",
+    422: "Unprocessable Content",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+    507: "Insufficient Storage",
+}
+
+
+def problem_response(status: int, code: str, message: str, problems: list[dict[str, Any]] | None = None) -> Response:
+    """An error's answer."""
+    document = {
+        "type": f"urn:hpo-pilot:problem:{code}",
+        "title": _TITLES.get(status, "Error"),
+        "status": status,
+        "code": code,
+        "message": message,
+        "problems": problems or [],
+    }
+    headers = {}
+    if code == "try_again":
+        headers["Retry-After"] = RETRY_AFTER
+    if status == 401:
+        headers["WWW-Authenticate"] = 'Bearer realm="hpo-pilot"'
+    return Response(json.dumps(document, ensure_ascii=True), status, headers, MEDIA_TYPE)
+
+
+def add_handlers(app: FastAPI) -> None:
+    """Makes `app` answer every error so."""
+    app.add_exception_handler(ApiError, _api_error)
+    app.add_exception_handler(HpoPilotError, _known_error)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(ClientDisconnect, _disconnected)
+    app.add_exception_handler(Exception, _internal_error)
+
+
+def _api_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return problem_response(error.status, error.code, str(error))
+
+
+def error_answer(error: HpoPilotError) -> tuple[int, str, str]:
+    """Returns status, code and message for an error of ours, and writes to the log what operators should see.
+
+    API and pages share it. The message never says where the store is: that is for the log alone.
+    """
+    if isinstance(error, UnknownSearchError):
+        return 404, "not_found", f"no search {error.identity!r}: {error.there}"
+    if isinstance(error, NotYoursError):
+        return 403, "forbidden", str(error)
+    if isinstance(error, InputError):
+        return 422, "input", str(error)
+    if isinstance(error, ChangedMeanwhileError):
+        return 409, "conflict", str(error)
+    if isinstance(error, TryAgainError):
+        log.warning("%s", error)
+        return 503, "try_again", STORE_AWAY if isinstance(error, StoreAwayError) else str(error)
+    log.error("%s", error)
+    return 500, "give_up", str(error)
+
+
+def _known_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HpoPilotError)
+    problems = [vars(problem) for problem in error.problems] if isinstance(error, SearchFileError) else []
+    return problem_response(*error_answer(error), problems)
+
+
+def _invalid(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    wrong = "; ".join(f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}" for item in error.errors())
+    return problem_response(422, "input", wrong)
+
+
+def _http_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    codes = {401: "unauthorized", 403: "forbidden", 404: "not_found", 413: "too_large"}
+    answer = problem_response(error.status_code, codes.get(error.status_code, "input"), str(error.detail))
+    answer.headers.update(error.headers or {})
+    return answer
+
+
+def _disconnected(_request: Request, _error: Exception) -> Response:
+    return Response(status_code=499)  # nobody sees it
+
+
+def _internal_error(request: Request, error: Exception) -> Response:
+    log.exception("%s %r", request.method, request.scope["path"], exc_info=error)
+    return problem_response(500, "give_up", "internal error; please report it with the service's log")
+
+
+# --- uploaded payloads ---
+
+DIGEST = re.compile(r"[0-9a-f]{64}")
+
+#: Seconds after which an upload that nobody asked for is removed, and for which the next part of one is waited.
+_KEEP = 24 * 3600.0
+_PATIENCE = 60.0
+
+#: How many uploads of the largest size are held; then the oldest go.
+_HELD = 10
+
+
+class Uploads:
+    """The archives of one work folder, by the SHA-256 of their bytes."""
+
+    def __init__(self, folder: FilePath, limit: int, unpacked_limit: int) -> None:
+        """Opens the folder, made if need be.
+
+        Args:
+            folder: where they are.
+            limit: bytes that one may have.
+            unpacked_limit: bytes that its files may have.
+
+        Raises:
+            InputError: it cannot be written.
+        """
+        self._folder = Folder(folder)
+        self.limit = limit
+        self._unpacked_limit = unpacked_limit
+        for left in folder.iterdir():  # what a killed process was unpacking
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+
+    def has(self, digest: str) -> bool:
+        """Whether it is here; then it stays for another day."""
+        path = self._folder.find(_name(digest))
+        if path is None:
+            return False
+        path.touch()
+        return True
+
+    async def receive(self, digest: str, size: int | None, parts: AsyncIterator[bytes]) -> None:
+        """Takes an archive.
+
+        Args:
+            digest: of its bytes.
+            size: as its sender announces it.
+            parts: its bytes.
+
+        Raises:
+            ApiError: it is too large, or not what its digest says.
+            TryAgainError: there is no room for it, or its sender is silent.
+        """
+        if size is not None and size > self.limit:
+            raise self._too_large()
+        self._make_room(size or self.limit)
+        content = hashlib.sha256()
+        try:
+            with self._folder.writing() as upload:
+                async for part in _in_time(parts):
+                    content.update(part)
+                    upload.write(part, self.limit)
+                if content.hexdigest() != digest:
+                    raise ApiError(422, "input", f"the payload's bytes are not those of {digest}: send it again")
+                upload.keep(_name(digest))
+        except FileRefused:
+            raise self._too_large() from None
+        except OSError as error:
+            raise TryAgainError(f"the service cannot store the payload: {error.strerror}") from error
+
+    @contextmanager
+    def unpacked(self, digest: str) -> Iterator[FilePath]:
+        """The folder that was sent, for the length of a block.
+
+        Raises:
+            InputError: it is not here, or no safe archive.
+            TryAgainError: there is no room for it.
+        """
+        archive = self._folder.find(_name(digest))
+        if archive is None:
+            raise InputError(f"there is no payload {digest} (any more): send it again")
+        # Half of what is free: the sandbox that is made of it needs some, and so do others.
+        room = min(self._unpacked_limit, shutil.disk_usage(archive.parent).free // 2)
+        with tempfile.TemporaryDirectory(dir=self._folder.path) as scratch:
+            target = FilePath(scratch, "payload")
+            target.mkdir()
+            try:
+                unpack(str(archive), str(target), room)
+            except UnsafeArchive as error:
+                raise InputError(f"the payload is refused: {error}") from error
+            except OSError as error:
+                raise TryAgainError(f"the service cannot unpack the payload: {error.strerror}") from error
+            yield target
+
+    def _make_room(self, size: int) -> None:
+        now, kept = time.time(), size
+        for when, held, path in sorted((*_age_and_size(path), path) for path in self._folder)[::-1]:
+            kept += held
+            if now - when > _KEEP or kept > _HELD * self.limit:
+                path.unlink(missing_ok=True)  # whoever still wants it sends it again
+        free = shutil.disk_usage(self._folder.path).free
+        if free - size < PilotSettings.min_free_mb * 1_000_000:
+            raise TryAgainError("the service's disk is nearly full: ask whoever runs it, or try again later")
+
+    def _too_large(self) -> ApiError:
+        return ApiError(
+            413,
+            "too_large",
+            f"the payload is above {self.limit / 1e6:.0f} MB: move data out of it and name it under payload.inputs",
+        )
+
+
+def _age_and_size(path: FilePath) -> tuple[float, int]:
+    try:
+        status = path.stat()
+    except FileNotFoundError:  # another call has just removed it
+        return 0.0, 0
+    return status.st_mtime, status.st_size
+
+
+def _name(digest: str) -> str:
+    if not DIGEST.fullmatch(digest):
+        raise ApiError(422, "input", "a payload is named by its SHA-256, 64 hexadecimal digits")
+    return f"{digest}.tar.gz"
+
+
+async def _in_time(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    while True:
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                part = await anext(parts)
+        except StopAsyncIteration:
+            return
+        except TimeoutError:
+            raise TryAgainError(f"no byte of the payload came for {_PATIENCE:.0f} s: send it again") from None
+        yield part
+
+
+# --- context of a call ---
 
 
 @dataclass(frozen=True)
@@ -47,11 +352,20 @@ def caller_of(request: Request) -> Caller:
     return cast(Caller, request.state.caller)
 
 
+def user_of(caller: Caller) -> User:
+    """Returns the user of a token, a session or a proxy's header."""
+    return User.named(caller.name, changes_all=caller.is_operator)
+
+
+def client_for(caller: Caller, workdir: WorkDir, store: Store) -> LocalClient:
+    """Returns a client of an opened store, with the caller's rights."""
+    return LocalClient(workdir.root, user=user_of(caller), opened=store)
+
+
 def client_of(request: Request) -> LocalClient:
-    """The store, for whoever calls."""
-    context, caller = context_of(request), caller_of(request)
-    user = User.named(caller.name, changes_all=caller.is_operator)
-    return LocalClient(context.workdir.root, user=user, opened=context.store)
+    """Returns a client of the store, with the rights of the call's user."""
+    context = context_of(request)
+    return client_for(caller_of(request), context.workdir, context.store)
 
 
 Client = Annotated[LocalClient, Depends(client_of)]

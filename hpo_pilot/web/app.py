@@ -18,29 +18,36 @@ from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.convertors import IntegerConvertor, register_url_convertor
-from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hpo_pilot import __version__
 from hpo_pilot.advice import Place
-from hpo_pilot.errors import HpoPilotError, InputError, TryAgainError
-from hpo_pilot.server.listening import Gate, LimitedBody
+from hpo_pilot.errors import HpoPilotError
+from hpo_pilot.server.listening import Gate
 from hpo_pilot.server.metrics import PATH, exposition
-from hpo_pilot.server.tokens import Role, TokenRefused
+from hpo_pilot.server.tokens import TokenRefused
 from hpo_pilot.steering.metrics import last_snapshot
 from hpo_pilot.steering.workdir import WorkDir
-from hpo_pilot.store import SearchRecord, Store, StoreAwayError, UnknownSearchError
+from hpo_pilot.store import SearchRecord, Store
 from hpo_pilot.store.lease import lease_holder
 from hpo_pilot.store.queries import generations_made, size_of
 from hpo_pilot.transformation.transformation import UNPACKED_LIMIT
-from hpo_pilot.web import forms, help_pages, pages
+from hpo_pilot.web import forms, pages
 from hpo_pilot.web.api import changing_router, reading_router, service_router
-from hpo_pilot.web.api_context import Context, progress_watcher
-from hpo_pilot.web.api_errors import ProblemAnswer, add_handlers, problem_response
+from hpo_pilot.web.api_context import (
+    RETRY_AFTER,
+    Context,
+    ProblemAnswer,
+    Uploads,
+    add_handlers,
+    error_answer,
+    problem_response,
+    progress_watcher,
+)
 from hpo_pilot.web.live import (
     ALL_SEARCHES,
     JOBS_TOPIC,
@@ -51,13 +58,11 @@ from hpo_pilot.web.live import (
     SearchFragments,
 )
 from hpo_pilot.web.local_client import LocalClient
-from hpo_pilot.web.operations import NotYoursError
-from hpo_pilot.web.pages import STORE_AWAY, PageContext, context_of, page, place_of, session_of, view_of
+from hpo_pilot.web.pages import PageContext, context_of, page, place_of, session_of, view_of
 from hpo_pilot.web.rendering import environment, pack_all, serve_static, static_path
 from hpo_pilot.web.search_views import FigureCache, SearchCache
 from hpo_pilot.web.server_jobs import ServerJobs
-from hpo_pilot.web.sessions import Codes, PageGuard, Sessions
-from hpo_pilot.web.uploads import Uploads
+from hpo_pilot.web.sessions import API_PREFIX, ApiGuard, Codes, PageGuard, Sessions
 
 #: Calls that work side by side; each may hold a connection of the store, whose pool has fifteen.
 _THREADS = 12
@@ -178,75 +183,9 @@ def _completed(description: dict[str, Any]) -> dict[str, Any]:
     return description
 
 
-#: Bytes of a body that is no upload: search files have a limit of their own just below.
-BODY_LIMIT = 1_200_000
+# --- /metrics: figures of the store, of calls and of the steering process ---
 
-API_PREFIX = "/api/v1"
-
-#: Paths that need no token.
-_OPEN_PATHS = frozenset({f"{API_PREFIX}/health", f"{API_PREFIX}/openapi.json"})
-_UPLOAD_PATH = f"{API_PREFIX}/payloads/"
-
-log = logging.getLogger(__name__)
-
-
-class ApiGuard:
-    """An ASGI application around another."""
-
-    def __init__(self, app: ASGIApp, gate: Gate) -> None:
-        """Lets those pass to `app` whom `gate` knows as users or operators."""
-        self._app = app
-        self._gate = gate
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one call."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-
-        async def send_safely(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                headers["X-Content-Type-Options"] = "nosniff"
-                headers.setdefault("Cache-Control", "no-store")
-            await send(message)
-
-        if scope["path"] not in _OPEN_PATHS:
-            try:
-                caller = self._gate.caller(Request(scope))
-            except TokenRefused as error:
-                await problem_response(401, "unauthorized", str(error))(scope, receive, send_safely)
-                return
-            if caller.role is Role.PILOT:
-                wrong = (
-                    "a pilot's token takes jobs, at the PanDA server, which has another address; searches, here, want "
-                    "a user's token"
-                )
-                refused = problem_response(403, "forbidden", wrong)
-                await refused(scope, receive, send_safely)
-                return
-            scope.setdefault("state", {})["caller"] = caller
-            # Unquoted a path may hold line ends, and so may another issuer's names.
-            path, name = (text.encode("unicode_escape").decode() for text in (scope["path"], caller.name))
-            log.info("%s %s by %s", scope["method"], path, name, extra={"user": name})
-        if not scope["path"].startswith(_UPLOAD_PATH):
-            length = Headers(scope=scope).get("content-length", "0")
-            if not length.isdecimal() or int(length) > BODY_LIMIT:
-                await _too_large()(scope, receive, send_safely)
-                return
-            receive = LimitedBody(receive, BODY_LIMIT, f"the body is above {BODY_LIMIT} bytes")
-        await self._app(scope, receive, send_safely)
-
-
-def _too_large() -> ASGIApp:
-    return problem_response(413, "too_large", f"the body is above {BODY_LIMIT} bytes")
-
-
-# ``/metrics`` of the service: what is in the store, how calls go, and what the steering process says of itself.
-#
-# Any valid token will do, of whatever role.
-
-#: Searches that have figures of their own: those that are not over, and the last ones that are, so many in all.
+#: The most searches with metrics of their own: searches that are not over come first, then the newest ones.
 _SEARCHES = 100
 
 METRICS_REGISTRY = CollectorRegistry()
@@ -345,6 +284,8 @@ def _of_searches(store: Store, records: list[SearchRecord]) -> list[Metric]:
             best.add_metric([record.name, record.search.objective.metric[:100]], found[1])
     return [trials, budget, made, spent, best]
 
+
+log = logging.getLogger(__name__)
 
 #: Searches that are not over, of which the page is made ready.
 _WARM = 20
@@ -450,10 +391,10 @@ def _page_routes() -> list[Route]:
     return [
         Route("/", pages.searches_page),
         Route("/live", _live_of_all),
-        Route("/help", help_pages.contents_page),
-        Route("/help/", help_pages.redirect_to_contents),
-        Route("/help/pictures/{file}", help_pages.picture),
-        Route("/help/{name}", help_pages.manual_page),
+        Route("/help", pages.contents_page),
+        Route("/help/", pages.redirect_to_contents),
+        Route("/help/pictures/{file}", pages.manual_picture),
+        Route("/help/{name}", pages.manual_page),
         Route("/favicon.ico", _icon),
         Route("/login", forms.show_sign_in, methods=["GET"]),
         Route("/login", forms.sign_in, methods=["POST"]),
@@ -535,20 +476,10 @@ def _http_error(request: Request, error: Exception) -> Response:
 
 
 def _known_error(request: Request, error: Exception) -> Response:
-    if isinstance(error, UnknownSearchError):
-        return _error_page(request, 404, f"There is no search {error.identity!r}: {error.there}.")
-    if isinstance(error, NotYoursError):
-        return _error_page(request, 403, str(error))
-    if isinstance(error, InputError):
-        return _error_page(request, 422, place_of(request).completed(str(error)))
-    if isinstance(error, TryAgainError):
-        log.warning("%s", error)
-        # It says where the store is, which is no user's business.
-        return _error_page(
-            request, 503, STORE_AWAY if isinstance(error, StoreAwayError) else str(error), {"Retry-After": "2"}
-        )
-    log.error("%s", error)
-    return _error_page(request, 500, str(error))
+    assert isinstance(error, HpoPilotError)
+    status, _, message = error_answer(error)
+    headers = {"Retry-After": RETRY_AFTER} if status == 503 else None
+    return _error_page(request, status, place_of(request).completed(message), headers)
 
 
 def _internal_error(request: Request, error: Exception) -> Response:

@@ -1,4 +1,4 @@
-"""Calls to a service: the token, TLS, answers that get lost, and errors as we know them."""
+"""Calls to a service: token, TLS, repeated calls after lost answers, and errors as exceptions."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from hpo_pilot.advice import printable
 from hpo_pilot.errors import GiveUpError, HpoPilotError, InputError, Problem, SearchFileError, TryAgainError
 from hpo_pilot.http import open_session
 
-#: Seconds: for a connection, and for each part of an answer.
+#: Timeouts in seconds: to connect, and for each part of an answer.
 _CONNECT, _READ = 10.0, 90.0
 
 #: Pauses before a call is repeated, in seconds.
 _PAUSES = (0.2, 0.6, 1.5, 3.0)
 _LONGEST_PAUSE = 15.0
 
-#: Said by proxies, and by services that are starting, ending or too busy.
+#: Statuses of proxies, and of services that start, end or are overloaded: the call is repeated later.
 _LATER = (429, 502, 503, 504)
 
-#: The service's word for an error -> what is raised for it here.
+#: `code` in the error document of the service -> exception.
 _ERRORS: dict[str, type[HpoPilotError]] = {
     "input": InputError,
     "unauthorized": InputError,
@@ -40,16 +40,16 @@ _ERRORS: dict[str, type[HpoPilotError]] = {
     "give_up": GiveUpError,
 }
 
-#: A body: bytes, or what opens a file to read it from, once for every try.
+#: A body: bytes, or a function that opens a file with it, called once per attempt.
 Body = bytes | Callable[[], BinaryIO]
 
 
 class LostAnswerError(TryAgainError):
-    """The call may have reached the service, or not: nobody knows what it did."""
+    """The answer is lost: the service may have done the call or not."""
 
 
 class _Bearer(AuthBase):
-    """The token, read anew for every call: it may be renewed."""
+    """Sends the token, which is read again for every call because it may be renewed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -70,19 +70,19 @@ class _Bearer(AuthBase):
 
 
 class Connection:
-    """A service at a URL, and who we are there."""
+    """A service at a URL, called with the user's token."""
 
     def __init__(self, url: str, token_file: Path, ca: Path | None = None) -> None:
         """Prepares; nothing is sent yet.
 
         Args:
-            url: the service's, with or without a path before ``/api/v1``.
-            token_file: holds the user's token; read again at every call.
-            ca: PEM file of the authority that the service's certificate comes from, or a folder of such; None: those
-                that REQUESTS_CA_BUNDLE names, or the usual ones.
+            url: URL of the service, with or without ``/api/v1``.
+            token_file: file with the user's token; read again for every call.
+            ca: PEM file with the authority of the service's certificate, or a folder of such files; None: the
+                authorities that REQUESTS_CA_BUNDLE names, or the system's.
 
         Raises:
-            InputError: the URL is none, or would send the token unprotected, or a file is missing.
+            InputError: the URL is invalid or would send the token without TLS, or a file is missing.
         """
         self.url = _checked_url(url)
         if ca is not None and not ca.exists():
@@ -92,7 +92,7 @@ class Connection:
         self._session = open_session(self.url, ca)
         self._session.headers["User-Agent"] = f"hpo-pilot/{__version__}"
         if _is_loopback(urlsplit(self.url).hostname or ""):
-            self._session.proxies = {}  # what stays on this machine may be plain: it goes past any proxy
+            self._session.proxies = {}  # plain HTTP stays on this machine: no proxy may see it
 
     def close(self) -> None:
         """Closes the connections."""
@@ -111,24 +111,25 @@ class Connection:
         timeout: float = _READ,
         stream: bool = False,
     ) -> requests.Response:
-        """Calls the service; returns its answer where that is good or 304.
+        """Calls the service and returns its answer, which has status 2xx or 304.
 
         Args:
-            method: of HTTP.
-            path: below ``/api/v1/``, quoted.
-            query: after the path.
-            headers: more headers.
-            json: a body, as JSON.
-            body: or a body as it is.
-            repeat: whether the call may be repeated when its answer is lost.
+            method: HTTP method.
+            path: quoted path below ``/api/v1/``.
+            query: parameters of the query.
+            headers: additional headers.
+            json: body, sent as JSON.
+            body: or body, sent as it is.
+            repeat: whether the call may be repeated if its answer is lost.
             timeout: seconds for each part of the answer.
-            stream: whether the answer's body is left for the caller to read.
+            stream: whether the caller reads the body of the answer.
 
         Raises:
-            InputError: as the service says; or it is none, or not trusted.
-            LostAnswerError: the answer is lost, and the call is not to be repeated.
-            TryAgainError: the service is out of reach, or says so.
-            GiveUpError: as the service says.
+            InputError: the service refuses the input, there is no service at the URL, or its certificate is not
+                trusted.
+            LostAnswerError: the answer is lost, and the call must not be repeated.
+            TryAgainError: the service is out of reach or asks to call later.
+            GiveUpError: the service reports that the call cannot succeed.
         """
         for pause in (*_PAUSES, None):
             try:
@@ -147,7 +148,7 @@ class Connection:
         raise AssertionError("unreachable: the last try returns or raises")
 
     def ask(self, method: str, path: str, **how: Any) -> Any:
-        """The document that the service answers; arguments and errors are those of `call`."""
+        """Calls the service and returns the JSON document of its answer; arguments and errors as for `call`."""
         answer = self.call(method, path, **how)
         try:
             return answer.json()
@@ -155,10 +156,10 @@ class Connection:
             raise InputError(f"there is no hpo-pilot service at {self.url}: it answers no JSON") from error
 
     def download(self, path: str, target: Path) -> None:
-        """Writes what a GET answers into a file.
+        """Downloads a file with GET.
 
         Raises:
-            InputError: as the service says.
+            InputError: the service refuses it.
             TryAgainError: the service is out of reach, or the file cannot be written.
         """
         for pause in (*_PAUSES, None):
@@ -197,7 +198,7 @@ class Connection:
                 json=json,
                 data=content,
                 auth=self._auth,
-                # The token goes nowhere else.
+                # The token must not go to another host.
                 allow_redirects=False,
                 timeout=(_CONNECT, timeout),
                 stream=stream,
@@ -243,7 +244,7 @@ class Connection:
 
 
 class _AwayError(Exception):
-    """No answer came; `maybe_done` where the call may have arrived."""
+    """No answer came; `maybe_done` says whether the call may have reached the service."""
 
     def __init__(self, message: str, maybe_done: bool) -> None:
         super().__init__(message)
@@ -273,7 +274,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _maybe_sent(error: requests.RequestException) -> bool:
-    """Whether a call that failed so may have arrived."""
+    """Whether the failed call may have reached the service."""
     if isinstance(error, requests.ConnectTimeout):
         return False
     cause = error.args[0] if error.args else None
@@ -281,7 +282,7 @@ def _maybe_sent(error: requests.RequestException) -> bool:
 
 
 def _reason(error: requests.RequestException) -> str:
-    """The innermost reason, in few words."""
+    """Returns the innermost reason, in few words."""
     cause: Any = error.args[0] if error.args else error
     cause = getattr(cause, "reason", cause)
     if isinstance(cause, NewConnectionError | ConnectTimeoutError):

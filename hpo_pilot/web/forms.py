@@ -21,9 +21,9 @@ from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.report.formatting import count, exact, scalar
 from hpo_pilot.search import Dimension, TrialState
 from hpo_pilot.server.tokens import Role, TokenRefused
-from hpo_pilot.store import StoreAwayError
+from hpo_pilot.web.api_context import error_answer
 from hpo_pilot.web.local_client import LocalClient
-from hpo_pilot.web.pages import STORE_AWAY, client_of, context_of, page, place_of, session_of, view_of
+from hpo_pilot.web.pages import client_of, context_of, page, place_of, session_of, view_of
 from hpo_pilot.web.search_views import SearchView
 from hpo_pilot.web.sessions import CODE_SECONDS, Login, check_form, is_secure, login_of, safe_target
 
@@ -295,8 +295,7 @@ def _change(request: Request, make: Callable[[SearchView], ActionForm], given: F
             replace(field, value=_field_text(given, field.name)) if field.kind != "hidden" else field
             for field in form.fields
         ]
-        # Where the store is is no user's business.
-        problem = STORE_AWAY if isinstance(error, StoreAwayError) else place_of(request).completed(str(error))
+        problem = place_of(request).completed(error_answer(error)[2])
         values = {"view": view, "action": replace(form, fields=filled), "problem": problem}
         return page(request, "action.j2", values, 503 if isinstance(error, TryAgainError) else 422)
     return RedirectResponse(f"/searches/{quote(view.record.name, safe='')}?done={key}", 303)

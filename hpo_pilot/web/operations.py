@@ -26,22 +26,22 @@ from hpo_pilot.report.documents import (
     TrialDocument,
 )
 
-#: The store keeps so many characters of a name.
+#: Characters of a user name that the store keeps, and of the digest that replaces the end of a longer one.
 _NAME_LENGTH = 60
 _DIGEST_LENGTH = 16
 
 
 class NotYoursError(InputError):
-    """The search is another user's: everybody sees it, its owner and operators change it."""
+    """The search belongs to another user: everybody may see it, only its owner and operators may change it."""
 
 
 @dataclass(frozen=True)
 class User:
-    """Who uses a client.
+    """The user of a client.
 
     Attributes:
-        name: owner of what the user registers; also in events.
-        changes_all: whether the user may change what others own: operators, and whoever has the store itself.
+        name: owner of the searches that the user registers; also recorded in events.
+        changes_all: whether the user may change searches of others, as operators and users of a local store may.
     """
 
     name: str
@@ -49,23 +49,23 @@ class User:
 
     @classmethod
     def named(cls, name: str, *, changes_all: bool = False) -> User:
-        """A user with the name as the store keeps it: of two long names that begin alike, the ends still count."""
+        """Returns a user whose name fits the store; long names with the same beginning stay different."""
         if len(name) > _NAME_LENGTH:
             digest = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:_DIGEST_LENGTH]
             name = f"{name[: _NAME_LENGTH - _DIGEST_LENGTH - 1]}~{digest}"
         return cls(name, changes_all)
 
     def check(self, search: str, owner: str) -> None:
-        """Makes sure that the user may change a search.
+        """Checks that the user may change a search.
 
         Raises:
-            NotYoursError: it is another's.
+            NotYoursError: the search belongs to another user.
         """
         if not self.changes_all and owner != self.name:
             raise NotYoursError(f"search {search!r} is {owner}'s: only {owner} or an operator may change it")
 
 
-#: What archives raise that are damaged, or have links to themselves.
+#: Errors that a damaged archive raises, or one with links to itself.
 _BROKEN = (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, KeyError, RecursionError, ValueError)
 
 
@@ -73,17 +73,17 @@ def unpack_outputs(archives: Mapping[int, Path], destination: Path, trial: int, 
     """Unpacks the outputs of a trial into ``destination/trial<N>/[fold<K>/]``.
 
     Args:
-        archives: one by fold.
-        destination: a folder; made if need be.
-        trial: the trial's number.
-        folds: how many folds each trial has.
+        archives: archive of each fold.
+        destination: folder; created if missing.
+        trial: number of the trial.
+        folds: number of folds of each trial.
 
     Returns:
-        The files, in order.
+        The unpacked files, in order.
 
     Raises:
         InputError: the folder cannot be written.
-        GiveUpError: an archive is broken.
+        GiveUpError: an archive is damaged.
     """
     files: list[Path] = []
     for fold, archive in sorted(archives.items()):
@@ -97,7 +97,7 @@ def _unpack_archive(archive: Path, folder: Path) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         with tarfile.open(archive) as packed:
             names = sorted(member.name for member in packed.getmembers() if member.isfile())
-            # The archive was made by a job: nothing in it may land outside the folder.
+            # A job made the archive: no member may be written outside the folder.
             packed.extractall(folder, filter="data")
     except _BROKEN as error:
         raise GiveUpError(f"the outputs in {archive.name} cannot be unpacked: {error}") from error
@@ -106,34 +106,34 @@ def _unpack_archive(archive: Path, folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-#: Called about twice a second, or whenever something changed.
+#: Called after every change, or about twice a second.
 OnProgress = Callable[[ProgressDocument], None]
 
-#: Called with the PanDA server that is used: its URL, or `embedded`.
+#: Called with the PanDA server of the search: its URL, or `embedded`.
 OnServer = Callable[[str], None]
 
 
 class SearchClient(ABC):
-    """Searches, wherever their store is: in this process's reach (`LocalClient`) or behind a URL (`RestClient`).
+    """All operations on searches, for a store that this process can open (`LocalClient`) or a service (`RestClient`).
 
-    `identity` is always a search's name, or its number as a text. What changes a search is done when the method
-    returns, whole; where it raises, nothing was done, unless the error says that nobody knows. A service takes the
-    change up within a second; methods do not wait for that. Results are JSON documents (`hpo_pilot.report.documents`),
-    the caller's to keep.
+    `identity` is the name of a search, or its number as text. When a method that changes a search returns, the change
+    is complete. When it raises, nothing has changed, unless the error says that the outcome is unknown. The steering
+    service reacts to a change within a second; methods do not wait for it. Results are JSON documents
+    (`hpo_pilot.report.documents`); the caller may keep and modify them.
 
     Every method may raise:
-        InputError: there is no such search, it is not the caller's to change, or its state does not allow the call.
+        InputError: the search does not exist, the caller may not change it, or its state does not allow the call.
         TryAgainError: the store or the service is out of reach; the same call may succeed later.
-        GiveUpError: it cannot be done, ever.
+        GiveUpError: the call can never succeed.
 
-    Methods may be called from several threads, one call at a time.
+    Several threads may use a client, one call at a time.
     """
 
     runner: str
-    """What runs the searches, for messages."""
+    """Name of the process that runs the searches, for messages."""
 
     environment: str
-    """In which their payloads run, where they run beside it, for messages."""
+    """Name of the environment in which local payloads run, for messages."""
 
     # --- search files ---
 
@@ -141,30 +141,30 @@ class SearchClient(ABC):
     def validate(self, file: Path) -> ExaminationDocument:
         """Checks a search file and registers nothing.
 
-        Whatever is wrong with the file is in the result, with its place; that is no error of the call.
+        The result lists all mistakes of the file, each with its place; the call does not raise for them.
         """
 
     @abstractmethod
     def rehearse(self, file: Path, *, server: str | None = None) -> dict[str, Any]:
-        """The parameters of the first task of a search file, as PanDA would get them; registers and submits nothing.
+        """Returns the task parameters of the first generation, as PanDA would get them; registers and submits nothing.
 
         Raises:
-            InputError: the file is wrong; the message has every mistake with its place, one a line.
+            InputError: the file is wrong; the message lists all mistakes with their places, one per line.
         """
 
     @abstractmethod
     def submit(self, file: Path, *, server: str | None = None) -> SearchDocument:
-        """Registers the search of a file, with the payload's files as they are now.
+        """Registers the search of a file, with the present files of its payload.
 
-        When it returns, the search is in the store, in state `submitted`, and needs neither file nor folder any more.
-        An answer that is lost on the way is asked for again: no search is registered twice.
+        When the method returns, the search is in the store in state `submitted`; its file and its payload folder are
+        no longer needed. The call is repeated if its answer is lost; the search is still registered only once.
 
         Args:
             file: the search file.
-            server: the PanDA server to which it is tied, as `run` takes it; None: the first that steers it.
+            server: the PanDA server of the search, as for `run`; None: the one that the steering service uses.
 
         Raises:
-            InputError: the file or its payload is wrong, or there is a search of that name.
+            InputError: the file or its payload is wrong, or a search of that name exists.
         """
 
     @abstractmethod
@@ -177,75 +177,75 @@ class SearchClient(ABC):
         server: str | None = None,
         on_server: OnServer = lambda _server: None,
     ) -> RunDocument:
-        """Brings the search of a file to its end, or goes on with one that was interrupted, and writes its report.
+        """Runs the search of a file to its end and writes its report; continues an interrupted search.
 
         Args:
             file: the search file.
-            on_progress: called while it runs, and once at its end.
-            slots: how many jobs run side by side, where this process runs them.
-            server: the PanDA server, where this process submits to it: a URL, or `embedded`; None: where the search's
-                tasks are already, else the one that the environment names, else the embedded one.
-            on_server: called with that server, before anything is sent there.
+            on_progress: called while the search runs, and once at its end.
+            slots: number of jobs at once, if this process runs them.
+            server: the PanDA server, if this process submits to it: a URL, or `embedded`. None: the server that already
+                has tasks of the search, else the one that the environment names, else the embedded one.
+            on_server: called with that server before the first request to it.
 
         Raises:
-            InputError: the file is wrong, or differs from the registered search in more than a larger budget.
-            TryAgainError: interrupted; the same call goes on.
+            InputError: the file is wrong, or it differs from the registered search in more than a larger budget.
+            TryAgainError: interrupted; the same call continues the search.
         """
 
     # --- looking ---
 
     @abstractmethod
     def searches(self) -> list[SearchDocument]:
-        """All searches, oldest first."""
+        """Returns all searches, oldest first."""
 
     @abstractmethod
     def status(self, identity: str) -> StatusDocument:
-        """How a search stands."""
+        """Returns all that is known of a search, except its trials."""
 
     @abstractmethod
     def how_to_steer(self, identity: str) -> str:
-        """What to do where nothing steers a search: a sentence with the commands that would."""
+        """Returns advice for a search that no process steers: a sentence with the commands that would steer it."""
 
     @abstractmethod
     def watch(self, identity: str) -> Iterator[ProgressDocument]:
-        """How far a search is, now and whenever that changes; ends after the document that says it is over.
+        """Yields the progress of a search, at once and after every change; ends when the search is over.
 
-        A store or service that is away for a while is waited for.
+        It waits up to two minutes for a store or service that is out of reach.
         """
 
     @abstractmethod
     def trials(self, identity: str, *, logs: bool = True) -> list[TrialDocument]:
-        """All trials, by number; `logs` includes the log tails of failed folds."""
+        """Returns all trials, by number; `logs` adds the log tails of failed folds."""
 
     @abstractmethod
     def intermediate(self, identity: str) -> list[IntermediateDocument]:
-        """What trials reported while they ran, by number; those that reported nothing are left out."""
+        """Returns the intermediate values of trials, by number, without trials that reported none."""
 
     @abstractmethod
     def best(self, identity: str) -> TrialDocument | list[TrialDocument] | None:
-        """The best trial; None while none has a figure of merit. Confirmed trials stand before others.
+        """Returns the best trial; None while no trial has a figure of merit. Confirmed trials rank before others.
 
-        Of several objectives, the trials of the Pareto front, by the first objective.
+        With several objectives it returns the trials of the Pareto front, sorted by the first objective.
         """
 
     @abstractmethod
     def events(self, identity: str) -> list[EventDocument]:
-        """Who did what with the search and when, oldest first."""
+        """Returns the events of a search, oldest first: time, user and action."""
 
     @abstractmethod
     def report(self, identity: str) -> str:
-        """The report as one self-contained HTML document."""
+        """Returns the report as one self-contained HTML document."""
 
     @abstractmethod
     def report_path(self, name: str) -> Path:
-        """Where the report of the search of that name is written when nobody says where."""
+        """Returns the default path of a search's report."""
 
     @abstractmethod
     def export(self, identity: str, form: str) -> str:
-        """A search and its trials in another form.
+        """Returns a search and its trials in another format.
 
         Raises:
-            InputError: there is no form of that name; the message lists those that are.
+            InputError: the format is unknown; the message lists the known ones.
         """
 
     @abstractmethod
@@ -254,70 +254,69 @@ class SearchClient(ABC):
 
         Args:
             identity: the search.
-            which: `best`, or a trial's number.
-            destination: a folder; made if need be.
+            which: `best`, or the number of a trial.
+            destination: folder; created if missing.
 
         Returns:
             The files, in order.
 
         Raises:
-            InputError: there is no such trial, or it has no outputs; the message says which have.
+            InputError: the trial does not exist or has no outputs; the message lists the trials that have some.
         """
 
     @abstractmethod
     def doctor(self, server: str | None = None) -> list[FindingDocument]:
-        """What there is to work with: of this machine, or of the connection to the service.
+        """Examines this machine, or the connection to the service.
 
         Args:
-            server: a PanDA server, at which whatever a search does is tried from this machine; None: none is.
+            server: PanDA server to try from this machine, with every call that a search makes; None: no server.
 
         Raises:
-            InputError: `server` is given, and this client is a service's.
+            InputError: `server` is given to a client of a service.
         """
 
     # --- changing ---
 
     @abstractmethod
     def pause(self, identity: str) -> SearchDocument:
-        """No new trials from now on; those that are out end as they end.
+        """Pauses a search: no new trials start; running trials continue to their end.
 
         Raises:
-            InputError: it is not running.
+            InputError: the search is not running.
         """
 
     @abstractmethod
     def resume(self, identity: str, *, new_payload: bool = False, file: Path | None = None) -> SearchDocument:
-        """Lets a paused, stopped or failed search go on.
+        """Continues a paused, stopped or failed search.
 
         Args:
             identity: the search.
-            new_payload: send the payload's files anew, for they were mended; a running search goes on with them from
-                its next trial.
-            file: the search file, to whose folder the payload's path is relative; None: where it was submitted from.
+            new_payload: send corrected files of the payload; a running search uses them from its next trial on.
+            file: the search file; the path of the payload is relative to its folder. None: the file that was submitted.
 
         Raises:
-            InputError: it is running or over, or the payload's files are not there.
+            InputError: the search is running or over, or the files of the payload are missing.
         """
 
     @abstractmethod
     def stop(self, identity: str) -> SearchDocument:
-        """Has the search's jobs killed and ends it; its results stay.
+        """Stops a search and kills its jobs; its results stay.
 
-        Where nothing steers it, a search without jobs is ended at once. Of another one, a client with the store in its
-        own reach ends the jobs itself, if their server answers within a minute; else the search is `stopping` until
-        something steers it, and the same call tries again.
+        If no process steers the search and it has no jobs, it stops at once. If it has jobs, a local client kills them
+        itself, provided that their server answers within a minute. Otherwise the search stays `stopping` until a
+        process steers it; the same call tries again.
 
         Raises:
-            InputError: it is over already, or is being stopped.
+            InputError: the search is over, or is being stopped.
         """
 
     @abstractmethod
     def extend(self, identity: str, changes: Mapping[str, float]) -> SearchDocument:
-        """Adds to the search's budget, once; one that was over goes on.
+        """Adds to the budget of a search, once; a search that was over continues.
 
         Args:
             identity: the search.
-            changes: what to add, of: trials, hours, gpu_hours, failures.
+            changes: amounts to add, by limit: trials, hours, gpu_hours, core_hours, failures.
 
         Raises:
             InputError: an amount does not extend the budget, or the budget has no such limit.
@@ -325,50 +324,50 @@ class SearchClient(ABC):
 
     @abstractmethod
     def retry(self, identity: str, trials: Sequence[int] | None = None) -> SearchDocument:
-        """Has the points of failed trials tried again, each as a new trial, ahead of what the optimizer proposes.
+        """Tries the points of failed trials again, each as a new trial, before new points of the optimizer.
 
-        The budget grows by one trial for each; a search that was over goes on, a paused one stays paused. `added` of
-        the result says how many go out again. A failed trial is repeated by the new one's `retries`.
+        The budget grows by one trial for each. A search that was over continues; a paused search stays paused. In the
+        result `added` is the number of new trials. `retries` of a new trial is the number of the failed one.
 
         Args:
-            identity: the search, or a family, of which every search that has failed trials tries them again.
-            trials: the numbers of failed trials; None: all that failed and were not tried again yet.
+            identity: the search, or a family: then every search of it retries its failed trials.
+            trials: numbers of failed trials; None: all failed trials that have not been retried.
 
         Raises:
-            InputError: there is none, one of them did not fail, or its point is out again or has a result by now;
-                the time or the GPU-hours of the search are spent; it is stopping.
+            InputError: there is no such trial, it did not fail, or its point is running again or has a result;
+                the hours or GPU-hours of the search are spent; the search is stopping.
         """
 
     @abstractmethod
     def add_point(self, identity: str, point: Mapping[str, Any]) -> SearchDocument:
-        """Has a point tried, ahead of what the optimizer proposes; the optimizer learns from it as from any other.
+        """Tries a given point before new points of the optimizer, which learns from it as from any other.
 
-        The budget grows by one trial; a search that was over goes on, a paused one stays paused.
+        The budget grows by one trial. A search that was over continues; a paused search stays paused.
 
         Args:
-            identity: the search, or a family, of which every search tries it whose space has it.
+            identity: the search, or a family: then every search whose space contains the point tries it.
             point: values of the parameters that are active at the point, by name.
 
         Raises:
-            InputError: the point is not in the space, with every reason, or the search has it already; the time or
-                the GPU-hours of the search are spent; it is stopping.
+            InputError: the point is outside the space (the message has all reasons), or the search has it already;
+                the hours or GPU-hours of the search are spent; the search is stopping.
         """
 
     @abstractmethod
     def set_parallel(self, identity: str, parallel: int) -> SearchDocument:
-        """Changes how many trials are out at once, from now on; trials that are out are left alone.
+        """Changes the number of trials at once; running trials are not affected.
 
-        A search that is over stays so.
+        A search that is over stays over.
 
         Raises:
-            InputError: less than one.
+            InputError: `parallel` is below one.
         """
 
     # --- end ---
 
     @abstractmethod
     def close(self) -> None:
-        """Lets go of connections; the client is not used afterwards."""
+        """Closes connections; the client must not be used afterwards."""
 
     def __enter__(self) -> Self:
         return self

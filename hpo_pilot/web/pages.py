@@ -1,24 +1,33 @@
-"""The pages of searches, trials, jobs and pilots."""
+"""The pages of searches, trials, jobs, pilots and the manual."""
 
 from __future__ import annotations
 
+import hashlib
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
+from importlib.resources import files
+from itertools import groupby
 from typing import Any, cast
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
 import yaml
 from anyio import CapacityLimiter
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from markupsafe import Markup
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
 from hpo_pilot.advice import Place
-from hpo_pilot.errors import TryAgainError
+from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.hpc.site_files import price_of
 from hpo_pilot.jobs import JobState
+from hpo_pilot.manual import PAGES, Page, page_named
 from hpo_pilot.panda.bigpanda_link import search_link
 from hpo_pilot.report.exports import TEXT_FORMS
 from hpo_pilot.report.formatting import number, plus_minus, span
@@ -30,16 +39,13 @@ from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import EMBEDDED, JobOutcome, SearchState, UnknownSearchError
 from hpo_pilot.store.lease import lease_holder
 from hpo_pilot.store.queries import attempts_of, failed_folds_logs, trials_with_errors, trials_with_folds
+from hpo_pilot.web.api_context import client_for, user_of
 from hpo_pilot.web.live import JobFilter, JobFragments, LiveUpdates, away_text, state_summary
 from hpo_pilot.web.local_client import LocalClient
-from hpo_pilot.web.operations import User
 from hpo_pilot.web.rendering import curves_svg, download, packed_answer, paged, rendered
 from hpo_pilot.web.search_views import FigureCache, SearchCache, SearchView
 from hpo_pilot.web.server_jobs import NoJobError, ServerJobs
 from hpo_pilot.web.sessions import Codes, Session, Sessions
-
-#: What is said where the store does not answer.
-STORE_AWAY = "The store is out of reach at the moment; nothing is lost: try again."
 
 #: What a page says after an action, by the word in its address: no text of a link is ever shown.
 NOTICES = {
@@ -102,16 +108,11 @@ def session_of(request: Request) -> Session | None:
     return cast("Session | None", getattr(request.state, "session", None))
 
 
-def user_of(session: Session) -> User:
-    """The same, as the store's clients name users."""
-    return User.named(session.caller.name, changes_all=session.caller.is_operator)
-
-
 def client_of(request: Request) -> LocalClient:
     """The store, for whoever asks."""
     parts, session = context_of(request), session_of(request)
     assert session is not None  # the guard has made sure of it
-    return LocalClient(parts.workdir.root, user=user_of(session), opened=parts.library.store)
+    return client_for(session.caller, parts.workdir, parts.library.store)
 
 
 def may_change(request: Request, view: SearchView) -> bool:
@@ -119,7 +120,7 @@ def may_change(request: Request, view: SearchView) -> bool:
     session = session_of(request)
     if session is None:
         return False
-    user = user_of(session)
+    user = user_of(session.caller)
     return user.changes_all or user.name == view.record.owner
 
 
@@ -359,7 +360,11 @@ def errors_page(request: Request) -> Response:
 #: Metrics shown: a payload may report any number of them.
 _METRICS = 60
 
-_DOWNLOAD_TYPES = {"csv": "text/csv; charset=utf-8", "json": "application/json", "report": "text/html; charset=utf-8"}
+_DOWNLOAD_TYPES = {
+    "csv": "text/csv; charset=utf-8",
+    "json": "application/json",
+    "report": "text/html; charset=utf-8",
+}
 
 
 def trial_of(request: Request, view: SearchView) -> Trial:
@@ -497,3 +502,158 @@ def pilots_page(request: Request) -> Response:
     parts = context_of(request)
     edition = parts.board_pieces.pilots()
     return page(request, "pilots.j2", {"html": edition.html, "state": edition.state, "server": parts.board.url})
+
+
+# --- the manual ---
+
+#: Seconds for which a browser keeps a picture without asking: a day, for its address does not change with it.
+_DAY = 86_400
+
+_PICTURE_TYPES = {"svg": "image/svg+xml", "png": "image/png"}
+
+#: A name of a picture: no folder, no hidden file.
+_PICTURE_NAME = re.compile(r"[a-zA-Z0-9][\w-]*\.(svg|png)", re.ASCII)
+
+_HEADING = re.compile(r'<h2 id="([^"]*)">(.*?)</h2>', re.DOTALL)
+
+#: Shorter lists of a page's headings are not worth showing.
+_LEAST_HEADINGS = 2
+
+
+@dataclass(frozen=True)
+class _RenderedPage:
+    """A page of the manual, ready to be shown.
+
+    Attributes:
+        html: its text.
+        headings: of its parts, each its anchor and its words.
+    """
+
+    html: Markup
+    headings: tuple[tuple[str, Markup], ...]
+
+
+def contents_page(request: Request) -> Response:
+    """The list of the manual's pages."""
+    return page(request, "help.j2", {"groups": _groups()})
+
+
+def redirect_to_contents(_request: Request) -> Response:
+    """`/help/` is the list too, at the address that its links count from."""
+    return RedirectResponse("/help", 308)
+
+
+def manual_page(request: Request) -> Response:
+    """A page of the manual."""
+    try:
+        found = page_named(request.path_params["name"][:100])
+    except InputError as error:
+        raise HTTPException(404, str(error)) from None
+    at = PAGES.index(found)
+    values = {
+        "groups": _groups(),
+        "here": found,
+        "chapter": _rendered_page(found),
+        "before": PAGES[at - 1] if at else None,
+        "after": PAGES[at + 1] if at + 1 < len(PAGES) else None,
+    }
+    return page(request, "chapter.j2", values)
+
+
+def manual_picture(request: Request) -> Response:
+    """A picture of the manual."""
+    name = request.path_params["file"]
+    content = _picture_content(name) if _PICTURE_NAME.fullmatch(name) else None
+    if content is None:
+        raise HTTPException(404, "the manual has no such picture")
+    tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
+    headers = {"Cache-Control": f"private, max-age={_DAY}", "ETag": tag}
+    if tag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    return packed_answer(request, content, _PICTURE_TYPES[name.rpartition(".")[2]], headers)
+
+
+@cache
+def _groups() -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
+    """The pages' names and titles by group."""
+    by_group = groupby(PAGES, key=lambda one: one.group)
+    return tuple((group, tuple((one.name, one.title) for one in pages)) for group, pages in by_group)
+
+
+@cache
+def _rendered_page(found: Page) -> _RenderedPage:
+    html = Markup(as_html(found))  # noqa: S704 - the package's own text, in which HTML is text
+    headings = tuple((anchor, Markup(words)) for anchor, words in _HEADING.findall(html))  # noqa: S704 - of the same
+    return _RenderedPage(html, headings if len(headings) >= _LEAST_HEADINGS else ())
+
+
+def _picture_content(name: str) -> bytes | None:
+    path = files("hpo_pilot.manual") / "pictures" / name
+    return path.read_bytes() if path.is_file() else None
+
+
+_PAGE_NAMES = frozenset(one.name for one in PAGES)
+
+
+@cache
+def as_html(page: Page) -> str:
+    """A page's text as HTML: headings have anchors, links to other pages are relative to this one's address.
+
+    What the page links to in the repository is not there where the package is installed: such a link is left as text.
+    """
+    parser = MarkdownIt("commonmark", {"html": False}).enable("table")
+    tokens = parser.parse(page.text())
+    for position, token in enumerate(tokens):
+        if token.type == "heading_open":
+            token.attrSet("id", anchor(tokens[position + 1].content))
+        elif token.type == "table_open":
+            token.attrSet("class", "manual")
+        elif token.type == "fence" and (title := re.search(r'title="([^"]*)"', token.info)):
+            token.info = token.info.split()[0]
+            token.content = f"# {title[1]}\n{token.content}" if token.info in ("python", "yaml") else token.content
+        elif token.children:
+            token.children = _linked(token.children)
+    html: str = parser.renderer.render(tokens, parser.options, {})
+    # Wide tables and listings scroll by themselves, with the keyboard too.
+    html = html.replace("<pre>", '<pre tabindex="0">')
+    return html.replace('<table class="manual">', '<div class="scroll" tabindex="0"><table>').replace(
+        "</table>", "</table></div>"
+    )
+
+
+def anchor(heading: str) -> str:
+    """What a heading is called in addresses, as code hosts call it."""
+    plain = re.sub(r"[^\w\- ]", "", heading.replace("`", "").lower())
+    return plain.strip().replace(" ", "-")
+
+
+def _linked(tokens: Sequence[Token]) -> list[Token]:
+    """An inline text with its links as they are in the monitor."""
+    kept: list[Token] = []
+    dropped = False
+    for token in tokens:
+        if token.type == "link_open":
+            target = _address(str(token.attrs["href"]))
+            dropped = target is None
+            if target is not None:
+                token.attrSet("href", target)
+                kept.append(token)
+        elif token.type == "link_close" and dropped:
+            dropped = False
+        elif token.type == "image":
+            token.attrSet("src", f"pictures/{str(token.attrs['src']).rsplit('/', 1)[-1]}")
+            token.attrSet("loading", "lazy")
+            kept.append(token)
+        else:
+            kept.append(token)
+    return kept
+
+
+def _address(target: str) -> str | None:
+    """A link's address in the monitor; None: it leads into the repository."""
+    parts = urlsplit(target)
+    if parts.scheme or target.startswith("#"):
+        return target
+    if parts.path.endswith(".md") and parts.path.removesuffix(".md") in _PAGE_NAMES:
+        return parts.path.removesuffix(".md") + (f"#{parts.fragment}" if parts.fragment else "")
+    return None

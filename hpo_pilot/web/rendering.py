@@ -230,7 +230,7 @@ def paged(rows: Sequence[_Row], size: int, asked: str, path: str, query: Mapping
 
 
 #: Smaller answers are not worth packing.
-_LEAST_PAGE_BYTES = 1400
+_LEAST_BYTES = 1400
 
 
 def packed_answer(
@@ -254,7 +254,7 @@ def packed_answer(
     """
     more = {"Vary": "Accept-Encoding", **(headers or {})}
     if "gzip" in request.headers.get("accept-encoding", ""):
-        if is_packed or len(content) >= _LEAST_PAGE_BYTES:
+        if is_packed or len(content) >= _LEAST_BYTES:
             more["Content-Encoding"] = "gzip"
             content = content if is_packed else gzip.compress(content, 3, mtime=0)
     elif is_packed:
@@ -354,22 +354,8 @@ def serve_static(request: Request) -> Response:
     return Response(file.content, 200, headers, file.media_type)
 
 
-#: Smaller answers are not worth packing.
-_LEAST_API_BYTES = 1000
-
-
 def json_answer(request: Request, document: Any, status: int = 200) -> Response:
     """A document. For handlers that run in threads: packing takes its time."""
     # ASCII: a payload's text may hold what is no UTF-8.
-    return api_answer(request, json.dumps(document, allow_nan=False).encode(), "application/json", status)
-
-
-def api_answer(
-    request: Request, content: bytes, media_type: str, status: int = 200, headers: Mapping[str, str] | None = None
-) -> Response:
-    """Bytes of a type."""
-    more = {**(headers or {}), "Vary": "Accept-Encoding"}
-    if len(content) >= _LEAST_API_BYTES and "gzip" in request.headers.get("accept-encoding", ""):
-        content = gzip.compress(content, compresslevel=5, mtime=0)
-        more["Content-Encoding"] = "gzip"
-    return Response(content, status, more, media_type)
+    content = json.dumps(document, allow_nan=False).encode()
+    return packed_answer(request, content, "application/json", status=status)

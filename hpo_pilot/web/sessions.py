@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 import jwt
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
@@ -26,6 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from hpo_pilot.errors import InputError
 from hpo_pilot.server.listening import Gate, LimitedBody
 from hpo_pilot.server.tokens import REVOKED, Caller, Role, TokenRefused, WatchedFile, write_private
+from hpo_pilot.web.api_context import problem_response
 
 # Who looks at the pages: sessions, in signed cookies, and the codes of one-time links.
 #
@@ -257,7 +258,80 @@ def _understood(content: Any) -> tuple[str, dict[str, float]]:
     return content["key"], {str(sid): float(until) for sid, until in content["ended"].items()}
 
 
-#: Bytes that a form may have.
+# --- the guards of API and pages: who may pass, how large a body may be, which headers an answer has ---
+
+#: The most bytes of a body that is not an upload. Search files have a limit of their own, just below.
+BODY_LIMIT = 1_200_000
+
+API_PREFIX = "/api/v1"
+
+#: API paths that need no token.
+_OPEN_API_PATHS = frozenset({f"{API_PREFIX}/health", f"{API_PREFIX}/openapi.json"})
+_UPLOAD_PATH = f"{API_PREFIX}/payloads/"
+
+
+class ApiGuard:
+    """Guards the API: an ASGI application around another that passes the calls of users and operators on."""
+
+    def __init__(self, app: ASGIApp, gate: Gate) -> None:
+        """Guards `app`; `gate` verifies tokens."""
+        self._app = app
+        self._gate = gate
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one call."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_safely(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers["X-Content-Type-Options"] = "nosniff"
+                headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        if scope["path"] not in _OPEN_API_PATHS:
+            try:
+                caller = self._gate.caller(Request(scope))
+            except TokenRefused as error:
+                await problem_response(401, "unauthorized", str(error))(scope, receive, send_safely)
+                return
+            if caller.role is Role.PILOT:
+                wrong = (
+                    "a pilot's token takes jobs, at the PanDA server, which has another address; searches, here, want "
+                    "a user's token"
+                )
+                refused = problem_response(403, "forbidden", wrong)
+                await refused(scope, receive, send_safely)
+                return
+            scope.setdefault("state", {})["caller"] = caller
+            _log_call(scope, caller)
+        if not scope["path"].startswith(_UPLOAD_PATH):
+            if _is_above(BODY_LIMIT, Headers(scope=scope)):
+                await _too_large()(scope, receive, send_safely)
+                return
+            receive = LimitedBody(receive, BODY_LIMIT, f"the body is above {BODY_LIMIT} bytes")
+        await self._app(scope, receive, send_safely)
+
+
+def _too_large() -> ASGIApp:
+    return problem_response(413, "too_large", f"the body is above {BODY_LIMIT} bytes")
+
+
+def _is_above(limit: int, headers: Headers) -> bool:
+    """Whether the announced length of a body is above `limit` bytes, or is not a number."""
+    length = headers.get("content-length", "0")
+    return not length.isdecimal() or int(length) > limit
+
+
+def _log_call(scope: Scope, caller: Caller) -> None:
+    # An unquoted path may contain line ends, and so may names from another issuer.
+    path, name = (text.encode("unicode_escape").decode() for text in (scope["path"], caller.name))
+    log.info("%s %s by %s", scope["method"], path, name, extra={"user": name})
+
+
+#: The most bytes of a form.
 FORM_LIMIT = 64_000
 
 #: Paths that need no session; those below /static/ do not either.
@@ -305,8 +379,7 @@ class PageGuard:
             return JSONResponse({"error": "no such method"}, 405)
         if scope["method"] == "POST" and not is_from_here(request) and "authorization" not in request.headers:
             return JSONResponse({"error": "this form was not sent by a page of this monitor: open the page again"}, 403)
-        length = request.headers.get("content-length", "0")
-        if not length.isdecimal() or int(length) > FORM_LIMIT:
+        if _is_above(FORM_LIMIT, request.headers):
             return JSONResponse({"error": f"a form has at most {FORM_LIMIT} bytes"}, 413)
         if path.startswith("/static/"):
             return None
@@ -320,9 +393,7 @@ class PageGuard:
             return JSONResponse({"error": "a pilot's token takes jobs; the pages want a user's"}, 403)
         scope.setdefault("state", {})["session"] = session
         if scope["method"] == "POST":
-            # Unquoted a path may hold line ends, and so may another issuer's names.
-            shown, name = (text.encode("unicode_escape").decode() for text in (path, session.caller.name))
-            log.info("%s %s by %s", scope["method"], shown, name)
+            _log_call(scope, session.caller)
         return None
 
     def session(self, request: HTTPConnection) -> Session:

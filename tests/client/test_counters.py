@@ -15,8 +15,7 @@ from hpo_pilot.steering.results import result_of
 from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import NewTask, NewTrial, SearchState, TrialEnd
 from hpo_pilot.web.live import SearchFragments
-from hpo_pilot.web.local_client import LocalClient
-from hpo_pilot.web.local_documents import extent_in, run_document
+from hpo_pilot.web.local_client import LocalClient, extent_in, run_document
 from hpo_pilot.web.notebook import progress_line
 from hpo_pilot.web.search_views import SearchCache
 from tests.command_here import command_here

@@ -17,7 +17,7 @@ from hpo_pilot.cli.main import app
 from hpo_pilot.errors import InputError
 from hpo_pilot.hpc.site_files import load_site
 from hpo_pilot.manual import PAGES, page_named
-from hpo_pilot.web.help_pages import anchor, as_html
+from hpo_pilot.web.pages import anchor, as_html
 from tests.manual.pages import MANUAL, REPOSITORY, listings, prose
 
 FILES = sorted(MANUAL.glob("*.md"))

@@ -13,8 +13,7 @@ from hpo_pilot.errors import InputError
 from hpo_pilot.report.documents import trial_document
 from hpo_pilot.search import EarlyStop, FoldResult, Search, Trial, TrialState
 from hpo_pilot.search.trials import Price
-from hpo_pilot.web.figure_data import reports_of, trials_of
-from hpo_pilot.web.notebook import folds_frame, intermediate_frame, pandas, trials_frame
+from hpo_pilot.web.notebook import folds_frame, intermediate_frame, pandas, reports_of, trials_frame, trials_of
 from tests.figures.made_up import START, make_search, make_trial, make_trials, on_nodes
 
 PRICE = Price(0, 1)
