@@ -50,20 +50,20 @@ service_router = APIRouter(tags=["service"])
 
 
 class HealthDocument(TypedDict):
-    """That the API answers."""
+    """The API answers."""
 
     status: str
 
 
 class UserDocument(TypedDict):
-    """Whose the token is, and what it may do: `user` or `operator`."""
+    """Owner of the token, and its role: `user` or `operator`."""
 
     name: str
     role: str
 
 
 class ServiceDocument(TypedDict):
-    """The service; `steering` says whether anything runs its searches, `upload_limit` is in bytes."""
+    """The service; `steering` says whether a process runs its searches, `upload_limit` is in bytes."""
 
     version: str
     user: UserDocument
@@ -79,13 +79,13 @@ class ServiceDocument(TypedDict):
     openapi_extra={"security": []},
 )
 async def health(request: Request) -> Response:
-    """Whether the API answers; needs no token and says nothing else."""
+    """Says whether the API answers; needs no token."""
     return json_answer(request, {"status": "ok"})
 
 
 @service_router.get("/service", response_model=ServiceDocument, responses=answers(api_context.SERVICE))
 def service(request: Request, parts: Parts) -> Response:
-    """What serves here, and who you are to it."""
+    """Returns version, state and limits of the service, and the user of the token."""
     caller = caller_of(request)
     return json_answer(
         request,
@@ -99,10 +99,10 @@ def service(request: Request, parts: Parts) -> Response:
     )
 
 
-#: Bytes after which a page of trials is full: their log tails may be long.
+#: Bytes after which a page of trials ends: log tails may be long.
 _PAGE_BYTES = 4_000_000
 
-#: Seconds that a call may wait for news.
+#: The longest time in seconds that a call waits for a change.
 _LONGEST_WAIT = 30.0
 
 _MEDIA_TYPES = {"csv": "text/csv; charset=utf-8", "json": "application/json"}
@@ -111,21 +111,21 @@ reading_router = APIRouter(tags=["looking"])
 
 
 class TrialsPage(TypedDict):
-    """Some trials, by number; `next` is what to give as `after` for those that follow, null where there are none."""
+    """Trials by number; `next` is the value of `after` for the next page, null on the last page."""
 
     trials: list[TrialDocument]
     next: int | None
 
 
 class IntermediatePage(TypedDict):
-    """What some trials reported while they ran; `next` is as in `TrialsPage`."""
+    """Intermediate values of trials; `next` is as in `TrialsPage`."""
 
     trials: list[IntermediateDocument]
     next: int | None
 
 
 class KeptOutputs(TypedDict):
-    """Which folds' outputs of a trial are kept, of so many folds that each trial has."""
+    """The folds of a trial whose outputs are kept; `of` is the number of folds of each trial."""
 
     trial: int
     folds: list[int]
@@ -134,13 +134,13 @@ class KeptOutputs(TypedDict):
 
 @reading_router.get("/searches", response_model=list[SearchDocument], responses=answers([api_context.SEARCH]))
 def list_searches(request: Request, client: Client) -> Response:
-    """All searches, oldest first; everybody sees all of them."""
+    """Returns all searches, oldest first; every user sees all of them."""
     return json_answer(request, client.searches())
 
 
 @reading_router.get("/searches/{identity}", response_model=StatusDocument, responses=answers(api_context.STATUS, 404))
 def status(request: Request, client: Client, identity: Identity) -> Response:
-    """How a search stands, with all that its file says."""
+    """Returns all that is known of a search, except its trials."""
     return json_answer(request, client.status(identity))
 
 
@@ -149,7 +149,7 @@ def status(request: Request, client: Client, identity: Identity) -> Response:
     response_model=ProgressDocument,
     responses={
         **answers(api_context.PROGRESS, 404),
-        304: {"description": "Nothing has changed; to ask again is all there is to do."},
+        304: {"description": "Nothing has changed; ask again."},
     },
 )
 async def progress(
@@ -159,7 +159,7 @@ async def progress(
     timeout: Annotated[float, Query(ge=0, le=_LONGEST_WAIT, description="Seconds to wait for a change.")] = 0.0,
     if_none_match: Annotated[str | None, Header(description="The ETag of what is known.")] = None,
 ) -> Response:
-    """How far a search is: at once, or, with an ETag, as soon as that has changed."""
+    """Returns the progress of a search: at once, or with an ETag as soon as it changes."""
     seen = if_none_match.removeprefix("W/").strip() if if_none_match else None
     news = await parts.news.next(identity, seen, timeout)
     if news.tag == seen:
@@ -177,10 +177,12 @@ def trials(
     client: Client,
     identity: Identity,
     after: Annotated[int, Query(ge=0, le=2**31 - 1, description="Only trials with larger numbers.")] = 0,
-    limit: Annotated[int, Query(ge=1, le=1000, description="At most so many; fewer where their logs are long.")] = 200,
+    limit: Annotated[
+        int, Query(ge=1, le=1000, description="Most trials of a page; fewer if their logs are long.")
+    ] = 200,
     logs: Annotated[bool, Query(description="Whether failed folds have their log tails.")] = True,
 ) -> Response:
-    """Trials by number, a page at a time."""
+    """Returns trials by number, page by page."""
     found = client.some_trials(identity, after, limit, logs=logs)
     page: list[str] = []
     size = 0
@@ -206,9 +208,9 @@ def intermediate(
     parts: Parts,
     identity: Identity,
     after: Annotated[int, Query(ge=0, le=2**31 - 1, description="Only trials with larger numbers.")] = 0,
-    limit: Annotated[int, Query(ge=1, le=100, description="Of the next so many trials.")] = 100,
+    limit: Annotated[int, Query(ge=1, le=100, description="Number of trials to look at.")] = 100,
 ) -> Response:
-    """What trials reported while they ran, by number; those that reported nothing are left out."""
+    """Returns the intermediate values of trials, by number, without trials that reported none."""
     found, following = intermediate_documents(parts.store, client.record(identity).id, after, limit)
     return json_answer(request, {"trials": found, "next": following})
 
@@ -219,7 +221,7 @@ def intermediate(
     responses=answers(api_context.TRIAL_EXAMPLE, 404),
 )
 def best(request: Request, client: Client, identity: Identity) -> Response:
-    """The best trial; null while none has a figure of merit. Of several objectives, those of the Pareto front."""
+    """Returns the best trial, or the Pareto front of several objectives; null while no trial has a figure of merit."""
     return json_answer(request, client.best(identity))
 
 
@@ -227,7 +229,7 @@ def best(request: Request, client: Client, identity: Identity) -> Response:
     "/searches/{identity}/events", response_model=list[EventDocument], responses=answers([api_context.EVENT], 404)
 )
 def events(request: Request, client: Client, identity: Identity) -> Response:
-    """Who did what with the search and when, oldest first."""
+    """Returns the events of a search, oldest first: time, user and action."""
     return json_answer(request, client.events(identity))
 
 
@@ -237,7 +239,7 @@ def events(request: Request, client: Client, identity: Identity) -> Response:
     responses={**answers(None, 404), 200: {"content": {"text/html": {"schema": {"type": "string"}}}}},
 )
 def report(request: Request, client: Client, identity: Identity) -> Response:
-    """The report: one self-contained HTML document."""
+    """Returns the report as one self-contained HTML document."""
     return packed_answer(
         request,
         client.report(identity).encode("utf-8", "replace"),
@@ -262,7 +264,7 @@ def export(
         str, Query(alias="format", description=f"One of {', '.join(TEXT_FORMS)}.", examples=["csv"])
     ] = "csv",
 ) -> Response:
-    """A search and its trials in another form."""
+    """Returns a search and its trials in another format."""
     text = client.export(identity, form)
     return packed_answer(request, text.encode("utf-8", "replace"), _MEDIA_TYPES.get(form, "text/plain; charset=utf-8"))
 
@@ -279,7 +281,7 @@ def outputs(
     identity: Identity,
     which: Annotated[str, Path(description="`best`, or a trial's number.", max_length=20, examples=["best"])],
 ) -> Response:
-    """Which outputs of a trial are kept."""
+    """Returns which outputs of a trial are kept."""
     record = client.record(identity)
     number, names = kept_outputs(parts.store, record, which)
     return json_answer(request, {"trial": number, "folds": sorted(names), "of": record.search.folds.k})
@@ -300,7 +302,7 @@ def output(
     trial: Annotated[int, Path(ge=0, le=2**31 - 1, description="The trial's number.")],
     fold: Annotated[int, Path(ge=0, le=2**31 - 1, description="The fold, from 0.")],
 ) -> Response:
-    """The kept outputs of one fold of a trial, a .tar.gz archive."""
+    """Returns the kept outputs of one fold of a trial, a .tar.gz archive."""
     record = client.record(identity)
     number, names = kept_outputs(parts.store, record, str(trial))
     wanted: dict[int, Any] = {fold: names[fold]} if fold in names else {}
@@ -324,14 +326,14 @@ _YAML: dict[str, Any] = {
 
 
 class NamedResultsDocument(TypedDict):
-    """A file with the results of an earlier search, as `warm_start` names it, and where."""
+    """A file with results of an earlier search, as `warm_start` names it, with its place."""
 
     source: str
     place: ProblemDocument
 
 
 class NamedFilesDocument(TypedDict):
-    """What a search file names beside itself, and where; for whoever has these files to look at them."""
+    """Files that a search file names, with their places; the client that has these files checks them."""
 
     files: str | None
     command: str
@@ -341,42 +343,42 @@ class NamedFilesDocument(TypedDict):
 
 
 class SentExaminationDocument(ExaminationDocument):
-    """What was found in a search file; `named_files` is null where its payload's section is wrong."""
+    """Result of the check of a search file; `named_files` is null if its section `payload` is wrong."""
 
     named_files: NamedFilesDocument | None
 
 
 class PayloadDocument(TypedDict):
-    """A payload that was sent, or is to be."""
+    """A payload, and whether the service has it."""
 
     digest: str
     present: bool
 
 
-# Our own words on numbers that cannot be come with the budget, so they are only described here.
+# The budget checks these limits with better messages; here they are only described.
 _Added = Annotated[int | float, Field(json_schema_extra={"exclusiveMinimum": 0, "maximum": MOST_MACHINE_HOURS})]
 
 
 class Extension(BaseModel):
-    """What is added to a budget."""
+    """Amounts that are added to a budget."""
 
     model_config = ConfigDict(
         extra="forbid", json_schema_extra={"examples": [{"add": {"trials": 50}, "seen": {"trials": 64}}]}
     )
 
-    add: dict[str, _Added] = Field(description="What to add, of trials, hours, gpu_hours, core_hours, failures.")
+    add: dict[str, _Added] = Field(description="Amounts by limit: trials, hours, gpu_hours, core_hours, failures.")
     seen: dict[str, int | float | None] | None = Field(
-        None, description="The budget that this is added to: the same call twice then adds once."
+        None, description="The budget before the call: a repeated call then adds only once."
     )
 
 
 class Retry(BaseModel):
-    """Failed trials that are tried again."""
+    """Failed trials to retry."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"trials": [3, 7]}]})
 
     trials: list[Annotated[StrictInt, Field(ge=1, le=2**31 - 1)]] | None = Field(
-        None, max_length=100_000, description="Their numbers. null: all that failed and were not tried again yet."
+        None, max_length=100_000, description="Their numbers. null: all failed trials that have not been retried."
     )
 
 
@@ -389,11 +391,11 @@ class WantedPoint(BaseModel):
 
 
 class Width(BaseModel):
-    """How wide a search is."""
+    """The number of trials at once."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"parallel": 16}]})
 
-    parallel: StrictInt = Field(ge=1, le=MOST_PARALLEL, description="How many trials are out at once.")
+    parallel: StrictInt = Field(ge=1, le=MOST_PARALLEL, description="Number of trials at once.")
 
 
 async def _search_file(request: Request) -> bytes:
@@ -421,7 +423,7 @@ ResultsDigest = Annotated[
 ]
 CallKey = Annotated[
     str | None,
-    Header(min_length=8, max_length=200, description="The same key again: the same call, done once."),
+    Header(min_length=8, max_length=200, description="Calls with the same key are done once."),
 ]
 Digest = Annotated[str, Path(pattern=f"^{DIGEST.pattern}$", description="SHA-256 of the archive, hexadecimal.")]
 
@@ -433,7 +435,7 @@ Digest = Annotated[str, Path(pattern=f"^{DIGEST.pattern}$", description="SHA-256
     openapi_extra=_YAML,
 )
 def examine(request: Request, client: Client, content: SearchFile, file: FileName = "search.yaml") -> Response:
-    """Checks a search file and registers nothing. Mistakes are in the answer, each with its place."""
+    """Checks a search file and registers nothing. The answer lists its mistakes, each with its place."""
     found = client.examined(examine_content(content, file), None)
     named = found.named_files
     return json_answer(
@@ -470,7 +472,7 @@ def rehearse(
     payload: PayloadDigest = None,
     results: ResultsDigest = None,
 ) -> Response:
-    """The parameters of the first task of a search, as PanDA would get them; registers and submits nothing."""
+    """Returns the task parameters of the first generation, as PanDA would get them; registers and submits nothing."""
     search = _checked(content, file)
     with tempfile.TemporaryDirectory() as folder, _results(parts, search, results) as files:
         sandbox = _sandbox(parts, search, payload, FilePath(folder))
@@ -491,17 +493,17 @@ def register(
     content: SearchFile,
     file: FileName = "search.yaml",
     source: Annotated[
-        str | None, Query(max_length=4096, description="Where the file is on your machine; for messages.")
+        str | None, Query(max_length=4096, description="Path of the file on your machine, for messages.")
     ] = None,
     payload: PayloadDigest = None,
     results: ResultsDigest = None,
-    go_on: Annotated[bool, Query(description="Go on with the search where it is registered already.")] = False,
+    go_on: Annotated[bool, Query(description="Continue the search if it is registered already.")] = False,
     idempotency_key: Annotated[
         str | None,
-        Header(min_length=8, max_length=200, description="The same key again: the same search, registered once."),
+        Header(min_length=8, max_length=200, description="Calls with the same key register one search."),
     ] = None,
 ) -> Response:
-    """Registers a search for the service to run. Its payload's folder is sent before: PUT payloads/{digest}."""
+    """Registers a search, which the service then runs. Send the payload folder first: PUT payloads/{digest}."""
     where = source or file
     if not (file.isprintable() and where.isprintable()):
         raise ApiError(422, "input", "file and source are printable text")
@@ -522,7 +524,7 @@ def register(
     responses=answers({"digest": hashlib.sha256(b"").hexdigest(), "present": True}),
 )
 def payload_present(request: Request, parts: Parts, digest: Digest) -> Response:
-    """Whether a payload need not be sent again; it then stays for another day."""
+    """Says whether the service has a payload; if so, it keeps the payload for another day."""
     return json_answer(request, {"digest": digest, "present": parts.uploads.has(digest)})
 
 
@@ -539,7 +541,7 @@ def payload_present(request: Request, parts: Parts, digest: Digest) -> Response:
     },
 )
 async def send_payload(request: Request, parts: Parts, digest: Digest) -> Response:
-    """Takes a payload's folder, to register a search with it within a day."""
+    """Stores a payload folder, for a search that is registered within a day."""
     announced = request.headers.get("content-length")
     size = int(announced) if announced is not None and announced.isdecimal() else None
     await parts.uploads.receive(digest, size, request.stream())
@@ -550,7 +552,7 @@ async def send_payload(request: Request, parts: Parts, digest: Digest) -> Respon
     "/searches/{identity}/pause", response_model=SearchDocument, responses=answers(api_context.SEARCH, 404)
 )
 def pause(request: Request, client: Client, identity: Identity) -> Response:
-    """No new trials from now on; those that are out end as they end."""
+    """Pauses a search: no new trials start; running trials continue to their end."""
     return json_answer(request, client.pause(identity))
 
 
@@ -562,10 +564,10 @@ def resume(
     client: Client,
     parts: Parts,
     identity: Identity,
-    new_payload: Annotated[bool, Query(description="The payload's files were mended; they were sent anew.")] = False,
+    new_payload: Annotated[bool, Query(description="The files of the payload were corrected and sent again.")] = False,
     payload: PayloadDigest = None,
 ) -> Response:
-    """Lets a paused, stopped or failed search go on."""
+    """Continues a paused, stopped or failed search."""
     if not new_payload:
         return json_answer(request, client.resume_with(identity, None))
     for record in client.own_family(identity):
@@ -577,7 +579,7 @@ def resume(
     "/searches/{identity}/stop", response_model=SearchDocument, responses=answers(api_context.SEARCH, 404)
 )
 def stop(request: Request, client: Client, identity: Identity) -> Response:
-    """Has the search's jobs killed and ends it; its results stay."""
+    """Stops a search and kills its jobs; its results stay."""
     return json_answer(request, client.stop(identity))
 
 
@@ -585,7 +587,7 @@ def stop(request: Request, client: Client, identity: Identity) -> Response:
     "/searches/{identity}/extend", response_model=SearchDocument, responses=answers(api_context.SEARCH, 404, 409)
 )
 def extend(request: Request, client: Client, identity: Identity, extension: Annotated[Extension, Body()]) -> Response:
-    """Adds to the search's budget; one that was over goes on."""
+    """Adds to the budget of a search, once; a search that was over continues."""
     return json_answer(request, client.extend(identity, extension.add, seen=extension.seen))
 
 
@@ -599,7 +601,7 @@ def retry(
     again: Annotated[Retry, Body()],
     idempotency_key: CallKey = None,
 ) -> Response:
-    """Tries failed trials' points again, ahead of what the optimizer proposes; the budget grows by one for each."""
+    """Tries the points of failed trials again, each as a new trial, before new points of the optimizer."""
     key = _key_of(client, idempotency_key)
     return json_answer(request, client.retry(identity, again.trials, key=key))
 
@@ -614,7 +616,7 @@ def add_point(
     wanted: Annotated[WantedPoint, Body()],
     idempotency_key: CallKey = None,
 ) -> Response:
-    """Tries a point, ahead of what the optimizer proposes; the budget grows by one."""
+    """Tries a given point before new points of the optimizer, which learns from it as from any other."""
     key = _key_of(client, idempotency_key)
     return json_answer(request, client.add_point(identity, wanted.point, key=key))
 
@@ -623,12 +625,12 @@ def add_point(
     "/searches/{identity}/parallel", response_model=SearchDocument, responses=answers(api_context.SEARCH, 404)
 )
 def set_parallel(request: Request, client: Client, identity: Identity, width: Annotated[Width, Body()]) -> Response:
-    """Changes how many trials are out at once, from now on."""
+    """Changes the number of trials at once; running trials are not affected."""
     return json_answer(request, client.set_parallel(identity, width.parallel))
 
 
 def _key_of(client: LocalClient, key: str | None) -> str | None:
-    """A call's key as the store keeps it: two users' keys are never the same."""
+    """Returns the key of a call as the store keeps it; keys of two users never collide."""
     if key is None:
         return None
     return hashlib.sha256(f"{client.user.name}\n{key}".encode("utf-8", "replace")).hexdigest()
@@ -642,10 +644,10 @@ def _checked(content: bytes, file: str) -> Search:
 
 
 def _sandbox(parts: Context, search: Search, payload: str | None, folder: FilePath) -> FilePath:
-    """The packed payload of a search, made of the files that were sent: runner and all are ours.
+    """Packs the sandbox of a search from the files that the user sent; the runner in it is the service's own.
 
     Raises:
-        InputError: the files are missing, or not what a payload may have.
+        InputError: the files are missing, or a payload may not contain them.
     """
     with _files(parts, search, payload) as files:
         return build_sandbox(files, payload_document(search, None), folder)
@@ -666,7 +668,7 @@ def _files(parts: Context, search: Search, payload: str | None) -> Iterator[File
 
 @contextmanager
 def _results(parts: Context, search: Search, digest: str | None) -> Iterator[dict[str, FilePath]]:
-    """Where the result files are that a search names, for the length of a block."""
+    """Unpacks the result files that a search names, for the length of a block; yields their paths by name."""
     named = {source: str(index) for index, source in enumerate(search.warm_start) if is_result_file(source)}
     if not named:
         yield {}

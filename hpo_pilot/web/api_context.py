@@ -382,13 +382,13 @@ def answers(example: Any = None, *more: int, media_type: str = "application/json
         media_type: of the good answer.
     """
     reasons = {
-        401: "No token, or one that is not valid.",
-        403: "A pilot's token, or another's search.",
-        404: "There is no such search.",
-        409: "It has changed meanwhile: look, then repeat.",
-        413: "It is too large.",
-        422: "Something about the call is wrong; the message says what.",
-        503: "Not now: the same call may succeed later.",
+        401: "The token is missing or invalid.",
+        403: "The token is a pilot's, or the search belongs to another user.",
+        404: "The search does not exist.",
+        409: "The search has changed meanwhile: look at it, then repeat the call.",
+        413: "The body is too large.",
+        422: "The input is wrong; the message says where and why.",
+        503: "The same call may succeed later.",
     }
     wrong = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemAnswer"}}}
     found: dict[int | str, dict[str, Any]] = {
