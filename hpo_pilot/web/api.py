@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import inspect
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path as FilePath
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 from fastapi import APIRouter, Body, Depends, Header, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
@@ -22,13 +23,11 @@ from hpo_pilot.errors import SearchFileError
 from hpo_pilot.files import MAX_SEARCH_FILE_BYTES, python_here
 from hpo_pilot.panda.sandbox import build_sandbox
 from hpo_pilot.report.documents import (
-    EventDocument,
     ExaminationDocument,
     IntermediateDocument,
     ProblemDocument,
     ProgressDocument,
     SearchDocument,
-    StatusDocument,
     TrialDocument,
     intermediate_documents,
 )
@@ -44,6 +43,7 @@ from hpo_pilot.store.lease import lease_holder
 from hpo_pilot.web import api_context
 from hpo_pilot.web.api_context import DIGEST, ApiError, Client, Context, Identity, Parts, answers, caller_of
 from hpo_pilot.web.local_client import LocalClient
+from hpo_pilot.web.operations import SearchClient, rest_call_of
 from hpo_pilot.web.rendering import json_answer, packed_answer
 
 service_router = APIRouter(tags=["service"])
@@ -138,12 +138,6 @@ def list_searches(request: Request, client: Client) -> Response:
     return json_answer(request, client.searches())
 
 
-@reading_router.get("/searches/{identity}", response_model=StatusDocument, responses=answers(api_context.STATUS, 404))
-def status(request: Request, client: Client, identity: Identity) -> Response:
-    """Returns all that is known of a search, except its trials."""
-    return json_answer(request, client.status(identity))
-
-
 @reading_router.get(
     "/searches/{identity}/progress",
     response_model=ProgressDocument,
@@ -213,24 +207,6 @@ def intermediate(
     """Returns the intermediate values of trials, by number, without trials that reported none."""
     found, following = intermediate_documents(parts.store, client.record(identity).id, after, limit)
     return json_answer(request, {"trials": found, "next": following})
-
-
-@reading_router.get(
-    "/searches/{identity}/best",
-    response_model=TrialDocument | list[TrialDocument] | None,
-    responses=answers(api_context.TRIAL_EXAMPLE, 404),
-)
-def best(request: Request, client: Client, identity: Identity) -> Response:
-    """Returns the best trial, or the Pareto front of several objectives; null while no trial has a figure of merit."""
-    return json_answer(request, client.best(identity))
-
-
-@reading_router.get(
-    "/searches/{identity}/events", response_model=list[EventDocument], responses=answers([api_context.EVENT], 404)
-)
-def events(request: Request, client: Client, identity: Identity) -> Response:
-    """Returns the events of a search, oldest first: time, user and action."""
-    return json_answer(request, client.events(identity))
 
 
 @reading_router.get(
@@ -549,14 +525,6 @@ async def send_payload(request: Request, parts: Parts, digest: Digest) -> Respon
 
 
 @changing_router.post(
-    "/searches/{identity}/pause", response_model=SearchDocument, responses=answers(api_context.SEARCH, 404)
-)
-def pause(request: Request, client: Client, identity: Identity) -> Response:
-    """Pauses a search: no new trials start; running trials continue to their end."""
-    return json_answer(request, client.pause(identity))
-
-
-@changing_router.post(
     "/searches/{identity}/resume", response_model=SearchDocument, responses=answers(api_context.SEARCH, 404)
 )
 def resume(
@@ -576,14 +544,6 @@ def resume(
 
 
 @changing_router.post(
-    "/searches/{identity}/stop", response_model=SearchDocument, responses=answers(api_context.SEARCH, 404)
-)
-def stop(request: Request, client: Client, identity: Identity) -> Response:
-    """Stops a search and kills its jobs; its results stay."""
-    return json_answer(request, client.stop(identity))
-
-
-@changing_router.post(
     "/searches/{identity}/extend", response_model=SearchDocument, responses=answers(api_context.SEARCH, 404, 409)
 )
 def extend(request: Request, client: Client, identity: Identity, extension: Annotated[Extension, Body()]) -> Response:
@@ -591,42 +551,60 @@ def extend(request: Request, client: Client, identity: Identity, extension: Anno
     return json_answer(request, client.extend(identity, extension.add, seen=extension.seen))
 
 
-@changing_router.post(
-    "/searches/{identity}/retry", response_model=SearchDocument, responses=answers(api_context.ADDED, 404)
+#: Operations whose routes are derived from their declarations, with an example of the answer and the JSON body.
+_DERIVED: tuple[tuple[APIRouter, Callable[..., Any], Any, type[BaseModel] | None], ...] = (
+    (reading_router, SearchClient.status, api_context.STATUS, None),
+    (reading_router, SearchClient.best, api_context.TRIAL_EXAMPLE, None),
+    (reading_router, SearchClient.events, [api_context.EVENT], None),
+    (changing_router, SearchClient.pause, api_context.SEARCH, None),
+    (changing_router, SearchClient.stop, api_context.SEARCH, None),
+    (changing_router, SearchClient.retry, api_context.ADDED, Retry),
+    (changing_router, SearchClient.add_point, api_context.ADDED, WantedPoint),
+    (changing_router, SearchClient.set_parallel, api_context.SEARCH, Width),
 )
-def retry(
-    request: Request,
-    client: Client,
-    identity: Identity,
-    again: Annotated[Retry, Body()],
-    idempotency_key: CallKey = None,
-) -> Response:
-    """Tries the points of failed trials again, each as a new trial, before new points of the optimizer."""
-    key = _key_of(client, idempotency_key)
-    return json_answer(request, client.retry(identity, again.trials, key=key))
 
 
-@changing_router.post(
-    "/searches/{identity}/points", response_model=SearchDocument, responses=answers(api_context.ADDED, 404)
-)
-def add_point(
-    request: Request,
-    client: Client,
-    identity: Identity,
-    wanted: Annotated[WantedPoint, Body()],
-    idempotency_key: CallKey = None,
-) -> Response:
-    """Tries a given point before new points of the optimizer, which learns from it as from any other."""
-    key = _key_of(client, idempotency_key)
-    return json_answer(request, client.add_point(identity, wanted.point, key=key))
+def _add_route(router: APIRouter, operation: Callable[..., Any], example: Any, model: type[BaseModel] | None) -> None:
+    """Adds the route of an operation that `hpo_pilot.web.operations.rest` declared.
+
+    Args:
+        router: gets the route.
+        operation: method of `SearchClient`; the first line of its docstring describes the route.
+        example: of the answer.
+        model: JSON body; its fields are the parameters of the method after `identity`. None: there is no body.
+    """
+    call, name = rest_call_of(operation), operation.__name__
+
+    def handler(request: Request, client: LocalClient, identity: str, **given: Any) -> Response:
+        body: BaseModel | None = given.get("body")
+        fields = {} if body is None else {field: getattr(body, field) for field in type(body).model_fields}
+        if call.keyed:
+            fields["key"] = _key_of(client, given["idempotency_key"])
+        return json_answer(request, getattr(client, name)(identity, **fields))
+
+    kinds: dict[str, Any] = {"request": Request, "client": Client, "identity": Identity}
+    if model is not None:
+        kinds["body"] = Annotated[model, Body()]
+    parameters = [
+        inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, annotation=kind) for key, kind in kinds.items()
+    ]
+    if call.keyed:
+        key = inspect.Parameter("idempotency_key", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=CallKey)
+        parameters.append(key)
+    handler.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # FastAPI reads it
+    router.add_api_route(
+        f"/{call.path}",
+        handler,
+        methods=[call.method],
+        name=name,
+        description=(inspect.getdoc(operation) or "").partition("\n")[0],
+        response_model=get_type_hints(operation)["return"],
+        responses=answers(example, 404),
+    )
 
 
-@changing_router.post(
-    "/searches/{identity}/parallel", response_model=SearchDocument, responses=answers(api_context.SEARCH, 404)
-)
-def set_parallel(request: Request, client: Client, identity: Identity, width: Annotated[Width, Body()]) -> Response:
-    """Changes the number of trials at once; running trials are not affected."""
-    return json_answer(request, client.set_parallel(identity, width.parallel))
+for _route in _DERIVED:
+    _add_route(*_route)
 
 
 def _key_of(client: LocalClient, key: str | None) -> str | None:

@@ -58,11 +58,11 @@ if TYPE_CHECKING:
 
 
 class NoStoreError(InputError):
-    """There is no store yet."""
+    """The store does not exist yet."""
 
 
 class LocalStore(SearchClient):
-    """Holds the store, and finds searches and families in it."""
+    """Opens the store, and finds searches and families in it."""
 
     def __init__(
         self,
@@ -72,13 +72,13 @@ class LocalStore(SearchClient):
         user: User | None = None,
         opened: Store | None = None,
     ) -> None:
-        """Prepares; the store is opened when it is needed.
+        """Prepares a client; the store is opened at the first call that needs it.
 
         Args:
             workdir: the work folder; default ./hpo-pilot.
-            store: another store's SQLAlchemy URL.
-            user: for whom; default: this process's user, who may change everything.
-            opened: the store, where the caller has it open and closes it.
+            store: SQLAlchemy URL of another store.
+            user: the user of the client; default: the user of this process, who may change all searches.
+            opened: the store, if the caller has opened it and will close it.
         """
         self._root = workdir
         self._url = store
@@ -93,12 +93,12 @@ class LocalStore(SearchClient):
             self._store = None
 
     def record(self, identity: str) -> SearchRecord:
-        """A search as the store has it."""
+        """Returns a search as the store has it."""
         return self._search(identity)[1]
 
     @property
     def user(self) -> User:
-        """For whom."""
+        """The user of the client."""
         from hpo_pilot.steering.workdir import nickname
 
         return self._user_given or User(nickname(), changes_all=True)
@@ -114,10 +114,14 @@ class LocalStore(SearchClient):
         return WorkDir.make(self._root)
 
     def _opened(self, *, make: bool = False) -> Store:
-        """The store.
+        """Returns the opened store.
+
+        Args:
+            make: create the store if it does not exist.
 
         Raises:
-            InputError: there is none yet and it is not to be made, or it cannot be opened.
+            NoStoreError: it does not exist, and `make` is not set.
+            InputError: it cannot be opened.
         """
         from hpo_pilot.store import Store
 
@@ -134,20 +138,20 @@ class LocalStore(SearchClient):
         return self._store
 
     def _store_if_any(self) -> Store | None:
-        """The store; None where there is none yet."""
+        """Returns the store, or None if it does not exist yet."""
         try:
             return self._opened()
         except NoStoreError:
             return None
 
     def _change(self, identity: str, change: Callable[[SearchRecord], object]) -> SearchDocument:
-        """Changes a search, or every search of a family whose state allows it."""
+        """Changes a search, or every search of a family whose state allows the change."""
         store, family = self._opened(), self.own_family(identity)
         for_each(family, change)
         return self._documents([store.search(record.id) for record in family])
 
     def own_family(self, identity: str) -> list[SearchRecord]:
-        """The searches of a family, or the one search, that the user may change."""
+        """Returns the searches of a family, or a single search, after checking that the user may change them."""
         store = self._opened()
         family = store.family(identity) or [store.search(identity)]
         for record in family:
@@ -161,12 +165,12 @@ class LocalStore(SearchClient):
         return store, store.search(identity)
 
     def document(self, identity: str) -> SearchDocument:
-        """A search, or a family, with its progress."""
+        """Returns the document of a search or a family."""
         store = self._opened()
         return self._documents(store.family(identity) or [store.search(identity)])
 
     def _documents(self, records: Sequence[SearchRecord]) -> SearchDocument:
-        """The document of a search, or of all of a family."""
+        """Returns the document of a search, or of a family."""
         from hpo_pilot.store.lease import lease_holder
 
         store, family = self._opened(), records[0].family
@@ -176,13 +180,13 @@ class LocalStore(SearchClient):
         return family_document(family, [document_of(store, record, steers) for record in records])
 
 
-#: How often a watched search is looked at, and how long a store that is away is waited for, in seconds.
+#: Seconds between two looks at a watched search, and seconds to wait for a store that is out of reach.
 _LOOK_SECONDS = 0.5
 _PATIENCE = 120.0
 
 
 class LocalClient(LocalStore):
-    """Works on a store in this process. What it needs is imported when it is used: the command line starts light."""
+    """Works on a store in this process. Its methods import what they need, so that the command line starts quickly."""
 
     runner = "`hpo-pilot serve`"
     environment = "the environment active here"
@@ -204,7 +208,7 @@ class LocalClient(LocalStore):
         }
 
     def examined(self, found: Examination, base: Path | None) -> Examination:
-        """What was found in a search file, and in the earlier searches that it names; `base` is its folder, if here."""
+        """Adds to the check of a search file that of the earlier searches it names; `base`: its folder, if local."""
         from hpo_pilot.steering.registration import examine_earlier_searches
 
         return examine_earlier_searches(self._store_if_any(), found, base) if found.earlier else found
@@ -226,7 +230,7 @@ class LocalClient(LocalStore):
     def register(
         self, family: Sequence[PackedSearch], *, go_on: bool, uid: str | None = None, server: str | None = None
     ) -> SearchDocument:
-        """Registers the searches of a file, packed already; see `hpo_pilot.steering.registration.register_family`."""
+        """Registers the packed searches of a file; see `hpo_pilot.steering.registration.register_family`."""
         from hpo_pilot.steering.registration import register_family
 
         records = register_family(
@@ -303,7 +307,7 @@ class LocalClient(LocalStore):
         return status_of(*self._search(identity), self._folder().root)
 
     def progress(self, identity: str) -> ProgressDocument:
-        """How far a search is, now."""
+        """Returns the progress of a search."""
         if family := self._opened().family(identity):
             store = self._opened()
             return family_progress(identity, [progress_of(store, record) for record in family])
@@ -339,7 +343,7 @@ class LocalClient(LocalStore):
         return all_intermediate(store, record.id)
 
     def some_trials(self, identity: str, after: int, limit: int, *, logs: bool) -> list[TrialDocument]:
-        """At most `limit` trials with numbers above `after`."""
+        """Returns at most `limit` trials with numbers above `after`."""
         store, record = self._search(identity)
         found = store.trials(record.id, after=after, limit=limit)
         return trial_documents(record.search, found, logs=logs)
@@ -490,16 +494,16 @@ class LocalClient(LocalStore):
 
 # --- documents of searches and trials, made from a store ---
 
-#: The fronts of searches as last asked for, with the counts of trials then: a watched search is asked for often, and
-#: all its trials are read for that.
+#: The last Pareto front of each search, with the counts of trials at that time. A watched search asks for it often, and
+#: computing it reads all trials.
 _fronts: WeakKeyDictionary[Store, dict[int, tuple[Mapping[TrialState, int], FrontDocument | None]]] = (
     WeakKeyDictionary()
 )
 
-#: Different reasons of failures that are told while a search runs.
+#: The most failure reasons in a progress document.
 _REASONS = 5
 
-#: First failures as last asked for, with how many there were then and how many are forgiven.
+#: The last first failures of each search, with the numbers of failed and forgiven trials at that time.
 _first_failures: WeakKeyDictionary[Store, dict[int, tuple[tuple[int, int], list[FailureDocument]]]] = (
     WeakKeyDictionary()
 )
@@ -508,7 +512,7 @@ _Document = TypeVar("_Document", SearchDocument, StatusDocument)
 
 
 def document_of(store: Store, record: SearchRecord, holder: Holder | None) -> SearchDocument:
-    """A search with its progress; `holder`: who has the store's lease."""
+    """Returns the document of a search; `holder`: holder of the store's lease."""
     from hpo_pilot.hpc.site_files import price_of
 
     counts, price = store.counts(record.id), price_of(record.search)
@@ -520,7 +524,7 @@ def document_of(store: Store, record: SearchRecord, holder: Holder | None) -> Se
 
 
 def status_of(store: Store, record: SearchRecord, workdir: Path | None = None) -> StatusDocument:
-    """All that is known of a search but its trials; `workdir`: whose embedded server may have its jobs."""
+    """Returns all that is known of a search, except its trials; `workdir`: the one whose server may have its jobs."""
     from hpo_pilot.hpc.site_files import price_of
     from hpo_pilot.search.trials import gain_of, volume_gain
     from hpo_pilot.steering.status import is_steered, search_notes, why_not
@@ -552,7 +556,7 @@ def status_of(store: Store, record: SearchRecord, workdir: Path | None = None) -
 
 
 def _standing(document: _Document, extent: TrialCounts, record: SearchRecord, holder: Holder | None) -> _Document:
-    """A document with how far the search is, and whether anything steers it."""
+    """Adds to a document the progress of the search, and whether a process steers it."""
     from hpo_pilot.steering.status import is_steered
 
     document["over"], document["planned"] = extent.over, extent.planned
@@ -562,14 +566,14 @@ def _standing(document: _Document, extent: TrialCounts, record: SearchRecord, ho
 
 
 def extent_in(store: Store, record: SearchRecord) -> TrialCounts:
-    """How far a search is."""
+    """Returns the counts of trials that are over and planned."""
     from hpo_pilot.store import queries
 
     return queries.stored_trial_counts(store.engine, record.id, record.search, is_over=record.state.is_over)
 
 
 def progress_of(store: Store, record: SearchRecord) -> ProgressDocument:
-    """How far a search is."""
+    """Returns the progress of a search."""
     from hpo_pilot.steering.status import is_steered, waiting_task_notes
     from hpo_pilot.store.lease import lease_holder
 
@@ -587,7 +591,7 @@ def progress_of(store: Store, record: SearchRecord) -> ProgressDocument:
 
 
 def _failures(store: Store, record: SearchRecord, failed: int) -> list[FailureDocument]:
-    """The first failed trials for different reasons, since the search last began or was resumed."""
+    """Returns the first failed trial for each reason, since the search last started or resumed."""
     from hpo_pilot.report.summary import kind_of
     from hpo_pilot.store.queries import first_failures
 
@@ -603,7 +607,7 @@ def _failures(store: Store, record: SearchRecord, failed: int) -> list[FailureDo
 
 
 def run_document(result: RunResult) -> RunDocument:
-    """What came of a run."""
+    """Returns the document of a finished run."""
     from hpo_pilot.hpc.site_files import price_of
     from hpo_pilot.search.trials import trial_counts_of
 
@@ -618,7 +622,7 @@ def run_document(result: RunResult) -> RunDocument:
 
 
 def trial_documents(search: Search, trials: Sequence[Trial], *, logs: bool) -> list[TrialDocument]:
-    """Trials of a search."""
+    """Returns the documents of trials."""
     from hpo_pilot.hpc.site_files import price_of
 
     price = price_of(search)
@@ -626,7 +630,7 @@ def trial_documents(search: Search, trials: Sequence[Trial], *, logs: bool) -> l
 
 
 def best_of(store: Store, record: SearchRecord) -> Trial | None:
-    """The best trial; where nothing is confirmed, without reading all of them."""
+    """Returns the best trial; reads all trials only if the search confirms its best."""
     from hpo_pilot.report.summary import best_trial
 
     if record.search.confirm.top:
@@ -636,7 +640,7 @@ def best_of(store: Store, record: SearchRecord) -> Trial | None:
 
 
 def best_documents(store: Store, record: SearchRecord) -> TrialDocument | list[TrialDocument] | None:
-    """The best trial; of several objectives the trials of the Pareto front."""
+    """Returns the best trial, or with several objectives the trials of the Pareto front."""
     from hpo_pilot.hpc.site_files import price_of
     from hpo_pilot.report.summary import front_of
 
@@ -649,7 +653,7 @@ def best_documents(store: Store, record: SearchRecord) -> TrialDocument | list[T
 
 
 def front_document(store: Store, record: SearchRecord, counts: Mapping[TrialState, int]) -> FrontDocument | None:
-    """The Pareto front of a search whose trials are so many; None while no trial has finished."""
+    """Returns the Pareto front of a search; None while no trial has finished. `counts`: its trials by state."""
     known = _fronts.setdefault(store, {})
     if record.id not in known or known[record.id][0] != counts:
         known[record.id] = (counts, _front_of(record, store.trials(record.id, folds=False)))
@@ -666,11 +670,11 @@ def _front_of(record: SearchRecord, trials: list[Trial]) -> FrontDocument | None
     return {"trials": numbers, "hypervolume": volume, "reference": list(reference)}
 
 
-#: Points of the course of the best value: as many as a line of a terminal holds.
+#: Points of the curve of the best value: they fit on a line of a terminal.
 _COURSE = 60
 
-#: What optimizers did when they were last asked for, with state, version and counts of trials then: all trials are
-#: read for that.
+#: The last description of each search's optimizer, with state, version and counts of trials at that time. Making it
+#: reads all trials.
 _words: WeakKeyDictionary[Store, dict[int, tuple[object, str]]] = WeakKeyDictionary()
 
 
@@ -683,15 +687,15 @@ def outlook_document(
     *,
     steered: bool,
 ) -> OutlookDocument:
-    """When it will be over, what failed last, how the best value went, and what is asked for.
+    """Returns estimated end, last failure, curve of the best value and requested points of a search.
 
     Args:
         store: the store.
         record: the search.
         counts: its trials by state.
-        job_seconds: what all its jobs ran.
-        extent: how far it is.
-        steered: whether anything steers it.
+        job_seconds: run time of all its jobs, in seconds.
+        extent: its trials that are over and planned.
+        steered: whether a process steers it.
     """
     from hpo_pilot.panda.bigpanda_link import search_link
     from hpo_pilot.store.queries import best_values, last_failure

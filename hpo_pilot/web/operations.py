@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from hpo_pilot.errors import GiveUpError, InputError
 from hpo_pilot.report.documents import (
@@ -106,6 +106,45 @@ def _unpack_archive(archive: Path, folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class RestCall:
+    """The call of the REST API for a method of `SearchClient`: routes and `RestClient` are derived from it.
+
+    Parameters of the method after `identity` are the fields of the JSON body, by name.
+
+    Attributes:
+        method: HTTP method.
+        path: path below ``/api/v1``; it contains ``{identity}``.
+        keyed: the call carries an idempotency key, so that a repeated call is done once.
+        reached: states of a search after the call. If its answer is lost, the client looks at the search, and repeats
+            the call only in another state. Empty: a repeated call changes nothing more.
+    """
+
+    method: str
+    path: str
+    keyed: bool = False
+    reached: tuple[str, ...] = ()
+
+
+def rest(method: str, path: str, *, keyed: bool = False, reached: tuple[str, ...] = ()) -> Callable[[_F], _F]:
+    """Declares the REST call of a plain question or change; see `RestCall`."""
+
+    def declare(operation: _F) -> _F:
+        operation.rest_call = RestCall(method, path, keyed, reached)  # type: ignore[attr-defined]
+        return operation
+
+    return declare
+
+
+def rest_call_of(operation: Callable[..., Any]) -> RestCall:
+    """Returns the REST call that `rest` declared for a method of `SearchClient`."""
+    call: RestCall = operation.rest_call  # type: ignore[attr-defined]
+    return call
+
+
 #: Called after every change, or about twice a second.
 OnProgress = Callable[[ProgressDocument], None]
 
@@ -198,6 +237,7 @@ class SearchClient(ABC):
     def searches(self) -> list[SearchDocument]:
         """Returns all searches, oldest first."""
 
+    @rest("GET", "searches/{identity}")
     @abstractmethod
     def status(self, identity: str) -> StatusDocument:
         """Returns all that is known of a search, except its trials."""
@@ -221,13 +261,15 @@ class SearchClient(ABC):
     def intermediate(self, identity: str) -> list[IntermediateDocument]:
         """Returns the intermediate values of trials, by number, without trials that reported none."""
 
+    @rest("GET", "searches/{identity}/best")
     @abstractmethod
     def best(self, identity: str) -> TrialDocument | list[TrialDocument] | None:
-        """Returns the best trial; None while no trial has a figure of merit. Confirmed trials rank before others.
+        """Returns the best trial, or the Pareto front of several objectives; null while no trial has a figure of merit.
 
-        With several objectives it returns the trials of the Pareto front, sorted by the first objective.
+        Confirmed trials rank before others. The trials of a front are sorted by the first objective.
         """
 
+    @rest("GET", "searches/{identity}/events")
     @abstractmethod
     def events(self, identity: str) -> list[EventDocument]:
         """Returns the events of a search, oldest first: time, user and action."""
@@ -277,6 +319,7 @@ class SearchClient(ABC):
 
     # --- changing ---
 
+    @rest("POST", "searches/{identity}/pause", reached=("paused",))
     @abstractmethod
     def pause(self, identity: str) -> SearchDocument:
         """Pauses a search: no new trials start; running trials continue to their end.
@@ -298,6 +341,7 @@ class SearchClient(ABC):
             InputError: the search is running or over, or the files of the payload are missing.
         """
 
+    @rest("POST", "searches/{identity}/stop", reached=("stopping", "stopped"))
     @abstractmethod
     def stop(self, identity: str) -> SearchDocument:
         """Stops a search and kills its jobs; its results stay.
@@ -322,6 +366,7 @@ class SearchClient(ABC):
             InputError: an amount does not extend the budget, or the budget has no such limit.
         """
 
+    @rest("POST", "searches/{identity}/retry", keyed=True)
     @abstractmethod
     def retry(self, identity: str, trials: Sequence[int] | None = None) -> SearchDocument:
         """Tries the points of failed trials again, each as a new trial, before new points of the optimizer.
@@ -338,6 +383,7 @@ class SearchClient(ABC):
                 the hours or GPU-hours of the search are spent; the search is stopping.
         """
 
+    @rest("POST", "searches/{identity}/points", keyed=True)
     @abstractmethod
     def add_point(self, identity: str, point: Mapping[str, Any]) -> SearchDocument:
         """Tries a given point before new points of the optimizer, which learns from it as from any other.
@@ -353,6 +399,7 @@ class SearchClient(ABC):
                 the hours or GPU-hours of the search are spent; the search is stopping.
         """
 
+    @rest("POST", "searches/{identity}/parallel")
     @abstractmethod
     def set_parallel(self, identity: str, parallel: int) -> SearchDocument:
         """Changes the number of trials at once; running trials are not affected.

@@ -1,9 +1,11 @@
-"""The client of a service at a URL; needs `requests` and none of the service's own requirements."""
+"""The client of a service at a URL; of the product's requirements it needs only `requests`."""
 
 from __future__ import annotations
 
+import functools
 import gzip
 import hashlib
+import inspect
 import re
 import secrets
 import shutil
@@ -16,7 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from urllib.parse import quote
 
 import requests
@@ -27,7 +29,6 @@ from hpo_pilot.files import folder_mistake, missing_programs, read_content, resu
 from hpo_pilot.panda.sandbox import SIZE_LIMIT, add_file, payload_files
 from hpo_pilot.report.documents import (
     OVER_SEARCHES,
-    EventDocument,
     ExaminationDocument,
     FindingDocument,
     IntermediateDocument,
@@ -41,14 +42,14 @@ from hpo_pilot.report.documents import (
 )
 from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.web.connection import Connection, LostAnswerError
-from hpo_pilot.web.operations import OnProgress, OnServer, SearchClient, unpack_outputs
+from hpo_pilot.web.operations import OnProgress, OnServer, RestCall, SearchClient, rest_call_of, unpack_outputs
 
-#: How long one question for news lasts, and how long a service that is away is waited for, in seconds.
+#: Seconds that a call waits for a change; seconds to wait for a service that is out of reach, and between two tries.
 _WAIT_SECONDS = 20
 _PATIENCE = 120.0
 _PAUSE = 2.0
 
-#: Trials in one answer, and in one with all values that they reported.
+#: Trials of a page, and of a page with intermediate values.
 _PAGE = 500
 _CURVES_PAGE = 100
 
@@ -56,12 +57,12 @@ _SAFE_NAME = re.compile(r"[\w.-]+")
 
 
 def connect(url: str, token_file: str | Path, *, ca: str | Path | None = None) -> RestClient:
-    """A client of the service at `url`.
+    """Returns a client of the service at `url`.
 
     Args:
         url: of the service, such as ``https://hpo.example.org:8443``.
-        token_file: holds your token.
-        ca: PEM file of the authority that the service's certificate comes from, where it is not a usual one.
+        token_file: file with your token.
+        ca: PEM file with the authority of the service's certificate, if the system does not know it.
 
     Raises:
         InputError: the URL or a file is wrong.
@@ -69,10 +70,35 @@ def connect(url: str, token_file: str | Path, *, ca: str | Path | None = None) -
     return RestClient(url, Path(token_file), ca=None if ca is None else Path(ca))
 
 
-class RestClient(SearchClient):
-    """Everything that a user does with searches, through a service's REST API.
+_F = TypeVar("_F", bound=Callable[..., Any])
 
-    Calls that may be repeated are, where their answers are lost; nothing is done twice.
+
+def _derived(operation: _F) -> _F:
+    """Returns the method of `RestClient` that makes the REST call of an operation."""
+    call, signature = rest_call_of(operation), inspect.signature(operation)
+
+    @functools.wraps(operation)
+    def method(*given: Any, **named: Any) -> Any:
+        bound = signature.bind(*given, **named)
+        bound.apply_defaults()
+        client, identity, *_ = bound.args
+        fields = list(bound.arguments.items())[2:]
+        return client.make_call(call, identity, {name: _json_value(value) for name, value in fields})
+
+    method.__isabstractmethod__ = False  # type: ignore[attr-defined]  # `wraps` copied the mark of the declaration
+    return cast(_F, method)
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
+
+
+class RestClient(SearchClient):
+    """Works on the searches of a service, through its REST API.
+
+    A call whose answer is lost is repeated where that is safe; no change is made twice.
     """
 
     runner = "the service"
@@ -81,13 +107,13 @@ class RestClient(SearchClient):
     def __init__(
         self, url: str, token_file: Path, *, ca: Path | None = None, workdir: str | Path | None = None
     ) -> None:
-        """Prepares; nothing is sent yet.
+        """Prepares a client; sends nothing.
 
         Args:
-            url: the service's.
-            token_file: holds the user's token; read again at every call.
-            ca: where the authority is that its certificate comes from; None: a usual one.
-            workdir: where reports go; default ./hpo-pilot.
+            url: URL of the service.
+            token_file: file with the user's token; read again for every call.
+            ca: PEM file with the authority of its certificate; None: the system knows it.
+            workdir: folder for reports; default ./hpo-pilot.
 
         Raises:
             InputError: the URL or a file is wrong.
@@ -139,7 +165,7 @@ class RestClient(SearchClient):
         return {**family_document(name, ended), "report": ", ".join(document["report"] for document in ended)}
 
     def _ended(self, search: SearchDocument) -> RunDocument:
-        """What came of a search, its report written."""
+        """Writes the report of a finished search and returns its document."""
         name = search["name"]
         path = self.report_path(name)
         html = self.report(name)
@@ -160,15 +186,22 @@ class RestClient(SearchClient):
         query = {"source": str(file.absolute()), "go_on": "true" if go_on else "false"}
         return cast(SearchDocument, self._sender.send("searches", file, query, headers))
 
+    # --- operations that are declared as one REST call ---
+
+    status = _derived(SearchClient.status)
+    best = _derived(SearchClient.best)
+    events = _derived(SearchClient.events)
+    pause = _derived(SearchClient.pause)
+    stop = _derived(SearchClient.stop)
+    retry = _derived(SearchClient.retry)
+    add_point = _derived(SearchClient.add_point)
+    set_parallel = _derived(SearchClient.set_parallel)
+
     # --- looking ---
 
     @override
     def searches(self) -> list[SearchDocument]:
         return cast(list[SearchDocument], self._ask("searches"))
-
-    @override
-    def status(self, identity: str) -> StatusDocument:
-        return cast(StatusDocument, self._ask(_of(identity)))
 
     @override
     def how_to_steer(self, identity: str) -> str:
@@ -207,7 +240,7 @@ class RestClient(SearchClient):
         return self._pages(identity, "intermediate", {"limit": _CURVES_PAGE})
 
     def _pages(self, identity: str, what: str, query: Mapping[str, str | int]) -> list[Any]:
-        """All trials' documents of a kind that come a page at a time."""
+        """Returns the documents of all trials, read page by page."""
         found: list[Any] = []
         after: int | None = 0
         while after is not None:
@@ -215,14 +248,6 @@ class RestClient(SearchClient):
             found += page["trials"]
             after = page["next"]
         return found
-
-    @override
-    def best(self, identity: str) -> TrialDocument | list[TrialDocument] | None:
-        return cast("TrialDocument | list[TrialDocument] | None", self._ask(_of(identity, "best")))
-
-    @override
-    def events(self, identity: str) -> list[EventDocument]:
-        return cast(list[EventDocument], self._ask(_of(identity, "events")))
 
     @override
     def report(self, identity: str) -> str:
@@ -268,23 +293,15 @@ class RestClient(SearchClient):
     # --- changing ---
 
     @override
-    def pause(self, identity: str) -> SearchDocument:
-        return self._change(identity, "pause", reached=("paused",))
-
-    @override
     def resume(self, identity: str, *, new_payload: bool = False, file: Path | None = None) -> SearchDocument:
         if not new_payload:
-            return self._change(identity, "resume", reached=("submitted", "running", "done"))
+            return self._change(_of(identity, "resume"), identity, ("submitted", "running", "done"))
         query = {}
         if (named := (search := self.status(identity))["definition"]["payload"]["files"]) is not None:
             query = {"payload": self._sender.send_payload_of(search, named, file)}
         # To send the same files again changes nothing.
         query["new_payload"] = "true"
         return cast(SearchDocument, self._service.ask("POST", _of(identity, "resume"), query=query))
-
-    @override
-    def stop(self, identity: str) -> SearchDocument:
-        return self._change(identity, "stop", reached=("stopping", "stopped"))
 
     @override
     def extend(self, identity: str, changes: Mapping[str, float]) -> SearchDocument:
@@ -297,34 +314,23 @@ class RestClient(SearchClient):
         body = {"add": dict(changes), "seen": {name: search["budget"].get(name) for name in changes}}
         return cast(SearchDocument, self._service.ask("POST", _of(identity, "extend"), json=body))
 
-    @override
-    def retry(self, identity: str, trials: Sequence[int] | None = None) -> SearchDocument:
-        return self._ask_for(_of(identity, "retry"), {"trials": None if trials is None else list(trials)})
-
-    @override
-    def add_point(self, identity: str, point: Mapping[str, Any]) -> SearchDocument:
-        return self._ask_for(_of(identity, "points"), {"point": dict(point)})
-
-    @override
-    def set_parallel(self, identity: str, parallel: int) -> SearchDocument:
-        # The same twice changes nothing.
-        body = {"parallel": parallel}
-        return cast(SearchDocument, self._service.ask("POST", _of(identity, "parallel"), json=body))
-
-    def _ask_for(self, path: str, body: Mapping[str, Any]) -> SearchDocument:
-        # The key makes a repeated call the same one.
-        headers = {"Idempotency-Key": secrets.token_urlsafe(24)}
-        return cast(SearchDocument, self._service.ask("POST", path, json=body, headers=headers))
-
-    def _change(self, identity: str, what: str, *, reached: Collection[str]) -> SearchDocument:
+    def _change(self, path: str, identity: str, reached: Collection[str]) -> SearchDocument:
         try:
-            return cast(SearchDocument, self._service.ask("POST", _of(identity, what), repeat=False))
+            return cast(SearchDocument, self._service.ask("POST", path, repeat=False))
         except LostAnswerError:
             # Look first: done once, the same call would be refused.
             now = self.status(identity)
             if now["state"] in reached:
                 return now
-            return cast(SearchDocument, self._service.ask("POST", _of(identity, what), repeat=False))
+            return cast(SearchDocument, self._service.ask("POST", path, repeat=False))
+
+    def make_call(self, call: RestCall, identity: str, body: Mapping[str, Any]) -> Any:
+        """Makes a call that `hpo_pilot.web.operations.rest` declared, and returns the document of its answer."""
+        path = _of(identity) + call.path.removeprefix("searches/{identity}")
+        if call.reached:
+            return self._change(path, identity, call.reached)
+        headers = {"Idempotency-Key": secrets.token_urlsafe(24)} if call.keyed else None
+        return self._service.ask(call.method, path, json=body or None, headers=headers)
 
     # --- end ---
 
@@ -340,10 +346,10 @@ class RestClient(SearchClient):
 
 
 def _of(identity: str, *more: str) -> str:
-    """The path of a search, or of something of it.
+    """Returns the path of a search, or of a part of it.
 
     Raises:
-        InputError: a word of it cannot be a name.
+        InputError: a word cannot be a name or number.
     """
     for word in (identity, *more):
         if not word.strip(".") or "/" in word or not word.isprintable():
@@ -353,7 +359,7 @@ def _of(identity: str, *more: str) -> str:
 
 @contextmanager
 def _interrupts() -> Iterator[None]:
-    """Ctrl-C raises KeyboardInterrupt for the length of a block, whatever it does otherwise."""
+    """Makes Ctrl-C raise KeyboardInterrupt for the length of a block."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -371,19 +377,19 @@ def _refuse_server(server: str | None) -> None:
 
 _YAML = {"Content-Type": "application/yaml"}
 
-#: Seconds for the service to answer once a payload is sent, or a search: it packs sandboxes.
+#: Seconds to wait for the answer to a payload or a search: the service packs sandboxes.
 _LONG = 600.0
 
 
 @dataclass(frozen=True)
 class SentExamination:
-    """What was found in a search file.
+    """Result of the check of a search file.
 
     Attributes:
-        document: what users are shown.
-        content: the file's bytes.
-        folder: the payload's folder; None: it has none, or the file is wrong.
-        results: the result files that `warm_start` names, by their place in it.
+        document: document for users.
+        content: bytes of the file.
+        folder: folder of the payload; None: it has none, or the file is wrong.
+        results: result files that `warm_start` names, by their index in it.
     """
 
     document: ExaminationDocument
@@ -393,9 +399,9 @@ class SentExamination:
 
 
 class SearchSender:
-    """Search files on their way to a service.
+    """Sends search files to a service.
 
-    The service reads the file and finds its mistakes; what the file names on this machine is looked at here.
+    The service reads the file and finds its mistakes; this class checks the local files that it names.
     """
 
     def __init__(self, service: Connection) -> None:
@@ -406,7 +412,7 @@ class SearchSender:
         """Checks a search file.
 
         Raises:
-            InputError: the file does not plainly name the payload's folder.
+            InputError: the file does not contain the payload's folder as plain text.
             TryAgainError: the service is out of reach.
         """
         content = read_content(file, str(file))
@@ -452,7 +458,7 @@ class SearchSender:
     def send(
         self, path: str, file: Path, query: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None
     ) -> Any:
-        """Sends a search file to a path of the API, its payload first; returns the answer.
+        """Sends the payload of a search file, then the file, to a path of the API; returns the answer.
 
         Raises:
             SearchFileError: the file is wrong.
@@ -475,12 +481,12 @@ class SearchSender:
         )
 
     def send_payload_of(self, search: StatusDocument, files: str, file: Path | None) -> str:
-        """Sends the payload's folder of a search that was submitted before; returns its digest.
+        """Sends the payload folder of a registered search; returns its digest.
 
         Args:
             search: the search.
             files: its `payload.files`.
-            file: the search file; None: where the service says that it was submitted from.
+            file: the search file; None: the path that the service recorded.
 
         Raises:
             InputError: the files are not on this machine.
@@ -488,7 +494,7 @@ class SearchSender:
         again = f"`hpo-pilot resume {search['name']} --new-payload --file FILE` names the search file"
         if file is None:
             file = Path(search["source"])
-            # The service's word is good enough for files in this folder, as those that were submitted here mostly are.
+            # A path from the service is trusted only below the present folder: most searches were submitted from there.
             if not file.is_relative_to(Path.cwd()):
                 raise InputError(f"the search was submitted from {file}, which is not in this folder: {again}")
         content = read_content(file, str(file))
@@ -500,7 +506,7 @@ class SearchSender:
         return self._send_payload(folder, file)
 
     def _send_payload(self, folder: Path, file: Path) -> str:
-        """Sends a folder without the search file, unless the service has it; returns its digest."""
+        """Sends a folder without the search file, if the service does not have it; returns its digest."""
         with packed_payload(folder, without=file) as archive:
             path = f"payloads/{archive.digest}"
             if not self._service.ask("GET", path)["present"]:
@@ -525,7 +531,7 @@ def _in_order(problems: list[ProblemDocument]) -> list[ProblemDocument]:
 def _checked_against_files(
     found: ExaminationDocument, named: list[dict[str, Any]], content: bytes, file: Path
 ) -> dict[int, Path]:
-    """The result files that a search file names, by their place in `warm_start`; what is wrong with them is told."""
+    """Returns the result files of `warm_start`, by index; adds their mistakes to `found`."""
     paths: dict[int, Path] = {}
     wrong: list[ProblemDocument] = []
     for entry in named:
@@ -544,23 +550,23 @@ def _checked_against_files(
 
 
 def _names_folder(key: str, text: str, content: bytes) -> bool:
-    """Whether the search file plainly has this text somewhere after this key.
+    """Whether the search file contains this text, plainly written, after this key.
 
-    The service has read the file, and says what it names; only what plainly stands there is taken from its word:
-    otherwise a service could ask for any file of its users.
+    The service has read the file and says which files it names. Without this check a service could ask for any file of
+    its users.
     """
     plain = rf"""\b{key}["']?\s*:.*?(?<![\w/.~-])(["']?){re.escape(text)}\1\s*(?:[,}}\]#]|$)"""
     return re.search(plain, content.decode("utf-8-sig", "replace"), re.MULTILINE | re.DOTALL) is not None
 
 
 def _named_folder(files: str, content: bytes, file: Path) -> Path:
-    """The payload's folder.
+    """Returns the payload's folder, if the search file contains its name plainly.
 
-    The service has read the file, and says what it names; only what plainly stands there is taken from its word:
-    otherwise a service could ask for any folder of its users.
+    The service has read the file and says which folder it names. Without this check a service could ask for any folder
+    of its users.
 
     Raises:
-        InputError: it does not stand there.
+        InputError: the file does not contain it.
     """
     text = content.decode("utf-8-sig", "replace")
     plain = rf"""\bfiles["']?\s*:\s*(["']?){re.escape(files)}\1\s*(?:[,}}#]|$)"""
@@ -579,9 +585,9 @@ class PayloadArchive:
     """A packed folder.
 
     Attributes:
-        path: the archive, a .tar.gz.
-        digest: its SHA-256, hexadecimal: the same files give the same one.
-        size: bytes.
+        path: path of the archive, a .tar.gz.
+        digest: its SHA-256, hexadecimal; the same files give the same digest.
+        size: its bytes.
     """
 
     path: Path
@@ -591,17 +597,17 @@ class PayloadArchive:
 
 @contextmanager
 def packed_payload(folder: Path, *, without: Path | None = None) -> Iterator[PayloadArchive]:
-    """Packs a payload's folder for the length of a block.
+    """Packs the folder of a payload for the length of a block; yields the archive.
 
-    Only the files: what makes a sandbox of them, the runner above all, is the service's own.
+    The archive has only the user's files. The service adds the runner when it makes the sandbox.
 
     Args:
-        folder: the payload's.
-        without: a file that is left out: the search file.
+        folder: folder of the payload.
+        without: file to leave out: the search file.
 
     Raises:
-        InputError: the folder cannot be read, is too large, or has a file or link that a payload may not have.
-        TryAgainError: there is no room for the archive.
+        InputError: the folder cannot be read, is too large, or has a file or link that a payload may not contain.
+        TryAgainError: the disk has no room for the archive.
     """
     with tempfile.TemporaryDirectory(prefix="hpo-pilot-") as scratch:
         path = Path(scratch, "payload.tar.gz")
