@@ -41,10 +41,10 @@ from hpo_pilot.report.documents import (
 from hpo_pilot.report.exports import FILE_FORMS, TEXT_FORMS, export_file
 from hpo_pilot.web.operations import SearchClient
 
-#: What `list` says of searches that are not over and that nothing steers.
+#: Mark of searches in `list` that are not over and that no process steers.
 _UNSTEERED = "not steered"
 
-#: What `export` writes.
+#: The formats of `export`.
 EXPORTS = (*TEXT_FORMS, *FILE_FORMS)
 
 
@@ -88,7 +88,7 @@ def list_searches(client: SearchClient, as_json: JsonOption = False) -> None:
 
 
 def _say_unsteered(client: SearchClient, found: Sequence[SearchDocument]) -> None:
-    """Says what would steer the searches that nothing steers."""
+    """Prints how to steer the searches that no process steers."""
     unsteered = [search for search in found if is_unsteered(search)]
     if unsteered:
         which = counted(len(unsteered), "search") if len(unsteered) == 1 else f"{len(unsteered)} searches"
@@ -123,10 +123,10 @@ def _add_search(table: list[Column], search: SearchDocument, indent: str = "") -
 def status(
     client: SearchClient,
     identity: IdArgument,
-    watch: Annotated[bool, typer.Option("--watch", help="Go on showing it until the search is over.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it until the search is over.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show how a search stands."""
+    """Show the state of a search."""
     from hpo_pilot.cli.progress import RunProgress, can_watch, watch_search
 
     if watch and not as_json and can_watch(console()):
@@ -193,10 +193,10 @@ def _show_status(client: SearchClient, search: StatusDocument) -> None:
 def trials(
     client: SearchClient,
     identity: IdArgument,
-    log: Annotated[bool, typer.Option("--log", help="Print the whole log tails of failed folds too.")] = False,
+    log: Annotated[bool, typer.Option("--log", help="Also print the whole log tails of failed folds.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List a search's trials; of failed ones the reason and the end of the log."""
+    """List the trials of a search, with reason and log tail of each failed one."""
     found = client.trials(identity)
     if as_json:
         dump(found)
@@ -253,7 +253,7 @@ def _show_failures(trial: TrialDocument, *, whole: bool) -> None:
 
 
 def best(client: SearchClient, identity: IdArgument, as_json: JsonOption = False) -> None:
-    """Print the best trial; of several objectives those of the Pareto front."""
+    """Print the best trial; with several objectives the trials of the Pareto front."""
     found = client.best(identity)
     if found is not None and as_json:
         dump(found)
@@ -273,7 +273,7 @@ def best(client: SearchClient, identity: IdArgument, as_json: JsonOption = False
 
 
 def log(client: SearchClient, identity: IdArgument, as_json: JsonOption = False) -> None:
-    """Show who did what with a search, and when."""
+    """Show the events of a search: time, user and action."""
     events = client.events(identity)
     if as_json:
         dump(events)
@@ -296,16 +296,16 @@ def logs(
             metavar="TRIAL",
             min=1,
             max=MOST_NUMBER,
-            help="The trial's number.",
+            help="The number of the trial.",
             show_default=False,
             autocompletion=complete_trial,
         ),
     ],
     fold: Annotated[
-        int | None, typer.Option(min=0, max=MOST_NUMBER, help="One fold alone.", show_default=False)
+        int | None, typer.Option(min=0, max=MOST_NUMBER, help="Only this fold.", show_default=False)
     ] = None,
 ) -> None:
-    """Print the end of a trial's payload log; it is kept of folds that failed."""
+    """Print the log tail of a trial's payload; it is kept for failed folds."""
     from hpo_pilot.errors import InputError
 
     trial = next((trial for trial in client.trials(identity) if trial["number"] == number), None)
@@ -330,7 +330,7 @@ def report(
         typer.Option(
             "--output",
             "-o",
-            help="The HTML file, or the folder of figures; default: in the work folder.",
+            help="The HTML file, or the folder for figures; default: in the work folder.",
             show_default=False,
         ),
     ] = None,
@@ -374,7 +374,7 @@ def export(
         ),
     ] = None,
 ) -> None:
-    """Write a search and its trials in another form."""
+    """Export a search and its trials to another format."""
     from hpo_pilot.cli.output import write_text
     from hpo_pilot.errors import InputError
 

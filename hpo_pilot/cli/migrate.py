@@ -34,14 +34,12 @@ def import_file(
     ] = None,
     name: Annotated[str | None, typer.Option(help="The search's name.", show_default=False)] = None,
     command: Annotated[
-        str | None, typer.Option(help="payload.command, where the file says none or another is wanted.")
+        str | None, typer.Option(help="payload.command, if the file has none or you want another.")
     ] = None,
-    files: Annotated[
-        Path | None, typer.Option(help="payload.files, where the file says none or another is wanted.")
-    ] = None,
+    files: Annotated[Path | None, typer.Option(help="payload.files, if the file has none or you want another.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a search file of another tool's; what is not carried over is said, with the reason."""
+    """Convert another tool's configuration to a search file; reports what cannot be converted, and why."""
     from hpo_pilot.cli.output import write_text
     from hpo_pilot.errors import InputError
     from hpo_pilot.migrate.draft import ImportOptions
@@ -148,13 +146,13 @@ def steer(
     ] = None,
     goal: Annotated[Goal, typer.Option("--goal", "--mode", help="Which loss is better.")] = Goal.MINIMIZE,
     seed: Annotated[
-        int, typer.Option(min=0, max=MOST_NUMBER, help="Same seed and same points so far, same new points.")
+        int, typer.Option(min=0, max=MOST_NUMBER, help="The same seed and points so far give the same new points.")
     ] = 0,
     per_segment: Annotated[
-        bool, typer.Option("--per-segment", help="--n is meant for each segment, not for all together.")
+        bool, typer.Option("--per-segment", help="--n counts for each segment, not for all together.")
     ] = False,
 ) -> None:
-    """Propose the next points of a phpo or iDDS task: reads %IN, writes %OUT, keeps nothing in between."""
+    """Propose the next points of a phpo or iDDS task: reads %IN, writes %OUT, keeps no state."""
     from hpo_pilot.cli.output import write_text
     from hpo_pilot.errors import InputError
     from hpo_pilot.migrate.steer import SteeringCall, next_points, read_points

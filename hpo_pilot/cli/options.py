@@ -20,12 +20,11 @@ if TYPE_CHECKING:
     import sqlite3
 
 
-# What the shell offers on the tab key: names of searches, trials, parameters, forms and sites.
+# --- shell completion of names of searches, trials, parameters, formats and sites ---
 #
-# A shell waits for this at every press, so nothing heavy is imported: a store on this disk is read with the standard
-# library's SQLite, and only what a completion needs. Where there is nothing to be read nothing is offered; a service
-# is
-# not asked, for it may be far away. `hpo-pilot --install-completion` sets it up.
+# The shell waits for it at every press of the tab key. It therefore imports nothing heavy: it reads a local SQLite
+# store with the standard library, and never asks a service, which may be slow. `hpo-pilot --install-completion` sets
+# it up.
 
 #: A word, and what is said of it.
 Offer = tuple[str, str]
@@ -97,14 +96,14 @@ def complete_site(ctx: Context, incomplete: str) -> list[str]:
 
 
 def _beginning(text: str) -> str:
-    """A pattern of SQL's LIKE, with the escape character !, for what begins with `text`."""
+    """Returns an SQL LIKE pattern for texts that begin with `text`; the escape character is !."""
     for special in "!%_":
         text = text.replace(special, "!" + special)
     return text + "%"
 
 
 def _asked(ctx: Context, ask: Callable[[sqlite3.Connection], list[Offer]]) -> list[Offer]:
-    """What a store on this disk says; nothing where there is none, or it is locked, or of another version."""
+    """Returns the answer of a local store; nothing if it is missing, locked or of another version."""
     import sqlite3
 
     path = _store_path(ctx)
@@ -118,7 +117,7 @@ def _asked(ctx: Context, ask: Callable[[sqlite3.Connection], list[Offer]]) -> li
 
 
 def _store_path(ctx: Context) -> Path | None:
-    """The file of the store that the command line means; None where it means a service, or another database."""
+    """Returns the file of the store that the command line names; None: a service or another database."""
     given = ctx.params
     if service_of(given.get("workdir"), given.get("store"), given.get("service")) is not None:
         return None
@@ -129,8 +128,8 @@ def _store_path(ctx: Context) -> Path | None:
 
 
 def _search(store: sqlite3.Connection, ctx: Context) -> int | None:
-    """The number of the search that the command line names."""
-    # Where the word to complete is an option's value, the words before it are not sorted into parameters yet.
+    """Returns the number of the search that the command line names."""
+    # If the word to complete is the value of an option, click has not parsed the words before it yet.
     identity = ctx.params.get("identity") or next(iter(ctx.args), None)
     query = "SELECT id FROM searches WHERE name = ? OR CAST(id AS TEXT) = ?"
     found = store.execute(query, (identity, identity)).fetchone()
@@ -140,7 +139,7 @@ def _search(store: sqlite3.Connection, ctx: Context) -> int | None:
 SERVICE_VARIABLE = "HPO_PILOT_SERVICE"
 TOKEN_FILE_VARIABLE = "HPO_PILOT_TOKEN_FILE"  # noqa: S105  the name of a variable
 
-#: One that says itself what holds without it.
+#: An option whose help text names its default.
 option = functools.partial(typer.Option, show_default=False)
 
 WorkDirOption = Annotated[
@@ -157,13 +156,11 @@ TokenFileOption = Annotated[
 ]
 CaOption = Annotated[
     Path | None,
-    option(
-        "--ca", metavar="FILE", help="The authority that the service's certificate comes from (or REQUESTS_CA_BUNDLE)."
-    ),
+    option("--ca", metavar="FILE", help="The authority of the service's certificate (or REQUESTS_CA_BUNDLE)."),
 ]
 LogFormatOption = Annotated[
     str | None,
-    option("--log-format", metavar="text|json", help="How the log on stderr is written (or HPO_PILOT_LOG_FORMAT)."),
+    option("--log-format", metavar="text|json", help="Format of the log on stderr (or HPO_PILOT_LOG_FORMAT)."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 IdArgument = Annotated[
@@ -177,7 +174,7 @@ MOST_SECONDS = 366 * 86_400
 MOST_NUMBER = 2**31 - 1
 
 SlotsOption = Annotated[
-    int | None, option("--slots", min=0, max=10_000, help="Jobs side by side. Default: as many as the cores hold.")
+    int | None, option("--slots", min=0, max=10_000, help="Jobs at once. Default: as many as the cores hold.")
 ]
 
 #: What names the embedded PanDA server; as `hpo_pilot.store.EMBEDDED`, which would bring SQLAlchemy to every command.
@@ -204,7 +201,7 @@ _CLIENT_OPTIONS: dict[str, Any] = {
 
 
 def on_client(command: Callable[Concatenate[SearchClient, P], None]) -> Callable[..., None]:
-    """Makes a command of a function on a client: it gets the options that say which client, and is called with it."""
+    """Makes a command of a function whose first argument is a client; the command has the options that choose it."""
 
     @functools.wraps(command)
     def with_client(**given: Any) -> None:
@@ -233,9 +230,9 @@ def client_of(
     token_file: Path | None = None,
     ca: Path | None = None,
 ) -> SearchClient:
-    """The client that the options name: a service where one is named, else the store of the work folder.
+    """Returns the client that the options choose: a service if one is named, else the store of the work folder.
 
-    HPO_PILOT_SERVICE counts where no option says otherwise: ``--workdir`` and ``--store`` mean a store here.
+    HPO_PILOT_SERVICE is the default; ``--workdir`` and ``--store`` choose a local store instead.
 
     Raises:
         InputError: they contradict each other, or the token file is missing.
@@ -261,7 +258,7 @@ def client_of(
 
 
 def service_of(workdir: Path | None, store: str | None, service: str | None) -> str | None:
-    """The URL of the service that the options mean, if they mean one.
+    """Returns the URL of the service that the options name; None: a local store.
 
     Raises:
         InputError: a service and a store are named.

@@ -26,27 +26,27 @@ if TYPE_CHECKING:
     from hpo_pilot.report.documents import EtaDocument
 
 
-#: Columns of a terminal that nobody looks at: more than any table has.
+#: Width of output that is not a terminal: wider than any table.
 _NO_TERMINAL = 1_000_000
 
-#: Where the searches are that the running command is about, as its options say.
+#: The place of the searches that the options of the running command name.
 _command_place: ContextVar[Place] = ContextVar("place", default=Place())  # noqa: B039  it is frozen
 
-#: The version of what ``--json`` prints; it grows where a key goes or changes its meaning.
+#: Version of the documents that ``--json`` prints; it increases when a key goes or changes its meaning.
 JSON_VERSION = 1
 
-#: What a hypervolume of nothing means.
+#: Explains a hypervolume of zero.
 NOTHING_BEYOND = "no trial is better than the reference point in every objective: the hypervolume is 0"
 
 
 def advised(text: str) -> str:
-    """`text` with the options that commands in it need to mean the searches that the running command is about."""
+    """Returns `text` with the options that its commands need to find the searches of the running command."""
     return _command_place.get().completed(text)
 
 
 @contextmanager
 def about_place(options: Mapping[str, Any]) -> Iterator[None]:
-    """For the length of a block, `options` are those that the running command was given."""
+    """Sets the options of the running command for the length of a block."""
     token = _command_place.set(Place(**{field.name: options.get(field.name) for field in fields(Place)}))
     try:
         yield
@@ -55,30 +55,30 @@ def about_place(options: Mapping[str, Any]) -> Iterator[None]:
 
 
 def console() -> Console:
-    """Where tables go; only on a terminal do they have to fit."""
+    """Returns the console for tables; only on a terminal do they have to fit."""
     if sys.stdout.isatty():
         return Console(highlight=False, markup=False)
     return Console(width=_NO_TERMINAL, soft_wrap=True, highlight=False, markup=False)
 
 
 def dump(document: Any) -> None:
-    """Prints a document as JSON; an object says of which version it is. `schemas/cli` has the schema of each."""
+    """Prints a document as JSON, an object with its version. `schemas/cli` has the schema of each document."""
     versioned = {"version": JSON_VERSION, **document} if isinstance(document, Mapping) else document
     dump_plain(versioned)
 
 
 def dump_plain(document: Any) -> None:
-    """Prints a document that is not ours to number, such as a task's parameters, as JSON."""
+    """Prints a document without a version of ours, such as task parameters, as JSON."""
     typer.echo(json.dumps(document, indent=1, ensure_ascii=False))
 
 
 def value_text(trial: Mapping[str, Any], digits: int = 6) -> str:
-    """The value of a trial, or of a figure of merit, with the spread of its folds; of several, with commas between."""
+    """Returns the value of a trial with the spread of its folds; several objectives are separated by commas."""
     return ", ".join(value_texts(trial, 1, digits))
 
 
 def value_texts(trial: Mapping[str, Any], objectives: int, digits: int = 6) -> list[str]:
-    """The value of a trial for each objective, with the spread of its folds; as many dashes where it has none."""
+    """Returns the value of a trial for each objective, with the spread of its folds; a dash for each missing value."""
     values, stds = trial["value"], trial["std"]
     if values is None:
         return ["-"] * objectives
@@ -88,13 +88,13 @@ def value_texts(trial: Mapping[str, Any], objectives: int, digits: int = 6) -> l
 
 
 def metrics_of(search: Mapping[str, Any]) -> list[str]:
-    """The metrics of a search's document, one for each objective."""
+    """Returns the metrics of a search, one for each objective."""
     objective = search["objective"]
     return [each["metric"] for each in (objective if isinstance(objective, list) else [objective])]
 
 
 def eta_text(eta: EtaDocument) -> str:
-    """When a search will probably be over: in how long, at what time, and by what that is judged."""
+    """Returns the estimated time left of a search, its end, and the basis of the estimate."""
     from hpo_pilot.search.trials import duration_text
 
     end = datetime.fromisoformat(eta["end"]).astimezone()
@@ -103,13 +103,13 @@ def eta_text(eta: EtaDocument) -> str:
 
 
 def front_text(front: Mapping[str, Any]) -> str:
-    """How large a Pareto front is."""
+    """Returns the size and hypervolume of a Pareto front."""
     size = front["size"] if "size" in front else len(front["trials"])
     return f"{counted(size, 'trial')} on the front, hypervolume {front['hypervolume']:.6g}"
 
 
 def figure_text(value: float, std: float | None, digits: int = 6) -> str:
-    """A figure of merit with its spread."""
+    """Returns a figure of merit with its spread."""
     return f"{value:.{digits}g}" + (f" ± {std:.2g}" if std is not None else "")
 
 
@@ -123,13 +123,13 @@ _GAP = 2
 
 @dataclass
 class Column:
-    """A column.
+    """A column of a table.
 
     Attributes:
-        head: above it.
-        rank: 0: never left out; else the columns of the largest rank go first.
-        least: down to how many cells its texts may be shortened; None: not at all.
-        tail: where its texts are shortened, their ends are kept, as of paths.
+        head: heading.
+        rank: 0: always shown; on a narrow terminal columns with the largest rank are left out first.
+        least: the fewest cells to which its texts may be shortened; None: they are not shortened.
+        tail: keep the ends of shortened texts, as for paths, instead of their beginnings.
     """
 
     head: str
@@ -140,12 +140,12 @@ class Column:
 
     @property
     def wide(self) -> int:
-        """Cells of the widest text."""
+        """Width of the widest text, in cells."""
         return max(map(cell_len, (self.head, *self.cells)))
 
 
 def print_columns(console: Console, columns: Sequence[Column]) -> None:
-    """Prints a table; on a terminal it is as wide as that, elsewhere it is whole."""
+    """Prints a table; a terminal gets what fits its width, other output the whole table."""
     shown = list(columns)
     widths = [column.wide for column in shown]
     while (over := _table_width(widths) - console.width) > 0:
@@ -168,7 +168,7 @@ def _table_width(widths: Sequence[int]) -> int:
 
 
 def _shorten(widths: list[int], spare: list[int], over: int) -> None:
-    """Takes `over` cells from the columns that have some to spare, the longest first."""
+    """Takes `over` cells from the columns with spare cells, the widest first."""
     while over > 0 and max(spare) > 0:
         longest = max((index for index, each in enumerate(spare) if each > 0), key=widths.__getitem__)
         widths[longest] -= 1
@@ -186,22 +186,21 @@ def _fitted(text: str, width: int, tail: bool) -> str:
     return "…" + text
 
 
-#: Digits of numbers, from what is asked for to what still tells trials apart.
+#: Digits of numbers, from the best to the fewest that still distinguish trials.
 _DIGITS = (6, 4, 3)
 _SHORTEST_HEAD = 4
 
 
 def print_fitting(console: Console, table_of: Callable[[int], Table], *, keep: int | None = None) -> list[str]:
-    """Prints a table with as many digits, and as much of its heads, as the console has room for.
+    """Prints a table with as many digits, and as much of its headings, as fit the console.
 
     Args:
-        console: where it goes.
-        table_of: makes the table, of plain texts and without a box, with numbers of so many digits.
-        keep: the first so many columns stay; of the others the last ones are left out where there is no room for all.
-            None: all stay.
+        console: console for the table.
+        table_of: makes the table from a number of digits, with plain texts and without a box.
+        keep: number of leading columns that always stay; further columns are left out from the end. None: all stay.
 
     Returns:
-        The heads of the columns that were left out.
+        The headings of the columns that were left out.
     """
     for digits in _DIGITS:
         table = table_of(digits)
@@ -227,7 +226,7 @@ def print_fitting(console: Console, table_of: Callable[[int], Table], *, keep: i
     for column, head in zip(table.columns, heads, strict=True):
         column.header = head
         column.no_wrap = True
-    # One that is too wide all the same is for the terminal to wrap: nothing of it is left out.
+    # A table that is still too wide is wrapped by the terminal; nothing is cut.
     Console(
         width=max(console.width, _fitted_width(heads, widths, gap)),
         file=console.file,
@@ -243,7 +242,7 @@ def _shortest(heads: list[str]) -> list[str]:
 
 
 def _cells(table: Table, index: int) -> int:
-    """The columns that the widest cell below a head takes."""
+    """Returns the width of the widest cell below a heading."""
     return max((cell_len(str(cell)) for cell in table.columns[index].cells), default=0)
 
 
@@ -253,7 +252,7 @@ def _fitted_width(heads: list[str], widths: list[int], gap: int) -> int:
 
 
 def cost_rows(search: StatusDocument) -> list[tuple[str, str]]:
-    """(heading, text) of what a search cost and gained; nothing from a service that does not tell."""
+    """Returns (heading, text) rows of the cost and gain of a search; none if an older service sends no cost."""
     cost = search.get("cost")
     if cost is None:
         return []
@@ -269,7 +268,7 @@ def cost_rows(search: StatusDocument) -> list[tuple[str, str]]:
 
 
 def cost_text(cost: CostDocument) -> str:
-    """On one line."""
+    """Returns a cost on one line."""
     parts = [f"{cost['gpu_hours']:.4g} GPU-hours"] if cost["gpu_hours"] else []
     parts.append(f"{cost['core_hours']:.4g} core-hours")
     if cost["energy_kwh"] is not None and cost["energy_source"] is not None:
@@ -279,17 +278,17 @@ def cost_text(cost: CostDocument) -> str:
 
 
 def next_step(client: SearchClient, search: SearchDocument) -> str:
-    """A sentence with a command; empty where there is nothing to do but to wait.
+    """Returns the next step for a user, a sentence with a command; empty if the user only has to wait.
 
     Args:
-        client: where the search is.
-        search: as `status` or `list` have it.
+        client: client of the search.
+        search: document of `status` or `list`.
     """
     return advised(_next_step(client, search))
 
 
 def goes_on(client: SearchClient, search: SearchDocument) -> str:
-    """What happens by itself now that a search was changed, or what has to be done."""
+    """Returns what happens next after a change of a search, or what the user has to do."""
     name, state = search["name"], search["state"]
     if state == "paused":
         text = f"it is paused: `hpo-pilot resume {name}` lets it go on"
@@ -324,7 +323,7 @@ def _next_step(client: SearchClient, search: SearchDocument) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file whole, or not at all; a link stays one, and so does a pipe or a device, as /dev/null.
+    """Writes a file completely or not at all; keeps links, pipes and devices such as /dev/null.
 
     Raises:
         InputError: it cannot be written there.

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _SiteOption = Annotated[str, option("--site", metavar="S", help="The site profile (hpo-pilot sites).")]
 _WalltimeOption = Annotated[
-    str, option("--walltime", metavar="H:MM", help="How long each allocation lasts: 2:00, or 1-12:00 with days.")
+    str, option("--walltime", metavar="H:MM", help="Walltime of each allocation: 2:00, or 1-12:00 with days.")
 ]
 _QueueOption = Annotated[
     str | None, option("--queue", help="The batch queue, partition or QOS. Default: the profile's.")
@@ -95,7 +95,7 @@ def submit(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the job script; submit nothing.")] = False,
     workdir: WorkDirOption = None,
 ) -> None:
-    """Submit an allocation whose pilot runs jobs on all of its nodes, side by side."""
+    """Submit an allocation whose pilot runs jobs on all its nodes in parallel."""
     from hpo_pilot.hpc.allocations import check_shape, new_name
     from hpo_pilot.hpc.batch_systems import make_batch_system
 
@@ -116,10 +116,10 @@ def submit(
 
 def list_pilots(
     as_json: JsonOption = False,
-    everything: Annotated[bool, typer.Option("--all", help="Those of long ago too.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Also allocations that ended long ago.")] = False,
     workdir: WorkDirOption = None,
 ) -> None:
-    """List this work folder's allocations, as the batch systems show them now."""
+    """List the allocations of the work folder, as the batch systems report them now."""
     from hpo_pilot.hpc.batch_system import BatchState
 
     now = time.time()
@@ -154,10 +154,10 @@ def cancel(
     ids: Annotated[
         list[str] | None, typer.Argument(metavar="ID...", help="Names or job ids.", show_default=False)
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All that are not over.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All allocations that are not over.")] = False,
     workdir: WorkDirOption = None,
 ) -> None:
-    """Cancel allocations: their pilots give their jobs back and end."""
+    """Cancel allocations: their pilots return their jobs and end."""
     from hpo_pilot.errors import InputError
 
     if bool(ids) == everything:
@@ -171,7 +171,7 @@ def cancel(
 def keep(
     site: _SiteOption,
     max_nodes: Annotated[
-        int, option("--max-nodes", min=1, max=MOST_NODES, help="Nodes of all allocations together, at most.")
+        int, option("--max-nodes", min=1, max=MOST_NODES, help="Most nodes of all allocations together.")
     ],
     walltime: _WalltimeOption,
     nodes: Annotated[int, typer.Option("--nodes", min=1, max=MOST_NODES, help="Nodes of each allocation.")] = 1,
@@ -181,7 +181,7 @@ def keep(
             "--jobs",
             min=1,
             max=MOST_NUMBER,
-            help="Jobs that one allocation runs at once, at most. Default: as many as it holds.",
+            help="Most jobs at once in an allocation. Default: as many as fit.",
         ),
     ] = None,
     queue: _QueueOption = None,
@@ -193,20 +193,19 @@ def keep(
     proxy: _ProxyOption = None,
     folder: _FolderOption = None,
     pilot_option: _PilotOption = None,
-    interval: Annotated[float, typer.Option(min=0.1, max=MOST_SECONDS, help="Seconds between looks.")] = 30.0,
+    interval: Annotated[float, typer.Option(min=0.1, max=MOST_SECONDS, help="Seconds between two checks.")] = 30.0,
     idle: Annotated[
-        float, typer.Option(min=0, max=MOST_SECONDS, help="Seconds without jobs, then allocations are cancelled.")
+        float,
+        typer.Option(min=0, max=MOST_SECONDS, help="Cancel allocations after this time without jobs, in seconds."),
     ] = 300.0,
     settle: Annotated[
         float,
-        typer.Option(
-            min=0, max=MOST_SECONDS, help="Seconds that an allocation gets to take jobs, once it has started."
-        ),
+        typer.Option(min=0, max=MOST_SECONDS, help="Seconds that a started allocation has to take jobs."),
     ] = 60.0,
     log_format: LogFormatOption = None,
     workdir: WorkDirOption = None,
 ) -> None:
-    """Submit allocations while jobs wait, within the site's job limits, until stopped; running ones go on then."""
+    """Submit allocations while jobs wait, within the site's job limits, until stopped; running allocations stay."""
     from hpo_pilot.errors import InputError
     from hpo_pilot.hpc.allocations import check_shape, new_name
     from hpo_pilot.hpc.keeper import Keeper, KeeperSettings
@@ -387,7 +386,7 @@ def look_first_in(folder: Path) -> None:
 
 
 def list_sites(context: typer.Context, as_json: JsonOption = False) -> None:
-    """List the site profiles that are known here."""
+    """List the known site profiles."""
     from hpo_pilot.hpc.site_files import SiteFileError, load_site, site_files
 
     if context.invoked_subcommand is not None:

@@ -42,18 +42,18 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
-#: In a log, a line at least this often, in seconds, and otherwise one per tenth of the budget.
+#: Seconds after which a log gets a line; it also gets one per tenth of the budget.
 _LINE_SECONDS = 30.0
 
-#: Characters of a failure's reason.
+#: The most characters of a failure's reason.
 _REASON = 300
 
 
 class RunProgress:
-    """Called with news of a search; draws what has changed."""
+    """Shows the progress of a search; called with each new document."""
 
     def __init__(self, console: Console, client: SearchClient) -> None:
-        """Draws on `console`, live only where that is a terminal; `client` has the search."""
+        """Draws on `console`, live only on a terminal; `client` is the client of the search."""
         self._console = console
         self._client = client
         self._told: set[tuple[int, str]] = set()
@@ -64,7 +64,7 @@ class RunProgress:
         self._said: set[str] = set()
 
     def __call__(self, now: ProgressDocument) -> None:
-        """Shows the search as it stands."""
+        """Shows the present progress."""
         best, failed = now["best"], now["trials"].get("failed", 0)
         found = "no result yet" if best is None else f"best {now['metric']} {value_text(best)}"
         if front := now.get("front"):
@@ -77,7 +77,7 @@ class RunProgress:
         self._say(now)
 
     def _say(self, now: ProgressDocument) -> None:
-        """Says what somebody should do something about, each once."""
+        """Prints each failure and remark that needs attention, once."""
         name = now["name"]
         for failure in now.get("failures", ()):
             reason = " ".join(failure["error"].split())
@@ -127,7 +127,7 @@ class RunProgress:
             self._console.print(f"{name}: {over} of {total} trials, {note}", highlight=False, soft_wrap=True)
 
     def close(self) -> None:
-        """Leaves the terminal in order."""
+        """Restores the terminal."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
@@ -135,23 +135,23 @@ class RunProgress:
 
 _STYLES = {"running": "bold green", "done": "bold green", "failed": "bold red", "paused": "bold yellow"}
 
-#: Columns of the headings, and of a bar at most.
+#: Width of the headings, and the largest width of a bar.
 _HEADING = 10
 _BAR = 40
 
-#: Rows of a screen that one text takes at most, such as an error.
+#: The most rows of one text, such as an error.
 _LINES = 2
 
 
 def dashboard(search: StatusDocument, step: str, width: int, *, now: datetime, trouble: str = "") -> RenderableType:
-    """One screen.
+    """Returns one screen of `status --watch`.
 
     Args:
-        search: the search, or a family.
-        step: what to do next; empty: nothing.
+        search: document of a search or a family.
+        step: next step for the user; empty: none.
         width: columns of the screen.
-        now: the time that is shown.
-        trouble: why this is not the newest; empty: it is.
+        now: time to show.
+        trouble: why the document is not current; empty: it is.
     """
     head = Text(search["name"], style="bold", no_wrap=True, overflow="ellipsis")
     head.append("  ")
@@ -179,7 +179,7 @@ def dashboard(search: StatusDocument, step: str, width: int, *, now: datetime, t
 
 
 def _rows(search: StatusDocument, room: int) -> Iterator[tuple[str, str | Text]]:
-    """(heading, text) of each row that there is something to say in."""
+    """Yields (heading, text) of each row that has content."""
     if search["message"]:
         yield "", printable(advised(search["message"])).replace("\n", " ")
     yield "trials", _progress(search, room)
@@ -261,7 +261,7 @@ def _failures(search: StatusDocument) -> Text:
 
 
 def _costs(search: StatusDocument) -> Iterator[str]:
-    """What was spent, of what is allowed where there is a limit."""
+    """Yields what was spent, with its limit if there is one."""
     budget: dict[str, Any] = search["budget"]
     cost = search.get("cost")
     for key, unit in (("gpu_hours", "GPU-hours"), ("core_hours", "core-hours")):
@@ -292,25 +292,25 @@ def _segment(segment: StatusDocument, room: int) -> Text:
     return line
 
 
-#: How often it is looked at, and how long a store or service that is away is waited for, in seconds.
+#: Seconds between two looks, and seconds to wait for a store or service that is out of reach.
 _LOOK = 1.0
 _PATIENCE = 120.0
 
-#: Between two looks the screen follows its size.
+#: Seconds between two redraws: the screen follows a change of its size.
 _REDRAW = 0.25
 
 
 def can_watch(console: Console) -> bool:
-    """Whether a screen can be drawn over and over: on a terminal that knows how, not in a pipe."""
+    """Whether the console can redraw a screen: a terminal that is not dumb, not a pipe."""
     return console.is_terminal and not console.is_dumb_terminal
 
 
 def watch_search(client: SearchClient, identity: str, console: Console) -> None:
-    """Shows a search on a screen of its own, which is taken away at the end.
+    """Shows a search on the terminal's alternate screen, until the search is over.
 
     Raises:
         InputError: there is no such search.
-        TryAgainError: Ctrl-C was pressed, or the search cannot be looked at for two minutes.
+        TryAgainError: Ctrl-C was pressed, or the search was out of reach for two minutes.
     """
     from hpo_pilot.errors import TryAgainError
 
@@ -345,7 +345,7 @@ def _show_screen(client: SearchClient, search: StatusDocument, live: Live) -> No
 
 @contextmanager
 def _interrupts() -> Iterator[None]:
-    """Signals that end the process end the block first, so that the terminal is left in order."""
+    """Lets signals that end the process end the block first, so that the terminal is restored."""
 
     def end(number: int, _frame: object) -> None:
         raise SystemExit(128 + number)
@@ -364,13 +364,13 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """The values from left to right, at most `width` of them evenly apart, the last one always; low bars are low."""
+    """Returns a line of bars for at most `width` evenly spaced values, always with the last one."""
     finite = [value for value in values if math.isfinite(value)]
     count = min(width, len(finite))
     if count < 1:
         return ""
     chosen = [finite[-1 - (len(finite) - 1) * (count - 1 - i) // max(1, count - 1)] for i in range(count)]
-    # Halved, for the difference of two floats may be none.
+    # Halved: the difference of two large floats may overflow.
     low, high = min(chosen) / 2, max(chosen) / 2
     if high <= low:
         return _BARS[0] * count

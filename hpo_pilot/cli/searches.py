@@ -45,7 +45,7 @@ def add_run_commands(app: typer.Typer) -> None:
 
 
 def validate(client: SearchClient, file: FileArgument, as_json: JsonOption = False) -> None:
-    """Check a search file; every mistake is reported with its place."""
+    """Check a search file, and report every mistake with its place."""
     from hpo_pilot.errors import Problem, SearchFileError
 
     found = client.validate(file)
@@ -79,9 +79,9 @@ def run(
     server: ServerOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a whole search, with a report at the end; goes on where it was interrupted.
+    """Run a whole search and write its report; continues a search that was interrupted.
 
-    On this machine, or, with --service, there: then Ctrl-C only ends the watching.
+    Runs here, or on a service with --service; Ctrl-C then stops only the display.
     """
     from hpo_pilot.cli.progress import RunProgress
 
@@ -164,7 +164,7 @@ def add_control_commands(app: typer.Typer) -> None:
 
 
 def pause(client: SearchClient, identity: IdArgument, as_json: JsonOption = False) -> None:
-    """Start no new trials; those that run go on to their end."""
+    """Start no new trials; running trials continue to their end."""
     search = client.pause(identity)
     said = f"search {search['name']!r} is paused; `hpo-pilot resume {search['name']}` lets it go on"
     if is_unsteered(search) and (out := sum(search["trials"].get(state, 0) for state in ("running", "pending"))):
@@ -177,7 +177,7 @@ def resume(
     client: SearchClient,
     identity: IdArgument,
     new_payload: Annotated[
-        bool, typer.Option("--new-payload", help="Pack the payload's files anew: they were mended.")
+        bool, typer.Option("--new-payload", help="Send the corrected files of the payload.")
     ] = False,
     file: Annotated[
         Path | None,
@@ -190,7 +190,7 @@ def resume(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let a paused, stopped or failed search go on."""
+    """Continue a paused, stopped or failed search."""
     from hpo_pilot.errors import InputError
 
     if file is not None and not new_payload:
@@ -200,7 +200,7 @@ def resume(
 
 
 def stop(client: SearchClient, identity: IdArgument, as_json: JsonOption = False) -> None:
-    """End a search: its jobs are killed, its results stay."""
+    """Stop a search: its jobs are killed, its results stay."""
     search = client.stop(identity)
     name = search["name"]
     said = f"search {name!r} is {search['state']}; its results stay"
@@ -223,11 +223,11 @@ def extend(
     ] = None,
     parallel: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="So many trials at once from now on, in all.", show_default=False),
+        typer.Option(metavar="N", min=1, help="Number of trials at once from now on.", show_default=False),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Give a search more budget, and one that was over goes on; or have more of its trials out at once."""
+    """Add to the budget of a search, or change its number of trials at once; a search that was over continues."""
     from hpo_pilot.errors import InputError
 
     given = {"trials": trials, "hours": hours, "gpu_hours": gpu_hours, "core_hours": core_hours, "failures": failures}
@@ -254,14 +254,14 @@ def retry(
         typer.Option(
             "--trial",
             metavar="N",
-            help="A failed trial; may be repeated. Default: all that failed and were not tried again.",
+            help="A failed trial; may be repeated. Default: all failed trials that have not been retried.",
             show_default=False,
             autocompletion=complete_trial,
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Try the points of failed trials again, ahead of others and on top of the budget."""
+    """Try the points of failed trials again, before other points and on top of the budget."""
     search = client.retry(identity, trials or None)
     added = search.get("added", 0)
     total = counted(search["budget"]["trials"], "trial")
@@ -278,14 +278,14 @@ def try_point(
         list[str],
         typer.Argument(
             metavar="NAME=VALUE …",
-            help="Every parameter that is active at the point, with its value as a search file has it.",
+            help="All parameters that are active at the point, with values as in a search file.",
             show_default=False,
             autocompletion=complete_parameter,
         ),
     ],
     as_json: JsonOption = False,
 ) -> None:
-    """Try a point, ahead of others and on top of the budget."""
+    """Try a point, before other points and on top of the budget."""
     search = client.add_point(identity, point_of(values))
     said = f"search {search['name']!r} tries the point next: its budget grew to"
     total = counted(search["budget"]["trials"], "trial")
@@ -293,7 +293,7 @@ def try_point(
 
 
 def _print_state(search: SearchDocument, text: str, as_json: bool) -> None:
-    """Says what was done, or prints the search as it is by that."""
+    """Prints what was done, or with --json the changed search."""
     if as_json:
         dump(search)
     else:
@@ -304,13 +304,15 @@ def fetch(
     client: SearchClient,
     which: Annotated[
         str,
-        typer.Argument(metavar="best|TRIAL", help="The best trial, or a trial's number.", autocompletion=complete_best),
+        typer.Argument(
+            metavar="best|TRIAL", help="The best trial, or the number of a trial.", autocompletion=complete_best
+        ),
     ],
     identity: IdArgument,
     output: Annotated[Path, typer.Option("--output", "-o", help="A folder for the files.")] = Path(),
     as_json: JsonOption = False,
 ) -> None:
-    """Fetch the files that the payload declared as outputs; kept for the best trials."""
+    """Fetch the output files that the payload declares; the service keeps them for the best trials."""
     files = [str(path) for path in client.fetch(identity, which, output)]
     if as_json:
         dump({"files": files})
@@ -320,12 +322,12 @@ def fetch(
 
 
 def point_of(words: Iterable[str]) -> dict[str, Any]:
-    """The point of `words`; values are what they would be in a search file: `1e-3` a number, `true` a boolean.
+    """Returns the point of `words`. Values are read as in a search file: `1e-3` is a number, `true` a boolean.
 
-    Whether it is in the space is for the search to say.
+    The search checks later whether the point is in its space.
 
     Raises:
-        InputError: a word is no name=value, a name is there twice, or a value is no single one.
+        InputError: a word is not name=value, a name is given twice, or a value is a list or a map.
     """
     from hpo_pilot.errors import InputError
     from hpo_pilot.search.values import show

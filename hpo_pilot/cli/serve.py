@@ -72,7 +72,7 @@ def serve(
     workdir: WorkDirOption = None,
     store: StoreOption = None,
 ) -> None:
-    """Run the steering service until stopped; with the embedded PanDA server and a local pilot, or at another one."""
+    """Run the steering service until stopped, with the embedded PanDA server and a local pilot, or with another."""
     from hpo_pilot.logs import configure_logging
     from hpo_pilot.steering.embedded import EmbeddedPanda
     from hpo_pilot.steering.server_processes import NetworkOptions
@@ -130,14 +130,14 @@ def pilot(context: typer.Context) -> None:
 def doctor(
     client: SearchClient,
     server: Annotated[
-        str | None, typer.Option("--server", metavar="URL", help="Try this PanDA server too: token, upload, queues.")
+        str | None, typer.Option("--server", metavar="URL", help="Also try this PanDA server: token, upload, queues.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Look at this machine: container runtimes, launchers, GPUs, Horovod, panda-client, store; or at a service.
+    """Examine this machine (container runtimes, launchers, GPUs, Horovod, panda-client, store) or a service.
 
-    With --server, at a PanDA server as well: whether it answers and takes your credentials, who you are there, whether
-    a small file goes up, and which queues there are. Nothing is submitted.
+    With --server it also examines a PanDA server: whether it answers, accepts your credentials and a small upload, who
+    you are there, and which queues it has. It submits nothing.
     """
     findings = client.doctor(server)
     if as_json:
@@ -157,7 +157,7 @@ def add_monitor_command(app: typer.Typer) -> None:
 
 def monitor(
     link: Annotated[
-        bool, typer.Option("--link", help="Print a one-time link to pages that run already, and start none.")
+        bool, typer.Option("--link", help="Print a one-time link to pages that already run; start none.")
     ] = False,
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="The port. Default: a free one.", show_default=False)
@@ -174,7 +174,7 @@ def monitor(
     service: ServiceOption = None,
     token_file: TokenFileOption = None,
 ) -> None:
-    """Show searches as web pages until stopped; nothing is steered, so `run` and `serve` may work meanwhile."""
+    """Show searches as web pages until stopped; steers nothing, so `run` and `serve` may work at the same time."""
     from hpo_pilot.errors import InputError
 
     named = service_of(workdir, store, service)
@@ -262,7 +262,7 @@ _issuers = partial(typer.Option, rich_help_panel="Other issuers", show_default=F
 
 
 HostOption = Annotated[
-    str, _network(help="Address to listen on. Anything but this machine wants TLS.", show_default=True)
+    str, _network(help="Address to listen on. Addresses other than this machine need TLS.", show_default=True)
 ]
 TlsCertOption = Annotated[
     Path | None, _network(metavar="FILE", help="TLS with this certificate, chain included (PEM).")
@@ -270,20 +270,22 @@ TlsCertOption = Annotated[
 TlsKeyOption = Annotated[Path | None, _network(metavar="FILE", help="The key of that certificate (PEM).")]
 AuthorityOption = Annotated[
     Path | None,
-    _network(metavar="FILE", help="The authorities behind --tls-cert, where they are not the usual ones (PEM)."),
+    _network(metavar="FILE", help="Authorities of --tls-cert, if the system does not know them (PEM)."),
 ]
 PublicUrlOption = Annotated[
     str | None,
-    _network(metavar="URL", help="How clients call the server, where it is not the address that it listens on."),
+    _network(metavar="URL", help="URL that clients use, if it differs from the address to listen on."),
 ]
 BehindProxyOption = Annotated[
     bool,
     _network(
-        "--insecure-behind-proxy", help="Listen on the network without TLS: a proxy in front has it.", show_default=True
+        "--insecure-behind-proxy",
+        help="Listen on the network without TLS, behind a proxy that has it.",
+        show_default=True,
     ),
 ]
 IssuersOption = Annotated[
-    Path | None, _issuers(metavar="FILE", help="OIDC issuers whose tokens are taken as well (JSON).")
+    Path | None, _issuers(metavar="FILE", help="OIDC issuers whose tokens are accepted too (JSON).")
 ]
 
 
@@ -308,14 +310,16 @@ def add_token_commands(app: typer.Typer) -> None:
 
 
 def create_token(
-    name: Annotated[str, typer.Option(help="Whose it is: tasks and files belong to this name.", show_default=False)],
+    name: Annotated[
+        str, typer.Option(help="Owner of the token: tasks and files belong to this name.", show_default=False)
+    ],
     role: Annotated[
         RoleChoice,
         typer.Option(help="user: own searches; pilot: takes jobs; operator: everything, for everybody."),
     ] = RoleChoice.USER,
-    days: Annotated[float, typer.Option(max=36_500, help="How long it is valid.")] = 30.0,
+    days: Annotated[float, typer.Option(max=36_500, help="Days of validity.")] = 30.0,
     vo: Annotated[
-        str, typer.Option(help="The only virtual organisation that it is for. Default: any.", show_default=False)
+        str, typer.Option(help="The only virtual organisation that may use it. Default: any.", show_default=False)
     ] = "",
     output: Annotated[
         Path | None,
@@ -323,13 +327,13 @@ def create_token(
             "--output",
             "-o",
             metavar="FILE",
-            help="Where it goes, for you alone to read; - is standard output. Default: a file beside the others.",
+            help="File for the token, readable by you only; - is standard output. Default: a file beside the others.",
             show_default=False,
         ),
     ] = None,
     workdir: WorkDirOption = None,
 ) -> None:
-    """Make a token and write it to a file; nothing else keeps it."""
+    """Create a token and write it to a file; it is stored nowhere else."""
     from hpo_pilot.errors import InputError
     from hpo_pilot.server.tokens import Authority, Role, write_private
     from hpo_pilot.steering.workdir import WorkDir
@@ -349,7 +353,7 @@ def create_token(
 
 
 def list_tokens(as_json: JsonOption = False, workdir: WorkDirOption = None) -> None:
-    """Show the tokens that have not expired; the tokens themselves are kept nowhere."""
+    """List the tokens that have not expired, without the tokens themselves."""
     from hpo_pilot.server.tokens import Authority
 
     found = Authority(_token_folder(workdir)).issued()
@@ -375,10 +379,10 @@ def list_tokens(as_json: JsonOption = False, workdir: WorkDirOption = None) -> N
 
 
 def revoke_token(
-    token_id: Annotated[str, typer.Argument(metavar="TOKEN", help="Its id, as token list shows it.")],
+    token_id: Annotated[str, typer.Argument(metavar="TOKEN", help="Id of the token (hpo-pilot token list).")],
     workdir: WorkDirOption = None,
 ) -> None:
-    """Make a token worthless at once; a running server notices by itself."""
+    """Revoke a token at once; a running server notices by itself."""
     from hpo_pilot.server.tokens import Authority
 
     token = Authority(_token_folder(workdir)).revoke(token_id)
@@ -410,9 +414,11 @@ def add_manual_command(app: typer.Typer) -> None:
 
 
 def manual(
-    page: Annotated[str | None, typer.Argument(help="Which page; none: lists them.", show_default=False)] = None,
+    page: Annotated[
+        str | None, typer.Argument(help="The page; without it, list the pages.", show_default=False)
+    ] = None,
 ) -> None:
-    """Read the manual here: quick start, how-tos, reference. The monitor has it too, at /help."""
+    """Read the manual: quick start, how-tos, reference. The monitor shows it at /help."""
     from rich.console import Console
     from rich.markdown import Markdown
 
