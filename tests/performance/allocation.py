@@ -17,10 +17,10 @@ from hpo_pilot.hpc.capacity import Node, NodeShape
 from hpo_pilot.hpc.scheduler import Policy
 from hpo_pilot.hpc.usage import Ending
 from hpo_pilot.jobs import JobNeeds
+from tests.hpc.checker import Event, check, endings
+from tests.hpc.simulation import Outcome, Simulation
+from tests.hpc.trials import TrialServer, TrialSource, nodes_lost
 from tests.performance.static_split import split
-from tests.scheduling.checker import Event, check, endings
-from tests.scheduling.simulation import Outcome, Simulation
-from tests.scheduling.trials import TrialServer, TrialSource, nodes_lost
 
 NODES = 4608
 LOSSES = 24  # in 24 hours

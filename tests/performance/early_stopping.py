@@ -27,7 +27,7 @@ import optuna
 
 from hpo_pilot.search import TrialState
 from tests.performance.learning_curves import Problem, load
-from tests.service.memory_slots import PERIOD, Training, replay
+from tests.steering.memory_slots import PERIOD, Training, replay
 
 PROBLEMS = ("digits", "bdt", "calo_gan")
 #: By slots: how many trials a search has; but no more than three quarters of the points of a table.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hpo_pilot.report import mlflow, optuna, parquet
-from tests.exports.made import curves_of, finished, search_of, subject_of
+from tests.report.exports.made import curves_of, finished, search_of, subject_of
 
 
 def measure(*, quick: bool) -> dict[str, Any]:

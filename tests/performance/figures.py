@@ -18,7 +18,7 @@ from hpo_pilot.report.catalogue import build, kinds
 from hpo_pilot.report.importance import importances
 from hpo_pilot.report.result_figures import FigureData
 from hpo_pilot.search import Search, Trial
-from tests.figures.made_up import make_search, make_trials, on_nodes
+from tests.report.figures.made_up import make_search, make_trials, on_nodes
 
 COUNTS = (100, 1_000, 10_000)
 #: optuna's slower ones at more trials than this take minutes, or memory that this machine has not.

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 
 from hpo_pilot.hpc.capacity import Node
 from hpo_pilot.hpc.usage import Ending, Share, Start
-from tests.scheduling.checker import Event
-from tests.scheduling.trials import TrialServer, TrialSource
+from tests.hpc.checker import Event
+from tests.hpc.trials import TrialServer, TrialSource
 
 
 def split(

@@ -13,8 +13,8 @@ import requests
 
 from hpo_pilot.report import optuna
 from hpo_pilot.steering.server_processes import free_port
-from tests.exports.made import curves_of, every_kind, search_of, subject_of
 from tests.real.conftest import missing
+from tests.report.exports.made import curves_of, every_kind, search_of, subject_of
 
 
 @pytest.fixture

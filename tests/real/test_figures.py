@@ -18,8 +18,8 @@ from hpo_pilot.report.figure_files import write_figures
 from hpo_pilot.report.html import ReportFacts, render_report
 from hpo_pilot.report.result_figures import FigureData
 from hpo_pilot.search import EarlyStop, Trial, TrialState
-from tests.figures.made_up import make_search, make_trial, make_trials, on_nodes
 from tests.real.conftest import missing
+from tests.report.figures.made_up import make_search, make_trial, make_trials, on_nodes
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 

@@ -30,7 +30,7 @@ if rank == "0":
     json.dump({"loss": (x - 0.3) ** 2, "metrics": {"gpus": mine[0].count(",") + 1}}, open("output.json", "w"))
 """
 
-#: tests/batch/stubs/lsf.py looks at the options and keeps the books; the script then runs as LSF would run it.
+#: tests/hpc/stubs/lsf.py looks at the options and keeps the books; the script then runs as LSF would run it.
 BSUB = """#!/bin/sh
 script=$(mktemp "$LSF_STUB/script.XXXXXX")
 cat >"$script"
@@ -61,7 +61,7 @@ def lsf(tmp_path: Path) -> dict[str, str]:
     tools = tmp_path / "tools"
     tools.mkdir()
     names = {"python": sys.executable, "stub": ROOT / "tests" / "batch" / "stubs" / "lsf.py"}
-    jsrun = f'#!/bin/sh\nexec {sys.executable} {ROOT}/tests/launchers/stub_jsrun.py "$@"\n'
+    jsrun = f'#!/bin/sh\nexec {sys.executable} {ROOT}/tests/hpc/stub_jsrun.py "$@"\n'
     scripts = {"bsub": BSUB.format(**names), "bjobs": BJOBS.format(**names), "bkill": BKILL.format(**names)}
     for name, text in {**scripts, "jsrun": jsrun}.items():
         (tools / name).write_text(text)

@@ -10,8 +10,8 @@ import pytest
 
 from hpo_pilot.report.html import ReportFacts
 from hpo_pilot.search.trials import Cost
-from tests.figures.conftest import search, search_of, trial_of, trials, trials_of
-from tests.figures.made_up import START
+from tests.report.figures.conftest import search, search_of, trial_of, trials, trials_of
+from tests.report.figures.made_up import START
 
 __all__ = ["search", "search_of", "trial_of", "trials", "trials_of"]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hpo_pilot.report.html import ReportFacts, render_report
-from tests.figures.made_up import make_search, make_trial
-from tests.figures.test_efficiency import measured
+from tests.report.figures.made_up import make_search, make_trial
+from tests.report.figures.test_efficiency import measured
 from tests.report.test_render import assert_sound
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from hpo_pilot.report.html import ReportFacts, render_report
 from hpo_pilot.search import Search, Trial, TrialState
-from tests.figures.test_learning_curves import STOP
+from tests.report.figures.test_learning_curves import STOP
 
 
 def test_the_report_has_it(search_of: Callable[..., Search], trial_of: Callable[..., Trial]) -> None:

@@ -6,7 +6,7 @@ import re
 
 from hpo_pilot.report.html import ReportFacts, render_report
 from hpo_pilot.report.result_figures import front_figures, volume_figure
-from tests.figures.test_several_objectives import ROWS, TWO, search_of, trials_of
+from tests.report.figures.test_several_objectives import ROWS, TWO, search_of, trials_of
 
 
 def test_a_reference_that_no_trial_reaches_is_said():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.service.memory_slots import Training
+from tests.steering.memory_slots import Training
 
 FOLDER = Path(__file__).parent
 

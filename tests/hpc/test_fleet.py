@@ -1,0 +1,194 @@
+"""Allocations are submitted once, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpo_pilot.errors import InputError, TryAgainError
+from hpo_pilot.hpc import allocations as book_module
+from hpo_pilot.hpc.allocations import AllocationFile, Fleet, new_name
+from hpo_pilot.hpc.batch_system import AllocationSpec, BatchJob, BatchState, CommandFailedError
+from tests.hpc.conftest import FakeBatch
+
+Plan = Callable[..., AllocationSpec]
+
+
+class Killed(BaseException):
+    """What kill -9 is to the code: nothing after it runs, no error of ours is handled."""
+
+
+def submit(fleet: Fleet, spec: AllocationSpec) -> str | None:
+    return fleet.submit(spec, server="https://here", panda_queue="Q").job_id
+
+
+def test_a_life(fleet: Fleet, batch: FakeBatch, plan: Plan, now: list[float]) -> None:
+    assert submit(fleet, plan("one")) == "100"
+    now[0] = 1100
+    batch.turn("100", BatchState.RUNNING)
+    (one,) = fleet.refresh()
+    assert (one.state, one.started, one.changed) == (BatchState.RUNNING, 1100, 1100)
+    now[0] = 1200
+    assert fleet.refresh() == [one]
+    batch.turn("100", BatchState.TIMED_OUT)
+    assert fleet.refresh()[0].changed == 1200
+    batch.known.clear()
+    assert fleet.refresh()[0].state is BatchState.TIMED_OUT  # it has ended: nobody is asked
+
+
+def test_files_are_for_their_owner(fleet: Fleet, plan: Plan, tmp_path: Path) -> None:
+    spec = plan("one")
+    submit(fleet, spec)
+    for path in (spec.script_file, spec.folder / "site.json", tmp_path / "work" / "allocations.json"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_killed_while_it_submits(when: str, fleet: Fleet, batch: FakeBatch, plan: Plan, now: list[float]) -> None:
+    def die() -> None:
+        raise Killed
+
+    setattr(batch, when, die)
+    with pytest.raises(Killed):
+        submit(fleet, plan("one"))
+    (one,) = fleet.refresh()
+    if when == "before":
+        assert one.state is None  # it may still come
+        now[0] += 61
+        (one,) = fleet.refresh()
+        assert one.state is BatchState.FAILED and "never came to the batch system" in one.reason
+    else:
+        assert (one.job_id, one.state) == ("100", BatchState.WAITING)
+    assert len(batch.submitted) == (when == "after")
+
+
+def test_the_lock_outlives_the_submitting_process(fleet: Fleet, batch: FakeBatch, plan: Plan, tmp_path: Path) -> None:
+    """The batch system's command holds it too: nobody takes a job for lost that is just being submitted."""
+    kept: list[int] = []
+    begin = batch.submit
+
+    def inherit(spec: AllocationSpec, *, lock: int | None = None) -> str:
+        assert lock is not None
+        kept.append(os.dup(lock))  # as a child has it
+        return begin(spec, lock=lock)
+
+    batch.submit = inherit  # type: ignore[method-assign]
+    submit(fleet, plan("one"))
+    with (tmp_path / "work" / ".allocations.lock").open() as other:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(kept[0])
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_somebody_else_has_the_book(fleet: Fleet, plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(book_module, "_LOCK_SECONDS", 0.2)
+    with AllocationFile(tmp_path / "work").open(), pytest.raises(TryAgainError, match="another command"):
+        submit(fleet, plan("one"))
+
+
+def test_an_answer_that_is_lost(fleet: Fleet, batch: FakeBatch, plan: Plan) -> None:
+    def lost() -> None:
+        raise CommandFailedError(["sbatch"], 1, "Socket timed out on send/recv operation")
+
+    batch.after = lost
+    assert submit(fleet, plan("one")) == "100"
+
+
+def test_a_refusal(fleet: Fleet, batch: FakeBatch, plan: Plan) -> None:
+    def refuse() -> None:
+        raise CommandFailedError(["sbatch"], 1, "error: invalid account\n")
+
+    batch.before = refuse
+    with pytest.raises(InputError, match="error: invalid account"):
+        submit(fleet, plan("one"))
+    assert fleet.refresh()[0].state is BatchState.FAILED
+
+
+def test_cancel(fleet: Fleet, batch: FakeBatch, plan: Plan) -> None:
+    for name in ("one", "two", "three"):
+        submit(fleet, plan(name))
+    batch.turn("102", BatchState.ENDED)
+    assert [one.name for one in fleet.cancel(["one", "101", "three"])] == ["one", "two"]
+    assert batch.cancelled == ["100", "101"]
+    with pytest.raises(InputError, match="no allocation 'four'"):
+        fleet.cancel(["four"])
+
+
+def test_a_job_that_the_batch_system_forgot(fleet: Fleet, batch: FakeBatch, plan: Plan, now: list[float]) -> None:
+    submit(fleet, plan("one"))
+    submit(fleet, plan("two"))
+    ended = BatchJob("101", "two", BatchState.TIMED_OUT, (), "TimeLimit")
+    batch.earlier = lambda ids: {"101": ended} if "101" in ids else {}  # type: ignore[method-assign, assignment]
+    batch.known.clear()
+    assert [one.state for one in fleet.refresh()] == [BatchState.WAITING, BatchState.TIMED_OUT]
+    now[0] += 61
+    assert [one.state for one in fleet.refresh()] == [BatchState.ENDED, BatchState.TIMED_OUT]
+
+
+def test_a_batch_system_that_shows_nothing_for_a_moment(
+    fleet: Fleet, batch: FakeBatch, plan: Plan, now: list[float]
+) -> None:
+    """A controller that has just started: its jobs are not over, and none is submitted twice."""
+    submit(fleet, plan("one"))
+    batch.turn("100", BatchState.RUNNING)
+    fleet.refresh()
+    known = dict(batch.known)
+    batch.known.clear()
+    for _ in range(2):
+        (one,) = fleet.refresh()
+        assert one.state is BatchState.RUNNING and one.reason == "the batch system does not show it now"
+        now[0] += 29
+    batch.known.update(known)
+    (one,) = fleet.refresh()
+    assert one.state is BatchState.RUNNING and not one.reason and one.missing is None
+    batch.known.clear()
+    now[0] += 5000  # its walltime was over long ago: nobody has looked meanwhile
+    assert fleet.refresh()[0].state is BatchState.ENDED
+
+
+@pytest.mark.parametrize(
+    ("asked", "batch_section", "said"),
+    [
+        ({}, {"account_required": True}, "--account"),
+        ({"nodes": 9}, {"queue": "q", "queues": {"q": {"walltime": [{"nodes": 8, "hours": 2.0}]}}}, "at most 8"),
+        (
+            {"nodes": 2, "minutes": 121},
+            {"queue": "q", "queues": {"q": {"walltime": [{"nodes": 8, "hours": 2.0}, {"nodes": 16, "hours": 4.0}]}}},
+            "give --walltime 2:00 at most, or --nodes 9 or more",
+        ),
+    ],
+)
+def test_the_sites_rules(
+    asked: dict[str, int], batch_section: dict[str, object], said: str, fleet: Fleet, plan: Plan, batch: FakeBatch
+) -> None:
+    with pytest.raises(InputError, match=said):
+        submit(fleet, plan("one", **asked, **batch_section))
+    assert not batch.submitted and not fleet.refresh()
+
+
+def test_the_queue_is_full(fleet: Fleet, batch: FakeBatch, plan: Plan) -> None:
+    """Jobs that others of the user's programs submitted count, those of other queues and those that are over do not."""
+    section = {"queue": "q", "queues": {"q": {"limits": {"queued": 2}}}}
+    batch.known["1"] = BatchJob("1", "other", BatchState.RUNNING, ("q", "normal"))
+    batch.known["2"] = BatchJob("2", "other", BatchState.RUNNING, ("elsewhere",))
+    batch.known["3"] = BatchJob("3", "other", BatchState.ENDED, ("q",))
+    submit(fleet, plan("one", **section))
+    with pytest.raises(TryAgainError, match="takes 2 jobs of a user in q"):
+        submit(fleet, plan("two", **section))
+
+
+def test_a_book_that_makes_no_sense(fleet: Fleet, tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "allocations.json").write_text('[{"name": "x"}]')
+    with pytest.raises(InputError, match=r"allocations\.json makes no sense"):
+        fleet.refresh()
+
+
+def test_names_differ() -> None:
+    assert len({new_name() for _ in range(1000)}) == 1000

@@ -1,0 +1,269 @@
+"""As many allocations as there is work for, and no more than the site's limits."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hpo_pilot.errors import GiveUpError, InputError, TryAgainError
+from hpo_pilot.hpc.allocations import AllocationFile, Fleet
+from hpo_pilot.hpc.batch_system import AllocationSpec, BatchJob, BatchState
+from hpo_pilot.hpc.keeper import Demand, Keeper, KeeperSettings, WaitingJobs
+from hpo_pilot.jobs import JobNeeds
+from tests.hpc.conftest import FakeBatch
+
+KEEPING = KeeperSettings("https://here", "Q", "here", max_nodes=6, room=4, idle=100.0, settle=30.0)
+
+
+def at_once(spec: AllocationSpec, needs: JobNeeds) -> int:
+    """One job of a core on each core of nodes of eight."""
+    return spec.nodes // needs.nodes * (8 // needs.cores) if needs.gpus_per_node == 0 else 0
+
+
+class Bench:
+    """A keeper of allocations of two nodes, at a server that has the jobs that a test says."""
+
+    def __init__(self, fleet: Fleet, batch: FakeBatch, plan: Callable[..., AllocationSpec], now: list[float]) -> None:
+        self.fleet, self.batch, self.now = fleet, batch, now
+        self.section: dict[str, object] = {}
+        self.plan = lambda name: plan(name, **self.section)
+        self.demand = Demand((), 0)
+        self.told: list[str] = []
+        self.keeper = self.again()
+
+    def again(self, keeping: KeeperSettings = KEEPING) -> Keeper:
+        """Another process that keeps the same."""
+        self.keeper = Keeper(
+            self.fleet,
+            keeping,
+            self.plan,
+            lambda: self.demand,
+            at_once=at_once,
+            tell=self.told.append,
+            clock=lambda: self.now[0],
+        )
+        return self.keeper
+
+    def look(self, waiting: int | tuple[WaitingJobs, ...], going: int = 0, after: float = 1.0) -> list[str]:
+        """One look; the states of all jobs then."""
+        self.now[0] += after
+        self.demand = Demand((WaitingJobs(waiting),) if isinstance(waiting, int) else waiting, going)
+        self.keeper.look()
+        return [job.state.value for job in self.batch.known.values()]
+
+
+@pytest.fixture
+def bench(fleet: Fleet, batch: FakeBatch, plan: Callable[..., AllocationSpec], now: list[float]) -> Bench:
+    return Bench(fleet, batch, plan, now)
+
+
+def test_nothing_to_do(bench: Bench) -> None:
+    assert bench.look(0) == []
+
+
+def test_no_more_than_there_is_work_for(bench: Bench) -> None:
+    assert bench.look(waiting=3) == ["waiting"]
+    assert bench.look(waiting=4) == ["waiting"]  # it will take them
+    assert bench.look(waiting=5) == ["waiting"] * 2
+
+
+def test_no_more_nodes_than_allowed(bench: Bench) -> None:
+    assert bench.look(waiting=1000) == ["waiting"] * 3
+    assert bench.look(waiting=1000) == ["waiting"] * 3
+
+
+def test_one_that_has_started_takes_jobs_before_another_follows(bench: Bench) -> None:
+    bench.look(waiting=4)
+    bench.batch.turn("100", BatchState.RUNNING)
+    assert bench.look(waiting=4) == ["running"]
+    assert bench.look(waiting=4, going=4, after=31) == ["running", "waiting"]
+
+
+def test_one_that_has_ended_is_followed_by_another(bench: Bench) -> None:
+    bench.look(waiting=4)
+    bench.batch.turn("100", BatchState.TIMED_OUT)
+    assert bench.look(waiting=4) == ["timed out", "waiting"]
+
+
+def test_no_work_is_left(bench: Bench) -> None:
+    """Between two generations there is no job for a moment: only after a while is that the end."""
+    bench.look(waiting=8)
+    bench.batch.turn("100", BatchState.RUNNING)
+    bench.look(waiting=0, going=4)
+    assert bench.look(waiting=0, after=99) == ["running", "waiting"]
+    assert bench.look(waiting=0, after=1) == ["cancelled"] * 2  # the running one's pilot has nothing to do either
+
+
+def test_what_has_just_started_is_left(bench: Bench) -> None:
+    bench.look(waiting=4)
+    bench.look(waiting=0, after=90)
+    bench.batch.turn("100", BatchState.RUNNING)
+    assert bench.look(waiting=0, after=11) == ["running"]
+    assert bench.look(waiting=0, after=31) == ["cancelled"]
+
+
+def test_running_jobs_are_work(bench: Bench) -> None:
+    bench.look(waiting=8)
+    bench.batch.turn("100", BatchState.RUNNING)
+    assert bench.look(waiting=0, going=1, after=1000) == ["running", "waiting"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [({"eligible": 2}, 1), ({"queued": 3}, 1), ({"running": 3}, 1), ({"eligible": 1}, 0), ({"queued": 9}, 3)],
+)
+def test_the_sites_limits(limits: dict[str, int], expected: int, bench: Bench) -> None:
+    bench.section = {"queue": "q", "queues": {"q": {"limits": limits}}}
+    bench.batch.known["1"] = BatchJob("1", "other", BatchState.WAITING, ("q",))
+    bench.batch.known["2"] = BatchJob("2", "other", BatchState.RUNNING, ("q",))
+    bench.look(waiting=1000)
+    assert len(bench.batch.submitted) == expected
+
+
+def test_others_allocations_are_left_alone(bench: Bench, plan: Callable[..., AllocationSpec]) -> None:
+    bench.fleet.submit(plan("by-hand"), server="https://here", panda_queue="Q")
+    bench.fleet.submit(plan("elsewhere"), server="https://there", panda_queue="Q", kept=True)
+    other = plan("other")
+    other = replace(other, site=other.site.model_copy(update={"name": "there"}))
+    bench.fleet.submit(other, server="https://here", panda_queue="Q", kept=True)
+    assert bench.look(waiting=0, after=1000) == ["waiting"] * 3
+    assert not bench.batch.cancelled
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_killed_while_it_submits(when: str, bench: Bench) -> None:
+    """Whether the job was submitted or not, in the end there is one."""
+
+    class Killed(BaseException):
+        pass
+
+    def die() -> None:
+        setattr(bench.batch, when, lambda: None)
+        raise Killed
+
+    setattr(bench.batch, when, die)
+    with pytest.raises(Killed):
+        bench.look(waiting=4)
+    bench.again()
+    bench.look(waiting=4)  # the batch system may still show it
+    assert bench.look(waiting=4, after=61) == ["waiting"]
+    assert len(bench.fleet.refresh()) == (1 if when == "after" else 2)
+
+
+def test_a_second_life_keeps_on(bench: Bench) -> None:
+    bench.look(waiting=12)
+    bench.again()
+    assert bench.look(waiting=12) == ["waiting"] * 3
+    bench.again(replace(KEEPING, idle=0.0))
+    assert bench.look(waiting=0) == ["cancelled"] * 3
+
+
+def test_it_runs_until_it_is_stopped(bench: Bench) -> None:
+    stop, looks = threading.Event(), 0
+
+    def demand() -> Demand:
+        nonlocal looks
+        looks += 1
+        if looks <= 2:
+            raise TryAgainError("the server sleeps")
+        stop.set()
+        return Demand((WaitingJobs(4),), 0)
+
+    clock, tell = lambda: bench.now[0], bench.told.append
+    keeper = Keeper(bench.fleet, KEEPING, bench.plan, demand, at_once=at_once, tell=tell, clock=clock)
+    keeper.run(stop, 0.01)
+    assert bench.told[0] == "not now: the server sleeps" and "4 jobs wait: submitted hpo-" in bench.told[1]
+    assert bench.told[2:] == ["it goes on"]
+    assert not bench.batch.cancelled
+
+
+def test_allocations_that_fail_at_once(bench: Bench) -> None:
+    """They would be submitted for ever, each for nothing."""
+    for number in ("100", "101", "102"):
+        bench.look(waiting=4)
+        bench.batch.turn(number, BatchState.RUNNING)
+        bench.look(waiting=4)
+        bench.batch.turn(number, BatchState.FAILED)
+    with pytest.raises(GiveUpError, match=r"the last 3 allocations failed .* see .*/shared/hpo-.*/output\.log"):
+        bench.look(waiting=4)
+    bench.again()  # whoever starts it again has seen to it
+    bench.look(waiting=4)
+    assert len(bench.batch.submitted) == 4
+
+
+def test_allocations_that_fail_late_or_not_all(bench: Bench) -> None:
+    for number, state, after in (
+        ("100", BatchState.FAILED, 1.0),
+        ("101", BatchState.TIMED_OUT, 1.0),
+        ("102", BatchState.FAILED, 1.0),
+        ("103", BatchState.FAILED, 1000.0),
+        ("104", BatchState.FAILED, 1.0),
+    ):
+        bench.look(waiting=4)
+        bench.batch.turn(number, BatchState.RUNNING)
+        bench.look(waiting=4)
+        bench.batch.turn(number, state)
+        bench.now[0] += after
+    assert bench.look(waiting=4)[-1] == "waiting"
+
+
+def test_jobs_that_no_allocation_takes(bench: Bench) -> None:
+    """Jobs of more nodes than an allocation has, say: more such allocations would idle too."""
+    bench.look(waiting=8)
+    bench.batch.turn("100", BatchState.RUNNING)
+    bench.look(waiting=8)
+    assert bench.look(waiting=100, after=31) == ["running", "waiting"]
+    assert bench.look(waiting=100, going=1) == ["running", "waiting", "waiting"]
+    bench.look(waiting=100)
+    with pytest.raises(GiveUpError, match="take none of them"):
+        bench.look(waiting=100, after=100)
+    assert {job.state for job in bench.batch.known.values()} == {BatchState.CANCELLED}
+
+
+def test_allocations_for_what_fits_them(bench: Bench) -> None:
+    """Of two-node jobs of all cores each runs one, of small ones sixteen, and none of those with GPUs."""
+    wide, small = WaitingJobs(2, JobNeeds(nodes=2, cores=8)), WaitingJobs(16, JobNeeds(cores=1))
+    hopeless = WaitingJobs(500, JobNeeds(gpus_per_node=2, minutes=30.0))
+    assert bench.look((small, hopeless)) == ["waiting"]
+    assert bench.look((small, hopeless, wide)) == ["waiting"] * 3
+    (said,) = [told for told in bench.told if "is submitted" in told]
+    assert said.endswith("for none could run them: 500 of 1 nodes with 1 cores, 2 GPUs and 2000 MB for 30 minutes")
+    assert "no allocation of 2 nodes for 1:00" in said
+
+
+def test_halves_of_two_shapes_share_one(bench: Bench) -> None:
+    assert bench.look((WaitingJobs(8, JobNeeds(cores=1)), WaitingJobs(4, JobNeeds(cores=2)))) == ["waiting"]
+
+
+def test_work_that_never_fits_is_none(bench: Bench) -> None:
+    """Allocations are given back, and it goes on looking: others may submit what fits."""
+    hopeless = (WaitingJobs(500, JobNeeds(nodes=3)),)
+    assert bench.look(hopeless) == []
+    assert bench.look(4) == ["waiting"]
+    bench.batch.turn("100", BatchState.RUNNING)
+    assert bench.look(hopeless, after=50) == ["running"]
+    assert bench.look(hopeless, after=101) == ["cancelled"]
+
+
+def test_a_refusal_ends_it(bench: Bench) -> None:
+    bench.section = {"account_required": True}
+    bench.demand = Demand((WaitingJobs(1),), 0)
+    with pytest.raises(InputError, match="--account"):
+        bench.keeper.run(threading.Event(), 0.01)
+
+
+def test_two_at_once(tmp_path: Path) -> None:
+    """They would submit for the same jobs; of other sites each has its own."""
+    book = AllocationFile(tmp_path / "work")
+    with book.kept_by_one("https://here", "Q", "here"):
+        twice = pytest.raises(TryAgainError, match="another `pilots keep` does this already")
+        with twice, book.kept_by_one("https://here", "Q", "here"):
+            pytest.fail("it must not be let in")
+        with book.kept_by_one("https://here", "Q", "there"):
+            pass
+    with book.kept_by_one("https://here", "Q", "here"):
+        pass

@@ -1,0 +1,203 @@
+"""What must hold whatever jobs come, however long they run, and whichever nodes are lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpo_pilot.errors import InputError
+from hpo_pilot.hpc.capacity import Node, NodeShape, Openings
+from hpo_pilot.hpc.scheduler import Policy, Scheduler
+from hpo_pilot.hpc.usage import Ending, Job
+from hpo_pilot.jobs import JobNeeds
+from tests.hpc.checker import Checker, Event
+
+SHAPES = (
+    NodeShape(cores=8, memory_mb=100, gpus=6, close=3),
+    NodeShape(cores=8, memory_mb=100, gpus=4, close=2),
+    NodeShape(cores=12, memory_mb=300),
+)
+NEEDS = st.builds(
+    JobNeeds,
+    nodes=st.integers(1, 5),
+    gpus_per_node=st.integers(0, 6),
+    cores=st.integers(1, 9),
+    memory_mb=st.integers(1, 120),
+    minutes=st.sampled_from([5.0, 20.0, 60.0, 200.0]),
+)
+
+
+@dataclass
+class Driver:
+    """A caller of the scheduler that draws what happens, and has every event checked."""
+
+    data: st.DataObject
+    lose: bool = True
+    now: float = 0.0
+    running: dict[str, tuple[Job, float]] = field(default_factory=dict)
+    waiting: dict[str, Job] = field(default_factory=dict)
+    returned: int = 0
+    refused: int = 0
+
+    def __post_init__(self) -> None:
+        shapes = self.data.draw(st.lists(st.sampled_from(SHAPES), min_size=1, max_size=9))
+        self.nodes = [Node(f"n{number}", shape) for number, shape in enumerate(shapes)]
+        self.shapes = [self.data.draw(NEEDS) for _ in range(self.data.draw(st.integers(1, 5)))]
+        policy = Policy(margin=0.0, measurements=2, quantile=0.5, depth=self.data.draw(st.sampled_from([2, 64])))
+        self.scheduler = Scheduler(self.nodes, ends=100_000.0, policy=policy)
+        self.checker = Checker(self.nodes)
+        self.jobs = 0
+        self.promised: dict[object, float] = {}
+        self.held: set[str] = set()
+
+    def new_job(self, needs: JobNeeds) -> Job:
+        self.jobs += 1
+        return Job(f"j{self.jobs}", f"s{needs.minutes}", needs)
+
+    def add(self, job: Job) -> bool:
+        try:
+            self.scheduler.add(job)
+        except InputError as error:
+            assert "ask for less" in str(error)
+            self.refused += 1
+            return False
+        self.waiting[str(job.key)] = job
+        return True
+
+    def starts(self) -> list[str]:
+        found = self.scheduler.starts(self.now)
+        for start in found:
+            key = str(start.job.key)
+            assert not self.held & {share.node for share in start.shares}
+            self.checker.replay([Event(self.now, start)])
+            self.running[key] = (self.waiting.pop(key), self.now)
+            if key in self.promised:
+                # From the promise on, only jobs that began before it are in the way, each to its limit at most.
+                assert self.now <= self.promised[key] + max(60.0 * one.minutes for one in self.shapes)
+        if (reserved := self.scheduler.reserved) is not None:
+            job, start_at = reserved
+            assert str(job.key) in self.waiting
+            if not self.lose:  # else another promise may be needed
+                assert start_at <= self.promised.setdefault(str(job.key), start_at)
+        return [str(start.job.key) for start in found]
+
+    def end(self, key: str, ending: Ending = Ending.FINISHED) -> None:
+        del self.running[key]
+        self.scheduler.ended(key, ending, self.now)
+        self.checker.replay([Event(self.now, ended=key, ending=ending)])
+
+    def pass_time(self, seconds: float) -> None:
+        """Time goes on; jobs are ended at their limits, and what is free then is used at once."""
+        until = self.now + seconds
+        while self.running:
+            limit, key = min((began + job.limit, key) for key, (job, began) in self.running.items())
+            if limit > until:
+                break
+            self.now = max(self.now, limit)
+            self.end(key, Ending.FAILED)
+            self.starts()
+        self.now = until
+
+    def lose_node(self, node: Node) -> None:
+        self.checker.replay([Event(self.now, lost=node.name)])
+        for job in self.scheduler.lose_node(node.name, self.now):
+            self.end(str(job.key), Ending.LOST)
+
+    def hold(self, node: Node) -> None:
+        """No more jobs there for now, or again."""
+        (self.scheduler.release if node.name in self.held else self.scheduler.hold)([node.name])
+        self.held ^= {node.name}
+
+    def hand_back(self) -> None:
+        for job in self.scheduler.hand_back(self.now):
+            del self.waiting[str(job.key)]
+            self.returned += 1
+
+    def step(self) -> None:
+        losing = ["lose", "hold", "hold"] if self.lose else ["end"]
+        what = self.data.draw(st.sampled_from(["add", "add", "end", "time", *losing, "back"]))
+        if what == "add":
+            self.add(self.new_job(self.data.draw(st.sampled_from(self.shapes))))
+        elif what == "end" and self.running:
+            self.end(self.data.draw(st.sampled_from(sorted(self.running))))
+        elif what == "time":
+            self.pass_time(self.data.draw(st.sampled_from([1.0, 100.0, 1000.0, 5000.0])))
+        elif what == "lose":
+            self.lose_node(self.data.draw(st.sampled_from(self.nodes)))
+        elif what == "hold":
+            self.hold(self.data.draw(st.sampled_from(self.nodes)))
+        elif what == "back":
+            self.hand_back()
+        self.starts()
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_nothing_is_given_twice_and_everything_is_given_back(data: st.DataObject) -> None:
+    driver = Driver(data)
+    for _ in range(data.draw(st.integers(1, 40))):
+        driver.step()
+    usage = driver.scheduler.usage(driver.now)
+    assert abs(usage.nodes.total - driver.now * len(driver.nodes)) < 1e-6 * (1.0 + driver.now)
+    assert usage.nodes.idle > -1e-6
+    assert usage.gpus.idle > -1e-6
+    driver.scheduler.drain()
+    driver.hand_back()
+    for key in sorted(driver.running):
+        driver.end(key)
+    driver.checker.finish()
+    assert not driver.waiting
+    assert driver.scheduler.running == driver.scheduler.waiting == 0
+    started = sum(sum(one.endings.values()) for one in driver.scheduler.usage(driver.now).searches.values())
+    assert started + driver.returned + driver.refused == driver.jobs
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_the_oldest_job_starts_by_what_it_was_promised(data: st.DataObject) -> None:
+    driver = Driver(data, lose=False)
+    for _ in range(data.draw(st.integers(1, 40))):
+        driver.step()
+    longest = max(60.0 * one.minutes for one in driver.shapes)
+    # However many wait: each is the oldest one day, and starts no later than two longest jobs after that.
+    for _ in range(2 * len(driver.waiting) + 2):
+        driver.pass_time(longest)
+        driver.starts()
+        driver.hand_back()
+    assert not driver.waiting
+
+
+@settings(deadline=None, max_examples=80)
+@given(st.data())
+def test_what_is_handed_out_for_a_wish_starts_at_once(data: st.DataObject) -> None:
+    driver = Driver(data)
+    for _ in range(data.draw(st.integers(0, 25))):
+        driver.step()
+    wish = driver.scheduler.wish(driver.now)
+    openings = Openings(list(wish.now))
+    expected = []
+    for _ in range(data.draw(st.integers(1, 12))):
+        job = driver.new_job(data.draw(st.one_of(st.sampled_from(driver.shapes), NEEDS)))
+        if openings.take(job.needs, min(job.limit, wish.seconds.get(job.search, job.limit))):
+            assert driver.add(job)
+            expected.append(str(job.key))
+    assert sorted(driver.starts()) == sorted(expected)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_a_job_that_is_said_to_fit_later_is_not_refused(data: st.DataObject) -> None:
+    driver = Driver(data)
+    for _ in range(data.draw(st.integers(0, 25))):
+        driver.step()
+    wish = driver.scheduler.wish(driver.now)
+    for opening in wish.later:
+        assert 0 < opening.nodes <= len(driver.nodes)
+        needs = JobNeeds(opening.nodes, sum(opening.gpus), opening.cores, opening.memory_mb, 1.0)
+        assert not driver.scheduler.waiting
+        assert driver.add(driver.new_job(needs))
+        driver.scheduler.hand_back(driver.now)
+        driver.starts()
+        break

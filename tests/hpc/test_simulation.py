@@ -1,0 +1,101 @@
+"""A small machine in simulated time: what `make bench` shows of a large one must hold here too."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpo_pilot.hpc.capacity import Node, NodeShape
+from hpo_pilot.hpc.scheduler import Policy
+from hpo_pilot.hpc.usage import Ending
+from hpo_pilot.jobs import JobNeeds
+from tests.hpc.checker import check, endings
+from tests.hpc.simulation import Outcome, Simulation
+from tests.hpc.trials import TrialServer, TrialSource, nodes_lost
+
+NODES = [Node(f"n{number:02}", NodeShape(42, 512_000, 6, 3)) for number in range(64)]
+DAY = 86_400.0
+MIXED = [
+    TrialSource("four", JobNeeds(4, 6, 42, 400_000, 180), median=1800, sigma=0.5),
+    TrialSource("half", JobNeeds(32, 6, 42, 400_000, 120), median=1800, sigma=0.3, count=6, parallel=1, arrives=3600),
+    TrialSource("pairs", JobNeeds(2, 3, 21, 200_000, 90), median=900, sigma=0.6, parallel=12),
+    TrialSource("one", JobNeeds(1, 1, 7, 60_000, 60), median=600, sigma=0.7, parallel=15),
+    TrialSource("cpu", JobNeeds(1, 0, 14, 30_000, 60), median=600, sigma=0.7, parallel=5, arrives=7200),
+]
+
+
+def _run(sources: list[TrialSource], *, policy: Policy | None = None, lost: int = 2, ends: float = DAY) -> Outcome:
+    losses = list(nodes_lost([node.name for node in NODES], lost, ends, 5))
+    return Simulation(NODES, TrialServer(sources, seed=5), ends, losses, policy or Policy()).run()
+
+
+def test_trials_of_one_shape_use_the_machine() -> None:
+    outcome = _run(MIXED[:1], lost=0)
+    checked = check(NODES, outcome.events)
+    assert checked.node_seconds(checked.useful) / (64 * DAY) > 0.95
+    assert outcome.most_running == 16
+
+
+def test_trials_of_all_shapes_use_the_machine_and_the_large_ones_get_their_turn() -> None:
+    outcome = _run(MIXED, lost=1)
+    checked = check(NODES, outcome.events)
+    usage = outcome.usage
+    assert usage.nodes.idle / usage.nodes.total < 0.07
+    assert usage.searches["half"].endings.get(Ending.FINISHED, 0) >= 4
+    assert all(usage.searches[source.name].endings[Ending.FINISHED] for source in MIXED)
+    # The scheduler's books and what the checker counted from the log are the same.
+    spent = usage.nodes.used + usage.nodes.lost
+    assert spent == pytest.approx(checked.node_seconds(checked.any), rel=1e-9)
+    assert usage.nodes.total == pytest.approx(64 * DAY, rel=1e-12)
+    assert usage.gpus.total == pytest.approx(6 * 64 * DAY, rel=1e-12)
+    assert usage.nodes.running == usage.gpus.running == 0
+    counted = {ending: sum(one.endings.get(ending, 0) for one in usage.searches.values()) for ending in Ending}
+    assert {ending: count for ending, count in counted.items() if count} == endings(outcome.events)
+    assert sum(one.nodes.used for one in usage.searches.values()) == pytest.approx(usage.nodes.used)
+
+
+def test_the_gpu_seconds_of_jobs_that_were_of_use_are_exact() -> None:
+    outcome = _run(MIXED, lost=0, ends=DAY / 4)
+    assert outcome.usage.gpus.used == pytest.approx(check(NODES, outcome.events).gpu_seconds, rel=1e-12)
+
+
+def test_the_same_input_gives_the_same_decisions() -> None:
+    first, second = (_run(MIXED, ends=DAY / 4) for _ in range(2))
+    assert first.events == second.events
+
+
+def test_backfill_starts_more_than_first_come_first_served() -> None:
+    """Three times a trial waits for the whole machine, and what is short runs meanwhile."""
+    sources = [
+        TrialSource("long", JobNeeds(2, 6, 42, 400_000, 240), median=5400, sigma=0.5),
+        TrialSource("whole", JobNeeds(64, 6, 42, 400_000, 60), median=1800, sigma=0.2, count=3, parallel=1, arrives=60),
+        TrialSource("short", JobNeeds(1, 6, 42, 400_000, 40), median=900, sigma=0.3),
+    ]
+    ours = _run(sources, lost=0)
+    plain = Simulation(NODES, TrialServer(sources, seed=5), DAY, (), Policy(backfill=False), turns=True).run()
+    check(NODES, plain.events)
+    assert ours.usage.nodes.idle < 0.75 * plain.usage.nodes.idle
+    for usage in (ours.usage, plain.usage):
+        assert usage.searches["whole"].endings == {Ending.FINISHED: 3}
+
+
+def test_few_trials_are_cut_by_the_end_and_none_with_a_generous_quantile() -> None:
+    outcome = _run(MIXED[:1], lost=0)
+    counts = endings(outcome.events)
+    assert counts.get(Ending.CUT, 0) < 0.02 * counts[Ending.FINISHED]
+    asked = endings(_run(MIXED[:1], lost=0, policy=Policy(measurements=10**9)).events)
+    assert Ending.CUT not in asked  # by the minutes asked for, every trial ends in time
+
+
+@pytest.mark.parametrize("minutes", [60, 90, 110])
+def test_a_few_nodes_are_used_before_many_run_times_are_known(minutes: int) -> None:
+    """Four nodes for two hours, trials of 20 minutes: whatever they are allowed to take, most of the time is used."""
+    whole = JobNeeds(1, 6, 42, 400_000, minutes)
+    source = TrialSource("s", whole, median=1200, sigma=0.3)
+    shares, cut, finished = [], 0, 0
+    for seed in range(10):
+        outcome = Simulation(NODES[:4], TrialServer([source], seed=seed), 7200.0).run()
+        shares.append(1.0 - outcome.usage.nodes.idle / outcome.usage.nodes.total)
+        counts = endings(outcome.events)
+        cut, finished = cut + counts.get(Ending.CUT, 0), finished + counts[Ending.FINISHED]
+    assert sum(shares) / len(shares) > 0.8  # the last of them do not fit into what is left
+    assert cut < 0.03 * finished

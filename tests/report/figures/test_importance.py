@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from hpo_pilot.report.importance import LEAST_TRIALS, QUICK, importance_figure, importance_figures, importances
+from hpo_pilot.search import Search, Trial
+from tests.report.figures.made_up import make_search, make_trial
+
+SPACE = {
+    "decides": {"type": "real", "low": 1e-5, "high": 1.0, "scale": "log"},
+    "helps": {"type": "categorical", "choices": ["a", "b", "c"]},
+    "idle": {"type": "integer", "low": 1, "high": 9},
+    "only_c": {"type": "real", "low": 0.0, "high": 1.0, "when": {"helps": "c"}},
+}
+
+
+def scanned(count: int, noise: float = 0.0, seed: int = 4) -> tuple[Search, list[Trial]]:
+    """Trials whose figure hangs on two of the parameters; one of them has no order."""
+    search = make_search(space=SPACE, constraints=[])
+    rng = random.Random(seed)
+    trials = []
+    for number in range(1, count + 1):
+        point = search.space.decode([rng.random() for _ in search.space.names])
+        unit = search.space.encode(point)[0]
+        figure = (unit - 0.3) ** 2 + {"a": 0.3, "b": 0.0, "c": 0.15}[str(point["helps"])] + noise * rng.gauss(0, 1)
+        trials.append(make_trial(number, figure, point=point))
+    return search, trials
+
+
+def test_what_decides_comes_first_and_what_is_idle_loses_nothing() -> None:
+    search, trials = scanned(200)
+    found = importances(search, trials)
+    assert found is not None
+    by_name = {one.name: one for one in found.parameters}
+    assert {one.name for one in found.parameters[:2]} == {"decides", "helps"}
+    assert by_name["decides"].lost > 0.3 and by_name["helps"].lost > 0.3
+    for name in ("idle", "only_c"):
+        assert abs(by_name[name].lost) < 0.05
+    assert found.score > 0.8
+    assert by_name["decides"].spread > 0
+    assert 0.2 < by_name["only_c"].active < 0.5
+    assert by_name["decides"].active == 1
+    assert found == importances(search, trials), "the same trials give the same importances"
+
+
+def test_noise_is_told_from_knowledge() -> None:
+    search, trials = scanned(100, noise=50.0)
+    figure = importance_figure(search, trials)
+    assert "do not rely on this order" in figure.note
+    assert "predicts poorly" not in importance_figure(*scanned(200)).note
+
+
+def test_one_far_trial_changes_little() -> None:
+    search, trials = scanned(150)
+    far = [*trials, make_trial(151, 1e300, point=trials[0].point)]
+    found = importances(search, far)
+    assert found is not None
+    assert found.score > 0.8
+
+
+def test_few_trials_and_equal_ones_say_nothing() -> None:
+    search, trials = scanned(LEAST_TRIALS - 1)
+    figure = importance_figure(search, trials)
+    assert figure.spec["data"] == []
+    assert figure.description == f"Needs {LEAST_TRIALS} finished trials; there are {LEAST_TRIALS - 1} so far."
+    same = [make_trial(n, 0.5) for n in range(1, 30)]
+    assert importance_figure(search, same).description == "All 29 finished trials have the same loss."
+
+
+def test_the_figure_has_bars_with_whiskers_the_most_important_on_top() -> None:
+    search, trials = scanned(150)
+    figure = importance_figure(search, trials)
+    (bars,) = figure.spec["data"]
+    assert bars["x"] == sorted(bars["x"])
+    assert figure.spec["layout"]["yaxis"]["ticktext"][-1] in ("decides", "helps")
+    assert all(spread > 0 for spread in bars["error_x"]["array"][-2:])
+    assert "shuffled only among those that have a value: only_c" in figure.note
+    assert "decides 0." in figure.description
+
+
+def test_quick_finds_the_same_first() -> None:
+    search, trials = scanned(300)
+    found = importances(search, trials, QUICK)
+    assert found is not None
+    assert {one.name for one in found.parameters[:2]} == {"decides", "helps"}
+
+
+def test_each_objective_has_its_own(search_of: Callable[..., Search]) -> None:
+    _, trials = scanned(40)
+    several = search_of(space=SPACE, constraints=[], objective=[{"metric": "loss"}, {"metric": "speed"}])
+    figures = importance_figures(several, [t for t in trials if t.value is not None])
+    assert [figure.title for figure in figures] == ["Importance for loss", "Importance for speed"]

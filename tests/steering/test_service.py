@@ -1,0 +1,259 @@
+"""The service's loop: a search that a defect meets harms no other, and is not tried all the time."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from hpo_pilot.panda.workflow_manager import EAGER
+from hpo_pilot.search import Search
+from hpo_pilot.steering import service as service_module
+from hpo_pilot.steering.loop import Proposer, SearchSteering
+from hpo_pilot.steering.service import Service
+from hpo_pilot.store import SearchState, SteeringStore
+from hpo_pilot.store.lease import held_lease
+from tests.steering.memory_panda import Panda
+
+
+class Defect:
+    """A manager in which everything is wrong."""
+
+    owner = "me"
+    policy = EAGER
+
+    def __init__(self):
+        self.tried = 0
+
+    def submit(self, _task, *, maybe_submitted=False):
+        self.tried += 1
+        raise RuntimeError("no such luck")
+
+    def find(self, _name):
+        return None
+
+    def wait(self, seconds):
+        time.sleep(min(seconds, 0.01))
+        return {1}
+
+    def interrupt(self):
+        """Nothing waits."""
+
+
+class Waiting(Panda):
+    """A server at which nothing ever changes."""
+
+    def wait(self, seconds):
+        time.sleep(min(seconds, 0.01))
+        return set()
+
+    def interrupt(self):
+        """Nothing waits for long."""
+
+
+@pytest.fixture
+def store(tmp_path):
+    opened = SteeringStore.open(f"sqlite:///{tmp_path / 'hpo-pilot.db'}")
+    yield opened
+    opened.close()
+
+
+def test_a_search_that_cannot_even_be_ended_is_left_alone_for_a_while(store, monkeypatch):
+    document = {
+        "search": "demo",
+        "space": {"x": {"type": "real", "low": 0.0, "high": 1.0}},
+        "optimizer": "random",
+        "payload": {"command": "true"},
+    }
+    store.create_search(Search.model_validate(document), source="s", sandbox="/s", owner="me")
+    broken = []
+
+    def kill_all(_self):
+        broken.append(True)
+        raise RuntimeError("not that either")
+
+    monkeypatch.setattr("hpo_pilot.steering.submissions.Submissions.kill_all", kill_all)
+    monkeypatch.setattr(service_module, "_ERROR_PAUSE", 0.8)
+    manager = Defect()
+    with held_lease(store.engine, "serve") as lease:
+        service = Service(store, manager, lease)
+        threading.Timer(1.3, service.stop).start()
+        service.run()
+    assert (manager.tried, len(broken)) == (1, 1)
+    monkeypatch.undo()
+    with held_lease(store.engine, "serve") as lease:
+        service = Service(store, manager, lease)
+        service.run(lambda: store.search(1).state is SearchState.FAILED or manager.tried > 2)
+    assert "no such luck" in store.search(1).message
+
+
+def test_a_defect_of_one_search_fails_it_and_the_others_go_on(store, monkeypatch, caplog):
+    for name in ("broken", "sound"):
+        document = {
+            "search": name,
+            "space": {"x": {"type": "real", "low": 0.0, "high": 1.0}},
+            "optimizer": "random",
+            "payload": {"command": "true"},
+        }
+        store.create_search(Search.model_validate(document), source="s", sandbox="/s", owner="me")
+    advance = SearchSteering.advance
+
+    def defective(self, changed, state):
+        if self.record.name == "broken" and not self._ending:
+            raise AttributeError("no such attribute")
+        return advance(self, changed, state)
+
+    monkeypatch.setattr(SearchSteering, "advance", defective)
+    monkeypatch.setattr(service_module, "_ERROR_PAUSE", 0.01)
+    panda = Waiting()
+    with held_lease(store.engine, "serve") as lease:
+        service = Service(store, panda, lease)
+        give_up = threading.Timer(20, service.stop)
+        give_up.start()
+        service.run(lambda: store.search("broken").state.is_over and bool(panda.tasks))
+        give_up.cancel()
+    failed, sound = store.search("broken"), store.search("sound")
+    assert failed.state is SearchState.FAILED
+    assert "internal error: AttributeError: no such attribute: this is a bug of hpo-pilot" in failed.message
+    assert "hpo-pilot resume" in failed.message
+    assert failed.message in store.events(failed.id)[-1].what
+    assert "Traceback" in caplog.text
+    assert sound.state is SearchState.RUNNING
+    # Mended, it goes on where it was.
+    monkeypatch.undo()
+    store.reopen(failed.id, "me", "resumed", only_from=(SearchState.FAILED,))
+    with held_lease(store.engine, "serve") as lease:
+        service = Service(store, panda, lease)
+        give_up = threading.Timer(20, service.stop)
+        give_up.start()
+        service.run(lambda: bool(store.trials(failed.id)))
+        give_up.cancel()
+    assert store.search("broken").state is SearchState.RUNNING
+
+
+class Hanging(Panda):
+    """A server whose calls for one search hang until they are let go; it tells of every change."""
+
+    def __init__(self, search):
+        super().__init__()
+        self._search = search
+        self.hangs = threading.Event()
+        self.let_go = threading.Event()
+        self._lock = threading.Lock()
+        self._changed = set()
+
+    def submit(self, task, *, maybe_submitted=False):
+        if task.search == self._search:
+            self.hangs.set()
+            assert self.let_go.wait(60)
+        with self._lock:
+            ref = super().submit(task, maybe_submitted=maybe_submitted)
+            for number in range(1, len(task.jobs) + 1):
+                self.finish(ref.jedi_task_id, number)
+            self._changed.add(ref.jedi_task_id)
+        return ref
+
+    def wait(self, seconds):
+        time.sleep(min(seconds, 0.01))
+        with self._lock:
+            changed, self._changed = self._changed, set()
+        return changed
+
+    def interrupt(self):
+        self.let_go.set()
+
+
+def _search(name, **more):
+    document = {
+        "search": name,
+        "space": {"x": {"type": "real", "low": 0.0, "high": 1.0}},
+        "optimizer": "random",
+        "budget": {"trials": 4, "parallel": 2},
+        "payload": {"command": "true"},
+        **more,
+    }
+    return Search.model_validate(document)
+
+
+def _run_until(service, done):
+    """Runs the service until `done` says so, or half a minute is over."""
+    give_up = threading.Timer(30, service.stop)
+    give_up.start()
+    try:
+        service.run(done)
+    finally:
+        give_up.cancel()
+
+
+def test_a_call_that_hangs_for_one_search_delays_no_other(store):
+    for name in ("slow", "quick"):
+        store.create_search(_search(name), source="s", sandbox="/s", owner="me")
+    panda = Hanging("slow")
+    seen = []
+
+    def over():
+        if store.search("quick").state.is_over and panda.hangs.is_set():
+            seen.append((store.search("slow").state, panda.let_go.is_set()))
+            panda.let_go.set()
+        return bool(seen) and store.search("slow").state.is_over
+
+    with held_lease(store.engine, "serve") as lease:
+        _run_until(Service(store, panda, lease), over)
+    assert seen[0] == (SearchState.RUNNING, False)
+    assert [store.search(name).state for name in ("slow", "quick")] == [SearchState.DONE] * 2
+    assert len(store.trials(store.search("quick").id)) == 4
+
+
+def test_an_optimizer_that_thinks_for_long_delays_no_other_search(store, monkeypatch):
+    for name in ("slow", "quick"):
+        store.create_search(_search(name), source="s", sandbox="/s", owner="me")
+    panda, thinks, let_go = Hanging("none"), threading.Event(), threading.Event()
+    ask = Proposer._ask
+
+    def pondering(self, *arguments):
+        if self._search.name == "slow":
+            thinks.set()
+            assert let_go.wait(60)
+        return ask(self, *arguments)
+
+    monkeypatch.setattr(Proposer, "_ask", pondering)
+
+    def over():
+        return thinks.is_set() and store.search("quick").state.is_over
+
+    with held_lease(store.engine, "serve") as lease:
+        service = Service(store, panda, lease)
+        try:
+            _run_until(service, over)
+            assert not let_go.is_set()
+        finally:
+            let_go.set()
+    assert store.search("quick").state is SearchState.DONE
+    assert not store.trials(store.search("slow").id)
+
+
+def test_a_search_as_wide_as_may_be_leaves_the_service_to_others(store):
+    wide = _search("wide", folds=1000, budget={"trials": 300, "parallel": 150})
+    for search in (wide, _search("quick")):
+        store.create_search(search, source="s", sandbox="/s", owner="me")
+    panda = Hanging("none")
+    panda.finish = lambda task_id, number: (
+        Panda.finish(panda, task_id, number) if panda.tasks[task_id].search == "quick" else None
+    )
+    with held_lease(store.engine, "serve") as lease:
+        _run_until(Service(store, panda, lease), lambda: store.search("quick").state.is_over)
+    assert store.search("quick").state is SearchState.DONE
+    widths = [len(task.jobs) for task in panda.tasks.values() if task.search == "wide"]
+    assert not widths or max(widths) <= 1000
+    assert sum(widths) < 150_000  # the first generation was not even out
+
+
+def test_stopping_waits_for_no_call(store):
+    store.create_search(_search("slow"), source="s", sandbox="/s", owner="me")
+    panda = Hanging("slow")
+    with held_lease(store.engine, "serve") as lease:
+        service = Service(store, panda, lease)
+        _run_until(service, lambda: panda.hangs.is_set() and (service.stop() or True))
+    assert panda.let_go.is_set()
+    assert store.search("slow").state is SearchState.RUNNING

@@ -1,0 +1,147 @@
+"""The steering of one search against a workflow manager that fails on demand: nothing is lost, doubled or stuck."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from hpo_pilot.errors import GiveUpError, TryAgainError
+from hpo_pilot.jobs import JobReport, JobState, TaskState
+from hpo_pilot.panda.workflow_manager import EAGER
+from hpo_pilot.search import TrialState
+from hpo_pilot.steering.status import search_notes
+from hpo_pilot.store import SearchState
+from tests.steering.memory_panda import Panda, go
+
+
+def test_a_search_to_its_end(steer, store, panda):
+    steering = steer(trials=4, parallel=2)
+    for _ in range(6):
+        go(steering, 3)
+        for number, task in panda.tasks.items():
+            for job in range(1, len(task.jobs) + 1):
+                panda.finish(number, job)
+    assert steering.state is SearchState.DONE
+    assert [trial.state for trial in store.trials(1)] == [TrialState.FINISHED] * 4
+
+
+def test_why_a_task_waits_is_told_while_it_waits(steer, store, panda):
+    steering = steer(trials=2, parallel=2)
+    panda.waiting[1] = "no candidates at any site"
+    go(steering)
+    told = search_notes(store, store.search(1))
+    assert [remark for remark in told if "task 1 " in remark and "no candidates at any site" in remark], told
+    del panda.waiting[1]
+    panda.report(1, 1)
+    go(steering)
+    assert not [remark for remark in search_notes(store, store.search(1)) if "candidates" in remark]
+
+
+def test_what_goes_again_is_not_forgotten_while_outputs_cannot_be_deleted(steer, panda):
+    document = {"payload": {"command": "true", "outputs": ["m"]}, "resources": {"trials_per_job": 5}}
+    steering = steer(document, trials=5, parallel=5)
+    go(steering)
+    panda.finish(1, 1, outputs=True, ran=4)
+    panda.broken["discard"] = TryAgainError("away")
+    go(steering)
+    del panda.broken["discard"]
+    go(steering)
+    assert [[member.trial for job in task.jobs for member in job] for task in panda.tasks.values()][1:] == [[5]]
+    panda.finish(2, 1)
+    go(steering)
+    assert steering.state is SearchState.DONE
+
+
+def test_one_task_that_the_server_does_not_tell_of_holds_up_no_other(steer, store, panda):
+    steering = steer(trials=6, parallel=2, refill=0.0)
+    go(steering, 2)
+    assert len(panda.tasks) == 1
+    panda.finish(1, 2)
+    go(steering, 3)
+    assert len(panda.tasks) == 2
+    panda.broken["results", 1] = TryAgainError("the server does not describe the jobs of task 1")
+    for number in range(2, 6):
+        panda.finish(number, 1)
+        go(steering, 4)
+    assert len(panda.tasks) == 6 - 1
+    assert store.counts(1)[TrialState.FINISHED] == 5
+
+
+def test_while_a_search_cannot_be_ended_it_is_not_tried_all_the_time(steer, panda):
+    steering = steer(trials=2, parallel=2)
+    go(steering, 2)
+    panda.broken["kill"] = GiveUpError("no")
+    steering.advance(None, SearchState.STOPPING)
+    assert steering.advance(None, SearchState.STOPPING) >= 1.0
+
+
+def test_what_runs_in_an_exhausted_task_is_not_sent_out_beside_itself(steer, panda, monkeypatch):
+    monkeypatch.setattr(Panda, "policy", replace(EAGER, status_comes_along=True))
+    steering = steer(trials=3, parallel=3)
+    go(steering, 2)
+    panda.finish(1, 1)
+    panda.states[1] = TaskState.EXHAUSTED
+    panda.reports[1][102] = JobReport(102, JobState.RUNNING, 1, 2)
+    panda.reports[1][103] = JobReport(103, JobState.ACTIVATED, 1, 3)
+    go(steering, 3)
+    assert (len(panda.tasks), panda.killed) == (1, [])
+    panda.finish(1, 2)
+    panda.states[1] = TaskState.EXHAUSTED
+    go(steering, 3)
+    assert panda.killed == [1]
+    assert [[member.trial for job in task.jobs for member in job] for task in panda.tasks.values()][1:] == [[3]]
+
+
+def test_what_has_finished_counts_although_the_search_is_stopped(steer, store, panda):
+    steering = steer(trials=4, parallel=2)
+    go(steering, 2)
+    panda.finish(1, 1)
+    steering.advance(set(), SearchState.STOPPING)
+    assert steering.state is SearchState.STOPPED
+    assert [trial.state for trial in store.trials(1)] == [TrialState.FINISHED, TrialState.STOPPED]
+    assert panda.killed == [1]
+
+
+def test_a_server_that_does_not_answer_does_not_keep_a_search_from_being_stopped(steer, store, panda):
+    steering = steer(trials=4, parallel=2)
+    go(steering, 2)
+    panda.broken["results"] = TryAgainError("away")
+    steering.advance(set(), SearchState.STOPPING)
+    assert steering.state is SearchState.STOPPED
+    assert panda.killed == [1]
+
+
+def test_a_stopped_search_sends_nothing_out_again(steer, store, panda):
+    steering = steer({"resources": {"trials_per_job": 2}}, trials=2, parallel=2)
+    go(steering, 2)
+    panda.finish(1, 1, ran=1)
+    steering.advance(set(), SearchState.STOPPING)
+    assert steering.state is SearchState.STOPPED
+    assert len(panda.tasks) == 1
+    assert not store.open_tasks(1)
+    assert [trial.state for trial in store.trials(1)] == [TrialState.FINISHED, TrialState.STOPPED]
+
+
+def test_the_time_that_a_server_is_away_is_no_hand_over(steer, panda):
+    steering = steer(trials=40, parallel=2, queued="auto")
+    go(steering, 2)
+    panda.finish(1, 1)
+    panda.broken["submit"] = TryAgainError("away")
+    go(steering, 3)
+    time.sleep(2.0)
+    del panda.broken["submit"]
+    go(steering, 2)
+    assert (steering._lookahead._hand_over or 0.0) < 1.5
+
+
+def test_no_more_is_asked_for_than_a_task_may_have(steer, panda, monkeypatch):
+    monkeypatch.setattr(Panda, "policy", replace(EAGER, jobs_per_task=3))
+    steering = steer({"folds": 2, "resources": {"trials_per_job": 2}}, trials=8, parallel=8)
+    asked = []
+    start = steering._proposer.start
+    monkeypatch.setattr(
+        steering._proposer, "start", lambda count, pending: (asked.append(count), start(count, pending))
+    )
+    go(steering, 12)
+    assert sum(asked) == 8
+    assert {len(task.jobs) for task in panda.tasks.values()} == {2}

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import builtins
+import math
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from hpo_pilot.errors import InputError
+from hpo_pilot.report.documents import trial_document
+from hpo_pilot.search import EarlyStop, FoldResult, Search, Trial, TrialState
+from hpo_pilot.search.trials import Price
+from hpo_pilot.web.notebook import folds_frame, intermediate_frame, pandas, reports_of, trials_frame, trials_of
+from tests.report.figures.made_up import START, make_search, make_trial, make_trials, on_nodes
+
+PRICE = Price(0, 1)
+
+
+def documents(trials: list[Trial]) -> list[Any]:
+    return [trial_document(trial, PRICE, logs=False) for trial in trials]
+
+
+def test_columns_have_the_types_of_what_they_hold() -> None:
+    search = make_search()
+    frame = trials_frame(search, documents(make_trials(search, 48)))
+    assert frame.index.name == "trial" and frame.index.tolist() == list(range(1, 49))
+    types = {name: str(kind) for name, kind in frame.dtypes.items()}
+    assert {name: types[name] for name in search.space.names} == {
+        "learning_rate": "Float64", "layers": "Int64", "width": "Int64", "alpha": "Float64",
+        "solver": "category", "batch": "category", "momentum": "Float64",
+    }  # fmt: skip
+    assert frame["batch"].cat.ordered and not frame["solver"].cat.ordered
+    assert types["started"] == types["submitted"] == "datetime64[us, UTC]"
+    assert frame["started"].iloc[0] == START + timedelta(seconds=4)
+    assert frame["momentum"].isna().sum() == (frame["solver"] == "adam").sum() > 0
+    assert frame["loss"].isna().sum() == 4 == (frame["state"] == "failed").sum()
+    assert frame.loc[11, "error"].startswith("the payload ended")
+    assert (frame["batch"] > 64).any()
+    assert frame["job_seconds"].tolist() == [0.0] * 48
+
+
+def test_no_trial_has_the_same_columns() -> None:
+    search = make_search()
+    empty = trials_frame(search, [])
+    full = trials_frame(search, documents(make_trials(search, 3)))
+    assert empty.dtypes.to_dict() == full.dtypes.to_dict()
+    assert len(empty) == 0
+    assert list(folds_frame(search, []).index.names) == ["trial", "fold"]
+    assert intermediate_frame([]).dtypes["value"] == "float64"
+
+
+def test_names_that_are_taken_and_choices_that_look_alike() -> None:
+    space = {
+        "state": {"type": "categorical", "choices": [1, True, "1", None]},
+        "loss": {"type": "integer", "low": 1, "high": 3},
+    }
+    search = make_search(space=space, constraints=[])
+    trials = [make_trial(n, 0.1, point={"state": x, "loss": 2}) for n, x in enumerate([1, True, "1", None], 1)]
+    frame = trials_frame(search, documents(trials))
+    assert frame["state"].tolist() == ["finished"] * 4
+    assert [type(value) for value in frame["point.state"]] == [int, bool, str, type(None)]
+    assert frame["point.loss"].tolist() == [2] * 4
+
+
+def test_several_objectives_have_a_column_each() -> None:
+    search = make_search(objective=[{"metric": "loss"}, {"metric": "speed", "goal": "maximize"}])
+    trials = [make_trial(1, 0.5, values=(0.5, 3.0), stds=(0.1, 0.2)), make_trial(2, None)]
+    frame = trials_frame(search, documents(trials))
+    assert frame["speed"].iloc[0] == 3.0 and frame["speed_std"].iloc[0] == 0.2
+    assert frame["loss"].isna().tolist() == [False, True]
+
+
+def test_folds_with_their_metrics() -> None:
+    search = make_search()
+    metrics = {"accuracy": 0.5, "note": "ä", "best": True, "loss": 7.0, "bad": math.nan}
+    fold = FoldResult(1, 0.4, metrics=metrics, node="n1", panda_id=7, seconds=2.0)
+    frame = folds_frame(search, documents([make_trial(3, 0.5, folds=(FoldResult(0, 0.6), fold))]))
+    assert frame.loc[(3, 1), "loss"] == 0.4, "the figure of merit, not the metric of that name"
+    assert frame.loc[(3, 1), "accuracy"] == 0.5
+    assert frame["bad"].isna().all() and frame["note"].isna().all() and frame["best"].isna().all()
+    assert frame.loc[(3, 1), "panda_id"] == 7
+
+
+def test_intermediate_values() -> None:
+    found: list[Any] = [{"number": 4, "folds": [{"fold": 0, "values": [(1, 0.5), (2, None)]}]}]
+    frame = intermediate_frame(found)
+    assert frame.iloc[0].to_dict() == {"trial": 4, "fold": 0, "step": 1, "value": 0.5}
+    assert math.isnan(frame["value"].iloc[1])
+
+
+def test_trials_survive_their_documents(search_of: Callable[..., Search]) -> None:
+    """Figures of documents are those of the store's trials."""
+    stop = EarlyStop(0, "", 9, 0.9, (0.7,))
+    trials = on_nodes(make_trials(search_of(), 12))
+    trials.append(make_trial(13, None, state=TrialState.STOPPED, stop=stop, error="stopped early"))
+    trials.append(make_trial(14, 0.5, values=(0.5, 3.0), stds=(0.1, 0.2), confirms=2))
+    again = trials_of(documents(trials))
+    for one, other in zip(trials, again, strict=True):
+        times = [
+            abs((a - b).total_seconds()) for a, b in ((one.started, other.started), (one.ended, other.ended)) if a and b
+        ]
+        assert max(times, default=0) < 0.001
+        for name in ("number", "point", "state", "figures", "spreads", "told", "stop", "confirms"):
+            assert getattr(one, name) == getattr(other, name)
+        assert [(f.fold, f.figures, f.node, f.attempt) for f in one.folds] == [
+            (f.fold, f.figures, f.node, f.attempt) for f in other.folds
+        ]
+    reports: list[Any] = [{"number": 4, "folds": [{"fold": 0, "values": [(1, 0.5), (2, None)]}]}]
+    assert reports_of(reports) == {4: {0: [(1, 0.5), (2, math.inf)]}}
+
+
+def test_without_pandas_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = builtins.__import__
+
+    def missing(name: str, *more: Any, **options: Any) -> Any:
+        if name == "pandas":
+            raise ImportError(name)
+        return original(name, *more, **options)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    with pytest.raises(InputError, match=r"pip install 'hpo-pilot\[notebook\]'"):
+        pandas()
+    monkeypatch.undo()
+    assert pandas() is pd

@@ -1,0 +1,246 @@
+"""What users do with searches in a browser: done as the user, logged, and nothing lost where it does not work."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import re
+import threading
+import time
+
+import httpx
+import pytest
+from anyio import to_thread
+
+from hpo_pilot.jobs import Member
+from hpo_pilot.search import TrialState
+from hpo_pilot.server.tokens import Role
+from hpo_pilot.steering import operations
+from hpo_pilot.store import NewTask, NewTrial, SearchState, StoreAwayError, TrialEnd, lease
+from tests.web.pages.conftest import BASE, form_token
+
+
+def send(browser, name: str, action: str, **fields: str):
+    page = browser.get(f"/searches/{name}/{action}").text
+    hidden = dict(re.findall(r'<input type="hidden" name="([\w.]+)" value="([^"]*)">', page))
+    return browser.post(f"/searches/{name}/{action}", data={**hidden, **fields})
+
+
+def events(pages, name: str) -> list[tuple[str, str]]:
+    return [(event.who, event.what) for event in pages.store.events(pages.store.search(name).id)]
+
+
+def test_pause_resume_and_stop(pages):
+    name, alice = pages.submit("steered"), pages.browser("alice")
+    with lease.held_lease(pages.store.engine, "serve"):
+        for action, state in (("pause", "paused"), ("resume", "running"), ("stop", "stopping")):
+            answer = send(alice, name, action)
+            assert (answer.status_code, answer.headers["location"]) == (303, f"/searches/{name}?done={action}")
+            assert pages.store.search(name).state == state
+            assert 'class="notice good"' in alice.get(answer.headers["location"]).text
+    assert [who for who, _ in events(pages, name)] == ["alice"] * 4
+
+
+def test_stop_is_asked_for_twice(pages):
+    name, alice = pages.submit("stopped-once"), pages.browser("alice")
+    overview = alice.get(f"/searches/{name}").text
+    assert f'action="/searches/{name}/stop"' not in overview
+    assert f'href="/searches/{name}/stop"' in overview
+    asked = alice.get(f"/searches/{name}/stop")
+    assert asked.status_code == 200
+    assert "Results stay" in asked.text
+    assert pages.store.search(name).state == "submitted"
+
+
+def test_extend_adds_once(pages):
+    name, alice = pages.submit("extended"), pages.browser("alice")
+    page = alice.get(f"/searches/{name}/extend").text
+    hidden = dict(re.findall(r'<input type="hidden" name="([\w.]+)" value="([^"]*)">', page))
+    form = {**hidden, "trials": "+6", "hours": "1.5"}
+    assert alice.post(f"/searches/{name}/extend", data=form).status_code == 303
+    budget = pages.store.search(name).search.budget
+    assert (budget.trials, budget.hours) == (10, 6.5)
+    assert alice.post(f"/searches/{name}/extend", data=form).status_code == 303  # a form sent twice
+    assert pages.store.search(name).search.budget.trials == 10
+    stale = alice.post(f"/searches/{name}/extend", data={**form, "trials": "7"})
+    assert stale.status_code == 503
+    assert "changed meanwhile" in stale.text
+    assert pages.store.search(name).search.budget.trials == 10
+    assert events(pages, name)[-1][0] == "alice"
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, "at least one amount"),
+        ({"trials": "many"}, "'many' is no number"),
+        ({"trials": "-3"}, "may only grow"),
+        ({"trials": "1.5"}, "no whole number"),
+        ({"trials": "nan"}, "is no number"),
+        ({"trials": "1e400"}, "is no number"),
+        ({"trials": "1" + "0" * 23}, "does not extend the budget"),
+        ({"trials": "999997"}, "must be 1000000 or less"),
+        ({"hours": "1e308"}, "does not extend the budget"),
+        ({"gpu_hours": "5"}, "no limit on gpu_hours"),
+        ({"trials": "<b>x</b>"}, "is no number"),
+    ],
+)
+def test_what_does_not_work_is_said_beside_the_form_and_nothing_is_lost(pages, fields, said):
+    if not any(view.record.name == "refused" for view in pages.monitor._parts.library.views()):
+        pages.submit("refused")
+    answer = send(pages.browser("alice"), "refused", "extend", **fields)
+    assert answer.status_code == 422
+    assert said in html.unescape(answer.text)
+    for value in fields.values():
+        assert "<b>" not in answer.text
+        if "gpu_hours" not in fields:
+            assert f'value="{html.escape(value)}"' in answer.text
+    assert pages.store.search("refused").search.budget.trials == 4
+
+
+def test_add_a_point(pages):
+    name, alice = pages.submit("points"), pages.browser("alice")
+    pages.results(name)
+    form = alice.get(f"/searches/{name}/add").text
+    assert "0 to 1" in form
+    assert 'value="0.0002"' in form  # the best point is filled in
+    answer = send(alice, name, "add", **{"p.x": "2.5e-1", "p.kind": "1"})
+    assert answer.status_code == 303, answer.text
+    (wish,) = pages.store.wishes(pages.store.search(name).id)
+    assert wish.point == {"x": 0.25, "kind": "b"}
+    assert wish.who == "alice"
+    for far in ("1e308", "-1e308", "9" * 5000):
+        assert send(alice, name, "add", **{"p.x": far, "p.kind": "0"}).status_code == 422
+    outside = send(alice, name, "add", **{"p.x": "7", "p.kind": "0"})
+    assert outside.status_code == 422
+    assert 'value="7"' in outside.text
+    for no_choice in ("9", "-1", "b", "9" * 5000):
+        assert send(alice, name, "add", **{"p.x": "0.5", "p.kind": no_choice}).status_code == 422
+
+
+def test_retry_failed_trials(pages):
+    name, alice = pages.submit("again"), pages.browser("alice")
+    assert "Retry failed" not in alice.get(f"/searches/{name}").text
+    pages.results(name)
+    assert "1 trial failed" in alice.get(f"/searches/{name}/retry").text
+    assert send(alice, name, "retry", trials="2").status_code == 422
+    assert send(alice, name, "retry", trials="one").status_code == 422
+    assert send(alice, name, "retry", trials="1").status_code == 303
+    (wish,) = pages.store.wishes(pages.store.search(name).id)
+    assert wish.retries == 1
+    assert "trial 1 again" in alice.get(f"/searches/{name}").text
+
+
+def test_more_side_by_side(pages):
+    name, alice = pages.submit("wider"), pages.browser("alice")
+    assert send(alice, name, "parallel", parallel="3").status_code == 303
+    assert pages.store.search(name).search.budget.parallel == 3
+    for wrong in ("0", "1.5", "", "x", "100001", "1" + "0" * 23, "1e308", "9" * 400):
+        assert send(alice, name, "parallel", parallel=wrong).status_code == 422
+    assert pages.store.search(name).search.budget.parallel == 3
+
+
+def test_only_owners_and_operators_change_a_search(pages):
+    name = pages.submit("alices")
+    bob, operator = pages.browser("bob"), pages.browser("oscar", Role.OPERATOR)
+    seen = bob.get(f"/searches/{name}").text
+    assert f'action="/searches/{name}/pause"' not in seen
+    assert "alice or an operator may change it" in seen
+    forced = bob.post(f"/searches/{name}/pause", data={"form": form_token(seen)})
+    assert forced.status_code == 422
+    assert "only alice or an operator" in html.unescape(forced.text)
+    assert pages.store.search(name).state is SearchState.SUBMITTED
+    assert send(operator, name, "pause").status_code == 303
+    assert events(pages, name)[-1] == ("oscar", "paused")
+    assert "alice or an operator" in bob.get(f"/searches/{name}/actions").text
+    assert "Resume" in pages.browser("alice").get(f"/searches/{name}/actions").text
+
+
+def test_a_store_that_is_away_is_not_named(pages, monkeypatch):
+    name = pages.submit("away")
+    alice = pages.browser("alice")
+
+    def locked(*_args):
+        raise StoreAwayError(f"store sqlite:///{pages.workdir}/hpo-pilot.db: database is locked")
+
+    monkeypatch.setattr(operations, "pause", locked)
+    answer = send(alice, name, "pause")
+    assert answer.status_code == 503
+    assert "out of reach" in answer.text
+    assert str(pages.workdir) not in answer.text
+
+
+def test_there_are_no_other_actions(pages):
+    name, alice = pages.submit("noother"), pages.browser("alice")
+    assert alice.post(f"/searches/{name}/delete", data={}).status_code == 404
+    assert alice.post("/searches/nosuch/pause", data={"form": form_token(alice.get("/").text)}).status_code == 404
+
+
+def test_pages_do_not_stall_while_actions_wait_for_a_locked_store(pages, monkeypatch):
+    """Each waits up to half a minute in a thread; the API has twelve for everything."""
+    name, released, waiting = pages.submit("locked"), threading.Event(), threading.Semaphore(0)
+    pause, most, now = operations.pause, [0], [0]
+    lock = threading.Lock()
+
+    def slow(*given):
+        with lock:
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+        waiting.release()
+        released.wait(20)
+        with lock:
+            now[0] -= 1
+        return pause(*given)
+
+    monkeypatch.setattr(operations, "pause", slow)
+
+    async def scene() -> list[int]:
+        to_thread.current_default_thread_limiter().total_tokens = 4
+        transport = httpx.ASGITransport(app=pages.app)
+        cookies = dict(alice.cookies)
+        async with httpx.AsyncClient(transport=transport, base_url=BASE, cookies=cookies) as browser:
+            browser.headers.update({"accept": "text/html", "sec-fetch-site": "same-origin"})
+            form = {"form": token_of_form}
+            sent = [asyncio.create_task(browser.post(f"/searches/{name}/pause", data=form)) for _ in range(6)]
+            async with asyncio.timeout(20):
+                while not waiting.acquire(blocking=False):
+                    await asyncio.sleep(0.01)
+                page = await browser.get(f"/searches/{name}")
+                released.set()
+                return [page.status_code, *sorted({answer.status_code for answer in await asyncio.gather(*sent)})]
+
+    alice = pages.browser("alice")
+    token_of_form = form_token(alice.get(f"/searches/{name}").text)
+    try:
+        assert asyncio.run(scene())[:2] == [200, 303]
+    finally:
+        released.set()
+    assert most[0] <= 3
+
+
+def test_the_best_point_is_filled_in_to_the_last_digit(pages):
+    space = {"x": {"type": "real", "low": 0.0, "high": 1.0}, "n": {"type": "integer", "low": 1, "high": 2**53}}
+    name, alice = pages.submit("digits", space=space, folds=1), pages.browser("alice")
+    best = {"x": 0.1 + 0.2, "n": 2**53 - 1}
+    record = pages.store.search(name)
+    task = NewTask("user.me.digits.g1/", 1, 0, ((Member(1, 0, 1),),))
+    pages.store.add_generation(record.id, history=0, pending=[], trials=[NewTrial(1, best, seed=1)], task=task)
+    pages.store.record(record.id, (), [TrialEnd(1, TrialState.FINISHED, 0.5, None, None, 1, time.time())])
+    form = html.unescape(alice.get(f"/searches/{name}/add").text)
+    assert 'value="0.30000000000000004"' in form
+    given = dict(re.findall(r'name="(p\.\w+)"[^>]*? value="([^"]*)"', form))
+    answer = send(alice, name, "add", **{**given, "p.x": "0.25"})
+    assert answer.status_code == 303, answer.text
+    (wish,) = pages.store.wishes(record.id)
+    assert wish.point == {**best, "x": 0.25}
+
+
+@pytest.mark.parametrize("wanted", ["1e300", "-1e300", "9" * 300])
+def test_a_number_of_three_hundred_digits_is_not_repeated(pages, wanted):
+    name = f"wide{len(wanted)}{wanted[0].strip('-')}"
+    answer = send(pages.browser("alice"), pages.submit(name), "parallel", parallel=wanted)
+    assert answer.status_code == 422
+    problem = re.search(r'<p class="problem"[^>]*>(.*?)</p>', answer.text, re.DOTALL)
+    assert problem
+    assert "so many trials at once cannot be" in problem[1]
+    assert len(problem[1]) < 200

@@ -1,0 +1,169 @@
+"""The pages of jobs and pilots: what the embedded server tells, and how changes of it reach those who look."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from hpo_pilot.advice import Place
+from hpo_pilot.errors import TryAgainError
+from hpo_pilot.jobs import JobState
+from hpo_pilot.web import live as live_module
+from hpo_pilot.web.live import JOBS_TOPIC, PILOTS_TOPIC, JobFilter, JobFragments, LiveUpdates, SearchFragments
+from hpo_pilot.web.search_views import SearchCache
+from hpo_pilot.web.server_jobs import NoServerError, PilotState, ServerJob, ServerJobsPage, ServerPilot, ServerQueue
+from tests.web.pages.test_live import event, request
+from tests.web.pages.test_pages import HOSTILE, check
+
+_AT = datetime(2026, 5, 1, 12, tzinfo=UTC)
+
+
+def job(number: int, state: JobState = JobState.RUNNING) -> ServerJob:
+    return ServerJob(
+        **{"panda_id": number, "task_id": 1, "task": HOSTILE, "user": "me", "search": "demo", "uid": "u"},
+        **{"generation": 1, "members": ((4, 0),), "number": 1, "attempt": 1, "attempts": 3, "state": state},
+        **{"sub_state": "", "queue": "Q", "node": HOSTILE, "pilot": "p", "created": _AT, "changed": _AT},
+        **{"started": _AT, "ended": None if state is JobState.RUNNING else _AT, "heard": _AT, "nodes": 1, "gpus": 0},
+        **{"cores": 1, "memory_mb": 100, "minutes": 5.0, "step": 2, "value": 0.5, "error": "", "has_log": False},
+    )
+
+
+class Board:
+    """An embedded server of which a test says what it tells."""
+
+    def __init__(self) -> None:
+        self.there: list[ServerJob] = []
+        self.asked: list[dict[str, object]] = []
+        self.error: TryAgainError | None = None
+
+    def jobs(self, **given: object) -> ServerJobsPage:
+        self.asked.append(given)
+        if self.error is not None:
+            raise self.error
+        return ServerJobsPage(tuple(self.there), 7 if self.there else None, {one.state: 1 for one in self.there})
+
+    def pilots(self) -> list[ServerPilot]:
+        if self.error is not None:
+            raise self.error
+        return [
+            ServerPilot(HOSTILE, PilotState.BUSY, "wn1", "Q", "hpo-pilot", "1", _AT, _AT, 4, None, (one.panda_id,))
+            for one in self.there
+        ]
+
+    def queues(self) -> list[ServerQueue]:
+        return [ServerQueue("Q", "online", HOSTILE, 3, 0, 0, None, {"cores": 8})]
+
+
+@pytest.fixture
+def board() -> Board:
+    return Board()
+
+
+@pytest.fixture
+def browser(pages, board, monkeypatch):
+    # The parts of a monitor are frozen: the pages' own look at the board is made to look at this one.
+    monkeypatch.setattr(pages.monitor._parts.board_pieces, "_board", board)
+    return pages.browser()
+
+
+def shown(text: str, word: str) -> bool:
+    assert f'data-when="{word}"' in text
+    return f'data-when="{word}" hidden' not in text
+
+
+def test_the_page_of_jobs(browser, board):
+    text = check(browser.get("/jobs"))
+    assert [shown(text, word) for word in ("away", "there", "jobs", "no-jobs")] == [False, True, False, True]
+    board.there = [job(12)]
+    text = check(browser.get("/jobs?search=demo&state=running&before=99&queue=Q"))
+    assert [shown(text, word) for word in ("away", "there", "jobs", "no-jobs")] == [False, True, True, False]
+    assert 'href="/jobs/12"' in text
+    assert 'href="/jobs?search=demo&amp;state=running&amp;queue=Q&amp;before=7"' in text
+    assert 'data-live="/jobs/live?search=demo&amp;state=running&amp;queue=Q&amp;before=99"' in text
+    assert "<script>alert" not in text
+    assert board.asked[-1] == {
+        "search": "demo",
+        "states": [JobState.RUNNING],
+        "queue": "Q",
+        "limit": 100,
+        "before": 99,
+    }
+    check(browser.get("/jobs?state=nonsense&before=-1&search=" + "x" * 500))
+    assert board.asked[-1] == {"search": "x" * 100, "states": [], "queue": None, "limit": 100, "before": None}
+
+
+def test_the_page_of_pilots(browser, board):
+    text = check(browser.get("/pilots"))
+    assert [shown(text, word) for word in ("pilots", "no-pilots", "queues", "no-queues")] == [False, True, True, False]
+    assert "nobody takes them" in text
+    assert "--server URL" in text  # none runs in the work folder
+    board.there = [job(12)]
+    text = check(browser.get("/pilots"))
+    assert shown(text, "pilots")
+    assert "<script>alert" not in text
+    board.error = TryAgainError("it says where")
+    text = check(browser.get("/pilots"))
+    assert [shown(text, word) for word in ("away", "there", "queues")] == [True, False, False]
+    assert "it says where" not in text
+
+
+def test_changes_arrive_with_the_filter_of_the_page(pages, board, monkeypatch):
+    monkeypatch.setattr(live_module, "_BOARD_LOOK", 0.05)
+
+    async def watch() -> None:
+        desk = LiveUpdates(SearchFragments(SearchCache(pages.store), None, Place()), JobFragments(board))
+        topic = JOBS_TOPIC + JobFilter(search="demo", state="running").query
+        stream = desk.answer(request(b"search=demo"), topic, "alice", lambda: True).body_iterator
+        first = await event(stream)
+        assert first["state"] == "there no-jobs"
+        assert board.asked[-1]["search"] == "demo"
+        assert board.asked[-1]["states"] == [JobState.RUNNING]
+        board.there = [job(12, JobState.FINISHED)]
+        second = await event(stream)
+        assert (second["state"], "/jobs/12" in second["html"]["f-jobs"]) == ("there jobs", True)
+        assert "f-away" not in second["html"]
+        board.error = NoServerError("ended")
+        third = await event(stream)
+        assert third["state"] == "away"
+        assert third["html"]["f-jobs"] == ""
+        assert "No embedded PanDA server" in third["html"]["f-away"]
+        board.error = None
+        assert (await event(stream))["state"] == "there jobs"
+        desk.close()
+        assert [text async for text in stream] == []
+
+    asyncio.run(asyncio.wait_for(watch(), 20))
+
+
+def test_many_who_watch_ask_the_server_once(pages, board, monkeypatch):
+    monkeypatch.setattr(live_module, "_BOARD_LOOK", 0.5)
+    looks: list[str] = []
+    pieces = JobFragments(board)
+    monkeypatch.setattr(pieces, "look", lambda topic, look=pieces.look: [looks.append(topic), look(topic)][1])
+
+    async def watch() -> None:
+        desk = LiveUpdates(SearchFragments(SearchCache(pages.store), None, Place()), pieces)
+        streams = [desk.answer(request(), PILOTS_TOPIC, "alice", lambda: True).body_iterator for _ in range(20)]
+        await asyncio.gather(*(event(stream) for stream in streams))
+        for stream in streams:
+            await stream.aclose()
+
+    asyncio.run(asyncio.wait_for(watch(), 20))
+    assert looks == [PILOTS_TOPIC]
+
+
+def test_the_streams_need_a_session(pages):
+    for path in ("/jobs/live", "/pilots/live"):
+        assert pages.browser(None).get(path, headers={"accept": "text/event-stream"}).status_code == 401
+
+
+def test_a_job_that_finished_with_a_failed_payload_is_no_green_one(browser, board):
+    board.there = [replace(job(12, JobState.FINISHED), payload_error=f"exit code 3 {HOSTILE}"), job(13)]
+    text = check(browser.get("/jobs?search=demo"))
+    assert '<td class="failed">payload failed</td>' in text
+    assert '<td class="finished">' not in text
+    assert "exit code 3" in text
+    assert "<script>alert" not in text
