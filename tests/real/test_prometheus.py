@@ -11,8 +11,8 @@ import pytest
 import yaml
 from prometheus_client import generate_latest
 
-from hpo_pilot.panda import client_process as panda_metrics
-from hpo_pilot.pilot import report as pilot_metrics
+from hpo_pilot.panda.client_process import CALL_METRICS, time_call
+from hpo_pilot.pilot.report import METRICS_REGISTRY as PILOT_METRICS
 from hpo_pilot.server import metrics as server_metrics
 from hpo_pilot.server.metrics import exposition
 from hpo_pilot.steering import metrics as service_metrics
@@ -64,14 +64,14 @@ def test_the_figures(promtool, tmp_path: Path) -> None:
         client.submit(write_search(tmp_path, "demo"))
     add_results(tmp_path / "work", "demo")
     server_metrics.CALL_SECONDS.labels("pilot/update_job").observe(0.1)
-    with service_metrics.time_ask("random"), panda_metrics.time_call("getTaskStatus"):
+    with service_metrics.time_ask("random"), time_call("getTaskStatus"):
         pass
     store = store_of(tmp_path / "work")
     try:
         texts = [exposition(rest_metrics.metrics_of(store), rest_metrics.METRICS_REGISTRY).body]
     finally:
         store.close()
-    modules = (server_metrics, service_metrics, panda_metrics, pilot_metrics)
-    texts += [generate_latest(module.REGISTRY) for module in modules]
+    registries = (server_metrics.REGISTRY, service_metrics.REGISTRY, CALL_METRICS, PILOT_METRICS)
+    texts += [generate_latest(registry) for registry in registries]
     for text in texts:
         promtool("check", "metrics", given=bytes(text))
