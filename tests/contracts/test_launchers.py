@@ -21,7 +21,7 @@ from tests.launcher_contract import (
     starts_ranks,
 )
 
-STUBS = Path(__file__).parents[1] / "launchers"
+STUBS = Path(__file__).parents[1] / "hpc"
 STUBBED = ("srun", "jsrun")
 
 

@@ -60,7 +60,7 @@ def lsf(tmp_path: Path) -> dict[str, str]:
     """The variables that lead to the stubs; a project that is charged is ABC123."""
     tools = tmp_path / "tools"
     tools.mkdir()
-    names = {"python": sys.executable, "stub": ROOT / "tests" / "batch" / "stubs" / "lsf.py"}
+    names = {"python": sys.executable, "stub": ROOT / "tests" / "hpc" / "stubs" / "lsf.py"}
     jsrun = f'#!/bin/sh\nexec {sys.executable} {ROOT}/tests/hpc/stub_jsrun.py "$@"\n'
     scripts = {"bsub": BSUB.format(**names), "bjobs": BJOBS.format(**names), "bkill": BKILL.format(**names)}
     for name, text in {**scripts, "jsrun": jsrun}.items():
