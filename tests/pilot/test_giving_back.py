@@ -35,7 +35,7 @@ def give(server: Any, count: int) -> list[Any]:
         assert server.called.wait(10)
         others = [pool.submit(giving.give, number, 1) for number in range(1, count)]
         end = time.monotonic() + 10
-        while len(giving._wishes) < count - 1 and time.monotonic() < end:
+        while len(giving._waiting) < count - 1 and time.monotonic() < end:
             time.sleep(0.01)
         server.go_on.set()
         return [one.exception() or one.result() for one in (first, *others)]
