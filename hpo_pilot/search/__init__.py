@@ -1,4 +1,11 @@
-"""What is searched, and what was found: values without I/O."""
+"""A search as values, without input or output: its file's sections, its space, its trials.
+
+Begin with `search.py`: `Search` is what a search file says. `sections.py` has its smaller sections, `payload.py` and
+`parameters.py` the payload and the domains of parameters, `space.py` the search space with its constraints.
+`trials.py` has `Trial`, its folds and what they cost; `earlier_results.py` reads results that a new search starts from.
+`mistakes.py` describes what is wrong in a file, and `yaml_document.py` finds its line and column. `limits.py` has the
+largest numbers that a search file may give.
+"""
 
 from hpo_pilot.search.mistakes import Mistake, MistakeError
 from hpo_pilot.search.parameters import Categorical, Dimension, Integer, Ordinal, Real
