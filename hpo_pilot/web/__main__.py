@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     options = _parser().parse_args(arguments)
     try:
-        # INFO: who called what.
+        # INFO logs the user and path of every call.
         levels = {"hpo_pilot.web": logging.INFO}
         configure_logging("api", form=options.log_format, level=logging.WARNING, levels=levels)
         _run(options)
@@ -84,10 +84,10 @@ def _run(options: argparse.Namespace) -> None:
             gate,
             options.upload_mb << 20,
             options.unpacked_mb << 20,
-            # Nobody else has the certificate: cookies get to no stranger who takes the port.
+            # With TLS, another user on the same port has no certificate, so browsers do not send it the cookies.
             sessions=Sessions(options.tokens, run="" if secure else options.run or secrets.token_hex(16)),
             behind_proxy=options.insecure_behind_proxy,
-            # Others read these pages too, and the work folder is not theirs.
+            # With TLS, pages are for other users as well, who have no access to the work folder.
             place=None if secure else workdir.place(),
         )
         serve(api, listener, options.lifeline_fd, certificate)

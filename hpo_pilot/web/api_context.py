@@ -1,4 +1,4 @@
-"""Shared by the calls of the REST API: errors, uploaded payloads, the context of a call, examples."""
+"""Shared parts of the REST API: errors, uploaded payloads, the context of a call, examples."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from hpo_pilot.web.live import ChangeWatcher, Snapshot
 from hpo_pilot.web.local_client import LocalClient
 from hpo_pilot.web.operations import NotYoursError, User
 
-# --- errors: RFC 9457 documents with a code of ours and every mistake of a search file ---
+# --- errors: RFC 9457 documents with our own `code` and all mistakes of a search file ---
 
 MEDIA_TYPE = "application/problem+json"
 
-#: The message where the store does not answer.
+#: Message if the store does not answer.
 STORE_AWAY = "the service's store is out of reach; nothing is lost: try again"
 
-#: Seconds after which a call that met trouble may come again.
+#: Value of the Retry-After header, in seconds.
 RETRY_AFTER = "2"
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class ProblemAnswer(BaseModel):
 
 
 class ApiError(Exception):
-    """An error of the API itself."""
+    """An error of the API itself, with HTTP status and `code`."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
@@ -103,7 +103,7 @@ _TITLES = {
 
 
 def problem_response(status: int, code: str, message: str, problems: list[dict[str, Any]] | None = None) -> Response:
-    """An error's answer."""
+    """Returns an error as an RFC 9457 document."""
     document = {
         "type": f"urn:hpo-pilot:problem:{code}",
         "title": _TITLES.get(status, "Error"),
@@ -121,7 +121,7 @@ def problem_response(status: int, code: str, message: str, problems: list[dict[s
 
 
 def add_handlers(app: FastAPI) -> None:
-    """Makes `app` answer every error so."""
+    """Makes `app` answer every error with an RFC 9457 document."""
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(HpoPilotError, _known_error)
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -138,7 +138,7 @@ def _api_error(_request: Request, error: Exception) -> Response:
 def error_answer(error: HpoPilotError) -> tuple[int, str, str]:
     """Returns status, code and message for an error of ours, and writes to the log what operators should see.
 
-    API and pages share it. The message never says where the store is: that is for the log alone.
+    API and pages share it. The message never contains the store's address; only the log has it.
     """
     if isinstance(error, UnknownSearchError):
         return 404, "not_found", f"no search {error.identity!r}: {error.there}"
@@ -176,7 +176,7 @@ def _http_error(_request: Request, error: Exception) -> Response:
 
 
 def _disconnected(_request: Request, _error: Exception) -> Response:
-    return Response(status_code=499)  # nobody sees it
+    return Response(status_code=499)  # the client has disconnected
 
 
 def _internal_error(request: Request, error: Exception) -> Response:
@@ -188,37 +188,37 @@ def _internal_error(request: Request, error: Exception) -> Response:
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
 
-#: Seconds after which an upload that nobody asked for is removed, and for which the next part of one is waited.
+#: Seconds after which an unused upload is removed; maximum wait in seconds for the next part of an upload.
 _KEEP = 24 * 3600.0
 _PATIENCE = 60.0
 
-#: How many uploads of the largest size are held; then the oldest go.
+#: Maximum total of stored uploads, in units of the largest allowed upload; the oldest are removed first.
 _HELD = 10
 
 
 class Uploads:
-    """The archives of one work folder, by the SHA-256 of their bytes."""
+    """The uploaded archives of one work folder, named by the SHA-256 of their bytes."""
 
     def __init__(self, folder: FilePath, limit: int, unpacked_limit: int) -> None:
-        """Opens the folder, made if need be.
+        """Opens the folder, and creates it if it is missing.
 
         Args:
-            folder: where they are.
-            limit: bytes that one may have.
-            unpacked_limit: bytes that its files may have.
+            folder: folder of the archives.
+            limit: maximum size of an archive, in bytes.
+            unpacked_limit: maximum size of its unpacked files, in bytes.
 
         Raises:
-            InputError: it cannot be written.
+            InputError: the folder cannot be written.
         """
         self._folder = Folder(folder)
         self.limit = limit
         self._unpacked_limit = unpacked_limit
-        for left in folder.iterdir():  # what a killed process was unpacking
+        for left in folder.iterdir():  # left over from a killed process
             if left.is_dir():
                 shutil.rmtree(left, ignore_errors=True)
 
     def has(self, digest: str) -> bool:
-        """Whether it is here; then it stays for another day."""
+        """Returns whether an archive is stored; if so, it is kept for another day."""
         path = self._folder.find(_name(digest))
         if path is None:
             return False
@@ -226,16 +226,16 @@ class Uploads:
         return True
 
     async def receive(self, digest: str, size: int | None, parts: AsyncIterator[bytes]) -> None:
-        """Takes an archive.
+        """Receives and stores an archive.
 
         Args:
-            digest: of its bytes.
-            size: as its sender announces it.
+            digest: SHA-256 of its bytes.
+            size: size in bytes that the client announces; None: not announced.
             parts: its bytes.
 
         Raises:
-            ApiError: it is too large, or not what its digest says.
-            TryAgainError: there is no room for it, or its sender is silent.
+            ApiError: it is too large, or its bytes do not match the digest.
+            TryAgainError: there is no room for it, or the client sends nothing for too long.
         """
         if size is not None and size > self.limit:
             raise self._too_large()
@@ -256,16 +256,16 @@ class Uploads:
 
     @contextmanager
     def unpacked(self, digest: str) -> Iterator[FilePath]:
-        """The folder that was sent, for the length of a block.
+        """Unpacks an archive into a temporary folder, which is removed at the end of the ``with`` block.
 
         Raises:
-            InputError: it is not here, or no safe archive.
+            InputError: the archive is not stored, or is not safe to unpack.
             TryAgainError: there is no room for it.
         """
         archive = self._folder.find(_name(digest))
         if archive is None:
             raise InputError(f"there is no payload {digest} (any more): send it again")
-        # Half of what is free: the sandbox that is made of it needs some, and so do others.
+        # Half of the free space: the sandbox made from these files needs space, and so do other calls.
         room = min(self._unpacked_limit, shutil.disk_usage(archive.parent).free // 2)
         with tempfile.TemporaryDirectory(dir=self._folder.path) as scratch:
             target = FilePath(scratch, "payload")
@@ -283,7 +283,7 @@ class Uploads:
         for when, held, path in sorted((*_age_and_size(path), path) for path in self._folder)[::-1]:
             kept += held
             if now - when > _KEEP or kept > _HELD * self.limit:
-                path.unlink(missing_ok=True)  # whoever still wants it sends it again
+                path.unlink(missing_ok=True)  # a client that still needs it sends it again
         free = shutil.disk_usage(self._folder.path).free
         if free - size < PilotSettings.min_free_mb * 1_000_000:
             raise TryAgainError("the service's disk is nearly full: ask whoever runs it, or try again later")
@@ -330,10 +330,10 @@ class Context:
     """The parts of a running API.
 
     Attributes:
-        store: the searches.
-        workdir: where sandboxes go.
-        uploads: payloads that were sent.
-        news: what watchers wait for.
+        store: store of the searches.
+        workdir: work folder for sandboxes.
+        uploads: uploaded payloads.
+        news: tells waiting calls about changes of searches.
     """
 
     store: Store
@@ -343,12 +343,12 @@ class Context:
 
 
 def context_of(request: Request) -> Context:
-    """The API that answers this call."""
+    """Returns the context of the API that answers this call."""
     return cast(Context, request.app.state.context)
 
 
 def caller_of(request: Request) -> Caller:
-    """Who calls; the guard has made sure of it."""
+    """Returns the caller; the guard has verified the token."""
     return cast(Caller, request.state.caller)
 
 
@@ -374,12 +374,12 @@ Identity = Annotated[str, Path(description="The search's name or number.", max_l
 
 
 def answers(example: Any = None, *more: int, media_type: str = "application/json") -> dict[int | str, dict[str, Any]]:
-    """A call's answers for its description: an example of the good one, and the errors that it may meet.
+    """Returns the OpenAPI description of a call's answers: an example of success, and the possible errors.
 
     Args:
-        example: of the good answer.
-        more: statuses of errors beside those that any call may meet.
-        media_type: of the good answer.
+        example: example of an answer with status 200; None: no example.
+        more: HTTP statuses of further errors, in addition to the errors of every call.
+        media_type: media type of the answer with status 200.
     """
     reasons = {
         401: "The token is missing or invalid.",
@@ -400,7 +400,7 @@ def answers(example: Any = None, *more: int, media_type: str = "application/json
 
 
 def progress_watcher(look: Callable[[str], ProgressDocument]) -> ChangeWatcher[bytes]:
-    """Tells how far searches are, as a `ProgressDocument` in JSON with its ETag; `look` asks the store."""
+    """Returns a watcher of progress: `ProgressDocument` in JSON, with its ETag; `look` reads it from the store."""
 
     def now(identity: str) -> Snapshot[bytes]:
         content = json.dumps(look(identity), allow_nan=False).encode()

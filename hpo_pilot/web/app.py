@@ -64,7 +64,7 @@ from hpo_pilot.web.search_views import FigureCache, SearchCache
 from hpo_pilot.web.server_jobs import ServerJobs
 from hpo_pilot.web.sessions import API_PREFIX, ApiGuard, Codes, PageGuard, Sessions
 
-#: Calls that work side by side; each may hold a connection of the store, whose pool has fifteen.
+#: Maximum number of concurrent calls; each may hold a connection to the store, whose pool has 15.
 _THREADS = 12
 
 _DESCRIPTION = """Everything that users do with hyper-parameter searches.
@@ -74,7 +74,7 @@ and change their own; operators change all. Errors are problem documents (RFC 94
 
 
 class Api:
-    """What answers the calls of one work folder's users, and their browsers."""
+    """The REST API and the pages of one work folder."""
 
     name = "API"
 
@@ -93,14 +93,14 @@ class Api:
         """Joins the parts; nothing runs yet.
 
         Args:
-            store: the searches; stays the caller's.
-            workdir: where sandboxes go and uploads are kept.
-            gate: tells who calls.
-            upload_limit: bytes that a payload may have, packed.
-            unpacked_limit: and its files; default: as many as a pilot takes.
-            sessions: of the pages.
-            behind_proxy: whether a TLS proxy is in front.
-            place: where commands on the pages find the searches; None: behind the service.
+            store: store of the searches; the caller closes it.
+            workdir: work folder for sandboxes and uploads.
+            gate: identifies the caller of each request.
+            upload_limit: maximum size of a packed payload, in bytes.
+            unpacked_limit: maximum size of its unpacked files, in bytes; default: the limit of a pilot.
+            sessions: browser sessions of the pages.
+            behind_proxy: whether a TLS proxy forwards the requests.
+            place: place of the searches in the commands that pages show; None: the service.
 
         Raises:
             InputError: the work folder cannot be written.
@@ -113,20 +113,20 @@ class Api:
         self._monitor = Pages(store, workdir, gate, sessions, behind_proxy=behind_proxy, place=place)
 
     def application(self) -> ASGIApp:
-        """The application, behind its guard."""
+        """Returns the ASGI application with guards and metrics."""
         app = build_api()
         app.state.context = self._context
         both = _ApiAndPages(ApiGuard(app, self._gate), self._monitor)
         return MeasuredCalls(both, self._gate, self._context.store, self._context.workdir)
 
     def close_waiting(self) -> None:
-        """Answers the calls that wait for news, for the API ends."""
+        """Answers all waiting long-poll calls and ends the pages' streams, because the API ends."""
         self._context.news.close()
         self._monitor.close_waiting()
 
 
 class _ApiAndPages:
-    """The API below its prefix, the pages at every other path: each lets in whom it knows, in its own way."""
+    """Sends paths below ``/api/`` to the API and all other paths to the pages; each has its own guard."""
 
     def __init__(self, api: ASGIApp, monitor: Pages) -> None:
         self._api = api
@@ -141,13 +141,13 @@ class _ApiAndPages:
 
 
 def build_api() -> FastAPI:
-    """The application without parts and guard: what describes itself."""
+    """Returns the API application without context and guard; enough for its OpenAPI description."""
     app = FastAPI(
         title="hpo-pilot",
         version=__version__,
         description=_DESCRIPTION,
         openapi_url=f"{API_PREFIX}/openapi.json",
-        # Their pages would load scripts from elsewhere.
+        # FastAPI's pages of documentation would load scripts from another host.
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -174,7 +174,7 @@ async def _lifespan(_app: FastAPI) -> AsyncIterator[None]:
 
 
 def _completed(description: dict[str, Any]) -> dict[str, Any]:
-    """The description with what FastAPI cannot know: tokens, and what errors look like."""
+    """Adds to the OpenAPI description what FastAPI cannot derive: tokens and the schema of errors."""
     components = description.setdefault("components", {})
     problem = ProblemAnswer.model_json_schema(ref_template="#/components/schemas/{model}")
     components.setdefault("schemas", {}).update({**problem.pop("$defs", {}), "ProblemAnswer": problem})
@@ -183,9 +183,9 @@ def _completed(description: dict[str, Any]) -> dict[str, Any]:
     return description
 
 
-# --- /metrics: figures of the store, of calls and of the steering process ---
+# --- /metrics: metrics of the store, of calls and of the steering process ---
 
-#: The most searches with metrics of their own: searches that are not over come first, then the newest ones.
+#: Maximum number of searches with their own metrics; searches that are not over come first, then the newest.
 _SEARCHES = 100
 
 METRICS_REGISTRY = CollectorRegistry()
@@ -202,10 +202,10 @@ _METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE")
 
 
 class MeasuredCalls:
-    """An ASGI application around another: measures its calls, and tells Prometheus."""
+    """ASGI middleware that measures calls and serves the metrics to Prometheus."""
 
     def __init__(self, app: ASGIApp, gate: Gate, store: Store, workdir: WorkDir) -> None:
-        """Lets those read the figures whom `gate` knows."""
+        """Wraps `app`; only callers that `gate` accepts may read the metrics."""
         self._app, self._gate, self._store, self._workdir = app, gate, store, workdir
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -226,7 +226,7 @@ class MeasuredCalls:
         try:
             await self._app(scope, receive, send)
         finally:
-            # The pattern, which the router leaves in the scope: a path would be a label without bounds.
+            # The router puts the route's pattern into the scope. The path itself would give unlimited labels.
             pattern = getattr(scope.get("route"), "path", "other")
             if scope["path"].startswith(API_PREFIX) and not pattern.startswith(API_PREFIX):
                 pattern = f"{API_PREFIX}/{pattern.lstrip('/')}"
@@ -239,7 +239,7 @@ class MeasuredCalls:
 
 
 def metrics_of(store: Store) -> list[Metric]:
-    """What the store tells, now."""
+    """Returns the present metrics of the store."""
     records = store.searches()
     shown = _shown(records)
     searches = GaugeMetricFamily("hpo_pilot_searches", "Searches, by state.", labels=["state"])
@@ -259,7 +259,7 @@ def metrics_of(store: Store) -> list[Metric]:
 
 
 def _shown(records: list[SearchRecord]) -> list[SearchRecord]:
-    """Those with figures of their own, the newest first where there are too many."""
+    """Returns at most `_SEARCHES` searches: first those that are not over, then by number, newest first."""
     return sorted(records, key=lambda record: (record.state.is_over, -record.id))[:_SEARCHES]
 
 
@@ -287,10 +287,10 @@ def _of_searches(store: Store, records: list[SearchRecord]) -> list[Metric]:
 
 log = logging.getLogger(__name__)
 
-#: Searches that are not over, of which the page is made ready.
+#: Maximum number of active searches whose pages are prepared at the start.
 _WARM = 20
 
-#: Changes of searches that are made at once; further ones wait for them.
+#: Maximum number of concurrent changes of searches; further changes wait.
 _CHANGES = 3
 
 _ERROR_TITLES = {
@@ -306,7 +306,7 @@ _ERROR_TITLES = {
 
 
 class _IdConvertor(IntegerConvertor):
-    """A number of a trial or a job: with more digits there is none, in no store."""
+    """URL part with the number of a trial or a job: 1 to 18 digits; no store has longer numbers."""
 
     regex = "[0-9]{1,18}"
 
@@ -330,12 +330,12 @@ class Pages:
         """Joins the parts; nothing runs yet.
 
         Args:
-            store: the searches; stays the caller's.
-            workdir: the service's.
-            gate: tells whose a token is, and whom a proxy's header names.
-            sessions: of browsers.
-            behind_proxy: whether a TLS proxy is in front.
-            place: where commands on the pages find the searches; None: behind the service that the pages are of.
+            store: store of the searches; the caller closes it.
+            workdir: work folder of the service.
+            gate: identifies a caller by the token or by a proxy's header.
+            sessions: browser sessions.
+            behind_proxy: whether a TLS proxy forwards the requests.
+            place: place of the searches in the commands that pages show; None: the service of these pages.
         """
         library = SearchCache(store)
         board = ServerJobs(workdir.root)
@@ -358,14 +358,14 @@ class Pages:
         )
 
     def application(self) -> ASGIApp:
-        """The application, behind its guard."""
+        """Returns the ASGI application with its guard."""
         app = Starlette(routes=_page_routes(), exception_handlers=_HANDLERS)
         app.router.redirect_slashes = False
         app.state.parts = self._parts
         return PageGuard(app, self._gate, self._parts.sessions)
 
     def warm_up(self) -> None:
-        """Reads what the first page will want, in a thread of its own."""
+        """Fills the caches for the first pages, in a separate thread."""
         threading.Thread(target=self._warm_up, name="warm up", daemon=True).start()
 
     def _warm_up(self) -> None:
@@ -378,10 +378,10 @@ class Pages:
                 environment().get_template(template)
             pack_all()
         except HpoPilotError as error:
-            log.warning("%s", error)  # whoever asks for a page will hear of it
+            log.warning("%s", error)  # a request for a page reports the same error
 
     def close_waiting(self) -> None:
-        """Ends the streams of news, for the server ends."""
+        """Ends the streams of live updates, because the server ends."""
         self._live.close()
 
 
@@ -443,11 +443,11 @@ async def _live_of_pilots(request: Request) -> Response:
 
 def _live_answer(request: Request, topic: str) -> Response:
     parts, session = context_of(request), session_of(request)
-    assert session is not None  # the guard has made sure of it
+    assert session is not None  # the guard refuses these paths without a session
     cookie = request.cookies.get(parts.sessions.cookie, "")
 
     def is_good() -> bool:
-        # Whoever showed a token or a certificate has shown it for as long as the connection lasts.
+        # Without a cookie, the token or certificate of the request is valid as long as the connection lasts.
         return not session.id or parts.sessions.of_cookie(cookie) is not None
 
     return parts.live.answer(request, topic, session.caller.name, is_good)
@@ -457,7 +457,7 @@ def _live_answer(request: Request, topic: str) -> Response:
 
 
 def _error_page(request: Request, status: int, message: str, headers: dict[str, str] | None = None) -> Response:
-    """An error: as a page for whoever reads pages, as JSON for scripts."""
+    """Returns an error as an HTML page for browsers, and as JSON for scripts."""
     if "text/html" not in request.headers.get("accept", ""):
         answer: Response = JSONResponse({"error": message}, status)
     else:
@@ -488,7 +488,7 @@ def _internal_error(request: Request, error: Exception) -> Response:
 
 
 def _disconnected(_request: Request, _error: Exception) -> Response:
-    """Whoever sent half a form and left hears nothing, and the log is not filled with it."""
+    """Answers a client that disconnected while it sent a form; nothing is logged."""
     return Response(status_code=400)
 
 

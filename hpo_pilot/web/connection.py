@@ -45,7 +45,7 @@ Body = bytes | Callable[[], BinaryIO]
 
 
 class LostAnswerError(TryAgainError):
-    """The answer is lost: the service may have done the call or not."""
+    """The answer is lost: it is unknown whether the service executed the call."""
 
 
 class _Bearer(AuthBase):
@@ -210,7 +210,7 @@ class Connection:
             ) from error
         except requests.RequestException as error:
             raise _AwayError(f"the service {self.url} is out of reach: {_reason(error)}", _maybe_sent(error)) from error
-        except OSError as error:  # requests looks for the file of authorities itself
+        except OSError as error:  # requests raises it if the file of authorities is missing
             raise InputError(f"{error}: see --ca and REQUESTS_CA_BUNDLE") from error
         finally:
             if opened is not None:

@@ -45,21 +45,21 @@ def open_search(
     token_file: str | Path | None = None,
     ca: str | Path | None = None,
 ) -> OpenedSearch:
-    """Opens a search to look at it; nothing here changes it.
+    """Opens a search for reading; the returned object cannot change it.
 
     Args:
         identity: the search's name or number.
-        workdir: the work folder of its store; default ./hpo-pilot.
-        store: another store's SQLAlchemy URL.
-        service: the URL of a service that has it, instead of a store.
-        token_file: of a service: holds your token.
-        ca: of a service: PEM file of the authority that its certificate comes from, where it is not a usual one.
+        workdir: work folder of its store; default ./hpo-pilot.
+        store: SQLAlchemy URL of another store.
+        service: URL of the service with the search, instead of a store.
+        token_file: file with your token for the service.
+        ca: PEM file with the authority of the service's certificate, if the system does not trust it already.
 
     Raises:
         InputError: there is no such search, an argument is wrong, or pandas is missing.
         TryAgainError: the store or the service is out of reach.
     """
-    pandas()  # says now what to install, not at the first data frame
+    pandas()  # raises here if pandas is missing, not at the first data frame
     client: SearchClient
     if service is None:
         if token_file is not None or ca is not None:
@@ -68,7 +68,7 @@ def open_search(
 
         client = LocalClient(workdir, store)
     else:
-        from hpo_pilot.web.rest_client import connect  # noqa: PLC0415 - as above: one of two
+        from hpo_pilot.web.rest_client import connect  # noqa: PLC0415 - only one of the two is needed
 
         if store is not None or workdir is not None:
             raise InputError("a service has its own store: give service, or workdir and store")
@@ -79,22 +79,22 @@ def open_search(
 
 
 class OpenedSearch:
-    """A search, looked at anew with each attribute: while it runs, results come in.
+    """A search for reading. Each access to an attribute reads the present state: while it runs, results come in.
 
-    It may be used in a ``with`` block, and closed by `close`. Attributes and figures raise what its client raises:
-    TryAgainError where the store or the service is out of reach.
+    Use it in a ``with`` block, or call `close` at the end. Attributes and figures raise the errors of the client:
+    TryAgainError if the store or the service is out of reach.
     """
 
     def __init__(self, client: SearchClient, identity: str, place: Place) -> None:
-        """Looks the search up.
+        """Finds the search.
 
         Args:
-            client: where it is.
-            identity: its name or number.
-            place: how commands name where it is.
+            client: client of the store or the service.
+            identity: the search's name or number.
+            place: place of the search, for the commands in messages.
 
         Raises:
-            InputError: there is no such search, or it is a family of several.
+            InputError: there is no such search, or it is a family of several searches.
         """
         self._client = client
         self._place = place
@@ -104,16 +104,16 @@ class OpenedSearch:
         #: The search's name.
         self.name: str = status["name"]
 
-    # --- what it is, and how it stands ---
+    # --- definition, state and results ---
 
     @property
     def definition(self) -> Search:
-        """What is searched, how: space, objective, optimizer, budget, payload."""
+        """The definition of the search: space, objective, optimizer, budget, payload."""
         return self._search
 
     @property
     def status(self) -> StatusDocument:
-        """All that `hpo-pilot status --json` tells."""
+        """The status document, as printed by `hpo-pilot status --json`."""
         return self._client.status(self._identity)
 
     @property
@@ -123,10 +123,10 @@ class OpenedSearch:
 
     @property
     def best(self) -> dict[str, Any] | None:
-        """The best trial as a dictionary (`number`, `point`, `value`, `std`, …); None while there is none.
+        """The best trial as a dictionary (`number`, `point`, `value`, `std`, …); None if there is none yet.
 
         Raises:
-            InputError: it has several objectives, and so no best; `front` has the trials that none is better than.
+            InputError: the search has several objectives, and so no single best trial; see `front`.
         """
         found = self._client.best(self._identity)
         if isinstance(found, list) or len(self._search.objectives) > 1:
@@ -135,7 +135,7 @@ class OpenedSearch:
 
     @property
     def front(self) -> pd.DataFrame:
-        """The trials that none is better than, by the first objective; with one objective the best alone."""
+        """The Pareto front, sorted by the first objective; with one objective, only the best trial."""
         found = self._client.best(self._identity)
         listed = found if isinstance(found, list) else [] if found is None else [found]
         return trials_frame(self._search, listed)
@@ -147,30 +147,30 @@ class OpenedSearch:
 
     @property
     def folds(self) -> pd.DataFrame:
-        """All folds of all trials, with what the payload measured."""
+        """All folds of all trials, with the metrics of the payload."""
         return folds_frame(self._search, self._documents())
 
     @property
     def intermediate(self) -> pd.DataFrame:
-        """What trials reported while they ran."""
+        """Intermediate values that trials reported while they ran."""
         return intermediate_frame(self._client.intermediate(self._identity))
 
     def _documents(self) -> list[TrialDocument]:
         return self._client.trials(self._identity, logs=False)
 
     def watch(self) -> None:
-        """Shows how far it is until it is over: in a notebook as a bar that grows, in a script as lines of text.
+        """Shows the progress until the search is over: as a progress bar in a notebook, as lines of text in a script.
 
-        An interrupt (the notebook's stop button, Ctrl-C) ends the watching; the search goes on.
+        An interrupt (the notebook's stop button, Ctrl-C) stops only the display; the search continues.
         """
         show_progress(self._client.watch(self._identity))
 
     def report(self) -> str:
-        """The report: one self-contained HTML document."""
+        """Returns the report: one self-contained HTML document."""
         return self._client.report(self._identity)
 
     def close(self) -> None:
-        """Lets go of the store or the service."""
+        """Closes the connection to the store or the service."""
         self._client.close()
 
     def __enter__(self) -> Self:
@@ -182,23 +182,23 @@ class OpenedSearch:
     # --- figures ---
 
     def plot_convergence(self) -> go.Figure:
-        """Results in the order in which they came, and the best so far; with that of other searches of the space."""
+        """Results in order of arrival and the best so far; also the best so far of other searches in the same space."""
         return self._plot("convergence")
 
     def plot_front(self) -> go.Figure:
-        """The Pareto front, of a search with several objectives; of more than two, the first pair."""
+        """The Pareto front of a search with several objectives; with more than two, of the first two."""
         return self._plot("front")
 
     def plot_parallel(self) -> go.Figure:
-        """Trials as lines over an axis for each parameter, to brush."""
+        """Parallel coordinates: each trial is a line over one axis per parameter; drag on an axis to select trials."""
         return self._plot("parallel")
 
     def plot_importance(self) -> go.Figure:
-        """Which parameters decide, and how sure that is; of several objectives for the first."""
+        """Importance of each parameter, with its uncertainty; with several objectives, for the first."""
         return self._plot("importance")
 
     def plot_slices(self, parameter: str | None = None) -> go.Figure | list[go.Figure]:
-        """The figure of merit against one parameter; without a name a list of figures, one for each.
+        """The figure of merit against one parameter; without a name, a list with one figure per parameter.
 
         Raises:
             InputError: there is no such parameter.
@@ -211,24 +211,24 @@ class OpenedSearch:
         return _plotly_figure(found[0] if found else _empty_figure("slices", parameter))
 
     def plot_contours(self) -> list[go.Figure]:
-        """The figure of merit over the planes of the parameters that matter most, two at a time."""
+        """The figure of merit over pairs of the most important parameters."""
         return [_plotly_figure(figure) for figure in self._figures("contours")]
 
     def plot_folds(self) -> go.Figure:
-        """How far the folds of the best trials lie apart."""
+        """The spread of the folds of the best trials."""
         return self._plot("folds")
 
     def plot_curves(self) -> go.Figure:
-        """What trials reported while they ran, and where hopeless ones were stopped."""
+        """Intermediate values of the trials, and the steps at which trials were stopped early."""
         return self._plot("curves")
 
     def plot_slots(self) -> go.Figure:
-        """Which job ran when and where; with more jobs than can be told apart, how many ran and waited."""
+        """Time and place of each job; with too many jobs to draw, the numbers of running and waiting jobs."""
         found = self._figures("slots")
         return _plotly_figure(found[-1] if found else _empty_figure("slots", "Slots over time"))
 
     def plot_failures(self) -> list[go.Figure]:
-        """Where in the space trials fail."""
+        """Failed trials in the parameter space."""
         return [_plotly_figure(figure) for figure in self._figures("failures")]
 
     def _plot(self, key: str) -> go.Figure:
@@ -239,14 +239,14 @@ class OpenedSearch:
     def _figures(self, key: str) -> list[Figure]:
         return build(key, figure_data_of(self._client, self._identity, keys=(key,)))
 
-    # --- how it shows itself ---
+    # --- display in consoles and notebooks ---
 
     def __repr__(self) -> str:
         rows = "; ".join(f"{name}: {value}" for name, value in self._facts())
         return f"<search {self.name!r}; {rows}>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows of it: how it stands, and the best point. Every text is escaped."""
+        """Returns the HTML that a notebook shows: state, counts and the best point. All texts are escaped."""
         rows = "".join(
             f'<tr><th style="text-align:left">{escape(name)}</th><td style="text-align:left">{escape(value)}</td></tr>'
             for name, value in self._facts()
@@ -278,7 +278,7 @@ class OpenedSearch:
 def _plotly_figure(figure: Figure) -> go.Figure:
     import plotly.graph_objects as go  # noqa: PLC0415 - takes a second to load
 
-    # No template: a notebook's theme would colour over what the colours mean.
+    # No template: a notebook's theme would replace our colours, which have a meaning.
     return go.Figure({**plotly_spec(figure, title=True)})
 
 
@@ -291,11 +291,11 @@ _COSTS = ("job_seconds", "gpu_hours", "core_hours", "energy_kwh")
 
 
 def trials_frame(search: Search, documents: Sequence[TrialDocument]) -> pd.DataFrame:
-    """One row a trial, by its number as the index.
+    """Returns a data frame with one row per trial; the index is the trial number.
 
-    Columns: `state`; the figure of merit by its metric's name and its spread with ``_std`` (of several, each); a
-    column for each parameter, under ``point.`` where its name is another column's; `generation`, `told`, `confirms`,
-    `retries`, `seed`, `submitted`, `started`, `ended` (UTC), `seconds`, the cost, `stopped_at`, `error`.
+    Columns: `state`; for each objective the figure of merit, named as its metric, and its spread, with ``_std``; one
+    column per parameter, with the prefix ``point.`` if another column has the same name; `generation`, `told`,
+    `confirms`, `retries`, `seed`, `submitted`, `started`, `ended` (UTC), `seconds`, the cost, `stopped_at`, `error`.
     """
     pd = pandas()
     metrics = [objective.metric for objective in search.objectives]
@@ -324,7 +324,11 @@ def trials_frame(search: Search, documents: Sequence[TrialDocument]) -> pd.DataF
 
 
 def folds_frame(search: Search, documents: Sequence[TrialDocument]) -> pd.DataFrame:
-    """One row a fold, by trial and fold: figures, `attempt`, `seconds`, `node`, times, `error`, and numeric metrics."""
+    """Returns a data frame with one row per fold; the index is (trial, fold).
+
+    Columns: the figure of merit of each objective, `attempt`, `seconds`, `panda_id`, `node`, `started`, `ended` (UTC),
+    `error`, and the numeric metrics of the payload.
+    """
     pd = pandas()
     rows = [(trial["number"], fold) for trial in documents for fold in trial["folds"]]
     columns: dict[str, Any] = {
@@ -346,7 +350,7 @@ def folds_frame(search: Search, documents: Sequence[TrialDocument]) -> pd.DataFr
 
 
 def intermediate_frame(documents: Sequence[IntermediateDocument]) -> pd.DataFrame:
-    """One row a reported value: `trial`, `fold`, `step`, `value`; not-a-number where it was no finite number."""
+    """Returns a data frame with one row per reported value: `trial`, `fold`, `step`, `value` (NaN if not finite)."""
     pd = pandas()
     rows = [
         (document["number"], fold["fold"], step, math.nan if value is None else value)
@@ -360,7 +364,7 @@ def intermediate_frame(documents: Sequence[IntermediateDocument]) -> pd.DataFram
 
 
 def pandas() -> Any:
-    """The module.
+    """Imports and returns pandas.
 
     Raises:
         InputError: it is not installed.
@@ -373,7 +377,7 @@ def pandas() -> Any:
 
 
 def _at(figure: float | list[float] | None, index: int) -> float | None:
-    """A figure of several; of one objective the figure itself."""
+    """Returns the value of objective `index`; with one objective, the value itself."""
     return (figure[index] if index < len(figure) else None) if isinstance(figure, list) else figure
 
 
@@ -382,12 +386,12 @@ def _number(value: Any) -> float | None:
 
 
 def _moments(texts: Sequence[str | None]) -> Any:
-    # Of microseconds, whatever the times: pandas would choose the unit by the texts.
+    # Always microseconds: pandas would choose the unit from the texts.
     return pandas().to_datetime(list(texts), utc=True, format="ISO8601").astype("datetime64[us, UTC]")
 
 
 def _parameter(dimension: Dimension, values: Sequence[Any]) -> Any:
-    """A parameter's values in the type of its dimension; missing where it is not active."""
+    """Returns a parameter's values as a column of its dimension's type; missing where it is not active."""
     pd = pandas()
     if dimension.type == "real":
         return pd.array([None if value is None else float(value) for value in values], dtype="Float64")
@@ -396,14 +400,14 @@ def _parameter(dimension: Dimension, values: Sequence[Any]) -> Any:
     ordered = dimension.type == "ordinal"
     choices = list(dimension.choices)
     if None in choices or len({str(choice) for choice in choices}) < len(choices):
-        return pd.array(list(values), dtype="object")  # choices that pandas would take for each other
+        return pd.array(list(values), dtype="object")  # pandas would not distinguish these choices
     return pd.Categorical(list(values), categories=choices, ordered=ordered)
 
 
 def show_progress(news: Iterable[ProgressDocument]) -> None:
-    """Shows each piece of news: in Jupyter in the place of the one before, else as a line of its own.
+    """Shows each progress document: in Jupyter it replaces the previous one, elsewhere it is a new line of text.
 
-    An interrupt ends it quietly.
+    An interrupt (Ctrl-C) ends it without an error.
     """
     display = _jupyter()
     handle: Any = None
@@ -425,7 +429,7 @@ def show_progress(news: Iterable[ProgressDocument]) -> None:
 
 
 def progress_line(now: ProgressDocument) -> str:
-    """How far a search is, on one line."""
+    """Returns the progress of a search as one line of text."""
     failed = now["trials"].get("failed", 0)
     parts = [f"{now['name']}: {now['state']}, {over_count(now)} of {count(now['total'], 'trial')}"]
     parts += [f"{failed} failed"] if failed else []
@@ -438,7 +442,7 @@ def progress_line(now: ProgressDocument) -> str:
 
 
 class _ProgressBar:
-    """What Jupyter shows: a bar and the line; where no HTML can be shown, the line."""
+    """Progress for Jupyter: a bar and a line of text; only the line where HTML cannot be shown."""
 
     def __init__(self, now: ProgressDocument) -> None:
         self._line = progress_line(now)
@@ -456,7 +460,7 @@ class _ProgressBar:
 
 
 def _jupyter() -> Any:
-    """IPython's `display` in a kernel that can update what it showed; None in a terminal or a script."""
+    """Returns IPython's `display` in a Jupyter kernel, which can update output; None in a terminal or a script."""
     if "IPython" not in sys.modules:
         return None
     from IPython import get_ipython  # noqa: PLC0415 - an extra
@@ -466,21 +470,21 @@ def _jupyter() -> Any:
     return display if shell is not None and hasattr(shell, "kernel") else None
 
 
-# --- values of searches and trials, made from their documents ---
+# --- from documents to searches and trials ---
 
 
 def figure_data_of(
     client: SearchClient, identity: str, *, keys: Collection[str] = ("curves", "convergence")
 ) -> FigureData:
-    """What is drawn of a search.
+    """Reads the data for the figures of a search.
 
     Args:
-        client: where it is.
-        identity: its name or number.
-        keys: the kinds of figures that are wanted; what only others need is not asked for.
+        client: client of the store or the service.
+        identity: the search's name or number.
+        keys: kinds of figures to draw; data that only other kinds need are not read.
 
     Raises:
-        InputError: it is a family, which has several searches; and what the client raises.
+        InputError: it is a family of several searches. Errors of the client are raised, too.
     """
     status = client.status(identity)
     search = search_of(status)
@@ -494,10 +498,10 @@ def figure_data_of(
 
 
 def search_of(status: StatusDocument) -> Search:
-    """The search of its document.
+    """Returns the search in a status document.
 
     Raises:
-        InputError: it is a family.
+        InputError: it is a family of several searches.
     """
     if "segments" in status:
         names = ", ".join(str(segment["name"]) for segment in status["segments"])
@@ -506,7 +510,7 @@ def search_of(status: StatusDocument) -> Search:
 
 
 def peers_of(client: SearchClient, status: StatusDocument, search: Search) -> list[PeerSearch]:
-    """The latest other searches that look for the same in the same space and have a result."""
+    """Returns the latest other searches with the same objective and space that have a result, oldest first."""
     peers: list[PeerSearch] = []
     for other in reversed(client.searches()):
         if len(peers) == PEER_LIMIT:
@@ -520,12 +524,12 @@ def peers_of(client: SearchClient, status: StatusDocument, search: Search) -> li
 
 
 def trials_of(documents: Sequence[TrialDocument]) -> list[Trial]:
-    """The trials of their documents; what documents leave out is left out."""
+    """Returns trials from their documents; fields that documents do not have stay at their defaults."""
     return [_trial(document) for document in documents]
 
 
 def reports_of(documents: Sequence[IntermediateDocument]) -> Reports:
-    """What trials reported, from its documents; infinity is no number."""
+    """Returns the intermediate values from their documents; a missing value (null) becomes infinity."""
     return {
         document["number"]: {
             fold["fold"]: [(step, math.inf if value is None else value) for step, value in fold["values"]]
@@ -585,7 +589,7 @@ def _fold(document: dict[str, Any]) -> FoldResult:
 
 
 def _one_or_more(figure: float | list[float] | None) -> tuple[float | None, tuple[float, ...] | None]:
-    """A figure as values have it: the first, and all of several objectives."""
+    """Returns the value of the first objective, and the values of all objectives if there are several."""
     if isinstance(figure, list):
         return (figure[0] if figure else None), tuple(figure)
     return figure, None

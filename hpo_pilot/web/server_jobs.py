@@ -1,4 +1,8 @@
-"""Jobs, pilots and queues of the embedded PanDA server, read over HTTP for the pages."""
+"""Jobs, pilots and queues of the embedded PanDA server, read over HTTP with the work folder's token.
+
+Texts come from payloads, users and pilots: the caller must escape them before showing them. Times are in UTC.
+The server's side of these calls is `hpo_pilot/server/monitoring.py`.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +22,7 @@ from hpo_pilot.jobs import JobState
 from hpo_pilot.jobs.results import error_text, reported_progress
 from hpo_pilot.panda.server import PandaServer, read_address
 
-# What the embedded PanDA server tells of its jobs, pilots and queues, as values for pages to show.
-#
-# Texts come from payloads, users and pilots: whoever shows them escapes them. Times are in UTC.
+# --- Values ---
 
 
 @dataclass(frozen=True)
@@ -28,34 +30,34 @@ class ServerJob:
     """One attempt of a job.
 
     Attributes:
-        panda_id: the attempt's; every attempt has its own.
-        task_id: the task's (jeditaskid).
+        panda_id: PandaID of the attempt; every attempt has its own.
+        task_id: id of the task (jeditaskid).
         task: the task's name.
-        user: whose task it is.
-        search: the search's name; None: a task that no search of ours submitted.
-        uid: the search's identity in its store; None likewise.
-        generation: within the search; None likewise.
-        members: (trial, fold) of each point that the job runs, in order; empty likewise.
-        number: which of the task's jobs it is, from 1.
-        attempt: from 1.
-        attempts: how many the job may have.
-        sub_state: the pilot's or server's further word on the state, often empty.
-        queue: where it is, or waits; empty: any queue may take it.
-        node: the machine; empty: no pilot has said.
-        pilot: `BoardPilot.key` of who has or had it; empty: nobody, or nobody who has a name.
-        created: when it began to wait.
-        changed: when its state changed last.
-        heard: when its pilot, or whoever ended it, reported last; None: nobody has it.
-        nodes: how many it runs on at once.
-        gpus: on each node.
-        cores: on each node.
-        memory_mb: on each node.
-        minutes: the longest that it may run; 0: not said.
-        step: of the last value that its payload reported; None: none.
-        value: that value.
-        error: PanDA's errors in one line, most telling first; empty: none.
-        has_log: whether `JobBoard.log` will find something.
-        payload_error: why payloads of a finished job gave no figure of merit, in one line; empty: all did.
+        user: owner of the task.
+        search: the search's name; None: no search of hpo-pilot submitted the task.
+        uid: the search's identity in its store; None as for `search`.
+        generation: generation within the search; None as for `search`.
+        members: (trial, fold) of each point that the job runs, in order; empty where `search` is None.
+        number: number of the job within the task, from 1.
+        attempt: attempt number, from 1.
+        attempts: maximum number of attempts of the job.
+        sub_state: more detail on the state, from the pilot or the server; often empty.
+        queue: queue where it runs or waits; empty: any queue may take it.
+        node: machine that runs it; empty: no pilot has reported it.
+        pilot: `ServerPilot.key` of the pilot that has or had it; empty: no pilot, or a pilot without a name.
+        created: time when it began to wait.
+        changed: time of the last change of its state.
+        heard: time of the last report, from its pilot or from the user or server that ended it; None: no pilot has it.
+        nodes: number of nodes that it runs on at once.
+        gpus: GPUs on each node.
+        cores: CPU cores on each node.
+        memory_mb: memory on each node, in MB.
+        minutes: maximum run time in minutes; 0: not given.
+        step: step of the last value that its payload reported; None: it has reported none.
+        value: the value at `step`.
+        error: PanDA's errors in one line, the most informative first; empty: none.
+        has_log: whether `ServerJobs.log` returns a text.
+        payload_error: why payloads of a finished job returned no figure of merit, in one line; empty: all returned one.
     """
 
     panda_id: int
@@ -93,13 +95,13 @@ class ServerJob:
 
 @dataclass(frozen=True)
 class ServerJobsPage:
-    """Jobs, newest first, and what there is beside them.
+    """One page of a list of jobs, newest first, with counts by state.
 
     Attributes:
-        jobs: at most as many as were asked for.
-        before: what to ask for next to see older ones; None: these were the last.
-        counts: how many attempts are in which state, of all that the filters but `states` let through. Without any
-            such filter those that are over count once for each job, not for each attempt.
+        jobs: at most the number that the call asked for.
+        before: value of `before` for the next call, which returns older jobs; None: there are no older ones.
+        counts: number of attempts in each state, after all filters except `states`. Without any such filter, jobs
+            that are over count once per job, not once per attempt.
     """
 
     jobs: tuple[ServerJob, ...]
@@ -113,7 +115,7 @@ class ServerJobFile:
 
     Attributes:
         kind: output or log.
-        size: bytes; None: it is not at the server (not written yet, or kept elsewhere).
+        size: size in bytes; None: it is not at the server (not written yet, or stored elsewhere).
     """
 
     name: str
@@ -124,15 +126,15 @@ class ServerJobFile:
 
 @dataclass(frozen=True)
 class ServerJobDetails:
-    """All about one job.
+    """One job in detail.
 
     Attributes:
-        job: the attempt that was asked for.
+        job: the requested attempt.
         attempts: all attempts of the same job, the first one first; `job` is among them.
-        files: its outputs and its log.
-        progress: (step, value) that the payload reported, as far as the server keeps them; NaN is infinity.
-        measures: what the pilot measured, by PanDA's names: maxRSS (kB), cpuConsumptionTime (s), …
-        metrics: the pilot's `jobMetrics`, as it came: words ``name=value``.
+        files: output files and the log of the job.
+        progress: (step, value) pairs that the payload reported, as far as the server keeps them; NaN becomes infinity.
+        measures: values that the pilot measured, by PanDA's names: maxRSS (kB), cpuConsumptionTime (s), …
+        metrics: the pilot's `jobMetrics`, unchanged: words ``name=value``.
     """
 
     job: ServerJob
@@ -148,9 +150,9 @@ class ServerJobLog:
     """The end of a job's log.
 
     Attributes:
-        text: a heading for each of its files (``==> payload.log <==``), and the file's end. Control characters but
+        text: for each file a heading (``==> payload.log <==``) and the end of the file. Control characters other than
             newline and tab are replaced.
-        is_whole: False where something is left out before it.
+        is_whole: False if the beginning of the log is left out.
     """
 
     text: str
@@ -158,28 +160,28 @@ class ServerJobLog:
 
 
 class PilotState(StrEnum):
-    """What a pilot is doing, by its last words."""
+    """State of a pilot, judging by its last call."""
 
     BUSY = "busy"  #: it has jobs
-    WAITING = "waiting"  #: it asks for some
-    SILENT = "silent"  #: it has not been heard of for longer than it should
-    ENDED = "ended"  #: it said that it ends, or its batch system did
+    WAITING = "waiting"  #: it asks for jobs
+    SILENT = "silent"  #: it has not called for longer than expected
+    ENDED = "ended"  #: the pilot or its batch system reported its end
 
 
 @dataclass(frozen=True)
 class ServerPilot:
-    """A pilot that has called lately.
+    """A pilot that has called recently.
 
     Attributes:
-        key: names it: ``harvester/worker``, or, of a pilot that does not say them, ``host at queue``.
-        host: the machine that it runs on.
-        kind: ``hpo-pilot``, ``Pilot 3``, or what else it calls itself.
-        version: of its program; empty: it does not say.
-        since: when this server first heard of it; a restart of the server begins anew.
-        heard: when last, by asking for jobs or reporting on one.
-        slots: how many jobs it would run side by side, those that it has included; None: it does not say.
-        nodes: free nodes of its batch allocation; None: it has no allocation.
-        jobs: PandaIDs of the jobs that it has now.
+        key: name of the pilot: ``harvester/worker``; ``host at queue`` if the pilot does not send these.
+        host: machine that it runs on.
+        kind: ``hpo-pilot``, ``Pilot 3``, or another name that the pilot sends.
+        version: version of its program; empty: unknown.
+        since: time of its first call to this server; reset when the server restarts.
+        heard: time of its last call, which asked for jobs or reported on one.
+        slots: number of jobs that it can run at once, including its present jobs; None: unknown.
+        nodes: number of free nodes in its batch allocation; None: it has no allocation.
+        jobs: PandaIDs of its present jobs.
     """
 
     key: str
@@ -197,17 +199,17 @@ class ServerPilot:
 
 @dataclass(frozen=True)
 class ServerQueue:
-    """A queue.
+    """One queue of the server.
 
     Attributes:
-        name: empty: jobs that any queue may take, as far as they wait.
-        status: online, test, brokeroff, offline; empty: no queue file describes it, every pilot may serve it.
-        description: the queue file's, for people.
-        waiting: jobs that wait for a pilot.
-        running: jobs that pilots have.
-        pilots: pilots there that are alive.
-        slots: jobs that those could run side by side; None: some do not say.
-        limits: what one job may have there, in the queue file's words: cores, memory_mb, gpus, minutes, …
+        name: the queue's name; empty: this row counts waiting jobs that any queue may take.
+        status: online, test, brokeroff or offline; empty: no queue file describes it, and every pilot may serve it.
+        description: text from the queue file, for people.
+        waiting: number of jobs that wait for a pilot.
+        running: number of jobs that pilots have.
+        pilots: number of pilots that are alive at the queue.
+        slots: number of jobs that these pilots can run at once; None: unknown for some of them.
+        limits: limits for one job, by the names in the queue file: cores, memory_mb, gpus, minutes, …
     """
 
     name: str
@@ -220,13 +222,11 @@ class ServerQueue:
     limits: Mapping[str, int | float | str] = field(default_factory=dict)
 
 
-# From the embedded server's answers about jobs, pilots and queues to values; the one place that knows their keys.
-#
-# The other end is `hpo_pilot/server/api/board.py`.
+# --- From the server's answers to values; only these functions know the keys of the answers ---
 
 
 def read_page(data: Mapping[str, Any]) -> ServerJobsPage:
-    """A page of jobs.
+    """Reads a page of jobs from an answer.
 
     Raises:
         TryAgainError: the answer makes no sense.
@@ -239,7 +239,7 @@ def read_page(data: Mapping[str, Any]) -> ServerJobsPage:
 
 
 def read_view(data: Mapping[str, Any]) -> ServerJobDetails:
-    """All about one job.
+    """Reads the details of one job from an answer.
 
     Raises:
         TryAgainError: the answer makes no sense.
@@ -260,7 +260,7 @@ def read_view(data: Mapping[str, Any]) -> ServerJobDetails:
 
 
 def read_pilot(one: Mapping[str, Any]) -> ServerPilot:
-    """One pilot.
+    """Reads one pilot from an answer.
 
     Raises:
         TryAgainError: the answer makes no sense.
@@ -284,7 +284,7 @@ def read_pilot(one: Mapping[str, Any]) -> ServerPilot:
 
 
 def read_queue(one: Mapping[str, Any]) -> ServerQueue:
-    """One queue.
+    """Reads one queue from an answer.
 
     Raises:
         TryAgainError: the answer makes no sense.
@@ -348,14 +348,11 @@ def _nonsense(call: str, error: Exception) -> TryAgainError:
     )
 
 
-# What pages show of the embedded PanDA server, read over HTTP with the work folder's token: jobs, pilots and queues.
-#
-# The server is found through ``panda.url`` in the work folder, which whoever runs it writes and removes
-# (`panda.board_address`); it may come, go and move meanwhile.
+# --- Calls to the server ---
 
-#: The most jobs in one answer.
+#: Maximum number of jobs in one answer.
 MOST_JOBS = 1000
-#: What `JobBoard.log` gives where nothing else is said, and the most that there is of a log; in bytes.
+#: Default and maximum size of the text from `ServerJobs.log`, in bytes.
 LOG_END, LOG_MOST = 64 * 1024, 8 * 1024 * 1024
 
 _SECONDS = 20.0
@@ -364,23 +361,27 @@ _BLOCK = 1 << 16
 
 
 class NoServerError(TryAgainError):
-    """No embedded server runs on this work folder: nothing is shown of jobs and pilots until one does."""
+    """No embedded server runs on this work folder: jobs and pilots cannot be shown until one runs."""
 
 
 class NoJobError(InputError):
-    """The server has no such job: it never had, or has forgotten it since."""
+    """The server has no such job: it never existed, or the server has deleted it."""
 
 
 class ServerJobs:
-    """Looks at the embedded server of a work folder. May be used from any thread; every call asks the server anew.
+    """Reads jobs, pilots and queues from the embedded server of a work folder.
 
-    Every call raises NoServerError where no server runs (its file is missing, or is one that a killed server left),
-    and TryAgainError where the server does not answer in time or not sensibly. Everybody who may see the pages of a
-    work folder may see all of its server's jobs, as every user of a PanDA server does.
+    It may be used from any thread. Every call sends a new request. The server's address is in the file ``panda.url``
+    of the work folder, which the server's process writes and removes (`hpo_pilot.panda.server.read_address`). The
+    server may start, end and change its address between calls.
+
+    Every call raises NoServerError if no server runs (the file is missing, or a killed server left it), and
+    TryAgainError if the server does not answer in time or the answer is invalid. Every user who may see the pages of
+    a work folder may see all jobs of its server, as on any PanDA server.
     """
 
     def __init__(self, workdir: Path) -> None:
-        """Looks at nothing yet.
+        """Keeps the folder; nothing is read or sent yet.
 
         Args:
             workdir: the work folder; it need not have a server yet.
@@ -392,7 +393,7 @@ class ServerJobs:
 
     @property
     def url(self) -> str | None:
-        """Where the server is, scheme://host:port, as its file says; None: no file, no server."""
+        """URL of the server from its file, as scheme://host:port; None if there is no file, and so no server."""
         found = read_address(self._workdir)
         return None if found is None else found.url
 
@@ -407,16 +408,16 @@ class ServerJobs:
         limit: int = 100,
         before: int | None = None,
     ) -> ServerJobsPage:
-        """Jobs, newest first.
+        """Returns a page of jobs, newest first.
 
         Args:
-            tasks: ids of the tasks whose jobs are meant; empty: all tasks.
-            search: the `uid` or the name of the search whose jobs are meant; None: all.
-            states: those in one of these states; empty: in any.
-            queue: those that wait or run at this queue; None: at any.
-            pilot: those of the pilot with this `BoardPilot.key`; None: of any.
-            limit: at most so many, 1 to `MOST_JOBS`.
-            before: older ones than this PandaID: `BoardPage.before` of the page before.
+            tasks: ids of tasks; only their jobs are returned; empty: jobs of all tasks.
+            search: `uid` or name of a search; only its jobs are returned; None: jobs of all searches.
+            states: only jobs in one of these states; empty: jobs in any state.
+            queue: only jobs that wait or run at this queue; None: jobs at any queue.
+            pilot: only jobs of the pilot with this `ServerPilot.key`; None: jobs of any pilot.
+            limit: maximum number of jobs, 1 to `MOST_JOBS`.
+            before: only jobs with a PandaID below this one: `ServerJobsPage.before` of the previous page.
 
         Raises:
             NoServerError, TryAgainError: see the class.
@@ -433,7 +434,7 @@ class ServerJobs:
         return read_page(self._ask("job_list", given))
 
     def job(self, panda_id: int) -> ServerJobDetails:
-        """All about one job.
+        """Returns the details of one job.
 
         Raises:
             NoJobError: the server has no such job.
@@ -442,13 +443,13 @@ class ServerJobs:
         return read_view(self._ask("job_view", {"panda_id": panda_id}))
 
     def log(self, panda_id: int, size: int = LOG_END) -> ServerJobLog:
-        """The end of a job's log; an empty text where there is none (`BoardJob.has_log`).
+        """Returns the end of a job's log; the text is empty if there is no log (`ServerJob.has_log`).
 
-        While a job runs there is one only if its pilot streams it; else it comes when the job ends.
+        While a job runs, it has a log only if its pilot streams it; otherwise the log arrives when the job ends.
 
         Args:
-            panda_id: the job.
-            size: bytes at most, up to `LOG_MOST`.
+            panda_id: PandaID of the job.
+            size: maximum size in bytes, up to `LOG_MOST`.
 
         Raises:
             NoJobError: the server has no such job.
@@ -458,17 +459,17 @@ class ServerJobs:
         return ServerJobLog(str(answer.get("text", "")), bool(answer.get("is_whole")))
 
     def log_stream(self, panda_id: int) -> Iterator[bytes]:
-        """The whole log of a job, in blocks of UTF-8 text, for a download: at most `LOG_MOST` bytes, the last ones.
+        """Returns the log of a job in blocks of UTF-8 text, for a download: at most the last `LOG_MOST` bytes.
 
         Raises:
             NoJobError: the server has no such job.
-            NoServerError, TryAgainError: see the class; all of them at once, before the first block.
+            NoServerError, TryAgainError: see the class; all errors are raised before the first block.
         """
         text = self.log(panda_id, LOG_MOST).text.encode()
         return (text[start : start + _BLOCK] for start in range(0, len(text), _BLOCK))
 
     def pilots(self) -> list[ServerPilot]:
-        """The pilots that have called lately, by queue and name; those that ended or fell silent are kept for an hour.
+        """Returns the pilots that called recently, by queue and name; ended and silent pilots are listed for an hour.
 
         Raises:
             NoServerError, TryAgainError: see the class.
@@ -476,14 +477,14 @@ class ServerJobs:
         return [read_pilot(one) for one in self._ask("pilot_list", {}).get("pilots", ())]
 
     def queues(self) -> list[ServerQueue]:
-        """The queues: those of the queue file, and those where jobs or pilots are; by name.
+        """Returns the queues, by name: all queues of the queue file, and any other queue with jobs or pilots.
 
         Raises:
             NoServerError, TryAgainError: see the class.
         """
         return [read_queue(one) for one in self._ask("queue_list", {}).get("queues", ())]
 
-    # Over HTTP.
+    # --- HTTP ---
 
     def _ask(self, call: str, given: Mapping[str, Any]) -> dict[str, Any]:
         said = {name: value for name, value in given.items() if value is not None}
@@ -513,7 +514,7 @@ class ServerJobs:
                 allow_redirects=False,
             )
         except requests.exceptions.ConnectionError as error:
-            # An address that nobody answers at was left by a server that was killed.
+            # No process listens at this address: a killed server left the file.
             raise NoServerError(
                 f"the embedded PanDA server of {self._workdir} does not answer at {server.url}: it has ended, or starts"
             ) from error

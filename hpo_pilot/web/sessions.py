@@ -1,4 +1,11 @@
-"""Sessions of browsers: signed cookies, one-time links, and the checks that every request for a page passes."""
+"""Sessions of browsers: signed cookies, one-time links, and the checks on every request to the API and the pages.
+
+A cookie holds a name, a role and the end of the session, signed with a key of the work folder. It holds no token, and
+it is valid only for this service. A session ends with the token that started it, and when that token is revoked.
+
+Without TLS, a session also ends when the process of the pages ends: another user of the machine may then listen on
+the same port, and a browser that calls again sends the cookie there. The next process does not accept this cookie.
+"""
 
 from __future__ import annotations
 
@@ -28,23 +35,16 @@ from hpo_pilot.server.listening import Gate, LimitedBody
 from hpo_pilot.server.tokens import REVOKED, Caller, Role, TokenRefused, WatchedFile, write_private
 from hpo_pilot.web.api_context import problem_response
 
-# Who looks at the pages: sessions, in signed cookies, and the codes of one-time links.
-#
-# A cookie holds a name, a role and when the session ends, signed with a key of the work folder: no token, and nothing
-# that is good anywhere but here. A session ends with the token that it was begun with, and when that is revoked.
-#
-# Without TLS it also ends with the run of the pages that began it: when they end, another user of the machine may
-# take
-# their port, and a browser that calls again hands the cookie over. The next run does not take it back.
+# --- sessions and one-time links ---
 
-#: How long a session lasts at most, and how long a link is good, in seconds.
+#: Maximum length of a session, and lifetime of a link, in seconds.
 SESSION_SECONDS = 12 * 3600.0
 CODE_SECONDS = 600.0
 
-#: Links that are out at once, of everybody together and of one person: the oldest give way.
+#: Maximum number of valid links, of all users together and of one user; a new link replaces the oldest.
 _CODES, _CODES_EACH = 1000, 20
 
-#: The file of the signing key and of the sessions that were ended before their time.
+#: File with the signing key and the sessions that users ended early.
 _FILE = "monitor.json"
 
 _ALGORITHM = "HS256"
@@ -55,12 +55,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Login:
-    """Whom a token lets in.
+    """A verified token: its owner, its end and its id.
 
     Attributes:
         caller: the token's owner.
-        ends: when the token ends, in seconds since the epoch.
-        token: the id by which it can be revoked; empty: another issuer's.
+        ends: end of the token, in seconds since the epoch.
+        token: id with which the token can be revoked; empty: a token of another issuer.
     """
 
     caller: Caller
@@ -70,12 +70,12 @@ class Login:
 
 @dataclass(frozen=True)
 class Session:
-    """A session that is good now.
+    """A valid session.
 
     Attributes:
-        caller: who looks.
-        id: random; empty where there is no cookie, for the caller shows a token or a certificate each time.
-        ends: in seconds since the epoch.
+        caller: the user.
+        id: random text; empty without a cookie, where each request carries a token or a certificate.
+        ends: end of the session, in seconds since the epoch.
     """
 
     caller: Caller
@@ -84,15 +84,16 @@ class Session:
 
 
 class Sessions:
-    """Begins, recognises and ends sessions. Safe to use from any thread, and by several processes of a work folder."""
+    """Starts, checks and ends sessions. Safe to use from any thread and from several processes of a work folder."""
 
     def __init__(self, folder: Path, *, run: str, clock: Callable[[], float] = time.time) -> None:
-        """Reads the signing key, or makes it.
+        """Reads the signing key, or creates it.
 
         Args:
             folder: the work folder's token folder.
-            run: names the run of the pages, with which sessions end; empty: they outlive it, for TLS protects them.
-            clock: seconds since the epoch.
+            run: name of this run of the pages; sessions end with the run; empty: they continue after it, because TLS
+                protects the cookies.
+            clock: returns seconds since the epoch.
 
         Raises:
             InputError: the key cannot be read or written.
@@ -110,7 +111,7 @@ class Sessions:
         self._revoked = WatchedFile(
             folder / REVOKED, frozenset[str], what="the list of revoked tokens", missing=frozenset[str]()
         )
-        # Cookies know no ports: two services on one machine must not take each other's.
+        # Browsers send cookies to every port of a host: two services on one machine need different names.
         self.cookie = f"hpo_pilot_{hashlib.sha256(self._key + run.encode()).hexdigest()[:12]}"
 
     @property
@@ -118,9 +119,9 @@ class Sessions:
         return bytes.fromhex(self._content()[0])
 
     def _content(self) -> tuple[str, dict[str, float]]:
-        """The key and the ended sessions. Whoever removes or spoils their file ends every session: a new key is made.
+        """Returns the key and the ended sessions. If their file is missing or damaged, a new key ends every session.
 
-        That key is nobody's before it is written, so that what it signs is good in every process of the folder.
+        The new key is written before it is used, so that its cookies are valid in every process of the folder.
         """
         content = self._file.content
         if not self._file.is_lost:
@@ -137,7 +138,7 @@ class Sessions:
         return self._file.content
 
     def begin(self, login: Login) -> tuple[str, float]:
-        """A session's cookie, and when it ends in seconds since the epoch."""
+        """Starts a session; returns its cookie and its end in seconds since the epoch."""
         ends = min(login.ends, self._clock() + SESSION_SECONDS)
         claims = {
             "sub": login.caller.name,
@@ -150,7 +151,7 @@ class Sessions:
         return jwt.encode(claims, self._key, _ALGORITHM), ends
 
     def of_cookie(self, cookie: str) -> Session | None:
-        """The session of a cookie; None where it is none of ours, has ended, or its token was revoked."""
+        """Returns the session of a cookie; None if the cookie is not ours, has ended, or its token was revoked."""
         options: Any = {"require": list(_CLAIMS), "verify_exp": False}
         try:
             claims = jwt.decode(cookie, self._key, [_ALGORITHM], options=options)
@@ -166,10 +167,10 @@ class Sessions:
         return session
 
     def end(self, session: Session) -> None:
-        """Makes a session's cookie worthless.
+        """Ends a session: its cookie is no longer valid.
 
         Raises:
-            OSError: that cannot be recorded.
+            OSError: the end of the session cannot be written to the file.
         """
         if not session.id:
             return
@@ -181,26 +182,26 @@ class Sessions:
             self._file.refresh()
 
     def form_token(self, session: Session) -> str:
-        """What every form of a session carries: another site's page cannot know it."""
+        """Returns the secret in every form of a session; pages of other sites cannot know it."""
         whose = f"{session.id}\n{session.caller.name}\n{session.caller.role.value}"
         return hmac.new(self._key, f"form\n{whose}".encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
 
     def is_form_token(self, session: Session, given: str) -> bool:
-        """Whether a form came from a page of this session."""
+        """Returns whether a form came from a page of this session."""
         return hmac.compare_digest(self.form_token(session).encode(), given.encode("utf-8", "surrogatepass"))
 
 
 class Codes:
-    """One-time codes of links: each is good for ten minutes, and once. They are kept in memory alone, as digests."""
+    """One-time codes of links. Each is valid once and for ten minutes. Only digests are kept, in memory."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        """Starts without any; `clock`: seconds since the epoch."""
+        """Starts without codes; `clock` returns seconds since the epoch."""
         self._clock = clock
         self._lock = threading.Lock()
         self._codes: OrderedDict[bytes, tuple[Login, float]] = OrderedDict()
 
     def make(self, login: Login) -> str:
-        """A code that lets its bearer in as that login."""
+        """Returns a new code; a user who presents it is signed in with this login."""
         code = secrets.token_urlsafe(32)
         with self._lock:
             self._forget()
@@ -213,14 +214,14 @@ class Codes:
         return code
 
     def take(self, code: str) -> Login | None:
-        """Whom a code lets in, once; None where it is unknown, used or too old."""
+        """Uses a code up and returns its login; None if the code is unknown, used or too old."""
         with self._lock:
             self._forget()
             found = self._codes.pop(_digest(code), None)
         return None if found is None else found[0]
 
     def owner(self, code: str) -> Caller | None:
-        """Whom a code lets in; it stays good. None where `take` would find nobody."""
+        """Returns the user of a code without using the code up; None where `take` would return None."""
         with self._lock:
             self._forget()
             found = self._codes.get(_digest(code))
@@ -233,11 +234,11 @@ class Codes:
 
 
 def login_of(caller: Caller, token: str, now: float) -> Login:
-    """The login of a token that was verified.
+    """Returns the login of a token that was already verified.
 
     Args:
-        caller: whose it is.
-        token: the token itself; it is kept nowhere.
+        caller: owner of the token.
+        token: the token itself; it is not stored.
         now: seconds since the epoch.
     """
     claims: Mapping[str, Any] = jwt.decode(token, options={"verify_signature": False})
@@ -258,9 +259,9 @@ def _understood(content: Any) -> tuple[str, dict[str, float]]:
     return content["key"], {str(sid): float(until) for sid, until in content["ended"].items()}
 
 
-# --- the guards of API and pages: who may pass, how large a body may be, which headers an answer has ---
+# --- guards of API and pages: authentication, limits on bodies, headers of answers ---
 
-#: The most bytes of a body that is not an upload. Search files have a limit of their own, just below.
+#: Maximum size in bytes of a body that is not an upload. Search files have their own, slightly lower limit.
 BODY_LIMIT = 1_200_000
 
 API_PREFIX = "/api/v1"
@@ -271,10 +272,10 @@ _UPLOAD_PATH = f"{API_PREFIX}/payloads/"
 
 
 class ApiGuard:
-    """Guards the API: an ASGI application around another that passes the calls of users and operators on."""
+    """ASGI middleware of the API: only calls of users and operators pass."""
 
     def __init__(self, app: ASGIApp, gate: Gate) -> None:
-        """Guards `app`; `gate` verifies tokens."""
+        """Wraps `app`; `gate` verifies tokens."""
         self._app = app
         self._gate = gate
 
@@ -320,25 +321,25 @@ def _too_large() -> ASGIApp:
 
 
 def _is_above(limit: int, headers: Headers) -> bool:
-    """Whether the announced length of a body is above `limit` bytes, or is not a number."""
+    """Returns whether the Content-Length of a body is above `limit` bytes or is not a number."""
     length = headers.get("content-length", "0")
     return not length.isdecimal() or int(length) > limit
 
 
 def _log_call(scope: Scope, caller: Caller) -> None:
-    # An unquoted path may contain line ends, and so may names from another issuer.
+    # A decoded path may contain line ends; a name from another issuer may, too.
     path, name = (text.encode("unicode_escape").decode() for text in (scope["path"], caller.name))
     log.info("%s %s by %s", scope["method"], path, name, extra={"user": name})
 
 
-#: The most bytes of a form.
+#: Maximum size of a form, in bytes.
 FORM_LIMIT = 64_000
 
-#: Paths that need no session; those below /static/ do not either.
+#: Paths that need no session. Paths below /static/ need none either.
 _OPEN_PATHS = frozenset({"/login", "/login/link", "/favicon.ico"})
 
-#: Nothing from elsewhere, no script in a page, nobody's frame. Figures bring styles of their own, and their canvases
-#: and downloads are data: and blob: addresses.
+#: Forbids content from other sites, scripts inside a page, and frames around a page. Inline styles, and images from
+#: data: and blob: addresses, are allowed because figures need them.
 _CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -346,10 +347,10 @@ _CONTENT_POLICY = (
 
 
 class PageGuard:
-    """An ASGI application around the pages."""
+    """ASGI middleware of the pages: checks sessions, forms and sizes, and sets security headers."""
 
     def __init__(self, app: ASGIApp, gate: Gate, sessions: Sessions) -> None:
-        """Lets those pass to `app` who have a session, or whom `gate` knows as users or operators."""
+        """Wraps `app`; users with a session pass, and users or operators whom `gate` accepts."""
         self._app = app
         self._gate = gate
         self._sessions = sessions
@@ -372,7 +373,7 @@ class PageGuard:
         await self._app(scope, LimitedBody(receive, FORM_LIMIT, f"a form has at most {FORM_LIMIT} bytes"), send_safely)
 
     def _refusal(self, scope: Scope) -> Response | None:
-        """What is answered instead of the page; None: nothing, and the session is noted in the scope."""
+        """Returns the answer that refuses the request; None: it may pass, and its session, if any, is in the scope."""
         path: str = scope["path"]
         request = Request(scope)
         if scope["method"] not in ("GET", "HEAD", "POST"):
@@ -397,10 +398,10 @@ class PageGuard:
         return None
 
     def session(self, request: HTTPConnection) -> Session:
-        """Who asks: by the session's cookie, else as the API knows callers, by a token or a proxy's header.
+        """Returns the session of a request: from the cookie, otherwise from a token or a proxy's header, as in the API.
 
         Raises:
-            TokenRefused: nobody we know.
+            TokenRefused: the request identifies no known user.
         """
         cookie = request.cookies.get(self._sessions.cookie)
         found = self._sessions.of_cookie(cookie) if cookie else None
@@ -418,10 +419,10 @@ class PageGuard:
 
 
 def is_from_here(request: HTTPConnection) -> bool:
-    """Whether a form was sent by a page of this very server.
+    """Returns whether a form was sent by a page of this server.
 
-    A cookie that is SameSite=Strict comes with forms from every port of this machine, and so from every user's server
-    there. Browsers that do not say `Sec-Fetch-Site` name the origin.
+    Browsers also send a SameSite=Strict cookie with forms from other ports of this machine, and so from servers of
+    other users. Browsers that do not send `Sec-Fetch-Site` send `Origin`.
     """
     headers = request.headers
     site = headers.get("sec-fetch-site")
@@ -432,7 +433,7 @@ def is_from_here(request: HTTPConnection) -> bool:
 
 
 def check_form(sessions: Sessions, session: Session, given: object) -> None:
-    """Makes sure that a form came from a page of this session.
+    """Checks that a form came from a page of this session.
 
     Raises:
         HTTPException: it did not.
@@ -452,12 +453,12 @@ def _protect(headers: MutableHeaders) -> None:
 
 
 def is_secure(scope: Scope, *, behind_proxy: bool) -> bool:
-    """Whether the browser's connection is protected, so that its cookies may ask for that."""
+    """Returns whether the browser uses TLS, so that cookies may have the attribute Secure."""
     return behind_proxy or scope["scheme"] == "https"
 
 
 def safe_target(wanted: str) -> str:
-    """Where to go after signing in: a path of ours, whatever a link says."""
+    """Returns the path to open after signing in: `wanted` if it is a path of this server, otherwise ``/``."""
     try:
         parts = urlsplit(wanted)
     except ValueError:
