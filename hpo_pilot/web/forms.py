@@ -1,4 +1,4 @@
-"""Forms: signing in and out, and changes to searches."""
+"""Forms for signing in and out, and for changes to searches."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from hpo_pilot.web.pages import client_of, context_of, page, place_of, session_o
 from hpo_pilot.web.search_views import SearchView
 from hpo_pilot.web.sessions import CODE_SECONDS, Login, check_form, is_secure, login_of, safe_target
 
-#: What of a budget can be extended, and in whose words.
+#: Limits of a budget that can be extended, with their labels.
 _LIMITS = {
     "trials": "More trials",
     "hours": "More hours",
@@ -39,15 +39,15 @@ _LIMITS = {
 
 @dataclass(frozen=True)
 class FormField:
-    """A field of a form.
+    """One field of a form.
 
     Attributes:
-        name: as it is sent.
-        label: for people.
+        name: name in the sent form.
+        label: text shown to the user.
         kind: text, decimal, numeric, choice or hidden.
-        value: what it holds at first.
-        note: beside it.
-        choices: (value, text) of a choice.
+        value: initial value.
+        note: text beside the field.
+        choices: (value, text) of each option of a choice.
     """
 
     name: str
@@ -60,15 +60,15 @@ class FormField:
 
 @dataclass(frozen=True)
 class ActionForm:
-    """A form and its page.
+    """One form and the texts of its page.
 
     Attributes:
-        key: the last part of its address.
-        title: of the page.
-        texts: what it does, in paragraphs.
-        button: its words.
-        fields: in order.
-        danger: whether it takes something away.
+        key: last part of the page's address.
+        title: title of the page.
+        texts: description of the action, one paragraph each.
+        button: label of the button.
+        fields: the fields, in order.
+        danger: whether the action discards work.
     """
 
     key: str
@@ -112,7 +112,7 @@ def _extend(view: SearchView) -> ActionForm:
         for name, label in _LIMITS.items()
         if budget[name] is not None
     ]
-    # What was seen goes along: the same form sent twice then adds once.
+    # The form also sends the budget that the user saw: the same form sent twice then adds only once.
     seen = [FormField(f"seen.{name}", kind="hidden", value=repr(budget[name])) for name in _LIMITS]
     texts = ["What is given here is added to the budget. A search that was over goes on."]
     return ActionForm("extend", "Extend the budget", texts, "Extend", [*fields, *seen])
@@ -163,7 +163,7 @@ def _dimension_field(name: str, dimension: Dimension, value: Any) -> FormField:
         return FormField(key, name, "choice", chosen, only, [*nothing, *places])
     bounds = f"{exact(dimension.low)} to {exact(dimension.high)}"
     kind = "numeric" if dimension.type == "integer" else "decimal"
-    # All digits: rounded it would be a point beside the one that it came from.
+    # All digits: a rounded value would be a different point.
     shown = "" if value is None else repr(value)
     return FormField(key, name, kind, shown, f"{bounds}; {only}" if only else bounds)
 
@@ -177,7 +177,7 @@ def _is_same_value(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
-# --- what becomes of them ---
+# --- actions ---
 
 
 def _do_extend(client: LocalClient, view: SearchView, given: FormData) -> None:
@@ -269,13 +269,13 @@ def _form_of(request: Request) -> Callable[[SearchView], ActionForm]:
 
 
 def show_form(request: Request) -> Response:
-    """The page of a form."""
+    """Shows the page of a form."""
     make, view = _form_of(request), view_of(request)
     return page(request, "action.j2", {"view": view, "action": make(view), "problem": ""})
 
 
 async def change(request: Request) -> Response:
-    """Takes a form: the change is made, and the search shown; or the form is shown again with what is wrong."""
+    """Makes the change of a sent form and redirects to the search; on an error, shows the form with the reason."""
     make = _form_of(request)
     session = session_of(request)
     assert session is not None  # the guard has made sure of it
@@ -306,15 +306,15 @@ _STALE_LINK = "This link was used already, or is older than ten minutes: print a
 
 
 def show_sign_in(request: Request) -> Response:
-    """The page for signing in; with a code, whoever brings it is signed in."""
+    """Shows the page for signing in. A request with a valid one-time code is signed in at once."""
     wanted = safe_target(request.query_params.get("next", "/"))
     code = request.query_params.get("code")
-    # Programs that look at a link before its user does ask for its head.
+    # Link previews send HEAD before the user opens the link; they must not use up the code.
     if code is None or request.method != "GET":
         return page(request, "login.j2", {"problem": "", "next": wanted})
     codes = context_of(request).codes
     if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-        # Another site's link or script may bring a code of its owner's: nobody is signed in as somebody else unasked.
+        # A link or script of another site may carry its author's code. Ask before a user is signed in as somebody else.
         owner = codes.owner(code)
         if owner is not None:
             return page(request, "sign_in_as.j2", {"owner": owner, "code": code, "next": wanted})
@@ -324,7 +324,7 @@ def show_sign_in(request: Request) -> Response:
 
 
 async def sign_in(request: Request) -> Response:
-    """Takes a token that was pasted, or the code of a link that somebody meant to follow."""
+    """Signs in with a pasted token, or with the code of a link after the user has confirmed it."""
     async with request.form(max_files=0, max_fields=10) as given:
         token, code, target = given.get("token", ""), given.get("code"), safe_target(str(given.get("next", "/")))
     if code is None:
@@ -363,11 +363,11 @@ def _session_answer(request: Request, login: Login, answer: Response) -> Respons
 
 
 def make_link(request: Request) -> Response:
-    """A one-time link for whoever shows a token: what `hpo-pilot monitor --link` asks for."""
+    """Returns a one-time sign-in link in exchange for a user's token. `hpo-pilot monitor --link` calls this."""
     parts = context_of(request)
     authorization = request.headers.get("authorization")
     try:
-        # A token, not a session: whoever has only the cookie must not make it last.
+        # A session is not enough: a session cookie alone must not be used to prolong access.
         caller = parts.gate.tokens.verify(authorization)
     except TokenRefused as error:
         return JSONResponse({"error": str(error)}, 401, {"WWW-Authenticate": 'Bearer realm="hpo-pilot"'})

@@ -1,4 +1,4 @@
-"""Live updates: server-sent events with the parts of a page that changed."""
+"""Live updates of pages: server-sent events with the parts that changed."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ from hpo_pilot.web.rendering import fragments, sparkline_svg
 from hpo_pilot.web.search_views import SearchCache, SearchView, headline
 from hpo_pilot.web.server_jobs import NoServerError, ServerJobs
 
-#: Connections in all, and of one user: a browser has few for each server, and pages that nobody looks at close theirs.
+#: Limits of connections in total and per user. A browser opens few to one server, and hidden pages close theirs.
 _MOST_CONNECTIONS, _MOST_EACH = 300, 30
 
-#: Seconds without news after which a sign of life is sent, and the session is looked at.
+#: Seconds without a change after which a keep-alive is sent and the session is checked.
 _QUIET = 15.0
 
-#: Seconds between two looks at the store, and at the embedded server, whose first business are pilots.
+#: Seconds between two reads of the store, and of the embedded server, which must serve pilots first.
 _LOOK, _BOARD_LOOK = 0.25, 3.0
 
-#: Milliseconds after which a browser connects again, and seconds that a store which is away is left alone.
+#: Milliseconds until a browser reconnects, and seconds until an unreachable store is read again.
 _AGAIN, _AWAY = 1500, 2.0
 
 
 class LiveUpdates:
-    """Tells those who look at a page what changes on it."""
+    """Streams the changes of a page to the browsers that show it."""
 
     def __init__(self, pieces: SearchFragments, board: JobFragments | None = None) -> None:
-        """Tells of the changes of `pieces`, and of those of `board`."""
+        """Streams the changes of `pieces` (searches) and of `board` (jobs and pilots)."""
         self.pieces = pieces
         self._room: ChangeWatcher[FragmentSet] = ChangeWatcher(pieces.look, _LOOK)
         self._board_room: ChangeWatcher[FragmentSet] = (
@@ -55,30 +55,30 @@ class LiveUpdates:
         self._watching: Counter[str] = Counter()
 
     def close(self) -> None:
-        """Ends all connections, for the server ends."""
+        """Ends all connections. Called when the server shuts down."""
         self._room.close()
         self._board_room.close()
 
     def answer(self, request: Request, topic: str, who: str, is_good: Callable[[], bool]) -> Response:
-        """The stream of a page's changes.
+        """Returns the event stream of a page's changes.
 
         Args:
-            request: the browser's.
-            topic: the search's name, or `pieces.ALL`, or one of `BoardPieces.look`.
-            who: looks.
-            is_good: whether that user's session still is; asked now and then.
+            request: the browser's request.
+            topic: a search's name, `ALL_SEARCHES`, or a topic of `JobFragments.look`.
+            who: the user, for the limit of connections per user.
+            is_good: tells whether the user's session is still valid; called before each update.
         """
         if self._watching.total() >= _MOST_CONNECTIONS or self._watching[who] >= _MOST_EACH:
             return JSONResponse({"error": "too many pages are open: close some"}, 503, {"Retry-After": "30"})
-        if request.method == "HEAD":  # whose answer would never end
+        if request.method == "HEAD":  # the event stream would never end
             return Response(media_type="text/event-stream")
-        # Whoever left out rows has no use for their news.
+        # `rows` names the rows that the page shows; changes of other rows are not sent.
         only = request.query_params.get("rows")
         rows = None if only is None else {f"s{number}" for number in only.split(",")[:200]}
         return StreamingResponse(
             self._stream(topic, who, is_good, rows),
             media_type="text/event-stream",
-            # The last one is for proxies that would keep events until there are many.
+            # X-Accel-Buffering tells proxies not to collect events before they pass them on.
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )
 
@@ -100,7 +100,7 @@ class LiveUpdates:
                     await room.pause(_AWAY)
                     continue
                 except HpoPilotError:
-                    break  # the search is not there any more
+                    break  # the search was deleted
                 if not is_good():
                     yield "event: ended\ndata: {}\n\n"
                     break
@@ -121,13 +121,13 @@ class LiveUpdates:
             self._watching += Counter()
 
 
-#: Seconds between two looks at the store for one topic, however many wait for its news, where nothing else is said.
+#: Default seconds between two reads of a topic, independent of the number of connections that wait for it.
 _LOOK_SECONDS = 0.5
 
-#: A look that takes long is made more rarely: it takes at most one part in so many of the time.
+#: Slow reads are made less often: reads of a topic take at most 1/_PARTS of the time.
 _PARTS = 3
 
-#: Seconds for which news are kept that nobody asks for.
+#: Seconds for which a snapshot is kept without requests for it.
 _KEEP = 10.0
 
 _Content = TypeVar("_Content")
@@ -135,11 +135,11 @@ _Content = TypeVar("_Content")
 
 @dataclass(frozen=True)
 class Snapshot(Generic[_Content]):
-    """What there is to say of a topic.
+    """The content of a topic at one moment.
 
     Attributes:
-        content: what is said.
-        tag: changes when that does.
+        content: the topic's content.
+        tag: changes when the content changes.
     """
 
     content: _Content
@@ -147,10 +147,10 @@ class Snapshot(Generic[_Content]):
 
 
 class ChangeWatcher(Generic[_Content]):
-    """The latest news of the topics that somebody watches."""
+    """The latest snapshots of the topics that connections wait for."""
 
     def __init__(self, look: Callable[[str], Snapshot[_Content]], seconds: float = _LOOK_SECONDS) -> None:
-        """Looks at a topic with `look`, in a thread, every so many `seconds`."""
+        """Reads a topic with `look`, in a thread, at most every `seconds`."""
         self._look = look
         self._seconds = seconds
         self._latest: dict[str, tuple[float, float, Snapshot[_Content]]] = {}
@@ -159,16 +159,16 @@ class ChangeWatcher(Generic[_Content]):
         self._closed = asyncio.Event()
 
     def close(self) -> None:
-        """Answers all who wait with what there is."""
+        """Ends all waits; they return the latest snapshot."""
         self._closed.set()
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing more is waited for."""
+        """Whether `close` was called."""
         return self._closed.is_set()
 
     async def next(self, topic: str, seen: str | None, seconds: float) -> Snapshot[_Content]:
-        """The news of a topic as soon as they are not `seen`; as they are after `seconds`.
+        """Waits until a topic's tag differs from `seen`, at most `seconds`, and returns the snapshot.
 
         Raises:
             Whatever the look at the store raises.
@@ -182,7 +182,7 @@ class ChangeWatcher(Generic[_Content]):
             await self.pause(min(left, self._seconds))
 
     async def pause(self, seconds: float) -> None:
-        """Waits, unless it closes meanwhile."""
+        """Waits `seconds`, or until `close` is called."""
         try:
             async with asyncio.timeout(seconds):
                 await self._closed.wait()
@@ -198,34 +198,35 @@ class ChangeWatcher(Generic[_Content]):
             try:
                 news = await run_in_threadpool(self._look, topic)
             finally:
-                # Whoever waits for the lock has it; names that nobody asks for any more are not kept.
+                # Tasks that wait for the lock keep a reference to it. Unused topics must not stay in memory.
                 self._latest.pop(topic, None)
                 self._looking.pop(topic, None)
             self._latest = {name: kept for name, kept in self._latest.items() if time.monotonic() - kept[0] < _KEEP}
             now = time.monotonic()
-            # A waiter comes back after `seconds`, no sooner: a moment less, and it is not sent away for nothing.
+            # A waiter asks again after `seconds`. The snapshot expires slightly earlier, so that it gets a new one.
             self._latest[topic] = (now, max(0.9 * self._seconds, (_PARTS - 1) * (now - begun)), news)
             return news
 
 
-#: The topic of the page of all searches; no search has an empty name.
+#: Topic of the page of all searches; no search has an empty name.
 ALL_SEARCHES = ""
 
-#: Estimates move with the clock: they are made anew in steps of so many seconds while a search runs.
+#: Seconds between updates of the estimates of a running search, which change with the clock.
 _STEP = 5
 
-#: Events shown on a search's page, and searches whose pieces are kept.
+#: Events shown on a search's page, and searches whose fragments are cached.
 MOST_EVENTS, _KEPT = 12, 2000
 
 
 @dataclass(frozen=True)
 class FragmentSet:
-    """The pieces of a page at one moment.
+    """The fragments of a page at one moment.
 
     Attributes:
-        html: by the id of the element that holds it.
-        figures: changes when figures have something new to draw; empty: the page has none.
-        state: of the search, for what depends on who looks; of all searches how many there are.
+        html: HTML by the id of the element that contains it.
+        figures: changes when the figures must be drawn again; empty: the page has no figures.
+        state: the state of the search; the number of searches; or, for jobs and pilots, words for the parts to show.
+            When it changes, the browser updates the other parts of the page.
     """
 
     html: dict[str, Markup]
@@ -234,15 +235,15 @@ class FragmentSet:
 
 
 class SearchFragments:
-    """Makes the pieces. Safe to use from any thread."""
+    """Makes the fragments of the pages of searches. Thread-safe."""
 
     def __init__(self, library: SearchCache, place: Place | None, here: Place) -> None:
-        """Prepares.
+        """Makes fragments from the searches of `library`.
 
         Args:
-            library: what is shown.
-            place: where commands find the searches; None: they name no place.
-            here: where a command on this machine finds the store.
+            library: the searches.
+            place: how shown commands address the searches; None: they name no place.
+            here: how commands on this machine address the store.
         """
         self._library = library
         self._place = place or Place()
@@ -252,11 +253,11 @@ class SearchFragments:
         self._searches: OrderedDict[int, tuple[str, FragmentSet]] = OrderedDict()
 
     def look(self, topic: str) -> Snapshot[FragmentSet]:
-        """The pieces of a search's page, or of the page of `ALL`, as they are now.
+        """Returns the current fragments of a search's page, or of the page of `ALL_SEARCHES`.
 
         Raises:
             UnknownSearchError: there is no such search.
-            TryAgainError: the store is out of reach.
+            TryAgainError: the store cannot be reached.
         """
         if topic == ALL_SEARCHES:
             views = self._library.views()
@@ -270,7 +271,7 @@ class SearchFragments:
         return Snapshot(edition, hashlib.sha256(texts.encode("utf-8", "surrogatepass")).hexdigest())
 
     def of_all(self, views: Sequence[SearchView]) -> FragmentSet:
-        """The pieces of the page of all searches."""
+        """Returns the fragments of the page of all searches."""
         html: dict[str, Markup] = {"f-summary": state_summary(views)}
         steers = lease_holder(self._library.store.engine)
         for view in views:
@@ -278,7 +279,7 @@ class SearchFragments:
         return FragmentSet(html, "", str(len(views)))
 
     def of_row(self, view: SearchView, steers: Holder | None) -> dict[str, Markup]:
-        """The pieces of a search's row; `steers`: who steers the store."""
+        """Returns the fragments of a search's row. `steers` is the holder of the store's lease."""
         number, unsteered = view.record.id, why_not(view.record, steers)
         stamp = f"{self._stamp(view)}{unsteered}"
         with self._lock:
@@ -300,7 +301,7 @@ class SearchFragments:
         return html
 
     def of_search(self, view: SearchView) -> FragmentSet:
-        """The pieces of a search's page."""
+        """Returns the fragments of a search's page."""
         number, store = view.record.id, self._library.store
         unsteered = why_not(view.record, lease_holder(store.engine))
         stamp = f"{self._stamp(view)}{unsteered}{view.took}"
@@ -339,14 +340,14 @@ class SearchFragments:
 
 
 def state_summary(views: Sequence[SearchView]) -> Markup:
-    """How many searches are in which state."""
+    """Renders the number of searches in each state."""
     states = Counter(view.record.state for view in views)
     said: Markup = fragments("pieces.j2").summary(len(views), [(s.value, states[s]) for s in SearchState if states[s]])
     return said
 
 
 def _requested_points(store: Store, number: int) -> Sequence[Any]:
-    """The points that users asked for and that are not out yet."""
+    """Returns the points that users requested and that no trial has taken yet."""
     return store.wishes(number)
 
 
@@ -358,25 +359,25 @@ def _remember(kept: OrderedDict[int, Any], lock: threading.Lock, number: int, va
             kept.popitem(last=False)
 
 
-#: How the topics of these pages begin; no search has a name with a slash.
+#: Prefixes of the topics of the jobs and pilots pages; no search name contains a slash.
 JOBS_TOPIC, PILOTS_TOPIC = "/jobs?", "/pilots?"
 
-#: Jobs of a page, and characters of a filter.
+#: Jobs on a page, and most characters of a filter's value.
 _JOBS, _LONGEST = 100, 100
 
-#: What a page holds: parts of it are shown while the server is there, and while there is something for them.
+#: Words of `FragmentSet.state`: whether the embedded server answers. The page hides its other parts if not.
 SERVER_AWAY, SERVER_THERE = "away", "there"
 
 
 @dataclass(frozen=True)
 class JobFilter:
-    """Which jobs are wanted.
+    """A filter of the list of jobs.
 
     Attributes:
-        search: of that search alone; empty: of all.
-        state: in that state alone; empty: in any.
-        queue: at that queue alone; empty: at any.
-        before: older ones than that job; None: the newest.
+        search: only jobs of this search; empty: of all.
+        state: only jobs in this state; empty: in any.
+        queue: only jobs at this queue; empty: at any.
+        before: only jobs older than this one, by number; None: from the newest.
     """
 
     search: str = ""
@@ -386,7 +387,7 @@ class JobFilter:
 
     @classmethod
     def of_query(cls, query: Mapping[str, str]) -> JobFilter:
-        """The filter that an address names; what makes no sense in it is left out."""
+        """Reads the filter from an address; invalid values are ignored."""
         search, state, queue = (query.get(name, "")[:_LONGEST] for name in ("search", "state", "queue"))
         before = query.get("before", "")
         is_number = before.isascii() and before.isdigit() and len(before) < 19
@@ -394,25 +395,29 @@ class JobFilter:
 
     @property
     def said(self) -> dict[str, str]:
-        """As an address has it, but for where it begins."""
+        """Parameters of the address, without `before`."""
         given = {"search": self.search, "state": self.state, "queue": self.queue}
         return {name: value for name, value in given.items() if value}
 
     @property
     def query(self) -> str:
-        """As an address has it."""
+        """Query of the address."""
         return urlencode(self.said if self.before is None else {**self.said, "before": self.before})
 
 
 class JobFragments:
-    """Makes the pieces. Safe to use from any thread."""
+    """Makes the fragments of the jobs and pilots pages. Thread-safe."""
 
     def __init__(self, board: ServerJobs) -> None:
-        """Shows what `board` tells."""
+        """Makes fragments from the jobs, pilots and queues of `board`."""
         self._board = board
 
     def look(self, topic: str) -> Snapshot[FragmentSet]:
-        """The pieces of the page of jobs with a filter, `JOBS` and the filter's query, or of that of `PILOTS`."""
+        """Returns the fragments of the jobs page or the pilots page.
+
+        The topic of the jobs page is `JOBS_TOPIC` and the query of a `JobFilter`; that of the pilots page is
+        `PILOTS_TOPIC`.
+        """
         if topic == PILOTS_TOPIC:
             edition = self.pilots()
         else:
@@ -421,7 +426,7 @@ class JobFragments:
         return Snapshot(edition, hashlib.sha256(texts.encode("utf-8", "surrogatepass")).hexdigest())
 
     def jobs(self, wanted: JobFilter) -> FragmentSet:
-        """The page of jobs."""
+        """Returns the fragments of the jobs page."""
         templates = fragments("board.j2")
         try:
             found = self._board.jobs(
@@ -444,7 +449,7 @@ class JobFragments:
         return FragmentSet(html, "", f"{SERVER_THERE} {'jobs' if found.jobs else 'no-jobs'}")
 
     def pilots(self) -> FragmentSet:
-        """The page of pilots and queues."""
+        """Returns the fragments of the page of pilots and queues."""
         templates = fragments("board.j2")
         try:
             pilots, queues = self._board.pilots(), self._board.queues()
@@ -460,13 +465,13 @@ class JobFragments:
 
 
 def _fragments_without_server(error: TryAgainError, others: tuple[str, ...]) -> FragmentSet:
-    """What is shown while the server does not tell: nothing of it is left on the page as if it were so now."""
+    """Returns the fragments while the server does not answer. `others` become empty: the page shows no old values."""
     empty = dict.fromkeys(others, Markup(""))
     return FragmentSet({"f-away": fragments("board.j2").away(away_text(error)), **empty}, "", SERVER_AWAY)
 
 
 def away_text(error: TryAgainError) -> str:
-    """Why nothing is shown, for people who are not to know this machine's paths."""
+    """Returns the reason why nothing is shown, without paths of this machine, which users must not see."""
     if isinstance(error, NoServerError):
         return "No embedded PanDA server runs here at the moment."
     return "The embedded PanDA server does not answer at the moment."

@@ -47,7 +47,7 @@ from hpo_pilot.web.search_views import FigureCache, SearchCache, SearchView
 from hpo_pilot.web.server_jobs import NoJobError, ServerJobs
 from hpo_pilot.web.sessions import Codes, Session, Sessions
 
-#: What a page says after an action, by the word in its address: no text of a link is ever shown.
+#: Message after an action, by the word in the page's address. Pages never show text from a link.
 NOTICES = {
     "pause": "Paused: no new trials until it is resumed.",
     "resume": "Resumed.",
@@ -66,17 +66,17 @@ class PageContext:
     Attributes:
         library: the searches.
         workdir: the service's work folder.
-        gate: tells whose a token is.
-        sessions: of browsers.
-        codes: of one-time links.
-        figures: makes figures.
-        live: tells what changes.
-        board: the embedded PanDA server's jobs.
-        board_pieces: of the pages of jobs and pilots.
+        gate: checks tokens.
+        sessions: browser sessions.
+        codes: codes of one-time links.
+        figures: draws figures.
+        live: streams changes to pages.
+        board: jobs of the embedded PanDA server.
+        board_pieces: fragments of the jobs and pilots pages.
         behind_proxy: whether a TLS proxy is in front.
-        place: where commands on the pages find the searches; None: behind the service that the pages are of.
-        action_threads: those that change searches: each waits up to half a minute where the store is locked, and pages
-            are not to wait with them.
+        place: how commands shown on the pages address the searches; None: through this service.
+        action_threads: limit of the threads that change searches. Each can wait up to half a minute for a locked store;
+            pages must not wait with them.
     """
 
     library: SearchCache
@@ -94,29 +94,29 @@ class PageContext:
 
 
 def context_of(request: Request) -> PageContext:
-    """The monitor that answers this request."""
+    """Returns the parts of the monitor that handles this request."""
     return cast(PageContext, request.app.state.parts)
 
 
 def place_of(request: Request) -> Place:
-    """Where commands on the pages find the searches."""
+    """Returns how commands shown on the pages address the searches."""
     return context_of(request).place or Place(service=str(request.base_url).rstrip("/"), token_file="FILE")  # noqa: S106  no secret
 
 
 def session_of(request: Request) -> Session | None:
-    """Who asks; None: nobody that is known, on the pages that need no session."""
+    """Returns the session of the request; None: not signed in, on pages that need no session."""
     return cast("Session | None", getattr(request.state, "session", None))
 
 
 def client_of(request: Request) -> LocalClient:
-    """The store, for whoever asks."""
+    """Returns a client of the store with the rights of the user."""
     parts, session = context_of(request), session_of(request)
     assert session is not None  # the guard has made sure of it
     return client_for(session.caller, parts.workdir, parts.library.store)
 
 
 def may_change(request: Request, view: SearchView) -> bool:
-    """Whether whoever asks may change a search."""
+    """Returns whether the user may change a search."""
     session = session_of(request)
     if session is None:
         return False
@@ -125,16 +125,16 @@ def may_change(request: Request, view: SearchView) -> bool:
 
 
 def view_of(request: Request) -> SearchView:
-    """The search that the address names.
+    """Returns the search that the address names.
 
     Raises:
-        UnknownSearchError: there is none.
+        UnknownSearchError: there is no such search.
     """
     return context_of(request).library.view(request.path_params["name"])
 
 
 def page(request: Request, template: str, values: Mapping[str, Any], status: int = 200) -> Response:
-    """A whole page."""
+    """Renders a whole page."""
     session = session_of(request)
     common = {
         "session": session,
@@ -146,18 +146,18 @@ def page(request: Request, template: str, values: Mapping[str, Any], status: int
     return HTMLResponse(rendered(template, {**common, **values}), status)
 
 
-#: Rows of a page.
+#: Rows on a page.
 SEARCHES_PER_PAGE, TRIALS_PER_PAGE = 50, 100
 
-#: Above this many parameters a table shows a point in one column, as the report does.
+#: With more parameters than this, a table shows a point in one column, as the report does.
 _COLUMNS = 12
 
-#: Reasons of failures shown, and characters of a log.
+#: Most causes of failures shown, and most characters of a log.
 _REASONS, _LOG = 50, 6000
 
 
 def searches_page(request: Request) -> Response:
-    """All searches."""
+    """Shows the list of searches."""
     parts = context_of(request)
     given = {name: request.query_params.get(name, "")[:100] for name in ("q", "state", "owner", "family")}
     views = parts.library.views()
@@ -195,7 +195,7 @@ def _is_wanted(view: SearchView, given: dict[str, str]) -> bool:
 
 
 def search_page(request: Request) -> Response:
-    """One search; of a family the page of its searches."""
+    """Shows one search. The name of a family redirects to the list of its searches."""
     parts = context_of(request)
     try:
         view = view_of(request)
@@ -216,7 +216,7 @@ def search_page(request: Request) -> Response:
 
 
 def actions_page(request: Request) -> Response:
-    """What may be done with a search now, for a page whose search is in another state than before."""
+    """Returns the actions for a search as HTML. A page requests them when the search's state has changed."""
     parts, session, view = context_of(request), session_of(request), view_of(request)
     assert session is not None
     values = {
@@ -228,7 +228,7 @@ def actions_page(request: Request) -> Response:
 
 
 def figure_json(request: Request) -> Response:
-    """The figures of a kind, as JSON."""
+    """Returns the figures of a kind as JSON."""
     drawn = context_of(request).figures.drawn(view_of(request), request.path_params["key"])
     headers = {"ETag": drawn.tag, "Cache-Control": "private, no-cache", "Vary": "Accept-Encoding"}
     if drawn.tag in request.headers.get("if-none-match", ""):
@@ -238,11 +238,11 @@ def figure_json(request: Request) -> Response:
 
 @dataclass(frozen=True)
 class Sort:
-    """How a table of trials is sorted.
+    """Sort order of a table of trials.
 
     Attributes:
         key: the column: number, state, value, value2, …, seconds, generation, or `p.` and a parameter's name.
-        descending: the largest first.
+        descending: largest first.
     """
 
     key: str
@@ -250,25 +250,29 @@ class Sort:
 
     @property
     def text(self) -> str:
-        """As an address has it."""
+        """The order as text in an address."""
         return ("-" if self.descending else "") + self.key
 
     @classmethod
     def of_text(cls, text: str, search: Search) -> Sort:
-        """The sort that an address names, or the usual one."""
+        """Reads the order from an address; newest first if it is not valid."""
         key, descending = text.removeprefix("-"), text.startswith("-")
         return cls(key, descending) if key in sort_keys(search) else cls("number", descending=True)
 
 
 def sort_keys(search: Search) -> list[str]:
-    """The columns that a table of trials can be sorted by."""
+    """Returns the columns by which a table of trials can be sorted."""
     values = ["value", *(f"value{index}" for index in range(2, len(search.objectives) + 1))]
     return ["number", "state", *values, "seconds", "generation", *(f"p.{name}" for name in search.space.names)]
 
 
 def sorted_trials(trials: Sequence[Trial], sort: Sort) -> list[Trial]:
-    """The trials by a column; those that have nothing there come last, either way. Numbers come before texts."""
-    if sort.key == "number":  # as they are
+    """Sorts trials by a column.
+
+    Trials with no value, or a value that is not finite, come last in both orders. In ascending order
+    numbers come before texts.
+    """
+    if sort.key == "number":  # `trials` is sorted by number already
         return list(reversed(trials)) if sort.descending else list(trials)
     read = _reader(sort.key)
     there: list[tuple[Any, Trial]] = []
@@ -298,7 +302,7 @@ def _reader(key: str) -> Callable[[Trial], Any]:
 
 
 def trials_page(request: Request) -> Response:
-    """The trials of a search as a table."""
+    """Shows the trials of a search as a table."""
     view = view_of(request)
     wanted = request.query_params.get("state", "")
     sort = Sort.of_text(request.query_params.get("sort", ""), view.search)
@@ -332,12 +336,12 @@ def trials_page(request: Request) -> Response:
 
 
 def _turned(sort: Sort, key: str) -> Sort:
-    """What a click on a column's head asks for: the other way round, where it is sorted by that already."""
+    """Returns the order after a click on a column's header; the reverse if this column already sorts the table."""
     return Sort(key, not sort.descending if sort.key == key else key in ("number", "seconds", "generation"))
 
 
 def figure_texts(trial: Trial, objectives: int) -> list[str]:
-    """A trial's figures of merit with their spreads, one text for each objective."""
+    """Formats a trial's figures of merit with their spreads, one text for each objective."""
     figures, spreads = trial.figures, trial.spreads or (None,) * objectives
     if figures is None or len(figures) != objectives:
         return [number(None)] * objectives
@@ -345,7 +349,7 @@ def figure_texts(trial: Trial, objectives: int) -> list[str]:
 
 
 def errors_page(request: Request) -> Response:
-    """The failures of a search by their causes."""
+    """Shows the failures of a search, grouped by cause."""
     parts, view = context_of(request), view_of(request)
     engine, number = parts.library.store.engine, view.record.id
     groups = failure_groups(trials_with_folds(engine, number, trials_with_errors(engine, number)))
@@ -357,7 +361,7 @@ def errors_page(request: Request) -> Response:
     return page(request, "errors.j2", values)
 
 
-#: Metrics shown: a payload may report any number of them.
+#: Most metrics shown: a payload may report any number.
 _METRICS = 60
 
 _DOWNLOAD_TYPES = {
@@ -368,10 +372,10 @@ _DOWNLOAD_TYPES = {
 
 
 def trial_of(request: Request, view: SearchView) -> Trial:
-    """The trial that the address names.
+    """Returns the trial that the address names.
 
     Raises:
-        HTTPException: there is none.
+        HTTPException: there is no such trial (404).
     """
     given = request.path_params["number"]
     for one in view.trials:
@@ -381,7 +385,7 @@ def trial_of(request: Request, view: SearchView) -> Trial:
 
 
 def trial_page(request: Request) -> Response:
-    """One trial."""
+    """Shows one trial."""
     parts, view = context_of(request), view_of(request)
     one = trial_of(request, view)
     store, record, search = parts.library.store, view.record, view.search
@@ -419,12 +423,12 @@ def trial_page(request: Request) -> Response:
 
 
 def _last_attempts(attempts: list[tuple[int, JobOutcome]]) -> list[JobOutcome]:
-    """The last attempt of each fold that reported anything."""
+    """Returns the last attempt with metrics of each fold."""
     return list({attempt.fold: attempt for _, attempt in attempts if attempt.metrics}.values())
 
 
 def trial_log(request: Request) -> Response:
-    """The end of the log of one attempt, as the store has it."""
+    """Downloads the end of an attempt's log, which the store keeps."""
     parts, view = context_of(request), view_of(request)
     one = trial_of(request, view)
     fold, wanted = (request.query_params.get(name, "") for name in ("fold", "attempt"))
@@ -436,7 +440,7 @@ def trial_log(request: Request) -> Response:
 
 
 def search_download(request: Request) -> Response:
-    """A search and its trials in another form, or its report."""
+    """Downloads a search and its trials in an export format, or its report."""
     view, form = view_of(request), request.path_params["form"]
     client = client_of(request)
     if form == "report":
@@ -448,12 +452,12 @@ def search_download(request: Request) -> Response:
     return download(text, _DOWNLOAD_TYPES[form], f"{view.record.name}.{ending}")
 
 
-#: Names of searches offered where one may be typed.
+#: Most search names offered in the filter of jobs.
 _NAMES = 200
 
 
 def jobs_page(request: Request) -> Response:
-    """Jobs, newest first."""
+    """Shows jobs, newest first."""
     parts, wanted = context_of(request), JobFilter.of_query(request.query_params)
     edition = parts.board_pieces.jobs(wanted)
     values = {
@@ -467,7 +471,7 @@ def jobs_page(request: Request) -> Response:
 
 
 def job_page(request: Request) -> Response:
-    """One job."""
+    """Shows one job."""
     parts, number = context_of(request), request.path_params["number"]
     try:
         found = parts.board.job(number)
@@ -487,7 +491,7 @@ def job_page(request: Request) -> Response:
 
 
 def job_log(request: Request) -> Response:
-    """The whole log of a job, as a file."""
+    """Downloads the whole log of a job."""
     number = request.path_params["number"]
     try:
         blocks = context_of(request).board.log_stream(number)
@@ -498,7 +502,7 @@ def job_log(request: Request) -> Response:
 
 
 def pilots_page(request: Request) -> Response:
-    """Pilots and queues."""
+    """Shows pilots and queues."""
     parts = context_of(request)
     edition = parts.board_pieces.pilots()
     return page(request, "pilots.j2", {"html": edition.html, "state": edition.state, "server": parts.board.url})
@@ -506,27 +510,27 @@ def pilots_page(request: Request) -> Response:
 
 # --- the manual ---
 
-#: Seconds for which a browser keeps a picture without asking: a day, for its address does not change with it.
+#: Seconds for which a browser caches a picture. Only a day: its address does not change when the picture does.
 _DAY = 86_400
 
 _PICTURE_TYPES = {"svg": "image/svg+xml", "png": "image/png"}
 
-#: A name of a picture: no folder, no hidden file.
+#: Valid name of a picture: no folder, no hidden file.
 _PICTURE_NAME = re.compile(r"[a-zA-Z0-9][\w-]*\.(svg|png)", re.ASCII)
 
 _HEADING = re.compile(r'<h2 id="([^"]*)">(.*?)</h2>', re.DOTALL)
 
-#: Shorter lists of a page's headings are not worth showing.
+#: Least number of headings for which a page shows a list of them.
 _LEAST_HEADINGS = 2
 
 
 @dataclass(frozen=True)
 class _RenderedPage:
-    """A page of the manual, ready to be shown.
+    """One page of the manual, rendered.
 
     Attributes:
-        html: its text.
-        headings: of its parts, each its anchor and its words.
+        html: the page's text.
+        headings: anchor and text of each section's heading.
     """
 
     html: Markup
@@ -534,17 +538,17 @@ class _RenderedPage:
 
 
 def contents_page(request: Request) -> Response:
-    """The list of the manual's pages."""
+    """Shows the list of the manual's pages."""
     return page(request, "help.j2", {"groups": _groups()})
 
 
 def redirect_to_contents(_request: Request) -> Response:
-    """`/help/` is the list too, at the address that its links count from."""
+    """Redirects `/help/` to `/help`, because the links of the list are relative to that address."""
     return RedirectResponse("/help", 308)
 
 
 def manual_page(request: Request) -> Response:
-    """A page of the manual."""
+    """Shows a page of the manual."""
     try:
         found = page_named(request.path_params["name"][:100])
     except InputError as error:
@@ -561,7 +565,7 @@ def manual_page(request: Request) -> Response:
 
 
 def manual_picture(request: Request) -> Response:
-    """A picture of the manual."""
+    """Returns a picture of the manual."""
     name = request.path_params["file"]
     content = _picture_content(name) if _PICTURE_NAME.fullmatch(name) else None
     if content is None:
@@ -575,7 +579,7 @@ def manual_picture(request: Request) -> Response:
 
 @cache
 def _groups() -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
-    """The pages' names and titles by group."""
+    """Returns the names and titles of the manual's pages, by group."""
     by_group = groupby(PAGES, key=lambda one: one.group)
     return tuple((group, tuple((one.name, one.title) for one in pages)) for group, pages in by_group)
 
@@ -597,9 +601,9 @@ _PAGE_NAMES = frozenset(one.name for one in PAGES)
 
 @cache
 def as_html(page: Page) -> str:
-    """A page's text as HTML: headings have anchors, links to other pages are relative to this one's address.
+    """Converts a page's text to HTML. Headings get anchors; links to other pages are relative to this page's address.
 
-    What the page links to in the repository is not there where the package is installed: such a link is left as text.
+    A link to another file of the repository becomes plain text, because an installed package lacks that file.
     """
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")
     tokens = parser.parse(page.text())
@@ -614,7 +618,7 @@ def as_html(page: Page) -> str:
         elif token.children:
             token.children = _linked(token.children)
     html: str = parser.renderer.render(tokens, parser.options, {})
-    # Wide tables and listings scroll by themselves, with the keyboard too.
+    # Wide tables and listings scroll separately; tabindex makes them scroll with the keyboard too.
     html = html.replace("<pre>", '<pre tabindex="0">')
     return html.replace('<table class="manual">', '<div class="scroll" tabindex="0"><table>').replace(
         "</table>", "</table></div>"
@@ -622,13 +626,13 @@ def as_html(page: Page) -> str:
 
 
 def anchor(heading: str) -> str:
-    """What a heading is called in addresses, as code hosts call it."""
+    """Returns the anchor of a heading, in the form that code hosts use."""
     plain = re.sub(r"[^\w\- ]", "", heading.replace("`", "").lower())
     return plain.strip().replace(" ", "-")
 
 
 def _linked(tokens: Sequence[Token]) -> list[Token]:
-    """An inline text with its links as they are in the monitor."""
+    """Returns inline tokens with links and pictures changed to the monitor's addresses."""
     kept: list[Token] = []
     dropped = False
     for token in tokens:
@@ -650,7 +654,7 @@ def _linked(tokens: Sequence[Token]) -> list[Token]:
 
 
 def _address(target: str) -> str | None:
-    """A link's address in the monitor; None: it leads into the repository."""
+    """Returns a link's address in the monitor; None: the link leads to a file of the repository."""
     parts = urlsplit(target)
     if parts.scheme or target.startswith("#"):
         return target

@@ -1,4 +1,4 @@
-"""Renders templates, SVG pictures, pages of long lists, static files and compressed answers."""
+"""Rendering of templates, SVG pictures, paged lists, static files and compressed answers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ERROR_LIMIT = 300
 
 @cache
 def environment() -> jinja2.Environment:
-    """The templates with their filters."""
+    """Returns the Jinja environment with the templates' filters."""
     made = jinja2.Environment(
         loader=jinja2.PackageLoader("hpo_pilot.web"),
         autoescape=True,
@@ -55,27 +55,27 @@ def environment() -> jinja2.Environment:
 
 
 def rendered(template: str, values: Mapping[str, Any]) -> str:
-    """A page, or a piece of one."""
+    """Renders a template: a page, or a part of one."""
     return environment().get_template(template).render(values)
 
 
 def fragments(template: str) -> Any:
-    """The macros of a template, for pieces that are sent one by one."""
+    """Returns the macros of a template, for parts of a page that are sent one by one."""
     return environment().get_template(template).module
 
 
 def point_json(point: Mapping[str, Any]) -> str:
-    """A point as `input.json` has it."""
+    """Formats a point as in `input.json`."""
     return json.dumps(point, indent=1, ensure_ascii=False)
 
 
 def point_yaml(point: Mapping[str, Any]) -> str:
-    """A point as search files write it."""
+    """Formats a point as in search files."""
     return str(yaml.safe_dump(dict(point), sort_keys=False, allow_unicode=True, default_flow_style=False))
 
 
 def moment(value: datetime | float | None) -> Markup | str:
-    """A moment in UTC, to the second, which machines can read too."""
+    """Formats a time in UTC, to the second, as a machine-readable `<time>` element."""
     if value is None:
         return formatting.NOTHING
     seen = datetime.fromtimestamp(value, UTC) if isinstance(value, float | int) else value
@@ -83,13 +83,13 @@ def moment(value: datetime | float | None) -> Markup | str:
 
 
 def _finalize(value: Any) -> Any:
-    """Texts without control characters; what is markup already is ours."""
+    """Removes control characters from texts. Markup comes from this package and is kept."""
     if isinstance(value, Markup):
         return value
     return formatting.printable(value) if isinstance(value, str) else value
 
 
-#: Places of a line: more than pixels say nothing.
+#: Most points of a line: more than the pixels of its width show nothing new.
 _MOST_POINTS = 120
 
 _WIDTH, _HEIGHT = 640.0, 220.0
@@ -99,7 +99,7 @@ Curve = Sequence[tuple[float, float]]
 
 
 def sparkline_svg(steps: Sequence[tuple[int, float]], label: str) -> Markup:
-    """The best so far as a step line; `label` says it to those who do not see it. Empty for fewer than two steps."""
+    """Draws the best value so far as a step line; empty for fewer than two steps. `label` is for screen readers."""
     points = [(float(x), y) for x, y in steps if math.isfinite(y)]
     if len(points) < 2:
         return Markup("")
@@ -116,7 +116,11 @@ def sparkline_svg(steps: Sequence[tuple[int, float]], label: str) -> Markup:
 
 
 def _tamed(values: Sequence[float]) -> list[float]:
-    """Over orders of magnitude a line of logarithms; the first values, often far off, leave the others room."""
+    """Scales values for a line: logarithms if they are positive and span more than a factor of 20.
+
+    Otherwise the values are divided by the largest absolute value. Without logarithms, first values
+    that are far off would flatten the rest of the line.
+    """
     if min(values) > 0 and max(values) / min(values) > 20:
         return [math.log(value) for value in values]
     largest = max(map(abs, values)) or 1.0
@@ -124,7 +128,7 @@ def _tamed(values: Sequence[float]) -> list[float]:
 
 
 def curves_svg(folds: Mapping[int, Curve], metric: str) -> Markup:
-    """What a trial's folds reported over their steps; empty where none reported two finite values."""
+    """Draws the values that a trial's folds reported, by step; empty if no fold reported two finite values."""
     lines = {}
     for fold, curve in folds.items():
         finite = [(float(x), float(y)) for x, y in curve if math.isfinite(y)]
@@ -175,15 +179,15 @@ _Row = TypeVar("_Row")
 
 @dataclass(frozen=True)
 class Paging:
-    """Where a page is among all.
+    """Position of a page in a list.
 
     Attributes:
-        total: rows in all.
-        first: the place of its first row, from 1; 0: there is none.
-        last: of its last one.
-        pages: how many there are.
-        before: the address of the page before; empty: none.
-        next: of the next one.
+        total: number of rows in the list.
+        first: position of the page's first row, from 1; 0: the page is empty.
+        last: position of its last row.
+        pages: number of pages.
+        before: address of the previous page; empty: none.
+        next: address of the next page; empty: none.
     """
 
     total: int
@@ -196,21 +200,21 @@ class Paging:
 
 @dataclass(frozen=True)
 class ListPage(Generic[_Row]):
-    """A page's rows, and where they are."""
+    """The rows of a page, and the page's position in the list."""
 
     rows: Sequence[_Row]
     paging: Paging
 
 
 def paged(rows: Sequence[_Row], size: int, asked: str, path: str, query: Mapping[str, str]) -> ListPage[_Row]:
-    """The page that was asked for, or the nearest one.
+    """Returns the requested page of a list, or the nearest one that exists.
 
     Args:
-        rows: all.
-        size: rows of a page.
-        asked: its number, from 1, as the address has it.
-        path: of the list.
-        query: what else the address says; empty values are left out.
+        rows: all rows of the list.
+        size: rows on a page.
+        asked: page number, from 1, as text from the address.
+        path: path of the list's address.
+        query: the other parameters of the address; empty values are left out.
     """
     pages = max(1, -(-len(rows) // size))
     wanted = int(asked) if asked.isascii() and asked.isdigit() and len(asked) < 10 else 1
@@ -229,7 +233,7 @@ def paged(rows: Sequence[_Row], size: int, asked: str, path: str, query: Mapping
     return ListPage(some, Paging(len(rows), first, start + len(some), pages, address(number - 1), address(number + 1)))
 
 
-#: Smaller answers are not worth packing.
+#: Answers with fewer bytes are not compressed.
 _LEAST_BYTES = 1400
 
 
@@ -242,15 +246,15 @@ def packed_answer(
     status: int = 200,
     is_packed: bool = False,
 ) -> Response:
-    """Bytes of a type.
+    """Returns a response with bytes, gzipped if the browser accepts it.
 
     Args:
-        request: the browser's.
+        request: the browser's request.
         content: the bytes.
-        media_type: of them.
-        headers: more of them.
-        status: of the answer.
-        is_packed: whether they are gzipped already.
+        media_type: their media type.
+        headers: additional headers.
+        status: HTTP status.
+        is_packed: whether `content` is gzipped already.
     """
     more = {"Vary": "Accept-Encoding", **(headers or {})}
     if "gzip" in request.headers.get("accept-encoding", ""):
@@ -263,7 +267,7 @@ def packed_answer(
 
 
 def download(text: str, media_type: str, name: str) -> Response:
-    """A text as a file; texts of payloads may hold what is no UTF-8."""
+    """Returns a text as a file download. Characters that UTF-8 cannot encode (payload output) become `?`."""
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
     return Response(text.encode("utf-8", "replace"), 200, headers, media_type)
 
@@ -272,7 +276,7 @@ _YEAR = 31_536_000
 
 _MEDIA_TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
 
-#: Where each comes from: a package, or plotly, which ships its own script.
+#: Package of each static file. plotly's script comes from the plotly package.
 _STATIC_PACKAGES = {
     "common.css": "hpo_pilot.report",
     "figures.js": "hpo_pilot.report",
@@ -285,10 +289,10 @@ _PLOTLY = "plotly.js"
 
 @dataclass(frozen=True)
 class StaticFile:
-    """A file that pages load.
+    """A static file that pages load.
 
     Attributes:
-        name: of the file.
+        name: the file's name.
         content: its bytes.
     """
 
@@ -297,26 +301,26 @@ class StaticFile:
 
     @cached_property
     def digest(self) -> str:
-        """Part of its address."""
+        """Hash of the content; part of the file's address."""
         return hashlib.sha256(self.content).hexdigest()[:16]
 
     @cached_property
     def packed(self) -> bytes:
-        """The same, packed once."""
+        """The content, gzipped once."""
         return gzip.compress(self.content, 6, mtime=0)
 
     @property
     def media_type(self) -> str:
-        """What it is."""
+        """Media type, from the file name's ending."""
         return _MEDIA_TYPES[self.name.rpartition(".")[2]]
 
 
 @cache
 def static_file(name: str) -> StaticFile:
-    """The file of that name.
+    """Returns the static file of that name.
 
     Raises:
-        KeyError: there is none.
+        KeyError: there is no such file.
     """
     if name == _PLOTLY:
         from plotly.offline import get_plotlyjs  # noqa: PLC0415 - megabytes that few requests need
@@ -326,18 +330,18 @@ def static_file(name: str) -> StaticFile:
 
 
 def pack_all() -> None:
-    """Makes all of them ready to be sent: the largest take a fifth of a second to be packed."""
+    """Loads and compresses all static files. The largest takes a fifth of a second."""
     for name in (*_STATIC_PACKAGES, _PLOTLY):
         assert static_file(name).packed
 
 
 def static_path(name: str) -> str:
-    """Its address here."""
+    """Returns the address of a static file on this server."""
     return f"/static/{static_file(name).digest}/{name}"
 
 
 def serve_static(request: Request) -> Response:
-    """Answers with a file; an address of another version gets the present one, and is not remembered."""
+    """Returns a static file. An address of another version gets the current file, with `no-cache`."""
     name = request.path_params["file"]
     try:
         file = static_file(name)
@@ -355,7 +359,7 @@ def serve_static(request: Request) -> Response:
 
 
 def json_answer(request: Request, document: Any, status: int = 200) -> Response:
-    """A document. For handlers that run in threads: packing takes its time."""
-    # ASCII: a payload's text may hold what is no UTF-8.
+    """Returns a document as JSON. Call it from handlers that run in threads: compression takes time."""
+    # ASCII: a payload's text may contain characters that UTF-8 cannot encode.
     content = json.dumps(document, allow_nan=False).encode()
     return packed_answer(request, content, "application/json", status=status)

@@ -1,4 +1,4 @@
-"""Searches as the pages show them: cached, with their headline and figures."""
+"""Searches for the pages: a cache of their trials, their headlines and figures."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from hpo_pilot.store.queries import (
 )
 from hpo_pilot.store.store import is_search_number
 
-#: Trials with folds are kept of the searches last looked at, together so many: one takes about 3 kB.
+#: Trials cached with their folds, over all searches, about 3 kB each. The search read longest ago is dropped first.
 _FOLDS_KEPT = 40_000
 
-#: Seconds after which the cost of a search that runs is read again although no trial is another: jobs end one by one.
+#: Seconds after which a running search's cost is read again although no trial changed: jobs end one by one.
 _COST_AGES = 10.0
 
 _NOTHING = Pulse(0, 0, 0, 0)
@@ -47,14 +47,14 @@ _NOTHING = Pulse(0, 0, 0, 0)
 
 @dataclass(frozen=True)
 class SearchView:
-    """One search at one moment; whoever holds it sees nothing change.
+    """One search at one moment. It does not change.
 
     Attributes:
         record: the search.
         trials: all its trials by number, without their folds.
-        pulse: changes when they do.
-        took: what its jobs took so far.
-        costed: when that was read, by the monotonic clock.
+        pulse: changes when the trials change.
+        took: resources that its jobs have used so far.
+        costed: when `took` was read, by the monotonic clock, in seconds.
     """
 
     record: SearchRecord
@@ -65,19 +65,19 @@ class SearchView:
 
     @property
     def search(self) -> Search:
-        """What is searched."""
+        """The definition of the search."""
         return self.record.search
 
     @cached_property
     def tag(self) -> str:
-        """Changes when anything does that is shown."""
+        """Hash of the record's version, state, message and times, and of the trials' pulse."""
         r = self.record
         text = repr((r.uid, r.version, r.state, r.message, r.started, r.ended, self.pulse))
         return hashlib.sha256(text.encode()).hexdigest()[:20]
 
     @cached_property
     def counts(self) -> dict[TrialState, int]:
-        """How many trials are in each state."""
+        """Number of trials in each state."""
         found = dict.fromkeys(TrialState, 0)
         for trial in self.trials:
             found[trial.state] += 1
@@ -85,17 +85,17 @@ class SearchView:
 
     @cached_property
     def standings(self) -> list[Standing]:
-        """The trials with a figure of merit, best first; of several objectives the Pareto front."""
+        """The trials with a figure of merit, best first; for several objectives the Pareto front."""
         if len(self.search.objectives) > 1:
             return front_of(self.search, self.trials)
         return ranking(self.search, self.trials)
 
     @cached_property
     def best(self) -> Standing | None:
-        """The best one; of several objectives the best by the first."""
+        """The best trial; for several objectives the best by the first objective."""
         if len(self.search.objectives) > 1 or self.search.confirm.top:
             return self.standings[0] if self.standings else None
-        # Without ranking all of them: this is asked for whenever one has ended.
+        # The trials are not ranked here: this is computed each time a trial ends.
         sign = self.search.objective.sign
         good = (
             (sign * value, trial.number, trial)
@@ -106,7 +106,10 @@ class SearchView:
         return None if best is None else Standing(best[2], (sign * best[0],))
 
     def place_of(self, trial: Trial) -> tuple[int, int]:
-        """A trial's place among those with a figure of merit, and how many these are; place 0: it has none there."""
+        """Returns a trial's rank, from 1, and the number of ranked trials; rank 0: the trial has none.
+
+        With several objectives every rank is 0, and the number is that of the Pareto front.
+        """
         if len(self.search.objectives) > 1:
             return 0, len(self.standings)
         if self.search.confirm.top:
@@ -119,26 +122,26 @@ class SearchView:
 
     @cached_property
     def steps(self) -> list[tuple[int, float]]:
-        """The best so far after each result; of several objectives the hypervolume."""
+        """The best value so far after each result; for several objectives the hypervolume."""
         return convergence(self.search, self.trials)
 
     @cached_property
     def cost(self) -> Cost:
-        """What its jobs took so far, in hours and kWh."""
+        """Resources that its jobs have used so far, in hours and kWh."""
         return price_of(self.search).cost(self.took)
 
     @cached_property
     def failures(self) -> list[Trial]:
-        """The trials that failed, the newest first."""
+        """The failed trials, newest first."""
         failed = [trial for trial in self.trials if trial.state is TrialState.FAILED]
         return sorted(failed, key=lambda trial: (trial.told or 0, trial.number), reverse=True)
 
 
 class SearchCache:
-    """All searches of a store. Safe to use from any thread; an answer is as fresh as the moment it was asked for."""
+    """A cache of the searches of a store. Thread-safe. Each call reads what changed in the store."""
 
     def __init__(self, store: Store) -> None:
-        """Reads nothing yet; the store stays the caller's."""
+        """Reads nothing yet. The caller closes the store."""
         self.store = store
         self._lock = threading.Lock()
         self._views: dict[int, SearchView] = {}
@@ -146,10 +149,10 @@ class SearchCache:
         self._folds: OrderedDict[int, tuple[SearchView, list[Trial]]] = OrderedDict()
 
     def views(self) -> list[SearchView]:
-        """All searches, newest first.
+        """Returns all searches, newest first.
 
         Raises:
-            TryAgainError: the store is out of reach.
+            TryAgainError: the store cannot be reached.
         """
         with self._lock:
             heads = search_heads(self.store.engine)
@@ -159,11 +162,11 @@ class SearchCache:
             return [self._views[head.id] for head in heads]
 
     def view(self, identity: str) -> SearchView:
-        """The search of that name or number.
+        """Returns the search with that name or number.
 
         Raises:
-            UnknownSearchError: there is none.
-            TryAgainError: the store is out of reach.
+            UnknownSearchError: there is no such search.
+            TryAgainError: the store cannot be reached.
         """
         with self._lock:
             heads = search_heads(self.store.engine)
@@ -180,10 +183,12 @@ class SearchCache:
             return view
 
     def with_folds(self, view: SearchView) -> list[Trial]:
-        """The trials of a view with their folds, without logs; those that were over when last asked are not read again.
+        """Returns the trials of a view with their folds, without logs.
+
+        Trials that were over at the last call are not read again.
 
         Raises:
-            TryAgainError: the store is out of reach.
+            TryAgainError: the store cannot be reached.
         """
         number, engine = view.record.id, self.store.engine
         with self._lock:
@@ -205,11 +210,11 @@ class SearchCache:
         return trials
 
     def _refresh(self, heads: Sequence[SearchHead]) -> None:
-        """Reads what changed of these searches."""
+        """Reads what changed in these searches."""
         engine = self.store.engine
         changed = [head for head in heads if self._heads.get(head.id) != head]
         records = {record.id: record for record in records_of(engine, [head.id for head in changed])}
-        # A search that is over has trials that change no more; one that just ended may have had its last ones now.
+        # The trials of a finished search do not change. If it has just ended, its last trials are still to be read.
         beating = {head.id for head in heads if not head.state.is_over} | {head.id for head in changed}
         beats = pulses(engine, beating) if beating else {}
         for head in heads:
@@ -217,7 +222,7 @@ class SearchCache:
                 continue
             old = self._views.get(head.id)
             record = records.get(head.id) or (old.record if old else None)
-            if record is None:  # gone between the two readings: the next look does without it
+            if record is None:  # deleted between the two reads: the next read does not find it
                 continue
             beat = beats[head.id]
             if old is None or old.pulse != beat:
@@ -229,7 +234,7 @@ class SearchCache:
             self._heads[head.id] = head
 
     def _trials(self, number: int, old: SearchView | None, beat: Pulse) -> list[Trial]:
-        """The trials of a search: those that are known and over, and the others as they are now."""
+        """Returns the trials of a search: finished ones from the cache, all others from the store."""
         if beat == _NOTHING:
             return []
         known = list(old.trials) if old else []
@@ -239,10 +244,10 @@ class SearchCache:
         return [merged[each] for each in sorted(merged)]
 
 
-#: So many failures in a row are said first.
+#: From this number of failures in a row, the headline reports them first.
 _IN_A_ROW = 3
 
-#: A search whose best is older than this share of its results, and than so many, no longer improves.
+#: A search no longer improves if this share of its results, and at least this number, came after its best one.
 _STALE_SHARE, _STALE_LEAST = 0.4, 12
 
 _REASON = 220
@@ -250,12 +255,12 @@ _REASON = 220
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit of the budget.
+    """One limit of the budget.
 
     Attributes:
-        name: in words.
-        used: so much of it.
-        allowed: so much in all.
+        name: unit, in words.
+        used: amount used.
+        allowed: amount allowed in total.
         text: both, in words.
     """
 
@@ -266,25 +271,25 @@ class Limit:
 
     @property
     def percent(self) -> float:
-        """How much of it is used, of 100."""
+        """Used share of the limit, 0 to 100."""
         return max(0.0, min(100.0, 100 * self.used / self.allowed)) if self.allowed > 0 else 100.0
 
 
 @dataclass(frozen=True)
 class Headline:
-    """A search at a glance.
+    """Summary of a search.
 
     Attributes:
-        mood: `good`, `bad`, `busy` or `idle`: the colour of it.
-        verdict: does it go well, in a sentence or two.
-        trouble: what is wrong, one sentence each; empty: nothing.
-        best: the best figure of merit in words; empty: there is none yet.
-        outlook: how far it is.
-        end: when it will end or has ended, in words.
-        limits: the budget's, those first that count hours.
-        cost: what it took, in the unit that counts.
-        unit: of that: GPU-hours, or core-hours where it has no GPUs.
-        energy: in words; empty: not known.
+        mood: `good`, `bad`, `busy` or `idle`; sets the colour.
+        verdict: whether it goes well, in one or two sentences.
+        trouble: problems, one sentence each; empty: none.
+        best: best figure of merit, as text; empty: none yet.
+        outlook: progress and estimated end.
+        end: time until the end, or run time if it has ended, as text.
+        limits: the budget's limits in GPU-hours, core-hours and hours, in this order.
+        cost: amount used, in `unit`, as text.
+        unit: GPU-hours, or core-hours if no GPU was used.
+        energy: energy used, as text; empty: not known.
     """
 
     mood: str
@@ -300,17 +305,17 @@ class Headline:
 
     @property
     def percent(self) -> float:
-        """How much of what is planned is over, of 100."""
+        """Finished share of the planned trials, 0 to 100."""
         return 100.0 * self.outlook.over / self.outlook.planned if self.outlook.planned else 0.0
 
 
 def headline(view: SearchView, now: datetime, unsteered: str = "") -> Headline:
-    """A search at a glance.
+    """Returns the summary of a search.
 
     Args:
         view: the search.
-        now: the present.
-        unsteered: why nothing steers it, and what would, in a sentence; empty: something does, or it is over.
+        now: the current time.
+        unsteered: why no process steers it, and the remedy, in a sentence; empty: one does, or the search is over.
     """
     record, search = view.record, view.search
     best = view.best
@@ -341,7 +346,7 @@ def headline(view: SearchView, now: datetime, unsteered: str = "") -> Headline:
 
 
 def best_text(view: SearchView) -> str:
-    """The best figure of merit; of several objectives how large the front is."""
+    """Returns the best figure of merit as text; for several objectives the size and hypervolume of the front."""
     best = view.best
     if best is None:
         return ""
@@ -352,7 +357,7 @@ def best_text(view: SearchView) -> str:
     return plus_minus(best.value, spread)
 
 
-#: What is said of a search in these states while nothing steers it.
+#: Verdict of a search in each of these states if no process steers it.
 _UNSTEERED = {
     SearchState.SUBMITTED: "Submitted, but nothing steers it: it does not begin.",
     SearchState.RUNNING: "Begun, but nothing steers it now: it does not go on.",
@@ -392,7 +397,10 @@ def _outcome(view: SearchView, ahead: Outlook, trouble: Sequence[str], *, steere
 
 
 def _gain(view: SearchView) -> str:
-    """From where to where the best went, in a sentence; empty where it went nowhere."""
+    """Returns a sentence with the first and the current best value.
+
+    It is empty if they are equal, with fewer than two steps, and for several objectives.
+    """
     if len(view.search.objectives) > 1 or len(view.steps) < 2 or view.steps[0][1] == view.steps[-1][1]:
         return ""
     metric = view.search.objective.metric
@@ -455,33 +463,33 @@ def _energy(view: SearchView) -> str:
     return f"{number(view.cost.energy_kwh, 3)} kWh, {source[view.cost.energy_source or 'estimated']}"
 
 
-#: A figure is made again at the earliest after so many seconds, and so many times as long as it took.
+#: A figure is drawn again after at least `_AGE` seconds, and at least `_REST` times its own drawing time.
 _AGE, _REST = 3.0, 8.0
 
-#: Figures kept, and peers drawn beside a search.
+#: Figures cached, and other searches drawn for comparison.
 _KEPT, _PEERS = 200, 6
 
-#: Those whose picture moves with the clock while jobs run, in steps of so many seconds.
+#: Figures that change with the clock while jobs run, and the seconds between their updates.
 _MOVING, _STEP = frozenset({"slots"}), 10
 
-#: What is drawn of the values that trials reported.
+#: Figures of the intermediate values that trials reported.
 _REPORTED = frozenset({"curves"})
 
-#: Those that take seconds, mostly in code that lets other threads run: no other figure waits for one of them. They show
-#: results alone, so that nothing else makes them anew.
+#: Figures that take seconds, mostly in code that lets other threads run: they have their own lock, so that other
+#: figures do not wait. They show only results, so only a new result makes them out of date.
 _SLOW = frozenset({"importance"})
 
 
 @dataclass(frozen=True)
 class DrawnFigures:
-    """A kind of figure of a search, ready to be sent.
+    """The figures of one kind for one search, ready to send.
 
     Attributes:
-        packed: JSON, gzipped.
-        tag: changes with the picture; an ETag.
-        since: when it was made, by the monotonic clock.
-        seconds: how long that took.
-        source: of what it was made.
+        packed: gzipped JSON.
+        tag: ETag; changes with the content.
+        since: when they were drawn, by the monotonic clock, in seconds.
+        seconds: time that drawing took.
+        source: version of the data that they show.
     """
 
     packed: bytes
@@ -492,21 +500,24 @@ class DrawnFigures:
 
 
 class FigureCache:
-    """Makes figures. Safe to use from any thread; one is made at a time, and a slow one beside it, for pages' sake."""
+    """Draws figures and caches them. Thread-safe.
+
+    One figure is drawn at a time, and one slow figure beside it, so that threads remain free for pages.
+    """
 
     def __init__(self, library: SearchCache) -> None:
-        """Draws what `library` has."""
+        """Draws the searches of `library`."""
         self._library = library
         self._making, self._making_slow = threading.Lock(), threading.Lock()
         self._keeping = threading.Lock()
         self._drawn: OrderedDict[tuple[int, str], DrawnFigures] = OrderedDict()
 
     def drawn(self, view: SearchView, key: str) -> DrawnFigures:
-        """The figures of a kind; while much changes they may be some seconds old.
+        """Returns the figures of a kind. They may be some seconds old while the search changes.
 
         Raises:
             InputError: there is no such kind for this search.
-            TryAgainError: the store is out of reach.
+            TryAgainError: the store cannot be reached.
         """
         if key not in {kind.key for kind in self.kinds(view)}:
             raise InputError(f"there is no figure {key!r} of search {view.record.name!r}")
@@ -514,12 +525,12 @@ class FigureCache:
         if (known := self._fresh(view, key, source)) is not None:
             return known
         with self._making_slow if key in _SLOW else self._making:
-            # Whoever waited for the lock may find it made.
+            # Another thread may have drawn it while this one waited for the lock.
             return self._fresh(view, key, source) or self._made(view, key, source)
 
     @staticmethod
     def kinds(view: SearchView) -> tuple[Kind, ...]:
-        """The kinds of figures that make sense for a search."""
+        """Returns the kinds of figures that apply to a search."""
         return kinds(view.search)
 
     def _fresh(self, view: SearchView, key: str, source: str) -> DrawnFigures | None:
@@ -562,7 +573,7 @@ class FigureCache:
         return FigureData(search, trials, reports, peers, None if view.record.state.is_over else datetime.now(UTC))
 
     def _peers(self, view: SearchView) -> list[PeerSearch]:
-        """The newest other searches that ask the same question."""
+        """Returns the newest other searches with the same question (`same_question`)."""
         others = [other for other in self._library.views() if other.record.id != view.record.id and other.standings]
         alike = [other for other in others if same_question(view.search, other.search)]
         return [PeerSearch(other.record.name, other.search, other.trials) for other in alike[:_PEERS]]
