@@ -54,7 +54,7 @@ class Place:
     ca: str | Path | None = None
 
     def completed(self, text: str) -> str:
-        """Returns `text` with the needed options added to its commands, except to those that name a place."""
+        """Returns `text` with the needed options added to its commands. Commands that name a place stay as they are."""
         return _COMMAND.sub(self._complete, text)
 
     def command(self, *words: str | Path) -> str:

@@ -94,7 +94,7 @@ def _json_formatter(program: str) -> logging.Formatter:
         "%(levelname)s %(name)s %(message)s %(process)d",
         rename_fields=names,
         rename_fields_keep_missing=False,
-        # ISO 8601 in UTC, whatever the machine's zone is.
+        # ISO 8601 in UTC, independent of the machine's time zone.
         timestamp="time",
         static_fields={"program": program},
     )

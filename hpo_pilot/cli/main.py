@@ -19,7 +19,7 @@ from hpo_pilot import __version__
 from hpo_pilot.errors import HpoPilotError
 from hpo_pilot.logs import configure_logging
 
-#: What each module of this package adds, in the order in which help lists it; groups come last, as typer has them.
+#: The commands that each module of this package adds, in the order of the help text. Groups come last, as in typer.
 COMMANDS = (
     ("searches", "add_run_commands", ("validate", "run", "submit")),
     ("inspection", "add_to", ("list", "status", "trials", "best", "log", "logs", "report", "export")),
@@ -39,7 +39,7 @@ _ADDER_OF = {name: (module, adder) for module, adder, names in COMMANDS for name
 
 
 def commands_of(module: str, adder: str) -> dict[str, Any]:
-    """The commands that a module of this package adds, by name."""
+    """Returns the commands that a module of this package adds, by name."""
     alone = typer.Typer(rich_markup_mode="rich", pretty_exceptions_enable=False)
     getattr(import_module(f"hpo_pilot.cli.{module}"), adder)(alone)
     group = get_group(alone)
@@ -48,7 +48,7 @@ def commands_of(module: str, adder: str) -> dict[str, Any]:
 
 
 def _advise_in(group: Any) -> None:
-    """Lets messages of all commands of a group name other commands with the options that those need."""
+    """Makes messages of a group's commands name other commands together with the options that they need."""
     for command in group.commands.values():
         if hasattr(command, "commands"):
             _advise_in(command)
@@ -76,12 +76,12 @@ class LazyGroup(TyperGroup):
     """The group of all commands. A command's module is imported when the command is asked for."""
 
     def __init__(self, **settings: Any) -> None:
-        """Takes typer's settings. The names are known from the beginning, for help and suggestions."""
+        """Takes typer's settings. All names are known from the beginning, for help and suggestions."""
         super().__init__(**settings)
         self.commands: dict[str, Any] = dict.fromkeys(_ADDER_OF)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of a name; None where there is none."""
+        """Returns the command with this name; None: there is none."""
         if self.commands.get(cmd_name) is None and cmd_name in _ADDER_OF:
             self.commands |= commands_of(*_ADDER_OF[cmd_name])
         return self.commands.get(cmd_name)
@@ -128,13 +128,13 @@ def _options(
 
 
 def _interrupted(_signal: int, _frame: object) -> None:
-    """Ctrl-C where no command handles it in a way of its own: try again is its meaning, not typer's 130."""
+    """Handles Ctrl-C if the command does not: it means "try again", not typer's exit status 130."""
     typer.echo("hpo-pilot: interrupted; the same command goes on", err=True)
     raise SystemExit(3)
 
 
 def main() -> None:
-    """Runs a command; every error of ours ends it with one clear message and its own status."""
+    """Runs a command. Each of our errors ends it with one message and the error's own exit status."""
     signal.signal(signal.SIGINT, _interrupted)
     try:
         app()
@@ -151,6 +151,6 @@ def main() -> None:
         )
         raise SystemExit(2) from None
     except BrokenPipeError:
-        # The reader of our output, such as `head`, has seen enough.
+        # The reader of our output, such as `head`, has closed the pipe.
         sys.stderr.close()
         raise SystemExit(0) from None

@@ -80,12 +80,12 @@ class Goal(StrEnum):
 
     @property
     def sign(self) -> int:
-        """What a loss is multiplied by to be minimised."""
+        """The factor that turns a loss into one to minimise."""
         return 1 if self in (Goal.MINIMIZE, Goal.MIN) else -1
 
 
 def _limit(text: str) -> int | None:
-    """What stands for %MAX_POINTS: a number, or None where the request has no limit."""
+    """Reads the value of %MAX_POINTS: a number, or None if the request has no limit."""
     if text == "None":
         return None
     try:
@@ -160,7 +160,7 @@ def steer(
     if outfile is not None:
         if any(given is not None and given.resolve() == outfile.resolve() for given in (infile, space)):
             raise InputError(f"--outfile {outfile} is an input too: it would be lost")
-        # Points of an earlier call must not be taken for those of one that failed.
+        # If this call fails, nobody must mistake the points of an earlier call for its result.
         outfile.unlink(missing_ok=True)
     call = SteeringCall(count, limit, optimizer, _settings(settings or []), seed, goal.sign, per_segment)
     file = read_points(infile, space)

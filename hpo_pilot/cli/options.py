@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # store with the standard library, and never asks a service, which may be slow. `hpo-pilot --install-completion` sets
 # it up.
 
-#: A word, and what is said of it.
+#: A word and its explanation.
 Offer = tuple[str, str]
 
 #: So many are offered at most, the newest.
@@ -43,7 +43,7 @@ def complete_search(ctx: Context, incomplete: str) -> list[Offer]:
 
 
 def complete_trial(ctx: Context, incomplete: str) -> list[Offer]:
-    """Numbers of a search's trials; for `retry` those that failed."""
+    """Offers the numbers of a search's trials; for `retry`, only failed trials."""
     query = (
         "SELECT CAST(number AS TEXT), state FROM trials WHERE search_id = ? AND CAST(number AS TEXT) LIKE ? ESCAPE '!' "
         "AND (state = 'failed' OR NOT ?) ORDER BY number DESC LIMIT ?"
@@ -74,7 +74,7 @@ def complete_parameter(ctx: Context, incomplete: str) -> list[Offer]:
 
 
 def complete_best(incomplete: str) -> list[Offer]:
-    """`best`, where a trial's number could stand too; the search comes after it."""
+    """Offers `best` in place of a trial's number; the search is not known yet, as it follows on the command line."""
     return [("best", "the best trial")] if "best".startswith(incomplete) else []
 
 
@@ -177,7 +177,8 @@ SlotsOption = Annotated[
     int | None, option("--slots", min=0, max=10_000, help="Jobs at once. Default: as many as the cores hold.")
 ]
 
-#: What names the embedded PanDA server; as `hpo_pilot.store.EMBEDDED`, which would bring SQLAlchemy to every command.
+#: The name of the embedded PanDA server. It equals `hpo_pilot.store.EMBEDDED`; importing that would load SQLAlchemy in
+#: every command.
 EMBEDDED_SERVER = "embedded"
 ServerOption = Annotated[
     str | None,
@@ -190,7 +191,7 @@ ServerOption = Annotated[
 
 P = ParamSpec("P")
 
-#: What `on_client` adds to a command, by name.
+#: The parameters that `on_client` adds to a command, by name.
 _CLIENT_OPTIONS: dict[str, Any] = {
     "workdir": WorkDirOption,
     "store": StoreOption,

@@ -253,7 +253,7 @@ def keep(
 
 
 def _check(site: str, walltime: str) -> None:
-    """What is wrong with the options themselves comes before what is missing here."""
+    """Checks the options first, so that their errors are reported before what this machine lacks."""
     from hpo_pilot.hpc.batch_system import walltime_minutes
     from hpo_pilot.hpc.batch_systems import make_batch_system
     from hpo_pilot.hpc.site_files import find_site
@@ -333,7 +333,7 @@ def _fleet(workdir: Path | None) -> Fleet:
 
 
 def _last_line(path: Path) -> str:
-    """What a failed allocation said last, and where the rest is."""
+    """Returns the last line of a failed allocation's output, and the path of the whole output."""
     from hpo_pilot.pilot.execution import last_line
 
     try:
@@ -371,7 +371,7 @@ def add_site_commands(app: typer.Typer) -> None:
 
 
 def look_first_in(folder: Path) -> None:
-    """Has this process, and what it starts, look for profiles in a folder before all others.
+    """Makes this process, and its child processes, look for profiles in a folder before all others.
 
     Raises:
         InputError: there is no such folder.

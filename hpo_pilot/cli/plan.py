@@ -168,7 +168,7 @@ def _advice(points: list[ScalingPoint], search: Search, made: Plan, profile: Sit
 
 
 def _of_all(limit: float | None, work: Workload) -> float | None:
-    """The limits of all searches together: each of a family has its own."""
+    """Returns the sum of the limits of all searches: each search of a family has its own limit."""
     return None if limit is None else work.searches * limit
 
 
@@ -231,7 +231,7 @@ _Row = tuple[str, str]
 
 
 def plan_rows(plan: Mapping[str, Any]) -> Iterator[_Row]:
-    """(heading, text) of a plan's document."""
+    """Yields (heading, text) of each row of a plan."""
     layout, allocation = plan["layout"], plan["allocation"]
     family = f", {plan['searches']} segments side by side," if plan["searches"] > 1 else ""
     yield "search", f"{plan['search']}{family} at {plan['site']}"

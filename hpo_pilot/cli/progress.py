@@ -261,7 +261,7 @@ def _failures(search: StatusDocument) -> Text:
 
 
 def _costs(search: StatusDocument) -> Iterator[str]:
-    """Yields what was spent, with its limit if there is one."""
+    """Yields the spent budget, with its limit if there is one."""
     budget: dict[str, Any] = search["budget"]
     cost = search.get("cost")
     for key, unit in (("gpu_hours", "GPU-hours"), ("core_hours", "core-hours")):
@@ -301,7 +301,7 @@ _REDRAW = 0.25
 
 
 def can_watch(console: Console) -> bool:
-    """Whether the console can redraw a screen: a terminal that is not dumb, not a pipe."""
+    """Returns whether the console can redraw a screen: it is a terminal that is not dumb, and not a pipe."""
     return console.is_terminal and not console.is_dumb_terminal
 
 

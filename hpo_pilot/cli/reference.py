@@ -18,13 +18,13 @@ from hpo_pilot.cli.main import app
 from hpo_pilot.cli.schemas import schema_of
 from hpo_pilot.manual import Page, page_named
 
-#: The sections of a search file, in the order of a file that people write.
+#: The sections of a search file, in the order in which people usually write them.
 _ORDER = (
     *("search", "objective", "space", "constraints", "start", "known", "warm_start", "segments", "optimizer", "budget"),
     *("folds", "confirm", "early_stopping", "payload", "resources", "site", "panda", "seed"),
 )
 
-#: A command that has nothing but the options that all commands on searches have.
+#: A command that has only the options common to all commands on searches.
 _LISTER = "list"
 
 _SEARCH_FILE_HEAD = """# The search file
@@ -50,7 +50,7 @@ Commands that read searches also take:
 
 
 def search_file_page() -> str:
-    """The page on search files."""
+    """Returns the page on search files."""
     schema = schema_of("search.json")
     definitions = schema["$defs"]
     unknown = set(schema["properties"]) ^ set(_ORDER)
@@ -75,7 +75,7 @@ def search_file_page() -> str:
 
 
 def commands_page() -> str:
-    """The page on commands."""
+    """Returns the page on commands."""
     root: Any = get_command(app)
     context = typer.Context(root, info_name="hpo-pilot")
     lister = root.get_command(context, _LISTER)
@@ -133,7 +133,7 @@ def _pilot_options() -> str:
 
 
 def _objects(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The sections with keys of their own that may stand where `schema` is, each once."""
+    """Yields title and schema of each section that `schema` allows and that has its own keys, each once."""
     seen: set[str] = set()
 
     def walk(part: Mapping[str, Any], title: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -220,7 +220,7 @@ def _pages() -> dict[Page, str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command; returns its exit status."""
+    """Runs the command; returns its exit status."""
     stale = []
     for page, text in _pages().items():
         if page.path.is_file() and page.path.read_text(encoding="utf-8") == text:

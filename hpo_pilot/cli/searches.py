@@ -293,7 +293,7 @@ def try_point(
 
 
 def _print_state(search: SearchDocument, text: str, as_json: bool) -> None:
-    """Prints what was done, or with --json the changed search."""
+    """Prints the change, or with --json the changed search."""
     if as_json:
         dump(search)
     else:

@@ -102,7 +102,7 @@ def serve(
         if sys.stdout.isatty():
             say_link(api)
         else:
-            # A journal is read by others: whoever may read the work folder asks for a link when it is wanted.
+            # Other users may read a journal, so it gets no link. Users who may read the work folder can ask for one.
             typer.echo(advised("a link that signs you in: `hpo-pilot monitor --link`"))
         if api.authority_file is not None:
             typer.echo(f"clients elsewhere must trust {api.authority_file} (--ca)")
@@ -215,14 +215,14 @@ def say_link(pages: ApiProcess) -> None:
 
 
 def host_is_here(url: str) -> bool:
-    """Whether an address is this machine's own, so that others need a tunnel."""
+    """Returns whether an address is local to this machine, so that other machines need a tunnel."""
     from urllib.parse import urlsplit
 
     return (urlsplit(url).hostname or "") in ("127.0.0.1", "::1", "localhost")
 
 
 def tunnel(url: str) -> str:
-    """The command that brings an address of this machine to another."""
+    """Returns the command that makes an address of this machine available on another."""
     from socket import gethostname
     from urllib.parse import urlsplit
 
@@ -231,7 +231,7 @@ def tunnel(url: str) -> str:
 
 
 def _of_service(url: str, token_file: Path | None, ca: Path | None) -> None:
-    """Where a service's pages are; with a token a link that signs its owner in."""
+    """Prints the address of a service's pages; with a token, a link that signs its owner in."""
     from hpo_pilot.steering.server_processes import one_time_link
 
     typer.echo(f"the monitor is at {url.rstrip('/')}")
@@ -293,7 +293,7 @@ _STDOUT = Path("-")
 
 
 class RoleChoice(StrEnum):
-    """What `--role` takes; as `server.auth.Role`, which would bring the server's libraries to every command."""
+    """Values of `--role`. They equal `server.auth.Role`; importing that would load the server's libraries."""
 
     USER = "user"
     PILOT = "pilot"
@@ -345,7 +345,7 @@ def create_token(
         return
     path = output or folder / f"{''.join(c if c.isalnum() or c in '-_' else '_' for c in name)}-{made.id}.token"
     try:
-        # Without a line's end: panda-client and Pilot 3 send what the file holds, as it is.
+        # Without a line end: panda-client and Pilot 3 send the content of the file unchanged.
         write_private(path, token)
     except OSError as error:
         raise InputError(f"cannot write the token to {path}: {error.strerror}") from error

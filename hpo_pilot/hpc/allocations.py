@@ -378,7 +378,7 @@ class Fleet:
         return one.now(BatchState.ENDED, _FORGOTTEN, now)
 
     def cancel(self, names: Sequence[str]) -> list[Allocation]:
-        """Cancels allocations; those that are over stay as they are.
+        """Cancels allocations. Allocations that are over do not change.
 
         Args:
             names: names or job ids.

@@ -401,7 +401,7 @@ class BatchSystem(ABC):
     queue_option: ClassVar[str]
     account_option: ClassVar[str]
 
-    #: What stands between an option and its value.
+    #: The separator between an option and its value.
     between: ClassVar[str] = " "
 
     def script(self, spec: AllocationSpec) -> str:
@@ -438,7 +438,7 @@ class BatchSystem(ABC):
 
     @abstractmethod
     def jobs(self) -> dict[str, BatchJob]:
-        """Returns the jobs of this user by identifier: those that wait or run, and the latest that are over."""
+        """Returns the jobs of this user by identifier: waiting and running jobs, and the latest ended ones."""
 
     def earlier(self, ids: Collection[str]) -> dict[str, BatchJob]:
         """Returns jobs that `jobs` no longer lists, if the batch system has accounting that the user may read."""

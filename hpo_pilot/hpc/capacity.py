@@ -49,7 +49,7 @@ class Node:
     shape: NodeShape
 
 
-# Sets of nodes are integers: bit n stands for node n.
+# Sets of nodes are integers: bit n is node n.
 
 _FEW = 64  # members up to which single bits are faster than text
 
@@ -224,7 +224,7 @@ class NodeCounts:
         self._planes = planes
 
 
-# The GPUs and cores of one node are masks: bit n stands for number n. A job gets GPUs that are close to each other, and
+# The GPUs and cores of one node are masks: bit n is number n. A job gets GPUs that are close to each other, and
 # cores close to its GPUs. Nodes with the same pattern of free GPUs are alike to a job.
 
 #: Free GPUs of each group of close GPUs, descending, without groups that have none.
@@ -481,7 +481,7 @@ def pattern_rank(pattern: Pattern, gpus: int) -> tuple[int, int]:
 _MOST_OPENINGS = 64
 _MOST_SEARCHES = 256
 
-_FAR = 10**9  # seconds that stand for no end
+_FAR = 10**9  # seconds; this value means no end
 _LARGE = 2**40  # largest count, size or time of a valid request
 
 

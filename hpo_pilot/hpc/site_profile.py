@@ -158,17 +158,17 @@ class Batch(Section):
         return max(known) if known and len(known) == len(sizes) else None
 
     def longest(self, nodes: int) -> float | None:
-        """The longest that any allocation of `nodes` nodes or more lasts, in hours; None: not said, or none is."""
+        """Returns the longest walltime of an allocation of at least `nodes` nodes, in hours; None: not known."""
         hours = [queue.longest(nodes) for queue in self.queues.values() if nodes <= (queue.largest or nodes)]
         known = [value for value in hours if value is not None]
         return max(known) if known and len(known) == len(hours) else None
 
     def smallest(self, nodes: int, hours: float) -> int | None:
-        """How many nodes the smallest allocation has that holds `nodes` for so long; None: there is none.
+        """Returns the nodes of the smallest allocation that can run a job; None: no allocation can.
 
         Args:
-            nodes: of one job, which may share its allocation with others.
-            hours: that the job takes.
+            nodes: nodes of the job, which may share its allocation with other jobs.
+            hours: run time of the job, in hours.
         """
         sizes = [queue.smallest(nodes, hours) for queue in self.queues.values()]
         return min((size for size in sizes if size is not None), default=None) if sizes else nodes
@@ -192,7 +192,7 @@ class Power(Section):
     source: Text = Field(description="Where the figures come from.")
 
     def watts(self, cores: int, gpus: int) -> float:
-        """One node on which so many cores and GPUs are busy, in watts."""
+        """Returns the power of one node with this many busy cores and GPUs, in watts."""
         return self.idle + self.per_core * cores + self.per_gpu * gpus
 
 

@@ -128,7 +128,12 @@ def read_description(job: Mapping[str, Any], metadata: object) -> JobReport:
 
 
 def finished_report(panda_id: int, verdicts: Sequence[Verdict]) -> JobReport:
-    """A job of which only the metadata was asked for: it has some, so it finished. `verdicts`: at least one."""
+    """Returns the report of a job from its metadata alone. It has metadata, so it finished.
+
+    Args:
+        panda_id: the job.
+        verdicts: the verdicts in its metadata; at least one.
+    """
     first = verdicts[0]
     started = [verdict.started for verdict in verdicts if verdict.started is not None and verdict.ran_in is None]
     return JobReport(
@@ -168,7 +173,7 @@ def job_state(name: str) -> JobState:
 
 
 def error_text(job: Mapping[str, Any]) -> str | None:
-    """What ended a job, by the error fields of its description (exeErrorCode, exeErrorDiag, …); None: nothing did."""
+    """Returns a job's errors from its description (exeErrorCode, exeErrorDiag, …); None: there are none."""
     parts = []
     for source in _ERROR_SOURCES:
         code, text = job.get(f"{source}ErrorCode"), _text(job.get(f"{source}ErrorDiag"))
@@ -185,7 +190,7 @@ def _text(value: object) -> str | None:
 
 
 def _number(value: object) -> float | None:
-    """The value as a finite float; None where it is none."""
+    """Returns the value as a finite float; None: it is not a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -196,9 +201,10 @@ def _number(value: object) -> float | None:
 
 
 def _progress(pairs: Iterable[tuple[Any, Any]]) -> tuple[tuple[int, float], ...]:
-    """(step, value) pairs; those that are no numbers, or whose step no database takes, are left out.
+    """Returns the valid (step, value) pairs.
 
-    NaN and infinity, null in metadata, become infinity, which equals itself and fits a database.
+    A pair is left out if one of the two is not a number, or if the step is too large for a database. NaN and infinity,
+    which are null in metadata, become infinity: it equals itself, and a database can store it.
     """
     found = []
     for step, value in pairs:
@@ -211,7 +217,7 @@ def _progress(pairs: Iterable[tuple[Any, Any]]) -> tuple[tuple[int, float], ...]
 
 
 def reported_progress(metrics: str) -> tuple[tuple[int, float], ...]:
-    """What the pilot of a running job puts into its metrics: earlier values, and the last one."""
+    """Returns the (step, value) pairs in the metrics of a running job: earlier ones, then the last."""
     past, last = _PAST.search(metrics), _PROGRESS.search(metrics)
     pairs = [pair.partition(":")[::2] for pair in past[1].split(",")] if past else []
     if past and past.end() == _METRICS:
@@ -220,7 +226,7 @@ def reported_progress(metrics: str) -> tuple[tuple[int, float], ...]:
 
 
 def _seconds(value: object) -> float | None:
-    """A server's time (UTC, `YYYY-MM-DD hh:mm:ss[.f]`, perhaps with a T) as seconds since the epoch."""
+    """Returns a server's time (UTC, `YYYY-MM-DD hh:mm:ss[.f]`, or with a T) in seconds since the epoch."""
     text = _text(value)
     if text is None:
         return None

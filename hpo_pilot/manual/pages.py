@@ -13,11 +13,11 @@ _FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Page:
-    """A page.
+    """One page of the manual.
 
     Attributes:
-        name: of its file without the ending, and in addresses.
-        group: what it is among: pages of a group stand together.
+        name: name of its file without the ending, and its name in addresses.
+        group: heading under which it is listed.
     """
 
     name: str
@@ -25,7 +25,7 @@ class Page:
 
     @property
     def path(self) -> Path:
-        """Its Markdown file."""
+        """The path of its Markdown file."""
         return _FOLDER / f"{self.name}.md"
 
     @property
@@ -35,7 +35,7 @@ class Page:
             return file.readline().lstrip("#").strip()
 
     def text(self) -> str:
-        """Its Markdown."""
+        """Returns its Markdown."""
         return self.path.read_text(encoding="utf-8")
 
 
@@ -60,10 +60,10 @@ PAGES = tuple(Page(name, group) for group, names in _GROUPS.items() for name in 
 
 
 def page_named(name: str) -> Page:
-    """The page of that name.
+    """Returns the page with this name.
 
     Raises:
-        InputError: there is none; the message lists those that are.
+        InputError: there is no such page; the message suggests one, or lists all.
     """
     for page in PAGES:
         if page.name == name:

@@ -1,8 +1,8 @@
 """Imports hpogrid projects: `config.json`, or a YAML file of the same form.
 
-Accepted is what hpogrid 1.3.3 accepts (`hpogrid/core/defaults.py`, `kConfigFormat`). A project's model runs through
-hpogrid itself, in its mode for iDDS: it reads `input.json` and writes `output.json`. The key there is `loss`, whatever
-the metric is called.
+It accepts the same keys as hpogrid 1.3.3 (`hpogrid/core/defaults.py`, `kConfigFormat`). A project's model runs through
+hpogrid itself, in its mode for iDDS: it reads `input.json` and writes `output.json`. The key there is always
+`loss`; the metric's name does not matter.
 """
 
 from __future__ import annotations

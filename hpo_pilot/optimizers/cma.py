@@ -268,7 +268,7 @@ class Distribution:
         shares = rng.random((count, size))
         for column in genotype.discrete:
             low, high = genotype.cells(column, units[:, column])
-            # What was set on a bound lay beyond it.
+            # A value that was set on a bound was beyond the bound.
             below = np.where(low <= 1e-9, 0.0, ndtr((low - centroid[column]) / spread[column]))
             above = np.where(high >= 1.0 - 1e-9, 1.0, ndtr((high - centroid[column]) / spread[column]))
             inside = centroid[column] + spread[column] * ndtri(below + shares[:, column] * (above - below))

@@ -222,7 +222,7 @@ class Curves:
 
     @property
     def length(self) -> int | None:
-        """The number of steps of a whole training: the median of those that are over; None where there is none."""
+        """The number of steps of a whole training: the median of all finished ones; None: none has finished."""
         return self._lengths[len(self._lengths) // 2] if self._lengths else None
 
     def share(self, trial: int, length: int | None) -> float:

@@ -33,7 +33,7 @@ def default_start_points(dimensions: int, trials: int | None) -> int:
     return points if trials is None else max(1, min(points, trials // 3))
 
 
-#: One objective: few parents, whatever the budget and the batch. Of 6 to 43, 6 and 8 were best with 256 and 512 trials
+#: One objective: few parents, for any budget and batch size. Of 6 to 43, 6 and 8 were best with 256 and 512 trials
 #: in batches of 8, and of 6 to 20 with 512 in batches of 64 (15 problems, 5 seeds each); about a twelfth of the budget
 #: had 1.5 times the regret with 256 and 2.9 times with 512 trials. With 96, told one by one, 5 was as good as 6.
 _POPULATION = 8

@@ -62,7 +62,7 @@ POLITE = ServerPolicy(
     retry_seconds=(10.0, 300.0),
     keeps_outputs=True,
     status_comes_along=True,
-    revives=True,  # JEDI makes a killed job's input ready for the next attempt, whoever killed it
+    revives=True,  # JEDI makes the input of any killed job ready for the next attempt
 )
 
 #: JEDI sends this many jobs of a task ahead as scouts. ATLAS's servers do not let users skip them, others do.

@@ -148,7 +148,7 @@ def _addresses(url: str, base: str) -> dict[str, str]:
         ipaddress.ip_address(host)
     except ValueError:
         return found
-    return found | {"PANDA_BEHIND_REAL_LB": "1"}  # an IP address stands for one host
+    return found | {"PANDA_BEHIND_REAL_LB": "1"}  # an IP address means one host
 
 
 def _bearer(read: Callable[[], str], where: str, origin: str) -> dict[str, str]:

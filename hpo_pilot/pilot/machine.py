@@ -259,19 +259,19 @@ class MachineClaim(Claim):
 
 
 class MachinePool(Pool[MachineClaim]):
-    """Shares out one machine. Each job takes one slot and the cores that it asked for; no core is used twice.
+    """Divides one machine among jobs. Each job takes one slot and its requested cores; no core is used twice.
 
     If a server sends more jobs than fit, they wait here, first come, first served. A job that asks for more than the
     machine has gets the whole machine.
     """
 
     def __init__(self, slots: int, cores: int, gpus: Sequence[Gpu] = (), *, shows_gpus: bool = True) -> None:
-        """Sets what is shared out.
+        """Sets the resources to divide.
 
         Args:
             slots: jobs at the same time.
-            cores: of all jobs together.
-            gpus: to share out.
+            cores: cores for all jobs together.
+            gpus: the GPUs for the jobs.
             shows_gpus: jobs that asked for no GPU see all GPUs.
         """
         self.most = slots

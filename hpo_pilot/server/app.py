@@ -80,9 +80,9 @@ class Server:
         Args:
             database: open.
             files: the folder of sandboxes and outputs.
-            gate: who may call.
+            gate: decides who may call.
             heartbeat_timeout: seconds of silence that make a job lost.
-            limits: what it allows and how long it keeps what is over.
+            limits: the operator's limits on users and on the time for which old data is kept.
             queue_file: JSON file of the queues; None: any name is a queue.
 
         Raises:

@@ -50,15 +50,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: The file, among the server's, that holds the key.
+#: Name of the file with the key, in the server's folder.
 KEY_FILE = "bigmon.key"
 _HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
 
-#: Jobs, or tasks, that are read and written at once. Other calls get in between.
+#: Number of jobs or tasks that are read and written at once. Other calls can run between two slices.
 _SLICE = 250
 _SLICE_WITH_METADATA = 20
 
-#: Jobs and tasks in an answer: where the call does not say, and at most.
+#: Number of jobs and tasks in an answer: the default, and the largest.
 DEFAULT_JOBS, MOST_JOBS = 2000, 20_000
 DEFAULT_TASKS, MOST_TASKS = 1000, 10_000
 
@@ -73,7 +73,7 @@ Expression: TypeAlias = ColumnElement[Any]
 
 
 class ReadingKey:
-    """The key in the path under which everybody may read."""
+    """The key in a path; a caller with the key may read without a token."""
 
     def __init__(self, file: Path) -> None:
         """Reads the key, or makes it.
@@ -157,7 +157,7 @@ async def _many(
 
 
 async def _tasks(server: Server, question: Question, request: Request) -> Response:
-    """A list of tasks."""
+    """Answers with a list of tasks."""
     ids = await server.database.read(lambda tx: find_tasks(tx, question))
     extra, fields = question.words("extra"), question.words("fields")
 
@@ -183,7 +183,7 @@ async def _tasks(server: Server, question: Question, request: Request) -> Respon
 
 
 async def _task(server: Server, question: Question, request: Request) -> Response:
-    """One task: its record, its parameters as submitted, its datasets."""
+    """Answers with one task: its record, its parameters as submitted, and its datasets."""
     task_id = _one(question, "jeditaskid", request.path_params.get("task_id"))
 
     def read(tx: Transaction) -> dict[str, Any] | None:
@@ -201,7 +201,7 @@ async def _task(server: Server, question: Question, request: Request) -> Respons
 
 
 async def _jobs(server: Server, question: Question, request: Request) -> Response:
-    """A list of jobs, a summary of them, and their errors."""
+    """Answers with a list of jobs, a summary of them, and their errors."""
     panda_ids, summary, errors = await server.database.read(lambda tx: find_jobs(tx, question))
     fields = question.words("fields")
     with_metadata = "metastruct" in fields | question.words("extra")
@@ -219,7 +219,7 @@ async def _jobs(server: Server, question: Question, request: Request) -> Respons
 
 
 async def _job(server: Server, question: Question, request: Request) -> Response:
-    """One job with its files."""
+    """Answers with one job and its files."""
     panda_id = _one(question, "pandaid", request.path_params.get("panda_id"))
     find = file_finder(server)
 
@@ -259,12 +259,12 @@ def _one(question: Question, name: str, in_path: str | None) -> int:
 
 
 class QuestionError(Exception):
-    """A parameter makes no sense; the message names it."""
+    """A parameter is not valid; the message names it."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """The parameters of a call, the last value of each."""
+    """The parameters of a call; of repeated ones, the last value."""
 
     given: Mapping[str, str]
 
@@ -295,7 +295,7 @@ class Question:
         return frozenset(self._values(name))
 
     def changed(self, column: Column[float], now: float) -> list[ColumnElement[bool]]:
-        """Returns the condition of ``days``; none where it is not given."""
+        """Returns the condition of ``days``; empty: it is not given."""
         text = self.text("days")
         if not text:
             return []
@@ -308,7 +308,7 @@ class Question:
         return [column >= now - days * _DAY]
 
     def matches(self, expression: Expression, *names: str) -> list[ColumnElement[bool]]:
-        """Returns the condition that the first given of these parameters puts on a text; none where none is given."""
+        """Returns the condition on a text by the first of these parameters that is given; empty: none is."""
         values = self._values(*names)
         if not values:
             return []
@@ -370,7 +370,7 @@ def _filtered(query: Select[Any], tx: Transaction, question: Question) -> Select
     if task_ids:
         query = query.where(jobs.c.task_id.in_(task_ids))
         if not panda_ids and question.text("mode") != "nodrop":
-            # As on a BigPanDA: only the last attempt of a job that was tried again.
+            # As on a BigPanDA: only the last attempt of each job.
             query = query.where(jobs.c.panda_id.in_(_last_attempts(task_ids)))
     if not panda_ids and not task_ids:
         newest = tx.connection.scalar(select(func.max(jobs.c.panda_id))) or 0
@@ -418,7 +418,7 @@ def _summary(tx: Transaction, rows: Iterable[AnyRow]) -> list[dict[str, Any]]:
 
 
 def _errors_by_count(rows: Iterable[AnyRow]) -> list[dict[str, Any]]:
-    """The errors of failed jobs, the most frequent first, each with the text of one of the jobs."""
+    """Returns the errors of failed jobs, the most frequent first, each with the error text of one of its jobs."""
     found: dict[tuple[str, int], dict[str, Any]] = {}
     for row in rows:
         if row.status not in (JobState.FAILED, JobState.CANCELLED, JobState.CLOSED):
@@ -431,7 +431,7 @@ def _errors_by_count(rows: Iterable[AnyRow]) -> list[dict[str, Any]]:
     return sorted(found.values(), key=lambda entry: (-entry["count"], entry["error"]))
 
 
-#: Fields that are an empty text, not null, where nothing is known.
+#: Fields whose unknown value is an empty text, not null.
 _TEXTS = (
     *("jobsubstatus", "specialhandling", "modificationhost", "schedulerid", "pilotid", "batchid", "jobmetrics"),
     *("transexitcode", "piloterrordiag", "exeerrordiag", "jobdispatchererrordiag", "taskbuffererrordiag"),
@@ -445,7 +445,7 @@ def job_records(
 
     Args:
         tx: a transaction.
-        panda_ids: of the jobs.
+        panda_ids: PandaIDs of the jobs.
         fields: the fields wanted; empty: all.
         with_metadata: adds `metastruct`, the job report.
     """
@@ -470,7 +470,7 @@ def job_records(
 
 
 def _of_task(known: KnownTask) -> dict[str, Any]:
-    """BigPanDA's fields that all jobs of a task share."""
+    """Returns BigPanDA's fields with the same value in all jobs of a task."""
     sample = known.parameters.job(task_id=known.task_id, number=1, attempt_nr=1)
     return {
         "taskname": known.name,
@@ -483,7 +483,7 @@ def _of_task(known: KnownTask) -> dict[str, Any]:
 
 
 def _of_job(now: float, job: AnyRow) -> dict[str, Any]:
-    """BigPanDA's fields of a job beside JobSpec's."""
+    """Returns the fields of a job that BigPanDA adds to JobSpec's."""
     end = job.ended if JobState(job.status).is_over else now
     seconds = max(0.0, end - job.started) if job.started and end else 0.0
     return {
@@ -497,7 +497,7 @@ def _of_job(now: float, job: AnyRow) -> dict[str, Any]:
 
 
 def _errors(job: AnyRow) -> str:
-    """The errors in one text, as BigPanDA shows them."""
+    """Returns the errors as one text, in BigPanDA's form."""
     found = []
     for source, _, code_column, diag_column in ERRORS:
         if code := getattr(job, code_column):
@@ -507,7 +507,7 @@ def _errors(job: AnyRow) -> str:
 
 
 def files_of(tx: Transaction, job: AnyRow, find: FindFile) -> list[dict[str, Any]]:
-    """Returns a job's files, with their sizes where a storage has them."""
+    """Returns a job's files, with their sizes if a storage has them."""
     parameters = known_task(tx, job.task_id).parameters
     place = {name: number for number, (name, _) in enumerate(parameters.datasets, start=1)}
     found = []
@@ -581,7 +581,7 @@ def task_record(tx: Transaction, task: AnyRow) -> dict[str, Any]:
 
 
 def progress(task: AnyRow) -> dict[str, float]:
-    """Counts of a task's jobs. BigPanDA counts a task's input files; each job has one here."""
+    """Returns the counts of a task's jobs. BigPanDA counts a task's input files; here each job has one."""
     share = 100.0 / task.n_jobs if task.n_jobs else 0.0
     return {
         "nfiles": task.n_jobs,
@@ -637,8 +637,8 @@ def datasets(tx: Transaction, task: AnyRow) -> list[dict[str, Any]]:
 
 
 # Job reports: BigPanDA's `metastruct` and `jobs_metadata`. The report of hpogrid 1.3.3 (`components/validation.py`)
-# takes a job's `user_job_metadata` only where it has hpogrid's keys and no others. Where it has, the runner's part for
-# the service of hpo-pilot stands beside it, not in it.
+# takes a job's `user_job_metadata` only if it has hpogrid's keys and no others. In that case
+# the runner's part for the service of hpo-pilot is beside it, not in it.
 
 #: `kHPOGridMetadataFormat` of `hpogrid/core/defaults.py`.
 HPOGRID_KEYS = frozenset(
@@ -651,7 +651,7 @@ _USER, _OURS = "user_job_metadata", "hpo_pilot"
 
 
 def parse_report(text: str) -> Any:
-    """Returns a job report; None: it is no JSON, and PanDA leaves it out as well."""
+    """Returns a job report; None: it is not JSON. PanDA leaves such a report out too."""
     try:
         report = json.loads(text)
     except (ValueError, RecursionError):
@@ -677,7 +677,7 @@ def reports_by_task(tx: Transaction, task_ids: Sequence[int]) -> dict[int, dict[
 
 
 def _rows(tx: Transaction, key: Column[int], ids: Sequence[int]) -> list[AnyRow]:
-    """Whole rows in the order of `ids`; a row that is gone is left out."""
+    """Returns whole rows in the order of `ids`, without rows that have been deleted."""
     found: dict[int, AnyRow] = {}
     for some in in_slices(ids):
         rows = tx.connection.execute(select(key.table).where(key.in_(some)))
@@ -690,7 +690,7 @@ def _chosen(record: dict[str, Any], fields: frozenset[str]) -> dict[str, Any]:
 
 
 def _lowered(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """PanDA's fields with BigPanDA's names and times."""
+    """Returns PanDA's fields with BigPanDA's names and time format."""
     return {
         name.lower(): value.strftime(_TIME) if isinstance(value, datetime) else value for name, value in fields.items()
     }

@@ -38,19 +38,19 @@ _ATTRIBUTES = {
 }
 _ATTRIBUTE = re.compile(r"(\w+)(>=|<=|!=|==|>|<|=)(.*)")
 _COMPARED = re.compile(r"(>=|<=|!=|==|>|<)?\s*([0-9][0-9.]*)$")
-#: Model patterns come from users: few repetitions, none of a group, so that matching takes no time to speak of.
+#: Model patterns come from users. They may have few repetitions, and no repeated groups, so that matching is fast.
 _HARMLESS = re.compile(r"^[\w .|()\-/+*^$]{1,120}$")
 _REPEATED_GROUP = re.compile(r"\)[*+?{]")
 _MOST_REPETITIONS = 3
 
 
 class HardwareError(InputError):
-    """The wish makes no sense; the message says where."""
+    """A hardware requirement is not valid; the message says where."""
 
 
 @dataclass(frozen=True)
 class CpuWish:
-    """A CPU that would do; `ANY` for what does not matter."""
+    """The CPU requirements of a job; `ANY`: any value."""
 
     architecture: str = ANY
     vendor: str = ANY
@@ -59,14 +59,14 @@ class CpuWish:
 
 @dataclass(frozen=True)
 class GpuWish:
-    """A GPU that would do.
+    """The GPU requirements of a job.
 
     Attributes:
-        vendor: a pattern; `ANY`: no matter.
-        model: a pattern; `ANY`: no matter.
-        not_model: whether `model` is what it must not be.
-        generations: microarchitectures, one of which it must have; empty: no matter.
-        minima: (what of the GPU, operator, version), all of which must hold.
+        vendor: a pattern; `ANY`: any vendor.
+        model: a pattern; `ANY`: any model.
+        not_model: whether GPUs that match `model` are excluded.
+        generations: the accepted microarchitectures; empty: any.
+        minima: conditions (property of the GPU, operator, version); all must be true.
     """
 
     vendor: str = ANY
@@ -81,9 +81,9 @@ class HardwareWish:
     """Hardware that a task's jobs ask for.
 
     Attributes:
-        platform: operating system; empty: no matter.
-        cpus: one of these; empty: no matter.
-        gpu: None: no GPU is asked for.
+        platform: operating system; empty: any.
+        cpus: accepted CPUs; empty: any.
+        gpu: the GPU requirements; None: the task asks for no GPU.
     """
 
     platform: str = ""
@@ -93,7 +93,7 @@ class HardwareWish:
 
 @dataclass(frozen=True)
 class GpuOffer:
-    """GPUs of one kind that a queue or a pilot has; empty: not said."""
+    """GPUs of one kind at a queue or a pilot; an empty value is not known."""
 
     count: int
     vendor: str = ""
@@ -106,10 +106,10 @@ class GpuOffer:
 
 @lru_cache(maxsize=1024)
 def parse_architecture(text: str) -> HardwareWish:
-    """The wish behind a task's ``architecture``.
+    """Returns the hardware requirements in a task's ``architecture``.
 
     Raises:
-        HardwareError: it makes no sense.
+        HardwareError: it is not valid.
     """
     if text.lstrip().startswith("{"):
         try:
@@ -204,7 +204,7 @@ def _check_pattern(pattern: str) -> None:
 
 
 def version(text: str) -> tuple[int, ...]:
-    """``12.4`` as numbers that compare; zeros at the end do not count."""
+    """Returns a version such as ``12.4`` as numbers for comparisons, without zeros at the end."""
     numbers = [int(part) for part in re.findall(r"\d+", text)[:8]]
     while numbers and numbers[-1] == 0:
         numbers.pop()
@@ -212,7 +212,7 @@ def version(text: str) -> tuple[int, ...]:
 
 
 def cpu_fits(wishes: tuple[CpuWish, ...], offer: str) -> bool:
-    """Returns whether the CPU ``architecture<-vendor<-instruction set>>`` is one of those asked for."""
+    """Returns whether the CPU ``architecture<-vendor<-instruction set>>`` fits one of the requirements."""
     architecture, vendor, instructions = (*offer.split("-", 2), "", "")[:3]
     return not wishes or any(
         _same(wish.architecture, architecture) and _same(wish.vendor, vendor) and _same(wish.instructions, instructions)
@@ -226,7 +226,7 @@ def _same(wish: str, offer: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def gpus_fit(wish: GpuWish, count: int, offers: tuple[GpuOffer, ...]) -> bool:
-    """Returns whether these GPUs are at least `count`, and such as is wished for."""
+    """Returns whether there are at least `count` GPUs, and they meet the requirements."""
     if sum(offer.count for offer in offers) < count or not offers:
         return False
     if wish.vendor != ANY and not any(re.match(wish.vendor, offer.vendor, re.IGNORECASE) for offer in offers):
@@ -257,10 +257,10 @@ def _holds(value: tuple[int, ...], operator: str, other: tuple[int, ...]) -> boo
 
 
 def offered_gpus(target_architecture: Mapping[str, Any]) -> tuple[GpuOffer, ...] | None:
-    """The GPUs that a pilot says it has, as ``pilot/acquire_jobs`` has them; None: it does not say.
+    """Returns the GPUs that a pilot states in ``pilot/acquire_jobs``; None: it states none.
 
     Raises:
-        HardwareError: they make no sense.
+        HardwareError: the statement is not valid.
     """
     gpus = target_architecture.get("gpus")
     if gpus is None:
@@ -290,13 +290,13 @@ class Needs:
     """Needs of one job. Zero and empty: none, or not known.
 
     Attributes:
-        cores: on each node, like memory and GPUs.
+        cores: cores on each node; memory and GPUs are also per node.
         seconds: walltime.
-        payload_seconds: after which the payload is ended, which allocations are shared out by; 0: not said.
-        gpus: how many.
-        architecture: prun's words for the hardware.
-        container: whether it runs in one.
-        nodes: how many at once; more than one can only be had in a batch allocation.
+        payload_seconds: time limit of the payload, by which the time of an allocation is divided; 0: not known.
+        gpus: number of GPUs.
+        architecture: the hardware in the format of prun.
+        container: whether the job runs in a container.
+        nodes: number of nodes at once; only a batch allocation can have more than one.
     """
 
     cores: int = 1
@@ -311,7 +311,7 @@ class Needs:
 
     @property
     def all_cores(self) -> int:
-        """Cores on all its nodes."""
+        """Number of cores on all its nodes."""
         return self.cores * self.nodes
 
     @property
@@ -325,15 +325,15 @@ class Needs:
 
 @lru_cache(maxsize=4096)
 def parse_needs(text: str) -> Needs:
-    """The needs that `Needs.__str__` wrote."""
+    """Reads needs from the text that `Needs.__str__` wrote."""
     return Needs(**json.loads(text))
 
 
 def needs_of(parameters: TaskParameters) -> Needs:
-    """The needs of a task's jobs.
+    """Returns the needs of a task's jobs.
 
     Raises:
-        HardwareError: they make no sense.
+        HardwareError: the hardware requirements are not valid.
     """
     gpus = _whole(parameters.params, "nGPU")
     wish = parse_architecture(parameters.architecture)
@@ -380,8 +380,8 @@ class Places:
         """Begins with all of the pilot's free room.
 
         Args:
-            wish: what the pilot said.
-            waited: seconds ago; jobs that start now have so much less time.
+            wish: the pilot's request.
+            waited: seconds since the request; jobs that start now have this much less time.
         """
         self._wish = wish
         self._waited = waited
@@ -421,15 +421,15 @@ def _on_nodes(needs: Needs) -> JobNeeds:
 
 # Waiting jobs in memory, sorted so that the cost of a pilot's request does not grow with their number.
 #
-# The database is the truth; only the writing thread uses it. It adds a task when a committed transaction
-# says that jobs wait or that a column in `BROKERED` changed. It removes a task when a look finds no waiting job. So
-# it may show a task too many, never one too few. After a rollback a new one is made.
+# The database is the truth; this is a copy that only the writing thread uses. A task is added when a committed
+# transaction reports waiting jobs or a change of a column in `BROKERED`. A task is removed when a look finds no waiting
+# job. So the copy may have a task too many, but never one too few. After a rollback a new copy is made.
 
 #: The columns of a task whose change moves it to another group.
 BROKERED = frozenset({"priority", "queue", "included", "excluded", "campaign", "needs"})
 
-_TURNS = 10_000  # campaigns whose last turn is remembered
-_LOADS_SECONDS = 1.0  # how old the count of jobs at pilots may be; acquisitions since are added to it
+_TURNS = 10_000  # number of campaigns whose last turn is remembered
+_LOADS_SECONDS = 1.0  # largest age of the count of cores at pilots, in seconds; acquisitions since then are added
 
 
 @dataclass(frozen=True)
@@ -471,7 +471,7 @@ class WaitingJobs:
     """Waiting jobs by task and queue, and the cores at pilots by campaign."""
 
     def __init__(self) -> None:
-        #: Whether everything that waited when the database was opened has been added.
+        #: Whether all jobs that were waiting when the database was opened have been added.
         self.complete = False
         self._changed: set[tuple[int, str]] = set()
         self._tasks: dict[tuple[int, str], WaitingTask] = {}
@@ -486,7 +486,7 @@ class WaitingJobs:
         """Notes the changes of a committed transaction.
 
         Args:
-            activated: (queue, task) of jobs that came to wait.
+            activated: (queue, task) of jobs that started to wait.
             changed: tasks whose columns in `BROKERED` changed.
         """
         self._changed.update((task_id, queue) for queue, task_id in activated)
@@ -498,7 +498,7 @@ class WaitingJobs:
         return frozenset(self._changed)
 
     def add(self, waiting_tasks: Iterable[WaitingTask]) -> None:
-        """Adds what `changed` returned, as the database has it now."""
+        """Adds the tasks that `changed` returned, with their current state in the database."""
         for task in waiting_tasks:
             self._add(task)
         self._changed.clear()
@@ -548,11 +548,11 @@ class WaitingJobs:
 
     def loads_are_stale(self, now: float) -> bool:
         """Returns whether the cores at pilots should be counted anew; `now` in seconds since the epoch."""
-        # A clock that was set back makes them stale as well.
+        # If the clock was set back, they are stale too.
         return self._loads_of is None or not 0 <= now - self._loads_of < _LOADS_SECONDS
 
     def set_loads(self, now: float, loads: Mapping[str, int]) -> None:
-        """The cores that each campaign has at pilots."""
+        """Sets the number of cores that each campaign has at pilots."""
         self._loads, self._loads_of = Counter(loads), now
 
     def burden(self, campaign: str) -> tuple[int, int]:

@@ -103,10 +103,10 @@ def json_object(body: bytes) -> dict[str, Any]:
     return given
 
 
-#: How long an answer may wait for what is asked for, in seconds.
+#: The longest time that a call may wait for its answer, in seconds.
 MAX_WAIT = 30.0
 
-#: The key that a pilot of ours has beside its token; see `PilotIdentity`.
+#: The header with the key that our pilots send in addition to their token; see `PilotIdentity`.
 KEY_HEADER = "X-HPO-Pilot-Key"
 
 #: The caller of a call that needs no token.
@@ -143,11 +143,11 @@ class Call:
 # arguments are made here only. Their texts are those of panda-server 1.0.4 (`pandaserver/api/v1/common.py`),
 # because clients show them to their users.
 
-_MAX_INTEGER = 2**63 - 1  # what a database column holds
+_MAX_INTEGER = 2**63 - 1  # largest value of a database column
 
 
 class Access(Enum):
-    """What a call reads or changes; this decides where it runs."""
+    """The data that a call reads or changes; this decides in which thread it runs."""
 
     NOTHING = "nothing"  #: neither database nor files: ``handler(call, …)``
     READ = "read"  #: reads the database: ``handler(tx, call, …)`` in the reading thread
@@ -174,7 +174,7 @@ class ArgumentError(Exception):
 
 @dataclass(frozen=True)
 class Parameter:
-    """One declared argument; `element` is the type of a list's items, None where it is no list or they may be any."""
+    """One declared argument; `element` is the type of a list's items; None: it is not a list, or items of any type."""
 
     name: str
     kinds: tuple[type, ...]

@@ -71,7 +71,7 @@ tasks = Table(
     C("vo", String(64), nullable=False),
     C("label", String(32), nullable=False),  # prodSourceLabel
     C("status", String(16), nullable=False),  # jobs.TaskState
-    C("old_status", String(16), nullable=True),  # what a paused task returns to
+    C("old_status", String(16), nullable=True),  # the state to which a paused task returns
     C("error_dialog", Text, nullable=True),
     C("parent_id", _Id, nullable=True),
     C("priority", Integer, nullable=False),
@@ -101,7 +101,7 @@ tasks = Table(
     Index(None, "user_name", "outcome"),
     Index(None, "change"),
     Index(None, "ended"),
-    # The partial indices name their condition as it must stand in the query, literally, for the database to use them.
+    # The database uses a partial index only if the query contains the index's condition literally.
     Index(
         "ix_tasks_pending",
         "sandbox",
@@ -140,7 +140,7 @@ jobs = Table(
     C("sub_status", String(80), nullable=True),
     C("command", String(32), nullable=True),  # for the pilot: tobekilled
     C("debug", Boolean, nullable=False, default=False),
-    # What brokerage looks at, copied from the task so that it needs one index and no join.
+    # The columns that brokerage reads, copied from the task so that it needs one index and no join.
     C("queue", String(128), nullable=False),
     C("label", String(32), nullable=False),
     C("priority", Integer, nullable=False),
@@ -216,7 +216,7 @@ cache_files = Table(
 
 
 def cached_as(file_name: str) -> ColumnElement[bool]:
-    """The row of the file that lies under this name in the cache, whatever name it was sent by."""
+    """Returns the condition on the file with this name in the cache; its name at upload may differ."""
     sent = cache_files.c.name
     return (sent == file_name) | sent.endswith(f"/{file_name}", autoescape=True)
 
@@ -246,7 +246,7 @@ point_losses = Table(
 # mode unless the URL names another. A write is one short transaction. Its effects on others (jobs that wait,
 # changed tasks) are announced after the commit.
 
-#: A row of whatever columns were asked for.
+#: A row with any columns.
 AnyRow: TypeAlias = "Row[*tuple[Any, ...]]"
 
 _Result = TypeVar("_Result")
@@ -257,16 +257,16 @@ _POSTGRESQL_LOCK = 0x68706F70  # any number, but always the same
 
 @dataclass
 class Transaction:
-    """A transaction under way, and what it will have changed for others.
+    """A transaction, and the changes that others are told of when it is committed.
 
     Attributes:
-        connection: to execute statements on.
-        now: seconds since the epoch; one moment for all that the transaction writes.
+        connection: executes the statements.
+        now: seconds since the epoch; the same time for everything that the transaction writes.
         waiting: the waiting jobs; only for the writing thread.
-        activated: how many jobs came to wait, by queue (empty: any queue) and task.
-        moved: tasks for which what brokerage looks at has changed.
-        users: whose tasks changed.
-        cache: for what `known_tasks` has read; lives as long as the database is open.
+        activated: number of jobs that started to wait, by queue (empty: any queue) and task.
+        moved: tasks with a change in a column that brokerage reads.
+        users: users whose tasks changed.
+        cache: the tasks that `known_tasks` has read; kept as long as the database is open.
     """
 
     connection: Connection

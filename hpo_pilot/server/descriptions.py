@@ -62,7 +62,7 @@ _FILE_STATES = {JobState.FINISHED: "ready", JobState.FAILED: "failed", JobState.
 
 
 def scope(dataset: str) -> str:
-    """The scope of a dataset's files: ``user.me`` of ``user.me.x/``, or what stands before a colon."""
+    """Returns the scope of a dataset's files: ``user.me`` of ``user.me.x/``, or the text before a colon."""
     if ":" in dataset:
         return dataset.split(":", maxsplit=1)[0]
     fields = dataset.split(".")
@@ -102,7 +102,7 @@ def pilot_job(known: KnownTask, job: AnyRow) -> dict[str, Any]:
         "fileDestinationSE": _joined("" for _ in texts.files),
         "ddmEndPointOut": _joined("" for _ in texts.files),
         "hpoPilotStorage": True,  # tells our own pilot that outputs may go to /storage: a real server has none
-        "hpoCampaign": campaign_of(parameters.params, known.user_name, known.name),  # what it calls the job's search
+        "hpoCampaign": campaign_of(parameters.params, known.user_name, known.name),  # its name for the job's search
         "logFile": log.lfn if log else "",
         "logGUID": _guid(job.panda_id, log) if log else "",
         "scopeOut": _joined(scope(file.dataset) for file in outputs),
@@ -152,7 +152,7 @@ def _guid(panda_id: int, file: OutputFile) -> str:
 
 
 def describe_jobs(tx: Transaction, panda_ids: Sequence[int]) -> list[dict[str, Any] | None]:
-    """The full description of each job, None where there is no such job; in the order asked for."""
+    """Returns the full description of each job, in the order of the ids; None for a job that does not exist."""
     wanted = list(panda_ids[:MAX_DESCRIBED])
     found: dict[int, dict[str, Any]] = {}
     for some in in_slices(wanted):
@@ -414,7 +414,7 @@ def details(tx: Transaction, task: AnyRow, *, with_parameters: bool, with_status
 
 
 def digest(task: AnyRow, numbers: str) -> dict[str, Any]:
-    """Returns what a list of tasks shows beside their fields."""
+    """Returns the data that a list of tasks shows in addition to their fields."""
     params = json.loads(task.params)
     return {
         "inDS": "",

@@ -112,7 +112,7 @@ _LABELS = {
     "managed": ("managed", "test", "prod_test", "install"),
     "unified": ("managed", "test", "prod_test", "install", "user", "panda"),
 }
-#: What pilots of a queue in test ask for instead of these.
+#: Pilots of a queue in test that ask for these labels get "test" jobs.
 _UNTESTED = frozenset({"user", "managed", "unified"})
 _ANY_GPU = GpuWish()
 _NO_LIMIT = 1 << 62
@@ -123,17 +123,17 @@ class JobRequest:
     """A pilot's request for jobs. Empty and zero mean: not stated.
 
     Attributes:
-        memory: MB that one job may need.
-        cores: that the jobs of one answer may need together.
-        disk_mb: MB of disk that one job may need.
-        remaining_time: seconds that one job may take.
-        gpus: what they may use together; None: each the queue's.
-        queue: what is known of the site.
-        patience: seconds of silence that are forgiven beyond what our own pilots get.
-        wish: what the pilot has room for in its allocation: then that counts, not `cores` and the number of GPUs. None:
-            it has no allocation.
-        waited: seconds since it said so.
-        pilot: who asks; None: then everybody may report on the jobs.
+        memory: memory for one job, in MB.
+        cores: cores for all jobs of one answer together.
+        disk_mb: disk space for one job, in MB.
+        remaining_time: time for one job, in seconds.
+        gpus: number of GPUs that the jobs may use together; None: the queue's limit for each job.
+        queue: the description of the site's queue.
+        patience: seconds of silence allowed in addition to those of our own pilots.
+        wish: the free room in the pilot's allocation, which then replaces `cores` and the number of GPUs. None: it has
+            no allocation.
+        waited: seconds since `wish` was stated.
+        pilot: the pilot that asks; None: any pilot may report on the jobs.
         only_node: whether all reports on the jobs will come from `node`.
     """
 
@@ -180,7 +180,7 @@ def acquire(tx: Transaction, request: JobRequest) -> list[dict[str, Any]]:
 
 
 class _Offer:
-    """The most that one job may need: the lesser of the pilot's and the queue's limits; 0: no limit."""
+    """The most that one job may need: the smaller of the pilot's and the queue's limits; 0: no limit."""
 
     def __init__(self, request: JobRequest, places: Places | None) -> None:
         queue = request.queue
@@ -258,7 +258,7 @@ def _is_of_type(needs: Needs, resource_type: str) -> bool:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A campaign on a group."""
+    """A campaign in a group."""
 
     queue: str
     key: tuple[int, Kind]
@@ -267,7 +267,7 @@ class _Candidate:
 
 
 class _Picking:
-    """One pilot's choice."""
+    """The choice of jobs for one pilot."""
 
     def __init__(self, tx: Transaction, request: JobRequest) -> None:
         self._tx = tx
@@ -282,9 +282,9 @@ class _Picking:
         self._taken: dict[tuple[int, str], int] = {}  # the last PandaID of a task
 
     def jobs(self) -> list[AnyRow]:
-        """The jobs, in the order in which they were chosen."""
+        """Returns the jobs, in the order in which they were chosen."""
         offer = _Offer(self._request, self._places)
-        # A queue that is off brokerage gets what names it, nothing that would go anywhere.
+        # A queue that is off brokerage gets only jobs that name it, not jobs that may run at any queue.
         queues = [self._request.site] if self._request.queue.status == "brokeroff" else [self._request.site, ""]
         for priority, groups in self._waiting.groups(dict.fromkeys(queues)):
             candidates = [
@@ -421,7 +421,7 @@ def give_back(
 
     Args:
         tx: a writing transaction.
-        pilot: who gives them back.
+        pilot: the pilot that gives them back.
         attempts: PandaID and attempt number of each.
         harvester_id: of the worker, as it took the jobs.
         worker_id: the same.

@@ -13,10 +13,10 @@ from typing import Any, NoReturn
 # understand, and turns a number such as 1e999 into infinity. JSON can hold half a surrogate pair, ``\ud800``, which
 # no database stores. Both are refused.
 
-#: What the check below looks for; most texts have neither, and are spared it.
+#: Texts that need the check below. Most texts do not match, so they skip it.
 _SUSPICIOUS = re.compile(r"\\u[dD][89a-fA-F]|[eE]\+?\d{3}|\d{300}")
 
-#: An even number of backslashes before it stands for themselves.
+#: An even number of backslashes before it are escaped backslashes.
 _ZERO = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
@@ -40,7 +40,7 @@ def load(text: str | bytes) -> Any:
 
 
 def dump(value: Any, default: Callable[[Any], Any] | None = None) -> str:
-    """JSON text, where what is no number (NaN, infinity) is null: older servers, and pilots, leave such behind."""
+    """Returns JSON text with null for NaN and infinity, which older servers and pilots may have stored."""
     try:
         return json.dumps(value, default=default, separators=(",", ":"), allow_nan=False)
     except ValueError:

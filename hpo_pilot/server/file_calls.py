@@ -56,7 +56,7 @@ _OVERHEAD = 64 * 1024  # bytes that a form may add to its file
 
 
 def reconcile(tx: Transaction, cache: Folder) -> None:
-    """Makes the database agree with the folder, whatever was cut short between the two."""
+    """Makes the database agree with the folder after changes that were interrupted between the two."""
     there = {path.name: path for path in cache}
     known = set(tx.connection.scalars(select(cache_files.c.name)))
     for gone in in_slices(sorted(name for name in known if plain_name(name) not in there)):
@@ -173,7 +173,7 @@ def touch_cache_file(tx: Transaction, call: Call, *, file_name: str) -> Envelope
 
 
 def _may_change(tx: Transaction, call: Call, task_id: str, sub_id: str) -> Envelope | None:
-    """The refusal for callers who may not change a checkpoint: its job's pilot may, and the task's owner."""
+    """Returns the refusal for callers who may not change a checkpoint. The job's pilot and the task's owner may."""
     if call.caller.role is Role.PILOT:
         if has_job(tx, call.pilot, int(task_id), sub_id):
             return None

@@ -64,7 +64,7 @@ def checkpoint_task(name: str) -> int:
 
 
 def is_sandbox_name(name: str) -> bool:
-    """Returns whether users may upload under this name: jobs take what is called a checkpoint for their own."""
+    """Returns whether users may upload under this name. Names of checkpoints are refused: jobs would use the file."""
     return is_safe(name) and not name.startswith(CHECKPOINT_START)
 
 
@@ -101,7 +101,7 @@ class Folder:
     """A folder of files with safe names."""
 
     def __init__(self, path: Path) -> None:
-        """Makes the folder, for its owner alone, and removes what a killed server left half-written.
+        """Makes the folder, readable only by its owner, and removes incomplete files of a killed server.
 
         Raises:
             InputError: it cannot be written.

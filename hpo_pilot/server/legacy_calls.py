@@ -55,18 +55,18 @@ class StatusCode(IntEnum):
     PROXY_ERROR = 90  #: there is no such proxy or token
 
 
-#: What a caller without a pilot's role is told.
+#: The refusal of a caller without a pilot's role.
 MESSAGE_ROLE = "no production/pilot role in VOMS FQANs or non pilot owner"
 
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer.
+    """The answer to a legacy call.
 
     Attributes:
         text: the body.
         media_type: `JSON` or `PLAIN`.
-        status: of HTTP; nearly always 200, whatever became of the call.
+        status: the HTTP status; nearly always 200, also for errors.
     """
 
     text: str
@@ -86,15 +86,15 @@ def coded(code: StatusCode, dialog: str | None = None, *, as_json: bool, **more:
 
 
 def wrong(message: str, status: int = 400) -> Reply:
-    """A call that was not understood, or that this server does not have."""
+    """Returns the answer to a call that is not valid or that this server does not have."""
     return Reply(f"ERROR : {message}", PLAIN, status)
 
 
-_INTEGER = 2**63 - 1  # what a database column holds
+_INTEGER = 2**63 - 1  # largest value of a database column
 
 
 class LegacyArgumentError(Exception):
-    """An argument is missing or makes no sense; the message says which."""
+    """An argument is missing or not valid; the message names it."""
 
 
 def text(given: Mapping[str, Any], name: str) -> str:
@@ -128,7 +128,7 @@ def _number(value: Any) -> float | None:
 
 
 def _amount(given: Mapping[str, Any], name: str) -> int:
-    """A size or time; 0 where it is missing, odd or below."""
+    """Returns a size or time; 0: it is missing, not a number, negative or too large."""
     number = _number(given.get(name))
     return int(number) if number is not None and 0 < number < 2**31 else 0
 
@@ -150,7 +150,7 @@ def job_request(given: Mapping[str, Any], cores: int) -> JobRequest:
         cores: that the pilot has; 0: not said. The old ``cpu`` is a clock rate.
 
     Raises:
-        LegacyArgumentError: it does not say for which queue.
+        LegacyArgumentError: the queue is missing.
     """
     scheduler = _optional(given, "schedulerID")
     return JobRequest(
@@ -178,7 +178,7 @@ _READ: dict[type, Callable[[Any], Any]] = {str: str, int: _whole, float: _number
 def job_report(given: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the arguments of ``updateJob`` under the names of ``pilot/update_job``.
 
-    What this server does not know is left out, for pilots say more with every release; so is a number that is none.
+    Unknown items are left out, because newer pilots send more of them. Numbers that are not valid are left out too.
 
     Raises:
         LegacyArgumentError: the job or its state is missing.
@@ -196,11 +196,11 @@ def job_report(given: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Ask:
-    """A legacy call under way.
+    """One legacy call.
 
     Attributes:
-        call: who calls, and with which request.
-        given: the arguments as they came; whatever a function does not know is ignored.
+        call: the caller and the request.
+        given: the arguments as received; unknown arguments are ignored.
         as_json: whether the caller accepts JSON.
     """
 
@@ -223,7 +223,7 @@ class LegacyCall:
 
     Attributes:
         access: where `handler` runs; as for the new API, with an `Ask` in the place of call and arguments.
-        refusal: what a caller without a pilot's role gets.
+        refusal: the answer to a caller without a pilot's role.
     """
 
     access: Access
@@ -231,7 +231,7 @@ class LegacyCall:
     refusal: Refusal
 
     def refuse(self, ask: Ask) -> Reply | None:
-        """The answer to a caller who may not make this call; None: they may."""
+        """Returns the answer to a caller who may not make this call; None: the caller may."""
         if self.refusal is Refusal.NEVER or ask.call.caller.role in PILOTS:
             return None
         if self.refusal is Refusal.TEXT:
@@ -283,7 +283,7 @@ async def get_job(ask: Ask) -> Reply:
 
 
 def _for_pilot3(job: Mapping[str, Any]) -> dict[str, Any]:
-    """A job of ours without what it says of its container: the transformation starts the image that the sandbox names.
+    """Returns one of our jobs without its container: the transformation starts the image that the sandbox names.
 
     From 3.10.3 on a Pilot 3 fails a job that names an image (error 1384, `pilot/control/job.py`) unless its queue names
     a container program for pilots; then its generic plugin starts the image by means of CVMFS. It also runs the steps
@@ -295,7 +295,7 @@ def _for_pilot3(job: Mapping[str, Any]) -> dict[str, Any]:
 
 @legacy("updateJob", Access.WRITE)
 def update_job(tx: Transaction, ask: Ask) -> Reply:
-    """A pilot's report on one job: a heartbeat, or the final one."""
+    """Records a pilot's report on one job: a heartbeat, or the final report."""
     given, as_json = ask.given, ask.as_json
     if text(given, "jobId") == "NULL":  # a pilot that aborts before it has a job
         return coded(StatusCode.SUCCESS, as_json=as_json)
@@ -312,7 +312,7 @@ def update_job(tx: Transaction, ask: Ask) -> Reply:
 
 @legacy("getStatus", Access.READ)
 def get_status(tx: Transaction, ask: Ask) -> Reply:
-    """State and attempt of jobs whose ids are separated by blanks; always as a form, whatever the caller accepts."""
+    """Returns state and attempt of jobs, given their ids with blanks between; always as a form, never as JSON."""
     names = text(ask.given, "ids").split()
     ids = [int(name) for name in names if name.isascii() and name.isdecimal() and len(name) < 19]
     query = select(jobs.c.panda_id, jobs.c.status, jobs.c.attempt_nr)
@@ -366,7 +366,7 @@ async def _answer(server: Server, request: Request) -> Reply:
         return wrong(f"{name} is not provided by this server", 404)
     try:
         ask = Ask(Call(_caller(server, request), server, request), {}, JSON in request.headers.get("accept", ""))
-        # Before the body is read: what somebody sends who may not is not worth its memory.
+        # Refused before the body is read, so that a body without permission takes no memory.
         if (refused := function.refuse(ask)) is not None:
             return refused
         ask = replace(ask, given=await _arguments(request))
@@ -403,9 +403,9 @@ async def _arguments(request: Request) -> dict[str, Any]:
         return pairs(str(request.url.query))
     body = await read_body(request)
     if "json" in request.headers.get("content-type", ""):
-        # Old clients pack JSON without saying so.
+        # Old clients compress JSON without a header for it.
         given = json_object(unpacked(body) if body[:2] == _GZIP else body)
-        # As a form has them: the functions compare with ``"True"``.
+        # Booleans become text as in a form, because the functions compare with ``"True"``.
         return {name: str(value) if isinstance(value, bool) else value for name, value in given.items()}
     given = pairs(body.decode("latin-1"))
     if any("\0" in value for value in given.values() if isinstance(value, str)):

@@ -1,4 +1,4 @@
-"""Listening: the socket, limits on connections and bodies, TLS, and the options on who is let in."""
+"""Listening: the socket, limits on connections and bodies, TLS, and the options on access."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hpo_pilot.server.tokens import Caller, Tokens
 
 
 class Gate:
-    """Tells who sent a request."""
+    """Identifies the sender of a request."""
 
     def __init__(self, tokens: Tokens) -> None:
         """Takes the tokens that are let in."""
@@ -73,7 +73,7 @@ def gate_of(options: argparse.Namespace, stack: ExitStack) -> Gate:
 
 
 def certificate_of(options: argparse.Namespace) -> ServedCertificate | None:
-    """The certificate that protects connections; None: nothing does.
+    """Returns the certificate that protects connections; None: connections are not protected.
 
     Raises:
         InputError: a file is missing or wrong, or one of the two is not given.
@@ -86,17 +86,17 @@ def certificate_of(options: argparse.Namespace) -> ServedCertificate | None:
 
 
 class LimitedBody:
-    """A `receive` that ends where a body is too large."""
+    """A `receive` that refuses a body that is too large."""
 
     def __init__(self, receive: Receive, limit: int, problem: str) -> None:
-        """Counts what comes from `receive`; above `limit` bytes it raises a 413 that says `problem`."""
+        """Counts the bytes from `receive`. Above `limit` bytes it raises a 413 with the text `problem`."""
         self._receive = receive
         self._limit = limit
         self._problem = problem
         self._size = 0
 
     async def __call__(self) -> Message:
-        """The next message.
+        """Returns the next message.
 
         Raises:
             HTTPException: the body is above the limit.
@@ -185,17 +185,17 @@ class BoundedConnection(HttpToolsProtocol):
         left = self._deadline - self.loop.time()
         if left <= 0 and not self.flow.read_paused:
             self.transport.close()
-        else:  # where reading is paused, it is we who are slow
+        else:  # while reading is paused, this server is slow, not the sender
             self._timer = self.loop.call_later(max(left, 1.0), self._look)
 
 
-_GRACE = 2  # seconds that calls under way get to end when the server ends
+_GRACE = 2  # seconds for running calls to finish when the server ends
 _LOOK_AT_CERTIFICATE = 60.0  # seconds
 _MOST_FILES = 65_536
 
 
 def listen(host: str, port: int, *, secure: bool) -> socket.socket:
-    """A socket that is bound, so that a taken port is told from every other trouble.
+    """Returns a bound socket. It is bound here so that a port in use is not confused with other errors.
 
     Args:
         host: name or address.
@@ -233,14 +233,14 @@ class Served(Protocol):
     """In the line that says it is ready."""
 
     def application(self) -> ASGIApp:
-        """The application."""
+        """Returns the application."""
 
     def close_waiting(self) -> None:
-        """Answers the calls that wait for something, for the server ends."""
+        """Answers all waiting calls, because the server ends."""
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn that says when it is ready, and that answers long polls when it is to end."""
+    """uvicorn that reports when it is ready, and that answers long polls when it must end."""
 
     def __init__(
         self, config: uvicorn.Config, server: Served, lifeline: int | None, certificate: ServedCertificate | None
@@ -260,7 +260,7 @@ class _Uvicorn(uvicorn.Server):
             host, port = listener.getsockname()[:2]
             shown = f"[{host}]" if ":" in host else host
             scheme = "http" if self._certificate is None else "https"
-            print(f"hpo-pilot {self._parts.name} ready on {scheme}://{shown}:{port}", flush=True)  # noqa: T201  # whoever started it waits for this
+            print(f"hpo-pilot {self._parts.name} ready on {scheme}://{shown}:{port}", flush=True)  # noqa: T201  # the process that started it waits for this
 
     async def _watch_certificate(self, certificate: ServedCertificate) -> None:
         assert self.config.ssl is not None  # tells the type checker

@@ -1,4 +1,4 @@
-"""Jobs, logs, pilots, queues and waiting work, as the pages and the service ask for them."""
+"""Jobs, logs, pilots, queues and waiting work, for the monitor's pages and the service."""
 
 from __future__ import annotations
 
@@ -58,17 +58,16 @@ def failure_of(metadata: str | None) -> str:
     return "; ".join(reasons)[:_LONGEST_REASON]
 
 
-# Jobs as pages show them. A question that no index answers (jobs of a queue, of a pilot, in a state) looks only at
-# the newest `SCANNED` attempts, so its cost does not grow with the history. A question about a task or search looks
-# at all their attempts.
+# Jobs for the pages. A query without a matching index (by queue, pilot or state) reads only the newest `SCANNED`
+# attempts, so its cost does not grow with the history. A query for a task or search reads all its attempts.
 
-#: Attempts that a question without a task or search looks through, newest first.
+#: Number of attempts, newest first, that a query without a task or search reads.
 SCANNED = 100_000
 
-#: Seconds by which the clocks of server and storage may differ.
+#: The largest difference between the clocks of server and storage, in seconds.
 _CLOCKS = 0.5
 
-#: Finds the file of a name in the storages; None: it is not there.
+#: Returns the path of a file in the storages, by its name; None: it is not there.
 FindFile = Callable[[str], Path | None]
 
 _COLUMNS = [column for column in jobs.c if column.name != "report"]
@@ -77,17 +76,17 @@ _ROWS = select(*_COLUMNS, tasks.c.name.label("task"), tasks.c.user_name, tasks.c
 )
 #: Job reports with a log tail that is not empty.
 _SAID = func.replace(job_documents.c.meta_data, '"log_tail": ""', "").contains('"log_tail": "', autoescape=True)
-#: Where a payload may have failed: few of all metadata are read then.
+#: Condition on metadata that may contain a failed payload, so that only few of them are read.
 _MAY_HAVE_FAILED = job_documents.c.meta_data.contains('"status": 1', autoescape=True)
 
 
 @dataclass(frozen=True)
 class JobFilter:
-    """Which jobs are meant; what is empty or None is any.
+    """Selects jobs; an empty value or None does not restrict them.
 
     Attributes:
-        search: its uid or name.
-        pilot: what `pilots.key_of` calls it.
+        search: uid or name of the search.
+        pilot: key of the pilot, from `pilots.key_of`.
     """
 
     task_ids: tuple[int, ...] = ()
@@ -98,7 +97,7 @@ class JobFilter:
 
     @property
     def is_empty(self) -> bool:
-        """Returns whether all jobs are meant, whatever their state."""
+        """Returns whether it selects all jobs; their state is not considered."""
         return not self.task_ids and self.search is None and self.queue is None and self.pilot is None
 
     def conditions(self, tx: Transaction) -> list[ColumnElement[bool]]:
@@ -119,7 +118,7 @@ class JobFilter:
 
 
 def _tasks_of(tx: Transaction, search: str) -> list[int]:
-    """The tasks of a search, by its uid or name; `campaign` is ``user/name.uid`` of ours."""
+    """Returns the tasks of a search, by its uid or name; `campaign` of our tasks is ``user/name.uid``."""
     like = or_(
         tasks.c.campaign.endswith(f".{search}", autoescape=True),
         tasks.c.campaign.contains(f"/{search}.", autoescape=True),
@@ -142,17 +141,17 @@ def _of_pilot(key: str) -> ColumnElement[bool]:
 
 
 def page_of_jobs(tx: Transaction, wanted: JobFilter, limit: int, before: int | None, find: FindFile) -> dict[str, Any]:
-    """A page of jobs, newest first.
+    """Returns a page of jobs, newest first.
 
     Args:
         tx: a transaction.
-        wanted: which jobs.
-        limit: how many at most.
+        wanted: selects the jobs.
+        limit: largest number of jobs.
         before: only jobs with a lower PandaID.
         find: finds files.
 
     Returns:
-        ``{"jobs": […], "before": what to ask for next or None, "counts": {state: how many}}``.
+        ``{"jobs": […], "before": `before` of the next page or None, "counts": {state: number of jobs}}``.
     """
     conditions = wanted.conditions(tx)
     query = _ROWS.where(*conditions).order_by(jobs.c.panda_id.desc()).limit(limit + 1)
@@ -175,7 +174,7 @@ def _counts(tx: Transaction, conditions: Sequence[ColumnElement[bool] | TextClau
 
 
 def _all_counts(tx: Transaction) -> dict[str, int]:
-    """Of every job there is: active attempts by the partial indices, ended jobs as their tasks count them."""
+    """Counts all jobs by state: active attempts by the partial indices, ended jobs by their tasks' counts."""
     found = _counts(tx, [WAITS]) | _counts(tx, [AT_PILOT])
     ended = tx.connection.execute(select(func.sum(tasks.c.n_finished), func.sum(tasks.c.n_failed))).one()
     for state, count in zip((JobState.FINISHED, JobState.FAILED), ended, strict=True):
@@ -185,7 +184,7 @@ def _all_counts(tx: Transaction) -> dict[str, int]:
 
 
 def job_with_attempts(tx: Transaction, panda_id: int, find: FindFile) -> dict[str, Any] | None:
-    """One job with all its attempts, its files and what was measured; None: there is no such job."""
+    """Returns one job with its attempts, files and measured values; None: there is no such job."""
     asked = tx.connection.execute(
         select(jobs.c.task_id, jobs.c.number, jobs.c.report).where(jobs.c.panda_id == panda_id)
     ).one_or_none()
@@ -213,7 +212,7 @@ def _measures(report: str | None) -> Mapping[str, Any]:
 
 
 def shown(tx: Transaction, rows: Iterable[AnyRow], find: FindFile) -> list[dict[str, Any]]:
-    """The jobs of these rows as pages show them."""
+    """Returns the jobs of these rows in the form for the pages."""
     listed = list(rows)
     logged = _with_documents(tx, [row.panda_id for row in listed])
     failed = _failures(tx, [row.panda_id for row in listed if row.status == JobState.FINISHED])
@@ -282,13 +281,13 @@ def _shown(tx: Transaction, job: AnyRow, has_document: bool, find: FindFile) -> 
 
 
 def errors_of(job: AnyRow) -> dict[str, Any]:
-    """A job's errors, under the names that descriptions have them."""
+    """Returns a job's errors, with the same names as in job descriptions."""
     found = error_fields(job) | {"transExitCode": job.trans_exit_code}
     return {name: value for name, value in found.items() if value not in (None, 0, "")}
 
 
 def log_file(tx: Transaction, job: AnyRow, find: FindFile) -> Path | None:
-    """The log that the job's pilot has stored; None: there is none, or it is another attempt's, which has its name."""
+    """Returns the log that the job's pilot stored; None: there is none, or it has the name but is another attempt's."""
     if not JobState(job.status).is_over:
         return None
     files = texts_of(known_task(tx, job.task_id), job).files
@@ -307,13 +306,13 @@ def log_file(tx: Transaction, job: AnyRow, find: FindFile) -> Path | None:
 # Archives come from pilots, hence from payloads, so only a limited part of an archive is unpacked, and only the
 # ends of its texts are kept.
 
-#: The most of a log that is given, in bytes.
+#: The largest part of a log that is returned, in bytes.
 LOG_LIMIT = 8 * 1024 * 1024
 
-_UNPACKED = 256 << 20  # bytes of an archive that are looked through
+_UNPACKED = 256 << 20  # bytes of an archive that are read at most
 _MEMBERS = 200
 _BLOCK = 1 << 20
-#: What reads as text: the names that our own pilot and Pilot 3 give to logs.
+#: Names of files with text: the log names of our pilot and of Pilot 3.
 _TEXTS = re.compile(r"(^|/)[^/]*(\.(log|txt|out|err)|stdout|stderr)$")
 #: Characters that move a cursor or ring a bell, in a terminal that shows a downloaded log.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -357,14 +356,14 @@ def _said(metadata: str | None) -> list[tuple[str, str]]:
 
 
 def log_text(sources: LogSources, size: int) -> tuple[str, bool]:
-    """The end of a log; for a thread that may wait for the disk.
+    """Returns the end of a log. It reads files, so it must run in a thread that may wait for the disk.
 
     Args:
-        sources: where it is.
-        size: characters at most.
+        sources: the source of the log.
+        size: largest number of characters.
 
     Returns:
-        The text, and whether it is all there is. Control characters are replaced.
+        The text, and whether it is the whole log. Control characters are replaced.
     """
     parts, whole = (list(sources.texts), True) if sources.archive is None else _unpacked(sources.archive, size)
     if not parts and sources.texts:
@@ -375,7 +374,7 @@ def log_text(sources: LogSources, size: int) -> tuple[str, bool]:
 
 
 def _unpacked(path: Path, size: int) -> tuple[list[tuple[str, str]], bool]:
-    """The ends of the texts in an archive, by their names; and whether nothing was left out."""
+    """Returns the ends of the texts in an archive, with their names, and whether nothing was left out."""
     found: list[tuple[str, str]] = []
     whole, left = True, _UNPACKED
     try:
@@ -406,7 +405,7 @@ _MOST_JOBS = 1000  # in one answer
 _MOST_TASKS = 10_000  # in one question
 _STATES = frozenset(state.value for state in JobState)
 
-#: The data of a refusal, by which it is told from others.
+#: The data of a refusal, which distinguishes it from other refusals.
 _NO_JOB = "no job"
 
 
@@ -432,10 +431,10 @@ def job_list(
     limit: int = 100,
     before: int | None = None,
 ) -> Envelope:
-    """Jobs, newest first, at most 1000; `search` is the uid or name of a search, `before` a PandaID.
+    """Returns jobs, newest first, at most 1000; `search` is the uid or name of a search, `before` a PandaID.
 
     Returns:
-        data ``{"jobs": […], "before": for the next page, "counts": {state: how many}}``.
+        data ``{"jobs": […], "before": `before` of the next page, "counts": {state: number of jobs}}``.
     """
     if unknown := sorted(set(states or ()) - _STATES):
         return failure(f"there is no job state {unknown[0][:50]!r}: {', '.join(sorted(_STATES))}")
@@ -447,14 +446,14 @@ def job_list(
 
 @endpoint("hpo_pilot/job_view", "GET", USERS, Access.READ)
 def job_view(tx: Transaction, call: Call, *, panda_id: int) -> Envelope:
-    """One job: data ``{"job", "attempts", "files", "measures"}``."""
+    """Returns one job: data ``{"job", "attempts", "files", "measures"}``."""
     found = job_with_attempts(tx, panda_id, file_finder(call.server))
     return _unknown(panda_id) if found is None else success(found)
 
 
 @endpoint("hpo_pilot/job_log", "GET", USERS, Access.WAIT)
 async def job_log(call: Call, *, panda_id: int, size: int = 65536) -> Envelope:
-    """The end of a job's log, at most `size` characters: data ``{"text", "is_whole"}``."""
+    """Returns the end of a job's log, at most `size` characters: data ``{"text", "is_whole"}``."""
     find = file_finder(call.server)
     sources = await call.server.database.read(lambda tx: log_sources(tx, panda_id, find))
     if sources is None:
@@ -465,13 +464,13 @@ async def job_log(call: Call, *, panda_id: int, size: int = 65536) -> Envelope:
 
 @endpoint("hpo_pilot/pilot_list", "GET", USERS, Access.WAIT)
 async def pilot_list(call: Call) -> Envelope:
-    """Pilots that called in the last hour or have jobs: data ``{"pilots": […]}``."""
+    """Returns pilots that called in the last hour or have jobs: data ``{"pilots": […]}``."""
     return success({"pilots": await _pilots(call)})
 
 
 @endpoint("hpo_pilot/queue_list", "GET", USERS, Access.WAIT)
 async def queue_list(call: Call) -> Envelope:
-    """Queues of the queue file, and queues with jobs or pilots: data ``{"queues": […]}``."""
+    """Returns the queues of the queue file, and queues with jobs or pilots: data ``{"queues": […]}``."""
     waiting, running = await call.server.database.read(_active)
     pilots = [one for one in await _pilots(call) if one["state"] in ("busy", "waiting")]
     described = call.server.queues.described
@@ -531,21 +530,24 @@ _MINUTE = 60.0
 
 @endpoint("hpo_pilot/demand", "GET", ANYBODY_KNOWN, Access.READ)
 def demand(tx: Transaction, call: Call, *, queue: str = "", task_ids: list[int] | None = None) -> Envelope:
-    """Waiting jobs by their needs, and the pilots that could take them.
+    """Returns waiting jobs by their needs, and the pilots that could take them.
 
     Args:
         tx: a transaction.
         call: the call.
-        queue: whose pilots are meant; empty: all.
-        task_ids: whose jobs are meant; None: all tasks'.
+        queue: only pilots of this queue, and jobs that they may take; empty: all pilots.
+        task_ids: only jobs of these tasks; None: all tasks.
 
     Returns:
-        data with ``waiting``: for each shape of jobs that wait where such pilots may take them the number of ``jobs``,
-        ``since`` when the first of them waits, and ``nodes``, ``gpus``, ``cores``, ``memory_mb`` and ``minutes`` of one
-        (0: not said); ``going``: how many jobs, of any task, those pilots have; ``offers``: for each pilot that asked
-        for jobs in the last hour when it last ``asked``, the most that it had free at once (0: it did not say), and
-        whether it ``is_busy``, that is has jobs, for then it may have no reason to ask;
-        ``known_for``: how long the server has listened. Times are in seconds before now.
+        data; times are in seconds before now:
+
+        - ``waiting``: one entry for each shape of waiting jobs: the number of ``jobs``; ``since``, the start of the
+          longest wait; ``nodes``, ``gpus``, ``cores``, ``memory_mb`` and ``minutes`` of one job (0: not given);
+        - ``going``: the number of jobs, of any task, at these pilots;
+        - ``offers``: one entry for each pilot that asked for jobs in the last hour: the time when it last ``asked``,
+          the most that it had free at once (0: not given), and ``is_busy``: it has jobs, so it may have no reason to
+          ask;
+        - ``known_for``: the time since the server started to listen.
     """
     found: dict[Needs, dict[str, Any]] = {}
     for row in _rows(tx, task_ids):
@@ -593,7 +595,7 @@ def _rows(tx: Transaction, task_ids: Sequence[int] | None) -> Iterator[AnyRow]:
 
 
 def _may_go(row: AnyRow, queue: str) -> bool:
-    """Returns whether pilots of the queue may take jobs that wait so."""
+    """Returns whether pilots of the queue may take the waiting jobs of this row."""
     if not queue or row.queue:
         return not queue or bool(row.queue == queue)
     named = f",{queue},"

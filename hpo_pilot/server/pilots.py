@@ -1,4 +1,4 @@
-"""Pilots: what they offer, which files are theirs to write, and waiting for jobs and for changes."""
+"""Pilots: their offers, the files that they may write, and waiting for jobs and for changes."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from hpo_pilot.server.descriptions import texts_of
 from hpo_pilot.server.dispatch import JobRequest
 from hpo_pilot.server.task_parameters import known_task
 
-_LONGEST = 128  # characters of a queue's name: a longer one is nobody's
+_LONGEST = 128  # characters of a queue's name; no queue has a longer one
 
 
 @dataclass(frozen=True)
 class Offer:
-    """The most that a pilot has had free for one job at any time; 0: it did not say.
+    """The most that a pilot has had free for one job at any time; 0: not known.
 
     Attributes:
-        queue: that it serves.
-        harvester_id: with `worker_id` its name, where it has one.
-        asked: when it last asked for jobs, in seconds since the epoch.
-        nodes: at once.
-        gpus: on a node.
-        cores: on a node.
-        memory_mb: on a node.
-        minutes: for one job.
+        queue: the queue that it serves.
+        harvester_id: first part of its name, if it has a name; `worker_id` is the second.
+        asked: time of its last request for jobs, in seconds since the epoch.
+        nodes: free nodes at once.
+        gpus: free GPUs of a node.
+        cores: free cores of a node.
+        memory_mb: free memory of a node, in MB.
+        minutes: time for one job, in minutes.
     """
 
     queue: str
@@ -62,7 +62,7 @@ def offer_of(request: JobRequest, now: float) -> Offer:
         max((sum(opening.gpus) for opening in openings), default=0),
         max((opening.cores for opening in openings), default=0),
         max((opening.memory_mb for opening in openings), default=0),
-        # Of searches whose run times it has measured it takes jobs that may be longer.
+        # From searches with measured run times, it also takes jobs with a longer limit.
         0.0 if request.wish.seconds else max((opening.seconds for opening in openings), default=0.0) / 60,
     )
 
@@ -80,10 +80,10 @@ def most_of(one: Offer, other: Offer) -> Offer:
 
 
 # Pilots of the last hour, in memory: the pages show them, and the demand for pilots is estimated from them.
-# Brokerage does not use these notes, so a restart that loses them costs nothing: every living pilot calls again
-# within a minute, and pilots with jobs are known by their jobs.
+# Brokerage does not use these notes, so a restart may lose them: every running pilot calls again within a
+# minute, and pilots with jobs are known by their jobs.
 
-#: Seconds without a word after which one that has no jobs counts as silent: ours ask every minute at least.
+#: A pilot without jobs counts as silent after this many seconds without a call. Our pilots call at least every minute.
 SILENT = 120.0
 #: Seconds after which a pilot that ended, or fell silent, is forgotten; and how many are remembered at most.
 KEPT = 3600.0
@@ -94,7 +94,7 @@ _UNKNOWN = "unknown"
 
 
 def host(name: str) -> str:
-    """The machine's name without the slot: ``slot1@node`` and ``node`` are the same machine."""
+    """Returns the machine's name without the slot: ``slot1@node`` and ``node`` are the same machine."""
     return name.rsplit("@", 1)[-1][:128]
 
 
@@ -107,14 +107,14 @@ def key_of(harvester: str | None, worker: str | None, node: str | None, queue: s
 
 @dataclass(frozen=True)
 class PilotNote:
-    """What is known of a pilot from its requests.
+    """Information on a pilot from its requests.
 
     Attributes:
-        key: what it is called; empty: it has no name, and is on no page.
-        since: when it was first heard of, in seconds since the epoch.
-        slots: the most jobs that it ever asked for at once; of one that asks for one at a time, one.
-        nodes: free ones of its allocation; None: it has none.
-        offer: the most that it had free, where it is, and when it was last heard of.
+        key: its name; empty: it has no name, and is not on the pages.
+        since: time of its first request, in seconds since the epoch.
+        slots: the largest number of jobs that it has asked for at once.
+        nodes: free nodes of its allocation; None: it has no allocation.
+        offer: the most that it had free, its place, and the time of its last request.
     """
 
     key: str
@@ -131,9 +131,9 @@ class KnownPilots:
     """The pilots that ask for jobs. Any thread may call."""
 
     def __init__(self, clock: Callable[[], float] = time) -> None:
-        """Knows no pilot yet."""
+        """Starts without pilots."""
         self._clock = clock
-        self.began = clock()  #: when it began to listen, in seconds since the epoch
+        self.began = clock()  #: time when it started to listen, in seconds since the epoch
         self._lock = threading.Lock()
         self._notes: OrderedDict[tuple[str, str], PilotNote] = OrderedDict()
 
@@ -141,7 +141,7 @@ class KnownPilots:
         """Notes that a pilot asks for jobs.
 
         Args:
-            request: what it asks for; its `site` is the queue's name.
+            request: the request; its `site` is the queue's name.
             program: its User-Agent.
         """
         offer = offer_of(request, self._clock())
@@ -177,7 +177,7 @@ class KnownPilots:
 
 
 def _program(agent: str) -> tuple[str, str]:
-    """Kind and version of a pilot's program by its User-Agent: ``hpo-pilot/0.1.0``, ``pilot/3.7.0.36 (Python …)``."""
+    """Returns kind and version of a pilot from its User-Agent: ``hpo-pilot/0.1.0``, ``pilot/3.7.0.36 (Python …)``."""
     first = agent.split(" ", 1)[0][:100]
     name, _, version = first.partition("/")
     if name == "pilot":
@@ -186,7 +186,7 @@ def _program(agent: str) -> tuple[str, str]:
 
 
 def pilots_shown(tx: Transaction, notes: Iterable[PilotNote]) -> list[dict[str, Any]]:
-    """Returns the known pilots and those with jobs, as pages show them, by queue and name."""
+    """Returns the known pilots and all pilots with jobs, in the form for the pages, by queue and name."""
     columns = (
         *(jobs.c.panda_id, jobs.c.harvester_id, jobs.c.worker_id, jobs.c.node, jobs.c.site, jobs.c.pilot_id),
         *(jobs.c.heartbeat, jobs.c.patience),
@@ -211,7 +211,7 @@ def pilots_shown(tx: Transaction, notes: Iterable[PilotNote]) -> list[dict[str, 
 def _shown(
     now: float, key: str, note: PilotNote | None, rows: list[AnyRow], ended: dict[tuple[str, str], float]
 ) -> dict[str, Any]:
-    """One pilot; `note` is None if it has not asked for jobs since this server started."""
+    """Returns one pilot for the pages; `note` is None if it has not asked for jobs since this server started."""
     times = [row.heartbeat - row.patience for row in rows if row.heartbeat is not None]
     common = {"key": key, "state": "busy", "jobs": [row.panda_id for row in rows]}
     if note is None:
@@ -251,9 +251,9 @@ _JOBS = select(
 
 
 def makes_file(tx: Transaction, pilot: PilotIdentity, name: str) -> bool:
-    """Returns whether a job that this pilot has is to make an output or log of this name.
+    """Returns whether one of this pilot's jobs has an output or log with this name.
 
-    Only jobs whose number is in the name are looked at, and first jobs: the names of all others' files have ${SN}.
+    Checks only jobs whose number is in the name, and first jobs: the file names of all other jobs contain ${SN}.
     """
     numbers = {1, *map(int, _NUMBERS.findall(name))}
     return any(
@@ -265,14 +265,14 @@ def makes_file(tx: Transaction, pilot: PilotIdentity, name: str) -> bool:
 def has_job(tx: Transaction, pilot: PilotIdentity, task_id: int, sub_id: str) -> bool:
     """Returns whether this pilot has a job of the task that may keep the checkpoint `sub_id`.
 
-    Our pilot calls a checkpoint after its job's number; what runs under other pilots may call it after a point.
+    Our pilot names a checkpoint after the job's number; payloads under other pilots may name it after a point.
     """
     held = _held(pilot, tx.connection.execute(_JOBS.where(jobs.c.task_id == task_id)))
     return any(not pilot.key or sub_id in _numbers(tx, job) for job in held)
 
 
 def _numbers(tx: Transaction, job: AnyRow) -> tuple[str, str]:
-    """A job's number in its task, and as its command has it."""
+    """Returns a job's number in its task, and its number in the command."""
     return str(job.number), str(texts_of(known_task(tx, job.task_id), job).sequence)
 
 
@@ -285,8 +285,8 @@ class Waiter:
 
     def __init__(self, site: str) -> None:
         self.site = site
-        self.tried = 0  # the round in which it last looked for a job
-        self.called_for = site  # the queue of the jobs that it was roused for
+        self.tried = 0  # the round of its last look for a job
+        self.called_for = site  # the queue of the jobs for which it was woken
         self.wake: asyncio.Future[None] | None = None
 
     def rouse(self, called_for: str) -> None:
@@ -299,9 +299,8 @@ class Waiter:
 class WaitingPilots:
     """Pilots that wait for jobs, first come, first served.
 
-    A job that comes to wait rouses one pilot, not all. A pilot that then finds nothing that fits passes the call on to
-    the next that has not looked since, so no fitting pilot sleeps through a job and five hundred need no five hundred
-    queries.
+    A new waiting job wakes one pilot, not all. If no job fits this pilot, it wakes the next one that has not looked
+    since. So no pilot misses a job that fits it, and 500 waiting pilots usually do not need 500 queries.
     """
 
     def __init__(self) -> None:
@@ -322,7 +321,7 @@ class WaitingPilots:
         return waiter
 
     def leave(self, waiter: Waiter) -> None:
-        """Ends waiting; a call that came meanwhile goes to the next."""
+        """Ends waiting; if it was woken meanwhile, the next pilot is woken."""
         self._waiters.remove(waiter)
         if waiter.tried < self._round:
             self._rouse(waiter.called_for, 1)
@@ -355,7 +354,7 @@ class WaitingPilots:
         return not self._closed
 
     def announce(self, activated: Counter[str]) -> None:
-        """Jobs came to wait; queue "" means any."""
+        """Announces new waiting jobs; queue "" means any."""
         self._round += 1
         for site, count in activated.items():
             self._rouse(site, count)
@@ -377,14 +376,14 @@ class WaitingPilots:
 
 
 class Changes:
-    """Clients that wait for a change to somebody's tasks."""
+    """Clients that wait for a change to the tasks of a user."""
 
     def __init__(self) -> None:
         self._waiting: dict[asyncio.Future[None], str] = {}
         self._closed = False
 
     def listen(self, user_name: str) -> asyncio.Future[None]:
-        """A future that is done with the next change to tasks of `user_name` (empty: of anybody)."""
+        """Returns a future that is done at the next change to tasks of `user_name` (empty: of any user)."""
         future = asyncio.get_running_loop().create_future()
         if self._closed:
             future.set_result(None)
@@ -393,7 +392,7 @@ class Changes:
         return future
 
     async def wait(self, future: asyncio.Future[None], seconds: float) -> bool:
-        """Waits for what `listen` gave.
+        """Waits for a future from `listen`.
 
         Returns:
             False: the time is over, or the server ends.
@@ -411,7 +410,7 @@ class Changes:
         self._waiting.pop(future, None)
 
     def announce(self, users: Iterable[str]) -> None:
-        """Tasks of these users changed."""
+        """Announces a change to tasks of these users."""
         changed = set(users)
         for future, user_name in list(self._waiting.items()):
             if not user_name or user_name in changed:

@@ -50,7 +50,7 @@ CAPABILITY_KEY = "hpoPilotPoints"
 _TASK_ARGUMENT = re.compile(r"--task ([A-Za-z0-9_-]+=*) --number ")
 _MOST_BYTES = 8 << 20  # of a task's points, unpacked
 
-#: What reading a user's text may raise.
+#: The errors that reading a user's text may raise.
 _UNREADABLE = (binascii.Error, zlib.error, ValueError, KeyError, TypeError, IndexError, RecursionError)
 
 
@@ -64,7 +64,7 @@ class PointStatus(StrEnum):
 
 @dataclass(frozen=True)
 class Point:
-    """A point and what is known of it.
+    """A point and its result.
 
     Attributes:
         number: from 1, in its task.
@@ -97,7 +97,7 @@ class Capabilities:
         self._secret = read_secret(file, lambda: secrets.token_bytes(32))
 
     def of(self, panda_id: int) -> str:
-        """The capability of a job."""
+        """Returns the capability of a job."""
         digest = hmac.digest(self._secret, str(panda_id).encode(), hashlib.sha256)
         return f"{panda_id}-{base64.urlsafe_b64encode(digest[:24]).decode()}"
 
@@ -111,7 +111,7 @@ class Capabilities:
 
 
 def points_of(tx: Transaction, task_id: int, job: int | None = None) -> list[Point]:
-    """The points of a task that is not broken; none: it is no task of hpo-pilot.
+    """Returns the points of a task that is not broken; empty: it is no task of hpo-pilot.
 
     Args:
         job: the number of the job whose points are wanted; None: all.
@@ -188,7 +188,7 @@ def assignment_of(tx: Transaction, task_id: int) -> Assignment | None:
     """Returns a task's assignment by its parameters; None: it is no task of hpo-pilot, or broken."""
     try:
         return _assignment(_encoded(tx, task_id))
-    except InputError:  # its parameters make no sense
+    except InputError:  # its parameters are not valid
         return None
 
 
@@ -255,7 +255,7 @@ _STATUSES = {
 
 
 class _Refused(Exception):
-    """The call is not answered as it wants; iDDS's clients raise the exception of that name."""
+    """The call is refused; iDDS's clients raise the exception with this name."""
 
     def __init__(self, status: HTTPStatus, kind: str, message: str) -> None:
         super().__init__(message)
@@ -278,7 +278,7 @@ class _Asked:
 
 
 def routes(server: Server) -> Sequence[Route]:
-    """The routes of one server."""
+    """Returns the routes of one server."""
 
     def route(prefix: str, path: str, handle: Callable[[Server, Request], Any], method: str) -> Route:
         async def answer(request: Request) -> Response:
@@ -391,7 +391,7 @@ def _points(tx: Transaction, asked: _Asked) -> list[Point]:
     try:
         found = points_of(tx, asked.task_id, asked.job)
     except (NoResultFound, InputError):
-        found = []  # a task that never was, or whose parameters make no sense
+        found = []  # there is no such task, or its parameters are not valid
     if not found:
         raise _Refused(HTTPStatus.NOT_FOUND, "NoObject", f"task {asked.task_id} has no points here")
     return [point for point in found if asked.member in (None, (point.trial, point.fold))]
@@ -430,7 +430,7 @@ def _loss(text: str) -> float | None:
 
 
 def _reply(request: Request, data: Any, refused: _Refused | None = None) -> Response:
-    """An answer as iDDS's controller gives it; with ``json_outputs=true`` everything is in the body."""
+    """Returns an answer in the form of iDDS's controller; with ``json_outputs=true`` all of it is in the body."""
     error = {"ExceptionClass": refused.kind, "ExceptionMessage": json.dumps({"msg": str(refused)})} if refused else None
     if request.query_params.get("json_outputs", "").lower() == "true":
         content = {"status": refused.status if refused else 0, "data": data, "error": error}

@@ -116,7 +116,7 @@ class Queues:
             storage: where Pilot 3 of queues without a storage of their own put outputs.
 
         Raises:
-            InputError: the file is missing or makes no sense.
+            InputError: the file is missing or not valid.
         """
         self._file = None if file is None else WatchedFile(file, _understand, what="queue file")
         #: The folder of queues that have no storage of their own.
@@ -124,11 +124,11 @@ class Queues:
 
     @property
     def described(self) -> Mapping[str, Queue]:
-        """The queues of the file; none without a file."""
+        """The queues of the file; empty without a file."""
         return {} if self._file is None else self._file.content
 
     def find(self, name: str) -> Queue | None:
-        """The queue of this name; None: there is no such queue."""
+        """Returns the queue with this name; None: there is no such queue."""
         if self._file is None:
             return UNDESCRIBED
         return self._file.content.get(name)
@@ -141,7 +141,7 @@ class Queues:
         return f"no queue {' or '.join(names)} here: the queue file has {', '.join(sorted(known))}"
 
     def storages(self) -> list[Path]:
-        """The folders into which Pilot 3 move outputs, each once."""
+        """Returns the folders to which Pilot 3 moves outputs, each once."""
         named = [Path(queue.storage) for queue in self.described.values() if queue.storage]
         return list(dict.fromkeys([*named, self.common_storage]))
 
@@ -164,7 +164,7 @@ _ACTIVITIES = ("pr", "pw", "pl", "w", "read_lan", "read_lan_analysis", "write_la
 _PROTOCOL_ACTIVITIES = (*_ACTIVITIES, "r", "read_wan", "write_wan")
 _COMMON_STORAGE = "HPO_PILOT_STORAGE"  # of queues that have none of their own
 _MORE_JOBS_MINUTES = 60  # how long a Pilot 3 goes on taking jobs; with 0 it would end after its first
-_ANY_DISK_MB = 1_000_000  # where a queue does not say: a Pilot 3 reports the lower of this and what is free
+_ANY_DISK_MB = 1_000_000  # default for queues without a value: a Pilot 3 reports the lower of this and the free space
 
 
 def queuedata(queues: Queues, name: str) -> dict[str, Any] | None:
@@ -209,7 +209,7 @@ def _described(name: str, queue: Queue) -> dict[str, Any]:
         "allow_wan": False,
         "container_type": "",
         "container_options": "",
-        # The copy tool mv alone moves to where the storage says, not just beside the work folder.
+        # Only the copy tool mv moves to the place that the storage names, not to a place beside the work folder.
         "catchall": "mv_final_destination",
         "copytools": {"mv": {"setup": ""}},
         "acopytools": {activity: ["mv"] for activity in (*_ACTIVITIES, "default")},
@@ -226,7 +226,7 @@ def _described(name: str, queue: Queue) -> dict[str, Any]:
 
 
 def _architectures(queue: Queue) -> list[dict[str, Any]]:
-    """The hardware as CRIC has it."""
+    """Returns the hardware in the form of CRIC."""
     arch, vendor, instructions = (*(queue.architecture or "").split("-", 2), "", "")[:3]
     found: list[dict[str, Any]] = [
         {"type": "cpu", "arch": [arch or "any"], "vendor": [vendor or "any"], "instr": [instructions or "any"]}
@@ -274,7 +274,7 @@ def place_of(name: str) -> Path:
 
 
 def find_output(queues: Queues, name: str) -> Path | None:
-    """An output or log that some Pilot 3 has moved to its queue's storage."""
+    """Returns the path of an output or log that a Pilot 3 moved to its queue's storage; None: there is none."""
     place = place_of(name)
     return next((path for path in (folder / place for folder in queues.storages()) if path.is_file()), None)
 
@@ -324,7 +324,7 @@ def _json(content: dict[str, Any], status: int = 200) -> Response:
 
 
 def route() -> Route:
-    """The route of the transformation."""
+    """Returns the route of the transformation."""
     return Route("/trf/user/{name}", _transformation, methods=["GET"])
 
 

@@ -47,23 +47,24 @@ from hpo_pilot.server.task_parameters import known_task
 # final, another end than recorded          alreadydone     none
 # ========================================  ==============  =====================================================
 
-#: How far a job is; a report never takes it back.
+#: The states of a job in their order; a report never sets a job back to an earlier one.
 _STEPS = AT_PILOT_STATES
-#: Of the values of a task's running jobs is told at most this often, in seconds. Who waits looks now and then anyway.
+#: The shortest time between two notices of new values of a task's running jobs, in seconds. Waiting callers also look
+#: from time to time without a notice.
 _VALUES_PAUSE = 0.5
 _DOCUMENT_LIMIT = 64 * 1024  # characters of a log that are kept
 
 
 @dataclass(frozen=True)
 class JobReport:
-    """A pilot's report.
+    """A pilot's report on a job.
 
     Attributes:
-        columns: of the table `jobs`.
+        columns: new values of columns of the table `jobs`.
         measures: JobSpec fields that only descriptions show.
-        documents: of the table `job_documents`.
-        pilot: who reports; None: the server itself.
-        node: from where.
+        documents: new values of columns of the table `job_documents`.
+        pilot: the pilot that reports; None: the server itself.
+        node: the node of the pilot.
     """
 
     panda_id: int
@@ -77,7 +78,7 @@ class JobReport:
 
 
 def update_job(tx: Transaction, report: JobReport) -> str | None:
-    """Records a report; once, however often it comes.
+    """Records a report. A repeated report has no further effect.
 
     Returns:
         The command to the pilot.
@@ -197,9 +198,9 @@ class ReportField:
         name: the argument of ``pilot/update_job``.
         legacy: the argument of ``updateJob``.
         kind: the type of the argument.
-        place: where it is kept.
-        target: the name there.
-        convert: returns what is kept, within its limits; ValueError or OverflowError: the value makes no sense.
+        place: the place where it is kept.
+        target: its name in that place.
+        convert: returns the value to keep, within its limits; ValueError or OverflowError: the value is not valid.
     """
 
     name: str
@@ -210,7 +211,7 @@ class ReportField:
     convert: Callable[[Any], Any]
 
 
-#: Everything that a pilot may report beside job, state and attempt.
+#: All items of a report besides job, state and attempt.
 REPORT_FIELDS = (
     ReportField("node", "node", str, Place.JOB, "node", _text(128)),
     ReportField("trans_exit_code", "transExitCode", int, Place.JOB, "trans_exit_code", _whole),
@@ -258,7 +259,7 @@ REPORT_FIELDS = (
 
 
 def reported_state(text: str) -> JobState | None:
-    """The state that a pilot says its job has; None: none that a pilot may say."""
+    """Returns the state that a pilot reports; None: a pilot may not report this state."""
     try:
         status = JobState(text)
     except ValueError:
@@ -272,8 +273,8 @@ def record_report(tx: Transaction, status: JobState, arguments: Mapping[str, Any
     Args:
         tx: a writing transaction.
         status: as `reported_state` gave it.
-        arguments: as ``pilot/update_job`` declares them; whatever else is in the mapping does not matter.
-        pilot: who reports.
+        arguments: as ``pilot/update_job`` declares them; other keys are ignored.
+        pilot: the pilot that reports.
 
     Returns:
         The command to the pilot.
@@ -286,7 +287,7 @@ def record_report(tx: Transaction, status: JobState, arguments: Mapping[str, Any
         value = arguments.get(item.name)
         if value is None or value == "":
             continue
-        # A value that makes no sense must not cost the job's result; a real server leaves it out too.
+        # The job's result must not be lost because of one invalid value; a real server leaves it out too.
         with suppress(ValueError, OverflowError):
             taken[item.place][item.target] = item.convert(value)
     report = JobReport(
@@ -310,7 +311,7 @@ log = logging.getLogger(__name__)
 LOST_HEARTBEAT = 100
 _BATCH = 200  # jobs ended in one transaction, so that pilots' calls get in between
 
-#: What a worker may be said to be; the real server knows the first two.
+#: The states that may be reported for a worker; the real server knows the first two.
 WORKER_STATES = ("started", "finished", "failed", "cancelled")
 
 
@@ -347,15 +348,15 @@ def give_grace(tx: Transaction) -> None:
 def update_worker(
     tx: Transaction, pilot: PilotIdentity, harvester_id: str, worker_id: str, status: str, node_id: str | None
 ) -> None:
-    """Notes what became of a worker; the jobs still at one that ended are lost at once.
+    """Records the state of a worker. If it has ended, the jobs that it still has are lost at once.
 
     Args:
         tx: a writing transaction.
-        pilot: who says so: of jobs that other pilots took nothing is lost, for anybody may use a worker's name.
-        harvester_id: with `worker_id` the worker's name.
-        worker_id: see above.
-        status: one of `WORKER_STATES`, or Harvester's word for one that ended.
-        node_id: where it runs; None: not said.
+        pilot: the pilot that reports. Other pilots' jobs are not lost, because anybody may use a worker's name.
+        harvester_id: first part of the worker's name.
+        worker_id: second part of the worker's name.
+        status: one of `WORKER_STATES`, or Harvester's name of an end state.
+        node_id: the worker's node; None: not known.
     """
     values: dict[str, Any] = {"status": status, "node_id": node_id}
     values["started" if status == "started" else "ended"] = tx.now
@@ -372,13 +373,13 @@ def update_worker(
 
 
 class HeartbeatWatch:
-    """Looks for lost jobs when one can be due; sleeps without a single wake-up while no pilot has a job."""
+    """Looks for lost jobs at the time when one can be due; never wakes up while no pilot has a job."""
 
     def __init__(self, database: Database, timeout: float) -> None:
-        """Watches nothing until `run` runs.
+        """Prepares; `run` starts to watch.
 
         Args:
-            database: of the jobs.
+            database: the database with the jobs.
             timeout: seconds of silence that make a job lost.
         """
         self._database = database
@@ -386,11 +387,11 @@ class HeartbeatWatch:
         self._jobs_out = asyncio.Event()
 
     def job_went_out(self) -> None:
-        """Somebody acquired a job: there is something to watch."""
+        """Notes that a pilot acquired a job, so that `run` watches it."""
         self._jobs_out.set()
 
     async def run(self) -> None:
-        """Until cancelled; a database that fails for a while (a full disk) is tried again."""
+        """Watches until cancelled. If the database fails for a while (a full disk), it is tried again."""
         absent = True  # no pilot could reach this server before it started
         while True:
             try:
@@ -400,10 +401,10 @@ class HeartbeatWatch:
                 await asyncio.sleep(min(10.0, self._timeout))
 
     async def _watch(self, absent: bool) -> bool:
-        """One look, and the pause after it.
+        """Looks once, then pauses.
 
         Args:
-            absent: the pilots could not report, so their silence says nothing.
+            absent: whether pilots could not report, so that their silence does not count.
 
         Returns:
             `absent` for the next look.
@@ -415,9 +416,9 @@ class HeartbeatWatch:
         if due is None:
             await self._jobs_out.wait()
             due = self._timeout
-        # Jobs are not looked at more often than this, however many there are.
+        # The shortest time between two looks at the jobs, for any number of jobs.
         pause = max(due, min(1.0, self._timeout / 4))
         before = time.monotonic(), time.time()
         await asyncio.sleep(pause)
-        # Where the pause was far too long the machine slept or its clock jumped: the silence was ours.
+        # If the pause was far too long, the machine slept or its clock jumped: then the pilots are not to blame.
         return max(time.monotonic() - before[0], time.time() - before[1]) - pause > self._timeout / 2

@@ -47,7 +47,7 @@ def is_alive(call: Call) -> Envelope:
 
 @endpoint("system/get_user_attributes", "GET", ANYBODY_KNOWN, Access.NOTHING)
 def get_user_attributes(call: Call) -> Envelope:
-    """The caller, as the server sees them."""
+    """Returns the caller, as the server identified them."""
     name, production = call.caller.name, call.caller.role in PILOTS
     text = (
         f"User DN (raw): {name}\nUser DN (bare): {name}\nUser DN (clean): {name}\nEmail address: None\n"
@@ -67,7 +67,7 @@ def get_user_attributes(call: Call) -> Envelope:
 
 @endpoint("metaconfig/get_site_specs", "GET", ANYBODY_KNOWN, Access.NOTHING)
 def get_site_specs(call: Call, *, type: str = _TYPE) -> Envelope:  # PanDA's word
-    """The queues of this type (or ``all``) as PanDA's SiteSpec has them, by name; none where no queue file says."""
+    """Returns the queues of a type (or ``all``) in the form of PanDA's SiteSpec, by name; empty without queue file."""
     if type not in ("all", _TYPE):
         return success({})
     return success({name: _site_spec(name, queue) for name, queue in sorted(call.server.queues.described.items())})
@@ -123,7 +123,7 @@ def kill(tx: Transaction, call: Call, *, task_id: int, broadcast: bool = False) 
 
 @endpoint("task/finish", "POST", USERS, Access.WRITE, owner_of="task_id")
 def finish(tx: Transaction, call: Call, *, task_id: int, soft: bool = False, broadcast: bool = False) -> Envelope:
-    """Ends a task but keeps what is finished; soft: jobs at pilots go on to their end."""
+    """Ends a task but keeps its finished jobs; soft: jobs at pilots run to their end."""
     return _command(tx, call, task_id, "finish", soft=soft)
 
 
@@ -192,7 +192,7 @@ def _whole_row(tx: Transaction, task_id: int) -> AnyRow | None:
 
 @endpoint("task/get_status", "GET", USERS, Access.READ)
 def get_status(tx: Transaction, call: Call, *, task_id: int) -> Envelope:
-    """The task's state."""
+    """Returns the task's state."""
     status = tx.connection.scalar(select(tasks.c.status).where(tasks.c.task_id == task_id))
     return failure(_NOT_FOUND) if status is None else success(status)
 
@@ -209,7 +209,7 @@ def get_details(
 
 @endpoint("task/get_task_parameters", "GET", USERS, Access.READ)
 def get_task_parameters(tx: Transaction, call: Call, *, task_id: int) -> Envelope:
-    """The parameters that made the task."""
+    """Returns the parameters that made the task."""
     params = tx.connection.scalar(select(tasks.c.params).where(tasks.c.task_id == task_id))
     return failure(_NOT_FOUND) if params is None else success(json.loads(params))
 
@@ -224,14 +224,14 @@ def get_detailed_info(tx: Transaction, call: Call, *, task_id: int) -> Envelope:
 
 @endpoint("task/get_job_ids", "GET", USERS, Access.READ)
 def get_job_ids(tx: Transaction, call: Call, *, task_id: int) -> Envelope:
-    """The PandaIDs of all attempts."""
+    """Returns the PandaIDs of all attempts."""
     query = select(jobs.c.panda_id).where(jobs.c.task_id == task_id).order_by(jobs.c.panda_id)
     return success(list(tx.connection.scalars(query)))
 
 
 @endpoint("task/get_job_descriptions", "GET", USERS, Access.READ)
 def get_job_descriptions(tx: Transaction, call: Call, *, task_id: int, unsuccessful_only: bool = False) -> Envelope:
-    """The descriptions of all attempts."""
+    """Returns the descriptions of all attempts."""
     return success(describe_task_jobs(tx, task_id, unsuccessful_only=unsuccessful_only))
 
 
@@ -244,7 +244,7 @@ def get_datasets_and_files(
     dataset_types: list[str] = ["input", "pseudo_input"],  # noqa: B006  # declares the default; nobody changes it
     dataset_only: bool = False,
 ) -> Envelope:
-    """The task's datasets with their files."""
+    """Returns the task's datasets with their files."""
     status = tx.connection.scalar(select(tasks.c.status).where(tasks.c.task_id == task_id))
     if status is None or status == TaskState.BROKEN:
         return failure("No data found for the task")
@@ -253,7 +253,7 @@ def get_datasets_and_files(
 
 
 def _since(text: str, now: float, days: int) -> float | None:
-    """The time that a query asks for, no further back than `days`; None: no time."""
+    """Returns the start time of a query, at most `days` ago; None: the query has none."""
     try:
         asked = datetime.strptime(text, _TIME).replace(tzinfo=UTC)
     except ValueError:
@@ -358,13 +358,13 @@ def _fits(task: dict[str, Any], equal: dict[str, str], patterns: dict[str, str],
 
 @endpoint("job/get_description", "", USERS, Access.READ)
 def get_description(tx: Transaction, call: Call, *, job_ids: list[int]) -> Envelope:
-    """The descriptions of these jobs; None where there is no such job."""
+    """Returns the descriptions of these jobs; None for a job that does not exist."""
     return success(describe_jobs(tx, job_ids))
 
 
 @endpoint("job/get_metadata_for_analysis_jobs", "GET", USERS, Access.READ)
 def get_metadata_for_analysis_jobs(tx: Transaction, call: Call, *, task_id: int) -> Envelope:
-    """The job reports of the task's finished jobs, by PandaID."""
+    """Returns the job reports of the task's finished jobs, by PandaID."""
     found = metadata_of_finished(tx, task_id)
     return success(found) if found else success({}, "No metadata found")
 

@@ -126,7 +126,7 @@ SPLIT_RULES = _words(
 #: MB per core above which the names end in _HIMEM.
 HIGH_MEMORY = 2000
 
-#: What the names mean, as PanDA's table of them says it; None: no bound. Memory in MB per core.
+#: PanDA's table of resource types; None: no bound. Memory in MB per core.
 RESOURCE_TYPES: list[dict[str, str | int | None]] = [
     {"resource_name": name, "mincore": least, "maxcore": most, "minrampercore": above, "maxrampercore": below}
     for name, least, most, above, below in (
@@ -176,7 +176,7 @@ _ARCHIVE = re.compile(r"(?:^|\s)-a\s+[\"']?([^\s\"']+)")
 
 
 class TaskParametersError(InputError):
-    """The parameters make no sense: the task becomes broken and the message its error dialog."""
+    """The parameters are not valid. The task becomes broken, and the message becomes its error dialog."""
 
 
 @dataclass(frozen=True)
@@ -358,7 +358,7 @@ class TaskParameters:
             raise TaskParametersError(f"{where}: an output needs a value and a dataset")
         return _Template(_Piece(name.replace("${SN}", "${SN/P}")), dataset, kind)
 
-    # What follows from them.
+    # Values derived from the parameters.
 
     @cached_property
     def sandbox(self) -> str | None:

@@ -1,4 +1,4 @@
-"""Tasks: accepting them, commands to them and their jobs, removing old ones."""
+"""Tasks: accepts them, carries out commands to them and their jobs, and removes old ones."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class Limits:
     """Limits that the operator sets.
 
     Attributes:
-        most_active_tasks: how many tasks of one user may be active; 0: any number.
-        retention_days: how long tasks that are over, their outputs and unused sandboxes are kept; 0: for ever.
+        most_active_tasks: largest number of active tasks of one user; 0: no limit.
+        retention_days: time for which ended tasks, their outputs and unused sandboxes are kept, in days; 0: for ever.
     """
 
     most_active_tasks: int = 0
@@ -74,25 +74,25 @@ class Limits:
 # going on, or broken               2     none: a duplicate
 # over                              3     the older task runs its unfinished jobs again, with the new parameters that
 #                                         may change ("incremental execution")
-# over, and of hpo-pilot            2     none: its name stands for one set of points for ever, see `OWN_MARK`
+# over, and of hpo-pilot            2     none: its name always means the same set of points, see `OWN_MARK`
 # ================================  ====  ===========================================================================
 #
-# A task that does not ask for a unique name is new, whatever its name.
+# A task that does not ask for a unique name is always new.
 
-#: A code and what it means in words: 0 is well.
+#: A code and its message; 0: success.
 Outcome = tuple[int, str]
 
-_PENDING = text("tasks.status = 'pending'")  # as it stands in the index
-_USER_PRIORITY = 1000  # what PanDA gives users' tasks; theirs may be lower, never higher
+_PENDING = text("tasks.status = 'pending'")  # literally as in the index
+_USER_PRIORITY = 1000  # PanDA's priority of users' tasks; a task may ask for a lower one, never a higher one
 _INCREMENTAL = frozenset({"finished", "failed", "aborted", "done", "exhausted"})
 _RETRIED_WHILE = frozenset({"running", "scouting", "pending"})
 _COUNTED = ("registered", "defined", "ready", "scouting", "running", "paused", "throttled")
 
-#: The most jobs of a new task: all are made at once, and all pilots and users wait meanwhile. Tasks of earlier
-#: versions may have more.
+#: The largest number of jobs of a new task. All jobs are made at once, and pilots and users wait during this time.
+#: Tasks of earlier versions may have more.
 MOST_NEW_JOBS = 10_000
 
-#: The parameter by which the tasks of hpo-pilot's searches are known.
+#: The parameter that marks the tasks of hpo-pilot's searches.
 OWN_MARK = "campaign"
 
 
@@ -109,10 +109,10 @@ def submit(
 
     Args:
         tx: a writing transaction.
-        caller: who submits.
+        caller: the user who submits.
         params: the task's parameters.
         parent_id: the task that it belongs to.
-        most_active: how many tasks of one user may be active; 0: any number.
+        most_active: largest number of active tasks of one user; 0: no limit.
         queues: the known queues; a task that names only others is broken. None: any name is a queue.
 
     Returns:
@@ -186,7 +186,7 @@ def incremental_execution(
         queues: the known queues; None: any name is a queue.
 
     Returns:
-        3 with a message; 1: the new parameters make no sense; 2: no such task, or it is not over; 5: it goes on, and
+        3 with a message; 1: the new parameters are not valid; 2: no such task, or it is not over; 5: it continues, and
         its failed jobs start again with what changed.
     """
     task = task_row(tx, task_id)
@@ -284,7 +284,7 @@ def _insert(
 
 
 def brokered(parameters: TaskParameters) -> dict[str, Any]:
-    """The columns of a task that say where a task's jobs may go."""
+    """Returns the columns of a task that decide where its jobs may run."""
     queue, included = parameters.queue, parameters.included
     if not queue and len(included) == 1:
         queue = included[0]
@@ -311,14 +311,14 @@ def _in_cache(tx: Transaction, sandbox: str | None) -> bool:
 
 
 def sandbox_arrived(tx: Transaction, name: str) -> None:
-    """Lets the tasks go that waited for the cache file `name`."""
+    """Releases the tasks that waited for the cache file `name`."""
     waiting = select(tasks.c.task_id).where(_PENDING, tasks.c.sandbox == name).order_by(tasks.c.task_id)
     for task_id in tx.connection.scalars(waiting).all():
         make_jobs(tx, existing_task(tx, task_id))
 
 
 def release_pending(tx: Transaction) -> None:
-    """Lets every task go whose sandbox is there; for a start after a crash."""
+    """Releases every task whose sandbox is in the cache; for a start after a crash."""
     names = select(tasks.c.sandbox).where(_PENDING, tasks.c.sandbox.in_(select(cache_files.c.name))).distinct()
     for name in tx.connection.scalars(names).all():
         sandbox_arrived(tx, name)
@@ -359,14 +359,14 @@ def command(
 
     Args:
         tx: a writing transaction.
-        caller: who commands; whether they may is not looked at here.
+        caller: the user; the right to command is not checked here.
         task_id: the task.
         name: the command.
-        soft: for finish: jobs at pilots go on to their end.
-        ignore_limit: for retry and incexec: however often the task was retried; counts for operators alone.
+        soft: for finish: jobs at pilots run to their end.
+        ignore_limit: for retry and incexec: ignores the limit on retries; only operators may use it.
 
     Returns:
-        0 with a message; 2: no such task; 4: not in its present state.
+        0 with a message; 2: no such task; 4: not possible in its present state.
     """
     task = task_row(tx, task_id)
     if task is None:
@@ -404,7 +404,7 @@ def _set_waiting(tx: Transaction, task: AnyRow, old: JobState, new: JobState) ->
 
 
 def _stop(tx: Transaction, task: AnyRow, state: TaskState, ended: JobState, reason: str, *, kill_running: bool) -> None:
-    """Ends the jobs that wait, tells the pilots to end theirs, and ends the task once none is left."""
+    """Ends waiting jobs and tells pilots to end running ones. The task ends when no job is left."""
     change_task(tx, task, status=state.value, old_status=None)
     n_ended = tx.connection.execute(
         update(jobs)
@@ -425,12 +425,12 @@ def _stop(tx: Transaction, task: AnyRow, state: TaskState, ended: JobState, reas
             .values(command="tobekilled", buffer_error_diag=reason)
         )
     if not tx.connection.scalar(select(func.count()).where(jobs.c.task_id == task.task_id)):
-        n_ended = task.n_jobs  # killed while it waited for its sandbox: it never had jobs
+        n_ended = task.n_jobs  # killed while it waited for its sandbox, so it never had jobs
     settle(tx, existing_task(tx, task.task_id), failed=n_ended)
 
 
 # Commands to jobs, after `killJob` and `setDebugMode` of panda-server 1.0.4. Of its kill codes only one matters
-# here: an operator's 99 ends a job at once, whatever its pilot does.
+# here: an operator's 99 ends a job at once, without waiting for its pilot.
 
 _KILLED = 100  # taskBufferErrorCode of a job killed on request
 _FORCE = 99
@@ -446,13 +446,13 @@ def may_change(tx: Transaction, caller: Caller, job: AnyRow) -> bool:
 def kill_job(
     tx: Transaction, caller: Caller, panda_id: int, code: int | None = None, options: Sequence[str] = ()
 ) -> bool:
-    """Kills a job for good: one that waits at once, one at a pilot through the answer to its next heartbeat.
+    """Kills a job for good: a waiting job at once, a job at a pilot by the answer to its next heartbeat.
 
     Args:
         tx: a writing transaction.
-        caller: who asks.
+        caller: the user.
         panda_id: the job.
-        code: why, as PanDA's numbers have it.
+        code: the reason, as PanDA's kill code.
         options: "jobSubStatus=xyz" sets the job's sub-status.
 
     Returns:
@@ -474,10 +474,10 @@ def kill_job(
 
 
 def set_debug(tx: Transaction, caller: Caller, panda_id: int, on: bool) -> str:
-    """Asks a job's pilot to send its standard output with each heartbeat, or no longer.
+    """Asks a job's pilot to send its standard output with each heartbeat, or to stop sending it.
 
     Returns:
-        "Succeeded", or why not.
+        "Succeeded", or the reason why it failed.
     """
     job = job_row(tx, panda_id)
     if job is None:
@@ -490,9 +490,9 @@ def set_debug(tx: Transaction, caller: Caller, panda_id: int, on: bool) -> str:
     return "Succeeded"
 
 
-# Removal of old data: tasks that ended long ago, with their jobs, outputs and sandboxes. It goes slice by slice,
-# each one short transaction, so that pilots' calls get in between. A sandbox goes when it was not touched for the
-# same time and no kept task names it. Checkpoints go a day after their task ended.
+# Removal of old data: tasks that ended long ago, with their jobs, outputs and sandboxes. It is done in
+# slices, each one short transaction, so that pilots' calls can run in between. A sandbox is removed if it has not been
+# used for the same time and no stored task names it. Checkpoints are removed a day after the end of their task.
 
 log = logging.getLogger(__name__)
 
@@ -501,21 +501,21 @@ _DAY = 86_400.0  # seconds
 _PAUSE = 0.2  # seconds between two slices
 _FIRST, _EVERY = 600.0, 3600.0  # seconds until the first sweep, and between two
 
-#: Whatever else is kept of a task.
+#: The other tables with rows of a task.
 _OF_TASKS = [table for table in metadata.sorted_tables if "task_id" in table.c and table not in (tasks, jobs)]
 
 
 class Housekeeping:
-    """Removes what is older than the server keeps it."""
+    """Removes records that are older than the server keeps them."""
 
     def __init__(self, database: Database, cache: Folder, storage: Folder, days: float) -> None:
-        """Removes nothing until `run` runs.
+        """Prepares; `run` starts to remove.
 
         Args:
-            database: of the tasks.
+            database: the database with the tasks.
             cache: the folder of sandboxes.
             storage: the folder of outputs.
-            days: how long things are kept; 0: for ever.
+            days: time for which records are kept, in days; 0: for ever.
         """
         self._database = database
         self._cache = cache
@@ -523,7 +523,7 @@ class Housekeeping:
         self._seconds = days * _DAY
 
     async def run(self) -> None:
-        """Until cancelled; a database that fails for a while is tried again."""
+        """Removes old data until cancelled. If the database fails for a while, it is tried again."""
         if self._seconds <= 0:
             return
         await asyncio.sleep(_FIRST)
@@ -536,10 +536,10 @@ class Housekeeping:
             await asyncio.sleep(_EVERY)
 
     def remove_slice(self, tx: Transaction) -> bool:
-        """Removes a little of what is too old.
+        """Removes one slice of old data.
 
         Returns:
-            False: there is no more.
+            False: there is no more old data.
         """
         before = tx.now - self._seconds
         return (
@@ -550,7 +550,7 @@ class Housekeeping:
         )
 
     def _remove_jobs(self, tx: Transaction, before: float) -> bool:
-        # The last change of all stays: cursors are counted on from it.
+        # The latest change is kept: new cursors are counted from it.
         newest = select(func.max(tasks.c.change)).scalar_subquery()
         task_id = tx.connection.scalar(
             select(tasks.c.task_id)
@@ -610,7 +610,7 @@ class Housekeeping:
 
 
 def _remove_old(folder: Folder, name: str, before: float) -> None:
-    """Removes a file unless it was written lately: another task may use the same name."""
+    """Removes a file unless it was written recently: another task may use the same name."""
     path: Path | None = folder.find(name)
     if path is not None and path.stat().st_mtime < before:
         folder.remove(name)

@@ -64,7 +64,7 @@ class ServedCertificate:
         self._stamp = self._look()
 
     def refresh(self, context: ssl.SSLContext) -> bool:
-        """Shows new connections what is in the files now.
+        """Uses the current contents of the files for new connections.
 
         Returns:
             True if there was anything new.

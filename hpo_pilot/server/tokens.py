@@ -1,4 +1,4 @@
-"""Tokens: making, revoking and verifying them; who the caller is."""
+"""Tokens: makes, revokes and verifies them, and identifies callers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _Content = TypeVar("_Content")
 
 
 class WatchedFile(Generic[_Content]):
-    """A JSON file, read again when it changes. What was read last stays in force while it cannot be read."""
+    """A JSON file, read again when it changes. While it cannot be read, the last content is used."""
 
     def __init__(
         self, path: Path, understand: Callable[[Any], _Content], *, what: str, missing: _Content | None = None
@@ -43,19 +43,19 @@ class WatchedFile(Generic[_Content]):
         """Reads the file.
 
         Args:
-            path: of the file.
-            understand: makes the content of the JSON value; ValueError, TypeError, KeyError where it makes no sense.
-            what: what the file is, for messages.
-            missing: the content while there is no file yet; None: there must be one.
+            path: path of the file.
+            understand: makes the content from the JSON value; ValueError, TypeError, KeyError: it is not valid.
+            what: a name of the file for messages.
+            missing: the content while there is no file yet; None: the file must exist.
 
         Raises:
-            InputError: it is missing or makes no sense.
+            InputError: it is missing or not valid.
         """
         self._path = path
         self._understand = understand
         self._what = what
         self._stamp: tuple[int, int] | None = None
-        #: Whether the file was removed, or makes no sense: what was read before is all there is.
+        #: Whether the file was removed or is not valid; then the content read before is still used.
         self.is_lost = False
         if missing is not None:
             self._content = missing
@@ -71,7 +71,7 @@ class WatchedFile(Generic[_Content]):
 
     @property
     def content(self) -> _Content:
-        """The content of the file as it is now."""
+        """Returns the current content of the file."""
         self.refresh()
         return self._content
 
@@ -79,13 +79,13 @@ class WatchedFile(Generic[_Content]):
         """Reads the file if it changed.
 
         Returns:
-            True if its content is another now.
+            True if its content has changed.
         """
         try:
             return self._read()
         except FileNotFoundError:
             self._stamp, self.is_lost = None, True
-            return False  # there was none yet, or it is being replaced
+            return False  # there was no file yet, or it is being replaced
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             self.is_lost = self.is_lost or not isinstance(error, OSError)
             log.error("%s %s: %s; what was read before stays in force", self._what, self._path, error)
@@ -96,7 +96,7 @@ class WatchedFile(Generic[_Content]):
         stamp = (status.st_mtime_ns, status.st_ino)
         if stamp == self._stamp:
             return False
-        # Noted before it is read: a broken file is complained of once.
+        # Noted before the file is read, so that a broken file is reported once.
         self._stamp = stamp
         self._content = self._understand(json.loads(self._path.read_text()))
         self.is_lost = False
@@ -106,10 +106,10 @@ class WatchedFile(Generic[_Content]):
 # Verifying bearer tokens. They are JWTs: those that `Authority` signs and, where a server trusts other issuers,
 # theirs (`issuers`). `Tokens` is all that a server needs; it holds no secret.
 
-#: The one algorithm of our own tokens: a token cannot choose another.
+#: The only algorithm of our own tokens; a token cannot choose another.
 ALGORITHM = "ES256"
 
-#: Seconds by which clocks may differ.
+#: The largest difference between clocks, in seconds.
 LEEWAY = 60
 
 #: Files of the token folder; see `authority`.
@@ -138,7 +138,7 @@ class Caller:
 
     @property
     def is_operator(self) -> bool:
-        """True where PanDA would see a production role."""
+        """Whether the caller has the role that PanDA calls production."""
         return self.role is Role.OPERATOR
 
 
@@ -150,7 +150,7 @@ class OtherIssuers(Protocol):
     """Issuers beside our own; `oidc.Issuers`."""
 
     def knows(self, issuer: str) -> bool:
-        """Returns whether tokens of this issuer are taken."""
+        """Returns whether tokens of this issuer are accepted."""
 
     def verify(self, token: str, issuer: str, origin: str) -> tuple[Caller, float]:
         """Returns the token's owner and the time until which it is valid; raises TokenRefused."""
@@ -171,12 +171,12 @@ class Tokens:
         """Reads the folder's public keys.
 
         Args:
-            folder: of `authority.Authority`; ``jwks.json`` and ``revoked.json`` of it are enough.
+            folder: the folder of an `Authority`; its ``jwks.json`` and ``revoked.json`` are enough.
             others: further issuers.
-            clock: seconds since the epoch.
+            clock: returns seconds since the epoch.
 
         Raises:
-            InputError: there are none, or they make no sense.
+            InputError: there are no keys, or they are not valid.
         """
         self._folder = folder
         self.others = others
@@ -205,7 +205,7 @@ class Tokens:
         """Returns the sender of these headers.
 
         Raises:
-            TokenRefused: with the reason.
+            TokenRefused: the token is not valid; the message has the reason.
         """
         scheme, _, token = (authorization or "").partition(" ")
         token = token.strip()
@@ -260,15 +260,15 @@ def verified(
     required: tuple[str, ...],
     audience: str | None,
 ) -> Mapping[str, Any]:
-    """The claims of a token whose signature, issuer, audience and times are right.
+    """Returns the claims of a token after checking its signature, issuer, audience and times.
 
     Raises:
-        TokenRefused: with what is not.
+        TokenRefused: one of them is wrong; the message says which.
     """
     options: Options = {
         "require": list(required),
         "verify_aud": audience is not None,
-        # By our own clock, below.
+        # Checked below, by our own clock.
         "verify_exp": False,
         "verify_iat": False,
         "verify_nbf": False,
@@ -300,12 +300,12 @@ def check_origin(origin: str, vo: object, groups: object) -> None:
     The header is ``vo``, ``vo:role`` or ``vo.role``; a web browser's ``https://…`` names none.
 
     Args:
-        origin: the header; empty: none.
-        vo: the token's; None: it may be used for any.
+        origin: the header; empty: there is none.
+        vo: the virtual organisation of the token; None: any.
         groups: the token's memberships: ``vo``, ``vo/role``.
 
     Raises:
-        TokenRefused: the token is for another, or its owner has no such role there.
+        TokenRefused: the token is for another virtual organisation, or its owner does not have the role there.
     """
     if not origin or "://" in origin or vo is None:
         return
@@ -318,7 +318,7 @@ def check_origin(origin: str, vo: object, groups: object) -> None:
 
 
 def split_origin(origin: str, vo: str = "") -> tuple[str, str]:
-    """Virtual organisation and role of an ``Origin`` header; `vo` is one whose name may have points."""
+    """Returns virtual organisation and role of an ``Origin`` header; only the name `vo` may contain points."""
     if origin == vo:
         return origin, ""
     if ":" in origin:
@@ -331,12 +331,12 @@ def split_origin(origin: str, vo: str = "") -> tuple[str, str]:
 
 
 def issuer_of(public: Mapping[str, str]) -> str:
-    """The ``iss`` of tokens signed with this key."""
+    """Returns the ``iss`` of tokens signed with this key."""
     return f"hpo-pilot:{public['kid']}"
 
 
 def thumbprint(public: Mapping[str, str]) -> str:
-    """A key's own name, as RFC 7638 makes it."""
+    """Returns the thumbprint of a key (RFC 7638)."""
     members = json.dumps({name: public[name] for name in ("crv", "kty", "x", "y")}, separators=(",", ":"))
     return base64.urlsafe_b64encode(hashlib.sha256(members.encode()).digest()).rstrip(b"=").decode()
 
@@ -364,7 +364,7 @@ def _read_keys(folder: Path) -> dict[str, list[dict[str, str]]]:
 #
 # - ``signing-key.pem``: the private key, mode 0600; made once. Another key makes every token of this one worthless;
 # - ``jwks.json``: its public half, as RFC 7517 writes it;
-# - ``issued.json``: what is known of the issued tokens, without the tokens themselves;
+# - ``issued.json``: records of the issued tokens, without the tokens themselves;
 # - ``revoked.json``: ``{"<token id>": <when it expires>}``.
 
 #: The longest life of a token.
@@ -382,7 +382,7 @@ class IssuedToken:
 
     Attributes:
         id: its ``jti``, which revokes it.
-        name: whose it is.
+        name: name of its owner.
         issued: seconds since the epoch.
         expires: seconds since the epoch.
     """
@@ -400,10 +400,10 @@ class Authority:
     """Makes tokens and revokes them. Any number of processes may use one folder."""
 
     def __init__(self, folder: Path, *, clock: Callable[[], float] = time.time) -> None:
-        """Opens the folder, made with its key if need be.
+        """Opens the folder. Makes the folder and its key if they do not exist.
 
         Raises:
-            InputError: it cannot be written or read, or its key is no key, or open to others.
+            InputError: the folder cannot be written or read, or its key is not valid or readable by others.
         """
         self.folder = folder
         self._clock = clock
@@ -420,16 +420,16 @@ class Authority:
         """Makes a token.
 
         Args:
-            name: whose it is: what tasks and files belong to.
-            role: what it may do.
-            days: how long it is valid.
-            vo: the only virtual organisation that it may be used for; empty: any.
+            name: its owner, to whom tasks and files belong.
+            role: its rights.
+            days: how long it is valid, in days.
+            vo: the only virtual organisation for which it is valid; empty: any.
 
         Returns:
-            The token, which is kept nowhere, and what is kept of it.
+            The token, which is not stored, and the record of it.
 
         Raises:
-            InputError: no such name or time can be.
+            InputError: the name or the time is not valid.
         """
         if not _NAME.fullmatch(name) or name != name.strip():
             raise InputError(f"the name {name!r}: up to 127 letters, digits, blanks and . _ - @ ' +, a letter first")
@@ -445,7 +445,7 @@ class Authority:
             "iat": int(now),
             "exp": int(record.expires),
             "jti": record.id,
-            # What panda-client reads of a token: who one is, and the start of one's task names.
+            # The claims that panda-client reads: the user's name, and the prefix of the user's task names.
             "name": name,
             "preferred_username": name,
             "groups": _groups(vo or "hpo_pilot", role),
@@ -462,7 +462,7 @@ class Authority:
         return token, record
 
     def issued(self) -> list[IssuedToken]:
-        """The tokens that have not expired, oldest first."""
+        """Returns the tokens that have not expired, oldest first."""
         with self._locked():
             kept, revoked = self._read(ISSUED), self._read(REVOKED)
         now = self._clock()
@@ -482,10 +482,10 @@ class Authority:
         return sorted(found, key=lambda token: token.issued)
 
     def revoke(self, token_id: str) -> IssuedToken:
-        """Makes a token worthless, at once, at every server that reads this folder.
+        """Revokes a token at once, at every server that reads this folder.
 
         Raises:
-            InputError: no token of that id is alive.
+            InputError: there is no valid token with this id.
         """
         found = next((token for token in self.issued() if token.id == token_id), None)
         if found is None:
@@ -507,7 +507,7 @@ class Authority:
             made = ec.generate_private_key(ec.SECP256R1())
             pem = made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
             write_private(path, pem.decode())
-            # A public half that has no private one any more would refuse what this key signs.
+            # With the public half of an earlier key, tokens that this key signs would be refused.
             (self.folder / JWKS).unlink(missing_ok=True)
             return made
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
@@ -534,7 +534,7 @@ class Authority:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Alone with the folder; the lock ends with the process, however that ends."""
+        """Locks the folder against other processes. The lock ends with the process, also after a crash."""
         descriptor = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -544,11 +544,11 @@ class Authority:
 
 
 def write_private(path: Path, content: str) -> None:
-    """Writes a file for its owner alone, whole or not at all."""
+    """Writes a file that only its owner can read, completely or not at all."""
     write_whole(path, content, 0o600)
 
 
 def _groups(vo: str, role: Role) -> list[str]:
-    """Memberships as an IAM writes them; PanDA's production role is what we call operator."""
+    """Returns memberships in the form of an IAM; our operator role is PanDA's production role."""
     name = {Role.USER: None, Role.PILOT: "pilot", Role.OPERATOR: "production"}[role]
     return [vo, f"{vo}/{name}"] if name else [vo]

@@ -76,7 +76,7 @@ class SearchSteering:
         self._trials = {trial.number: trial for trial in store.trials(record.id)}
         self._generation = max((trial.generation for trial in self._trials.values()), default=0)
 
-        # What to try next.
+        # The next points.
         counted = [trial for trial in self._trials.values() if trial.counts]
         tried = {point_key(trial.point) for trial in counted}
         starts = [search.space.canonical(point) for point in search.start]
@@ -84,7 +84,7 @@ class SearchSteering:
         self._requests = PointRequests(record.id, store)
         self._proposer = Proposer(search, executor, wake, store.earlier_results(record.id))
 
-        # What is submitted, and what came back.
+        # Submitted tasks and their results.
         history = sorted((t for t in self._trials.values() if t.told is not None), key=lambda t: t.told or 0)
         self._tasks = Submissions(record, store, manager)
         self._ledger = Ledger.of(search, record.uid, told=len(history))
@@ -92,7 +92,7 @@ class SearchSteering:
         self._outputs = KeptOutputs(record, store, manager, self._trials.values())
         self._cut = Cut(0, [])
 
-        # How much more may be submitted, and when.
+        # Limits on further submissions.
         self._spent = Spending.of(record, store, len(counted))
         self._allowance = Allowance(search, self._spent, self._ledger)
         self._lookahead = Lookahead(search.budget.parallel, search.budget.queued, search.resources.trials_per_job)

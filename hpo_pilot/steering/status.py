@@ -197,7 +197,7 @@ def early_stopping_notes(store: Store, record: SearchRecord) -> list[str]:
 
 
 def waiting_task_notes(store: Store, record: SearchRecord) -> list[str]:
-    """Why the PanDA server makes no jobs of tasks that it has, in its own words."""
+    """Returns the PanDA server's reasons for tasks that have no jobs yet, in its own words."""
     if record.state.is_over:
         return []
     numbers: dict[str, list[int]] = {}

@@ -20,7 +20,7 @@ DEFAULT = Path("hpo-pilot")
 
 _SEEN, _CHANGED, _ENTERED = (stat.S_IRGRP | stat.S_IROTH, stat.S_IWGRP | stat.S_IWOTH, stat.S_IXGRP | stat.S_IXOTH)
 
-#: Private folders, whatever the mode of the root. Other accounts may be given access to `panda-files` and `tls`.
+#: Folders that are private even if the root is not. Other accounts may be given access to `panda-files` and `tls`.
 _GUARDED = ("checkpoints", "environments", "logs", "pilots", "reports", "sandboxes", "tokens", "uploads")
 
 

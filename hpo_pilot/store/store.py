@@ -158,7 +158,7 @@ class Store:
         return None if row is None else search_record(row)
 
     def earlier_results(self, search_id: int) -> list[EarlierResults]:
-        """What a search has from earlier ones (`warm_start`), in the order of its file."""
+        """Returns the results that a search takes from earlier ones (`warm_start`), in the order of its file."""
         with reading(self.engine) as connection:
             return earlier_of(connection, search_id)
 

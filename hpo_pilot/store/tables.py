@@ -102,7 +102,7 @@ trials = Table(
     C("figures", JSON(none_as_null=True), nullable=True),  # of several objectives: one for each; value is the first
     C("spreads", JSON(none_as_null=True), nullable=True),  # of several objectives: as std, one for each
     C("error", Text, nullable=True),
-    # Of a trial that was told to stop early, whatever came of it: by which look at its values, and why;
+    # For a trial that was told to stop early, even if it finished: the look at its values that decided, and the reason;
     C("stop_look", Integer, nullable=True),
     C("stop_reason", Text, nullable=True),
     # where it was judged or, once it has stopped, what it came to;

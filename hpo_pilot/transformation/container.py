@@ -382,7 +382,7 @@ def _has_write_fake(program: str) -> bool:
 
 
 def _lacking(image: str, paths: Sequence[str]) -> List[str]:
-    """Those that are not in the image; those of /tmp are in what ch-run binds there."""
+    """Returns the paths that the image lacks. Paths below /tmp are left out: ch-run binds a folder there."""
     return [path for path in paths if Path(TMP) not in Path(path).parents and not Path(image + path).exists()]
 
 
