@@ -225,7 +225,7 @@ def test_the_command(tmp_path: Path) -> None:
     written = [Path(line) for line in done.output.split()]
     assert written[0] == tmp_path / "work" / "reports" / "digits-figures" / "convergence.png"
     assert all(path.stat().st_size > 100 for path in written)
-    with pytest.raises(InputError, match="there are pdf and png"):
+    with pytest.raises(InputError, match="the formats are pdf and png"):
         CliRunner().invoke(app, [*command[:3], "svg", *command[4:]], catch_exceptions=False)
 
 
