@@ -103,7 +103,7 @@ class OptunaSettings(BaseSettings):
                     for key in unknown
                 ]
             )
-        wrong = [misfit for key, value in self.arguments.items() for misfit in _misfits(key, value, kinds[key])]
+        wrong = [mistake for key, value in self.arguments.items() for mistake in _mistakes(key, value, kinds[key])]
         if wrong:
             raise MistakeError(wrong)
         try:
@@ -177,7 +177,7 @@ def _kinds(parameter: inspect.Parameter) -> list[str]:
     return kinds if kinds != ["None"] else []
 
 
-def _misfits(key: str, value: Any, kinds: Sequence[str]) -> list[Mistake]:
+def _mistakes(key: str, value: Any, kinds: Sequence[str]) -> list[Mistake]:
     """Checks an argument of a sampler; optuna itself would refuse it in the middle of the search."""
     fits = [
         (kind == "float" and is_number(value))

@@ -67,11 +67,6 @@ class PackedSearch:
     environments: Path | None = None
 
 
-def pack_search(search_file: Path, workdir: WorkDir) -> PackedSearch:
-    """Reads a search file and packs its payload. Returns the first segment of a file with segments."""
-    return pack_searches(search_file, workdir)[0]
-
-
 def pack_searches(search_file: Path, workdir: WorkDir) -> list[PackedSearch]:
     """Reads a search file and packs its payload.
 
@@ -504,7 +499,7 @@ def first_task(
     """
     target = chosen_server(server)
     with tempfile.TemporaryDirectory() as folder:
-        packed = pack_search(search_file, WorkDir(Path(folder)))
+        packed = pack_searches(search_file, WorkDir(Path(folder)))[0]
     opened = store() if packed.search.warm_start else None
     earlier = earlier_results(opened, packed.search, packed.results)
     return first_task_of(packed.search, packed.sandbox, target, earlier=earlier)

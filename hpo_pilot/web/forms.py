@@ -258,8 +258,6 @@ _DOING: Mapping[str, Callable[[LocalClient, SearchView, FormData], object]] = {
     "add": _do_add,
 }
 
-ACTIONS = tuple(_FORMS)
-
 
 def _form_of(request: Request) -> Callable[[SearchView], ActionForm]:
     key = request.path_params["action"]

@@ -14,7 +14,7 @@ from sqlalchemy import update
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.panda.sandbox import PAYLOAD_DOCUMENT, RUNNER, same_payload
-from hpo_pilot.steering.registration import PackedSearch, pack_search, register_packed
+from hpo_pilot.steering.registration import PackedSearch, pack_searches, register_packed
 from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import SearchState, Store
 from hpo_pilot.store import tables as t
@@ -50,7 +50,7 @@ def workdir(tmp_path: Path) -> WorkDir:
 
 @pytest.fixture
 def packed(tmp_path: Path, workdir: WorkDir) -> PackedSearch:
-    return pack_search(write_search(tmp_path / "mine", "upgraded"), workdir)
+    return pack_searches(write_search(tmp_path / "mine", "upgraded"), workdir)[0]
 
 
 @pytest.fixture
