@@ -27,7 +27,7 @@ from hpo_pilot.server import (
     queues,
     task_calls,
 )
-from hpo_pilot.server.attempts import check_owner
+from hpo_pilot.server.attempts import HeartbeatWatch
 from hpo_pilot.server.calls import (
     NOBODY,
     TABLE,
@@ -35,19 +35,21 @@ from hpo_pilot.server.calls import (
     BodyRefused,
     Call,
     Endpoint,
+    Envelope,
     carry_out,
+    check_owner,
+    failure,
     json_object,
     pairs,
     read_body,
+    to_json,
 )
 from hpo_pilot.server.database import Database, Transaction
-from hpo_pilot.server.envelope import Envelope, failure, to_json
 from hpo_pilot.server.file_store import Folder
 from hpo_pilot.server.listening import Gate
 from hpo_pilot.server.metrics import CALL_FAILURES, CALL_SECONDS
 from hpo_pilot.server.pilots import Changes, KnownPilots, WaitingPilots
 from hpo_pilot.server.queues import Queues
-from hpo_pilot.server.reports import HeartbeatWatch
 from hpo_pilot.server.tasks import Housekeeping, Limits
 from hpo_pilot.server.tokens import Role, TokenRefused
 

@@ -28,6 +28,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from hpo_pilot.jobs import JobState, TaskState
+from hpo_pilot.server.calls import dump, utc
 from hpo_pilot.server.database import OVER, AnyRow, Transaction, in_slices, jobs, tasks
 from hpo_pilot.server.descriptions import (
     ERRORS,
@@ -39,7 +40,6 @@ from hpo_pilot.server.descriptions import (
     task_fields,
     texts_of,
 )
-from hpo_pilot.server.envelope import dump, utc
 from hpo_pilot.server.file_store import read_secret
 from hpo_pilot.server.monitoring import SCANNED, FindFile, file_finder
 from hpo_pilot.server.task_parameters import KnownTask, TaskParametersError, known_task, resource_type

@@ -1,28 +1,119 @@
-"""The table of API calls: declarations, arguments, bodies."""
+"""API calls: their table, their arguments and bodies, JSON, and PanDA's reply envelope."""
 
 from __future__ import annotations
 
 import gzip
 import inspect
+import json
+import math
+import re
 import types
 import typing
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import parse_qsl
 
+from sqlalchemy import select
 from starlette.requests import Request
 
-from hpo_pilot.server.attempts import PilotIdentity
-from hpo_pilot.server.database import Database
-from hpo_pilot.server.envelope import load
-from hpo_pilot.server.tokens import Caller, Role
+from hpo_pilot.server.database import Database, Transaction, tasks
+from hpo_pilot.server.tokens import Caller, PilotIdentity, Role
 
 if TYPE_CHECKING:
     from hpo_pilot.server.app import Server
 
+
+# JSON from and for clients. Python reads and writes ``NaN`` and ``Infinity``, which other programs do not
+# understand, and turns a number such as 1e999 into infinity. JSON can hold half a surrogate pair, ``\ud800``, which
+# no database stores. Both are refused.
+
+#: Texts that need the check below. Most texts do not match, so they skip it.
+_SUSPICIOUS = re.compile(r"\\u[dD][89a-fA-F]|[eE]\+?\d{3}|\d{300}")
+
+#: An even number of backslashes before it are escaped backslashes.
+_ZERO = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+
+
+def load(text: str | bytes) -> Any:
+    """A value that came from outside.
+
+    Raises:
+        ValueError: it is no JSON, or holds what cannot be kept or passed on; the message says what.
+    """
+    if isinstance(text, bytes):
+        text = text.decode(json.detect_encoding(text))
+    try:
+        value = json.loads(text, parse_constant=_refuse)
+        if _SUSPICIOUS.search(text):
+            json.dumps(value, ensure_ascii=False, allow_nan=False).encode()  # half a character, or infinity
+        if _ZERO.search(text):
+            raise ValueError("a text with a zero character")
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    return value
+
+
+def dump(value: Any, default: Callable[[Any], Any] | None = None) -> str:
+    """Returns JSON text with null for NaN and infinity, which older servers and pilots may have stored."""
+    try:
+        return json.dumps(value, default=default, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), default=default, separators=(",", ":"), allow_nan=False)
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        # A key that is no number has a name in JSON.
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+# PanDA's reply envelope: ``{"success", "message", "data"}``, as panda-server 1.0.4 writes it and panda-client 2.2.0
+# reads it. A naive UTC datetime is ``{"__datetime__": "<iso>"}``.
+
+#: One reply, before it becomes JSON.
+Envelope = dict[str, Any]
+
+
+def success(data: Any = None, message: str = "") -> Envelope:
+    """The call was done."""
+    return {"success": True, "message": message, "data": data}
+
+
+def failure(message: str, data: Any = None) -> Envelope:
+    """The call was refused; `message` says why."""
+    return {"success": False, "message": message, "data": data}
+
+
+def to_json(envelope: Envelope) -> bytes:
+    """The bytes that go over the wire."""
+    return dump(envelope, _encode).encode()
+
+
+def utc(seconds: float | None) -> datetime | None:
+    """`seconds` since the epoch as PanDA's naive UTC datetime."""
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)
+
+
+def _encode(value: object) -> object:
+    if isinstance(value, datetime):
+        return {"__datetime__": value.isoformat()}
+    raise TypeError(f"{type(value).__name__} cannot travel in an envelope")
+
+
+# Bodies.
 
 BODY_LIMIT = 32 * 1024 * 1024  # bytes of a call's arguments, unpacked
 _MOST_PAIRS = 100_000  # a list of job ids has one for each
@@ -101,6 +192,20 @@ def json_object(body: bytes) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise BodyRefused(f"{_MESSAGE_JSON}: an object is expected", 400)
     return given
+
+
+MESSAGE_TASK_OWNER = "not the task owner or no production role"
+_NOT_FOUND, _DENIED = 2, 3
+
+
+def check_owner(tx: Transaction, caller: Caller, task_id: int) -> Envelope | None:
+    """Returns the refusal for a caller who may not change the task; None: the caller may."""
+    owner = tx.connection.scalar(select(tasks.c.user_name).where(tasks.c.task_id == task_id))
+    if owner is None:
+        return failure(f"jediTaskID={task_id} not found", _NOT_FOUND)
+    if caller.is_operator or owner == caller.name:
+        return None
+    return failure(MESSAGE_TASK_OWNER, _DENIED)
 
 
 #: The longest time that a call may wait for its answer, in seconds.

@@ -11,7 +11,7 @@ from sqlalchemy import bindparam, func, select, update
 
 from hpo_pilot.hpc.capacity import JobRequest as Wish
 from hpo_pilot.jobs import JobState, TaskState
-from hpo_pilot.server.attempts import PilotIdentity, add_attempts, change_task, existing_task, job_row, task_row
+from hpo_pilot.server.attempts import add_attempts, change_task, existing_task, job_row, task_row
 from hpo_pilot.server.brokerage import (
     GpuOffer,
     GpuWish,
@@ -40,6 +40,7 @@ from hpo_pilot.server.database import (
 from hpo_pilot.server.descriptions import pilot_job
 from hpo_pilot.server.queues import UNDESCRIBED, Queue
 from hpo_pilot.server.task_parameters import HIGH_MEMORY, known_task
+from hpo_pilot.server.tokens import PilotIdentity
 
 _TASKS = select(*TASK_COLUMNS).where(tasks.c.task_id.in_(bindparam("ids", expanding=True)))
 _OPEN = select(jobs.c.task_id, jobs.c.queue).where(WAITS).distinct()

@@ -13,10 +13,20 @@ from sqlalchemy.exc import DBAPIError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response
 
-from hpo_pilot.server.attempts import PilotIdentity, check_owner
-from hpo_pilot.server.calls import ANYBODY_KNOWN, KEY_HEADER, USERS, Access, Call, endpoint
+from hpo_pilot.server.calls import (
+    ANYBODY_KNOWN,
+    KEY_HEADER,
+    USERS,
+    Access,
+    Call,
+    Envelope,
+    check_owner,
+    endpoint,
+    failure,
+    success,
+    to_json,
+)
 from hpo_pilot.server.database import Transaction, cache_files, cached_as, in_slices, tasks
-from hpo_pilot.server.envelope import Envelope, failure, success, to_json
 from hpo_pilot.server.file_store import (
     CACHE_LIMIT,
     CHECKPOINT_LIMIT,
@@ -36,7 +46,7 @@ from hpo_pilot.server.file_store import (
 from hpo_pilot.server.pilots import has_job, makes_file
 from hpo_pilot.server.queues import find_output
 from hpo_pilot.server.tasks import release_pending, sandbox_arrived
-from hpo_pilot.server.tokens import Caller, Role, TokenRefused
+from hpo_pilot.server.tokens import Caller, PilotIdentity, Role, TokenRefused
 
 if TYPE_CHECKING:
     from hpo_pilot.server.app import Server

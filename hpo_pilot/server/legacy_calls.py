@@ -15,7 +15,14 @@ from sqlalchemy.exc import DBAPIError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from hpo_pilot.server.attempts import NotThePilotsJob
+from hpo_pilot.server.attempts import (
+    REPORT_FIELDS,
+    WORKER_STATES,
+    NotThePilotsJob,
+    record_report,
+    reported_state,
+    update_worker,
+)
 from hpo_pilot.server.calls import (
     NOBODY,
     PILOTS,
@@ -31,7 +38,6 @@ from hpo_pilot.server.calls import (
 from hpo_pilot.server.database import Transaction, in_slices, jobs
 from hpo_pilot.server.dispatch import JobRequest
 from hpo_pilot.server.pilot_calls import UnknownQueue, cores_said, wait_for_jobs
-from hpo_pilot.server.reports import REPORT_FIELDS, WORKER_STATES, record_report, reported_state, update_worker
 from hpo_pilot.server.task_parameters import RESOURCE_TYPES
 from hpo_pilot.server.tokens import Caller, TokenRefused
 

@@ -16,10 +16,9 @@ from sqlalchemy import ColumnElement, Select, TextClause, and_, func, or_, selec
 
 from hpo_pilot.jobs import JobState
 from hpo_pilot.server.brokerage import Needs, needs_of, parse_needs
-from hpo_pilot.server.calls import ANYBODY_KNOWN, USERS, Access, Call, endpoint
+from hpo_pilot.server.calls import ANYBODY_KNOWN, USERS, Access, Call, Envelope, endpoint, failure, success
 from hpo_pilot.server.database import AT_PILOT, WAITS, AnyRow, Transaction, in_slices, job_documents, jobs, tasks
 from hpo_pilot.server.descriptions import error_fields, texts_of
-from hpo_pilot.server.envelope import Envelope, failure, success
 from hpo_pilot.server.pilots import Offer, key_of, pilots_shown
 from hpo_pilot.server.points import assignment_of
 from hpo_pilot.server.queues import Queue, find_output

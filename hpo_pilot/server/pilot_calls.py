@@ -12,14 +12,19 @@ from typing import Any
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.hpc.capacity import JobRequest as Wish
-from hpo_pilot.server.attempts import NotThePilotsJob
+from hpo_pilot.server.attempts import (
+    REPORT_FIELDS,
+    WORKER_STATES,
+    NotThePilotsJob,
+    record_report,
+    reported_state,
+    update_worker,
+)
 from hpo_pilot.server.brokerage import GpuOffer, HardwareError, offered_gpus
-from hpo_pilot.server.calls import MAX_WAIT, PILOTS, Access, Call, Parameter, endpoint
+from hpo_pilot.server.calls import MAX_WAIT, PILOTS, Access, Call, Envelope, Parameter, endpoint, failure, success
 from hpo_pilot.server.database import Transaction
 from hpo_pilot.server.dispatch import JobRequest, acquire
-from hpo_pilot.server.envelope import Envelope, failure, success
 from hpo_pilot.server.points import CAPABILITY_KEY
-from hpo_pilot.server.reports import REPORT_FIELDS, WORKER_STATES, record_report, reported_state, update_worker
 
 #: Seconds that a pilot is willing to wait for a job; ours alone, a real server ignores it.
 WAIT_HEADER = "X-HPO-Pilot-Wait"
@@ -185,7 +190,7 @@ def update_one(
     timeout: int = 60,
     **report: Any,
 ) -> Envelope:
-    """Takes a pilot's report on one job: a heartbeat, or the final one; `report` has `reports.REPORT_FIELDS`."""
+    """Takes a pilot's report on one job: a heartbeat, or the final one; `report` has `attempts.REPORT_FIELDS`."""
     if (status := reported_state(job_status)) is None:
         return failure(f"Invalid job status: {job_status}", {"StatusCode": _INVALID})
     report |= {"job_id": job_id, "attempt_nr": attempt_nr}

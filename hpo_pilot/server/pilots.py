@@ -13,11 +13,11 @@ from typing import Any
 
 from sqlalchemy import select
 
-from hpo_pilot.server.attempts import PilotIdentity
 from hpo_pilot.server.database import AT_PILOT, AnyRow, Transaction, jobs, workers
 from hpo_pilot.server.descriptions import texts_of
 from hpo_pilot.server.dispatch import JobRequest
 from hpo_pilot.server.task_parameters import known_task
+from hpo_pilot.server.tokens import PilotIdentity
 
 _LONGEST = 128  # characters of a queue's name; no queue has a longer one
 

@@ -28,9 +28,8 @@ from starlette.routing import Route
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.jobs import JobState
-from hpo_pilot.server.attempts import check_owner
+from hpo_pilot.server.calls import check_owner, dump
 from hpo_pilot.server.database import AT_PILOT_STATES, Transaction, jobs, point_losses
-from hpo_pilot.server.envelope import dump
 from hpo_pilot.server.file_store import read_secret
 from hpo_pilot.server.task_parameters import known_task
 from hpo_pilot.server.tokens import Caller, Role, TokenRefused

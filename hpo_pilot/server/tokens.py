@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import fcntl
 import hashlib
+import hmac
 import json
 import logging
 import math
@@ -140,6 +141,42 @@ class Caller:
     def is_operator(self) -> bool:
         """Whether the caller has the role that PanDA calls production."""
         return self.role is Role.OPERATOR
+
+
+@dataclass(frozen=True)
+class PilotIdentity:
+    """Identifies a pilot.
+
+    The pilots of a site often share a token. Each of ours has a key of its own as well, and then only that counts, so
+    that none can speak for another. A Pilot 3 has none: it is known by its token, and by the node that took the job.
+
+    Attributes:
+        name: of the token's owner.
+        key: SHA-256 of its own key, in hexadecimal digits; empty: it shows none.
+        is_operator: may speak for every pilot.
+    """
+
+    name: str
+    key: str = ""
+    is_operator: bool = False
+
+    @classmethod
+    def of(cls, caller: Caller, key: str) -> PilotIdentity:
+        """The identity of a caller that shows a key, which may be empty."""
+        return cls(caller.name[:400], hashlib.sha256(key.encode()).hexdigest() if key else "", caller.is_operator)
+
+    def has(self, job: Any, node: str = "") -> bool:
+        """Returns whether this pilot took the job.
+
+        Args:
+            job: a row with the columns holder, holder_node and holder_key.
+            node: the node that the pilot names; empty: it names none.
+        """
+        if self.is_operator or job.holder is None:
+            return True
+        if job.holder_key is not None:
+            return hmac.compare_digest(job.holder_key, self.key)
+        return job.holder == self.name and (not node or job.holder_node in (None, node[:128]))
 
 
 class TokenRefused(Exception):

@@ -8,13 +8,13 @@ from typing import Any
 from sqlalchemy import insert, select
 
 from hpo_pilot.jobs import JobState
-from hpo_pilot.server import reports, tasks
+from hpo_pilot.server import attempts, tasks
 from hpo_pilot.server import tasks as task_commands
+from hpo_pilot.server.attempts import record_report
 from hpo_pilot.server.database import Database, cache_files, jobs
 from hpo_pilot.server.database import tasks as tasks_table
 from hpo_pilot.server.descriptions import describe_jobs
 from hpo_pilot.server.dispatch import JobRequest, acquire
-from hpo_pilot.server.reports import JobReport, update_job
 from hpo_pilot.server.tokens import Caller, Role
 
 Params = Callable[..., dict[str, Any]]
@@ -43,9 +43,10 @@ class Queue:
         with self.database.writing() as tx:
             return acquire(tx, JobRequest(**{"site": "LOCAL", "label": "user", "n_jobs": n_jobs, **more}))
 
-    def report(self, panda_id: int, status: str, attempt_nr: int | None = None, **documents: str) -> str | None:
+    def report(self, panda_id: int, status: str, attempt_nr: int | None = None, **more: Any) -> str | None:
+        report = {"job_id": panda_id, "attempt_nr": attempt_nr, **more}
         with self.database.writing() as tx:
-            return update_job(tx, JobReport(panda_id, JobState(status), attempt_nr, documents=documents))
+            return record_report(tx, JobState(status), report, None)
 
     def command(self, task_id: int, name: str, caller: Caller | None = None, **more: Any) -> tuple[int, str]:
         with self.database.writing() as tx:
@@ -75,7 +76,7 @@ class Queue:
 
     def lose_silent(self, timeout: float = 60) -> float | None:
         with self.database.writing() as tx:
-            return reports.lose_silent(tx, timeout)
+            return attempts.lose_silent(tx, timeout)
 
     def upload(self, name: str) -> None:
         with self.database.writing() as tx:

@@ -13,9 +13,9 @@ from sqlalchemy.exc import DBAPIError
 
 from hpo_pilot.jobs.tasks import JobState
 from hpo_pilot.server import tasks
+from hpo_pilot.server.attempts import lose_silent, record_report
 from hpo_pilot.server.database import Database, Transaction, cache_files, in_slices, jobs, metadata
 from hpo_pilot.server.dispatch import JobRequest, acquire
-from hpo_pilot.server.reports import JobReport, lose_silent, update_job
 from hpo_pilot.server.tokens import Caller
 
 Params = Callable[..., dict[str, Any]]
@@ -80,8 +80,9 @@ def test_postgresql(me: Caller, params: Params, clock: Any) -> None:
             found = acquire(tx, JobRequest(site="LOCAL", label="user", n_jobs=9, memory=4000))
             assert sorted(job["taskID"] for job in found) == [1, 1, 1, 2]
             one, two, _ = (job for job in found if job["taskID"] == 1)
-            assert update_job(tx, JobReport(one["PandaID"], JobState.FINISHED, documents={"meta_data": "{}"})) is None
-            assert update_job(tx, JobReport(two["PandaID"], JobState.FAILED)) is None
+            finished = {"job_id": one["PandaID"], "meta_data": "{}"}
+            assert record_report(tx, JobState.FINISHED, finished, None) is None
+            assert record_report(tx, JobState.FAILED, {"job_id": two["PandaID"]}, None) is None
         clock.now += 100
         with database.writing() as tx:
             assert lose_silent(tx, 60) is None

@@ -7,26 +7,17 @@ from typing import Any
 
 from sqlalchemy import select
 
-from hpo_pilot.jobs import JobState
 from hpo_pilot.server.database import jobs
 from hpo_pilot.server.database import tasks as tasks_table
 from hpo_pilot.server.descriptions import metadata_of_finished
-from hpo_pilot.server.reports import JobReport, update_job
 from tests.server.queue_driver import Queue
 
 
 def test_the_description_carries_what_the_pilot_said(queue: Queue) -> None:
     queue.submit(1)
     (job,) = queue.acquire(node="n1", computing_element="ce")
-    report = JobReport(
-        job["PandaID"],
-        JobState.FAILED,
-        1,
-        {"pilot_error_code": 1305, "pilot_error_diag": "disk full", "node": "n2"},
-        {"maxRSS": 12},
-    )
-    with queue.database.writing() as tx:
-        update_job(tx, report)
+    errors = {"pilot_error_code": 1305, "pilot_error_diag": "disk full", "node": "n2", "max_rss": 12}
+    queue.report(job["PandaID"], "failed", 1, **errors)
     described = queue.describe(job["PandaID"])
     assert (described["pilotErrorCode"], described["pilotErrorDiag"], described["modificationHost"]) == (
         1305,
@@ -79,9 +70,7 @@ def test_new_values_of_running_jobs_are_told_where_they_are_waited_for(queue: Qu
             return int(tx.connection.scalar(select(tasks_table.c.outcome).where(tasks_table.c.task_id == task_id)))
 
     def beat(job: dict[str, Any], metrics: str | None = None) -> None:
-        columns = {} if metrics is None else {"job_metrics": metrics}
-        with queue.database.writing() as tx:
-            update_job(tx, JobReport(job["PandaID"], JobState.RUNNING, 1, columns))
+        queue.report(job["PandaID"], "running", 1, **({} if metrics is None else {"job_metrics": metrics}))
 
     waited, other = queue.submit(2, hpoValues=True), queue.submit(1)
     seen = []

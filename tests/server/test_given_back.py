@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.server.attempts import PilotIdentity
 from hpo_pilot.server.dispatch import give_back
+from hpo_pilot.server.tokens import PilotIdentity
 from tests.server.conftest import Api
 from tests.server.queue_driver import Queue
 from tests.task_parameters import make_params

@@ -10,10 +10,9 @@ import pytest
 import requests
 
 from hpo_pilot.jobs import JobState
-from hpo_pilot.server.attempts import PilotIdentity
+from hpo_pilot.server.attempts import record_report
 from hpo_pilot.server.database import Database
-from hpo_pilot.server.reports import JobReport, update_job
-from hpo_pilot.server.tokens import Role
+from hpo_pilot.server.tokens import PilotIdentity, Role
 from tests.bearer import token
 from tests.server.conftest import RunningServer
 from tests.server.queue_driver import Queue
@@ -195,9 +194,8 @@ def test_a_job_of_an_older_program_can_be_reported(queue: Queue, database: Datab
     """Who has it was not noted then."""
     queue.submit(1)
     (job,) = queue.acquire()
-    report = JobReport(job["PandaID"], JobState.FINISHED, 1, pilot=PilotIdentity("pilot"))
     with database.writing() as tx:
-        assert update_job(tx, report) is None
+        assert record_report(tx, JobState.FINISHED, {"job_id": job["PandaID"]}, PilotIdentity("pilot")) is None
     assert queue.describe(job["PandaID"])["jobStatus"] == "finished"
 
 

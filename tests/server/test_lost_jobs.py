@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hpo_pilot.server import reports
-from hpo_pilot.server.attempts import PilotIdentity
+from hpo_pilot.server import attempts
 from hpo_pilot.server.legacy_calls import job_request
+from hpo_pilot.server.tokens import PilotIdentity
 from tests.server.queue_driver import Queue
 
 
@@ -30,7 +30,7 @@ def test_a_restart_gives_every_job_a_fresh_grace_period(queue: Queue) -> None:
     queue.acquire()
     queue.clock.now += 3600
     with queue.database.writing() as tx:
-        reports.give_grace(tx)
+        attempts.give_grace(tx)
     assert queue.lose_silent() == pytest.approx(60)
 
 
@@ -39,8 +39,8 @@ def test_a_worker_that_ended_takes_its_jobs_along(queue: Queue) -> None:
     queue.acquire(harvester_id="h", worker_id="1")
     queue.acquire(harvester_id="h", worker_id="2")
     with queue.database.writing() as tx:
-        reports.update_worker(tx, PilotIdentity("pilot"), "h", "1", "started", None)
-        reports.update_worker(tx, PilotIdentity("pilot"), "h", "1", "finished", "node")
+        attempts.update_worker(tx, PilotIdentity("pilot"), "h", "1", "started", None)
+        attempts.update_worker(tx, PilotIdentity("pilot"), "h", "1", "finished", "node")
     assert queue.jobs(task_id) == [(1, 1, "failed"), (2, 1, "sent"), (3, 1, "activated"), (1, 2, "activated")]
     assert queue.describe(1)["jobDispatcherErrorDiag"] == "lost heartbeat : worker 1 of h finished"
 
