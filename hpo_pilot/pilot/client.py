@@ -1,7 +1,4 @@
-"""Calls the PanDA server for a pilot, and keeps final reports until the server accepts them.
-
-`JobServer` is the interface; `HttpJobServer` uses `/api/v1` of panda-server 1.0.4.
-"""
+"""Calls the PanDA server for a pilot, and keeps final reports until the server accepts them."""
 
 from __future__ import annotations
 
@@ -11,9 +8,8 @@ import os
 import secrets
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote, urlsplit
@@ -27,43 +23,6 @@ from hpo_pilot.http import open_session
 from hpo_pilot.pilot import report as metrics
 from hpo_pilot.pilot.machine import FreeResources
 from hpo_pilot.pilot.settings import PilotSettings, WorkDir
-
-
-class FormFile:
-    """The body of a multipart form with one file, as `requests` sends it: with a length and `read`."""
-
-    def __init__(self, name: str, content: BinaryIO) -> None:
-        """Prepares.
-
-        Args:
-            name: of the file, without quotes or line ends.
-            content: the whole file.
-        """
-        boundary = secrets.token_hex(16)
-        self.content_type = f"multipart/form-data; boundary={boundary}"
-        head = f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n'
-        self._head = f"{head}Content-Type: application/octet-stream\r\n\r\n".encode()
-        self._tail = f"\r\n--{boundary}--\r\n".encode()
-        self._content = content
-        content.seek(0)
-        self._length = len(self._head) + content.seek(0, os.SEEK_END) + len(self._tail)
-        content.seek(0)
-        self._before, self._after = self._head, self._tail
-
-    def __len__(self) -> int:
-        return self._length
-
-    def read(self, size: int = -1) -> bytes:
-        """Returns the next bytes; empty at the end."""
-        wanted = self._length if size < 0 else size
-        found, self._before = self._before[:wanted], self._before[wanted:]
-        if len(found) < wanted:
-            found += self._content.read(wanted - len(found))
-        if len(found) < wanted:
-            more = wanted - len(found)
-            found, self._after = found + self._after[:more], self._after[more:]
-        return found
-
 
 log = logging.getLogger(__name__)
 
@@ -95,65 +54,11 @@ class NotThere(CallRefused):
     """The server does not have the file or the call."""
 
 
-class JobServer(ABC):
-    """The calls that a pilot makes. Any thread may call any method.
+class JobServer:
+    """Calls `/api/v1` of a PanDA server (panda-server 1.0.4) over persistent connections.
 
-    Each method raises only ServerAway, TokenRefused or CallRefused.
+    Any thread may call any method. The methods raise only ServerAway, TokenRefused or CallRefused.
     """
-
-    @abstractmethod
-    def acquire(self, free: FreeResources, wait: float, disk_mb: int, remaining: int) -> list[dict[str, Any]]:
-        """Asks for jobs; returned jobs belong to this pilot.
-
-        Args:
-            free: resources for all jobs together. A server that does not know of cores may send more jobs.
-            wait: seconds to wait at the server for a job, if the server supports that.
-            disk_mb: free disk.
-            remaining: remaining seconds of this pilot; 0: not given.
-        """
-
-    @abstractmethod
-    def give_back(self, attempts: Sequence[tuple[int, int]]) -> Collection[int]:
-        """Puts jobs of this pilot back into the queue without counting their attempts.
-
-        Args:
-            attempts: PandaID and attempt of each job, at most 1000.
-
-        Returns:
-            PandaIDs of the jobs in the queue. The other jobs still belong to this pilot, which must report them.
-        """
-
-    @abstractmethod
-    def update(self, report: Mapping[str, Any]) -> str:
-        """Sends a report on a job; returns the server's command, often empty. It may be repeated."""
-
-    @abstractmethod
-    def worker_finished(self) -> None:
-        """Tells the server that this worker has no jobs any more; jobs that the server assigned to it are lost."""
-
-    @abstractmethod
-    def download(self, source_url: str, name: str, target: BinaryIO, limit: int) -> None:
-        """Downloads a file of at most `limit` bytes from the server's cache."""
-
-    @abstractmethod
-    def upload(self, name: str, content: Path | bytes) -> None:
-        """Uploads a file into the server's storage; a repeat replaces it."""
-
-    @abstractmethod
-    def upload_checkpoint(self, task_id: int, sub_id: str, content: BinaryIO) -> None:
-        """Uploads a job's packed checkpoint into the server's cache; a repeat replaces it."""
-
-    @abstractmethod
-    def download_checkpoint(self, task_id: int, sub_id: str, target: BinaryIO, limit: int) -> bool:
-        """Downloads a checkpoint of at most `limit` bytes; False: there is none."""
-
-    @abstractmethod
-    def delete_checkpoint(self, task_id: int, sub_id: str) -> None:
-        """Deletes a checkpoint; CallRefused if there is none."""
-
-
-class HttpJobServer(JobServer):
-    """Calls the server over HTTP, with persistent connections."""
 
     def __init__(self, settings: PilotSettings, key: str = "") -> None:
         """Opens no connection yet.
@@ -180,7 +85,14 @@ class HttpJobServer(JobServer):
         self._away_since: float | None = None
 
     def acquire(self, free: FreeResources, wait: float, disk_mb: int, remaining: int) -> list[dict[str, Any]]:
-        """See JobServer."""
+        """Asks for jobs; returned jobs belong to this pilot.
+
+        Args:
+            free: resources for all jobs together. A server that does not know of cores may send more jobs.
+            wait: seconds to wait at the server for a job, if the server supports that.
+            disk_mb: free disk.
+            remaining: remaining seconds of this pilot; 0: not given.
+        """
         settings = self._settings
         body: dict[str, Any] = {
             "site_name": settings.queue,
@@ -213,7 +125,14 @@ class HttpJobServer(JobServer):
         raise ServerAway(f"{settings.server} gave no job: {message or envelope}")
 
     def give_back(self, attempts: Sequence[tuple[int, int]]) -> Collection[int]:
-        """See JobServer. Only our server has this call."""
+        """Puts jobs of this pilot back into the queue without counting their attempts.
+
+        Args:
+            attempts: PandaID and attempt of each job, at most 1000.
+
+        Returns:
+            PandaIDs of the jobs in the queue. The other jobs still belong to this pilot, which must report them.
+        """
         settings = self._settings
         body: dict[str, Any] = {"jobs": [list(attempt) for attempt in attempts]}
         body |= {"harvester_id": settings.harvester_id, "worker_id": settings.worker_id}
@@ -226,7 +145,7 @@ class HttpJobServer(JobServer):
         return given if isinstance(given, list) else ()
 
     def update(self, report: Mapping[str, Any]) -> str:
-        """See JobServer."""
+        """Sends a report on a job; returns the server's command, often empty. It may be repeated."""
         envelope = self._call("pilot/update_job", report)
         data = envelope.get("data")
         status = data.get("StatusCode", 0) if isinstance(data, dict) else 0
@@ -238,13 +157,13 @@ class HttpJobServer(JobServer):
         return str(data.get("command") or "") if isinstance(data, dict) else ""
 
     def worker_finished(self) -> None:
-        """See JobServer."""
+        """Tells the server that this worker has no jobs any more; jobs that the server assigned to it are lost."""
         settings = self._settings
         body = {"worker_id": settings.worker_id, "harvester_id": settings.harvester_id, "status": "finished"}
         self._call("pilot/update_worker_status", body, timeout=_CONNECT_SECONDS)
 
     def download(self, source_url: str, name: str, target: BinaryIO, limit: int) -> None:
-        """See JobServer."""
+        """Downloads a file of at most `limit` bytes from the server's cache."""
         source = source_url or self._settings.server
         # The URL comes from a user's task: the token is sent only to the pilot's own server.
         headers = self._authorization() if _origin(source) == _origin(self._settings.server) else {}
@@ -265,7 +184,7 @@ class HttpJobServer(JobServer):
                 raise ServerAway(f"{name} broke off after {size} of {announced} bytes")
 
     def upload(self, name: str, content: Path | bytes) -> None:
-        """See JobServer."""
+        """Uploads a file into the server's storage; a repeat replaces it."""
         url = f"{self._settings.server}/storage/{quote(name)}"
         if isinstance(content, bytes):
             self._check(self._send("PUT", url, headers=self._authorization(), data=content))
@@ -274,7 +193,7 @@ class HttpJobServer(JobServer):
             self._check(self._send("PUT", url, headers=self._authorization(), data=file))
 
     def upload_checkpoint(self, task_id: int, sub_id: str, content: BinaryIO) -> None:
-        """See JobServer."""
+        """Uploads a job's packed checkpoint into the server's cache; a repeat replaces it."""
         form = FormFile(f"{task_id}_{sub_id}", content)
         headers = self._authorization() | {"Content-Type": form.content_type}
         answer = self._send("POST", f"{self._api}file_server/upload_hpo_checkpoint", headers=headers, data=form)
@@ -283,7 +202,7 @@ class HttpJobServer(JobServer):
             raise CallRefused(f"{self._settings.server} takes no checkpoint: {envelope.get('message')}")
 
     def download_checkpoint(self, task_id: int, sub_id: str, target: BinaryIO, limit: int) -> bool:
-        """See JobServer."""
+        """Downloads a checkpoint of at most `limit` bytes; False: there is none."""
         try:
             self.download("", f"hpo_cp_{task_id}_{sub_id}", target, limit)
         except NotThere:
@@ -291,7 +210,7 @@ class HttpJobServer(JobServer):
         return True
 
     def delete_checkpoint(self, task_id: int, sub_id: str) -> None:
-        """See JobServer."""
+        """Deletes a checkpoint; CallRefused if there is none."""
         envelope = self._call("file_server/delete_hpo_checkpoint", {"task_id": str(task_id), "sub_id": sub_id})
         if not envelope.get("success"):
             raise CallRefused(f"{self._settings.server} deletes no checkpoint: {envelope.get('message')}")
@@ -364,6 +283,33 @@ class HttpJobServer(JobServer):
             return  # the file is being replaced: use the old token
         if not self._token or not self._token.isascii() or any(c.isspace() for c in self._token):
             raise InputError(f"--token-file {path}: holds no token; one line with the token is wanted")
+
+
+class FormFile:
+    """The body of a multipart form with one file, read in blocks; `requests` sends it with its length."""
+
+    def __init__(self, name: str, content: BinaryIO) -> None:
+        """Prepares.
+
+        Args:
+            name: of the file, without quotes or line ends.
+            content: the whole file.
+        """
+        boundary = secrets.token_hex(16)
+        self.content_type = f"multipart/form-data; boundary={boundary}"
+        head = f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n'
+        self._head = f"{head}Content-Type: application/octet-stream\r\n\r\n".encode()
+        self._tail = f"\r\n--{boundary}--\r\n".encode()
+        self._content = content
+
+    def __len__(self) -> int:
+        return len(self._head) + self._content.seek(0, os.SEEK_END) + len(self._tail)
+
+    def __iter__(self) -> Iterator[bytes]:
+        self._content.seek(0)
+        yield self._head
+        yield from iter(lambda: self._content.read(_BLOCK), b"")
+        yield self._tail
 
 
 class Backoff:

@@ -23,7 +23,7 @@ from hpo_pilot.logs import about
 from hpo_pilot.pilot.allocation import AllocationPool, AllocationWatch, ending_margin, find_allocation
 from hpo_pilot.pilot.attempt import Attempts
 from hpo_pilot.pilot.checkpoints import CheckpointShipping
-from hpo_pilot.pilot.client import Backoff, CallRefused, Delivery, HttpJobServer, JobServer, TokenRefused
+from hpo_pilot.pilot.client import Backoff, CallRefused, Delivery, JobServer, TokenRefused
 from hpo_pilot.pilot.execution import worker_mark
 from hpo_pilot.pilot.job import CutOff, Job, JobFailure, PilotErrorCode
 from hpo_pilot.pilot.job_files import FolderStorage, ServerStorage, Storage
@@ -209,7 +209,7 @@ class Pilot:
         self._settings = settings
         self._site = load_site(settings.site) if settings.site is not None else None
         self._workdir = WorkDir(settings)
-        self._server = server or HttpJobServer(settings, self._workdir.key)
+        self._server = server or JobServer(settings, self._workdir.key)
         self._draining = threading.Event()
         self._at_once = threading.Event()
         self._server_storage = ServerStorage(self._server, self._at_once)

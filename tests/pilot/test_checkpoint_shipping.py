@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import pytest
 
 from hpo_pilot.pilot.checkpoints import CheckpointShipping
-from hpo_pilot.pilot.client import CallRefused, HttpJobServer, ServerAway
+from hpo_pilot.pilot.client import CallRefused, JobServer, ServerAway
 from hpo_pilot.pilot.job import JobFailure, PilotErrorCode
 from hpo_pilot.pilot.settings import PilotSettings
 from tests.pilot.test_kept_checkpoint import job, put, read
@@ -20,7 +20,7 @@ from tests.pilot.test_kept_checkpoint import job, put, read
 LOST = JobFailure(PilotErrorCode.SIGTERM, "the pilot was told to end")
 
 
-class Cache(HttpJobServer):
+class Cache(JobServer):
     """A server's cache in memory."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.pilot.client import CallRefused, HttpJobServer, ServerAway, TokenRefused
+from hpo_pilot.pilot.client import CallRefused, JobServer, ServerAway, TokenRefused
 from hpo_pilot.pilot.machine import FreeResources, Gpu
 from hpo_pilot.pilot.settings import PilotSettings
 from tests.certificates import self_signed
@@ -27,11 +27,11 @@ def settings(tmp_path: Path, panda: FakePanda) -> PilotSettings:
 
 
 @pytest.fixture
-def server(settings: PilotSettings) -> HttpJobServer:
-    return HttpJobServer(settings)
+def server(settings: PilotSettings) -> JobServer:
+    return JobServer(settings)
 
 
-def test_acquire_says_who_asks(panda: FakePanda, server: HttpJobServer, settings: PilotSettings) -> None:
+def test_acquire_says_who_asks(panda: FakePanda, server: JobServer, settings: PilotSettings) -> None:
     first = panda.add_job("true")
     panda.add_job("true")
     assert [job["PandaID"] for job in server.acquire(FreeResources(1, 4, (Gpu("0", "NVIDIA"),)), 0, 500, 0)] == [first]
@@ -43,7 +43,7 @@ def test_acquire_says_who_asks(panda: FakePanda, server: HttpJobServer, settings
     assert panda.headers[0]["X-HPO-Pilot-Cores"] == "4"
 
 
-def test_acquire_waits_at_the_server(panda: FakePanda, server: HttpJobServer) -> None:
+def test_acquire_waits_at_the_server(panda: FakePanda, server: JobServer) -> None:
     threading.Timer(0.3, lambda: panda.add_job("true")).start()
     began = time.monotonic()
     assert len(server.acquire(FreeResources(2, 2, ()), 10, 0, 0)) == 1
@@ -51,7 +51,7 @@ def test_acquire_waits_at_the_server(panda: FakePanda, server: HttpJobServer) ->
     assert server.acquire(FreeResources(2, 2, ()), 0, 0, 0) == []
 
 
-def test_commands_come_back(panda: FakePanda, server: HttpJobServer) -> None:
+def test_commands_come_back(panda: FakePanda, server: JobServer) -> None:
     assert server.update(REPORT) == ""
     panda.commands[1] = "tobekilled"
     assert server.update(REPORT) == "tobekilled"
@@ -68,13 +68,13 @@ def test_commands_come_back(panda: FakePanda, server: HttpJobServer) -> None:
         (503, ServerAway),
     ],
 )
-def test_answers_become_errors(panda: FakePanda, server: HttpJobServer, status: int, error: type[Exception]) -> None:
+def test_answers_become_errors(panda: FakePanda, server: JobServer, status: int, error: type[Exception]) -> None:
     panda.refuse_with = status
     with pytest.raises(error, match=str(status)):
         server.update(REPORT)
 
 
-def test_away_and_back_are_said_once(panda: FakePanda, server: HttpJobServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_away_and_back_are_said_once(panda: FakePanda, server: JobServer, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     server.update(REPORT)
     panda.down()
@@ -90,7 +90,7 @@ def test_away_and_back_are_said_once(panda: FakePanda, server: HttpJobServer, ca
     assert TOKEN not in caplog.text
 
 
-def test_the_token_file_is_read_again(panda: FakePanda, server: HttpJobServer, settings: PilotSettings) -> None:
+def test_the_token_file_is_read_again(panda: FakePanda, server: JobServer, settings: PilotSettings) -> None:
     server.update(REPORT)
     panda.tokens = {"the-next-one"}
     with pytest.raises(TokenRefused, match="must hold a pilot's token"):
@@ -109,10 +109,10 @@ def test_a_token_file_without_token_is_refused(settings: PilotSettings, content:
     if content is not None:
         settings.token_file.write_text(content)
     with pytest.raises(InputError, match="--token-file"):
-        HttpJobServer(settings)
+        JobServer(settings)
 
 
-def test_a_server_that_is_none(panda: FakePanda, server: HttpJobServer) -> None:
+def test_a_server_that_is_none(panda: FakePanda, server: JobServer) -> None:
     panda.cache["x"] = b"<html>"
     import io
 
@@ -150,7 +150,7 @@ def test_a_certificate_that_is_not_trusted_is_told_with_the_option(tmp_path: Pat
     try:
         url = f"https://127.0.0.1:{listener.getsockname()[1]}"
         with pytest.raises(ServerAway, match=r"certificate of .* is not trusted: .*--ca"):
-            HttpJobServer(PilotSettings(url, "LOCAL", 1, tmp_path / "token", tmp_path / "work")).update(REPORT)
+            JobServer(PilotSettings(url, "LOCAL", 1, tmp_path / "token", tmp_path / "work")).update(REPORT)
     finally:
         thread.join(10)
         listener.close()

@@ -210,14 +210,14 @@ def test_an_idle_pilot_ends_at_once(panda: FakePanda, pilot: PilotProcess, until
 
 
 def test_a_job_that_comes_when_the_pilot_has_ended_goes_back(tmp_path: Path) -> None:
-    from hpo_pilot.pilot.client import HttpJobServer
+    from hpo_pilot.pilot.client import JobServer
     from hpo_pilot.pilot.pilot import Pilot
     from hpo_pilot.pilot.settings import PilotSettings
 
     asked, ended = threading.Event(), threading.Event()
     told: list[bool] = []
 
-    class LateServer(HttpJobServer):
+    class LateServer(JobServer):
         def acquire(self, *_: Any) -> list[dict[str, Any]]:
             asked.set()
             ended.wait(20)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.pilot.client import HttpJobServer
+from hpo_pilot.pilot.client import JobServer
 from hpo_pilot.pilot.job import JobFailure, PilotErrorCode
 from hpo_pilot.pilot.job_files import SandboxCache
 from hpo_pilot.pilot.settings import PilotSettings
@@ -22,7 +22,7 @@ def settings(tmp_path: Path, panda: FakePanda) -> PilotSettings:
 
 @pytest.fixture
 def cache(tmp_path: Path, settings: PilotSettings) -> SandboxCache:
-    return SandboxCache(tmp_path / "cache", HttpJobServer(settings), limit_mb=1, unpack_mb=2)
+    return SandboxCache(tmp_path / "cache", JobServer(settings), limit_mb=1, unpack_mb=2)
 
 
 def job_of(panda: FakePanda, name: str) -> Arguments:
