@@ -17,6 +17,7 @@ import requests
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.files import write_whole
 from hpo_pilot.http import open_session
+from hpo_pilot.trust import is_loopback
 
 #: Prefixes of the variables by which panda-client knows server and user.
 _VARIABLES = ("PANDA_", "OIDC_", "X509_")
@@ -219,7 +220,7 @@ def _lines(workdir: Path) -> list[str]:
 
 def _runs(url: str, host: str, process: int, start: float) -> bool:
     if host != socket.gethostname():
-        return not _is_loopback(url)  # processes of another host cannot be checked here
+        return not is_loopback(urlsplit(url).hostname or "")  # processes of another host cannot be checked here
     return abs(_start(process) - start) <= _SAME
 
 
@@ -229,11 +230,3 @@ def _start(process: int) -> float:
         return float(psutil.Process(process).create_time())
     except psutil.Error:
         return 0.0
-
-
-def _is_loopback(url: str) -> bool:
-    name = urlsplit(url).hostname or ""
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return name == "localhost"

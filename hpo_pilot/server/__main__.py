@@ -14,7 +14,7 @@ from hpo_pilot.errors import HpoPilotError, InputError
 from hpo_pilot.logs import FORMATS, configure_logging
 from hpo_pilot.server.app import Server
 from hpo_pilot.server.database import Database
-from hpo_pilot.server.listening import add_security, certificate_of, gate_of, listen, serve
+from hpo_pilot.server.listening import add_security, certificate_of, listen, serve, tokens_of
 from hpo_pilot.server.tasks import Limits
 
 
@@ -76,12 +76,12 @@ def _run(options: argparse.Namespace) -> None:
     os.umask(0o077)
     certificate = certificate_of(options)
     with ExitStack() as stack:
-        gate = gate_of(options, stack)
+        tokens = tokens_of(options, stack)
         # The database first: opening it waits for a server that is just ending, and that one's port is free by then.
         database = stack.enter_context(closing(Database(options.database)))
         secure = certificate is not None or options.insecure_behind_proxy
         listener = stack.enter_context(closing(listen(options.host, options.port, secure=secure)))
-        server = Server(database, options.files, gate, options.heartbeat_timeout, limits, options.queues)
+        server = Server(database, options.files, tokens, options.heartbeat_timeout, limits, options.queues)
         serve(server, listener, options.lifeline_fd, certificate)
 
 

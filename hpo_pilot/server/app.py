@@ -46,12 +46,11 @@ from hpo_pilot.server.calls import (
 )
 from hpo_pilot.server.database import Database, Transaction
 from hpo_pilot.server.file_store import Folder
-from hpo_pilot.server.listening import Gate
 from hpo_pilot.server.metrics import CALL_FAILURES, CALL_SECONDS
 from hpo_pilot.server.pilots import Changes, KnownPilots, WaitingPilots
 from hpo_pilot.server.queues import Queues
 from hpo_pilot.server.tasks import Housekeeping, Limits
-from hpo_pilot.server.tokens import Role, TokenRefused
+from hpo_pilot.server.tokens import Role, TokenRefused, Tokens
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +71,7 @@ class Server:
         self,
         database: Database,
         files: Path,
-        gate: Gate,
+        tokens: Tokens,
         heartbeat_timeout: float,
         limits: Limits = _DEFAULT_LIMITS,
         queue_file: Path | None = None,
@@ -82,7 +81,7 @@ class Server:
         Args:
             database: open.
             files: the folder of sandboxes and outputs.
-            gate: decides who may call.
+            tokens: verifies tokens and identifies callers.
             heartbeat_timeout: seconds of silence that make a job lost.
             limits: the operator's limits on users and on the time for which old data is kept.
             queue_file: JSON file of the queues; None: any name is a queue.
@@ -91,7 +90,7 @@ class Server:
             InputError: the folder cannot be written, or the queue file makes no sense.
         """
         self.database = database
-        self.gate = gate
+        self.tokens = tokens
         self.limits = limits
         self.cache = Folder(files / "cache")
         self.storage = Folder(files / "storage")
@@ -149,7 +148,7 @@ class Server:
                     file_calls.handler(self, file_calls.storage_file),
                     methods=["GET", "PUT", "DELETE"],
                 ),
-                *queues.key_routes(self.gate.tokens),
+                *queues.key_routes(self.tokens),
                 *points.routes(self),
                 *bigpanda.routes(self),
             ],
@@ -162,7 +161,7 @@ class Server:
         if endpoint is None or path["version"] not in ("v1", "latest"):
             return _reply(failure(f"{path['group']}/{path['function']} is not provided by this server"), 404)
         try:
-            caller = self.gate.caller(request)
+            caller = self.tokens.caller(request)
         except TokenRefused as error:
             if endpoint.roles:
                 return _reply(failure(f"Token authentication failed. {error}"), 401)

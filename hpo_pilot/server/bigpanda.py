@@ -122,7 +122,7 @@ def _refusal(server: Server, request: Request) -> Response | None:
     if key is not None:
         return None if server.reading_key.fits(key) else _error(HTTPStatus.NOT_FOUND, "there is nothing here")
     try:
-        caller = server.gate.caller(request)
+        caller = server.tokens.caller(request)
     except TokenRefused as error:
         return _error(
             HTTPStatus.UNAUTHORIZED,

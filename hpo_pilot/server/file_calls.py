@@ -252,7 +252,7 @@ def handler(server: Server, handle: _FileHandler) -> Callable[[Request], Awaitab
 
     async def checked(request: Request) -> Response:
         try:
-            caller = server.gate.caller(request)
+            caller = server.tokens.caller(request)
         except TokenRefused as error:
             return _refuse(f"Token authentication failed. {error}", 401)
         name = request.path_params["name"]

@@ -397,7 +397,7 @@ async def _answer(server: Server, request: Request) -> Reply:
 def _caller(server: Server, request: Request) -> Caller:
     """Returns the caller. No token is no error, a wrong one is, as on a real server."""
     try:
-        return server.gate.caller(request)
+        return server.tokens.caller(request)
     except TokenRefused:
         if "authorization" in request.headers:
             raise

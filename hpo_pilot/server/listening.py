@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import ipaddress
+import logging
 import os
 import resource
 import socket
+import ssl
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
@@ -15,34 +16,19 @@ from typing import Protocol
 
 import uvicorn
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive
 from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from hpo_pilot.errors import InputError, TryAgainError
-from hpo_pilot.server.tls import ServedCertificate
-from hpo_pilot.server.tokens import Caller, Tokens
+from hpo_pilot.server.tokens import Tokens
+from hpo_pilot.trust import LISTEN_WITH_TLS, require_tls
 
-
-class Gate:
-    """Identifies the sender of a request."""
-
-    def __init__(self, tokens: Tokens) -> None:
-        """Takes the tokens that are let in."""
-        self.tokens = tokens
-
-    def caller(self, request: Request) -> Caller:
-        """Returns the sender of the request.
-
-        Raises:
-            TokenRefused: the sender is not known; the message says why.
-        """
-        return self.tokens.verify(request.headers.get("authorization"), request.headers.get("origin"))
+log = logging.getLogger(__name__)
 
 
 def add_security(parser: argparse.ArgumentParser) -> None:
-    """Adds the options; `certificate_of` and `gate_of` read them, and ``--tokens``."""
+    """Adds the options; `certificate_of` and `tokens_of` read them, and ``--tokens``."""
     tls = parser.add_argument_group("TLS")
     tls.add_argument("--tls-cert", type=Path, help="a certificate, with its chain (PEM); read again when renewed")
     tls.add_argument("--tls-key", type=Path, help="its key (PEM)")
@@ -55,8 +41,8 @@ def add_security(parser: argparse.ArgumentParser) -> None:
     others.add_argument("--issuers", type=Path, help="JSON file of OIDC issuers whose tokens are taken as well")
 
 
-def gate_of(options: argparse.Namespace, stack: ExitStack) -> Gate:
-    """Returns the gate; `stack` ends the threads that it needs.
+def tokens_of(options: argparse.Namespace, stack: ExitStack) -> Tokens:
+    """Returns the verifier of tokens; `stack` ends its threads.
 
     Raises:
         InputError: a file is missing or wrong.
@@ -69,7 +55,7 @@ def gate_of(options: argparse.Namespace, stack: ExitStack) -> Gate:
         issuers = Issuers(options.issuers)
         issuers.start()
         stack.callback(issuers.stop)
-    return Gate(Tokens(options.tokens, issuers))
+    return Tokens(options.tokens, issuers)
 
 
 def certificate_of(options: argparse.Namespace) -> ServedCertificate | None:
@@ -83,6 +69,62 @@ def certificate_of(options: argparse.Namespace) -> ServedCertificate | None:
     if options.tls_cert is None or options.tls_key is None:
         raise InputError("--tls-cert and --tls-key go together")
     return ServedCertificate(options.tls_cert, options.tls_key)
+
+
+class ServedCertificate:
+    """The certificate of a running server, read again when its files change."""
+
+    def __init__(self, chain: Path, key: Path) -> None:
+        """Checks the certificate.
+
+        Args:
+            chain: PEM file of the certificate and of the intermediate certificates.
+            key: PEM file of its key.
+
+        Raises:
+            InputError: the files cannot be used together.
+        """
+        self.chain = chain
+        self.key = key
+        self._check()
+        self._stamp = self._look()
+
+    def refresh(self, context: ssl.SSLContext) -> bool:
+        """Uses the current contents of the files for new connections.
+
+        Returns:
+            True if the files changed.
+        """
+        try:
+            stamp = self._look()
+            if stamp == self._stamp:
+                return False
+            self._check()
+            context.load_cert_chain(self.chain, self.key, password=_no_password)
+        except (InputError, OSError) as error:
+            log.error("%s; the certificate read before stays in use", error)
+            return False
+        self._stamp = stamp
+        log.warning("a new certificate is in use: %s", self.chain)
+        return True
+
+    def _check(self) -> None:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.chain, self.key, password=_no_password)
+        except OSError as error:  # ssl.SSLError is one
+            raise InputError(
+                f"the certificate {self.chain} with the key {self.key}: {error.strerror or error}; "
+                "give files in PEM form that belong together, the key without a password"
+            ) from error
+
+    def _look(self) -> tuple[int, ...]:
+        seen = [path.stat() for path in (self.chain, self.key)]
+        return tuple(number for status in seen for number in (status.st_mtime_ns, status.st_ino))
+
+
+def _no_password() -> str:
+    """Answers OpenSSL, which otherwise asks at the terminal."""
+    return ""
 
 
 class LimitedBody:
@@ -210,11 +252,7 @@ def listen(host: str, port: int, *, secure: bool) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM)[0]  # noqa: S104  # what an empty host means
     except (OSError, UnicodeError) as error:
         raise InputError(f"--host {host} --port {port}: {error}") from error
-    if not (secure or ipaddress.ip_address(str(address[0]).split("%")[0]).is_loopback):
-        raise InputError(
-            f"--host {host} is more than this machine, and without TLS whoever reads the network reads the tokens: "
-            "add --tls-cert and --tls-key; with a TLS proxy in front, --insecure-behind-proxy"
-        )
+    require_tls(f"--host {host}", str(address[0]), has_tls=secure, remedy=LISTEN_WITH_TLS)
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

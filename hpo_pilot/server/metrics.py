@@ -86,7 +86,7 @@ def route(server: Server) -> Route:
 
 async def _metrics(server: Server, request: Request) -> Response:
     try:
-        server.gate.caller(request)
+        server.tokens.caller(request)
     except TokenRefused as error:
         return PlainTextResponse(f"{error}\n", 401, {"WWW-Authenticate": "Bearer"})
     found = await server.database.read(_in_database)

@@ -366,8 +366,8 @@ def _caller(server: Server, request: Request) -> Caller:
     token = request.headers.get("x-idds-auth-token")
     try:
         if token is None or "authorization" in request.headers:
-            return server.gate.caller(request)
-        return server.gate.tokens.verify(f"Bearer {token}", request.headers.get("x-idds-auth-vo"))
+            return server.tokens.caller(request)
+        return server.tokens.verify(f"Bearer {token}", request.headers.get("x-idds-auth-vo"))
     except TokenRefused as error:
         raise _Refused(HTTPStatus.UNAUTHORIZED, "AuthenticationException", str(error)) from None
 

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -29,6 +29,11 @@ from jwt.types import Options
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.files import write_whole
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from hpo_pilot.server.issuers import Issuers
 
 log = logging.getLogger(__name__)
 
@@ -183,28 +188,13 @@ class TokenRefused(Exception):
     """The token is refused; the message tells its sender why."""
 
 
-class OtherIssuers(Protocol):
-    """Issuers beside our own; `oidc.Issuers`."""
-
-    def knows(self, issuer: str) -> bool:
-        """Returns whether tokens of this issuer are accepted."""
-
-    def verify(self, token: str, issuer: str, origin: str) -> tuple[Caller, float]:
-        """Returns the token's owner and the time until which it is valid; raises TokenRefused."""
-
-    def client_settings(self, vo: str) -> dict[str, Any] | None:
-        """Returns panda-client's settings to get a token for this virtual organisation; None: no issuer has any."""
-
-
 class Tokens:
     """Verifies tokens of one folder's authority, and of other issuers that the server trusts.
 
     A token that was verified is remembered until it expires or anything is revoked. Safe to use from any thread.
     """
 
-    def __init__(
-        self, folder: Path, others: OtherIssuers | None = None, *, clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, folder: Path, others: Issuers | None = None, *, clock: Callable[[], float] = time.time) -> None:
         """Reads the folder's public keys.
 
         Args:
@@ -226,20 +216,20 @@ class Tokens:
         )
         self._known: OrderedDict[tuple[bytes, str], tuple[Caller, float]] = OrderedDict()
 
-    def caller(self, authorization: str | None, origin: str | None = None) -> Caller | None:
-        """Returns the sender of these headers; None: not known.
+    def caller(self, request: Request) -> Caller:
+        """Returns the sender of a request.
+
+        Raises:
+            TokenRefused: the token is not valid; the message has the reason.
+        """
+        return self.verify(request.headers.get("authorization"), request.headers.get("origin"))
+
+    def verify(self, authorization: str | None, origin: str | None = None) -> Caller:
+        """Returns the sender of these headers.
 
         Args:
             authorization: the header ``Authorization``.
             origin: the header ``Origin``, where panda-client names the virtual organisation.
-        """
-        try:
-            return self.verify(authorization, origin)
-        except TokenRefused:
-            return None
-
-    def verify(self, authorization: str | None, origin: str | None = None) -> Caller:
-        """Returns the sender of these headers.
 
         Raises:
             TokenRefused: the token is not valid; the message has the reason.

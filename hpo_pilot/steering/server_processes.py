@@ -7,7 +7,6 @@ runs them alone.
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import os
 import secrets
@@ -28,10 +27,9 @@ from hpo_pilot.errors import GiveUpError, InputError, TryAgainError
 from hpo_pilot.files import write_whole
 from hpo_pilot.http import open_session
 from hpo_pilot.logs import LogFile
-from hpo_pilot.server.tls import is_wildcard, served_name
 from hpo_pilot.server.tokens import Authority, Role, TokenRefused, Tokens, write_private
 from hpo_pilot.steering.workdir import STORE_VARIABLE, WorkDir, nickname
-from hpo_pilot.trust import hashed_folder
+from hpo_pilot.trust import LISTEN_WITH_TLS, hashed_folder, is_loopback, is_wildcard, require_tls, served_name
 
 #: A child that ends this many times within `_WINDOW` seconds is not restarted.
 _TRIES = 5
@@ -234,11 +232,8 @@ class NetworkOptions:
             parts = urlsplit(self.public_url)
             if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/"):
                 raise InputError(f"--public-url {self.public_url}: give a URL such as https://panda.example.org:25443")
-        if not (self.has_tls or self.behind_proxy or is_loopback(self.host)):
-            raise InputError(
-                f"--host {self.host} is more than this machine, and without TLS whoever reads the network reads the "
-                "tokens: add --tls-cert and --tls-key; with a TLS proxy in front, --insecure-behind-proxy"
-            )
+        has_tls = self.has_tls or self.behind_proxy
+        require_tls(f"--host {self.host}", self.host, has_tls=has_tls, remedy=LISTEN_WITH_TLS)
 
     @property
     def is_open(self) -> bool:
@@ -301,14 +296,6 @@ def _own_name() -> str:
                 continue
             return name
     return "127.0.0.1"
-
-
-def is_loopback(host: str) -> bool:
-    """Returns whether a host name or address is this machine's loopback."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 #: Lifetime of our own tokens, and the remaining time at which they are renewed, in days.
@@ -561,8 +548,8 @@ def one_time_link(url: str, token_file: Path, authorities: Path | None) -> str:
     """
     address = url.rstrip("/")
     parts = urlsplit(address)
-    if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.hostname or "")):
-        raise InputError(f"{address}: a token goes to https:// addresses alone, or to this machine")
+    host = parts.hostname or "" if parts.scheme == "http" else ""
+    require_tls(address, host, has_tls=parts.scheme == "https", remedy="use https://")
     try:
         token = token_file.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:

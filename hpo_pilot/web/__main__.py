@@ -14,7 +14,7 @@ from pathlib import Path
 from hpo_pilot.errors import HpoPilotError, InputError
 from hpo_pilot.logs import FORMATS, configure_logging
 from hpo_pilot.panda.sandbox import SIZE_LIMIT
-from hpo_pilot.server.listening import add_security, certificate_of, gate_of, listen, serve
+from hpo_pilot.server.listening import add_security, certificate_of, listen, serve, tokens_of
 from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import Store
 from hpo_pilot.transformation.transformation import UNPACKED_LIMIT
@@ -74,7 +74,7 @@ def _run(options: argparse.Namespace) -> None:
     workdir = WorkDir.make(options.workdir)
     certificate = certificate_of(options)
     with ExitStack() as stack:
-        gate = gate_of(options, stack)
+        gate = tokens_of(options, stack)
         store = stack.enter_context(closing(Store.open(workdir.store_url())))
         secure = certificate is not None or options.insecure_behind_proxy
         listener = stack.enter_context(closing(listen(options.host, options.port, secure=secure)))

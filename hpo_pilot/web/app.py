@@ -27,9 +27,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from hpo_pilot import __version__
 from hpo_pilot.advice import Place
 from hpo_pilot.errors import HpoPilotError
-from hpo_pilot.server.listening import Gate
 from hpo_pilot.server.metrics import PATH, exposition
-from hpo_pilot.server.tokens import TokenRefused
+from hpo_pilot.server.tokens import TokenRefused, Tokens
 from hpo_pilot.steering.metrics import last_snapshot
 from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import SearchRecord, Store
@@ -82,7 +81,7 @@ class Api:
         self,
         store: Store,
         workdir: WorkDir,
-        gate: Gate,
+        gate: Tokens,
         upload_limit: int,
         unpacked_limit: int = UNPACKED_LIMIT,
         *,
@@ -204,7 +203,7 @@ _METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE")
 class MeasuredCalls:
     """ASGI middleware that measures calls and serves the metrics to Prometheus."""
 
-    def __init__(self, app: ASGIApp, gate: Gate, store: Store, workdir: WorkDir) -> None:
+    def __init__(self, app: ASGIApp, gate: Tokens, store: Store, workdir: WorkDir) -> None:
         """Wraps `app`; only callers that `gate` accepts may read the metrics."""
         self._app, self._gate, self._store, self._workdir = app, gate, store, workdir
 
@@ -321,7 +320,7 @@ class Pages:
         self,
         store: Store,
         workdir: WorkDir,
-        gate: Gate,
+        gate: Tokens,
         sessions: Sessions,
         *,
         behind_proxy: bool,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from hpo_pilot import __version__
 from hpo_pilot.advice import printable
 from hpo_pilot.errors import GiveUpError, HpoPilotError, InputError, Problem, SearchFileError, TryAgainError
 from hpo_pilot.http import open_session
+from hpo_pilot.trust import is_loopback, require_tls
 
 #: Timeouts in seconds: to connect, and for each part of an answer.
 _CONNECT, _READ = 10.0, 90.0
@@ -91,7 +91,7 @@ class Connection:
         self._auth.token()
         self._session = open_session(self.url, ca)
         self._session.headers["User-Agent"] = f"hpo-pilot/{__version__}"
-        if _is_loopback(urlsplit(self.url).hostname or ""):
+        if is_loopback(urlsplit(self.url).hostname or ""):
             self._session.proxies = {}  # plain HTTP stays on this machine: no proxy may see it
 
     def close(self) -> None:
@@ -261,16 +261,8 @@ def _checked_url(url: str) -> str:
         raise InputError(f"--service {url}: expected the URL of a service, as in https://hpo.example.org:8443")
     if parts.username is not None or parts.password is not None:
         raise InputError("--service: a URL with a password in it; the token goes into a file: --token-file")
-    if parts.scheme == "http" and not _is_loopback(host):
-        raise InputError(f"--service {url}: without TLS whoever reads the network reads your token; use https://")
+    require_tls(f"--service {url}", host, has_tls=parts.scheme == "https", remedy="use https://")
     return url.rstrip("/").removesuffix("/api/v1")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
 
 
 def _maybe_sent(error: requests.RequestException) -> bool:

@@ -336,7 +336,7 @@ async def sign_in(request: Request) -> Response:
 def _sign_in_with_token(request: Request, token: str, wanted: str) -> Response:
     parts = context_of(request)
     try:
-        caller = parts.gate.tokens.verify(f"Bearer {token}")
+        caller = parts.gate.verify(f"Bearer {token}")
         problem = _NOT_FOR_PILOTS if caller.role is Role.PILOT else ""
     except TokenRefused as error:
         problem = f"{error}."
@@ -366,7 +366,7 @@ def make_link(request: Request) -> Response:
     authorization = request.headers.get("authorization")
     try:
         # A session is not enough: a session cookie alone must not be used to prolong access.
-        caller = parts.gate.tokens.verify(authorization)
+        caller = parts.gate.verify(authorization)
     except TokenRefused as error:
         return JSONResponse({"error": str(error)}, 401, {"WWW-Authenticate": 'Bearer realm="hpo-pilot"'})
     if caller.role is Role.PILOT:

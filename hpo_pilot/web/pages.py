@@ -34,7 +34,7 @@ from hpo_pilot.report.formatting import number, plus_minus, span
 from hpo_pilot.report.summary import failure_groups
 from hpo_pilot.search import Search, Trial, TrialState
 from hpo_pilot.search.trials import Spent
-from hpo_pilot.server.listening import Gate
+from hpo_pilot.server.tokens import Tokens
 from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import EMBEDDED, JobOutcome, SearchState, UnknownSearchError
 from hpo_pilot.store.lease import lease_holder
@@ -81,7 +81,7 @@ class PageContext:
 
     library: SearchCache
     workdir: WorkDir
-    gate: Gate
+    gate: Tokens
     sessions: Sessions
     codes: Codes
     figures: FigureCache

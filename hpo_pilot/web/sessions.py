@@ -31,8 +31,8 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.server.listening import Gate, LimitedBody
-from hpo_pilot.server.tokens import REVOKED, Caller, Role, TokenRefused, WatchedFile, write_private
+from hpo_pilot.server.listening import LimitedBody
+from hpo_pilot.server.tokens import REVOKED, Caller, Role, TokenRefused, Tokens, WatchedFile, write_private
 from hpo_pilot.web.api_context import problem_response
 
 # --- sessions and one-time links ---
@@ -274,7 +274,7 @@ _UPLOAD_PATH = f"{API_PREFIX}/payloads/"
 class ApiGuard:
     """ASGI middleware of the API: only calls of users and operators pass."""
 
-    def __init__(self, app: ASGIApp, gate: Gate) -> None:
+    def __init__(self, app: ASGIApp, gate: Tokens) -> None:
         """Wraps `app`; `gate` verifies tokens."""
         self._app = app
         self._gate = gate
@@ -349,7 +349,7 @@ _CONTENT_POLICY = (
 class PageGuard:
     """ASGI middleware of the pages: checks sessions, forms and sizes, and sets security headers."""
 
-    def __init__(self, app: ASGIApp, gate: Gate, sessions: Sessions) -> None:
+    def __init__(self, app: ASGIApp, gate: Tokens, sessions: Sessions) -> None:
         """Wraps `app`; users with a session pass, and users or operators whom `gate` accepts."""
         self._app = app
         self._gate = gate

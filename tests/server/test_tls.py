@@ -15,7 +15,8 @@ import requests
 from cryptography import x509
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.server.tls import ServedCertificate, served_name
+from hpo_pilot.server.listening import ServedCertificate
+from hpo_pilot.trust import served_name
 from tests.bearer import make_token_folder, token
 from tests.certificates import self_signed
 from tests.server.conftest import TOKENS, PandaClient
@@ -28,7 +29,7 @@ EVERYWHERE = "0.0.0.0"  # noqa: S104  # what is refused
 def test_the_name_to_call_a_given_certificate_by(tmp_path: Path) -> None:
     made = self_signed(tmp_path, ["*.example.org", "panda.example.org"])
     assert served_name(made.chain) == "panda.example.org"
-    with pytest.raises(InputError, match="no certificate"):
+    with pytest.raises(InputError, match="not a certificate"):
         served_name(made.key)
 
 

@@ -28,7 +28,7 @@ def test_one_for_each_of_our_processes(own: OwnTokens, tmp_path: Path, clock: Cl
     tokens = Tokens(tmp_path / "tokens", clock=clock)
     assert {path.name for path in own.files.values()} == {"user.token", "pilot.token"}
     for role, path in own.files.items():
-        assert tokens.caller(f"Bearer {path.read_text()}") == Caller("jane", role)
+        assert tokens.verify(f"Bearer {path.read_text()}") == Caller("jane", role)
         assert path.stat().st_mode & 0o777 == 0o600
         assert path.read_text() == path.read_text().strip(), "panda-client and Pilot 3 send what the file holds"
 
@@ -44,7 +44,7 @@ def test_they_stay_until_they_must_be_renewed(own: OwnTokens, tmp_path: Path, cl
     tokens = Tokens(tmp_path / "tokens", clock=clock)
     for role, path in own.files.items():
         assert path.read_text() != before[role]
-        assert tokens.caller(f"Bearer {before[role]}") is not None, "whoever has read the old one goes on with it"
+        assert tokens.verify(f"Bearer {before[role]}") is not None, "whoever has read the old one goes on with it"
         left = jwt.decode(path.read_text(), options={"verify_signature": False})["exp"] - clock.now
         assert left == pytest.approx(30 * DAY, abs=2)
 
@@ -63,7 +63,7 @@ def test_looking_is_rare(own: OwnTokens, clock: Clock) -> None:
 def test_what_is_no_token_is_replaced(own: OwnTokens, tmp_path: Path, clock: Clock, content: bytes) -> None:
     own.files[Role.PILOT].write_bytes(content)
     OwnTokens(tmp_path / "tokens", "jane", clock=clock)
-    assert Tokens(tmp_path / "tokens", clock=clock).caller(f"Bearer {own.files[Role.PILOT].read_text()}") is not None
+    assert Tokens(tmp_path / "tokens", clock=clock).verify(f"Bearer {own.files[Role.PILOT].read_text()}") is not None
 
 
 def test_a_revoked_one_and_another_users_are_replaced(own: OwnTokens, tmp_path: Path, clock: Clock) -> None:
@@ -72,4 +72,4 @@ def test_a_revoked_one_and_another_users_are_replaced(own: OwnTokens, tmp_path: 
         authority.revoke(token.id)
     again = OwnTokens(tmp_path / "tokens", "anna", clock=clock)
     tokens = Tokens(tmp_path / "tokens", clock=clock)
-    assert tokens.caller(f"Bearer {again.files[Role.USER].read_text()}") == Caller("anna", Role.USER)
+    assert tokens.verify(f"Bearer {again.files[Role.USER].read_text()}") == Caller("anna", Role.USER)

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from hpo_pilot.server.listening import Gate
 from hpo_pilot.server.tokens import Role, Tokens
 from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import SteeringStore
@@ -66,7 +65,7 @@ def pages(tmp_path_factory) -> Iterator[Pages]:
     SteeringStore.open(workdir.store_url()).close()
     store = store_of(workdir.root)
     sessions = Sessions(tokens, run="one")
-    monitor = Monitor(store, workdir, Gate(Tokens(tokens)), sessions, behind_proxy=False)
+    monitor = Monitor(store, workdir, Tokens(tokens), sessions, behind_proxy=False)
     yield Pages(root, monitor, monitor.application(), store, sessions)
     monitor.close_waiting()
     store.close()

@@ -100,7 +100,6 @@ def test_the_list_shows_filters_and_pages(pages):
 def test_an_empty_store_says_what_to_do(tmp_path):
     from starlette.testclient import TestClient
 
-    from hpo_pilot.server.listening import Gate
     from hpo_pilot.server.tokens import Tokens
     from hpo_pilot.steering.workdir import WorkDir
     from hpo_pilot.store import Store
@@ -110,9 +109,7 @@ def test_an_empty_store_says_what_to_do(tmp_path):
 
     folder = make_token_folder(tmp_path / "tokens")
     store = Store.open(f"sqlite:///{tmp_path / 'x.db'}")
-    monitor = Pages(
-        store, WorkDir.make(tmp_path), Gate(Tokens(folder)), Sessions(folder, run="one"), behind_proxy=False
-    )
+    monitor = Pages(store, WorkDir.make(tmp_path), Tokens(folder), Sessions(folder, run="one"), behind_proxy=False)
     client = TestClient(monitor.application(), headers={"Authorization": f"Bearer {token('a', Role.USER)}"})
     assert "hpo-pilot submit search.yaml" in check(client.get("/", headers={"accept": "text/html"}))
     store.close()
