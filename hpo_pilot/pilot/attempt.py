@@ -262,7 +262,7 @@ class Attempts(Generic[C]):
 
     def _is_ending(self, wrapping: Launched) -> bool:
         """Returns whether the allocation is ending; a job's ranks may get the signal before this pilot."""
-        return bool(wrapping.seat.allocation) and self._draining.wait(_SIGNAL_SECONDS)
+        return bool(wrapping.assignment.allocation) and self._draining.wait(_SIGNAL_SECONDS)
 
     def _launch_judged(self, outcome: Outcome, folder: Path, claim: C, wrapping: Launched) -> Outcome:
         """Turns a failure of the launcher into a failure that lets the job run elsewhere; the payload is not judged."""
@@ -271,7 +271,7 @@ class Attempts(Generic[C]):
         if failed is None:
             self._room.note_launch(claim, None)
             return outcome
-        code, nodes = PilotErrorCode.PAYLOAD_EXECUTION_FAILURE, wrapping.seat.nodes
+        code, nodes = PilotErrorCode.PAYLOAD_EXECUTION_FAILURE, wrapping.assignment.nodes
         if self._outage is not None and not failed.nodes and (failed.is_away or self._outage.is_everywhere(nodes)):
             self._outage.begin(failed.why, nodes)
             return replace(outcome, failure=LauncherAway(code, f"the launcher starts nothing here: {failed.why}"))

@@ -1,14 +1,17 @@
-"""Starts the ranks of a job through the site's launcher, and finds out when the launcher does not work."""
+"""Runs commands through the site's launcher: the ranks of jobs, and tests whether the launcher works."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,8 +26,8 @@ from hpo_pilot.pilot.execution import InContainer, Wrapping, by_our_python, log_
 from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode
 from hpo_pilot.pilot.machine import Assignment
 from hpo_pilot.pilot.settings import Site
-from hpo_pilot.pilot.staging import NOTHING_STAGED, Staged
 from hpo_pilot.transformation.job import PAYLOAD_DOCUMENT, PayloadDocument, without_secrets
+from hpo_pilot.transformation.transformation import Prepared
 
 log = logging.getLogger(__name__)
 
@@ -140,8 +143,96 @@ class LauncherOutage:
             log.warning("the launcher still starts nothing, it is tried again in %.0f s: %s", pause, why)
 
 
-_SECONDS = 60.0
-_MEMORY_MB = 64  # of each process
+@dataclass(frozen=True)
+class StepResult:
+    """Result of a command that ran on some nodes.
+
+    Attributes:
+        text: output of the launcher and of all processes.
+        status: exit status of the launcher.
+        why_ended: why the step was ended early; empty: it ended by itself.
+    """
+
+    text: str
+    status: int
+    why_ended: str
+
+
+_STEP_POLL_SECONDS = 0.1
+_STEP_GRACE = 10.0  # seconds between TERM and KILL
+
+
+def run_step(
+    site: Site,
+    argv: Sequence[str],
+    nodes: Sequence[str],
+    allocation: Sequence[str],
+    *,
+    seconds: float,
+    is_over: Callable[[], bool] = lambda: False,
+    memory_mb: int = 0,
+    folder: Path | None = None,
+) -> StepResult:
+    """Runs a command of the pilot itself, with one process on each node.
+
+    Args:
+        site: has the launcher.
+        argv: the command.
+        nodes: each has a free core.
+        allocation: all nodes.
+        seconds: time limit.
+        is_over: returns whether to end the step now.
+        memory_mb: of each process; 0: not given.
+        folder: where it runs; None: the current folder.
+
+    Raises:
+        OSError, InputError: the launcher cannot be started.
+    """
+    launcher = site.launcher.per_node
+    placement = Placement(
+        nodes=tuple(nodes),
+        gpu_kind=site.gpu_kind,
+        environment=site_variables(os.environ) | _expanded(site.environment),
+        allocation=tuple(allocation),
+        memory_mb=memory_mb,
+    )
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            launcher.command(argv, placement),
+            cwd=folder,
+            env=launcher.environment(placement, without_secrets(os.environ)),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+        why_ended = _wait(process, seconds, is_over)
+        output.seek(0)
+        return StepResult(output.read().decode(errors="replace"), process.returncode, why_ended)
+
+
+def _wait(process: subprocess.Popen[bytes], seconds: float, is_over: Callable[[], bool]) -> str:
+    """Waits for a launcher to end, or ends it; returns why it was ended, or an empty text."""
+    end = time.monotonic() + seconds
+    why = ""
+    while process.poll() is None:
+        try:
+            process.wait(_STEP_POLL_SECONDS)
+        except subprocess.TimeoutExpired:
+            which = None
+            if why and time.monotonic() > end:
+                which = signal.SIGKILL
+            elif not why and (is_over() or time.monotonic() > end):
+                why = "it is not needed any more" if is_over() else f"it took more than {seconds:.0f} s"
+                which, end = signal.SIGTERM, time.monotonic() + _STEP_GRACE
+            if which is not None:
+                with contextlib.suppress(ProcessLookupError):  # it has just ended
+                    os.killpg(process.pid, which)
+    return why
+
+
+_PROBE_SECONDS = 60.0
+_PROBE_MEMORY_MB = 64  # of each process
 #: srun prints this while it waits for cores of other steps: the controller has answered.
 _BUSY = "step creation temporarily disabled"
 _SAID = 300  # characters of the launcher's message
@@ -156,35 +247,16 @@ def probe_launcher(site: Site, nodes: Sequence[str], allocation: Sequence[str]) 
         allocation: all nodes.
     """
     launcher = site.launcher.per_node
-    placement = Placement(
-        nodes=tuple(nodes),
-        gpu_kind=site.gpu_kind,
-        environment=site_variables(os.environ),
-        allocation=tuple(allocation),
-        memory_mb=_MEMORY_MB,
-    )
     try:
-        done = subprocess.run(
-            launcher.command(["true"], placement),
-            env=launcher.environment(placement, without_secrets(os.environ)),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=_SECONDS,
-            check=False,
-        )
+        done = run_step(site, ["true"], nodes, allocation, seconds=_PROBE_SECONDS, memory_mb=_PROBE_MEMORY_MB)
     except (OSError, InputError) as error:
         return str(error)
-    except subprocess.TimeoutExpired as error:
-        said = error.stdout or b""
-        text = said.decode(errors="replace") if isinstance(said, bytes) else said
-        return "" if _BUSY in text else f"{launcher.name} has started nothing for {_SECONDS:.0f} s"
-    if done.returncode == 0:
+    if done.why_ended:
+        return "" if _BUSY in done.text else f"{launcher.name} has started nothing for {_PROBE_SECONDS:.0f} s"
+    if done.status == 0:
         return ""
-    words = " ".join((launcher.traces.failure(done.stdout) or done.stdout).split())
-    return words[:_SAID] or f"{launcher.name} ended with status {done.returncode}"
+    words = " ".join((launcher.traces.failure(done.text) or done.text).split())
+    return words[:_SAID] or f"{launcher.name} ended with status {done.status}"
 
 
 LAUNCH_DOCUMENT = "hpo_pilot_launch.json"
@@ -214,6 +286,44 @@ _READ = 64 * 1024  # bytes read from the end of a log
 
 
 @dataclass(frozen=True)
+class Staged:
+    """The copies that a job uses on its nodes' own disks.
+
+    Attributes:
+        seconds: that staging took; None: there was nothing to stage.
+        image: name of the staged image in the job; empty: the image is not staged.
+        image_copy: path of the image on the nodes.
+        folders: on the nodes, with files that the job's folder links to.
+    """
+
+    seconds: float | None = None
+    image: str = ""
+    image_copy: str = ""
+    folders: tuple[Path, ...] = ()
+
+    def words(self, words: Sequence[str]) -> list[str]:
+        """Returns the words of a container runtime with the image replaced by its copy."""
+        if not self.image:
+            return list(words)
+        image = self.image.rstrip("/")
+        return [self.image_copy + word[len(image) :] if _is_of(word, image) else word for word in words]
+
+    def beside(self, prepared: Prepared) -> Prepared:
+        """Returns the job with the staged folders, which its container must mount."""
+        elsewhere = [*prepared.elsewhere, *map(str, self.folders)]
+        return Prepared(prepared.folder, prepared.argv, prepared.script, elsewhere)
+
+
+#: The value for a job without files to stage.
+NOTHING_STAGED = Staged()
+
+
+def _is_of(word: str, image: str) -> bool:
+    """Returns whether a word is the image, a path in it, or the image with options such as podman's `IMAGE:O`."""
+    return word.startswith(image) and word[len(image) :][:1] in ("", "/", ":")
+
+
+@dataclass(frozen=True)
 class LaunchFailure:
     """A failure of the launcher.
 
@@ -239,7 +349,7 @@ class Launched(Wrapping):
 
     site: Site
     job: Job
-    seat: Assignment
+    assignment: Assignment
     document: PayloadDocument
     container: InContainer
     staged: Staged = NOTHING_STAGED
@@ -282,28 +392,28 @@ class Launched(Wrapping):
         Raises:
             InputError: GPUs or cores cannot be divided among the ranks.
         """
-        seat, ranks = self.seat, max(1, self.document.ranks_per_node)
-        gpus = len(seat.gpus.get(seat.nodes[0], ()))
+        given, ranks = self.assignment, max(1, self.document.ranks_per_node)
+        gpus = len(given.gpus.get(given.nodes[0], ()))
         if gpus % ranks:
             raise InputError(f"the job's {gpus} GPUs of each node cannot be shared out to {ranks} ranks")
-        if seat.cores < ranks:
-            raise InputError(f"the job has {seat.cores} cores on each node, and {ranks} ranks: each needs one")
+        if given.cores < ranks:
+            raise InputError(f"the job has {given.cores} cores on each node, and {ranks} ranks: each needs one")
         named = {name: value for name, value in site_variables(env).items() if name != _LIFELINE}
         # The batch system sets it for all cores of this node, not for a job's share.
         named.pop("OMP_NUM_THREADS", None)
         panda = {name: value for name, value in env.items() if name.upper().startswith("PANDA")}
-        first = seat.nodes[0]
+        first = given.nodes[0]
         return Placement(
-            nodes=seat.nodes,
+            nodes=given.nodes,
             ranks_per_node=ranks,
             gpus_per_rank=gpus // ranks,
-            cores_per_rank=seat.cores // ranks,
+            cores_per_rank=given.cores // ranks,
             gpu_kind=self._gpu_kind(gpus),
             environment={**named, **panda, **dict.fromkeys(told, ""), **_expanded(self.site.environment)},
-            allocation=seat.allocation,
-            gpus=seat.gpus.get(first, ()),
-            gpus_on=_others(seat.gpus, first),
-            memory_mb=seat.memory_mb,
+            allocation=given.allocation,
+            gpus=given.gpus.get(first, ()),
+            gpus_on=_others(given.gpus, first),
+            memory_mb=given.memory_mb,
             port=_FIRST_PORT + self.job.panda_id % _PORTS,
             name=f"hpo-pilot-{self.job.panda_id}-{self.job.attempt}",
         )
@@ -314,7 +424,7 @@ class Launched(Wrapping):
         why = traces.failure(said)
         if not why:
             return None
-        nodes = self.seat.nodes
+        nodes = self.assignment.nodes
         return LaunchFailure(
             why, traces.broken_nodes(said, nodes), traces.lost_nodes(said, nodes), traces.is_away(said)
         )

@@ -23,30 +23,26 @@ import os
 import re
 import secrets
 import shutil
-import signal
-import subprocess
 import sys
 import tarfile
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.files import write_whole
-from hpo_pilot.hpc.launchers import Placement, site_variables
 from hpo_pilot.pilot.execution import InContainer
-from hpo_pilot.pilot.job import GivenBack, Job, PilotErrorCode
-from hpo_pilot.pilot.machine import Assignment
+from hpo_pilot.pilot.job import GivenBack, PilotErrorCode
+from hpo_pilot.pilot.launch import NOTHING_STAGED, Launched, Staged, run_step
 from hpo_pilot.pilot.report import Starting
 from hpo_pilot.pilot.settings import Site
 from hpo_pilot.transformation.container import choose_runtime
-from hpo_pilot.transformation.job import METADATA_LIMIT, PAYLOAD_DOCUMENT, USER_METADATA, without_secrets
+from hpo_pilot.transformation.job import METADATA_LIMIT, PAYLOAD_DOCUMENT, USER_METADATA
 from hpo_pilot.transformation.stage_in import STAGED_FILE
-from hpo_pilot.transformation.transformation import Prepared
 
 _MOST_FILES = 500_000  # of a folder
 
@@ -55,8 +51,8 @@ class GivenUp(Exception):
     """The job is not wanted any more."""
 
 
-class TooLarge(Exception):
-    """The file is not copied; the message says why."""
+class NotStaged(Exception):
+    """The file is used on shared storage; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +111,7 @@ class Sources:
             is_over: returns whether it is not needed any more.
 
         Raises:
-            TooLarge: it is too large to be copied.
+            NotStaged: it is too large.
             OSError: it cannot be read or packed.
             GivenUp: it is not needed any more.
         """
@@ -124,19 +120,19 @@ class Sources:
         mark = f"{about.st_dev}:{about.st_ino}:{about.st_mtime_ns}:"
         if not path.is_dir():
             if about.st_size > self._limit:
-                raise TooLarge(f"it has {about.st_size >> 20} MB, more than --staging-mb")
+                raise NotStaged(f"it has {about.st_size >> 20} MB, more than --staging-mb")
             return Source(path, name, _key(f"{mark}{about.st_size}", about.st_size), about.st_size, about.st_mtime_ns)
         archive = self._folder / f"{_digest(mark)}.tar"
         with self._lock:
             packing = self._packing[mark]
         with packing:
             if mark in self._refused:
-                raise TooLarge(self._refused[mark])
+                raise NotStaged(self._refused[mark])
             try:
                 if mark not in self._sizes:
                     check_size(path, self._limit)
                     self._sizes[mark] = _pack(path, archive, is_over)
-            except (TooLarge, OSError) as error:
+            except (NotStaged, OSError) as error:
                 self._refused[mark] = str(error)  # later jobs need not check again
                 raise
             return Source(path, name, _key(mark, self._sizes[mark]), self._sizes[mark], about.st_mtime_ns, archive)
@@ -154,7 +150,7 @@ def check_size(folder: Path, limit: int) -> None:
     """Checks the size of a folder. It stops as soon as a limit is exceeded, because the folder may be very large.
 
     Raises:
-        TooLarge: the folder is too large, or has too many files.
+        NotStaged: the folder is too large, or has too many files.
     """
     size = count = 0
     for where, _, names in os.walk(folder):
@@ -162,9 +158,9 @@ def check_size(folder: Path, limit: int) -> None:
             size += Path(where, name).lstat().st_size
         count += len(names)
         if size > limit:
-            raise TooLarge(f"it has more than --staging-mb, {limit >> 20} MB")
+            raise NotStaged(f"it has more than --staging-mb, {limit >> 20} MB")
         if count > _MOST_FILES:
-            raise TooLarge(f"it has more than {_MOST_FILES} files")
+            raise NotStaged(f"it has more than {_MOST_FILES} files")
 
 
 def _pack(folder: Path, archive: Path, is_over: Callable[[], bool]) -> int:
@@ -259,44 +255,6 @@ log = logging.getLogger(__name__)
 STAGE_IN_SECONDS = "stage_in_seconds"
 
 
-@dataclass(frozen=True)
-class Staged:
-    """The copies that a job uses on its nodes' own disks.
-
-    Attributes:
-        seconds: that staging took; None: there was nothing to stage.
-        image: name of the staged image in the job; empty: the image is not staged.
-        image_copy: path of the image on the nodes.
-        folders: on the nodes, with files that the job's folder links to.
-    """
-
-    seconds: float | None = None
-    image: str = ""
-    image_copy: str = ""
-    folders: tuple[Path, ...] = ()
-
-    def words(self, words: Sequence[str]) -> list[str]:
-        """Returns the words of a container runtime with the image replaced by its copy."""
-        if not self.image:
-            return list(words)
-        image = self.image.rstrip("/")
-        return [self.image_copy + word[len(image) :] if _is_of(word, image) else word for word in words]
-
-    def beside(self, prepared: Prepared) -> Prepared:
-        """Returns the job with the staged folders, which its container must mount."""
-        elsewhere = [*prepared.elsewhere, *map(str, self.folders)]
-        return Prepared(prepared.folder, prepared.argv, prepared.script, elsewhere)
-
-
-#: The value for a job without files to stage.
-NOTHING_STAGED = Staged()
-
-
-def _is_of(word: str, image: str) -> bool:
-    """Returns whether a word is the image, a path in it, or the image with options such as podman's `IMAGE:O`."""
-    return word.startswith(image) and word[len(image) :][:1] in ("", "/", ":")
-
-
 def note_stage_in(folder: Path, seconds: float) -> None:
     """Adds the waiting time to the verdict in a job's metadata, or to the verdict on its first point.
 
@@ -324,69 +282,39 @@ def note_stage_in(folder: Path, seconds: float) -> None:
 _SMALL = 1 << 20  # bytes; smaller files are read from shared storage as fast as a step starts
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(NamedTuple):
     """One file to stage; `link`: its link in the job's folder; None: it is the image."""
 
     source: Source
     link: Path | None
 
 
-class WantedFiles:
-    """The files to stage for one job."""
+def _image(container: InContainer, root: Path) -> list[Path]:
+    """Returns the path of a job's image if it is a file or folder, in a list. `root`: the job's folder.
 
-    def __init__(self, sources: Sources, is_over: Callable[[], bool], remark: Callable[[str], None]) -> None:
-        """Prepares; the `add_…` methods find the files.
+    Raises:
+        NotStaged: the runtime changes the image.
+        TransformationFailure: the image cannot be run here.
+    """
+    path = Path(container.image)
+    runtime = choose_runtime(container.runtime, container.image)
+    if not path.is_absolute() or not path.exists() or path.resolve() == Path("/"):
+        return []  # an image of a registry, or none
+    if runtime.makes_mount_points(container.image, [root]):
+        raise NotStaged(f"this {runtime.name} makes folders in the image for each job")
+    return [path]
 
-        Args:
-            sources: of the allocation.
-            is_over: returns whether the job is not wanted any more.
-            remark: logs why a file is not staged.
-        """
-        self._sources, self._is_over, self._remark = sources, is_over, remark
-        self.found: list[Wanted] = []
 
-    def add_image(self, container: InContainer, root: Path) -> None:
-        """Adds the job's image if it is a file or folder that can be copied. `root`: the job's folder.
-
-        Raises:
-            TransformationFailure: the image cannot be run here.
-        """
-        path = Path(container.image)
-        runtime = choose_runtime(container.runtime, container.image)
-        if not path.is_absolute() or not path.exists() or path.resolve() == Path("/"):
-            return  # an image of a registry, or none
-        if runtime.makes_mount_points(container.image, [root]):
-            self._remark(f"{path} is not staged: this {runtime.name} makes folders in the image for each job")
-            return
-        self._add(path, None)
-
-    def add_inputs(self, root: Path, folder: Path) -> None:
-        """Adds inputs that the job shares with others. `folder`: where the job runs, below `root`."""
-        mine = os.path.realpath(root)
-        for link in _listed(folder):
-            if link.is_symlink():
-                is_shared = not Path(os.path.realpath(link)).is_relative_to(mine)
-            else:
-                is_shared = link.is_file() and link.stat().st_nlink > 1
-            if is_shared:
-                self._add(link, link)
-
-    def add_large(self, root: Path, folder: Path, large: Sequence[Path]) -> None:
-        """Adds large files of the sandbox that the payload does not write."""
-        written = _written(folder)
-        for link in large:
-            if written.isdisjoint(link.relative_to(root).parts):
-                self._add(link, link)
-
-    def _add(self, path: Path, link: Path | None) -> None:
-        try:
-            source = self._sources.find(path, self._is_over)
-        except (OSError, TooLarge) as error:
-            self._remark(f"{os.path.realpath(path)} is not staged: {error}")
-            return
-        if source.size >= _SMALL:
-            self.found.append(Wanted(source, link))
+def _shared_inputs(root: Path, folder: Path) -> Iterator[Path]:
+    """Yields links to inputs that the job shares with others. `folder`: where the job runs, below `root`."""
+    mine = os.path.realpath(root)
+    for link in _listed(folder):
+        if link.is_symlink():
+            is_shared = not Path(os.path.realpath(link)).is_relative_to(mine)
+        else:
+            is_shared = link.is_file() and link.stat().st_nlink > 1
+        if is_shared:
+            yield link
 
 
 def _listed(folder: Path) -> list[Path]:
@@ -409,13 +337,10 @@ def _written(folder: Path) -> set[str]:
 
 _PROGRAM = Path(__file__).parent.parent / "runner" / "hpo_pilot_stage.py"
 _MARK = "hpo_pilot_stage: "
-_STEP_POLL_SECONDS = 0.1  # seconds
-_GRACE = 10.0  # seconds between TERM and KILL
-_SAID = 300  # characters of a launcher's last words
+_SAID = 300  # characters of a launcher's message
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """The answer of one node.
 
     Attributes:
@@ -423,129 +348,12 @@ class Answer:
         failed: reasons for missing copies, by key.
     """
 
-    there: Mapping[str, str] = field(default_factory=dict)
-    failed: Mapping[str, str] = field(default_factory=dict)
+    there: Mapping[str, str]
+    failed: Mapping[str, str]
 
 
-class NodeSteps:
-    """Runs hpo_pilot_stage.py on nodes through the site's launcher."""
-
-    def __init__(self, site: Site, folder: Path, allocation: Sequence[str]) -> None:
-        """Prepares.
-
-        Args:
-            site: has the launcher.
-            folder: an empty folder that all nodes see.
-            allocation: all nodes of the allocation.
-        """
-        self._site, self._folder, self._allocation = site, folder, tuple(allocation)
-        self._program = folder / _PROGRAM.name
-        shutil.copy(_PROGRAM, self._program)
-
-    def run(
-        self,
-        what: str,
-        request: Mapping[str, Any],
-        nodes: Sequence[str],
-        *,
-        name: str,
-        seconds: float,
-        is_over: Callable[[], bool],
-        memory_mb: int = 0,
-    ) -> tuple[dict[str, Answer], str]:
-        """Runs one step. Errors are returned, not raised.
-
-        Args:
-            what: copy or remove.
-            request: for hpo_pilot_stage.py.
-            nodes: each runs one process.
-            name: unique name for the step's files.
-            seconds: time limit.
-            is_over: returns whether to end the step now.
-            memory_mb: of each process; 0: not given.
-
-        Returns:
-            (answers by node, why nodes may have given no answer).
-        """
-        asked, said = self._folder / f"{name}.json", self._folder / f"{name}.log"
-        try:
-            write_whole(asked, json.dumps(request), mode=0o600)
-            words, env = self._command(what, asked, nodes, memory_mb)
-            with said.open("wb") as output:
-                process = subprocess.Popen(
-                    words,
-                    cwd=self._folder,
-                    env=env,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    start_new_session=True,
-                )
-            why = _wait(process, seconds, is_over)
-            text = said.read_text(errors="replace")
-        except (OSError, InputError) as error:
-            return {}, str(error)
-        finally:
-            asked.unlink(missing_ok=True)
-        said.unlink(missing_ok=True)
-        return _by_node(_answers(text), nodes), why or _last_words(text)
-
-    def _command(
-        self, what: str, asked: Path, nodes: Sequence[str], memory_mb: int
-    ) -> tuple[list[str], dict[str, str]]:
-        launcher = self._site.launcher.per_node
-        variables = site_variables(os.environ)
-        variables |= {name: os.path.expandvars(value) for name, value in self._site.environment.items()}
-        placement = Placement(
-            nodes=tuple(nodes),
-            gpu_kind=self._site.gpu_kind,
-            environment=variables,
-            allocation=self._allocation,
-            memory_mb=memory_mb,
-        )
-        argv = [sys.executable, "-I", "-S", str(self._program), what, str(asked)]
-        return launcher.command(argv, placement), launcher.environment(placement, without_secrets(os.environ))
-
-
-def _wait(process: subprocess.Popen[bytes], seconds: float, is_over: Callable[[], bool]) -> str:
-    """Waits for a launcher to end, or ends it; returns why it was ended, or an empty text."""
-    end = time.monotonic() + seconds
-    why = ""
-    while process.poll() is None:
-        try:
-            process.wait(_STEP_POLL_SECONDS)
-        except subprocess.TimeoutExpired:
-            if why and time.monotonic() > end:
-                _signal(process, signal.SIGKILL)
-            elif not why and (is_over() or time.monotonic() > end):
-                why = "it is wanted no more" if is_over() else f"it took more than {seconds:.0f} s"
-                end = time.monotonic() + _GRACE
-                _signal(process, signal.SIGTERM)
-    return why
-
-
-def _signal(process: subprocess.Popen[bytes], which: signal.Signals) -> None:
-    try:
-        os.killpg(process.pid, which)
-    except ProcessLookupError as error:
-        log.debug("%s", error)  # it has just ended
-
-
-def _answers(text: str) -> list[dict[str, Any]]:
-    found = []
-    for line in text.splitlines():
-        _, mark, said = line.partition(_MARK)
-        if mark:
-            try:
-                answer = json.loads(said)
-                found.append({**answer, "node": str(answer["node"])})
-            except (ValueError, KeyError, TypeError):
-                log.warning("a node's answer cannot be read: %.200s", line)
-    return found
-
-
-def _by_node(answers: Sequence[dict[str, Any]], nodes: Collection[str]) -> dict[str, Answer]:
-    """Returns the answers by the batch system's names of nodes.
+def _answers(text: str, nodes: Collection[str]) -> dict[str, Answer]:
+    """Returns the answers of nodes in a step's output, by the batch system's names of the nodes.
 
     A node may use another name for itself. Answers with unknown names are assigned to the remaining nodes if their
     numbers match and the answers are equal.
@@ -553,23 +361,31 @@ def _by_node(answers: Sequence[dict[str, Any]], nodes: Collection[str]) -> dict[
     short = {node.partition(".")[0]: node for node in nodes}
     found: dict[str, Answer] = {}
     others: list[Answer] = []
-    for answer in answers:
-        said = Answer(answer.get("there") or {}, answer.get("failed") or {})
-        node = short.get(str(answer["node"]).partition(".")[0])
+    for line in text.splitlines():
+        _, mark, said = line.partition(_MARK)
+        if not mark:
+            continue
+        try:
+            told = json.loads(said)
+            answer, name = Answer(told.get("there") or {}, told.get("failed") or {}), str(told["node"])
+        except (ValueError, KeyError, AttributeError):
+            log.warning("the answer of a node cannot be read: %.200s", line)
+            continue
+        node = short.get(name.partition(".")[0])
         if node is not None and node not in found:
-            found[node] = said
+            found[node] = answer
         else:
-            others.append(said)
+            others.append(answer)
     left = [node for node in nodes if node not in found]
     if len(others) == len(left) and all(other == others[0] for other in others):
         found.update(dict.fromkeys(left, others[0]) if others else {})
     return found
 
 
-def _last_words(text: str) -> str:
-    """Returns the last line of a launcher's output that is not a node's answer."""
+def _last_line(text: str) -> str:
+    """Returns the last line of a step's output that is not a node's answer."""
     said = [line.strip() for line in text.splitlines() if line.strip() and _MARK not in line]
-    return said[-1][:_SAID] if said else "the launcher said nothing"
+    return said[-1][:_SAID] if said else "the launcher printed no message"
 
 
 #: Bytes from which a sandbox's file is staged instead of copied into each job's folder.
@@ -577,22 +393,6 @@ LARGE_FILE = 16 << 20
 
 _SECONDS, _SLOW = 300.0, 20 << 20  # time limit of a step, plus one second for each _SLOW bytes
 _REMOVAL_SECONDS = 20.0
-
-
-class LaunchedJob(Protocol):
-    """A job that a launcher will start."""
-
-    @property
-    def job(self) -> Job:
-        """The job."""
-
-    @property
-    def seat(self) -> Assignment:
-        """Its nodes."""
-
-    @property
-    def container(self) -> InContainer:
-        """Its image and container runtime."""
 
 
 class Staging:
@@ -618,7 +418,9 @@ class Staging:
         folder.mkdir(parents=True, mode=0o700, exist_ok=True)
         self._site, self._folder, self._limit = site, folder, limit_mb << 20
         self._sources = Sources(folder, self._limit)
-        self._steps = NodeSteps(site, folder, allocation)
+        self._allocation = tuple(allocation)
+        self._program = folder / _PROGRAM.name
+        shutil.copy(_PROGRAM, self._program)
         self._copies = NodeCopies()
         until = int(min(time.time() + seconds, 1e12))
         safe = re.sub(r"[^\w.]", "_", job)[:60]
@@ -626,9 +428,7 @@ class Staging:
         self._said: set[str] = set()
         self._lock = threading.Lock()
 
-    def stage(
-        self, launched: LaunchedJob, root: Path, folder: Path, large: Sequence[Path], starting: Starting
-    ) -> Staged:
+    def stage(self, launched: Launched, root: Path, folder: Path, large: Sequence[Path], starting: Starting) -> Staged:
         """Makes a job use copies on its nodes: of its image, its inputs, and the large files of its sandbox.
 
         Files that cannot be copied are used on shared storage; the pilot's log says so.
@@ -645,17 +445,12 @@ class Staging:
             TransformationFailure: its image cannot be run here.
             OSError: the job's folder cannot be changed.
         """
-        began = time.monotonic()
-        job, seat, container = launched.job, launched.seat, launched.container
+        began, nodes = time.monotonic(), launched.assignment.nodes
         try:
-            files = WantedFiles(self._sources, starting.is_over, self._remark)
-            files.add_image(container, root)
-            files.add_inputs(root, folder)
-            files.add_large(root, folder, large)
-            wanted = files.found
-            pairs = {(node, each.source.key) for each in wanted for node in seat.nodes}
+            wanted = self._wanted(launched.container, root, folder, large, starting.is_over)
+            pairs = {(node, each.source.key) for each in wanted for node in nodes}
             if mine := self._copies.take(pairs):
-                self._copy(job, seat, mine, {each.source.key: each.source for each in wanted}, starting)
+                self._copy(launched, mine, {each.source.key: each.source for each in wanted}, starting)
             self._copies.wait(pairs, starting.is_over)
             if starting.is_over():
                 raise GivenUp
@@ -664,12 +459,12 @@ class Staging:
             raise starting.failure or GivenBack(PilotErrorCode.SIGTERM, why) from None
         if not wanted and not large:
             return NOTHING_STAGED
-        used = self._used(wanted, seat)
+        used = self._used(wanted, nodes)
         self._point_at(used, wanted, large)
         (image,) = [each.source.key for each in wanted if each.link is None] or [""]
         return Staged(
             seconds=time.monotonic() - began,
-            image=container.image if image in used else "",
+            image=launched.container.image if image in used else "",
             image_copy=used.get(image, ""),
             folders=tuple(Path(path).parent for key, path in used.items() if key != image),
         )
@@ -682,60 +477,79 @@ class Staging:
         """
         there = [node for node in nodes if node in self._copies.nodes()]
         if there:
-            answers, why = self._steps.run(
-                "remove", self._request(), there, name="remove", seconds=_REMOVAL_SECONDS, is_over=lambda: False
-            )
+            answers, why = self._step("remove", [], there, name="remove", seconds=_REMOVAL_SECONDS)
             if silent := len(there) - len(answers):
-                log.warning("what was staged on %d nodes may stay there: %s", silent, why)
+                log.warning("staged files may remain on %d nodes: %s", silent, why)
             for node, answer in answers.items():
                 for failure in answer.failed.values():
-                    self._remark(f"what was staged on node {node} stays there: {failure}")
+                    self._warn(f"staged files remain on node {node}: {failure}")
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    # --- copies ---
+    def _wanted(
+        self, container: InContainer, root: Path, folder: Path, large: Sequence[Path], is_over: Callable[[], bool]
+    ) -> list[Wanted]:
+        """Returns the files to stage: the image, shared inputs, and large files that the payload does not write."""
+        paths: list[tuple[Path, Path | None]] = []
+        try:
+            paths += [(path, None) for path in _image(container, root)]
+        except NotStaged as error:
+            self._warn(f"{container.image} is not staged: {error}")
+        paths += [(link, link) for link in _shared_inputs(root, folder)]
+        written = _written(folder)
+        paths += [(link, link) for link in large if written.isdisjoint(link.relative_to(root).parts)]
+        found = []
+        for path, link in paths:
+            try:
+                source = self._sources.find(path, is_over)
+            except (OSError, NotStaged) as error:
+                self._warn(f"{os.path.realpath(path)} is not staged: {error}")
+                continue
+            if source.size >= _SMALL:
+                found.append(Wanted(source, link))
+        return found
 
-    def _used(self, wanted: Sequence[Wanted], seat: Assignment) -> dict[str, str]:
+    def _used(self, wanted: Sequence[Wanted], nodes: Sequence[str]) -> dict[str, str]:
         """Returns the paths of copies by key, if they are the same on all nodes of the job."""
         used = {}
         for each in wanted:
-            paths = self._copies.paths(seat.nodes, each.source.key)
+            paths = self._copies.paths(nodes, each.source.key)
             if len(paths) == 1:
                 used[each.source.key] = paths.pop()
             elif paths:
-                self._remark(
-                    f"jobs of several nodes read what is shared, for scratch.node of the site, "
-                    f"{self._site.scratch}, is another path on each node"
+                self._warn(
+                    f"scratch.node of the site, {self._site.scratch}, is another path on each node: jobs of several "
+                    "nodes read the shared files"
                 )
         return used
 
-    def _copy(
-        self, job: Job, seat: Assignment, mine: set[Pair], sources: Mapping[str, Source], starting: Starting
-    ) -> None:
-        began = time.monotonic()
-        nodes = [node for node in seat.nodes if any(node == pair[0] for pair in mine)]
+    def _copy(self, launched: Launched, mine: set[Pair], sources: Mapping[str, Source], starting: Starting) -> None:
+        """Copies the sources of these pairs, with one step on the job's nodes."""
+        began, job = time.monotonic(), launched.job
+        nodes = [node for node in launched.assignment.nodes if any(node == pair[0] for pair in mine)]
         keys = sorted({key for _, key in mine})
         size = sum(sources[key].size for key in keys)
         paths: dict[Pair, str] = {}
         hopeless: set[Pair] = set()
         try:
-            answers, why = self._steps.run(
+            answers, why = self._step(
                 "copy",
-                self._request([sources[key].wanted for key in keys]),
+                [sources[key].wanted for key in keys],
                 nodes,
                 name=f"{job.panda_id}.{job.attempt}",
                 seconds=_SECONDS + size / _SLOW,
                 is_over=starting.is_over,
-                memory_mb=seat.memory_mb,
+                memory_mb=launched.assignment.memory_mb,
             )
             for node, key in mine:
-                answer = answers.get(node)
-                if answer is not None and key in answer.there:
+                answer = answers.get(node, Answer({}, {}))
+                if key in answer.there:
                     paths[node, key] = answer.there[key]
-                elif answer is not None and key in answer.failed:
+                    continue
+                if key in answer.failed:
                     hopeless.add((node, key))
-                    self._remark(f"{sources[key].path} is not staged, and read where it is: {answer.failed[key]}", node)
-                elif not starting.is_over():
-                    self._remark(f"{sources[key].path} is not staged, and read where it is: {why}", node)
+                if key in answer.failed or not starting.is_over():
+                    reason = answer.failed.get(key, why)
+                    self._warn(f"{sources[key].path} is not staged, and read where it is: {reason}", node)
         finally:
             self._copies.settle(mine, paths, hopeless)
         if paths:
@@ -744,11 +558,52 @@ class Staging:
                 *(job.panda_id, len({key for _, key in paths}), size >> 20, len(nodes), time.monotonic() - began),
             )
 
-    def _request(self, copies: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    def _step(
+        self,
+        what: str,
+        copies: Sequence[Mapping[str, Any]],
+        nodes: Sequence[str],
+        *,
+        name: str,
+        seconds: float,
+        is_over: Callable[[], bool] = lambda: False,
+        memory_mb: int = 0,
+    ) -> tuple[dict[str, Answer], str]:
+        """Runs hpo_pilot_stage.py once on each node; errors are returned, not raised.
+
+        Args:
+            what: copy or remove.
+            copies: what to copy.
+            nodes: the nodes.
+            name: unique name for the step's request.
+            seconds: time limit.
+            is_over: returns whether to end the step now.
+            memory_mb: of each process; 0: not given.
+
+        Returns:
+            (answers by node, why nodes may have given no answer).
+        """
         names = [first or second for first, second in re.findall(r"\$(?:(\w+)|\{(\w+)\})", self._site.scratch)]
         variables = {name: os.environ[name] for name in names if name in os.environ}
         said = {"scratch": self._site.scratch, "folder": self._name, "variables": variables, "limit": self._limit}
-        return {**said, "copies": list(copies)}
+        request = self._folder / f"{name}.json"
+        try:
+            write_whole(request, json.dumps({**said, "copies": list(copies)}), mode=0o600)
+            done = run_step(
+                self._site,
+                [sys.executable, "-I", "-S", str(self._program), what, str(request)],
+                nodes,
+                self._allocation,
+                seconds=seconds,
+                is_over=is_over,
+                memory_mb=memory_mb,
+                folder=self._folder,
+            )
+        except (OSError, InputError) as error:
+            return {}, str(error)
+        finally:
+            request.unlink(missing_ok=True)
+        return _answers(done.text, nodes), done.why_ended or _last_line(done.text)
 
     def _point_at(self, used: Mapping[str, str], wanted: Sequence[Wanted], large: Sequence[Path]) -> None:
         """Points the links of the job's folder at the copies; sandbox files without a copy are copied into it."""
@@ -765,7 +620,7 @@ class Staging:
                 shutil.copy(link, new)
                 new.replace(link)
 
-    def _remark(self, text: str, node: str = "") -> None:
+    def _warn(self, text: str, node: str = "") -> None:
         """Logs a message once."""
         with self._lock:
             if text in self._said:

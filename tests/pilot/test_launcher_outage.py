@@ -102,7 +102,7 @@ def test_a_probe_that_waits_for_cores(tmp_path: Path, monkeypatch: pytest.Monkey
     """Others have them: whoever says so has been answered."""
     program = tmp_path / "srun"
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(launch, "_SECONDS", 0.5)
+    monkeypatch.setattr(launch, "_PROBE_SECONDS", 0.5)
     for words, good in (("Job 7 step creation temporarily disabled, retrying", True), ("hm", False)):
         program.write_text(f"#!/bin/sh\necho 'srun: {words}'\nexec sleep 5\n")
         program.chmod(0o755)

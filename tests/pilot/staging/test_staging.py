@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,13 @@ import pytest
 
 from hpo_pilot.hpc.launchers import Placement, Plain
 from hpo_pilot.pilot.execution import InContainer
-from hpo_pilot.pilot.job import GivenBack, Job, JobFailure, PilotErrorCode, parse_job
+from hpo_pilot.pilot.job import GivenBack, JobFailure, PilotErrorCode, parse_job
+from hpo_pilot.pilot.launch import NOTHING_STAGED, Launched, Staged
 from hpo_pilot.pilot.machine import Assignment
 from hpo_pilot.pilot.report import Starting
 from hpo_pilot.pilot.settings import Site
-from hpo_pilot.pilot.staging import NOTHING_STAGED, STAGE_IN_SECONDS, Staged, Staging, note_stage_in
-from hpo_pilot.transformation.job import USER_METADATA
+from hpo_pilot.pilot.staging import STAGE_IN_SECONDS, Staging, note_stage_in
+from hpo_pilot.transformation.job import USER_METADATA, PayloadDocument
 
 MB = 1 << 20
 
@@ -38,13 +38,6 @@ class Counted(Plain):
         return [*self.before, *super().command(argv, placement)]
 
 
-@dataclass(frozen=True)
-class Launched:
-    job: Job
-    seat: Assignment
-    container: InContainer
-
-
 class Here:
     """An allocation."""
 
@@ -52,9 +45,9 @@ class Here:
         self.folder, self.launcher = folder, Counted()
         self.scratch = folder / "scratch"
         self.scratch.mkdir()
-        site = Site(launcher=self.launcher, scratch=str(self.scratch))
+        self.site = Site(launcher=self.launcher, scratch=str(self.scratch))
         said = {"job": "7.pbs", "seconds": 1e4, "limit_mb": 100, **more}
-        self.staging = Staging(site, folder / "shared", ["n1"], **said)
+        self.staging = Staging(self.site, folder / "shared", ["n1"], **said)
         self.draining = threading.Event()
         self.data = folder / "data.bin"
         self.data.write_bytes(b"x" * 2 * MB)
@@ -66,7 +59,8 @@ class Here:
             (root / path.name).symlink_to(path)
         (root / "hpo_pilot_inputs.json").write_text(json.dumps([path.name for path in inputs]))
         job = parse_job({"PandaID": number, "attemptNr": 1, "jobPars": "-a s.tar.gz -p x"})
-        launched = Launched(job, Assignment(("n1",), {}, 1, allocation=("n1",)), InContainer("auto", image))
+        assignment = Assignment(("n1",), {}, 1, allocation=("n1",))
+        launched = Launched(self.site, job, assignment, PayloadDocument(), InContainer("auto", image))
         return launched, root, Starting(job, root, self.draining)
 
     def stage(self, number: int, *inputs: Path, large: tuple[Path, ...] = (), image: str = "") -> Staged:
