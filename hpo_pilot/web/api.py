@@ -7,13 +7,13 @@ import hashlib
 import inspect
 import json
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path as FilePath
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Header, Path, Query, Request
-from pydantic import BaseModel, ConfigDict, Field, StrictInt
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, create_model
 from starlette.background import BackgroundTask
 from starlette.responses import FileResponse, Response
 from typing_extensions import TypedDict
@@ -23,11 +23,13 @@ from hpo_pilot.errors import SearchFileError
 from hpo_pilot.files import MAX_SEARCH_FILE_BYTES, python_here
 from hpo_pilot.panda.sandbox import build_sandbox
 from hpo_pilot.report.documents import (
+    EventDocument,
     ExaminationDocument,
     IntermediateDocument,
     ProblemDocument,
     ProgressDocument,
     SearchDocument,
+    StatusDocument,
     TrialDocument,
     intermediate_documents,
 )
@@ -43,7 +45,7 @@ from hpo_pilot.store.lease import lease_holder
 from hpo_pilot.web import api_context
 from hpo_pilot.web.api_context import DIGEST, ApiError, Client, Context, Identity, Parts, answers, caller_of
 from hpo_pilot.web.local_client import LocalClient
-from hpo_pilot.web.operations import SearchClient, rest_call_of
+from hpo_pilot.web.operations import Operation, operations
 from hpo_pilot.web.rendering import json_answer, packed_answer
 
 service_router = APIRouter(tags=["service"])
@@ -130,12 +132,6 @@ class KeptOutputs(TypedDict):
     trial: int
     folds: list[int]
     of: int
-
-
-@reading_router.get("/searches", response_model=list[SearchDocument], responses=answers([api_context.SEARCH]))
-def list_searches(request: Request, client: Client) -> Response:
-    """Returns all searches, oldest first; every user sees all of them."""
-    return json_answer(request, client.searches())
 
 
 @reading_router.get(
@@ -551,60 +547,66 @@ def extend(request: Request, client: Client, identity: Identity, extension: Anno
     return json_answer(request, client.extend(identity, extension.add, seen=extension.seen))
 
 
-#: Operations whose routes are derived from their declarations, with an example of the answer and the JSON body.
-_DERIVED: tuple[tuple[APIRouter, Callable[..., Any], Any, type[BaseModel] | None], ...] = (
-    (reading_router, SearchClient.status, api_context.STATUS, None),
-    (reading_router, SearchClient.best, api_context.TRIAL_EXAMPLE, None),
-    (reading_router, SearchClient.events, [api_context.EVENT], None),
-    (changing_router, SearchClient.pause, api_context.SEARCH, None),
-    (changing_router, SearchClient.stop, api_context.SEARCH, None),
-    (changing_router, SearchClient.retry, api_context.ADDED, Retry),
-    (changing_router, SearchClient.add_point, api_context.ADDED, WantedPoint),
-    (changing_router, SearchClient.set_parallel, api_context.SEARCH, Width),
+#: JSON bodies of declared operations whose limits OpenAPI describes; others are derived from the parameters.
+_BODIES: dict[str, type[BaseModel]] = {"retry": Retry, "add_point": WantedPoint, "set_parallel": Width}
+
+#: Examples of answers.
+_EXAMPLES: tuple[tuple[Any, Any], ...] = (
+    (SearchDocument, api_context.SEARCH),
+    (StatusDocument, api_context.STATUS),
+    (list[SearchDocument], [api_context.SEARCH]),
+    (list[EventDocument], [api_context.EVENT]),
+    (TrialDocument | list[TrialDocument] | None, api_context.TRIAL_EXAMPLE),
 )
 
 
-def _add_route(router: APIRouter, operation: Callable[..., Any], example: Any, model: type[BaseModel] | None) -> None:
-    """Adds the route of an operation that `hpo_pilot.web.operations.rest` declared.
+def _body_of(operation: Operation) -> type[BaseModel] | None:
+    """Returns the JSON body of an operation; None: it has no parameters."""
+    if operation.name in _BODIES or not operation.fields():
+        return _BODIES.get(operation.name)
+    title = operation.name.title().replace("_", "")
+    fields: dict[str, Any] = operation.fields()
+    return create_model(title, __config__=ConfigDict(extra="forbid"), __doc__=operation.summary, **fields)
 
-    Args:
-        router: gets the route.
-        operation: method of `SearchClient`; the first line of its docstring describes the route.
-        example: of the answer.
-        model: JSON body; its fields are the parameters of the method after `identity`. None: there is no body.
-    """
-    call, name = rest_call_of(operation), operation.__name__
 
-    def handler(request: Request, client: LocalClient, identity: str, **given: Any) -> Response:
-        body: BaseModel | None = given.get("body")
-        fields = {} if body is None else {field: getattr(body, field) for field in type(body).model_fields}
-        if call.keyed:
-            fields["key"] = _key_of(client, given["idempotency_key"])
-        return json_answer(request, getattr(client, name)(identity, **fields))
+def _add_route(operation: Operation) -> None:
+    """Adds the route of an operation that `hpo_pilot.web.operations.rest` declared."""
+    of_search, model = "{identity}" in operation.path, _body_of(operation)
 
-    kinds: dict[str, Any] = {"request": Request, "client": Client, "identity": Identity}
+    def handler(request: Request, client: LocalClient, **given: Any) -> Response:
+        fields: dict[str, Any] = {"identity": given["identity"]} if of_search else {}
+        if model is not None:
+            fields |= {name: getattr(given["body"], name) for name in model.model_fields}
+        if operation.keyed:
+            key = _key_of(client, given["idempotency_key"])
+            return json_answer(request, client.perform(operation, fields, key=key))
+        return json_answer(request, getattr(client, operation.name)(**fields))
+
+    kinds: dict[str, Any] = {"request": Request, "client": Client}
+    if of_search:
+        kinds["identity"] = Identity
     if model is not None:
         kinds["body"] = Annotated[model, Body()]
-    parameters = [
-        inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, annotation=kind) for key, kind in kinds.items()
-    ]
-    if call.keyed:
-        key = inspect.Parameter("idempotency_key", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=CallKey)
-        parameters.append(key)
+    only = inspect.Parameter.KEYWORD_ONLY
+    parameters = [inspect.Parameter(name, only, annotation=kind) for name, kind in kinds.items()]
+    if operation.keyed:
+        parameters.append(inspect.Parameter("idempotency_key", only, default=None, annotation=CallKey))
     handler.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # FastAPI reads it
+    example = next((example for kind, example in _EXAMPLES if kind == operation.answer), None)
+    router = reading_router if operation.method == "GET" else changing_router
     router.add_api_route(
-        f"/{call.path}",
+        f"/{operation.path}",
         handler,
-        methods=[call.method],
-        name=name,
-        description=(inspect.getdoc(operation) or "").partition("\n")[0],
-        response_model=get_type_hints(operation)["return"],
-        responses=answers(example, 404),
+        methods=[operation.method],
+        name=operation.name if of_search else f"list_{operation.name}",
+        description=operation.summary,
+        response_model=operation.answer,
+        responses=answers(api_context.ADDED if operation.keyed else example, *([404] if of_search else [])),
     )
 
 
-for _route in _DERIVED:
-    _add_route(*_route)
+for _operation in operations():
+    _add_route(_operation)
 
 
 def _key_of(client: LocalClient, key: str | None) -> str | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -23,6 +23,7 @@ from hpo_pilot.search import Dimension, TrialState
 from hpo_pilot.server.tokens import Role, TokenRefused
 from hpo_pilot.web.api_context import error_answer
 from hpo_pilot.web.local_client import LocalClient
+from hpo_pilot.web.operations import Operation, operations
 from hpo_pilot.web.pages import client_of, context_of, page, place_of, session_of, view_of
 from hpo_pilot.web.search_views import SearchView
 from hpo_pilot.web.sessions import CODE_SECONDS, Login, check_form, is_secure, login_of, safe_target
@@ -79,23 +80,45 @@ class ActionForm:
     danger: bool = False
 
 
+_Form = Callable[[SearchView], ActionForm]
+_Change = Callable[[LocalClient, SearchView, FormData], object]
+
 # --- forms ---
 
 
-def _pause(view: SearchView) -> ActionForm:
-    return ActionForm("pause", "Pause", ["No new trials from now on; those that are out end as they end."], "Pause")
+def _derived(operation: Operation, view: SearchView) -> ActionForm:
+    """Returns the form of a declared operation, with a field for each of its parameters.
+
+    A parameter that has the name of a limit of the budget shows its present value.
+    """
+    budget = view.search.budget.model_dump()
+    fields = []
+    for name, (kind, _) in operation.fields().items():
+        now = budget.get(name)
+        note = "" if now is None else f"now {now:,}"
+        value = "" if now is None else str(now)
+        fields.append(FormField(name, _label(name), _INPUT_MODES[kind], value, note))
+    return ActionForm(operation.key, operation.button, [operation.summary], operation.button, fields)
+
+
+#: Types of parameters that a derived form can ask for, with the input mode of their fields.
+_INPUT_MODES: Mapping[Any, str] = {int: "numeric", float: "decimal", str: "text"}
+
+
+def _label(name: str) -> str:
+    return name.replace("_", " ").capitalize()
 
 
 def _resume(view: SearchView) -> ActionForm:
-    return ActionForm("resume", "Resume", ["The search goes on where it was."], "Resume")
+    return ActionForm("resume", "Resume", ["The search continues from its present state."], "Resume")
 
 
 def _stop(view: SearchView) -> ActionForm:
     out = view.counts[TrialState.RUNNING] + view.counts[TrialState.PENDING]
     texts = [
-        f"Ends the search {view.record.name}. {count(out, 'trial')} that {'is' if out == 1 else 'are'} out will be "
-        "killed, and what they have done since their last checkpoint is lost.",
-        "Results stay, and the search can be resumed.",
+        f"This ends the search {view.record.name} and kills {count(out, 'open trial')}. Their work since their last "
+        "checkpoint is lost.",
+        "All results stay, and you can resume the search.",
     ]
     return ActionForm("stop", f"Stop {view.record.name}?", texts, "Stop it", danger=True)
 
@@ -114,28 +137,19 @@ def _extend(view: SearchView) -> ActionForm:
     ]
     # The form also sends the budget that the user saw: the same form sent twice then adds only once.
     seen = [FormField(f"seen.{name}", kind="hidden", value=repr(budget[name])) for name in _LIMITS]
-    texts = ["What is given here is added to the budget. A search that was over goes on."]
+    texts = ["These amounts are added to the budget. A search that was over continues."]
     return ActionForm("extend", "Extend the budget", texts, "Extend", [*fields, *seen])
-
-
-def _parallel(view: SearchView) -> ActionForm:
-    now = view.search.budget.parallel
-    note = "a larger number waits less for results, and learns less between them"
-    field = FormField("parallel", "Trials side by side", "numeric", str(now), f"now {now}; {note}")
-    return ActionForm(
-        "parallel", "Trials side by side", ["From now on; trials that are out are left alone."], "Change", [field]
-    )
 
 
 def _retry(view: SearchView) -> ActionForm:
     again = {trial.retries for trial in view.trials if trial.retries is not None}
     failed = sorted(trial.number for trial in view.failures if trial.number not in again)
     texts = [
-        f"{count(len(failed), 'trial')} failed and {'was' if len(failed) == 1 else 'were'} not tried again yet. Their "
-        "points go out again as new trials, and the budget grows by as many.",
+        f"{count(len(failed), 'failed trial')} {'has' if len(failed) == 1 else 'have'} not been retried.",
+        "Their points run again as new trials; the budget grows by one trial for each.",
     ]
     field = FormField(
-        "trials", "Only these trials", value="", note="numbers, with commas between; empty: all that failed"
+        "trials", "Only these trials", value="", note="numbers, separated by commas; empty: all failed trials"
     )
     return ActionForm("retry", "Retry failed trials", texts, "Try again", [field])
 
@@ -146,15 +160,15 @@ def _add(view: SearchView) -> ActionForm:
         _dimension_field(name, dimension, start.get(name)) for name, dimension in view.search.space_dimensions.items()
     ]
     texts = [
-        "This point is tried ahead of what the optimizer proposes; the budget grows by one trial.",
-        *(["The best point so far is filled in."] if start else []),
+        "This point is tried before new points of the optimizer. The budget grows by one trial.",
+        *(["The form shows the best point so far."] if start else []),
     ]
     return ActionForm("add", "Try a point", texts, "Try it", fields)
 
 
 def _dimension_field(name: str, dimension: Dimension, value: Any) -> FormField:
     when = ", ".join(f"{other} is {_alternatives(wanted)}" for other, wanted in dimension.when.items())
-    only = f"only where {when}; else leave it empty" if when else ""
+    only = f"only if {when}; otherwise leave it empty" if when else ""
     key = f"p.{name}"
     if dimension.type == "categorical" or dimension.type == "ordinal":  # noqa: PLR1714  # mypy narrows this way alone
         places = [(str(index), scalar(choice)) for index, choice in enumerate(dimension.choices)]
@@ -191,18 +205,26 @@ def _do_extend(client: LocalClient, view: SearchView, given: FormData) -> None:
     client.extend(view.record.name, changes, seen=seen or None)
 
 
-def _do_parallel(client: LocalClient, view: SearchView, given: FormData) -> None:
-    wanted = _field_number(given, "parallel", "Trials side by side")
-    if wanted != int(wanted):
-        raise InputError(f"Trials side by side: {wanted:g} is no whole number.")
-    client.set_parallel(view.record.name, int(wanted))
+def _do_derived(operation: Operation, client: LocalClient, view: SearchView, given: FormData) -> None:
+    fields: dict[str, Any] = {}
+    for name, (kind, _) in operation.fields().items():
+        fields[name] = _field_text(given, name) if kind is str else _field_number(given, name, _label(name))
+        if kind is int:
+            fields[name] = _whole(fields[name], _label(name))
+    getattr(client, operation.name)(view.record.name, **fields)
+
+
+def _whole(value: float, label: str) -> int:
+    if value != int(value):
+        raise InputError(f"{label}: {value:g} is not a whole number.")
+    return int(value)
 
 
 def _do_retry(client: LocalClient, view: SearchView, given: FormData) -> None:
     said = [word for word in _field_text(given, "trials").replace(",", " ").split() if word]
     wrong = next((word for word in said if not (word.isascii() and word.isdigit() and len(word) < 10)), None)
     if wrong is not None:
-        raise InputError(f"Only these trials: {wrong!r} is no trial's number; give numbers such as 3, 7, 12.")
+        raise InputError(f"Only these trials: {wrong!r} is not a trial number. Give numbers, as in 3, 7, 12.")
     client.retry(view.record.name, [int(word) for word in said] or None)
 
 
@@ -214,7 +236,7 @@ def _do_add(client: LocalClient, view: SearchView, given: FormData) -> None:
             continue
         if dimension.type in ("categorical", "ordinal"):
             if not (said.isascii() and said.isdigit() and len(said) < 10 and int(said) < len(dimension.choices)):
-                raise InputError(f"{name}: choose one of the list.")
+                raise InputError(f"{name}: choose a value from the list.")
             point[name] = dimension.choices[int(said)]
         else:
             value = _field_number(given, f"p.{name}", name)
@@ -227,9 +249,9 @@ def _field_number(given: FormData, name: str, label: str) -> float:
     try:
         value = float(said.removeprefix("+").replace("\u2212", "-"))
     except ValueError:
-        raise InputError(f"{label}: {said[:60]!r} is no number.") from None
+        raise InputError(f"{label}: {said[:60]!r} is not a number.") from None
     if not math.isfinite(value):
-        raise InputError(f"{label}: {said[:60]!r} is no number.")
+        raise InputError(f"{label}: {said[:60]!r} is not a number.")
     return value
 
 
@@ -238,55 +260,49 @@ def _field_text(given: FormData, name: str) -> str:
     return value.strip() if isinstance(value, str) else ""
 
 
-_FORMS: Mapping[str, Callable[[SearchView], ActionForm]] = {
-    "pause": _pause,
-    "resume": _resume,
-    "stop": _stop,
-    "extend": _extend,
-    "parallel": _parallel,
-    "retry": _retry,
-    "add": _add,
-}
-
-_DOING: Mapping[str, Callable[[LocalClient, SearchView, FormData], object]] = {
-    "pause": lambda client, view, _given: client.pause(view.record.name),
-    "resume": lambda client, view, _given: client.resume(view.record.name),
-    "stop": lambda client, view, _given: client.stop(view.record.name),
-    "extend": _do_extend,
-    "parallel": _do_parallel,
-    "retry": _do_retry,
-    "add": _do_add,
+#: The actions of the monitor, by the last part of the form's address: the form, and the change that it makes.
+_ACTIONS: Mapping[str, tuple[_Form, _Change]] = {
+    "resume": (_resume, lambda client, view, _given: client.resume(view.record.name)),
+    "stop": (_stop, lambda client, view, _given: client.stop(view.record.name)),
+    "extend": (_extend, _do_extend),
+    "retry": (_retry, _do_retry),
+    "add": (_add, _do_add),
+    **{
+        operation.key: (partial(_derived, operation), partial(_do_derived, operation))
+        for operation in operations()
+        if operation.button
+    },
 }
 
 
-def _form_of(request: Request) -> Callable[[SearchView], ActionForm]:
+def _action_of(request: Request) -> tuple[_Form, _Change]:
     key = request.path_params["action"]
-    if key not in _FORMS:
-        raise HTTPException(404, "there is no such page")
-    return _FORMS[key]
+    if key not in _ACTIONS:
+        raise HTTPException(404, "There is no such page.")
+    return _ACTIONS[key]
 
 
 def show_form(request: Request) -> Response:
     """Shows the page of a form."""
-    make, view = _form_of(request), view_of(request)
+    (make, _), view = _action_of(request), view_of(request)
     return page(request, "action.j2", {"view": view, "action": make(view), "problem": ""})
 
 
 async def change(request: Request) -> Response:
     """Makes the change of a sent form and redirects to the search; on an error, shows the form with the reason."""
-    make = _form_of(request)
+    make, do = _action_of(request)
     session = session_of(request)
     assert session is not None  # the guard has made sure of it
     async with request.form(max_files=0, max_fields=300) as given:
         check_form(context_of(request).sessions, session, given.get("form"))
-        doing = functools.partial(_change, request, make, given)
+        doing = partial(_change, request, make, do, given)
         return await to_thread.run_sync(doing, limiter=context_of(request).action_threads)
 
 
-def _change(request: Request, make: Callable[[SearchView], ActionForm], given: FormData) -> Response:
-    view, key = view_of(request), request.path_params["action"]
+def _change(request: Request, make: _Form, do: _Change, given: FormData) -> Response:
+    view = view_of(request)
     try:
-        _DOING[key](client_of(request), view, given)
+        do(client_of(request), view, given)
     except (InputError, TryAgainError) as error:
         form = make(view_of(request))
         filled = [
@@ -296,11 +312,12 @@ def _change(request: Request, make: Callable[[SearchView], ActionForm], given: F
         problem = place_of(request).completed(error_answer(error)[2])
         values = {"view": view, "action": replace(form, fields=filled), "problem": problem}
         return page(request, "action.j2", values, 503 if isinstance(error, TryAgainError) else 422)
-    return RedirectResponse(f"/searches/{quote(view.record.name, safe='')}?done={key}", 303)
+    done = request.path_params["action"]
+    return RedirectResponse(f"/searches/{quote(view.record.name, safe='')}?done={done}", 303)
 
 
-_NOT_FOR_PILOTS = "A pilot's token takes jobs; the pages want a user's token."
-_STALE_LINK = "This link was used already, or is older than ten minutes: print another."
+_NOT_FOR_PILOTS = "This is a pilot's token. Sign in with a user's token."
+_STALE_LINK = "This link was used already, or is older than ten minutes. Print a new one: `hpo-pilot monitor --link`."
 
 
 def show_sign_in(request: Request) -> Response:

@@ -44,7 +44,7 @@ from hpo_pilot.report.documents import (
     wish_document,
 )
 from hpo_pilot.report.exports import exporter
-from hpo_pilot.web.operations import OnProgress, OnServer, SearchClient, User, unpack_outputs
+from hpo_pilot.web.operations import OnProgress, OnServer, Operation, SearchClient, User, unpack_outputs
 
 if TYPE_CHECKING:
     from hpo_pilot.search import Search, Trial, TrialState
@@ -394,11 +394,19 @@ class LocalClient(LocalStore):
     # --- changing ---
 
     @override
-    def pause(self, identity: str) -> SearchDocument:
+    def perform(self, operation: Operation, fields: Mapping[str, Any], *, key: str | None = None) -> Any:
         from hpo_pilot.steering import operations
 
-        store = self._opened()
-        return self._change(identity, lambda record: operations.pause(store, record, self.user.name))
+        store, who, identity = self._opened(), self.user.name, fields["identity"]
+        given = {name: value for name, value in fields.items() if name != "identity"}
+        if given.get("trials") is not None and (family := store.family(identity)):  # numbers of one search's trials
+            raise of_one_segment(identity, [record.name for record in family])
+        if operation.keyed:
+            given["key"] = key
+        change = getattr(operations, operation.name)
+        added: list[Any] = []
+        changed = self._change(identity, lambda record: added.append(change(store, record, who, **given)))
+        return {**changed, "added": sum(added)} if operation.keyed else changed
 
     @override
     def resume(self, identity: str, *, new_payload: bool = False, file: Path | None = None) -> SearchDocument:
@@ -460,36 +468,6 @@ class LocalClient(LocalStore):
         return self._change(
             identity, lambda record: operations.extend(store, record, self.user.name, changes, seen=seen)
         )
-
-    @override
-    def retry(self, identity: str, trials: Sequence[int] | None = None, *, key: str | None = None) -> SearchDocument:
-        """Tries failed trials again; `key`: as `hpo_pilot.steering.operations.retry` takes it."""
-        from hpo_pilot.steering import operations
-
-        store, who = self._opened(), self.user.name
-        if trials is not None and (family := store.family(identity)):
-            raise of_one_segment(identity, [record.name for record in family])
-        return self._ask_for(identity, lambda record: operations.retry(store, record, who, trials, key=key))
-
-    @override
-    def add_point(self, identity: str, point: Mapping[str, Any], *, key: str | None = None) -> SearchDocument:
-        """Has a point tried; `key`: as `hpo_pilot.steering.operations.add_point` takes it."""
-        from hpo_pilot.steering import operations
-
-        store, who = self._opened(), self.user.name
-        return self._ask_for(identity, lambda record: operations.add_point(store, record, who, point, key=key))
-
-    @override
-    def set_parallel(self, identity: str, parallel: int) -> SearchDocument:
-        from hpo_pilot.steering import operations
-
-        store, who = self._opened(), self.user.name
-        return self._change(identity, lambda record: operations.set_parallel(store, record, who, parallel))
-
-    def _ask_for(self, identity: str, ask: Callable[[SearchRecord], int]) -> SearchDocument:
-        added: list[int] = []
-        changed = self._change(identity, lambda record: added.append(ask(record)))
-        return {**changed, "added": sum(added)}
 
 
 # --- documents of searches and trials, made from a store ---

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import hashlib
+import inspect
 import tarfile
 import zlib
 from abc import ABC, abstractmethod
@@ -11,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast, get_type_hints
 
 from hpo_pilot.errors import GiveUpError, InputError
 from hpo_pilot.report.documents import (
@@ -110,39 +112,86 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
-class RestCall:
-    """The call of the REST API for a method of `SearchClient`: routes and `RestClient` are derived from it.
+class Operation:
+    """A plain question or change, declared with `rest` on a method of `SearchClient`.
 
-    Parameters of the method after `identity` are the fields of the JSON body, by name.
+    The route of the REST API, the methods of both clients and, with a `button`, the form of the monitor are derived
+    from it. The parameters of the method are the placeholders of the path and the fields of the JSON body. A local
+    client makes a change by the function of the same name in `hpo_pilot.steering.operations`.
 
     Attributes:
+        function: the method as it is written: its name, parameters and docstring.
         method: HTTP method.
-        path: path below ``/api/v1``; it contains ``{identity}``.
-        keyed: the call carries an idempotency key, so that a repeated call is done once.
+        path: path below ``/api/v1``, such as ``searches/{identity}/pause``.
+        keyed: the call adds trials. It carries an idempotency key, so that a repeated call is done once.
         reached: states of a search after the call. If its answer is lost, the client looks at the search, and repeats
             the call only in another state. Empty: a repeated call changes nothing more.
+        button: label of the button in the monitor, and title of its form; empty: the monitor has no derived form.
+        done: message of the monitor after the change.
     """
 
+    function: Callable[..., Any]
     method: str
     path: str
-    keyed: bool = False
-    reached: tuple[str, ...] = ()
+    keyed: bool
+    reached: tuple[str, ...]
+    button: str
+    done: str
+
+    @property
+    def name(self) -> str:
+        """Name of the method."""
+        return self.function.__name__
+
+    @property
+    def key(self) -> str:
+        """Last part of the path, also of the address of the form."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def summary(self) -> str:
+        """First line of the docstring."""
+        return (self.function.__doc__ or "").partition("\n")[0]
+
+    @property
+    def answer(self) -> Any:
+        """Type of the answer."""
+        return get_type_hints(self.function)["return"]
+
+    def fields(self) -> dict[str, tuple[Any, Any]]:
+        """Returns type and default of each parameter after `identity`; the default is `...` if there is none."""
+        kinds = get_type_hints(self.function)
+        return {
+            name: (kinds[name], ... if parameter.default is parameter.empty else parameter.default)
+            for name, parameter in inspect.signature(self.function).parameters.items()
+            if name not in ("self", "identity")
+        }
 
 
-def rest(method: str, path: str, *, keyed: bool = False, reached: tuple[str, ...] = ()) -> Callable[[_F], _F]:
-    """Declares the REST call of a plain question or change; see `RestCall`."""
+def rest(
+    method: str, path: str, *, keyed: bool = False, reached: tuple[str, ...] = (), button: str = "", done: str = ""
+) -> Callable[[_F], _F]:
+    """Declares a plain question or change, and gives the method its body; see `Operation`."""
 
-    def declare(operation: _F) -> _F:
-        operation.rest_call = RestCall(method, path, keyed, reached)  # type: ignore[attr-defined]
-        return operation
+    def declare(function: _F) -> _F:
+        operation = Operation(function, method, path, keyed, reached, button, done)
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def perform(client: SearchClient, *given: Any, **named: Any) -> Any:
+            bound = signature.bind(client, *given, **named)
+            bound.apply_defaults()
+            return client.perform(operation, dict(list(bound.arguments.items())[1:]))
+
+        perform.operation = operation  # type: ignore[attr-defined]
+        return cast(_F, perform)
 
     return declare
 
 
-def rest_call_of(operation: Callable[..., Any]) -> RestCall:
-    """Returns the REST call that `rest` declared for a method of `SearchClient`."""
-    call: RestCall = operation.rest_call  # type: ignore[attr-defined]
-    return call
+def operations() -> list[Operation]:
+    """Returns the declared operations, in the order of `SearchClient`."""
+    return [member.operation for member in vars(SearchClient).values() if hasattr(member, "operation")]
 
 
 #: Called after every change, or about twice a second.
@@ -233,12 +282,11 @@ class SearchClient(ABC):
 
     # --- looking ---
 
-    @abstractmethod
+    @rest("GET", "searches")
     def searches(self) -> list[SearchDocument]:
-        """Returns all searches, oldest first."""
+        """Returns all searches, oldest first; every user sees all of them."""
 
     @rest("GET", "searches/{identity}")
-    @abstractmethod
     def status(self, identity: str) -> StatusDocument:
         """Returns all that is known of a search, except its trials."""
 
@@ -262,7 +310,6 @@ class SearchClient(ABC):
         """Returns the intermediate values of trials, by number, without trials that reported none."""
 
     @rest("GET", "searches/{identity}/best")
-    @abstractmethod
     def best(self, identity: str) -> TrialDocument | list[TrialDocument] | None:
         """Returns the best trial, or the Pareto front of several objectives; null while no trial has a figure of merit.
 
@@ -270,7 +317,6 @@ class SearchClient(ABC):
         """
 
     @rest("GET", "searches/{identity}/events")
-    @abstractmethod
     def events(self, identity: str) -> list[EventDocument]:
         """Returns the events of a search, oldest first: time, user and action."""
 
@@ -319,8 +365,13 @@ class SearchClient(ABC):
 
     # --- changing ---
 
-    @rest("POST", "searches/{identity}/pause", reached=("paused",))
-    @abstractmethod
+    @rest(
+        "POST",
+        "searches/{identity}/pause",
+        reached=("paused",),
+        button="Pause",
+        done="Paused: no new trials start until you resume the search.",
+    )
     def pause(self, identity: str) -> SearchDocument:
         """Pauses a search: no new trials start; running trials continue to their end.
 
@@ -342,7 +393,6 @@ class SearchClient(ABC):
         """
 
     @rest("POST", "searches/{identity}/stop", reached=("stopping", "stopped"))
-    @abstractmethod
     def stop(self, identity: str) -> SearchDocument:
         """Stops a search and kills its jobs; its results stay.
 
@@ -367,7 +417,6 @@ class SearchClient(ABC):
         """
 
     @rest("POST", "searches/{identity}/retry", keyed=True)
-    @abstractmethod
     def retry(self, identity: str, trials: Sequence[int] | None = None) -> SearchDocument:
         """Tries the points of failed trials again, each as a new trial, before new points of the optimizer.
 
@@ -384,7 +433,6 @@ class SearchClient(ABC):
         """
 
     @rest("POST", "searches/{identity}/points", keyed=True)
-    @abstractmethod
     def add_point(self, identity: str, point: Mapping[str, Any]) -> SearchDocument:
         """Tries a given point before new points of the optimizer, which learns from it as from any other.
 
@@ -399,8 +447,12 @@ class SearchClient(ABC):
                 the hours or GPU-hours of the search are spent; the search is stopping.
         """
 
-    @rest("POST", "searches/{identity}/parallel")
-    @abstractmethod
+    @rest(
+        "POST",
+        "searches/{identity}/parallel",
+        button="Trials at once",
+        done="The number of trials at once was changed.",
+    )
     def set_parallel(self, identity: str, parallel: int) -> SearchDocument:
         """Changes the number of trials at once; running trials are not affected.
 
@@ -410,7 +462,17 @@ class SearchClient(ABC):
             InputError: `parallel` is below one.
         """
 
-    # --- end ---
+    # --- declared operations, and end ---
+
+    @abstractmethod
+    def perform(self, operation: Operation, fields: Mapping[str, Any], *, key: str | None = None) -> Any:
+        """Performs a declared operation and returns the document of its answer.
+
+        Args:
+            operation: the operation.
+            fields: its arguments by name, `identity` included.
+            key: idempotency key of a keyed operation; None: the client chooses one, if it needs one.
+        """
 
     @abstractmethod
     def close(self) -> None:

@@ -42,6 +42,7 @@ from hpo_pilot.store.queries import attempts_of, failed_folds_logs, trials_with_
 from hpo_pilot.web.api_context import client_for, user_of
 from hpo_pilot.web.live import JobFilter, JobFragments, LiveUpdates, away_text, state_summary
 from hpo_pilot.web.local_client import LocalClient
+from hpo_pilot.web.operations import operations
 from hpo_pilot.web.rendering import curves_svg, download, packed_answer, paged, rendered
 from hpo_pilot.web.search_views import FigureCache, SearchCache, SearchView
 from hpo_pilot.web.server_jobs import NoJobError, ServerJobs
@@ -49,13 +50,12 @@ from hpo_pilot.web.sessions import Codes, Session, Sessions
 
 #: Message after an action, by the word in the page's address. Pages never show text from a link.
 NOTICES = {
-    "pause": "Paused: no new trials until it is resumed.",
-    "resume": "Resumed.",
-    "stop": "It is being stopped; its results stay.",
+    "resume": "The search continues.",
+    "stop": "The search is being stopped; its results stay.",
     "extend": "The budget was extended.",
-    "retry": "The failed points will be tried again.",
+    "retry": "The points of the failed trials will be tried again.",
     "add": "The point will be tried next.",
-    "parallel": "The number of trials side by side was changed.",
+    **{operation.key: operation.done for operation in operations() if operation.button},
 }
 
 

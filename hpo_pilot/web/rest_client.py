@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import gzip
 import hashlib
-import inspect
 import re
 import secrets
 import shutil
@@ -18,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 from urllib.parse import quote
 
 import requests
@@ -42,7 +40,7 @@ from hpo_pilot.report.documents import (
 )
 from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.web.connection import Connection, LostAnswerError
-from hpo_pilot.web.operations import OnProgress, OnServer, RestCall, SearchClient, rest_call_of, unpack_outputs
+from hpo_pilot.web.operations import OnProgress, OnServer, Operation, SearchClient, unpack_outputs
 
 #: Seconds that a call waits for a change; seconds to wait for a service that is out of reach, and between two tries.
 _WAIT_SECONDS = 20
@@ -68,31 +66,6 @@ def connect(url: str, token_file: str | Path, *, ca: str | Path | None = None) -
         InputError: the URL or a file is wrong.
     """
     return RestClient(url, Path(token_file), ca=None if ca is None else Path(ca))
-
-
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-
-def _derived(operation: _F) -> _F:
-    """Returns the method of `RestClient` that makes the REST call of an operation."""
-    call, signature = rest_call_of(operation), inspect.signature(operation)
-
-    @functools.wraps(operation)
-    def method(*given: Any, **named: Any) -> Any:
-        bound = signature.bind(*given, **named)
-        bound.apply_defaults()
-        client, identity, *_ = bound.args
-        fields = list(bound.arguments.items())[2:]
-        return client.make_call(call, identity, {name: _json_value(value) for name, value in fields})
-
-    method.__isabstractmethod__ = False  # type: ignore[attr-defined]  # `wraps` copied the mark of the declaration
-    return cast(_F, method)
-
-
-def _json_value(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return dict(value)
-    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
 class RestClient(SearchClient):
@@ -186,22 +159,7 @@ class RestClient(SearchClient):
         query = {"source": str(file.absolute()), "go_on": "true" if go_on else "false"}
         return cast(SearchDocument, self._sender.send("searches", file, query, headers))
 
-    # --- operations that are declared as one REST call ---
-
-    status = _derived(SearchClient.status)
-    best = _derived(SearchClient.best)
-    events = _derived(SearchClient.events)
-    pause = _derived(SearchClient.pause)
-    stop = _derived(SearchClient.stop)
-    retry = _derived(SearchClient.retry)
-    add_point = _derived(SearchClient.add_point)
-    set_parallel = _derived(SearchClient.set_parallel)
-
     # --- looking ---
-
-    @override
-    def searches(self) -> list[SearchDocument]:
-        return cast(list[SearchDocument], self._ask("searches"))
 
     @override
     def how_to_steer(self, identity: str) -> str:
@@ -324,15 +282,18 @@ class RestClient(SearchClient):
                 return now
             return cast(SearchDocument, self._service.ask("POST", path, repeat=False))
 
-    def make_call(self, call: RestCall, identity: str, body: Mapping[str, Any]) -> Any:
-        """Makes a call that `hpo_pilot.web.operations.rest` declared, and returns the document of its answer."""
-        path = _of(identity) + call.path.removeprefix("searches/{identity}")
-        if call.reached:
-            return self._change(path, identity, call.reached)
-        headers = {"Idempotency-Key": secrets.token_urlsafe(24)} if call.keyed else None
-        return self._service.ask(call.method, path, json=body or None, headers=headers)
+    # --- declared operations, and end ---
 
-    # --- end ---
+    @override
+    def perform(self, operation: Operation, fields: Mapping[str, Any], *, key: str | None = None) -> Any:
+        body = {name: _json_value(value) for name, value in fields.items() if name != "identity"}
+        path = operation.path
+        if "identity" in fields:
+            path = _of(fields["identity"]) + path.removeprefix("searches/{identity}")
+        if operation.reached:
+            return self._change(path, fields["identity"], operation.reached)
+        headers = {"Idempotency-Key": key or secrets.token_urlsafe(24)} if operation.keyed else None
+        return self._service.ask(operation.method, path, json=body or None, headers=headers)
 
     @override
     def close(self) -> None:
@@ -343,6 +304,12 @@ class RestClient(SearchClient):
 
     def _get(self, path: str, query: Mapping[str, str | int] | None = None) -> requests.Response:
         return self._service.call("GET", path, query=query)
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
 def _of(identity: str, *more: str) -> str:

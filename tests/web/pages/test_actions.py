@@ -48,7 +48,7 @@ def test_stop_is_asked_for_twice(pages):
     assert f'href="/searches/{name}/stop"' in overview
     asked = alice.get(f"/searches/{name}/stop")
     assert asked.status_code == 200
-    assert "Results stay" in asked.text
+    assert "results stay" in asked.text
     assert pages.store.search(name).state == "submitted"
 
 
@@ -73,16 +73,16 @@ def test_extend_adds_once(pages):
     ("fields", "said"),
     [
         ({}, "at least one amount"),
-        ({"trials": "many"}, "'many' is no number"),
+        ({"trials": "many"}, "'many' is not a number"),
         ({"trials": "-3"}, "may only grow"),
-        ({"trials": "1.5"}, "no whole number"),
-        ({"trials": "nan"}, "is no number"),
-        ({"trials": "1e400"}, "is no number"),
+        ({"trials": "1.5"}, "whole number"),
+        ({"trials": "nan"}, "is not a number"),
+        ({"trials": "1e400"}, "is not a number"),
         ({"trials": "1" + "0" * 23}, "does not extend the budget"),
         ({"trials": "999997"}, "must be 1000000 or less"),
         ({"hours": "1e308"}, "does not extend the budget"),
         ({"gpu_hours": "5"}, "no limit on gpu_hours"),
-        ({"trials": "<b>x</b>"}, "is no number"),
+        ({"trials": "<b>x</b>"}, "is not a number"),
     ],
 )
 def test_what_does_not_work_is_said_beside_the_form_and_nothing_is_lost(pages, fields, said):
@@ -122,7 +122,7 @@ def test_retry_failed_trials(pages):
     name, alice = pages.submit("again"), pages.browser("alice")
     assert "Retry failed" not in alice.get(f"/searches/{name}").text
     pages.results(name)
-    assert "1 trial failed" in alice.get(f"/searches/{name}/retry").text
+    assert "1 failed trial" in alice.get(f"/searches/{name}/retry").text
     assert send(alice, name, "retry", trials="2").status_code == 422
     assert send(alice, name, "retry", trials="one").status_code == 422
     assert send(alice, name, "retry", trials="1").status_code == 303
