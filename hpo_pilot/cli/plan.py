@@ -94,16 +94,14 @@ def _without_batch_system(
     work: Any, profile: SiteProfile, nodes: int | None, walltime: str | None, queue: str | None
 ) -> Plan:
     from hpo_pilot.errors import InputError
-    from hpo_pilot.hpc.capacity import NodeShape
     from hpo_pilot.hpc.plan import make_open_plan, node_shape, nodes_for
-    from hpo_pilot.steering.checks import this_machine
+    from hpo_pilot.steering.search_file import this_machine
 
     given = [("--nodes", nodes), ("--walltime", walltime), ("--queue", queue)]
     if wrong := [name for name, value in given if value is not None]:
         raise InputError(f"{' and '.join(wrong)}: site {profile.name} has no batch system to ask; leave it out")
     if profile.name == "local":
-        here = this_machine()
-        return make_open_plan(work, NodeShape(here.cores, here.memory_mb, here.gpus), 1)
+        return make_open_plan(work, this_machine(), 1)
     shape = node_shape(profile, work.needs)
     return make_open_plan(work, shape, nodes_for(shape, work.needs, min(work.parallel, work.groups) * work.folds))
 

@@ -298,20 +298,11 @@ class Search(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Search:
+        sections = {field.alias or name: getattr(self, name) for name, field in type(self).model_fields.items()}
         mistakes = [
             *start_mistakes(self.space, self.start),
-            *known_mistakes(self.space, [known.point for known in self.known]),
-            *warm_start_mistakes(self.name, self.warm_start),
-            *(mistake.under("payload", "point") for mistake in self.payload.point.mistakes(self.space_dimensions)),
-            *confirm_mistakes(self.confirm, self.budget),
             *objective_mistakes(self.objectives),
-            *known_value_mistakes(len(self.objectives), [known.value for known in self.known]),
-            *early_stopping_mistakes(
-                self.early_stopping,
-                trials_per_job=self.resources.trials_per_job,
-                folds=self.folds.k,
-                metrics=[objective.metric for objective in self.objectives],
-            ),
+            *mistakes_across(sections | {"space": self.space}),
         ]
         if not mistakes and self.segments:
             mistakes = segment_mistakes(self)
@@ -360,6 +351,35 @@ class Search(Section):
     def to_dict(self) -> dict[str, Any]:
         """Returns the search as JSON values with the keys of the file; `Search.model_validate` reads it back."""
         return self.model_dump(mode="json", by_alias=True)
+
+
+def mistakes_across(sections: Mapping[str, Any]) -> list[Mistake]:
+    """Returns mistakes between sections; paths are those of a search file.
+
+    Args:
+        sections: valid sections by key; `space` is a `SearchSpace`. What depends on a missing section is not checked.
+    """
+    space, objectives, known = (sections.get(key, ()) for key in ("space", "objective", "known"))
+    payload, confirm, budget, early = (sections.get(key) for key in ("payload", "confirm", "budget", "early_stopping"))
+    mistakes: list[Mistake] = []
+    if isinstance(space, SearchSpace):
+        mistakes += known_mistakes(space, [one.point for one in known])
+        if payload is not None:
+            mistakes += [wrong.under("payload", "point") for wrong in payload.point.mistakes(space.dimensions)]
+    if "search" in sections:
+        mistakes += warm_start_mistakes(sections["search"], sections.get("warm_start", ()))
+    if confirm is not None and budget is not None:
+        mistakes += confirm_mistakes(confirm, budget)
+    if objectives:
+        mistakes += known_value_mistakes(len(objectives), [one.value for one in known])
+    if early is not None:
+        mistakes += early_stopping_mistakes(
+            early,
+            trials_per_job=sections["resources"].trials_per_job if "resources" in sections else 1,
+            folds=sections["folds"].k if "folds" in sections else early.folds or 1,
+            metrics=[objective.metric for objective in objectives],
+        )
+    return mistakes
 
 
 def start_mistakes(space: SearchSpace, start: Sequence[Mapping[str, Any] | None]) -> list[Mistake]:

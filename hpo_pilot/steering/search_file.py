@@ -1,62 +1,36 @@
-"""Reads and checks search files: returns the search, or all mistakes with line and column.
+"""Reads search files: returns the search, or all mistakes with line and column.
 
-Each section is checked by its own model, and each parameter of the space too, so that a wrong section does not hide
-mistakes in the others. Where it is clear what a wrong key or value should be, the check continues with that. Checks
-across sections use all valid parts.
+`hpo_pilot.search.search_file` checks everything that needs only the file. The checks here need the site, this machine
+or the optimizer.
 """
 
 from __future__ import annotations
 
-import copy
-import itertools
+import os
 import shutil
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from pathlib import Path as FilePath
-from typing import Annotated, Any, cast
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+import psutil
+from pydantic import ValidationError
 
 from hpo_pilot.errors import Problem, SearchFileError
 from hpo_pilot.files import folder_mistake, missing_programs, python_word
-from hpo_pilot.search import (
-    Budget,
-    Confirm,
-    EarlyStopping,
-    Folds,
-    Objective,
-    OptimizerChoice,
-    Payload,
-    Resources,
-    Search,
-    SearchSpace,
-    SiteChoice,
-)
-from hpo_pilot.search.mistakes import FieldPath, Mistake, keys_of, mistakes_of, unknown_key
-from hpo_pilot.search.parameters import DIMENSION, DIMENSION_TYPES, Dimension
+from hpo_pilot.hpc.capacity import NodeShape
+from hpo_pilot.hpc.site_files import SiteFileError, load_site, site_files, unknown_site_hint
+from hpo_pilot.hpc.site_profile import SiteProfile
+from hpo_pilot.pilot.machine import find_gpus
+from hpo_pilot.search import Mistake, OptimizerChoice, Payload, Resources, Search, SearchSpace, SiteChoice
+from hpo_pilot.search.mistakes import FieldPath, closest, listing, mistakes_of
 from hpo_pilot.search.payload import input_mistakes, missing_paths
-from hpo_pilot.search.search import confirm_mistakes, known_mistakes, start_mistakes
-from hpo_pilot.search.sections import early_stopping_mistakes, known_value_mistakes, objective_mistakes
-from hpo_pilot.search.space import condition_mistakes, constraint_mistakes, name_mistakes
-from hpo_pilot.search.trials import budget_mistakes, width_mistakes
-from hpo_pilot.search.values import Scalar, StrictStr, show
-from hpo_pilot.search.yaml_document import (
-    Document,
-    decode_document,
-    parse_document,
-    plain_tag,
-    read_document,
-    scalar_value,
-)
-from hpo_pilot.steering.checks import (
-    check_optimizer,
-    check_site,
-    infeasible_mistakes,
-    launcher_notes,
-    local_mistakes,
-    this_machine,
-)
+from hpo_pilot.search.search_file import ELSEWHERE, SearchFile
+from hpo_pilot.search.space import feasibility_mistakes
+from hpo_pilot.search.values import show
+from hpo_pilot.search.yaml_document import Document, decode_document, parse_document, read_document
+
+#: Profiles of every installation, also without their files.
+_BUILT_IN = ("local", "grid")
 
 
 @dataclass(frozen=True)
@@ -160,17 +134,26 @@ def payload_folder(search: Search, search_file: str | Path) -> Path | None:
 
 
 def _examine(document: Document, folder: Path | None) -> Examination:
-    check = SearchCheck(document, folder)
-    search = check.run()
+    """Checks a document; paths in it are relative to `folder`, None: they are not checked."""
+    file = SearchFile(document)
+    space = file.section("space", SearchSpace)
+    if space is not None:
+        file.tell(*infeasible_mistakes(space))
+    _check_optimizer(file)
+    _check_site(file)
+    payload = file.section("payload", Payload)
     named = None
-    if check.payload is not None:
-        places = (document.problem(("payload", key), "") for key in ("files", "command"))
-        named = NamedFiles(check.payload.files, check.payload.command, *places)
+    if payload is not None:
+        _check_files(file, payload, folder)
+        named = NamedFiles(
+            payload.files, payload.command, *(document.problem(("payload", key), "") for key in ("files", "command"))
+        )
+    search = file.search()
     earlier = tuple(
         (source, document.problem(("warm_start", index), ""))
         for index, source in enumerate(search.warm_start if search is not None else ())
     )
-    return Examination(search, in_order(check.problems), in_order(check.notes), named, earlier)
+    return Examination(search, in_order(file.problems), in_order(file.notes), named, earlier)
 
 
 def in_order(problems: Iterable[Problem]) -> tuple[Problem, ...]:
@@ -184,395 +167,195 @@ def _search(examination: Examination) -> Search:
     return examination.search
 
 
-#: Number of checks of one section: a wrong key may hide a wrong value, which may hide wrong bounds.
-_ROUNDS = 4
-
-#: Finite spaces up to this size are counted, to compare them with the budget.
-_COUNTABLE = 20_000
-
-_FIELDS = {field.alias or name: field for name, field in Search.model_fields.items()}
-_ADAPTERS: dict[str, TypeAdapter[Any]] = {
-    key: TypeAdapter(cast(Any, Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation))
-    for key, field in _FIELDS.items()
-    if key != "space"
-}
-_MODELS: dict[str, type[BaseModel]] = {
-    key: field.annotation
-    for key, field in _FIELDS.items()
-    if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
-}
-_MODELS["objective"] = Objective
-_OBJECTIVE: TypeAdapter[Any] = TypeAdapter(Objective)
-
-#: Examples of sections, for hints.
-_USUAL_FORMS: dict[object, str] = {
-    Objective: "objective: {metric: loss, goal: minimize}",
-    OptimizerChoice: "optimizer: bayesian, or optimizer: {name: evolutionary, population: 24}",
-}
-
-#: With more objectives than this, a front does not help to choose a trial.
-_COSTLY_OBJECTIVES = 4
-
-#: Sections that are lists, and the type of one item.
-_ITEMS: dict[str, TypeAdapter[Any]] = {
-    "constraints": TypeAdapter(Annotated[StrictStr, Field(min_length=1)]),
-    "start": TypeAdapter(dict[str, Scalar]),
-}
-
-#: The right place of keys given in a wrong place; keys of several sections are left out.
-_ELSEWHERE = {
-    **{
-        key: f"under {section}"
-        for section, model in _MODELS.items()
-        for key in keys_of(model)
-        if sum(key in keys_of(other) for other in _MODELS.values()) == 1
-    },
-    **dict.fromkeys(_FIELDS, "at the top level"),
-}
-
-
-class SearchCheck:
-    """The check of one file; call `run` once.
-
-    Attributes:
-        problems: mistakes in the file.
-        notes: settings that are allowed but perhaps not intended.
-    """
-
-    def __init__(self, document: Document, folder: FilePath | None) -> None:
-        """Prepares the check of `document`; its paths are relative to `folder`, None: paths are not checked."""
-        self.problems: list[Problem] = list(document.problems)
-        self.notes: list[Problem] = []
-        self._document = document
-        self._folder = folder
-        self._parts: dict[str, Any] = {}
-
-    def run(self) -> Search | None:
-        """Returns the search; None if there are problems."""
-        data = self._document.value
-        if not isinstance(data, Mapping):
-            if not self.problems:
-                self._tell(
-                    Mistake((), "must be a mapping of search, space, payload and so on, not a list or single value")
-                )
-            return None
-        data = self._top_level(dict(data))
-        self._objective(data)
-        for key in _ADAPTERS:
-            if key == "objective":
-                continue
-            if key in data:
-                self._section(key, data[key])
-            elif not _FIELDS[key].is_required():
-                self._parts[key] = _FIELDS[key].get_default(call_default_factory=True)
-        space = self._space(data.get("space")) if "space" in data else None
-        if space is not None:
-            self._notes_on_size(space)
-        self._across()
-        if self.problems:
-            return None
-        try:
-            return Search.model_validate(data)
-        except ValidationError as error:
-            self._tell(*mistakes_of(error, data, Search))
-            return None
-
-    @property
-    def payload(self) -> Payload | None:
-        """The payload section if it is valid; use it after `run`."""
-        payload = self._parts.get("payload")
-        return payload if isinstance(payload, Payload) else None
-
-    def _tell(self, *mistakes: Mistake, under: FieldPath = ()) -> None:
-        for mistake in mistakes:
-            path = under + mistake.path
-            if path not in self._document.faulty:
-                self.problems.append(self._document.problem(path, mistake.message, mistake.hint, at_key=mistake.at_key))
-
-    def _tell_and_note(self, found: tuple[list[Mistake], list[Mistake]]) -> None:
-        wrong, notes = found
-        self._tell(*wrong)
-        for note in notes:
-            self._note(note.path, note.message, note.hint)
-
-    def _note(self, path: FieldPath, message: str, suggestion: str = "") -> None:
-        self.notes.append(self._document.problem(path, message, suggestion))
-
-    def _top_level(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Returns `data` without unknown keys; a misspelt key gets its right name if that is clear."""
-        for key in [key for key in data if key not in _FIELDS]:
-            mistake = unknown_key(key, list(_FIELDS), data, _ELSEWHERE)
-            self._tell(mistake)
-            value = data.pop(key)
-            if mistake.rename is not None:
-                self._document.rename((key,), (mistake.rename,))
-                data[mistake.rename] = value
-        for key, field in _FIELDS.items():
-            if field.is_required() and key not in data:
-                self._tell(Mistake((key,), "is missing"))
-        return data
-
-    def _objective(self, data: Mapping[str, Any]) -> None:
-        value = data.get("objective", {})
-        several = isinstance(value, list)
-        places: list[FieldPath] = [("objective", index) for index in range(len(value))] if several else [("objective",)]
-        found = [
-            self._validate(_OBJECTIVE, one, place, Objective)
-            for one, place in zip(value if several else [value], places, strict=True)
-        ]
-        wrong = objective_mistakes(found)
-        self._tell(*wrong)
-        if None in found or wrong:
-            return
-        self._parts["objective"] = tuple(found)
-        if len(found) > _COSTLY_OBJECTIVES:
-            message = (
-                f"{len(found)} objectives: nearly every trial is on the front then, and the hypervolume gets costly"
-            )
-            self._note(("objective",), message, "bring those together that belong together")
-        if len(found) == 1 and found[0].reference is not None:
-            self._note((*places[0], "reference"), "counts only where there are several objectives")
-
-    def _section(self, key: str, value: Any) -> None:
-        if key in _ITEMS and isinstance(value, list):
-            # Item by item, so that a wrong item does not hide mistakes in others; it becomes None.
-            self._parts[key] = [self._validate(_ITEMS[key], item, (key, i), None) for i, item in enumerate(value)]
-            return
-        part = self._validate(_ADAPTERS[key], value, (key,), _MODELS.get(key))
-        if part is not None:
-            self._parts[key] = part
-
-    def _validate(
-        self, adapter: TypeAdapter[Any], value: Any, path: FieldPath, model: type[BaseModel] | Mapping[str, Any] | None
-    ) -> Any:
-        """Returns the checked value, corrected where the intention is clear; else None. Records problems."""
-        told: set[tuple[FieldPath, str]] = set()
-        for _ in range(_ROUNDS):
-            try:
-                return adapter.validate_python(value)
-            except ValidationError as error:
-                mistakes = [
-                    _with_usual_form(mistake, model) for mistake in mistakes_of(error, value, model, _ELSEWHERE)
-                ]
-            self._tell(*(m for m in mistakes if (m.path, m.message) not in told), under=path)
-            told |= {(mistake.path, mistake.message) for mistake in mistakes}
-            mended = copy.deepcopy(value)
-            if not all(self._mend(mended, mistake, path) for mistake in mistakes):
-                return None
-            value = mended
-        return None
-
-    def _mend(self, value: Any, mistake: Mistake, under: FieldPath) -> bool:
-        """Corrects `mistake` in `value`; returns False if the intention is not clear."""
-        if not mistake.path:
-            return False
-        *way, last = mistake.path
-        for part in way:
-            value = value[part]
-        if mistake.substitute:
-            value[last] = mistake.substitute[0]
-            return True
-        if not mistake.unknown_key:
-            return False
-        meant = value.pop(last)
-        if meant is None and isinstance(last, str) and ":" in last:  # {low:1} is {"low:1": null}
-            text = last.partition(":")[2]
-            meant = scalar_value(plain_tag(text), text)
-        if mistake.rename is not None and mistake.rename not in value:
-            value[mistake.rename] = meant
-            self._document.rename((*under, *mistake.path), (*under, *way, mistake.rename))
-        return True
-
-    def _space(self, value: Any) -> SearchSpace | None:
-        """Checks the space and all sections that name its parameters; returns the space if it is valid."""
-        if not isinstance(value, Mapping) or not value:
-            hint = "as in space: {learning_rate: {type: real, low: 1e-4, high: 0.1, scale: log}}"
-            what = "is empty" if not value else f"must be a mapping of parameters, not {show(value)}"
-            self._tell(Mistake(("space",), what, hint))
-            return None
-        before = len(self.problems)
-        misnamed = name_mistakes(value)
-        self._tell(*misnamed, under=("space",))
-        sound: dict[str, Dimension] = {}
-        for name, domain in value.items():
-            dimension = self._validate(DIMENSION, domain, ("space", name), DIMENSION_TYPES)
-            if dimension is not None:
-                sound[name] = dimension
-        faulty = value.keys() - sound.keys()
-        wrong = condition_mistakes(sound, faulty)
-        self._tell(*wrong, under=("space",))
-        constraints = self._parts.get("constraints", ())
-        broken = constraint_mistakes(constraints, sound, faulty)
-        self._tell(*broken, under=("constraints",))
-        usable = _usable(sound, {*faulty, *(str(mistake.path[0]) for mistake in [*misnamed, *wrong])})
-        # Start points are not compared with wrong constraints, or with constraints on wrong parameters.
-        complete = len(usable) == len(value) and not broken and None not in constraints
-        if not usable:
-            return None
-        space = SearchSpace(dimensions=usable, constraints=constraints if complete else ())
-        self._start(space, value.keys() - usable.keys())
-        if not complete:
-            return None
-        self._depending(space)
-        self._tell(*infeasible_mistakes(space))
-        return space if len(self.problems) == before else None
-
-    def _start(self, space: SearchSpace, unusable: Collection[str]) -> None:
-        points = [
-            None if point is None else {name: value for name, value in point.items() if name not in unusable}
-            for point in self._parts.get("start", ())
-        ]
-        mistakes = start_mistakes(space, points)
-        if unusable:  # two points may differ in what was left out
-            mistakes = [mistake for mistake in mistakes if len(mistake.path) > 2]
-        self._tell(*mistakes)
-
-    def _depending(self, space: SearchSpace) -> None:
-        """Checks other sections against the parameters of a valid space."""
-        self._tell(*known_mistakes(space, [known.point for known in self._parts.get("known", ())]))
-        payload = self._parts.get("payload")
-        if isinstance(payload, Payload):
-            self._tell(*payload.point.mistakes(space.dimensions), under=("payload", "point"))
-
-    def _across(self) -> None:
-        """Checks across sections, and checks that need more than the file."""
-        confirm, budget = self._parts.get("confirm"), self._parts.get("budget")
-        if isinstance(confirm, Confirm) and isinstance(budget, Budget):
-            self._tell(*confirm_mistakes(confirm, budget))
-        objectives = len(self._parts.get("objective", ()))
-        if objectives:
-            self._of_objectives(objectives)
-        optimizer = self._parts.get("optimizer")
-        if isinstance(optimizer, OptimizerChoice):
-            short = ("optimizer", "name") not in self._document.values
-            place: FieldPath = ("optimizer",) if short else ("optimizer", "name")
-            warm = bool(self._parts.get("warm_start"))
-            self._tell_and_note(check_optimizer(optimizer, place, objectives, warm=warm, elsewhere=_ELSEWHERE))
-        site, resources = self._parts.get("site"), self._parts.get("resources")
-        if isinstance(site, SiteChoice):
-            self._tell_and_note(check_site(site.profile, resources if isinstance(resources, Resources) else None))
-            if isinstance(resources, Resources) and site.profile == "local":
-                self._tell(*local_mistakes(resources, this_machine()), under=("resources",))
-        if self.payload is not None and self._folder is not None:
-            self._files(self.payload, self._folder)
-        if self.payload is not None:
-            is_local = isinstance(site, SiteChoice) and site.profile == "local"
-            self._inputs(self.payload, is_local=is_local)
-            self._python(self.payload, is_local=is_local)
-        if isinstance(resources, Resources) and isinstance(budget, Budget):
-            self._notes_on_jobs(resources, budget)
-            if isinstance(folds := self._parts.get("folds"), Folds):
-                self._tell(*budget_mistakes(budget, resources, folds), under=("budget",))
-                self._tell(*width_mistakes(budget, resources, folds))
-        if isinstance(resources, Resources) and self.payload is not None:
-            self._tell_and_note(([], launcher_notes(self.payload.command, resources)))
-        self._tell_and_note(check_early_stopping(self._parts))
-
-    def _of_objectives(self, count: int) -> None:
-        """Checks other sections against the number of objectives."""
-        self._tell(*known_value_mistakes(count, [known.value for known in self._parts.get("known", ())]))
-
-    def _files(self, payload: Payload, base: FilePath) -> None:
-        if payload.files is None:
-            return
-        mistake = folder_mistake(payload.files, base)
+def _check_files(file: SearchFile, payload: Payload, folder: Path | None) -> None:
+    """Checks the files and programs that the payload names."""
+    site = file.section("site", SiteChoice)
+    is_local = site is not None and site.profile == "local"
+    if folder is not None and payload.files is not None:
+        mistake = folder_mistake(payload.files, folder)
         if mistake is not None:
-            self._tell(Mistake(("payload", "files"), *mistake))
-            return
-        for word in missing_programs(payload.files, payload.command, base):
-            self._note(("payload", "command"), f"{word} is not in {payload.files}", "is the name right?")
-
-    def _inputs(self, payload: Payload, *, is_local: bool) -> None:
-        """Reports missing inputs: as mistakes if the jobs run on this machine, else as notes."""
-        places: dict[FieldPath, tuple[str, ...]] = {("payload", "inputs"): payload.inputs}
-        for name, segment in (self._parts.get("segments") or {}).items():
-            if segment.inputs is not None:
-                places["segments", name, "inputs"] = segment.inputs
-        for place, inputs in places.items():
-            self._tell(*input_mistakes(inputs, payload, self._folder), under=place)
-            for index, message in missing_paths(inputs, self._folder) if self._folder is not None else ():
-                if is_local:
-                    self._tell(Mistake((*place, index), message, "a relative path starts at this file"))
-                else:
-                    self._note((*place, index), f"{message} on this machine", "it must be there where the jobs run")
-
-    def _python(self, payload: Payload, *, is_local: bool) -> None:
-        """Reports a missing Python for jobs that run on this machine without a container."""
-        word = python_word(payload.command, payload.python)
-        if self._folder is None or not is_local or payload.container or word is None or shutil.which(word):
-            return
-        if "/" in word and not word.startswith("/"):
-            return  # it comes with the payload
-        if word == payload.python and word.startswith("/"):
-            hint = "name a Python that is there, or leave payload.python out: then it is the one in PATH"
-            self._tell(Mistake(("payload", "python"), f"there is no program {word} on this machine", hint))
-            return
-        place = "python" if word == payload.python else "command"
-        hint = "activate the environment that has it before you submit, or name the Python's path in payload.python"
-        self._note(("payload", place), f"there is no {word} in PATH on this machine", hint)
-
-    def _notes_on_jobs(self, resources: Resources, budget: Budget) -> None:
-        if resources.trials_per_job > budget.parallel:
-            message = (
-                f"no job will have more than {budget.parallel} points, for so many are out at once (budget.parallel)"
-            )
-            self._note(("resources", "trials_per_job"), message, "raise budget.parallel to a few times this")
-
-    def _notes_on_size(self, space: SearchSpace) -> None:
-        budget = self._parts.get("budget")
-        if not isinstance(budget, Budget):
-            return
-        if space.size < budget.trials or space.size <= _COUNTABLE:
-            countable = space.size <= _COUNTABLE
-            wanted = min(budget.trials, _COUNTABLE + 1)
-            points = sum(1 for _ in itertools.islice(space.all_points(), wanted)) if countable else int(space.size)
-            if points < budget.trials:
-                have = f"{'' if countable else 'at most '}{points} point{'s' * (points != 1)}"
-                message = f"the space has {have}, fewer than {budget.trials} trials (budget.trials)"
-                self._note(("space",), message, "the search ends when all are tried")
-        start = self._parts.get("start", ())
-        if len(start) > budget.trials:
-            message = f"there are {len(start)} start points, more than {budget.trials} trials (budget.trials)"
-            self._note(("start",), message, "the last ones will not be tried")
+            file.tell(Mistake(("payload", "files"), *mistake))
+        else:
+            for word in missing_programs(payload.files, payload.command, folder):
+                file.note(Mistake(("payload", "command"), f"{word} is not in {payload.files}", "is the name right?"))
+    places: dict[FieldPath, tuple[str, ...]] = {("payload", "inputs"): payload.inputs}
+    for name, segment in (file.sections.get("segments") or {}).items():
+        if segment.inputs is not None:
+            places["segments", name, "inputs"] = segment.inputs
+    for place, inputs in places.items():
+        file.tell(*input_mistakes(inputs, payload, folder), under=place)
+        for index, message in missing_paths(inputs, folder) if folder is not None else ():
+            if is_local:
+                file.tell(Mistake((*place, index), message, "a relative path starts at this file"))
+            else:
+                hint = "it must exist where the jobs run"
+                file.note(Mistake((*place, index), f"{message} on this machine", hint))
+    if folder is not None and is_local and not payload.container:
+        _check_python(file, payload)
 
 
-def _with_usual_form(mistake: Mistake, model: object) -> Mistake:
-    """Adds an example as the hint if a whole section is of a wrong type."""
-    whole = isinstance(model, type) and not mistake.path and "must be a mapping" in mistake.message
-    form = _USUAL_FORMS.get(model) if whole else None
-    return replace(mistake, hint=f"as in {form}") if form else mistake
+def _check_python(file: SearchFile, payload: Payload) -> None:
+    """Reports a missing Python for jobs on this machine."""
+    word = python_word(payload.command, payload.python)
+    if word is None or shutil.which(word) or ("/" in word and not word.startswith("/")):  # a path inside the payload
+        return
+    if word == payload.python and word.startswith("/"):
+        hint = "give the path of an existing Python, or leave payload.python out to use the Python in PATH"
+        file.tell(Mistake(("payload", "python"), f"there is no program {word} on this machine", hint))
+        return
+    place = "python" if word == payload.python else "command"
+    hint = "activate its environment before you submit, or give the path of the Python in payload.python"
+    file.note(Mistake(("payload", place), f"there is no {word} in PATH on this machine", hint))
 
 
-def _usable(sound: Mapping[str, Dimension], unusable: set[str]) -> dict[str, Dimension]:
-    """Returns the dimensions whose parents, and theirs, are all usable."""
-    usable = {name: dimension for name, dimension in sound.items() if name not in unusable}
-    while hanging := [name for name, dimension in usable.items() if not dimension.when.keys() <= usable.keys()]:
-        for name in hanging:
-            del usable[name]
-    return usable
+def _check_site(file: SearchFile) -> None:
+    """Checks the choice of the site, and the resources of a job against it."""
+    site, resources = file.section("site", SiteChoice), file.section("resources", Resources)
+    if site is None:
+        return
+    path, name, files = ("site", "profile"), site.profile, site_files()
+    if name in files:
+        try:
+            profile = load_site(files[name])
+        except SiteFileError as error:
+            more = f" (and {len(error.problems) - 1} more)" if len(error.problems) > 1 else ""
+            hint = f"`hpo-pilot sites check {files[name]}` lists all its mistakes"
+            file.tell(Mistake(path, f"its file is wrong: {error.problems[0]}{more}", hint))
+        else:
+            if resources is not None:
+                file.tell(*site_mistakes(resources, profile), under=("resources",))
+                file.note(*(mistake.under("resources") for mistake in _allocation_notes(resources, profile)))
+    elif name not in _BUILT_IN:
+        file.tell(Mistake(path, f"there is no site profile {name!r}", unknown_site_hint(name, files)))
+    if resources is not None and name == "local":
+        file.tell(*local_mistakes(resources, this_machine()), under=("resources",))
 
 
-def check_early_stopping(parts: Mapping[str, Any]) -> tuple[list[Mistake], list[Mistake]]:
-    """Returns mistakes in `early_stopping`, and notes on settings that are perhaps not intended.
+def site_mistakes(resources: Resources, profile: SiteProfile) -> list[Mistake]:
+    """Returns why no allocation of the site fits one job; paths start at a resource.
 
     Args:
-        parts: the valid sections of the file by name.
+        resources: resources of the job.
+        profile: site profile; only values given there are checked.
     """
-    stopping, site, resources, folds = (parts.get(key) for key in ("early_stopping", "site", "resources", "folds"))
-    if not isinstance(stopping, EarlyStopping):
-        return [], []
-    wrong = early_stopping_mistakes(
-        stopping,
-        trials_per_job=resources.trials_per_job if isinstance(resources, Resources) else 1,
-        folds=folds.k if isinstance(folds, Folds) else stopping.folds or 1,
-        metrics=[one.metric for one in parts.get("objective", ()) if isinstance(one, Objective)],
-    )
-    notes = []
-    if stopping.is_on and isinstance(site, SiteChoice) and site.profile == "grid":
-        message = "pilots that are not hpo-pilot's ship no intermediate values: trials that they run are never stopped"
-        notes.append(
-            Mistake(
-                ("early_stopping",), message, "start pilots of your own there: hpo-pilot pilot --server URL --queue Q"
-            )
-        )
-    return wrong, notes
+    return [
+        *_node_mistakes(resources, profile),
+        *_launcher_mistakes(resources, profile),
+        *_batch_mistakes(resources, profile),
+    ]
+
+
+def _node_mistakes(resources: Resources, profile: SiteProfile) -> list[Mistake]:
+    node = profile.node
+    # A profile without cores says nothing about the node.
+    gpus = node.gpu_count if node.gpus is not None or node.cores is not None else None
+    return _too_large(resources, f"a node of {profile.name}", node.cores, node.memory_mb, gpus, ", on more nodes")
+
+
+def _too_large(
+    resources: Resources, where: str, cores: int | None, memory_mb: int | None, gpus: int | None, remedy: str = ""
+) -> list[Mistake]:
+    """Returns the resources of one node that exceed those of `where`; None: not known."""
+    mistakes = []
+    if cores is not None and resources.cores > cores:
+        message = f"{where} has {cores} cores, not {resources.cores}"
+        mistakes.append(Mistake(("cores",), message, f"use {cores} or fewer{remedy}"))
+    if memory_mb is not None and resources.memory_mb > memory_mb:
+        message = f"{where} has {memory_mb} MB of memory, not {resources.memory_mb}"
+        mistakes.append(Mistake(("memory_mb",), message, f"use {memory_mb} or less; the unit is MB"))
+    if gpus is not None and resources.gpus_per_node > gpus:
+        message = f"{where} has {f'{gpus} GPUs' if gpus else 'no GPU'}, not {resources.gpus_per_node}"
+        hint = f"use {gpus} or fewer{remedy}" if gpus else "use 0, or a site with GPUs"
+        mistakes.append(Mistake(("gpus_per_node",), message, hint))
+    return mistakes
+
+
+def _launcher_mistakes(resources: Resources, profile: SiteProfile) -> list[Mistake]:
+    # On the grid the sites' own pilots know how to start ranks.
+    if profile.launcher.name != "plain" or resources.nodes * resources.ranks < 2 or profile.name == "grid":
+        return []
+    message = f"{profile.name} has no launcher for {resources.nodes} x {resources.ranks} ranks"
+    hint = "name one in the site's file under launcher, or use nodes: 1 and no ranks_per_node"
+    return [Mistake(("nodes",) if resources.nodes > 1 else ("ranks_per_node",), message, hint)]
+
+
+def _batch_mistakes(resources: Resources, profile: SiteProfile) -> list[Mistake]:
+    sizes = [size for size in (profile.batch.largest(), profile.node.count) if size is not None]
+    if sizes and resources.nodes > min(sizes):
+        message = f"a job at {profile.name} has at most {min(sizes)} nodes, not {resources.nodes}"
+        return [Mistake(("nodes",), message, f"use {min(sizes)} or fewer")]
+    # An allocation runs many jobs; a larger one may be allowed to last longer.
+    longest = profile.batch.longest(resources.nodes)
+    if longest is None or resources.minutes <= 60 * longest:
+        return []
+    message = f"no allocation at {profile.name} lasts longer than {60 * longest:g} minutes, not {resources.minutes:g}"
+    hint = f"use {60 * longest:g} or less, and payload.checkpoint, so that the next attempt continues from there"
+    return [Mistake(("minutes",), message, hint)]
+
+
+def _allocation_notes(resources: Resources, profile: SiteProfile) -> list[Mistake]:
+    needed = profile.batch.smallest(resources.nodes, resources.minutes / 60)
+    if needed is None or needed <= resources.nodes:
+        return []
+    message = f"at {profile.name} only allocations of {needed} nodes or more last {resources.minutes:g} minutes"
+    return [Mistake(("minutes",), message, f"submit pilots for {needed} nodes or more, or use fewer minutes")]
+
+
+def this_machine() -> NodeShape:
+    """Returns the resources of the machine of this process; GPUs as the local pilot counts them."""
+    memory = int(psutil.virtual_memory().total // 1_000_000)
+    return NodeShape(os.cpu_count() or 1, memory, len(find_gpus()))
+
+
+def local_mistakes(resources: Resources, machine: NodeShape) -> list[Mistake]:
+    """Returns why one job does not fit `machine`, the only one of the local site; paths start at a resource."""
+    mistakes = []
+    if resources.nodes > 1:
+        hint = "use nodes: 1, or the profile of a site with nodes"
+        mistakes.append(Mistake(("nodes",), f"the local site is one machine, not {resources.nodes} nodes", hint))
+    return mistakes + _too_large(resources, "this machine", machine.cores, machine.memory_mb, machine.gpus)
+
+
+def _check_optimizer(file: SearchFile) -> None:
+    """Checks the optimizer's name and settings, and whether it suits the search."""
+    choice = file.section("optimizer", OptimizerChoice)
+    if choice is None:
+        return
+    # Imported here, because the optimizers' libraries take a second to load.
+    from hpo_pilot.optimizers import optimizer_class, optimizer_names, several_takers  # noqa: PLC0415
+
+    names = optimizer_names()
+    if choice.name not in names:
+        path: FieldPath = ("optimizer", "name")
+        meant = closest(choice.name, names)
+        hint = f"did you mean {meant}?" if meant else ""
+        message = f"must be {listing(names, 'or')}, not {show(choice.name)}"
+        file.tell(Mistake(path if path in file.document.values else path[:1], message, hint))
+        return
+    optimizer = optimizer_class(choice.name)
+    if file.sections.get("warm_start") and not optimizer.learns_from_earlier:
+        able = [name for name in names if optimizer_class(name).learns_from_earlier]
+        message = f"the optimizer {choice.name} learns nothing from earlier searches"
+        file.note(Mistake(("warm_start",), message, f"use {listing(able, 'or')}"))
+    try:
+        settings = optimizer.check_settings(choice.settings)
+    except ValidationError as error:
+        file.tell(*mistakes_of(error, choice.settings, optimizer.Settings, ELSEWHERE), under=("optimizer",))
+        return
+    single, objectives = optimizer.of_one_objective(settings), len(file.sections.get("objective", ()))
+    if objectives > 1 and single:
+        message = f"{single if optimizer.several_objectives else choice.name} takes one objective, not {objectives}"
+        file.tell(Mistake(("objective",), message, f"use the optimizer {listing(several_takers(), 'or')}"))
+
+
+def infeasible_mistakes(space: SearchSpace) -> list[Mistake]:
+    """Returns why no point of the space is feasible; an empty list if the optimizers' method finds one.
+
+    It finds a feasible share of 0.001% in a second or less. The search for the responsible constraint tries fewer
+    points, one by one.
+    """
+    if not space.constraints:
+        return []
+    from hpo_pilot.optimizers.feasible_region import feasible_region  # noqa: PLC0415 - numpy takes its time to load
+
+    return [] if feasible_region(space).share > 0.0 else feasibility_mistakes(space)

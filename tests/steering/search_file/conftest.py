@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpo_pilot.errors import Problem, SearchFileError
-from hpo_pilot.steering.checks import Machine
+from hpo_pilot.hpc.capacity import NodeShape
 from hpo_pilot.steering.search_file import load_search
 
 GOOD = """\
@@ -36,9 +36,9 @@ site: {profile: local, queue: LOCAL}
 
 
 @pytest.fixture(autouse=True)
-def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+def machine(monkeypatch: pytest.MonkeyPatch) -> NodeShape:
     """Eight cores, 16 GB, no GPU."""
-    machine = Machine(cores=8, memory_mb=16_000, gpus=0)
+    machine = NodeShape(cores=8, memory_mb=16_000, gpus=0)
     monkeypatch.setattr("hpo_pilot.steering.search_file.this_machine", lambda: machine)
     return machine
 

@@ -88,7 +88,7 @@ def test_more_points_a_job_than_are_out_are_noted(folder):
     found = payload(folder, "", **{"minutes: 10": "minutes: 10, trials_per_job: 20"})
     assert found.problems == ()
     (note,) = found.notes
-    assert note.path == "resources.trials_per_job" and "no job will have more than 8 points" in note.message
+    assert note.path == "resources.trials_per_job" and "at most 8 trials" in note.message
 
 
 def test_workers_are_told_absolute_paths(tmp_path, monkeypatch):

@@ -7,9 +7,16 @@ from pathlib import Path
 import pytest
 
 from hpo_pilot.errors import SearchFileError
+from hpo_pilot.hpc.capacity import NodeShape
 from hpo_pilot.search import Categorical, Ordinal, Real, Resources
-from hpo_pilot.steering.checks import Machine, local_mistakes, this_machine
-from hpo_pilot.steering.search_file import examine, load_search, parse_search, payload_folder
+from hpo_pilot.steering.search_file import (
+    examine,
+    load_search,
+    local_mistakes,
+    parse_search,
+    payload_folder,
+    this_machine,
+)
 
 from .conftest import GOOD
 
@@ -123,7 +130,7 @@ def test_this_machine_holds_a_small_job() -> None:
     assert machine.cores >= 1
     assert machine.memory_mb > 100
     assert local_mistakes(Resources(memory_mb=1), machine) == []
-    assert len(local_mistakes(Resources(nodes=2, gpus_per_node=3, cores=9, memory_mb=9), Machine(8, 8, 2))) == 4
+    assert len(local_mistakes(Resources(nodes=2, gpus_per_node=3, cores=9, memory_mb=9), NodeShape(8, 8, 2))) == 4
 
 
 def test_notes_on_objectives(tmp_path):

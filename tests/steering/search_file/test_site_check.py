@@ -115,7 +115,7 @@ def test_an_unknown_site(problems: Callable[..., list[Problem]]) -> None:
 def test_an_installation_without_files_knows_this_machine_and_the_grid(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpo_pilot.steering.checks.site_files", dict)
+    monkeypatch.setattr("hpo_pilot.steering.search_file.site_files", dict)
     assert told(folder, "local", "cores: 1") == ([], [])
     assert told(folder, "grid", "cores: 1") == ([], [])
     assert len(told(folder, "summit", "cores: 1")[0]) == 1

@@ -67,7 +67,7 @@ ONE_MISTAKE = [
         19,
         11,
         "payload.python: there is no program /no/such/python on this machine",
-        "name a Python that is there",
+        "give the path of an existing Python",
     ),
     # dimensions
     ("type: real, low: 1e-4", "type: float, low: 1e-4", 4, 25, "type: must be real, integer,", "did you mean real?"),
@@ -331,7 +331,7 @@ def test_early_stopping_on_the_grid_is_noted(folder: Path) -> None:
     found = examine(folder / "search.yaml")
     assert found.problems == () and found.search is not None
     assert [(note.path, note.message[:54]) for note in found.notes if note.path == "early_stopping"] == [
-        ("early_stopping", "pilots that are not hpo-pilot's ship no intermediate v")
+        ("early_stopping", "only hpo-pilot's own pilots report intermediate values")
     ]
 
 
@@ -372,3 +372,8 @@ def test_notes_are_no_problems(folder: Path) -> None:
         (4, "space", "the space has 4 points, fewer than 64 trials (budget.trials)"),
         (12, "payload.command", "trian.py is not in digits"),
     ]
+
+
+def test_mistakes_between_sections_are_told_with_the_others(problems: Find) -> None:
+    found = problems("seed: 7", "seed: x\nwarm_start: [digits-mlp]\nknown: [{point: {}, value: [1, 2]}]")
+    assert {"seed", "warm_start[0]", "known[0].value"} <= {problem.path for problem in found}

@@ -1,0 +1,369 @@
+"""Reads search files: checks everything that needs only the file, and keeps line and column of each mistake.
+
+Each section is checked by its own model, and each parameter of the space too, so that a wrong section does not hide
+mistakes in the others. Where it is clear what a wrong key or value should be, the check continues with that. Checks
+across sections use all valid sections.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Annotated, Any, TypeVar, cast
+
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+
+from hpo_pilot.errors import Problem
+from hpo_pilot.search.mistakes import FieldPath, Mistake, keys_of, mistakes_of, unknown_key
+from hpo_pilot.search.parameters import DIMENSION, DIMENSION_TYPES, Dimension
+from hpo_pilot.search.payload import Payload
+from hpo_pilot.search.search import (
+    Budget,
+    Folds,
+    OptimizerChoice,
+    Search,
+    SiteChoice,
+    mistakes_across,
+    start_mistakes,
+)
+from hpo_pilot.search.sections import EarlyStopping, Objective, Resources, objective_mistakes
+from hpo_pilot.search.space import SearchSpace, condition_mistakes, constraint_mistakes, name_mistakes
+from hpo_pilot.search.trials import budget_mistakes, width_mistakes
+from hpo_pilot.search.values import Scalar, StrictStr, show
+from hpo_pilot.search.yaml_document import Document, plain_tag, scalar_value
+
+#: Number of checks of one section: a wrong key may hide a wrong value, which may hide wrong bounds.
+_ROUNDS = 4
+
+#: Finite spaces up to this size are counted, to compare them with the budget.
+_COUNTABLE = 20_000
+
+#: With more objectives than this, a front does not help to choose a trial.
+_COSTLY_OBJECTIVES = 4
+
+#: Programs that start the ranks of a training.
+_LAUNCHERS = frozenset({"flux", "horovodrun", "jsrun", "mpiexec", "mpirun", "srun", "torchrun"})
+
+_FIELDS = {field.alias or name: field for name, field in Search.model_fields.items()}
+_ADAPTERS: dict[str, TypeAdapter[Any]] = {
+    key: TypeAdapter(cast(Any, Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation))
+    for key, field in _FIELDS.items()
+    if key not in ("space", "objective")
+}
+_MODELS: dict[str, type[BaseModel]] = {
+    key: field.annotation
+    for key, field in _FIELDS.items()
+    if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+}
+_MODELS["objective"] = Objective
+
+#: Sections that are lists, and the type of one item.
+_ITEMS: dict[str, TypeAdapter[Any]] = {
+    "objective": TypeAdapter(Objective),
+    "constraints": TypeAdapter(Annotated[StrictStr, Field(min_length=1)]),
+    "start": TypeAdapter(dict[str, Scalar]),
+}
+
+#: Examples of sections, for hints.
+_EXAMPLES: dict[object, str] = {
+    Objective: "objective: {metric: loss, goal: minimize}",
+    OptimizerChoice: "optimizer: bayesian, or optimizer: {name: evolutionary, population: 24}",
+}
+
+#: The right place of keys given in a wrong place; keys of several sections are left out.
+ELSEWHERE = {
+    **{
+        key: f"under {section}"
+        for section, model in _MODELS.items()
+        for key in keys_of(model)
+        if sum(key in keys_of(other) for other in _MODELS.values()) == 1
+    },
+    **dict.fromkeys(_FIELDS, "at the top level"),
+}
+
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+class SearchFile:
+    """A search file with its valid sections, and all mistakes found in it.
+
+    Attributes:
+        document: the file's YAML with the places of its values.
+        problems: mistakes in the file.
+        notes: settings that are allowed but perhaps not intended.
+        sections: the valid sections by key, with the defaults of sections that the file does not have. `objective` is
+            a tuple, `space` the space with its constraints.
+    """
+
+    def __init__(self, document: Document) -> None:
+        """Checks `document`; further checks may add problems and notes."""
+        self.document = document
+        self.problems: list[Problem] = list(document.problems)
+        self.notes: list[Problem] = []
+        self.sections: dict[str, Any] = {}
+        self._given: dict[str, Any] = {}
+        if isinstance(document.value, Mapping):
+            self._given = self._top_level(dict(document.value))
+            self._check_sections()
+            self._check_across()
+        elif not self.problems:
+            self.tell(Mistake((), "must be a mapping of search, space, payload and so on, not a list or single value"))
+
+    def section(self, key: str, model: type[_Model]) -> _Model | None:
+        """Returns a section if it is valid."""
+        found = self.sections.get(key)
+        return found if isinstance(found, model) else None
+
+    def search(self) -> Search | None:
+        """Returns the search; None if there are problems."""
+        if self.problems:
+            return None
+        try:
+            return Search.model_validate(self._given)
+        except ValidationError as error:
+            self.tell(*mistakes_of(error, self._given, Search))
+            return None
+
+    def tell(self, *mistakes: Mistake, under: FieldPath = ()) -> None:
+        """Adds mistakes to `problems`, without those in values that could not be read."""
+        for mistake in mistakes:
+            path = under + mistake.path
+            if path not in self.document.faulty:
+                self.problems.append(self.document.problem(path, mistake.message, mistake.hint, at_key=mistake.at_key))
+
+    def note(self, *notes: Mistake) -> None:
+        """Adds notes."""
+        self.notes += [self.document.problem(note.path, note.message, note.hint) for note in notes]
+
+    def _top_level(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Returns `data` without unknown keys; a misspelt key gets its right name if that is clear."""
+        for key in [key for key in data if key not in _FIELDS]:
+            mistake = unknown_key(key, list(_FIELDS), data, ELSEWHERE)
+            self.tell(mistake)
+            value = data.pop(key)
+            if mistake.rename is not None:
+                self.document.rename((key,), (mistake.rename,))
+                data[mistake.rename] = value
+        for key, field in _FIELDS.items():
+            if field.is_required() and key not in data:
+                self.tell(Mistake((key,), "is missing"))
+        return data
+
+    def _check_sections(self) -> None:
+        self._check_objectives(self._given.get("objective", {}))
+        for key in _ADAPTERS:
+            if key in self._given:
+                self._check_section(key, self._given[key])
+            elif not _FIELDS[key].is_required():
+                self.sections[key] = _FIELDS[key].get_default(call_default_factory=True)
+        if "space" in self._given:
+            self._check_space(self._given["space"])
+
+    def _check_objectives(self, value: Any) -> None:
+        several = isinstance(value, list)
+        found = [
+            self._validate(_ITEMS["objective"], one, ("objective", index) if several else ("objective",), Objective)
+            for index, one in enumerate(value if several else [value])
+        ]
+        wrong = objective_mistakes(found)
+        self.tell(*wrong)
+        if None in found or wrong:
+            return
+        self.sections["objective"] = tuple(found)
+        if len(found) > _COSTLY_OBJECTIVES:
+            message = f"{len(found)} objectives: nearly every trial will be on the front, and the hypervolume is slow"
+            self.note(Mistake(("objective",), message, "combine figures that belong together"))
+        if len(found) == 1 and found[0].reference is not None:
+            place = ("objective", 0, "reference") if several else ("objective", "reference")
+            self.note(Mistake(place, "has an effect only with several objectives"))
+
+    def _check_section(self, key: str, value: Any) -> None:
+        if key in _ITEMS and isinstance(value, list):
+            # Item by item, so that a wrong item does not hide mistakes in others; it becomes None.
+            self.sections[key] = [self._validate(_ITEMS[key], item, (key, i), None) for i, item in enumerate(value)]
+            return
+        section = self._validate(_ADAPTERS[key], value, (key,), _MODELS.get(key))
+        if section is not None:
+            self.sections[key] = section
+
+    def _validate(
+        self, adapter: TypeAdapter[Any], value: Any, path: FieldPath, model: type[BaseModel] | Mapping[str, Any] | None
+    ) -> Any:
+        """Returns the checked value, corrected where the intention is clear; else None. Records problems."""
+        told: set[tuple[FieldPath, str]] = set()
+        for _ in range(_ROUNDS):
+            try:
+                return adapter.validate_python(value)
+            except ValidationError as error:
+                mistakes = [_with_example(mistake, model) for mistake in mistakes_of(error, value, model, ELSEWHERE)]
+            self.tell(*(m for m in mistakes if (m.path, m.message) not in told), under=path)
+            told |= {(mistake.path, mistake.message) for mistake in mistakes}
+            mended = copy.deepcopy(value)
+            if not all(self._mend(mended, mistake, path) for mistake in mistakes):
+                return None
+            value = mended
+        return None
+
+    def _mend(self, value: Any, mistake: Mistake, under: FieldPath) -> bool:
+        """Corrects `mistake` in `value`; returns False if the intention is not clear."""
+        if not mistake.path:
+            return False
+        *way, last = mistake.path
+        for part in way:
+            value = value[part]
+        if mistake.substitute:
+            value[last] = mistake.substitute[0]
+            return True
+        if not mistake.unknown_key:
+            return False
+        meant = value.pop(last)
+        if meant is None and isinstance(last, str) and ":" in last:  # {low:1} is {"low:1": null}
+            text = last.partition(":")[2]
+            meant = scalar_value(plain_tag(text), text)
+        if mistake.rename is not None and mistake.rename not in value:
+            value[mistake.rename] = meant
+            self.document.rename((*under, *mistake.path), (*under, *way, mistake.rename))
+        return True
+
+    def _check_space(self, value: Any) -> None:
+        """Checks the space, its constraints and the start points."""
+        if not isinstance(value, Mapping) or not value:
+            hint = "as in space: {learning_rate: {type: real, low: 1e-4, high: 0.1, scale: log}}"
+            what = "is empty" if not value else f"must be a mapping of parameters, not {show(value)}"
+            self.tell(Mistake(("space",), what, hint))
+            return
+        misnamed = name_mistakes(value)
+        self.tell(*misnamed, under=("space",))
+        sound: dict[str, Dimension] = {}
+        for name, domain in value.items():
+            dimension = self._validate(DIMENSION, domain, ("space", name), DIMENSION_TYPES)
+            if dimension is not None:
+                sound[name] = dimension
+        faulty = value.keys() - sound.keys()
+        wrong = condition_mistakes(sound, faulty)
+        self.tell(*wrong, under=("space",))
+        constraints = self.sections.get("constraints", ())
+        broken = constraint_mistakes(constraints, sound, faulty)
+        self.tell(*broken, under=("constraints",))
+        usable = _usable(sound, {*faulty, *(str(mistake.path[0]) for mistake in [*misnamed, *wrong])})
+        # Start points are not compared with wrong constraints, or with constraints on wrong parameters.
+        complete = len(usable) == len(value) and not broken and None not in constraints
+        if usable:
+            space = SearchSpace(dimensions=usable, constraints=constraints if complete else ())
+            self._check_start(space, value.keys() - usable.keys())
+            if complete:
+                self.sections["space"] = space
+
+    def _check_start(self, space: SearchSpace, unusable: Collection[str]) -> None:
+        """Checks the start points without their `unusable` parameters."""
+        points = [
+            None if point is None else {name: value for name, value in point.items() if name not in unusable}
+            for point in self.sections.get("start", ())
+        ]
+        mistakes = start_mistakes(space, points)
+        if unusable:  # two points may differ in what was left out
+            mistakes = [mistake for mistake in mistakes if len(mistake.path) > 2]
+        self.tell(*mistakes)
+
+    def _check_across(self) -> None:
+        self.tell(*mistakes_across(self.sections))
+        budget, folds, resources = (
+            self.section("budget", Budget),
+            self.section("folds", Folds),
+            self.section("resources", Resources),
+        )
+        if resources is not None:
+            self.tell(*rank_mistakes(resources), under=("resources",))
+            if budget is not None and folds is not None:
+                self.tell(*budget_mistakes(budget, resources, folds), under=("budget",))
+                self.tell(*width_mistakes(budget, resources, folds))
+        self.note(*_notes(self))
+
+
+def _with_example(mistake: Mistake, model: object) -> Mistake:
+    """Adds an example as the hint if a whole section is of a wrong type."""
+    whole = isinstance(model, type) and not mistake.path and "must be a mapping" in mistake.message
+    example = _EXAMPLES.get(model) if whole else None
+    return replace(mistake, hint=f"as in {example}") if example else mistake
+
+
+def _usable(sound: Mapping[str, Dimension], unusable: set[str]) -> dict[str, Dimension]:
+    """Returns the dimensions whose parents, and theirs, are all usable."""
+    usable = {name: dimension for name, dimension in sound.items() if name not in unusable}
+    while hanging := [name for name, dimension in usable.items() if not dimension.when.keys() <= usable.keys()]:
+        for name in hanging:
+            del usable[name]
+    return usable
+
+
+def rank_mistakes(resources: Resources) -> list[Mistake]:
+    """Returns why the cores and GPUs of a node cannot be divided among its ranks; paths start at a resource.
+
+    Searches stored before ranks existed may have such resources, so the model accepts them.
+    """
+    ranks, gpus = resources.ranks, resources.gpus_per_node
+    if gpus and ranks and gpus % ranks:
+        fewer = max(count for count in range(1, ranks) if gpus % count == 0)
+        message = f"{gpus} GPUs of a node cannot be shared out evenly over {ranks} ranks"
+        return [Mistake(("ranks_per_node",), message, f"use {fewer}, or gpus_per_node: {ranks}")]
+    if resources.cores < ranks:
+        why = "" if resources.ranks_per_node is not None or not gpus else " (one for each GPU)"
+        message = f"{ranks} ranks on a node{why} need a core each, and the job has {resources.cores} there"
+        return [Mistake(("cores",), message, f"use {ranks} or more: cores are counted per node")]
+    return []
+
+
+def _notes(file: SearchFile) -> list[Mistake]:
+    """Returns notes on settings that are allowed but perhaps not intended."""
+    notes = []
+    budget, resources, payload = (
+        file.section("budget", Budget),
+        file.section("resources", Resources),
+        file.section("payload", Payload),
+    )
+    if budget is not None:
+        notes += _size_notes(file.section("space", SearchSpace), file.sections.get("start", ()), budget.trials)
+    if resources is not None and budget is not None and resources.trials_per_job > budget.parallel:
+        message = f"a job gets at most {budget.parallel} trials, because no more run at once (budget.parallel)"
+        notes.append(
+            Mistake(("resources", "trials_per_job"), message, "raise budget.parallel to several times this number")
+        )
+    if resources is not None and payload is not None:
+        notes += _launcher_notes(payload.command, resources)
+    stopping, site = file.section("early_stopping", EarlyStopping), file.section("site", SiteChoice)
+    if stopping is not None and stopping.is_on and site is not None and site.profile == "grid":
+        message = "only hpo-pilot's own pilots report intermediate values: trials of other pilots are never stopped"
+        hint = "start your own pilots there: hpo-pilot pilot --server URL --queue Q"
+        notes.append(Mistake(("early_stopping",), message, hint))
+    return notes
+
+
+def _size_notes(space: SearchSpace | None, start: Collection[Any], trials: int) -> list[Mistake]:
+    """Returns notes on a space with fewer points than the budget has trials, and on too many start points."""
+    if space is None:
+        return []
+    notes = []
+    if space.size < trials or space.size <= _COUNTABLE:
+        countable = space.size <= _COUNTABLE
+        wanted = min(trials, _COUNTABLE + 1)
+        points = sum(1 for _ in itertools.islice(space.all_points(), wanted)) if countable else int(space.size)
+        if 0 < points < trials:  # no point at all is a mistake in the constraints
+            have = f"{'' if countable else 'at most '}{points} point{'s' * (points != 1)}"
+            message = f"the space has {have}, fewer than {trials} trials (budget.trials)"
+            notes.append(Mistake(("space",), message, "the search ends when all are tried"))
+    if len(start) > trials:
+        message = f"there are {len(start)} start points, more than {trials} trials (budget.trials)"
+        notes.append(Mistake(("start",), message, "the last ones will not be tried"))
+    return notes
+
+
+def _launcher_notes(command: str, resources: Resources) -> list[Mistake]:
+    """Returns a note if the command starts ranks that the site's launcher starts too."""
+    word = next((word for word in command.split() if "=" not in word), "").rsplit("/", 1)[-1]
+    if not resources.ranks or word not in _LAUNCHERS:
+        return []
+    message = f"the site's launcher starts {resources.ranks} ranks on a node, and each of them would start {word}"
+    return [Mistake(("payload", "command"), message, "write the command of one rank, as 'python train.py'")]
