@@ -1,8 +1,8 @@
 """The embedded PanDA server: users submit tasks through panda-client, pilots take their jobs.
 
 It serves a laptop, a group or an allocation; a collaboration has a real PanDA server. Begin with `app` (its parts,
-joined) and `tasks` (a task from its submission to its end). The calls are in `task_calls`, `pilot_calls`, `file_calls`,
-`monitoring` (ours, for pages), `legacy_calls` (Pilot 3), `points` (iDDS) and `bigpanda`; `calls` declares and
-checks them. `attempts` changes jobs, `dispatch` and `brokerage` choose jobs for a pilot, `descriptions`
-shows tasks and jobs as PanDA does. `database` and `file_store` keep everything; `tokens` and `issuers` say who calls.
+joined) and `tasks` (a task from its submission to its end). `calls` declares and checks calls; the calls are in
+`task_calls`, `pilot_calls` (those of Pilot 3 too), `file_calls`, `monitoring` (ours, for pages), `points` (iDDS) and
+`bigpanda`. `attempts` changes jobs, `dispatch` and `brokerage` choose jobs for a pilot, `descriptions` shows tasks and
+jobs as PanDA does. `database` and `file_store` keep everything; `tokens` and `issuers` identify callers.
 """

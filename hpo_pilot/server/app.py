@@ -19,7 +19,6 @@ from starlette.routing import Route
 from hpo_pilot.server import (
     bigpanda,
     file_calls,
-    legacy_calls,
     metrics,
     monitoring,
     pilot_calls,
@@ -138,7 +137,7 @@ class Server:
         return Starlette(
             routes=[
                 Route("/api/{version}/{group}/{function}", self._api, methods=_METHODS),
-                Route("/server/panda/{function}", partial(legacy_calls.answer, self), methods=["GET", "POST"]),
+                Route("/server/panda/{function}", partial(pilot_calls.legacy, self), methods=["GET", "POST"]),
                 *queues.queue_routes(self),
                 queues.route(),
                 metrics.route(self),

@@ -49,7 +49,7 @@ class HardwareError(InputError):
 
 
 @dataclass(frozen=True)
-class CpuWish:
+class CpuRequirement:
     """The CPU requirements of a job; `ANY`: any value."""
 
     architecture: str = ANY
@@ -58,7 +58,7 @@ class CpuWish:
 
 
 @dataclass(frozen=True)
-class GpuWish:
+class GpuRequirement:
     """The GPU requirements of a job.
 
     Attributes:
@@ -77,7 +77,7 @@ class GpuWish:
 
 
 @dataclass(frozen=True)
-class HardwareWish:
+class HardwareRequirements:
     """Hardware that a task's jobs ask for.
 
     Attributes:
@@ -87,8 +87,8 @@ class HardwareWish:
     """
 
     platform: str = ""
-    cpus: tuple[CpuWish, ...] = ()
-    gpu: GpuWish | None = None
+    cpus: tuple[CpuRequirement, ...] = ()
+    gpu: GpuRequirement | None = None
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class GpuOffer:
 
 
 @lru_cache(maxsize=1024)
-def parse_architecture(text: str) -> HardwareWish:
+def parse_architecture(text: str) -> HardwareRequirements:
     """Returns the hardware requirements in a task's ``architecture``.
 
     Raises:
@@ -115,32 +115,32 @@ def parse_architecture(text: str) -> HardwareWish:
         try:
             document = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise HardwareError(f"architecture {text!r} is no JSON: {error}") from error
+            raise HardwareError(f"architecture {text!r} is not JSON: {error}") from error
         if "encoded_platform" not in document:
             return _from_document(document)
         text = str(document["encoded_platform"])
     platform = re.search(r"@([^#&]*)", text)
     gpu = re.search(r"&([^\^@#]*)", text)
-    return HardwareWish(platform[1] if platform else "", _cpus(text), _gpu(gpu[1]) if gpu and gpu[1] else None)
+    return HardwareRequirements(platform[1] if platform else "", _cpus(text), _gpu(gpu[1]) if gpu and gpu[1] else None)
 
 
-def _cpus(text: str) -> tuple[CpuWish, ...]:
+def _cpus(text: str) -> tuple[CpuRequirement, ...]:
     if "#" not in text:
         architecture = "" if re.match(r"[\^@&]", text) else re.split("[-&@]", text, maxsplit=1)[0]
-        return (CpuWish(architecture),) if architecture else ()
+        return (CpuRequirement(architecture),) if architecture else ()
     match = re.search(r"#([^\^@&]*)", text)
     wanted = match[1].removeprefix("(").removesuffix(")") if match else ""
     found = []
     for one in filter(None, wanted.split("|")):
         architecture, vendor, instructions = (*one.split("-", 2), ANY, ANY)[:3]
-        found.append(CpuWish(architecture or ANY, vendor or ANY, instructions or ANY))
+        found.append(CpuRequirement(architecture or ANY, vendor or ANY, instructions or ANY))
     return tuple(found)
 
 
-def _gpu(text: str) -> GpuWish:
+def _gpu(text: str) -> GpuRequirement:
     first, *attributes = text.split(":")
     vendor, _, model = first.partition("-")
-    wish: dict[str, Any] = {"vendor": vendor or ANY, "model": model or ANY}
+    found: dict[str, Any] = {"vendor": vendor or ANY, "model": model or ANY}
     for attribute in attributes:
         match = _ATTRIBUTE.match(attribute)
         if match is None or match[1] not in _ATTRIBUTES:
@@ -149,15 +149,15 @@ def _gpu(text: str) -> GpuWish:
             )
         name, operator, value = _ATTRIBUTES[match[1]], match[2], match[3]
         if name == "model":
-            wish["model"] = {"pattern": value, "excl": True} if operator == "!=" else value
+            found["model"] = {"pattern": value, "excl": True} if operator == "!=" else value
         elif name == "microarchitecture":
-            wish["microarchitecture"] = value
+            found["microarchitecture"] = value
         else:
-            wish[name] = ("==" if operator == "=" else operator) + value
-    return _gpu_from(wish)
+            found[name] = ("==" if operator == "=" else operator) + value
+    return _gpu_from(found)
 
 
-def _from_document(document: Any) -> HardwareWish:
+def _from_document(document: Any) -> HardwareRequirements:
     if not isinstance(document, dict):
         raise HardwareError("architecture: a JSON object is expected")
     cpus = document.get("cpu_specs") or []
@@ -166,28 +166,32 @@ def _from_document(document: Any) -> HardwareWish:
         raise HardwareError("architecture: cpu_specs must be a list of objects")
     if gpu is not None and not isinstance(gpu, dict):
         raise HardwareError("architecture: gpu_spec must be an object")
-    wishes = tuple(CpuWish(*(str(one.get(key) or ANY) for key in ("arch", "vendor", "instr"))) for one in cpus)
-    return HardwareWish(str(document.get("base_platform") or ""), wishes, None if gpu is None else _gpu_from(gpu))
+    cpus_required = tuple(
+        CpuRequirement(*(str(one.get(key) or ANY) for key in ("arch", "vendor", "instr"))) for one in cpus
+    )
+    return HardwareRequirements(
+        str(document.get("base_platform") or ""), cpus_required, None if gpu is None else _gpu_from(gpu)
+    )
 
 
-def _gpu_from(wish: Mapping[str, Any]) -> GpuWish:
-    model: Any = wish.get("model") or ANY
+def _gpu_from(required: Mapping[str, Any]) -> GpuRequirement:
+    model: Any = required.get("model") or ANY
     excluded = False
     if isinstance(model, dict):
         model, excluded = model.get("pattern") or ANY, bool(model.get("excl"))
-    generations = wish.get("microarchitecture") or ()
+    generations = required.get("microarchitecture") or ()
     minima = []
     for name in ("vram", "version", "driver_version"):
-        if name in wish:
-            match = _COMPARED.match(str(wish[name]).strip())
+        if name in required:
+            match = _COMPARED.match(str(required[name]).strip())
             if match is None:
-                raise HardwareError(f"architecture: {name} of the GPU: {wish[name]!r} is no version or size")
+                raise HardwareError(f"architecture: {name} of the GPU: {required[name]!r} is not a version or size")
             minima.append((name, match[1] or "==", version(match[2])))
-    vendor = str(wish.get("vendor") or ANY)
+    vendor = str(required.get("vendor") or ANY)
     for pattern in (vendor, str(model)):
         _check_pattern(pattern)
     named = (generations,) if isinstance(generations, str) else tuple(str(one) for one in generations)
-    return GpuWish(vendor, str(model), excluded, named, tuple(minima))
+    return GpuRequirement(vendor, str(model), excluded, named, tuple(minima))
 
 
 def _check_pattern(pattern: str) -> None:
@@ -200,7 +204,7 @@ def _check_pattern(pattern: str) -> None:
     except re.error as error:
         raise HardwareError(f"architecture: pattern {pattern!r}: {error}") from error
     if not harmless:
-        raise HardwareError(f"architecture: pattern {pattern!r} is too intricate: name the GPU, with .* where need be")
+        raise HardwareError(f"architecture: pattern {pattern!r} is too complex: name the GPU, with .* if needed")
 
 
 def version(text: str) -> tuple[int, ...]:
@@ -211,36 +215,36 @@ def version(text: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def cpu_fits(wishes: tuple[CpuWish, ...], offer: str) -> bool:
+def cpu_fits(required: tuple[CpuRequirement, ...], offer: str) -> bool:
     """Returns whether the CPU ``architecture<-vendor<-instruction set>>`` fits one of the requirements."""
     architecture, vendor, instructions = (*offer.split("-", 2), "", "")[:3]
-    return not wishes or any(
-        _same(wish.architecture, architecture) and _same(wish.vendor, vendor) and _same(wish.instructions, instructions)
-        for wish in wishes
+    return not required or any(
+        _same(one.architecture, architecture) and _same(one.vendor, vendor) and _same(one.instructions, instructions)
+        for one in required
     )
 
 
-def _same(wish: str, offer: str) -> bool:
-    return wish == ANY or not offer or wish.lower() == offer.lower()
+def _same(required: str, offered: str) -> bool:
+    return required == ANY or not offered or required.lower() == offered.lower()
 
 
 @lru_cache(maxsize=4096)
-def gpus_fit(wish: GpuWish, count: int, offers: tuple[GpuOffer, ...]) -> bool:
+def gpus_fit(required: GpuRequirement, count: int, offers: tuple[GpuOffer, ...]) -> bool:
     """Returns whether there are at least `count` GPUs, and they meet the requirements."""
     if sum(offer.count for offer in offers) < count or not offers:
         return False
-    if wish.vendor != ANY and not any(re.match(wish.vendor, offer.vendor, re.IGNORECASE) for offer in offers):
+    if required.vendor != ANY and not any(re.match(required.vendor, offer.vendor, re.IGNORECASE) for offer in offers):
         return False
-    if wish.model != ANY:
-        found = any(re.match(wish.model, offer.model, re.IGNORECASE) for offer in offers if offer.model)
-        if found == wish.not_model:
+    if required.model != ANY:
+        found = any(re.match(required.model, offer.model, re.IGNORECASE) for offer in offers if offer.model)
+        if found == required.not_model:
             return False
-    if wish.generations and not any(offer.generation in wish.generations for offer in offers):
+    if required.generations and not any(offer.generation in required.generations for offer in offers):
         return False
     said = {"vram": "memory_mb", "version": "framework_version", "driver_version": "driver_version"}
     return all(
         getattr(offer, said[name]) and _holds(version(getattr(offer, said[name])), operator, least)
-        for name, operator, least in wish.minima
+        for name, operator, least in required.minima
         for offer in offers
     )
 
@@ -315,7 +319,7 @@ class Needs:
         return self.cores * self.nodes
 
     @property
-    def hardware(self) -> HardwareWish:
+    def hardware(self) -> HardwareRequirements:
         """The hardware asked for."""
         return parse_architecture(self.architecture)
 
@@ -336,13 +340,13 @@ def needs_of(parameters: TaskParameters) -> Needs:
         HardwareError: the hardware requirements are not valid.
     """
     gpus = _whole(parameters.params, "nGPU")
-    wish = parse_architecture(parameters.architecture)
+    required = parse_architecture(parameters.architecture)
     return Needs(
         cores=parameters.core_count,
         ram_mb=parameters.ram_mb,
         seconds=parameters.max_walltime,
         disk_mb=_disk(parameters.params),
-        gpus=gpus or (1 if wish.gpu is not None else 0),
+        gpus=gpus or (1 if required.gpu is not None else 0),
         architecture=parameters.architecture,
         container=bool(parameters.container),
         nodes=_whole(parameters.params, "hpoNodes") or 1,
@@ -373,23 +377,23 @@ def campaign_of(params: Mapping[str, Any], user_name: str, task_name: str) -> st
     return key[:_CAMPAIGN_LIMIT]
 
 
-class Places:
+class FreeRoom:
     """The free room of a pilot's allocation, while one answer is made."""
 
-    def __init__(self, wish: JobRequest, waited: float) -> None:
+    def __init__(self, allocation: JobRequest, waited: float) -> None:
         """Begins with all of the pilot's free room.
 
         Args:
-            wish: the pilot's request.
+            allocation: the pilot's request.
             waited: seconds since the request; jobs that start now have this much less time.
         """
-        self._wish = wish
+        self._allocation = allocation
         self._waited = waited
-        self._now = self._before = wish.now.copy()
+        self._now = self._before = allocation.now.copy()
 
     def gpus(self) -> tuple[GpuOffer, ...]:
         """Returns the free GPUs of the pilot's nodes; their kind is not known."""
-        counts = [sum(opening.gpus) for opening in (*self._wish.now, *self._wish.later)]
+        counts = [sum(opening.gpus) for opening in (*self._allocation.now, *self._allocation.later)]
         return (GpuOffer(max(counts)),) if any(counts) else ()
 
     def take(self, needs: Needs, campaign: str, most: int) -> int:
@@ -405,11 +409,11 @@ class Places:
     def may_wait(self, needs: Needs, campaign: str) -> bool:
         """Returns whether the pilot would make room for such a job, although it has none now."""
         wanted, seconds = _on_nodes(needs), self._seconds(needs, campaign)
-        return any(opening.nodes >= needs.nodes and opening.fits(wanted, seconds) for opening in self._wish.later)
+        return any(opening.nodes >= needs.nodes and opening.fits(wanted, seconds) for opening in self._allocation.later)
 
     def _seconds(self, needs: Needs, campaign: str) -> float:
         """Returns a job's run time by the pilot's measurements, plus the time since its request; seconds."""
-        known = self._wish.seconds.get(campaign)
+        known = self._allocation.seconds.get(campaign)
         limit = float(needs.payload_seconds or needs.seconds)
         return self._waited + (limit if known is None else min(known, limit) if limit else known)
 

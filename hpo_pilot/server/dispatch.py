@@ -9,15 +9,15 @@ from typing import Any
 
 from sqlalchemy import bindparam, func, select, update
 
-from hpo_pilot.hpc.capacity import JobRequest as Wish
+from hpo_pilot.hpc.capacity import JobRequest as AllocationRequest
 from hpo_pilot.jobs import JobState, TaskState
 from hpo_pilot.server.attempts import add_attempts, change_task, existing_task, job_row, task_row
 from hpo_pilot.server.brokerage import (
+    FreeRoom,
     GpuOffer,
-    GpuWish,
+    GpuRequirement,
     Kind,
     Needs,
-    Places,
     WaitingJobs,
     WaitingTask,
     campaign_of,
@@ -115,7 +115,7 @@ _LABELS = {
 }
 #: Pilots of a queue in test that ask for these labels get "test" jobs.
 _UNTESTED = frozenset({"user", "managed", "unified"})
-_ANY_GPU = GpuWish()
+_ANY_GPU = GpuRequirement()
 _NO_LIMIT = 1 << 62
 
 
@@ -131,9 +131,9 @@ class JobRequest:
         gpus: number of GPUs that the jobs may use together; None: the queue's limit for each job.
         queue: the description of the site's queue.
         patience: seconds of silence allowed in addition to those of our own pilots.
-        wish: the free room in the pilot's allocation, which then replaces `cores` and the number of GPUs. None: it has
-            no allocation.
-        waited: seconds since `wish` was stated.
+        allocation: the free room in the pilot's allocation, which then replaces `cores` and the number of GPUs. None:
+            it has no allocation.
+        waited: seconds since `allocation` was stated.
         pilot: the pilot that asks; None: any pilot may report on the jobs.
         only_node: whether all reports on the jobs will come from `node`.
     """
@@ -155,7 +155,7 @@ class JobRequest:
     gpus: tuple[GpuOffer, ...] | None = None
     queue: Queue = UNDESCRIBED
     patience: float = 0.0
-    wish: Wish | None = None
+    allocation: AllocationRequest | None = None
     waited: float = 0.0
     pilot: PilotIdentity | None = None
     only_node: bool = False
@@ -180,27 +180,27 @@ def acquire(tx: Transaction, request: JobRequest) -> list[dict[str, Any]]:
     return [pilot_job(known_task(tx, job.task_id), job) for job in found]
 
 
-class _Offer:
+class _Bounds:
     """The most that one job may need: the smaller of the pilot's and the queue's limits; 0: no limit."""
 
-    def __init__(self, request: JobRequest, places: Places | None) -> None:
+    def __init__(self, request: JobRequest, room: FreeRoom | None) -> None:
         queue = request.queue
-        self.many_nodes = places is not None
+        self.many_nodes = room is not None
         self.site = f",{request.site},"
         self.labels = _labels(request)
         self.resource_type = request.resource_type
-        self.cores = _lesser(0 if places else request.cores, queue.cores)
+        self.cores = _lesser(0 if room else request.cores, queue.cores)
         self.memory = _lesser(request.memory, queue.memory_mb)
         self.disk = _lesser(request.disk_mb, queue.disk_mb)
         self.seconds = _lesser(
-            0 if places else request.remaining_time, int(queue.minutes * 60) if queue.minutes else None
+            0 if room else request.remaining_time, int(queue.minutes * 60) if queue.minutes else None
         )
         self.architecture = queue.architecture or ""
         self.platforms = queue.platforms
         self.containers = queue.containers
         self.gpus = _queue_gpus(queue) if request.gpus is None else request.gpus
-        if places and request.gpus is None and not self.gpus:
-            self.gpus = places.gpus()
+        if room and request.gpus is None and not self.gpus:
+            self.gpus = room.gpus()
 
     def fits(self, kind: Kind, queue: str) -> bool:
         """Returns whether jobs of this kind that wait at `queue` may go to the pilot."""
@@ -221,11 +221,11 @@ class _Offer:
     def _has_hardware(self, needs: Needs) -> bool:
         if needs.container and self.containers == ():
             return False
-        wish = needs.hardware
+        required = needs.hardware
         return (
-            (not needs.gpus or gpus_fit(wish.gpu or _ANY_GPU, needs.gpus, self.gpus))
-            and cpu_fits(wish.cpus, self.architecture)
-            and (not wish.platform or not self.platforms or wish.platform in self.platforms)
+            (not needs.gpus or gpus_fit(required.gpu or _ANY_GPU, needs.gpus, self.gpus))
+            and cpu_fits(required.cpus, self.architecture)
+            and (not required.platform or not self.platforms or required.platform in self.platforms)
         )
 
 
@@ -275,8 +275,8 @@ class _Picking:
         self._waiting: WaitingJobs = tx.waiting
         self._request = request
         self._missing = max(1, min(request.n_jobs, MAX_JOBS))
-        self._places = None if request.wish is None else Places(request.wish, request.waited)
-        told = request.wish is None
+        self._room_left = None if request.allocation is None else FreeRoom(request.allocation, request.waited)
+        told = request.allocation is None
         self._cores = (request.cores if told else 0) or _NO_LIMIT
         self._gpus = sum(gpu.count for gpu in request.gpus) if told and request.gpus is not None else _NO_LIMIT
         self._found: list[AnyRow] = []
@@ -284,14 +284,14 @@ class _Picking:
 
     def jobs(self) -> list[AnyRow]:
         """Returns the jobs, in the order in which they were chosen."""
-        offer = _Offer(self._request, self._places)
+        bounds = _Bounds(self._request, self._room_left)
         # A queue that is off brokerage gets only jobs that name it, not jobs that may run at any queue.
         queues = [self._request.site] if self._request.queue.status == "brokeroff" else [self._request.site, ""]
         for priority, groups in self._waiting.groups(dict.fromkeys(queues)):
             candidates = [
                 _Candidate(queue, (-priority, kind), campaign, heap)
                 for queue, kind, group in groups
-                if offer.fits(kind, queue)
+                if bounds.fits(kind, queue)
                 for campaign, heap in group.items()
             ]
             self._serve(candidates)
@@ -310,7 +310,7 @@ class _Picking:
                 candidates.remove(best)
             elif room := self._room(task, self._fair_count(task, candidates)):
                 self._take(task, room)
-            elif self._places and self._places.may_wait(task.kind.needs, task.campaign):
+            elif self._room_left and self._room_left.may_wait(task.kind.needs, task.campaign):
                 if self._take(task, 1):
                     self._missing = 0  # room is made for it before others take it
             else:
@@ -337,8 +337,8 @@ class _Picking:
     def _room(self, task: WaitingTask, most: int) -> int:
         """Returns the number of jobs, at most `most`, that fit beside the chosen ones."""
         needs = task.kind.needs
-        if self._places:
-            return self._places.take(needs, task.campaign, most)
+        if self._room_left:
+            return self._room_left.take(needs, task.campaign, most)
         by_gpus = self._gpus // needs.gpus if needs.gpus else most
         return min(most, self._cores // needs.cores, by_gpus)
 
@@ -356,8 +356,8 @@ class _Picking:
             self._waiting.serve(task.campaign, len(rows) * needs.all_cores)
         if len(rows) < count:
             self._waiting.remove(*place)
-            if self._places:
-                self._places.correct(needs, task.campaign, len(rows))
+            if self._room_left:
+                self._room_left.correct(needs, task.campaign, len(rows))
         return len(rows)
 
     def _fair_count(self, task: WaitingTask, candidates: list[_Candidate]) -> int:

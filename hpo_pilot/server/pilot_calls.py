@@ -1,17 +1,24 @@
-"""Calls of pilots, new API: taking jobs and reporting on them."""
+"""Calls of pilots: taking jobs and reporting on them, by the new API, and by the API of released Pilot 3s."""
 
 from __future__ import annotations
 
 import json
 import logging
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from enum import IntEnum
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from sqlalchemy import select
+from sqlalchemy.exc import DBAPIError
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.hpc.capacity import JobRequest as Wish
+from hpo_pilot.hpc.capacity import JobRequest as AllocationRequest
 from hpo_pilot.server.attempts import (
     REPORT_FIELDS,
     WORKER_STATES,
@@ -21,10 +28,35 @@ from hpo_pilot.server.attempts import (
     update_worker,
 )
 from hpo_pilot.server.brokerage import GpuOffer, HardwareError, offered_gpus
-from hpo_pilot.server.calls import MAX_WAIT, PILOTS, Access, Call, Envelope, Parameter, endpoint, failure, success
-from hpo_pilot.server.database import Transaction
+from hpo_pilot.server.calls import (
+    MAX_WAIT,
+    NOBODY,
+    PILOTS,
+    Access,
+    BodyRefused,
+    Call,
+    Envelope,
+    Parameter,
+    carry_out,
+    dump,
+    endpoint,
+    failure,
+    json_object,
+    pairs,
+    read_body,
+    success,
+    unpacked,
+)
+from hpo_pilot.server.database import Transaction, in_slices, jobs
 from hpo_pilot.server.dispatch import JobRequest, acquire
 from hpo_pilot.server.points import CAPABILITY_KEY
+from hpo_pilot.server.task_parameters import RESOURCE_TYPES
+from hpo_pilot.server.tokens import TokenRefused
+
+if TYPE_CHECKING:
+    from hpo_pilot.server.app import Server
+
+log = logging.getLogger(__name__)
 
 #: Seconds that a pilot is willing to wait for a job; ours alone, a real server ignores it.
 WAIT_HEADER = "X-HPO-Pilot-Wait"
@@ -34,27 +66,38 @@ OPENINGS_HEADER = "X-HPO-Pilot-Openings"
 CORES_HEADER = "X-HPO-Pilot-Cores"
 
 
+class StatusCode(IntEnum):
+    """The result of a call, as panda-server's `ErrorCode.py` has it."""
+
+    SUCCESS = 0
+    NO_JOBS = 20  #: there is no job for this pilot
+    INVALID = 50  #: an argument is not valid
+    ROLE = 60  #: the caller is no pilot
+    PERMISSION = 70  #: the job is another pilot's
+    PROXY_ERROR = 90  #: there is no such proxy or token
+
+
 class UnknownQueue(Exception):
-    """The pilot names a queue that is not there; the message says so."""
+    """The pilot names a queue that does not exist; the message says so."""
 
 
-def cores_said(call: Call) -> int:
+def _cores(call: Call) -> int:
     """Returns the cores that the pilot has for the requested jobs together; 0: not stated."""
     cores = call.header(CORES_HEADER)
     return int(cores) if cores.isdecimal() and len(cores) < 10 else 0
 
 
-def openings_said(call: Call) -> Wish | None:
+def _allocation(call: Call) -> AllocationRequest | None:
     """Returns the free room of the pilot's allocation; None: it has no allocation.
 
     Raises:
-        InputError: what it says makes no sense.
+        InputError: the header is not valid.
     """
     text = call.header(OPENINGS_HEADER)
-    return Wish.from_text(text) if text else None
+    return AllocationRequest.from_text(text) if text else None
 
 
-async def wait_for_jobs(call: Call, request: JobRequest) -> list[dict[str, Any]]:
+async def _wait_for_jobs(call: Call, request: JobRequest) -> list[dict[str, Any]]:
     """Hands jobs to a pilot; where its header says so, the answer waits for one.
 
     Returns:
@@ -89,11 +132,6 @@ async def wait_for_jobs(call: Call, request: JobRequest) -> list[dict[str, Any]]
         pilots.leave(waiter)
 
 
-log = logging.getLogger(__name__)
-
-_OK, _INVALID, _NO_PERMISSION = 0, 50, 70  # StatusCode
-
-
 @endpoint("pilot/acquire_jobs", "POST", PILOTS, Access.WAIT)
 async def acquire_jobs(
     call: Call,
@@ -124,7 +162,7 @@ async def acquire_jobs(
     A pilot in a batch allocation states its free room with `OPENINGS_HEADER`.
     """
     try:
-        gpus, wish = _gpus(target_architecture), openings_said(call)
+        gpus, allocation = _gpus(target_architecture), _allocation(call)
     except InputError as error:
         return failure(str(error))
     request = JobRequest(
@@ -132,7 +170,7 @@ async def acquire_jobs(
         n_jobs=n_jobs,
         label=prod_source_label or "",
         memory=max(0, memory or 0),
-        cores=cores_said(call),
+        cores=_cores(call),
         disk_mb=max(0, disk_space or 0),
         gpus=gpus,
         remaining_time=max(0, int(remaining_time or 0)),
@@ -143,19 +181,19 @@ async def acquire_jobs(
         harvester_id=(harvester_id or scheduler_id or "")[:128],
         worker_id="" if worker_id is None else str(worker_id)[:128],
         scheduler_id=scheduler_id or "",
-        wish=wish,
+        allocation=allocation,
     )
     try:
-        found = await wait_for_jobs(call, request)
+        found = await _wait_for_jobs(call, request)
     except UnknownQueue as error:
         return failure(str(error))
     if not found:
         return failure("No jobs in PanDA")
-    return success({"StatusCode": _OK, "jobs": [_handed_out(call, job) for job in found]})
+    return success({"StatusCode": StatusCode.SUCCESS, "jobs": [_handed_out(call, job) for job in found]})
 
 
 def _handed_out(call: Call, job: Mapping[str, Any]) -> dict[str, Any]:
-    return {"StatusCode": _OK, **job, CAPABILITY_KEY: call.server.capabilities.of(job["PandaID"])}
+    return {"StatusCode": StatusCode.SUCCESS, **job, CAPABILITY_KEY: call.server.capabilities.of(job["PandaID"])}
 
 
 def _gpus(target_architecture: dict[str, Any] | str | None) -> tuple[GpuOffer, ...] | None:
@@ -192,13 +230,13 @@ def update_one(
 ) -> Envelope:
     """Takes a pilot's report on one job: a heartbeat, or the final one; `report` has `attempts.REPORT_FIELDS`."""
     if (status := reported_state(job_status)) is None:
-        return failure(f"Invalid job status: {job_status}", {"StatusCode": _INVALID})
+        return failure(f"Invalid job status: {job_status}", {"StatusCode": StatusCode.INVALID})
     report |= {"job_id": job_id, "attempt_nr": attempt_nr}
     try:
-        return success({"StatusCode": _OK, "command": record_report(tx, status, report, call.pilot)})
+        return success({"StatusCode": StatusCode.SUCCESS, "command": record_report(tx, status, report, call.pilot)})
     except NotThePilotsJob as error:
         log.warning("a report by %s is refused: %s", call.caller.name, error)
-        return failure(str(error), {"StatusCode": _NO_PERMISSION, "command": "tobekilled"})
+        return failure(str(error), {"StatusCode": StatusCode.PERMISSION, "command": "tobekilled"})
 
 
 @endpoint("pilot/update_worker_status", "POST", PILOTS, Access.WRITE)
@@ -225,3 +263,269 @@ def update_worker_status(
 def update_worker_node(call: Call) -> Envelope:
     """Accepts a Pilot 3's description of its machine or GPUs, and keeps nothing of it."""
     return success()
+
+
+# ``/server/panda``: the calls of every released Pilot 3, up to 3.11. Formats and codes are those of panda-server 0.8.1
+# (`pandaserver/jobdispatcher/{JobDispatcher,Protocol,ErrorCode}.py`): flat values, as JSON for callers that accept it,
+# else as a form. The work is done by the same functions as for the new API.
+
+_LARGEST = 2**63 - 1  # value of a database column
+_GZIP = b"\x1f\x8b"
+#: A released Pilot 3 reports every half hour unless its site says otherwise: four reports may be missed.
+_PATIENCE = 2 * 3600.0
+_OURS = "hpo-pilot"  # processingType of tasks that hpo-pilot submits
+_CONTAINER = frozenset({"container_name", "containerOptions", "preprocess", "postprocess"})
+
+
+class LegacyArgumentError(Exception):
+    """An argument is missing or not valid; the message names it."""
+
+
+@dataclass(frozen=True)
+class LegacyRequest:
+    """One legacy call.
+
+    Attributes:
+        given: the arguments as received; unknown arguments are ignored.
+        as_json: whether the caller accepts JSON.
+    """
+
+    call: Call
+    given: Mapping[str, Any]
+    as_json: bool
+
+    def required(self, name: str) -> str:
+        """Returns an argument, which must be there (else LegacyArgumentError)."""
+        if name not in self.given:
+            raise LegacyArgumentError(f"missing a required argument: '{name}'")
+        return str(self.given[name])
+
+    def coded(self, code: StatusCode, dialog: str | None = None, **more: Any) -> Response:
+        """Returns an answer with a status code."""
+        return self.values({"StatusCode": code, **({} if dialog is None else {"errorDialog": dialog}), **more})
+
+    def values(self, content: Mapping[str, Any]) -> Response:
+        """Returns an answer of named values."""
+        if self.as_json:
+            return Response(dump(content), media_type="application/json")
+        return PlainTextResponse(urlencode(content))
+
+
+def _number(value: Any, kind: type[int] | type[float]) -> float | None:
+    """Returns a number; None: the value is missing, not a number, or too large for the database."""
+    try:
+        number = kind(str(value))
+    except ValueError:
+        return None
+    return number if kind is float or abs(number) <= _LARGEST else None
+
+
+def _amount(given: Mapping[str, Any], name: str) -> int:
+    """Returns a size or time; 0: it is missing, not a number, negative or too large."""
+    number = _number(given.get(name), float)
+    return int(number) if number is not None and 0 < number < 2**31 else 0
+
+
+def job_request(request: LegacyRequest, cores: int) -> JobRequest:
+    """Returns the request of a pilot's ``getJob``.
+
+    Args:
+        request: the call.
+        cores: that the pilot has; 0: not stated. The old ``cpu`` is a clock rate.
+
+    Raises:
+        LegacyArgumentError: the queue is missing.
+    """
+    given = request.given
+
+    def text(name: str) -> str:
+        value = given.get(name)
+        return "" if value in (None, "NULL", "None") else str(value)
+
+    return JobRequest(
+        site=request.required("siteName"),
+        label=text("prodSourceLabel"),
+        memory=_amount(given, "mem"),
+        cores=cores,
+        disk_mb=_amount(given, "diskSpace"),
+        remaining_time=_amount(given, "remaining_time"),
+        resource_type=text("resourceType"),
+        task_id=max(0, int(_number(given.get("taskID"), int) or 0)),
+        node=text("node"),
+        computing_element=text("computingElement"),
+        harvester_id=(text("harvester_id") or text("schedulerID"))[:128],
+        worker_id=text("worker_id")[:128],
+        scheduler_id=text("schedulerID"),
+        patience=_PATIENCE,
+        only_node=True,
+    )
+
+
+def _report(request: LegacyRequest) -> dict[str, Any]:
+    """Returns the arguments of ``updateJob`` under the names of ``pilot/update_job``.
+
+    Unknown items are left out, because newer pilots send more of them. Numbers that are not valid are left out too.
+
+    Raises:
+        LegacyArgumentError: the job or its state is missing.
+    """
+    given = request.given
+    panda_id = _number(request.required("jobId"), int)
+    if panda_id is None:
+        raise LegacyArgumentError(f"jobId must be a whole number, not {given['jobId']!r}")
+    report: dict[str, Any] = {"job_id": panda_id, "job_status": request.required("state")}
+    report["attempt_nr"] = _number(given.get("attemptNr"), int)
+    for field in REPORT_FIELDS:
+        value = given.get(field.legacy)
+        if value is not None and value not in ("NULL", "None"):
+            report[field.name] = str(value) if field.kind is str else _number(value, field.kind)
+    if isinstance(given.get("metaData"), dict | list):
+        report["meta_data"] = json.dumps(given["metaData"])
+    return report
+
+
+def _is_alive(request: LegacyRequest) -> Response:
+    return PlainTextResponse("alive=yes")
+
+
+async def _get_job(request: LegacyRequest) -> Response:
+    """Hands a job to a pilot."""
+    try:
+        found = await _wait_for_jobs(request.call, job_request(request, _cores(request.call)))
+    except UnknownQueue as error:
+        return request.coded(StatusCode.NO_JOBS, str(error))
+    if not found:
+        return request.coded(StatusCode.NO_JOBS, "no jobs in PanDA" if request.as_json else None)
+    return request.values({"StatusCode": StatusCode.SUCCESS, **_for_pilot3(found[0])})
+
+
+def _for_pilot3(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns one of our jobs without its container: the transformation starts the image that the sandbox names.
+
+    From 3.10.3 on a Pilot 3 fails a job that names an image (error 1384, `pilot/control/job.py`) unless its queue names
+    a container program for pilots; then its generic plugin starts the image by means of CVMFS. It also runs the steps
+    before and after the payload (`pilot/user/generic/common.py`), whose work the transformation does itself.
+    """
+    left_out = _CONTAINER if job["processingType"] == _OURS else frozenset[str]()
+    return {name: value for name, value in job.items() if name not in left_out}
+
+
+def _update_job(tx: Transaction, request: LegacyRequest) -> Response:
+    """Records a pilot's report on one job: a heartbeat, or the final report."""
+    if request.required("jobId") == "NULL":  # a pilot that aborts before it has a job
+        return request.coded(StatusCode.SUCCESS)
+    report = _report(request)
+    if (status := reported_state(report["job_status"])) is None:
+        return request.coded(StatusCode.SUCCESS)
+    try:
+        command = record_report(tx, status, report, request.call.pilot)
+    except NotThePilotsJob as error:
+        log.warning("a report by %s is refused: %s", request.call.caller.name, error)
+        return request.coded(StatusCode.PERMISSION, str(error), command="tobekilled")
+    return request.coded(StatusCode.SUCCESS, command=command or "NULL")
+
+
+def _get_status(tx: Transaction, request: LegacyRequest) -> Response:
+    """Returns state and attempt of jobs, given their ids with blanks between; always as a form, never as JSON."""
+    names = request.required("ids").split()
+    ids = [int(name) for name in names if name.isascii() and name.isdecimal() and len(name) < 19]
+    query = select(jobs.c.panda_id, jobs.c.status, jobs.c.attempt_nr)
+    found = {
+        str(row.panda_id): row
+        for some in in_slices(ids)
+        for row in tx.connection.execute(query.where(jobs.c.panda_id.in_(some)))
+    }
+    status = "+".join(found[name].status if name in found else "notfound" for name in names)
+    attempts = "+".join(str(found[name].attempt_nr) if name in found else "0" for name in names)
+    return replace(request, as_json=False).coded(StatusCode.SUCCESS, status=status, attemptNr=attempts)
+
+
+def _update_worker_pilot_status(tx: Transaction, request: LegacyRequest) -> Response:
+    """Records that a worker started or ended; the jobs that an ended worker still has are lost at once."""
+    worker_id, harvester_id = request.required("workerID"), request.required("harvesterID")
+    status, node = request.required("status"), request.given.get("node_id")
+    if status not in WORKER_STATES:
+        return PlainTextResponse(f"Invalid worker state. The worker state has to be in {WORKER_STATES}")
+    node_id = str(node)[:128] if node else None
+    update_worker(tx, request.call.pilot, harvester_id[:128], worker_id[:128], status, node_id)
+    return request.coded(StatusCode.SUCCESS)
+
+
+def _get_resource_types(request: LegacyRequest) -> Response:
+    """Returns the definitions of the resource types."""
+    return request.coded(StatusCode.SUCCESS, Returns=0, ResourceTypes=RESOURCE_TYPES)
+
+
+def _get_access_token(request: LegacyRequest) -> Response:
+    """Refuses: this server has no access tokens of others."""
+    dialog = f"token not found for {request.required('client_name')}"
+    return replace(request, as_json=True).coded(StatusCode.PROXY_ERROR, dialog)
+
+
+#: Every function of the legacy API: where its handler runs, as for the new API, and the handler.
+LEGACY: dict[str, tuple[Access, Callable[..., Any]]] = {
+    "isAlive": (Access.NOTHING, _is_alive),
+    "getJob": (Access.WAIT, _get_job),
+    "updateJob": (Access.WRITE, _update_job),
+    "getStatus": (Access.READ, _get_status),
+    "updateWorkerPilotStatus": (Access.WRITE, _update_worker_pilot_status),
+    "getResourceTypes": (Access.NOTHING, _get_resource_types),
+    "get_access_token": (Access.NOTHING, _get_access_token),
+}
+#: Functions that need no pilot's role, and no token.
+LEGACY_PUBLIC = frozenset({"isAlive"})
+
+#: The refusal of a caller without a pilot's role.
+_MESSAGE_ROLE = "no production/pilot role in VOMS FQANs or non pilot owner"
+
+
+async def legacy(server: Server, http: Request) -> Response:
+    """Answers a legacy call."""
+    name = http.path_params["function"]
+    if name not in LEGACY:
+        return _wrong(f"{name} is not provided by this server", 404)
+    access, handler = LEGACY[name]
+    try:
+        # No token is no error, a wrong one is, as on a real server.
+        caller = server.tokens.caller(http) if "authorization" in http.headers else NOBODY
+        as_json = "application/json" in http.headers.get("accept", "")
+        request = LegacyRequest(Call(caller, server, http), {}, as_json)
+        # Refused before the body is read, so that a body without permission takes no memory.
+        if name not in LEGACY_PUBLIC and caller.role not in PILOTS:
+            return request.coded(StatusCode.ROLE, _MESSAGE_ROLE if as_json else None)
+        request = replace(request, given=await _legacy_arguments(http))
+        answer: Response = await carry_out(server.database, access, handler, request)
+        return answer
+    except TokenRefused as error:
+        return _wrong(f"Token authentication failed. {error}", 403)
+    except LegacyArgumentError as error:
+        return _wrong(f"{name}() {error}", 400)
+    except BodyRefused as error:
+        return _wrong(str(error), error.status)
+    except DBAPIError as error:
+        log.error("%s: %s", name, error.orig)
+        return _wrong("database error in the PanDA server", 503)
+    except ClientDisconnect:
+        return Response(status_code=499)
+    except Exception:
+        log.exception("%s failed", name)
+        return _wrong(f"{name} failed in the server; its log says why", 500)
+
+
+def _wrong(message: str, status: int) -> Response:
+    return PlainTextResponse(f"ERROR : {message}", status)
+
+
+async def _legacy_arguments(http: Request) -> dict[str, Any]:
+    if http.method in ("GET", "HEAD"):
+        return pairs(str(http.url.query))
+    body = await read_body(http)
+    if "json" in http.headers.get("content-type", ""):
+        # Old clients compress JSON without a header for it.
+        given = json_object(unpacked(body) if body[:2] == _GZIP else body)
+        # Booleans become text as in a form, because the functions compare with ``"True"``.
+        return {name: str(value) if isinstance(value, bool) else value for name, value in given.items()}
+    given = pairs(body.decode("latin-1"))
+    if any("\0" in value for value in given.values() if isinstance(value, str)):
+        raise LegacyArgumentError("an argument holds a zero character")
+    return given

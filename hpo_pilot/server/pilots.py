@@ -51,19 +51,19 @@ class Offer:
 def offer_of(request: JobRequest, now: float) -> Offer:
     """Returns the free room that a request states."""
     who = (request.site[:_LONGEST], request.harvester_id, request.worker_id)
-    if request.wish is None:
+    if request.allocation is None:
         gpus = sum(gpu.count for gpu in request.gpus or ())
         return Offer(*who, now, 1, gpus, request.cores, request.memory, request.remaining_time / 60)
-    openings = [*request.wish.now, *request.wish.later]
+    openings = [*request.allocation.now, *request.allocation.later]
     return Offer(
         *who,
         now,
-        sum(opening.nodes for opening in request.wish.now),
+        sum(opening.nodes for opening in request.allocation.now),
         max((sum(opening.gpus) for opening in openings), default=0),
         max((opening.cores for opening in openings), default=0),
         max((opening.memory_mb for opening in openings), default=0),
         # From searches with measured run times, it also takes jobs with a longer limit.
-        0.0 if request.wish.seconds else max((opening.seconds for opening in openings), default=0.0) / 60,
+        0.0 if request.allocation.seconds else max((opening.seconds for opening in openings), default=0.0) / 60,
     )
 
 
@@ -157,7 +157,7 @@ class KnownPilots:
                 version=version,
                 since=before.since if before else offer.asked,
                 slots=max(request.n_jobs, before.slots if before else 0),
-                nodes=None if request.wish is None else sum(opening.nodes for opening in request.wish.now),
+                nodes=None if request.allocation is None else sum(opening.nodes for opening in request.allocation.now),
                 offer=most_of(before.offer, offer) if before else offer,
             )
             while len(self._notes) > MOST or next(iter(self._notes.values())).offer.asked < offer.asked - KEPT:

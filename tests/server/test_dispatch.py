@@ -169,7 +169,7 @@ def test_gpu_jobs_go_where_gpus_are(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "fact", "fits"),
+    ("required", "fact", "fits"),
     [
         ({"coreCount": 4}, {"cores": 3}, False),
         ({"coreCount": 4}, {"cores": 4}, True),
@@ -196,8 +196,10 @@ def test_gpu_jobs_go_where_gpus_are(queue: Queue) -> None:
         ({"prodSourceLabel": "test"}, {"status": "test"}, True),
     ],
 )
-def test_what_the_queue_file_says_counts(queue: Queue, wish: dict[str, Any], fact: dict[str, Any], fits: bool) -> None:
-    queue.submit(1, **wish)
+def test_what_the_queue_file_says_counts(
+    queue: Queue, required: dict[str, Any], fact: dict[str, Any], fits: bool
+) -> None:
+    queue.submit(1, **required)
     assert bool(queue.acquire(queue=described(**fact))) is fits
 
 
@@ -264,7 +266,7 @@ def test_plain_pilots_get_no_jobs_of_several_nodes(queue: Queue) -> None:
     one = queue.submit(1)
     assert task_ids(queue.acquire(9, cores=64)) == [one]
     assert task_ids(queue.acquire(9, cores=64, site="OTHER")) == []
-    (job, _) = queue.acquire(9, wish=room(Opening(4, (), 4, 8000, 1e6)))
+    (job, _) = queue.acquire(9, allocation=room(Opening(4, (), 4, 8000, 1e6)))
     assert (job["taskID"], job["coreCount"]) == (many, 4)
 
 
@@ -277,37 +279,37 @@ def test_an_allocation_gets_what_it_has_room_for(queue: Queue) -> None:
     small = queue.submit(30, nGPU=1, coreCount=7, taskPriority=100)
     told = room(Opening(9, (3, 3), 42, 512_000, 7200.0))
     # Its own words for all cores and GPUs do not count: the openings do.
-    got = queue.acquire(99, wish=told, cores=1, gpus=(GpuOffer(6, "nvidia"),))
+    got = queue.acquire(99, allocation=told, cores=1, gpus=(GpuOffer(6, "nvidia"),))
     assert task_ids(got) == [large] * 2 + [small] * 6
-    assert [job["taskID"] for job in queue.acquire(1, wish=told)] == [large], "no more than it asks for"
+    assert [job["taskID"] for job in queue.acquire(1, allocation=told)] == [large], "no more than it asks for"
     assert len(list(told.now)) == 1, "the request may be looked at again"
     assert sum(opening.nodes for opening in told.now) == 9
-    assert queue.acquire(9, wish=room()) == []
-    assert queue.acquire(9, wish=room(Opening(9, (), 42, 512_000, 7200.0))) == []
-    assert queue.acquire(9, wish=room(Opening(9, (3,), 6, 512_000, 7200.0))) == []
-    assert queue.acquire(9, wish=room(Opening(9, (3,), 42, 1999, 7200.0))) == []
-    assert task_ids(queue.acquire(9, wish=room(Opening(1, (2,), 13, 512_000, 7200.0)))) == [small]
+    assert queue.acquire(9, allocation=room()) == []
+    assert queue.acquire(9, allocation=room(Opening(9, (), 42, 512_000, 7200.0))) == []
+    assert queue.acquire(9, allocation=room(Opening(9, (3,), 6, 512_000, 7200.0))) == []
+    assert queue.acquire(9, allocation=room(Opening(9, (3,), 42, 1999, 7200.0))) == []
+    assert task_ids(queue.acquire(9, allocation=room(Opening(1, (2,), 13, 512_000, 7200.0)))) == [small]
 
 
 def test_measured_times_decide_what_ends_in_time(queue: Queue) -> None:
     slow = queue.submit(2, hpoWalltime=7200, campaign="slow.1")
     quick = queue.submit(2, hpoWalltime=7200, campaign="quick.2", userName="me")
     opening = Opening(9, (), 4, 8000, 600.0)
-    assert queue.acquire(9, wish=room(opening)) == []
-    (first, second) = queue.acquire(9, wish=room(opening, seconds={"me/quick.2": 590.0, "me/slow.1": 601.0}))
+    assert queue.acquire(9, allocation=room(opening)) == []
+    (first, second) = queue.acquire(9, allocation=room(opening, seconds={"me/quick.2": 590.0, "me/slow.1": 601.0}))
     assert {first["taskID"], second["taskID"]} == {quick}
     assert {first["hpoCampaign"], second["hpoCampaign"]} == {"me/quick.2"}
     # It has waited for an answer since.
-    assert queue.acquire(9, wish=room(opening, seconds={"me/slow.1": 590.0}), waited=11.0) == []
-    assert queue.acquire(9, wish=room(opening, seconds={"me/slow.1": 1e6})) == [], "no longer than its limit"
-    assert len(queue.acquire(9, wish=room(opening, seconds={"me/slow.1": 590.0}), waited=10.0)) == 2
+    assert queue.acquire(9, allocation=room(opening, seconds={"me/slow.1": 590.0}), waited=11.0) == []
+    assert queue.acquire(9, allocation=room(opening, seconds={"me/slow.1": 1e6})) == [], "no longer than its limit"
+    assert len(queue.acquire(9, allocation=room(opening, seconds={"me/slow.1": 590.0}), waited=10.0)) == 2
     assert queue.status(slow) == "running"
 
 
 def test_in_an_allocation_a_job_takes_what_its_payload_may_and_no_margin(queue: Queue) -> None:
     queue.submit(1, hpoWalltime=900, hpoPayloadSeconds=600)
-    assert queue.acquire(1, wish=room(Opening(1, (), 4, 8000, 599.0)), remaining_time=899) == []
-    assert len(queue.acquire(1, wish=room(Opening(1, (), 4, 8000, 600.0)), remaining_time=700)) == 1
+    assert queue.acquire(1, allocation=room(Opening(1, (), 4, 8000, 599.0)), remaining_time=899) == []
+    assert len(queue.acquire(1, allocation=room(Opening(1, (), 4, 8000, 600.0)), remaining_time=700)) == 1
 
 
 def test_room_is_made_for_the_first_that_has_none(queue: Queue) -> None:
@@ -315,29 +317,31 @@ def test_room_is_made_for_the_first_that_has_none(queue: Queue) -> None:
     small = queue.submit(9, taskPriority=100, hpoWalltime=600)
     now = Opening(3, (), 1, 8000, 7200.0)
     later = Opening(8, (), 1, 8000, 5000.0)
-    assert task_ids(queue.acquire(9, wish=room(now, later=(later,)))) == [wide], "and nothing after it"
+    assert task_ids(queue.acquire(9, allocation=room(now, later=(later,)))) == [wide], "and nothing after it"
     # A job waits there already: others fill the gaps.
-    assert task_ids(queue.acquire(9, wish=room(now))) == [small] * 3
+    assert task_ids(queue.acquire(9, allocation=room(now))) == [small] * 3
     # What could never run there is passed over; the first that could waits.
     late = Opening(8, (), 1, 8000, 3000.0)
-    assert task_ids(queue.acquire(9, wish=room(now, later=(late, Opening(7, (), 1, 8000, 5000.0))))) == [small] * 4
+    assert (
+        task_ids(queue.acquire(9, allocation=room(now, later=(late, Opening(7, (), 1, 8000, 5000.0))))) == [small] * 4
+    )
 
 
 def test_jobs_of_several_nodes_weigh_as_much(queue: Queue) -> None:
     wide = queue.submit(9, hpoNodes=10, coreCount=2, campaign="wide")
     small = queue.submit(99, coreCount=2, campaign="small")
     told = room(Opening(400, (), 2, 8000, 1e6))
-    got = task_ids(queue.acquire(33, wish=told))
+    got = task_ids(queue.acquire(33, allocation=told))
     assert (got.count(wide), got.count(small)) == (3, 30)
     queue.clock.now += 5
-    assert task_ids(queue.acquire(1, wish=told)) == [wide]
+    assert task_ids(queue.acquire(1, allocation=told)) == [wide]
     queue.clock.now += 5  # counted anew, from the database
-    assert set(task_ids(queue.acquire(9, wish=told))) == {small}
+    assert set(task_ids(queue.acquire(9, allocation=told))) == {small}
 
 
 def test_a_lot_with_fewer_jobs_than_room_leaves_the_rest_to_others(queue: Queue) -> None:
     few = queue.submit(2, nGPU=1, taskPriority=900)
     others = queue.submit(20, nGPU=1, taskPriority=100)
-    assert sorted(task_ids(queue.acquire(99, wish=room(Opening(2, (3, 3), 42, 512_000, 1e6))))) == sorted(
+    assert sorted(task_ids(queue.acquire(99, allocation=room(Opening(2, (3, 3), 42, 512_000, 1e6))))) == sorted(
         [few] * 2 + [others] * 10
     )

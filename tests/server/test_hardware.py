@@ -7,11 +7,11 @@ import time
 import pytest
 
 from hpo_pilot.server.brokerage import (
-    CpuWish,
+    CpuRequirement,
     GpuOffer,
-    GpuWish,
+    GpuRequirement,
     HardwareError,
-    HardwareWish,
+    HardwareRequirements,
     cpu_fits,
     gpus_fit,
     offered_gpus,
@@ -24,37 +24,45 @@ T4 = GpuOffer(2, "NVIDIA", "Tesla T4", "Turing", "16384", "11.8", "535.1")
 
 
 @pytest.mark.parametrize(
-    ("text", "wish"),
+    ("text", "required"),
     [
-        ("", HardwareWish()),
-        ("x86_64-centos7-gcc8-opt", HardwareWish("", (CpuWish("x86_64"),))),
-        ("x86_64-el9-gcc13-opt@el9", HardwareWish("el9", (CpuWish("x86_64"),))),
-        ("@el9", HardwareWish("el9")),
-        ("#x86_64-intel-avx2", HardwareWish("", (CpuWish("x86_64", "intel", "avx2"),))),
-        ("#(x86_64-*-avx2|aarch64)", HardwareWish("", (CpuWish("x86_64", "*", "avx2"), CpuWish("aarch64")))),
-        ("&nvidia", HardwareWish("", (), GpuWish("nvidia"))),
-        ("@el9#x86_64&nvidia-.*A100.*", HardwareWish("el9", (CpuWish("x86_64"),), GpuWish("nvidia", ".*A100.*"))),
+        ("", HardwareRequirements()),
+        ("x86_64-centos7-gcc8-opt", HardwareRequirements("", (CpuRequirement("x86_64"),))),
+        ("x86_64-el9-gcc13-opt@el9", HardwareRequirements("el9", (CpuRequirement("x86_64"),))),
+        ("@el9", HardwareRequirements("el9")),
+        ("#x86_64-intel-avx2", HardwareRequirements("", (CpuRequirement("x86_64", "intel", "avx2"),))),
+        (
+            "#(x86_64-*-avx2|aarch64)",
+            HardwareRequirements("", (CpuRequirement("x86_64", "*", "avx2"), CpuRequirement("aarch64"))),
+        ),
+        ("&nvidia", HardwareRequirements("", (), GpuRequirement("nvidia"))),
+        (
+            "@el9#x86_64&nvidia-.*A100.*",
+            HardwareRequirements("el9", (CpuRequirement("x86_64"),), GpuRequirement("nvidia", ".*A100.*")),
+        ),
         (
             "&nvidia:model!=.*T4.*:uarch=Ampere:vram>=40000:cuda>=12.0",
-            HardwareWish(
+            HardwareRequirements(
                 "",
                 (),
-                GpuWish("nvidia", ".*T4.*", True, ("Ampere",), (("vram", ">=", (40000,)), ("version", ">=", (12,)))),
+                GpuRequirement(
+                    "nvidia", ".*T4.*", True, ("Ampere",), (("vram", ">=", (40000,)), ("version", ">=", (12,)))
+                ),
             ),
         ),
         (
             '{"base_platform": "el9", "cpu_specs": [{"arch": "x86_64"}], "gpu_spec": {"vendor": "amd"}}',
-            HardwareWish("el9", (CpuWish("x86_64"),), GpuWish("amd")),
+            HardwareRequirements("el9", (CpuRequirement("x86_64"),), GpuRequirement("amd")),
         ),
-        ('{"encoded_platform": "@el9&amd"}', HardwareWish("el9", (), GpuWish("amd"))),
+        ('{"encoded_platform": "@el9&amd"}', HardwareRequirements("el9", (), GpuRequirement("amd"))),
     ],
 )
-def test_both_formats(text: str, wish: HardwareWish) -> None:
-    assert parse_architecture(text) == wish
+def test_both_formats(text: str, required: HardwareRequirements) -> None:
+    assert parse_architecture(text) == required
 
 
 @pytest.mark.parametrize(
-    ("wish", "offer", "fits"),
+    ("required", "offer", "fits"),
     [
         ("", "x86_64", True),
         ("#x86_64", "", True),  # the queue does not say
@@ -65,12 +73,12 @@ def test_both_formats(text: str, wish: HardwareWish) -> None:
         ("#x86_64-*-avx512f", "x86_64-intel", True),
     ],
 )
-def test_cpus(wish: str, offer: str, fits: bool) -> None:
-    assert cpu_fits(parse_architecture(wish).cpus, offer) is fits
+def test_cpus(required: str, offer: str, fits: bool) -> None:
+    assert cpu_fits(parse_architecture(required).cpus, offer) is fits
 
 
 @pytest.mark.parametrize(
-    ("wish", "offers", "fits"),
+    ("required", "offers", "fits"),
     [
         ("&*", (), False),
         ("&*", (A100,), True),
@@ -90,15 +98,15 @@ def test_cpus(wish: str, offer: str, fits: bool) -> None:
         ("&nvidia:cuda>=12.0", (GpuOffer(1, "NVIDIA"),), False),  # not said
     ],
 )
-def test_gpus(wish: str, offers: tuple[GpuOffer, ...], fits: bool) -> None:
-    gpu = parse_architecture(wish).gpu
+def test_gpus(required: str, offers: tuple[GpuOffer, ...], fits: bool) -> None:
+    gpu = parse_architecture(required).gpu
     assert gpu is not None
     assert gpus_fit(gpu, 1, offers) is fits
 
 
 def test_gpus_are_counted() -> None:
-    assert gpus_fit(GpuWish(), 3, (A100, T4))
-    assert not gpus_fit(GpuWish(), 4, (A100, T4))
+    assert gpus_fit(GpuRequirement(), 3, (A100, T4))
+    assert not gpus_fit(GpuRequirement(), 4, (A100, T4))
 
 
 def test_versions() -> None:

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, parse_qsl
 import pytest
 import requests
 
-from hpo_pilot.server.legacy_calls import LEGACY
+from hpo_pilot.server.pilot_calls import LEGACY
 from tests.server.conftest import bearer
 
 Params = Callable[..., dict[str, Any]]
@@ -138,7 +138,7 @@ def test_only_pilots_may(server: Any, old: Legacy) -> None:
         assert other.json("getJob", siteName="ROLE", prodSourceLabel="user") == {"StatusCode": 60, "errorDialog": ROLE}
         assert other.form("updateJob", jobId=1, state="running") == "StatusCode=60"
         worker = {"site": "S", "workerID": 1, "harvesterID": "h", "status": "started"}
-        assert other.form("updateWorkerPilotStatus", **worker) == "production or pilot role is required"
+        assert other.form("updateWorkerPilotStatus", **worker) == "StatusCode=60"
     wrong = requests.post(f"{old.url}/getJob", headers={"Authorization": "Bearer nonsense"}, timeout=30)
     assert (wrong.status_code, wrong.text.startswith("ERROR : Token authentication failed")) == (403, True)
 

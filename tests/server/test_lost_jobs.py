@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 
 from hpo_pilot.server import attempts
-from hpo_pilot.server.legacy_calls import job_request
+from hpo_pilot.server.pilot_calls import LegacyRequest, job_request
 from hpo_pilot.server.tokens import PilotIdentity
 from tests.server.queue_driver import Queue
 
@@ -55,8 +57,9 @@ def test_a_lost_job_that_was_to_be_killed_is_cancelled(queue: Queue) -> None:
 
 
 def test_a_released_pilot_may_be_silent_for_longer(queue: Queue) -> None:
-    """A Pilot 3 reports every half hour by default: see `legacy_arguments`."""
-    patience = job_request({"siteName": "LOCAL"}, 0).patience
+    """A Pilot 3 reports every half hour by default."""
+    request = LegacyRequest(Mock(), {"siteName": "LOCAL"}, as_json=True)
+    patience = job_request(request, 0).patience
     assert patience > 3 * 1800
     queue.submit(2)
     theirs, ours = queue.acquire(patience=patience)[0], queue.acquire()[0]
