@@ -94,7 +94,7 @@ class Server:
         self.cache = Folder(files / "cache")
         self.storage = Folder(files / "storage")
         self.capabilities = points.Capabilities(files / "points.key")
-        self.reading_key = bigpanda.ReadingKey(files / bigpanda.KEY_FILE)
+        self.reading_key = bigpanda.reading_key(files)
         self.queues = Queues(queue_file, files / "grid")
         self.pilots = WaitingPilots()
         self.known_pilots = KnownPilots()

@@ -1,9 +1,9 @@
 """BigPanDA's JSON pages of tasks and jobs, for programs written for a BigPanDA: pbook up to 1.5, pandamon, hpogrid.
 
 The paths are ``/tasks/``, ``/task/<id>/``, ``/jobs/`` and ``/job``, at the root and below ``/bigmon/<key>``. At the
-root a caller shows a token, as everywhere. Programs that know no tokens use the second place. Its path has a key that
-nobody can guess; the work folder keeps the key readable to its owner alone. A caller with the key may read what every
-user of the server may read, and may change nothing. The answer is always JSON, as with ``?json`` on a BigPanDA.
+root a caller sends a token, as everywhere. Programs without tokens use the second place: its path has a random key,
+which only the owner of the work folder can read. A caller with the key may read what every user of the server may
+read, and may change nothing. The answer is always JSON, as with ``?json`` on a BigPanDA.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Column, ColumnElement, Select, and_, case, func, or_, select
 from sqlalchemy.exc import DBAPIError
@@ -68,24 +68,14 @@ _MOST_VALUES = 1000
 _LARGEST = 2**63 - 1
 _TIME = "%Y-%m-%d %H:%M:%S"  # panda-client reads it
 
-#: A column, or an expression.
-Expression: TypeAlias = ColumnElement[Any]
 
+def reading_key(folder: Path) -> bytes:
+    """Returns the key for paths below ``/bigmon/``, and makes it if needed.
 
-class ReadingKey:
-    """The key in a path; a caller with the key may read without a token."""
-
-    def __init__(self, file: Path) -> None:
-        """Reads the key, or makes it.
-
-        Raises:
-            InputError: the file cannot be read or written.
-        """
-        self._key = read_secret(file, lambda: secrets.token_urlsafe().encode()).strip()
-
-    def fits(self, text: str) -> bool:
-        """Returns whether `text` is the key."""
-        return hmac.compare_digest(self._key, text.encode("utf-8", "replace"))
+    Raises:
+        InputError: the file cannot be read or written.
+    """
+    return read_secret(folder / KEY_FILE, lambda: secrets.token_urlsafe().encode()).strip()
 
 
 _Handler = Callable[["Server", "Question", Request], Awaitable[Response]]
@@ -120,13 +110,14 @@ def _refusal(server: Server, request: Request) -> Response | None:
     """Returns the refusal; None if the caller may read."""
     key = request.path_params.get("key")
     if key is not None:
-        return None if server.reading_key.fits(key) else _error(HTTPStatus.NOT_FOUND, "there is nothing here")
+        fits = hmac.compare_digest(server.reading_key, key.encode("utf-8", "replace"))
+        return None if fits else _error(HTTPStatus.NOT_FOUND, "there is nothing here")
     try:
         caller = server.tokens.caller(request)
     except TokenRefused as error:
         return _error(
             HTTPStatus.UNAUTHORIZED,
-            f"{error}; a program that knows no tokens takes the address in the work folder's tokens/bigmon.url",
+            f"{error}; for a program without tokens, use the address in tokens/bigmon.url of the work folder",
         )
     return _error(HTTPStatus.FORBIDDEN, "user role required") if caller.role is Role.PILOT else None
 
@@ -159,7 +150,7 @@ async def _many(
 async def _tasks(server: Server, question: Question, request: Request) -> Response:
     """Answers with a list of tasks."""
     ids = await server.database.read(lambda tx: find_tasks(tx, question))
-    extra, fields = question.words("extra"), question.words("fields")
+    extra = question.words("extra")
 
     def read(tx: Transaction, some: list[int]) -> list[dict[str, Any]]:
         records = [task_record(tx, row) for row in _rows(tx, tasks.c.task_id, some)]
@@ -171,7 +162,7 @@ async def _tasks(server: Server, question: Question, request: Request) -> Respon
                 record["job_state_count"] = counts[task_id]
             if task_id in reports:
                 record["jobs_metadata"] = reports[task_id]
-        return [_chosen(record, fields) for record in records]
+        return records
 
     async def parts() -> AsyncIterator[str]:
         yield "["
@@ -203,11 +194,10 @@ async def _task(server: Server, question: Question, request: Request) -> Respons
 async def _jobs(server: Server, question: Question, request: Request) -> Response:
     """Answers with a list of jobs, a summary of them, and their errors."""
     panda_ids, summary, errors = await server.database.read(lambda tx: find_jobs(tx, question))
-    fields = question.words("fields")
-    with_metadata = "metastruct" in fields | question.words("extra")
+    with_metadata = "metastruct" in question.words("extra")
 
     def read(tx: Transaction, some: list[int]) -> list[dict[str, Any]]:
-        return job_records(tx, some, fields, with_metadata=with_metadata)
+        return job_records(tx, some, with_metadata=with_metadata)
 
     async def parts() -> AsyncIterator[str]:
         yield f'{{"selectionsummary":{dump(summary)},"errsByCount":{dump(errors)},"jobs":['
@@ -239,7 +229,6 @@ _PATHS: dict[str, _Handler] = {
     "/tasks": _tasks,
     "/task": _task,
     "/task/{task_id}": _task,
-    "/tasknew/{task_id}": _task,
     "/jobs": _jobs,
     "/job": _job,
     "/job/{panda_id}": _job,
@@ -247,10 +236,10 @@ _PATHS: dict[str, _Handler] = {
 
 
 def _one(question: Question, name: str, in_path: str | None) -> int:
-    """Returns the one id that the call names, in the path or as a parameter."""
-    ids = question.numbers(name) if in_path is None else Question({name: in_path}).numbers(name)
+    """Returns the one id in the path or the parameter."""
+    ids = (question if in_path is None else Question({name: in_path})).numbers(name)
     if len(ids) != 1:
-        raise QuestionError(f"one {name} is wanted")
+        raise QuestionError(f"give one {name}")
     return ids[0]
 
 
@@ -268,31 +257,27 @@ class Question:
 
     given: Mapping[str, str]
 
-    def text(self, *names: str) -> str:
-        """Returns the first of these parameters that is given; empty: none is."""
-        return next((value for name in names if (value := self.given.get(name, "").strip())), "")
+    def text(self, name: str) -> str:
+        """Returns a parameter; empty: it is not given."""
+        return self.given.get(name, "").strip()
 
-    def number(self, name: str, default: int, most: int) -> int:
-        """Returns a whole number, at least 0 and at most `most`."""
-        text = self.text(name)
+    def limit(self, default: int, most: int) -> int:
+        """Returns the number of records wanted, at most `most`."""
+        text = self.text("limit")
         if not text:
             return default
-        if not text.lstrip("-").isdecimal() or len(text) > 18:
-            raise QuestionError(f"{name} must be a whole number, not {text[:50]!r}")
-        return max(0, min(int(text), most))
+        if not text.isdecimal() or len(text) > 18:
+            raise QuestionError(f"limit must be a whole number, not {text[:50]!r}")
+        return min(int(text), most)
 
-    def numbers(self, *names: str) -> list[int]:
+    def numbers(self, name: str) -> list[int]:
         """Returns ids; empty: none are given."""
         found = []
-        for value in self._values(*names):
+        for value in self.words(name):
             if not value.isdecimal() or len(value) > 19 or int(value) > _LARGEST:
-                raise QuestionError(f"{names[0]} must be whole numbers, not {value[:50]!r}")
+                raise QuestionError(f"{name} must be whole numbers, not {value[:50]!r}")
             found.append(int(value))
         return found
-
-    def words(self, name: str) -> frozenset[str]:
-        """Returns the items of a parameter such as ``extra`` or ``fields``."""
-        return frozenset(self._values(name))
 
     def changed(self, column: Column[float], now: float) -> list[ColumnElement[bool]]:
         """Returns the condition of ``days``; empty: it is not given."""
@@ -307,9 +292,9 @@ class Question:
             raise QuestionError(f"days must be a number from 0 to {_LONGEST:g}, not {text[:50]!r}")
         return [column >= now - days * _DAY]
 
-    def matches(self, expression: Expression, *names: str) -> list[ColumnElement[bool]]:
-        """Returns the condition on a text by the first of these parameters that is given; empty: none is."""
-        values = self._values(*names)
+    def matches(self, name: str, expression: ColumnElement[Any]) -> list[ColumnElement[bool]]:
+        """Returns the condition of a parameter on a text; empty: it is not given."""
+        values = self.words(name)
         if not values:
             return []
         found = [~_is(expression, value[1:]) for value in values if value.startswith("!")]
@@ -317,14 +302,15 @@ class Question:
             found.append(or_(*wanted))
         return [and_(*found)]
 
-    def _values(self, *names: str) -> list[str]:
-        found = [value.strip() for value in self.text(*names).replace("|", ",").split(",") if value.strip()]
+    def words(self, name: str) -> list[str]:
+        """Returns the values of a parameter."""
+        found = [value.strip() for value in self.text(name).replace("|", ",").split(",") if value.strip()]
         if len(found) > _MOST_VALUES:
             raise QuestionError(f"at most {_MOST_VALUES} values in one parameter")
         return found
 
 
-def _is(expression: Expression, value: str) -> ColumnElement[bool]:
+def _is(expression: ColumnElement[Any], value: str) -> ColumnElement[bool]:
     if "*" not in value:
         return expression == value
     pattern = value.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_").replace("*", "%")
@@ -335,13 +321,6 @@ def _is(expression: Expression, value: str) -> ColumnElement[bool]:
 # first query reads only what order, summary and errors need; the rest is read for the jobs shown, a slice at a time.
 
 _SITE = func.coalesce(jobs.c.site, func.nullif(jobs.c.queue, ""))
-_NEWEST_JOB = jobs.c.panda_id.desc()
-_JOB_ORDERS: dict[str, ColumnElement[Any]] = {
-    "time-ascending": jobs.c.modified.asc(),
-    "time-descending": jobs.c.modified.desc(),
-    "PandaID": _NEWEST_JOB,
-    "pandaid": _NEWEST_JOB,
-}
 _LIGHT = (
     *(jobs.c.panda_id, jobs.c.task_id, jobs.c.status, jobs.c.sub_status, jobs.c.attempt_nr, jobs.c.priority),
     *(jobs.c.core_count, jobs.c.ram_mb, jobs.c.label, _SITE.label("site"), jobs.c.scheduler_id),
@@ -354,17 +333,10 @@ def find_jobs(tx: Transaction, question: Question) -> tuple[list[int], list[dict
     """Returns the PandaIDs of the jobs to show, in order, with BigPanDA's `selectionsummary` and `errsByCount`.
 
     Raises:
-        QuestionError: a parameter makes no sense.
+        QuestionError: a parameter is not valid.
     """
-    limit, offset = question.number("limit", DEFAULT_JOBS, MOST_JOBS), question.number("offset", 0, 10**9)
-    order = _JOB_ORDERS.get(question.text("sortby"), jobs.c.modified.desc())
-    query = _filtered(select(*_LIGHT).join(tasks, tasks.c.task_id == jobs.c.task_id), tx, question)
-    rows = tx.connection.execute(query.order_by(order, _NEWEST_JOB).limit(limit).offset(offset)).all()
-    return [row.panda_id for row in rows], _summary(tx, rows), _errors_by_count(rows)
-
-
-def _filtered(query: Select[Any], tx: Transaction, question: Question) -> Select[Any]:
-    panda_ids, task_ids = question.numbers("pandaid"), question.numbers("jeditaskid", "taskid")
+    query = select(*_LIGHT).join(tasks, tasks.c.task_id == jobs.c.task_id)
+    panda_ids, task_ids = question.numbers("pandaid"), question.numbers("jeditaskid")
     if panda_ids:
         query = query.where(jobs.c.panda_id.in_(panda_ids))
     if task_ids:
@@ -375,13 +347,10 @@ def _filtered(query: Select[Any], tx: Transaction, question: Question) -> Select
     if not panda_ids and not task_ids:
         newest = tx.connection.scalar(select(func.max(jobs.c.panda_id))) or 0
         query = query.where(jobs.c.panda_id > newest - SCANNED)
-    return query.where(
-        *question.matches(jobs.c.status, "jobstatus"),
-        *question.matches(_SITE, "computingsite", "site"),
-        *question.matches(tasks.c.user_name, "produsername", "username", "user"),
-        *question.matches(tasks.c.name, "taskname"),
-        *question.changed(jobs.c.modified, tx.now),
-    )
+    query = query.where(*question.matches("jobstatus", jobs.c.status), *question.changed(jobs.c.modified, tx.now))
+    newest_first = query.order_by(jobs.c.modified.desc(), jobs.c.panda_id.desc())
+    rows = tx.connection.execute(newest_first.limit(question.limit(DEFAULT_JOBS, MOST_JOBS))).all()
+    return [row.panda_id for row in rows], _summary(tx, rows), _errors_by_count(rows)
 
 
 def _last_attempts(task_ids: Sequence[int]) -> Select[tuple[int]]:
@@ -438,15 +407,12 @@ _TEXTS = (
 )
 
 
-def job_records(
-    tx: Transaction, panda_ids: Sequence[int], fields: frozenset[str] = frozenset(), *, with_metadata: bool
-) -> list[dict[str, Any]]:
-    """Returns the jobs with these ids, in this order; a job that is gone is left out.
+def job_records(tx: Transaction, panda_ids: Sequence[int], *, with_metadata: bool) -> list[dict[str, Any]]:
+    """Returns the jobs with these ids, in this order; a job that was removed is left out.
 
     Args:
         tx: a transaction.
         panda_ids: PandaIDs of the jobs.
-        fields: the fields wanted; empty: all.
         with_metadata: adds `metastruct`, the job report.
     """
     reports: dict[int, Any] = {}
@@ -459,10 +425,9 @@ def job_records(
         known = known_task(tx, job.task_id)
         if job.task_id not in shared:
             shared[job.task_id] = _of_task(known)
-        record = _chosen(_lowered(job_fields(known, job)) | shared[job.task_id] | _of_job(tx.now, job), fields)
-        if not fields:
-            record |= {name: record[name] or "" for name in _TEXTS}
-            del record["jobparameters"], record["metadata"]
+        record = _lowered(job_fields(known, job)) | shared[job.task_id] | _of_job(tx.now, job)
+        record |= {name: record[name] or "" for name in _TEXTS}
+        del record["jobparameters"], record["metadata"]
         if (report := reports.get(job.panda_id)) is not None:
             record["metastruct"] = report
         records.append(record)
@@ -532,28 +497,23 @@ def files_of(tx: Transaction, job: AnyRow, find: FindFile) -> list[dict[str, Any
 
 _TYPE = "anal"  # of every task here: users submit them
 _SUPERSTATUS = case((tasks.c.status.in_(OVER), tasks.c.status), else_="running")
-_NEWEST_TASK = tasks.c.task_id.desc()
-_TASK_ORDERS = {"time-ascending": tasks.c.modified.asc(), "time-descending": tasks.c.modified.desc()}
 
 
 def find_tasks(tx: Transaction, question: Question) -> list[int]:
     """Returns the ids of the tasks to show, in order.
 
     Raises:
-        QuestionError: a parameter makes no sense.
+        QuestionError: a parameter is not valid.
     """
-    limit, offset = question.number("limit", DEFAULT_TASKS, MOST_TASKS), question.number("offset", 0, 10**9)
-    order = _TASK_ORDERS.get(question.text("sortby"), _NEWEST_TASK)
-    query = select(tasks.c.task_id).order_by(order, _NEWEST_TASK).limit(limit).offset(offset)
-    for names in (("jeditaskid", "taskid"), ("reqid",)):
-        if ids := question.numbers(*names):
+    query = select(tasks.c.task_id).order_by(tasks.c.task_id.desc()).limit(question.limit(DEFAULT_TASKS, MOST_TASKS))
+    for name in ("jeditaskid", "reqid"):
+        if ids := question.numbers(name):
             query = query.where(tasks.c.task_id.in_(ids))
     query = query.where(
-        *question.matches(tasks.c.name, "taskname"),
-        *question.matches(tasks.c.user_name, "username", "user", "produsername"),
-        *question.matches(tasks.c.status, "status"),
-        *question.matches(_SUPERSTATUS, "superstatus"),
-        *question.matches(tasks.c.queue, "site"),
+        *question.matches("taskname", tasks.c.name),
+        *question.matches("username", tasks.c.user_name),
+        *question.matches("status", tasks.c.status),
+        *question.matches("superstatus", _SUPERSTATUS),
         *question.changed(tasks.c.modified, tx.now),
     )
     return list(tx.connection.scalars(query))
@@ -683,10 +643,6 @@ def _rows(tx: Transaction, key: Column[int], ids: Sequence[int]) -> list[AnyRow]
         rows = tx.connection.execute(select(key.table).where(key.in_(some)))
         found |= {row._mapping[key]: row for row in rows}  # SQLAlchemy's public name
     return [found[one] for one in ids if one in found]
-
-
-def _chosen(record: dict[str, Any], fields: frozenset[str]) -> dict[str, Any]:
-    return {name: value for name, value in record.items() if name in fields} if fields else record
 
 
 def _lowered(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -39,10 +39,6 @@ def measure(*, quick: bool) -> dict[str, Any]:
                 f"tasks: {n_tasks}": ("/tasks/", {"limit": n_tasks}),
                 "tasks: 100 with metadata": ("/tasks/", {"limit": 100, "extra": "metastruct,jobstatecount"}),
                 f"jobs of a task: {n_jobs}": ("/jobs/", {"jeditaskid": large, "limit": n_jobs}),
-                f"jobs of a task: {n_jobs}, 4 fields": (
-                    "/jobs/",
-                    {"jeditaskid": large, "limit": n_jobs, "fields": "pandaid,jobstatus,starttime,endtime"},
-                ),
                 "jobs of a task: 100": ("/jobs/", {"jeditaskid": large, "limit": 100}),
                 "one job": ("/job", {"pandaid": 1}),
                 "the board's first page of 100": ("/api/v1/hpo_pilot/job_list", {"limit": 100}),
